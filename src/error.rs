@@ -1,0 +1,145 @@
+//! What can go wrong. A fold that is refused is no error: it is a result, with its reason.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The result of anything in this library that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why the library could not do what it was asked to do.
+///
+/// Every message is one line and names the file, the node or the tensor, and the cause.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused to read or write a file.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+
+    /// The file is something other than an ONNX model, or lacks a part that every model has.
+    #[error("{} is not an ONNX model: {reason}", path.display())]
+    NotOnnx {
+        /// The file.
+        path: PathBuf,
+        /// What it looks like, or what it lacks.
+        reason: String,
+    },
+
+    /// The file ends in the middle of a message.
+    #[error("{} is truncated: it ends at byte {length}, inside {message}", file.display())]
+    Truncated {
+        /// The file.
+        file: PathBuf,
+        /// The path of the message that is cut, such as `graph.node[3]`.
+        message: String,
+        /// How many bytes the file has.
+        length: usize,
+    },
+
+    /// The file is no valid protobuf, or holds text that is not UTF-8.
+    #[error("{} cannot be decoded: {reason}", file.display())]
+    Decode {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+
+    /// The file holds a field that this version of ONNX does not define, and that would be lost.
+    #[error(
+        "{}: field {field} of {message} is not part of ONNX as this version knows it, \
+         and would be lost on saving",
+        file.display()
+    )]
+    UnknownField {
+        /// The file.
+        file: PathBuf,
+        /// The path of the message that holds the field, such as `graph.node[3]`.
+        message: String,
+        /// The number of the field.
+        field: u32,
+    },
+
+    /// The model does not fit into one protobuf file.
+    #[error(
+        "{}: the model takes {bytes} bytes, and a protobuf file holds at most 2 GiB; \
+         save its weights as external data",
+        file.display()
+    )]
+    TooLarge {
+        /// The file that was to be written.
+        file: PathBuf,
+        /// The size of the encoded model.
+        bytes: usize,
+    },
+
+    /// The data that a tensor keeps in another file cannot be used.
+    #[error("{}: the external data of tensor `{tensor}`: {reason}", file.display())]
+    ExternalData {
+        /// The model.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong with its data.
+        reason: String,
+    },
+
+    /// The content of a tensor contradicts its shape or its type, or cannot be read as asked.
+    #[error("tensor `{tensor}`: {reason}")]
+    Tensor {
+        /// The tensor.
+        tensor: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// An attribute of a node has another type than its operator defines.
+    #[error("node `{node}`, attribute `{attribute}`: {reason}")]
+    Attribute {
+        /// The node, by its name, or by its operator and first output where it has none.
+        node: String,
+        /// The attribute.
+        attribute: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// The graph is not a graph that ONNX allows.
+    #[error("{}: at `{node}`: {reason}", file.display())]
+    Graph {
+        /// The model.
+        file: PathBuf,
+        /// The node or the value.
+        node: String,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// The nodes of a graph depend on each other in a circle.
+    #[error("node `{node}` depends on its own output")]
+    Cycle {
+        /// A node of the circle.
+        node: String,
+    },
+
+    /// The engine could not load or run a model.
+    #[error("{} could not be run: {reason}", file.display())]
+    Run {
+        /// The model.
+        file: PathBuf,
+        /// What the engine said.
+        reason: String,
+    },
+
+    /// Two models could not be compared.
+    #[error("the outputs could not be compared: {reason}")]
+    Verify {
+        /// Why.
+        reason: String,
+    },
+}

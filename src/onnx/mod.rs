@@ -1,0 +1,100 @@
+//! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
+
+pub mod external;
+mod identify;
+mod load;
+pub mod node;
+pub mod proto;
+mod save;
+mod sink;
+pub mod tensor;
+mod walk;
+mod wire;
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use external::Externals;
+use proto::{GraphProto, ModelProto};
+
+/// An ONNX model, and where it came from.
+///
+/// Weights are not copied when a model is read: they are slices of the mapped file. Weights in external files are
+/// not even touched before they are asked for.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// use unfold::onnx::proto::{GraphProto, ModelProto, OperatorSetIdProto};
+///
+/// let model = Model::from_proto(ModelProto {
+///     ir_version: Some(10),
+///     opset_import: vec![OperatorSetIdProto { domain: None, version: Some(21) }],
+///     graph: Some(GraphProto { name: Some("main".into()), ..Default::default() }),
+///     ..Default::default()
+/// });
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("model.onnx");
+/// model.save(&path)?;
+///
+/// let again = Model::open(&path)?;
+/// assert_eq!(again.proto, model.proto);
+/// assert_eq!(again.opset(""), Some(21));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// The message that the file holds.
+    pub proto: ModelProto,
+    /// Whether [`Model::save`] puts the weights into a data file next to the model.
+    ///
+    /// True for a model that was read with weights in such files.
+    pub external: bool,
+    /// The file that the model was read from.
+    path: Option<PathBuf>,
+    /// The data that its tensors keep in other files.
+    externals: Externals,
+}
+
+impl Model {
+    /// A model made in memory, without files behind it.
+    pub fn from_proto(proto: ModelProto) -> Self {
+        Self {
+            proto,
+            external: false,
+            path: None,
+            externals: Externals::none(),
+        }
+    }
+
+    /// The file that the model was read from, if it was.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The data that the tensors of this model keep in other files.
+    pub fn externals(&self) -> &Externals {
+        &self.externals
+    }
+
+    /// The main graph; an empty one where the message has none.
+    pub fn graph(&self) -> &GraphProto {
+        static EMPTY: LazyLock<GraphProto> = LazyLock::new(GraphProto::default);
+        self.proto.graph.as_ref().unwrap_or(&EMPTY)
+    }
+
+    /// The main graph, made if the message has none.
+    pub fn graph_mut(&mut self) -> &mut GraphProto {
+        self.proto.graph.get_or_insert_default()
+    }
+
+    /// The version of an operator set that the model imports; `""` is the domain of ONNX itself.
+    pub fn opset(&self, domain: &str) -> Option<i64> {
+        let domain = node::canonical_domain(domain);
+        self.proto
+            .opset_import
+            .iter()
+            .find(|set| node::canonical_domain(set.domain()) == domain)
+            .map(|set| set.version())
+    }
+}

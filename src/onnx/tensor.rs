@@ -1,0 +1,615 @@
+//! The elements of tensors. Nothing outside this file knows how an element type is stored.
+
+use std::fmt;
+use std::mem;
+use std::ops::Range;
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use ndarray::{ArrayD, ArrayViewD, IxDyn};
+
+use super::external::Externals;
+use super::proto::{DataLocation, TensorProto};
+use crate::error::{Error, Result};
+
+/// The element type of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[allow(missing_docs, reason = "the names are those of the specification")]
+pub enum DataType {
+    Float = 1,
+    Uint8 = 2,
+    Int8 = 3,
+    Uint16 = 4,
+    Int16 = 5,
+    Int32 = 6,
+    Int64 = 7,
+    String = 8,
+    Bool = 9,
+    Float16 = 10,
+    Double = 11,
+    Uint32 = 12,
+    Uint64 = 13,
+    Complex64 = 14,
+    Complex128 = 15,
+    BFloat16 = 16,
+    Float8E4M3FN = 17,
+    Float8E4M3FNUZ = 18,
+    Float8E5M2 = 19,
+    Float8E5M2FNUZ = 20,
+    Uint4 = 21,
+    Int4 = 22,
+    Float4E2M1 = 23,
+    Float8E8M0 = 24,
+    Uint2 = 25,
+    Int2 = 26,
+    Float6E2M3 = 27,
+    Float6E3M2 = 28,
+}
+
+impl DataType {
+    /// Every element type, in the order of the codes, which begin at 1.
+    const ALL: [Self; 28] = {
+        use DataType::*;
+        [
+            Float,
+            Uint8,
+            Int8,
+            Uint16,
+            Int16,
+            Int32,
+            Int64,
+            String,
+            Bool,
+            Float16,
+            Double,
+            Uint32,
+            Uint64,
+            Complex64,
+            Complex128,
+            BFloat16,
+            Float8E4M3FN,
+            Float8E4M3FNUZ,
+            Float8E5M2,
+            Float8E5M2FNUZ,
+            Uint4,
+            Int4,
+            Float4E2M1,
+            Float8E8M0,
+            Uint2,
+            Int2,
+            Float6E2M3,
+            Float6E3M2,
+        ]
+    };
+
+    /// The element type of a code of the specification, if this version knows it.
+    pub fn from_code(code: i32) -> Option<Self> {
+        let index = usize::try_from(code).ok()?.checked_sub(1)?;
+        Self::ALL.get(index).copied()
+    }
+
+    /// The code that the specification gives the type.
+    pub fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// How many bits one element takes; strings have no fixed width.
+    pub fn bits(self) -> Option<usize> {
+        use DataType::*;
+        Some(match self {
+            String => return None,
+            Uint2 | Int2 => 2,
+            Uint4 | Int4 | Float4E2M1 => 4,
+            Float6E2M3 | Float6E3M2 => 6,
+            Uint8 | Int8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ
+            | Float8E8M0 => 8,
+            Uint16 | Int16 | Float16 | BFloat16 => 16,
+            Float | Int32 | Uint32 => 32,
+            Double | Int64 | Uint64 | Complex64 => 64,
+            Complex128 => 128,
+        })
+    }
+
+    /// How many bytes `count` elements take; elements of less than a byte are packed.
+    pub fn byte_size(self, count: usize) -> Option<usize> {
+        let bits = self.bits()?;
+        match bits % 8 {
+            0 => count.checked_mul(bits / 8),
+            _ => Some(count.checked_mul(bits)?.div_ceil(8)),
+        }
+    }
+
+    /// Whether elements can be read and written as `f64`: half, bfloat16, float, double.
+    pub fn is_float(self) -> bool {
+        matches!(
+            self,
+            Self::Float16 | Self::BFloat16 | Self::Float | Self::Double
+        )
+    }
+
+    /// Whether elements can be read as `i64`: the integers and bool.
+    pub fn is_integer(self) -> bool {
+        use DataType::*;
+        matches!(
+            self,
+            Uint2
+                | Int2
+                | Uint4
+                | Int4
+                | Uint8
+                | Int8
+                | Uint16
+                | Int16
+                | Uint32
+                | Int32
+                | Uint64
+                | Int64
+                | Bool
+        )
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&format!("{self:?}").to_lowercase())
+    }
+}
+
+/// Why numbers cannot be stored as elements of a type.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum NotRepresentable {
+    /// A finite number would become an infinity.
+    #[error("{value:e} is too large for {data_type}")]
+    Overflow {
+        /// The number.
+        value: f64,
+        /// The element type.
+        data_type: DataType,
+    },
+    /// The element type is none of half, bfloat16, float and double.
+    #[error("{data_type} is no type of floats")]
+    NotFloat {
+        /// The element type.
+        data_type: DataType,
+    },
+}
+
+/// The element type of a tensor; an error where it is missing or unknown.
+pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
+    let code = tensor.data_type();
+    DataType::from_code(code)
+        .ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
+}
+
+/// The shape of a tensor; an error where it is negative, or where its elements could not be counted.
+pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
+    let dims: Option<Vec<usize>> = tensor
+        .dims
+        .iter()
+        .map(|&dim| usize::try_from(dim).ok())
+        .collect();
+    let dims =
+        dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
+    // As arrays do: a dimension of 0 does not excuse the others from fitting together.
+    let product = dims
+        .iter()
+        .filter(|&&dim| dim != 0)
+        .try_fold(1_usize, |product, &dim| product.checked_mul(dim));
+    match product {
+        Some(product) if isize::try_from(product).is_ok() => Ok(dims),
+        _ => Err(error(
+            tensor,
+            format!("its shape {:?} is too large", tensor.dims),
+        )),
+    }
+}
+
+/// How many elements a tensor has.
+pub fn count(tensor: &TensorProto) -> Result<usize> {
+    Ok(shape(tensor)?.iter().product())
+}
+
+/// How many bytes the elements of a tensor take, as its shape and element type have it.
+pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
+    let (data_type, count) = (data_type(tensor)?, count(tensor)?);
+    data_type.byte_size(count).ok_or_else(|| {
+        error(
+            tensor,
+            format!("{count} elements of {data_type} have no size"),
+        )
+    })
+}
+
+/// Whether the elements of a tensor are in another file.
+pub fn is_external(tensor: &TensorProto) -> bool {
+    tensor.data_location() == DataLocation::External
+}
+
+/// The elements of a tensor of fixed-width type as they are stored in `raw_data`: little-endian, in row-major order.
+///
+/// They are not copied, unless the tensor keeps them in a field of their type.
+pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
+    if tensor.segment.is_some() {
+        return Err(error(
+            tensor,
+            "it is a segment of a tensor, which cannot be read",
+        ));
+    }
+    let inline = tensor.raw_data.clone().unwrap_or_default();
+    let typed = has_typed_data(tensor);
+    let bytes = match (is_external(tensor), inline.is_empty(), typed) {
+        (true, true, false) => externals.bytes(tensor)?,
+        (false, _, false) => inline,
+        (false, true, true) => typed_data(tensor)?,
+        _ => return Err(error(tensor, "it keeps elements in two places")),
+    };
+    expect_size(tensor, &bytes)?;
+    Ok(bytes)
+}
+
+fn has_typed_data(tensor: &TensorProto) -> bool {
+    let TensorProto {
+        float_data,
+        int32_data,
+        string_data,
+        int64_data,
+        double_data,
+        uint64_data,
+        ..
+    } = tensor;
+    !(float_data.is_empty()
+        && int32_data.is_empty()
+        && string_data.is_empty()
+        && int64_data.is_empty()
+        && double_data.is_empty()
+        && uint64_data.is_empty())
+}
+
+/// The elements of the one field that the element type has, as bytes.
+fn typed_data(tensor: &TensorProto) -> Result<Bytes> {
+    use DataType::*;
+    let data_type = data_type(tensor)?;
+    let bytes = match data_type {
+        Float | Complex64 => concat(&tensor.float_data, |value| value.to_le_bytes()),
+        Double | Complex128 => concat(&tensor.double_data, |value| value.to_le_bytes()),
+        Int64 => concat(&tensor.int64_data, |value| value.to_le_bytes()),
+        Uint64 => concat(&tensor.uint64_data, |value| value.to_le_bytes()),
+        Uint32 => concat(
+            &narrow(tensor, &tensor.uint64_data, u32::try_from)?,
+            |value| value.to_le_bytes(),
+        ),
+        Int32 => concat(&tensor.int32_data, |value| value.to_le_bytes()),
+        Int16 => concat(
+            &narrow(tensor, &tensor.int32_data, i16::try_from)?,
+            |value| value.to_le_bytes(),
+        ),
+        Uint16 | Float16 | BFloat16 => concat(
+            &narrow(tensor, &tensor.int32_data, u16::try_from)?,
+            |value| value.to_le_bytes(),
+        ),
+        Int8 => concat(
+            &narrow(tensor, &tensor.int32_data, i8::try_from)?,
+            |value| value.to_le_bytes(),
+        ),
+        Uint8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ | Float8E8M0
+        | Uint4 | Float4E2M1 | Uint2 => narrow(tensor, &tensor.int32_data, u8::try_from)?,
+        // Packed bytes, which some writers extend by their sign.
+        Int4 | Int2 => narrow(tensor, &tensor.int32_data, |value| {
+            u8::try_from(value).or_else(|_| i8::try_from(value).map(|value| value as u8))
+        })?,
+        Float6E2M3 | Float6E3M2 | String => {
+            return Err(error(
+                tensor,
+                format!("elements of {data_type} cannot be read"),
+            ));
+        }
+    };
+    Ok(bytes.into())
+}
+
+fn concat<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&value| bytes(value)).collect()
+}
+
+fn narrow<T: Copy + fmt::Display, U, E>(
+    tensor: &TensorProto,
+    values: &[T],
+    convert: impl Fn(T) -> std::result::Result<U, E>,
+) -> Result<Vec<U>> {
+    let convert = |&value| {
+        convert(value).map_err(|_| error(tensor, format!("{value} is outside of its element type")))
+    };
+    values.iter().map(convert).collect()
+}
+
+/// The elements of a tensor of half, bfloat16, float or double, exactly.
+pub fn read_f64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<f64>> {
+    let floats = Floats::new(tensor, externals)?;
+    floats.array(floats.bytes.clone(), &floats.shape)
+}
+
+/// A tensor of floats whose elements are converted only where they are asked for.
+///
+/// ```
+/// use ndarray::array;
+/// use unfold::onnx::external::Externals;
+/// use unfold::onnx::tensor::{self, DataType, Floats};
+///
+/// let weight = array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]].into_dyn();
+/// let tensor = tensor::make("weight", DataType::Float16, &weight.view())?;
+/// let floats = Floats::new(&tensor, &Externals::none())?;
+/// assert_eq!(floats.rows(1..3)?, array![[3.0, 4.0], [5.0, 6.0]].into_dyn());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Floats {
+    name: String,
+    data_type: DataType,
+    shape: Vec<usize>,
+    bytes: Bytes,
+}
+
+impl Floats {
+    /// The elements of a tensor of half, bfloat16, float or double.
+    pub fn new(tensor: &TensorProto, externals: &Externals) -> Result<Self> {
+        let data_type = data_type(tensor)?;
+        if !data_type.is_float() {
+            return Err(error(
+                tensor,
+                format!("its elements are {data_type}, and not floats"),
+            ));
+        }
+        let bytes = raw(tensor, externals)?;
+        Ok(Self {
+            name: tensor.name().to_owned(),
+            data_type,
+            shape: shape(tensor)?,
+            bytes,
+        })
+    }
+
+    /// The element type.
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Some rows: the part of the tensor whose index on the first axis is in a range.
+    ///
+    /// An error for a scalar, which has no rows, and for a range outside of the tensor.
+    pub fn rows(&self, rows: Range<usize>) -> Result<ArrayD<f64>> {
+        let outside = || Error::Tensor {
+            tensor: self.name.clone(),
+            reason: format!("it has no rows {rows:?}"),
+        };
+        let (&length, inner) = self.shape.split_first().ok_or_else(outside)?;
+        if rows.start > rows.end || rows.end > length {
+            return Err(outside());
+        }
+        let row = inner.iter().product::<usize>() * self.width();
+        let shape: Vec<usize> = [rows.len()].iter().chain(inner).copied().collect();
+        self.array(self.bytes.slice(rows.start * row..rows.end * row), &shape)
+    }
+
+    /// How many bytes one element takes.
+    fn width(&self) -> usize {
+        self.data_type.bits().unwrap_or_default() / 8
+    }
+
+    fn array(&self, bytes: Bytes, shape: &[usize]) -> Result<ArrayD<f64>> {
+        let values = match self.data_type {
+            DataType::Float16 => split(&bytes, |bytes| f16::from_le_bytes(bytes).to_f64()),
+            DataType::BFloat16 => split(&bytes, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+            DataType::Float => split(&bytes, |bytes| f64::from(f32::from_le_bytes(bytes))),
+            _ => split(&bytes, f64::from_le_bytes),
+        };
+        shaped(&self.name, shape, values)
+    }
+}
+
+/// The elements of a tensor of integers or bool, exactly; a uint64 that no `i64` holds is an error.
+pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i64>> {
+    use DataType::*;
+    let data_type = data_type(tensor)?;
+    if !data_type.is_integer() {
+        return Err(error(
+            tensor,
+            format!("its elements are {data_type}, and not integers"),
+        ));
+    }
+    let bytes = raw(tensor, externals)?;
+    let count = count(tensor)?;
+    let values = match data_type {
+        Int64 => split(&bytes, i64::from_le_bytes),
+        Int32 => split(&bytes, |bytes| i32::from_le_bytes(bytes).into()),
+        Int16 => split(&bytes, |bytes| i16::from_le_bytes(bytes).into()),
+        Int8 => split(&bytes, |bytes| i8::from_le_bytes(bytes).into()),
+        Uint64 => narrow(tensor, &split(&bytes, u64::from_le_bytes), i64::try_from)?,
+        Uint32 => split(&bytes, |bytes| u32::from_le_bytes(bytes).into()),
+        Uint16 => split(&bytes, |bytes| u16::from_le_bytes(bytes).into()),
+        Uint8 => split(&bytes, |bytes| u8::from_le_bytes(bytes).into()),
+        Bool => bytes.iter().map(|&byte| i64::from(byte != 0)).collect(),
+        Uint4 => unpack(&bytes, count, 4),
+        Uint2 => unpack(&bytes, count, 2),
+        Int4 => unpack(&bytes, count, 4)
+            .into_iter()
+            .map(|value| (value ^ 8) - 8)
+            .collect(),
+        _ => unpack(&bytes, count, 2)
+            .into_iter()
+            .map(|value| (value ^ 2) - 2)
+            .collect(),
+    };
+    shaped(tensor.name(), &shape(tensor)?, values)
+}
+
+fn split<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
+    bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&bytes| value(bytes))
+        .collect()
+}
+
+/// Unsigned elements of `bits` bits, the first in the lowest bits of a byte.
+fn unpack(bytes: &[u8], count: usize, bits: usize) -> Vec<i64> {
+    let per_byte = 8 / bits;
+    let element =
+        |index: usize| bytes[index / per_byte] >> (index % per_byte * bits) & ((1 << bits) - 1);
+    (0..count).map(|index| element(index).into()).collect()
+}
+
+fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
+    ArrayD::from_shape_vec(IxDyn(shape), values).map_err(|source| Error::Tensor {
+        tensor: name.to_owned(),
+        reason: source.to_string(),
+    })
+}
+
+/// The bytes of a tensor with the given elements, each rounded once, to the nearest, ties to even.
+///
+/// Infinities and NaNs stay what they are. A finite number that would become an infinity is refused, and so is an
+/// element type other than half, bfloat16, float and double.
+///
+/// ```
+/// use ndarray::arr0;
+/// use unfold::onnx::tensor::{DataType, encode_f64};
+///
+/// assert_eq!(encode_f64(DataType::Float16, &arr0(1.0).into_dyn().view())?, [0x00, 0x3c][..]);
+/// assert!(encode_f64(DataType::Float16, &arr0(65520.0).into_dyn().view()).is_err());
+/// # Ok::<(), unfold::onnx::tensor::NotRepresentable>(())
+/// ```
+pub fn encode_f64(
+    data_type: DataType,
+    values: &ArrayViewD<'_, f64>,
+) -> std::result::Result<Bytes, NotRepresentable> {
+    let mut out = Vec::new();
+    encode_f64_into(data_type, values, &mut out)?;
+    Ok(out.into())
+}
+
+/// As [`encode_f64`], appending to bytes that are already there: for a tensor made some rows at a time.
+pub fn encode_f64_into(
+    data_type: DataType,
+    values: &ArrayViewD<'_, f64>,
+    out: &mut Vec<u8>,
+) -> std::result::Result<(), NotRepresentable> {
+    let overflow = |value| NotRepresentable::Overflow { value, data_type };
+    match data_type {
+        DataType::Float16 => encode(values, out, |value| {
+            let half = f16::from_f32(to_odd(value));
+            (half.is_finite() || !value.is_finite()).then_some(half.to_le_bytes())
+        }),
+        DataType::BFloat16 => encode(values, out, |value| {
+            let half = bf16::from_f32(to_odd(value));
+            (half.is_finite() || !value.is_finite()).then_some(half.to_le_bytes())
+        }),
+        DataType::Float => encode(values, out, |value| {
+            let single = value as f32;
+            (single.is_finite() || !value.is_finite()).then_some(single.to_le_bytes())
+        }),
+        DataType::Double => encode(values, out, |value| Some(value.to_le_bytes())),
+        _ => return Err(NotRepresentable::NotFloat { data_type }),
+    }
+    .map_err(overflow)
+}
+
+/// Appends the bytes of all elements, in row-major order; the first element that has none is the error.
+fn encode<const N: usize>(
+    values: &ArrayViewD<'_, f64>,
+    out: &mut Vec<u8>,
+    bytes: impl Fn(f64) -> Option<[u8; N]>,
+) -> std::result::Result<(), f64> {
+    let start = out.len();
+    out.resize(start + values.len() * N, 0);
+    let slots = out[start..].as_chunks_mut().0;
+    for (slot, &value) in slots.iter_mut().zip(values) {
+        *slot = bytes(value).ok_or(value)?;
+    }
+    Ok(())
+}
+
+/// Rounds to `f32` such that rounding the result to a shorter type is the same as rounding the number itself.
+///
+/// Rounding to odd: what no `f32` holds becomes the neighbour whose last bit is set, so that it is never mistaken for
+/// the middle between two shorter numbers. Rounding to the nearest twice would go astray there.
+fn to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    if value.is_nan() || f64::from(nearest) == value {
+        return nearest;
+    }
+    let away_from_zero = f64::from(nearest).abs() > value.abs();
+    let toward_zero = nearest.to_bits() - u32::from(away_from_zero);
+    f32::from_bits(toward_zero | 1)
+}
+
+/// A tensor of floats, as [`encode_f64`] stores them.
+pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<TensorProto> {
+    let bytes = encode_f64(data_type, values).map_err(|reason| Error::Tensor {
+        tensor: name.to_owned(),
+        reason: reason.to_string(),
+    })?;
+    Ok(stored(name, data_type, values.shape(), bytes))
+}
+
+/// A tensor of int64 with one axis, as shapes and axes are given to operators.
+pub fn make_i64(name: &str, values: &[i64]) -> TensorProto {
+    let bytes = concat(values, |value| value.to_le_bytes());
+    stored(name, DataType::Int64, &[values.len()], bytes.into())
+}
+
+fn stored(name: &str, data_type: DataType, shape: &[usize], bytes: Bytes) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_owned()),
+        dims: shape.iter().map(|&dim| dim as i64).collect(),
+        data_type: Some(data_type.code()),
+        raw_data: Some(bytes),
+        ..Default::default()
+    }
+}
+
+/// Puts other elements into a tensor, as [`raw`] gives them, and forgets where it kept its own.
+///
+/// An error where they are not as many as its shape and type take. Where the type is unknown, any number is fine.
+pub fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
+    if DataType::from_code(tensor.data_type()).is_some() {
+        expect_size(tensor, &bytes)?;
+    }
+    *tensor = TensorProto {
+        raw_data: Some(bytes),
+        float_data: Vec::new(),
+        int32_data: Vec::new(),
+        string_data: Vec::new(),
+        int64_data: Vec::new(),
+        double_data: Vec::new(),
+        uint64_data: Vec::new(),
+        external_data: Vec::new(),
+        data_location: None,
+        ..mem::take(tensor)
+    };
+    Ok(())
+}
+
+fn expect_size(tensor: &TensorProto, bytes: &[u8]) -> Result<()> {
+    let (shape, needed, held) = (&tensor.dims, byte_size(tensor)?, bytes.len());
+    if held == needed {
+        return Ok(());
+    }
+    Err(error(
+        tensor,
+        format!("its shape {shape:?} takes {needed} bytes, and it holds {held}"),
+    ))
+}
+
+fn error(tensor: &TensorProto, reason: impl Into<String>) -> Error {
+    Error::Tensor {
+        tensor: tensor.name().to_owned(),
+        reason: reason.into(),
+    }
+}

@@ -1,0 +1,362 @@
+//! What a decoder would drop in silence: a walk over the encoded bytes that knows every field of every message.
+//!
+//! Payloads are skipped, not read, so that the walk over a large model touches little of it.
+
+use prost::encoding::WireType;
+
+/// How deep messages may be nested; the decoder has the same limit.
+const MAX_DEPTH: usize = 100;
+
+/// What is wrong with the encoded bytes of a message, and in which part of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Flaw {
+    /// The path from the outermost message to the part, such as `graph.node[3]`; empty for the message itself.
+    pub path: String,
+    /// What is wrong there.
+    pub kind: Kind,
+}
+
+/// What can be wrong with the encoded bytes of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// They end too early.
+    Truncated,
+    /// They are no protobuf.
+    Malformed(&'static str),
+    /// They hold a field that the message does not have.
+    UnknownField(u32),
+}
+
+/// The fields of a message.
+pub(super) struct Shape {
+    /// The numbers of the fields that hold no message.
+    scalars: &'static [u32],
+    /// The number, the name, and the message of the others; the name of a repeated one ends with `[]`.
+    messages: &'static [(u32, &'static str, &'static Shape)],
+    /// Fields of which at most one may be there.
+    one_of: &'static [u32],
+}
+
+/// Looks for anything in an encoded model that decoding it would lose.
+pub(super) fn check(bytes: &[u8]) -> Result<(), Flaw> {
+    check_message(bytes, &MODEL, MAX_DEPTH)
+}
+
+fn check_message(bytes: &[u8], shape: &'static Shape, depth: usize) -> Result<(), Flaw> {
+    if depth == 0 {
+        return Err(Kind::Malformed("messages are nested too deeply").into());
+    }
+    let mut chosen = None;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let start = bytes.len() - rest.len();
+        let field = Field::split(&mut rest)?;
+        if shape.one_of.contains(&field.number)
+            && *chosen.get_or_insert(field.number) != field.number
+        {
+            return Err(Kind::Malformed("it sets fields that exclude each other").into());
+        }
+        if shape.scalars.contains(&field.number) {
+            continue;
+        }
+        let Some((_, name, inner)) = shape
+            .messages
+            .iter()
+            .find(|(number, ..)| *number == field.number)
+        else {
+            return Err(Kind::UnknownField(field.number).into());
+        };
+        let Some(payload) = field.payload else {
+            return Err(Kind::Malformed("a message is encoded as a number").into());
+        };
+        check_message(payload, inner, depth - 1)
+            .map_err(|flaw| flaw.inside(name, || field.index(&bytes[..start])))?;
+    }
+    Ok(())
+}
+
+impl From<Kind> for Flaw {
+    fn from(kind: Kind) -> Self {
+        Self {
+            path: String::new(),
+            kind,
+        }
+    }
+}
+
+impl Flaw {
+    /// The same flaw, seen from the message whose field `name` holds the flawed one.
+    fn inside(self, name: &str, index: impl FnOnce() -> usize) -> Self {
+        let mut path = match name.strip_suffix("[]") {
+            Some(name) => format!("{name}[{}]", index()),
+            None => name.to_owned(),
+        };
+        if !self.path.is_empty() {
+            path.push('.');
+            path.push_str(&self.path);
+        }
+        Self { path, ..self }
+    }
+}
+
+/// One encoded field.
+struct Field<'a> {
+    number: u32,
+    /// The bytes of a length-delimited field; others have none.
+    payload: Option<&'a [u8]>,
+}
+
+impl<'a> Field<'a> {
+    /// Takes the first field off `bytes`.
+    fn split(bytes: &mut &'a [u8]) -> Result<Self, Kind> {
+        let key = u32::try_from(varint(bytes)?)
+            .map_err(|_| Kind::Malformed("a field number is too large"))?;
+        let number = key >> 3;
+        if number == 0 {
+            return Err(Kind::Malformed("a field has the number 0"));
+        }
+        let payload = match WireType::try_from(u64::from(key & 7)) {
+            Ok(WireType::Varint) => varint(bytes).map(|_| None)?,
+            Ok(WireType::ThirtyTwoBit) => take(bytes, 4).map(|_| None)?,
+            Ok(WireType::SixtyFourBit) => take(bytes, 8).map(|_| None)?,
+            Ok(WireType::LengthDelimited) => {
+                let length = varint(bytes)?;
+                Some(take(bytes, length)?)
+            }
+            Ok(WireType::StartGroup | WireType::EndGroup) => {
+                return Err(Kind::UnknownField(number));
+            }
+            Err(_) => return Err(Kind::Malformed("a field has an undefined wire type")),
+        };
+        Ok(Self { number, payload })
+    }
+
+    /// How many fields of the same number there are in the bytes before this one.
+    fn index(&self, mut before: &[u8]) -> usize {
+        let mut count = 0;
+        while let Ok(field) = Field::split(&mut before) {
+            count += usize::from(field.number == self.number);
+        }
+        count
+    }
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, Kind> {
+    let mut value = 0;
+    for position in 0..10 {
+        let (&byte, rest) = bytes.split_first().ok_or(Kind::Truncated)?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << (7 * position);
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(Kind::Malformed("a number takes more than ten bytes"))
+}
+
+fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], Kind> {
+    let split = usize::try_from(length)
+        .ok()
+        .and_then(|length| bytes.split_at_checked(length));
+    let (taken, rest) = split.ok_or(Kind::Truncated)?;
+    *bytes = rest;
+    Ok(taken)
+}
+
+static MODEL: Shape = Shape {
+    scalars: &[1, 2, 3, 4, 5, 6],
+    messages: &[
+        (7, "graph", &GRAPH),
+        (8, "opset_import[]", &OPERATOR_SET_ID),
+        (14, "metadata_props[]", &STRING_STRING_ENTRY),
+        (20, "training_info[]", &TRAINING_INFO),
+        (25, "functions[]", &FUNCTION),
+        (26, "configuration[]", &DEVICE_CONFIGURATION),
+    ],
+    one_of: &[],
+};
+static GRAPH: Shape = Shape {
+    scalars: &[2, 10],
+    messages: &[
+        (1, "node[]", &NODE),
+        (5, "initializer[]", &TENSOR),
+        (11, "input[]", &VALUE_INFO),
+        (12, "output[]", &VALUE_INFO),
+        (13, "value_info[]", &VALUE_INFO),
+        (14, "quantization_annotation[]", &TENSOR_ANNOTATION),
+        (15, "sparse_initializer[]", &SPARSE_TENSOR),
+        (16, "metadata_props[]", &STRING_STRING_ENTRY),
+    ],
+    one_of: &[],
+};
+static NODE: Shape = Shape {
+    scalars: &[1, 2, 3, 4, 6, 7, 8],
+    messages: &[
+        (5, "attribute[]", &ATTRIBUTE),
+        (9, "metadata_props[]", &STRING_STRING_ENTRY),
+        (10, "device_configurations[]", &NODE_DEVICE_CONFIGURATION),
+    ],
+    one_of: &[],
+};
+static ATTRIBUTE: Shape = Shape {
+    scalars: &[1, 2, 3, 4, 7, 8, 9, 13, 20, 21],
+    messages: &[
+        (5, "t", &TENSOR),
+        (6, "g", &GRAPH),
+        (10, "tensors[]", &TENSOR),
+        (11, "graphs[]", &GRAPH),
+        (14, "tp", &TYPE),
+        (15, "type_protos[]", &TYPE),
+        (22, "sparse_tensor", &SPARSE_TENSOR),
+        (23, "sparse_tensors[]", &SPARSE_TENSOR),
+    ],
+    one_of: &[],
+};
+static TENSOR: Shape = Shape {
+    scalars: &[1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14],
+    messages: &[
+        (3, "segment", &SEGMENT),
+        (13, "external_data[]", &STRING_STRING_ENTRY),
+        (16, "metadata_props[]", &STRING_STRING_ENTRY),
+    ],
+    one_of: &[],
+};
+static SEGMENT: Shape = Shape {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
+static SPARSE_TENSOR: Shape = Shape {
+    scalars: &[3],
+    messages: &[(1, "values", &TENSOR), (2, "indices", &TENSOR)],
+    one_of: &[],
+};
+static VALUE_INFO: Shape = Shape {
+    scalars: &[1, 3],
+    messages: &[
+        (2, "type", &TYPE),
+        (4, "metadata_props[]", &STRING_STRING_ENTRY),
+    ],
+    one_of: &[],
+};
+static TYPE: Shape = Shape {
+    scalars: &[6],
+    messages: &[
+        (1, "tensor_type", &TENSOR_TYPE),
+        (4, "sequence_type", &SEQUENCE_TYPE),
+        (5, "map_type", &MAP_TYPE),
+        (7, "opaque_type", &OPAQUE_TYPE),
+        (8, "sparse_tensor_type", &SPARSE_TENSOR_TYPE),
+        (9, "optional_type", &OPTIONAL_TYPE),
+    ],
+    one_of: &[1, 4, 5, 7, 8, 9],
+};
+static TENSOR_TYPE: Shape = Shape {
+    scalars: &[1],
+    messages: &[(2, "shape", &TENSOR_SHAPE)],
+    one_of: &[],
+};
+static SEQUENCE_TYPE: Shape = Shape {
+    scalars: &[],
+    messages: &[(1, "elem_type", &TYPE)],
+    one_of: &[],
+};
+static MAP_TYPE: Shape = Shape {
+    scalars: &[1],
+    messages: &[(2, "value_type", &TYPE)],
+    one_of: &[],
+};
+static OPTIONAL_TYPE: Shape = Shape {
+    scalars: &[],
+    messages: &[(1, "elem_type", &TYPE)],
+    one_of: &[],
+};
+static SPARSE_TENSOR_TYPE: Shape = Shape {
+    scalars: &[1],
+    messages: &[(2, "shape", &TENSOR_SHAPE)],
+    one_of: &[],
+};
+static OPAQUE_TYPE: Shape = Shape {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
+static TENSOR_SHAPE: Shape = Shape {
+    scalars: &[],
+    messages: &[(1, "dim[]", &DIMENSION)],
+    one_of: &[],
+};
+static DIMENSION: Shape = Shape {
+    scalars: &[1, 2, 3],
+    messages: &[],
+    one_of: &[],
+};
+static STRING_STRING_ENTRY: Shape = Shape {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
+static OPERATOR_SET_ID: Shape = Shape {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
+static FUNCTION: Shape = Shape {
+    scalars: &[1, 4, 5, 6, 8, 10, 13],
+    messages: &[
+        (7, "node[]", &NODE),
+        (9, "opset_import[]", &OPERATOR_SET_ID),
+        (11, "attribute_proto[]", &ATTRIBUTE),
+        (12, "value_info[]", &VALUE_INFO),
+        (14, "metadata_props[]", &STRING_STRING_ENTRY),
+    ],
+    one_of: &[],
+};
+static TRAINING_INFO: Shape = Shape {
+    scalars: &[],
+    messages: &[
+        (1, "initialization", &GRAPH),
+        (2, "algorithm", &GRAPH),
+        (3, "initialization_binding[]", &STRING_STRING_ENTRY),
+        (4, "update_binding[]", &STRING_STRING_ENTRY),
+    ],
+    one_of: &[],
+};
+static TENSOR_ANNOTATION: Shape = Shape {
+    scalars: &[1],
+    messages: &[(2, "quant_parameter_tensor_names[]", &STRING_STRING_ENTRY)],
+    one_of: &[],
+};
+static DEVICE_CONFIGURATION: Shape = Shape {
+    scalars: &[1, 2, 3],
+    messages: &[],
+    one_of: &[],
+};
+static NODE_DEVICE_CONFIGURATION: Shape = Shape {
+    scalars: &[1, 3],
+    messages: &[(2, "sharding_spec[]", &SHARDING_SPEC)],
+    one_of: &[],
+};
+static SHARDING_SPEC: Shape = Shape {
+    scalars: &[1, 2],
+    messages: &[
+        (3, "index_to_device_group_map[]", &INT_INT_LIST_ENTRY),
+        (4, "sharded_dim[]", &SHARDED_DIM),
+    ],
+    one_of: &[],
+};
+static SHARDED_DIM: Shape = Shape {
+    scalars: &[1],
+    messages: &[(2, "simple_sharding[]", &SIMPLE_SHARDED_DIM)],
+    one_of: &[],
+};
+static SIMPLE_SHARDED_DIM: Shape = Shape {
+    scalars: &[1, 2, 3],
+    messages: &[],
+    one_of: &[],
+};
+static INT_INT_LIST_ENTRY: Shape = Shape {
+    scalars: &[1, 2],
+    messages: &[],
+    one_of: &[],
+};
