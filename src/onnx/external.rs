@@ -10,7 +10,7 @@ use bytes::Bytes;
 use memmap2::MmapOptions;
 
 use super::proto::TensorProto;
-use super::tensor;
+use super::tensor::{self, DataType};
 use crate::error::{Error, Result};
 
 /// Where the external data of the tensors of one model is found.
@@ -21,18 +21,22 @@ pub struct Externals {
     model: PathBuf,
     /// The folder of the model; a model in memory has none.
     folder: Option<PathBuf>,
-    files: Arc<Mutex<HashMap<String, Arc<File>>>>,
+    files: Arc<Mutex<HashMap<String, Arc<DataFile>>>>,
 }
 
-/// Where the data of one tensor is.
+/// A file that holds data of tensors.
+#[derive(Debug)]
+struct DataFile {
+    path: PathBuf,
+    file: File,
+}
+
+/// Which bytes of which file the data of a tensor is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Span {
-    /// The path of the file, relative to the folder of the model.
-    pub location: String,
-    /// Where the data begins.
-    pub offset: u64,
-    /// How many bytes it takes; to the end of the file where it is not given.
-    pub length: Option<u64>,
+    location: String,
+    offset: u64,
+    length: usize,
 }
 
 impl Externals {
@@ -45,7 +49,8 @@ impl Externals {
         }
     }
 
-    /// For a model in a file: its tensors may refer to files in the same folder, and in folders inside it.
+    /// For a model in a file: its tensors may refer to files in the same folder, and in folders
+    /// inside it.
     pub fn beside(model: &Path) -> Self {
         let folder = model
             .parent()
@@ -57,56 +62,81 @@ impl Externals {
         }
     }
 
-    /// The external data of a tensor, which is mapped, not copied, for as long as the bytes are kept.
+    /// The external data of a tensor.
+    ///
+    /// It is mapped, not copied, for as long as the bytes are kept.
     pub fn bytes(&self, tensor: &TensorProto) -> Result<Bytes> {
-        let span = self.span(tensor)?;
-        let fail = |reason| self.error(tensor, reason);
-        let file = self.file(&span.location).map_err(fail)?;
-        let held = file
-            .metadata()
-            .map_err(|source| fail(source.to_string()))?
-            .len();
-        let Some(available) = held.checked_sub(span.offset) else {
-            return Err(fail(format!(
-                "its offset {} is past the end of `{}`",
-                span.offset, span.location
-            )));
-        };
-        // Strings and types of a later version have no known size; what they need is left to whoever reads them.
-        let needed = match tensor::byte_size(tensor) {
-            Ok(size) => size as u64,
-            Err(_) => span.length.unwrap_or(available),
-        };
-        if let Some(length) = span.length.filter(|&length| length != needed) {
-            return Err(fail(format!(
-                "its length is {length}, and its shape and type take {needed} bytes"
-            )));
-        }
-        if needed > available {
-            return Err(fail(format!(
-                "it takes {needed} bytes, and `{}` holds {available} there",
-                span.location
-            )));
-        }
-        let length = usize::try_from(needed).map_err(|source| fail(source.to_string()))?;
-        map(&file, span.offset, length).map_err(|source| fail(source.to_string()))
+        let (file, span) = self.locate(tensor)?;
+        let bytes = map(&file.file, &span);
+        bytes.map_err(|source| self.error(tensor, source.to_string()))
     }
 
-    /// Where the data of a tensor is, as the tensor has it.
+    /// Where the data of a tensor is.
     pub(super) fn span(&self, tensor: &TensorProto) -> Result<Span> {
-        Span::of(tensor).map_err(|reason| self.error(tensor, reason))
+        self.locate(tensor).map(|(_, span)| span)
     }
 
-    fn error(&self, tensor: &TensorProto, reason: String) -> Error {
-        Error::ExternalData {
-            file: self.model.clone(),
-            tensor: tensor.name().to_owned(),
-            reason,
+    /// Whether tensors have been read from a file.
+    pub(super) fn read_from(&self, path: &Path) -> bool {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        path.canonicalize()
+            .is_ok_and(|path| files.values().any(|file| file.path == path))
+    }
+
+    fn locate(&self, tensor: &TensorProto) -> Result<(Arc<DataFile>, Span)> {
+        let fixed = DataType::from_code(tensor.data_type()).is_some_and(|it| it.bits().is_some());
+        let needed = if fixed {
+            Some(tensor::byte_size(tensor)?)
+        } else {
+            None
+        };
+        self.resolve(tensor, needed)
+            .map_err(|reason| self.error(tensor, reason))
+    }
+
+    /// Finds the bytes of a tensor which, if its type and shape say so, takes `needed` of them.
+    fn resolve(
+        &self,
+        tensor: &TensorProto,
+        needed: Option<usize>,
+    ) -> Outcome<(Arc<DataFile>, Span)> {
+        let location = entry(tensor, "location")?.ok_or("it has no location")?;
+        let offset = size(tensor, "offset")?.unwrap_or(0);
+        let declared = size(tensor, "length")?;
+
+        let file = self.file(location)?;
+        let held = file
+            .file
+            .metadata()
+            .map_err(|source| source.to_string())?
+            .len();
+        let available = held
+            .checked_sub(offset)
+            .ok_or_else(|| format!("its offset {offset} is past the end of `{location}`"))?;
+        let length = needed.map_or(declared.unwrap_or(available), |needed| needed as u64);
+        if let Some(declared) = declared.filter(|&declared| declared != length) {
+            return Err(format!(
+                "its length is {declared}, and its shape and type take {length} bytes"
+            ));
         }
+        if length > available {
+            return Err(format!(
+                "it takes {length} bytes, and `{location}` holds {available} from its offset on"
+            ));
+        }
+        let length = usize::try_from(length).map_err(|source| source.to_string())?;
+        Ok((
+            file,
+            Span {
+                location: location.to_owned(),
+                offset,
+                length,
+            },
+        ))
     }
 
     /// Opens a file, unless it leaves the folder of the model.
-    fn file(&self, location: &str) -> std::result::Result<Arc<File>, String> {
+    fn file(&self, location: &str) -> Outcome<Arc<DataFile>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(location) {
             return Ok(file.clone());
@@ -114,15 +144,11 @@ impl Externals {
         let folder = self
             .folder
             .as_ref()
-            .ok_or("the model was read from memory, so that it has no folder")?;
-        let components = Path::new(location).components();
-        if location.is_empty()
-            || !components
-                .clone()
-                .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
-        {
+            .ok_or("a model in memory has no folder to look in")?;
+        let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+        if location.is_empty() || !Path::new(location).components().all(inside) {
             return Err(format!(
-                "its location `{location}` is not a path inside the model's folder"
+                "its location `{location}` is no path inside the model's folder"
             ));
         }
         let unreadable = |source: io::Error| format!("`{location}` cannot be read: {source}");
@@ -135,47 +161,53 @@ impl Externals {
         if !path.metadata().map_err(unreadable)?.is_file() {
             return Err(format!("`{location}` is no regular file"));
         }
-        let file = Arc::new(File::open(path).map_err(unreadable)?);
+        let file = Arc::new(DataFile {
+            file: File::open(&path).map_err(unreadable)?,
+            path,
+        });
         files.insert(location.to_owned(), file.clone());
         Ok(file)
     }
-}
 
-impl Span {
-    /// What the entries of a tensor say; the reason where they make no sense.
-    fn of(tensor: &TensorProto) -> std::result::Result<Self, String> {
-        let entry = |key: &str| {
-            let mut values = tensor
-                .external_data
-                .iter()
-                .filter(|entry| entry.key() == key)
-                .map(|entry| entry.value());
-            match (values.next(), values.next()) {
-                (value, None) => Ok(value),
-                _ => Err(format!("it has two entries `{key}`")),
-            }
-        };
-        let number = |key: &str| {
-            let parse = |value: &str| {
-                value
-                    .parse()
-                    .map_err(|_| format!("its {key} `{value}` is not a size"))
-            };
-            entry(key)?.map(parse).transpose()
-        };
-        Ok(Self {
-            location: entry("location")?.ok_or("it has no location")?.to_owned(),
-            offset: number("offset")?.unwrap_or(0),
-            length: number("length")?,
-        })
+    fn error(&self, tensor: &TensorProto, reason: String) -> Error {
+        Error::ExternalData {
+            file: self.model.clone(),
+            tensor: tensor.name().to_owned(),
+            reason,
+        }
     }
 }
 
-fn map(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
-    if length == 0 {
+/// What is found, or the reason why it is not.
+type Outcome<T> = std::result::Result<T, String>;
+
+/// The value of an entry of a tensor.
+fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Outcome<Option<&'a str>> {
+    let mut entries = tensor
+        .external_data
+        .iter()
+        .filter(|entry| entry.key() == key);
+    match (entries.next(), entries.next()) {
+        (_, Some(_)) => Err(format!("it has two entries `{key}`")),
+        (entry, None) => Ok(entry.map(|entry| entry.value())),
+    }
+}
+
+/// The value of an entry of a tensor that is a number of bytes.
+fn size(tensor: &TensorProto, key: &str) -> Outcome<Option<u64>> {
+    let parse = |value: &str| value.parse();
+    let value = entry(tensor, key)?;
+    let size = value.map(parse).transpose();
+    size.map_err(|_| format!("its {key} `{}` is no size", value.unwrap_or_default()))
+}
+
+fn map(file: &File, span: &Span) -> io::Result<Bytes> {
+    if span.length == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the map is read-only; that nobody changes the file meanwhile is what the caller of `Model::open` promises.
-    let map = unsafe { MmapOptions::new().offset(offset).len(length).map(file) }?;
+    let mut options = MmapOptions::new();
+    options.offset(span.offset).len(span.length);
+    // SAFETY: the map is read-only, and whoever opens a model leaves its files as they are.
+    let map = unsafe { options.map(file) }?;
     Ok(Bytes::from_owner(map))
 }

@@ -17,9 +17,11 @@ use super::{Model, tensor};
 use crate::error::{Error, Result};
 
 impl Model {
-    /// Reads a model from a file, which is mapped and must not be changed in place while the model is in use.
+    /// Reads a model from a file, which is mapped and must not be changed in place while the model
+    /// is in use.
     ///
-    /// Nothing that the file holds is lost: a field that ONNX does not define is an [`Error::UnknownField`].
+    /// Nothing that the file holds is lost: a field that ONNX does not define is an
+    /// [`Error::UnknownField`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io {
@@ -34,7 +36,8 @@ impl Model {
         let bytes = if metadata.len() == 0 {
             Bytes::new()
         } else {
-            // SAFETY: the map is read-only; that nobody changes the file meanwhile is what the caller promises.
+            // SAFETY: the map is read-only; that nobody changes the file meanwhile is what the
+            // caller promises.
             Bytes::from_owner(unsafe { Mmap::map(&file) }.map_err(io)?)
         };
         let (proto, external) = decode(path, bytes)?;

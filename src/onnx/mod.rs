@@ -20,8 +20,8 @@ use proto::{GraphProto, ModelProto};
 
 /// An ONNX model, and where it came from.
 ///
-/// Weights are not copied when a model is read: they are slices of the mapped file. Weights in external files are
-/// not even touched before they are asked for.
+/// Weights are not copied when a model is read: they are slices of the mapped file. Weights in
+/// external files are not even touched before they are asked for.
 ///
 /// ```
 /// use unfold::onnx::Model;

@@ -10,7 +10,8 @@ pub fn canonical_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
-/// Readers of attributes: `None` where the node lacks the attribute, an error where it has another type.
+/// Readers of attributes: `None` where the node lacks the attribute, an error where it has another
+/// type.
 ///
 /// ```
 /// use unfold::onnx::proto::{AttributeProto, AttributeType, NodeProto};
@@ -21,7 +22,11 @@ pub fn canonical_domain(domain: &str) -> &str {
 ///     i: Some(-1),
 ///     ..Default::default()
 /// };
-/// let node = NodeProto { op_type: Some("Softmax".into()), attribute: vec![axis], ..Default::default() };
+/// let node = NodeProto {
+///     op_type: Some("Softmax".into()),
+///     attribute: vec![axis],
+///     ..Default::default()
+/// };
 /// assert_eq!(node.op(), ("", "Softmax"));
 /// assert_eq!(node.attr_i("axis")?, Some(-1));
 /// assert_eq!(node.attr_f("alpha")?.unwrap_or(1.0), 1.0);
@@ -34,7 +39,8 @@ impl NodeProto {
         (canonical_domain(self.domain()), self.op_type())
     }
 
-    /// What to call the node in messages: its name, or its operator and first output where it has none.
+    /// What to call the node in messages: its name, or its operator and first output where it has
+    /// none.
     pub fn label(&self) -> String {
         match (self.name(), self.output.first()) {
             ("", Some(output)) => format!("{} -> {output}", self.op_type()),
@@ -95,7 +101,8 @@ impl NodeProto {
         })
     }
 
-    /// The value of an attribute of a type. A number or string that is not set is 0 or empty, as proto3 writers have it.
+    /// The value of an attribute of a type. A number or string that is not set is 0 or empty, as
+    /// proto3 writers have it.
     fn attr<'a, T>(
         &'a self,
         name: &str,

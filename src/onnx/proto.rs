@@ -1,7 +1,8 @@
 //! The messages of ONNX, as its specification defines them.
 //!
-//! Fields keep the specification's names and numbers. Optional fields are [`Option`]s, so that a default that was
-//! written is told from one that was not. `bytes` are slices of what was decoded, not copies.
+//! Fields keep the specification's names and numbers. Optional fields are [`Option`]s, so that a
+//! default that was written is told from one that was not. `bytes` are slices of what was decoded,
+//! not copies.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
@@ -270,7 +271,8 @@ pub struct ValueInfoProto {
 
 /// The type of a value. At most one of the `_type` fields is set.
 ///
-/// They are separate fields, and not an enum, so that a file is written in the order of its field numbers.
+/// They are separate fields, and not an enum, so that a file is written in the order of its field
+/// numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct TypeProto {
     /// A tensor.

@@ -20,32 +20,36 @@ const EXTERNAL_FROM: usize = 1024;
 /// What offsets in a data file are multiples of, so that tensors can be mapped.
 const ALIGNMENT: u64 = 4096;
 
+/// The entries of external data that may be written anew: what they say is about the file that is
+/// replaced.
+const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
+
 /// The size that protobuf readers refuse to exceed.
 const MAX_MESSAGE: usize = i32::MAX as usize;
 
 impl Model {
     /// The model as a file holds it. External data stays where it is.
     ///
-    /// A message that was read and not changed gives the same bytes again, if its writer followed the order of the
-    /// field numbers, as the protobuf libraries do.
+    /// A message that was read and not changed gives the same bytes again, if its writer followed
+    /// the order of the field numbers, as the protobuf libraries do.
     pub fn to_bytes(&self) -> Result<Bytes> {
         check_size(&self.proto, Path::new("<memory>"))?;
         Ok(self.proto.encode_to_vec().into())
     }
 
-    /// Writes the model, and its weights into one data file next to it if [`Model::external`] says so.
+    /// Writes the model, and its weights into one data file next to it if [`Model::external`] says
+    /// so.
     ///
-    /// The data file has the name of the model with `.data` appended, and holds everything that the model kept in other
-    /// files, so that the two can be moved together. Only a model that is saved over the file that it was read from, with
-    /// no new weights, keeps referring to the data files it has. If [`Model::external`] does not say so, everything is
-    /// written into the model itself.
+    /// The data file has the name of the model with `.data` appended, and holds everything that the
+    /// model kept in other files, so that the two can be moved together. Only a model that is saved
+    /// over the file that it was read from, with no new weights, keeps referring to the data files
+    /// it has. If [`Model::external`] does not say so, everything is written into the model itself.
     ///
-    /// Files are complete before they take their names: a failure leaves what was there. The files that the model was
-    /// read from may be overwritten; it can still be used afterwards.
+    /// Files are complete before they take their names: a failure leaves what was there. The files
+    /// that the model was read from may be overwritten; it can still be used afterwards.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let mut settled =
-            self.external && self.path().is_some_and(|origin| same_file(origin, path));
+        let mut settled = self.external && self.is_at(path);
         walk::parts(&mut self.proto.clone(), &mut |part| {
             settled &= !matches!(part, Part::Initializer(tensor) if is_large(tensor));
             Ok(())
@@ -59,9 +63,10 @@ impl Model {
 
     /// As [`Model::save`], with other elements for some of the initializers.
     ///
-    /// `rewrite` is given each dense initializer of each graph, one after the other, and returns its new elements as
-    /// [`tensor::raw`] does, or nothing if it stays what it is. An initializer may have no elements at all before it is
-    /// given them here. Weights that go to a data file are written one by one, and are not kept in memory.
+    /// `rewrite` is given each dense initializer of each graph, one after the other, and returns
+    /// its new elements as [`tensor::raw`] does, or nothing if it stays what it is. An initializer
+    /// may have no elements at all before it is given them here. Weights that go to a data file are
+    /// written one by one, and are not kept in memory.
     ///
     /// ```
     /// use unfold::onnx::{Model, tensor};
@@ -111,19 +116,27 @@ impl Model {
             Part::Tensor(tensor) => data.copy(tensor),
         })?;
         let model = Draft::of(&proto, path)?;
-        data.persist()?;
+        data.persist(self.is_at(path))?;
         model.persist()
+    }
+
+    /// Whether a path is that of the file that the model was read from.
+    fn is_at(&self, path: &Path) -> bool {
+        let origin = self.path().and_then(|origin| origin.canonicalize().ok());
+        origin.is_some_and(|origin| path.canonicalize().is_ok_and(|path| path == origin))
     }
 }
 
-/// A file that is written beside the one that it replaces, and takes its name only when it is complete.
+/// A file that is written beside the one that it replaces, and takes its name only when it is
+/// complete.
 struct Draft {
     path: PathBuf,
     file: NamedTempFile,
 }
 
 impl Draft {
-    /// An empty file, with the permissions that the one it replaces has, or that a new one would have.
+    /// An empty file, with the permissions that the one it replaces has, or that a new one would
+    /// have.
     fn new(path: &Path) -> Result<Self> {
         let folder = path
             .parent()
@@ -191,7 +204,8 @@ struct DataFile<'a> {
     draft: Option<Draft>,
     /// How many bytes are in it.
     length: u64,
-    /// What was copied from the data files of the model, and where to: tensors that shared bytes still do.
+    /// What was copied from the data files of the model, and where to: tensors that shared bytes
+    /// still do.
     copied: HashMap<Span, Place>,
 }
 
@@ -221,7 +235,8 @@ impl<'a> DataFile<'a> {
         self.refer(tensor, place)
     }
 
-    /// Copies the elements of a tensor, if it has them in another file, to where the model keeps them now.
+    /// Copies the elements of a tensor, if it has them in another file, to where the model keeps
+    /// them now.
     fn copy(&mut self, tensor: &mut TensorProto) -> Result<()> {
         if !tensor::is_external(tensor) {
             return Ok(());
@@ -229,6 +244,18 @@ impl<'a> DataFile<'a> {
         if !self.model.external {
             let bytes = self.model.externals.bytes(tensor)?;
             return tensor::replace(tensor, bytes);
+        }
+        let known = |key: &str| KNOWN_ENTRIES.contains(&key);
+        if let Some(entry) = tensor
+            .external_data
+            .iter()
+            .find(|entry| !known(entry.key()))
+        {
+            return Err(Error::ExternalData {
+                file: self.path.clone(),
+                tensor: tensor.name().to_owned(),
+                reason: format!("the meaning of its entry `{}` is unknown", entry.key()),
+            });
         }
         let span = self.model.externals.span(tensor)?;
         let place = match self.copied.get(&span) {
@@ -288,20 +315,25 @@ impl<'a> DataFile<'a> {
     }
 
     /// Gives the file its name, if anything is in it.
-    fn persist(self) -> Result<()> {
-        self.draft.map_or(Ok(()), Draft::persist)
+    fn persist(self, in_place: bool) -> Result<()> {
+        let Some(draft) = self.draft else {
+            return Ok(());
+        };
+        if !in_place && self.model.externals.read_from(&draft.path) {
+            let reason = "it holds the weights of the model that is being saved under another name";
+            return Err(draft.error(io::Error::new(io::ErrorKind::AlreadyExists, reason)));
+        }
+        draft.persist()
     }
 }
 
+/// Whether the elements of an initializer are in the message, and belong into a data file.
 fn is_large(tensor: &TensorProto) -> bool {
-    tensor
+    let inline = tensor
         .raw_data
         .as_ref()
-        .is_some_and(|bytes| bytes.len() >= EXTERNAL_FROM)
-}
-
-fn same_file(one: &Path, other: &Path) -> bool {
-    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+        .filter(|_| !tensor::is_external(tensor));
+    inline.is_some_and(|bytes| bytes.len() >= EXTERNAL_FROM)
 }
 
 fn check_size(proto: &ModelProto, file: &Path) -> Result<()> {

@@ -38,8 +38,8 @@ impl<W: Write> Sink<'_, W> {
     }
 }
 
-// SAFETY: `chunk_mut` gives the spare capacity of a vector, never an empty one, and `advance_mut` counts as filled only
-// what its caller filled.
+// SAFETY: `chunk_mut` gives the spare capacity of a vector, never an empty one, and `advance_mut`
+// counts as filled only what its caller filled.
 unsafe impl<W: Write> BufMut for Sink<'_, W> {
     fn remaining_mut(&self) -> usize {
         isize::MAX as usize

@@ -182,7 +182,8 @@ pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
         .ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
 }
 
-/// The shape of a tensor; an error where it is negative, or where its elements could not be counted.
+/// The shape of a tensor; an error where it is negative, or where its elements could not be
+/// counted.
 pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
     let dims: Option<Vec<usize>> = tensor
         .dims
@@ -226,7 +227,8 @@ pub fn is_external(tensor: &TensorProto) -> bool {
     tensor.data_location() == DataLocation::External
 }
 
-/// The elements of a tensor of fixed-width type as they are stored in `raw_data`: little-endian, in row-major order.
+/// The elements of a tensor of fixed-width type as they are stored in `raw_data`: little-endian, in
+/// row-major order.
 ///
 /// They are not copied, unless the tensor keeps them in a field of their type.
 pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
@@ -474,8 +476,8 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
 
 /// The bytes of a tensor with the given elements, each rounded once, to the nearest, ties to even.
 ///
-/// Infinities and NaNs stay what they are. A finite number that would become an infinity is refused, and so is an
-/// element type other than half, bfloat16, float and double.
+/// Infinities and NaNs stay what they are. A finite number that would become an infinity is
+/// refused, and so is an element type other than half, bfloat16, float and double.
 ///
 /// ```
 /// use ndarray::arr0;
@@ -494,7 +496,8 @@ pub fn encode_f64(
     Ok(out.into())
 }
 
-/// As [`encode_f64`], appending to bytes that are already there: for a tensor made some rows at a time.
+/// As [`encode_f64`], appending to bytes that are already there: for a tensor made some rows at a
+/// time.
 pub fn encode_f64_into(
     data_type: DataType,
     values: &ArrayViewD<'_, f64>,
@@ -520,7 +523,8 @@ pub fn encode_f64_into(
     .map_err(overflow)
 }
 
-/// Appends the bytes of all elements, in row-major order; the first element that has none is the error.
+/// Appends the bytes of all elements, in row-major order; the first element that has none is the
+/// error.
 fn encode<const N: usize>(
     values: &ArrayViewD<'_, f64>,
     out: &mut Vec<u8>,
@@ -535,10 +539,12 @@ fn encode<const N: usize>(
     Ok(())
 }
 
-/// Rounds to `f32` such that rounding the result to a shorter type is the same as rounding the number itself.
+/// Rounds to `f32` such that rounding the result to a shorter type is the same as rounding the
+/// number itself.
 ///
-/// Rounding to odd: what no `f32` holds becomes the neighbour whose last bit is set, so that it is never mistaken for
-/// the middle between two shorter numbers. Rounding to the nearest twice would go astray there.
+/// Rounding to odd: what no `f32` holds becomes the neighbour whose last bit is set, so that it is
+/// never mistaken for the middle between two shorter numbers. Rounding to the nearest twice would
+/// go astray there.
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     if value.is_nan() || f64::from(nearest) == value {
@@ -576,7 +582,8 @@ fn stored(name: &str, data_type: DataType, shape: &[usize], bytes: Bytes) -> Ten
 
 /// Puts other elements into a tensor, as [`raw`] gives them, and forgets where it kept its own.
 ///
-/// An error where they are not as many as its shape and type take. Where the type is unknown, any number is fine.
+/// An error where they are not as many as its shape and type take. Where the type is unknown, any
+/// number is fine.
 pub fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
     if DataType::from_code(tensor.data_type()).is_some() {
         expect_size(tensor, &bytes)?;
@@ -611,5 +618,160 @@ fn error(tensor: &TensorProto, reason: impl Into<String>) -> Error {
     Error::Tensor {
         tensor: tensor.name().to_owned(),
         reason: reason.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{Array1, arr0, arr1};
+
+    use super::*;
+
+    fn encoded(data_type: DataType, value: f64) -> std::result::Result<u16, NotRepresentable> {
+        let bytes = encode_f64(data_type, &arr0(value).into_dyn().view())?;
+        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Every number of a 16-bit type, its middle to the next, and what lies just beside that
+    /// middle.
+    fn rounds_to_nearest_even(data_type: DataType, value: impl Fn(u16) -> f64, largest: u16) {
+        for sign in [1.0, -1.0] {
+            let flag = if sign < 0.0 { 0x8000 } else { 0 };
+            for code in 0..largest {
+                let (low, high) = (value(code), value(code + 1));
+                let middle = (low + high) / 2.0;
+                let even = if code % 2 == 0 { code } else { code + 1 };
+                assert_eq!(encoded(data_type, sign * low), Ok(flag | code));
+                assert_eq!(
+                    encoded(data_type, sign * middle),
+                    Ok(flag | even),
+                    "{middle:e}"
+                );
+                assert_eq!(
+                    encoded(data_type, sign * middle.next_down()),
+                    Ok(flag | code),
+                    "{middle:e}"
+                );
+                assert_eq!(
+                    encoded(data_type, sign * middle.next_up()),
+                    Ok(flag | (code + 1)),
+                    "{middle:e}"
+                );
+            }
+            let last = value(largest);
+            let limit = last + (last - value(largest - 1)) / 2.0;
+            assert_eq!(
+                encoded(data_type, sign * limit.next_down()),
+                Ok(flag | largest)
+            );
+            for value in [limit * sign, f64::MAX * sign] {
+                assert_eq!(
+                    encoded(data_type, value),
+                    Err(NotRepresentable::Overflow { value, data_type })
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_rounded_once() {
+        rounds_to_nearest_even(
+            DataType::Float16,
+            |code| f16::from_bits(code).to_f64(),
+            f16::MAX.to_bits(),
+        );
+    }
+
+    #[test]
+    fn bfloats_are_rounded_once() {
+        rounds_to_nearest_even(
+            DataType::BFloat16,
+            |code| bf16::from_bits(code).to_f64(),
+            bf16::MAX.to_bits(),
+        );
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_what_it_is() {
+        for data_type in [
+            DataType::Float16,
+            DataType::BFloat16,
+            DataType::Float,
+            DataType::Double,
+        ] {
+            let values = arr1(&[f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -0.0]).into_dyn();
+            let tensor = make("x", data_type, &values.view()).unwrap();
+            let read = read_f64(&tensor, &Externals::none()).unwrap();
+            assert_eq!((read[0], read[1]), (values[0], values[1]));
+            assert!(read[2].is_nan() && read[3] == 0.0 && read[3].is_sign_negative());
+        }
+    }
+
+    #[test]
+    fn a_single_that_overflows_is_refused() {
+        let largest = f64::from(f32::MAX);
+        let tensor = make("x", DataType::Float, &arr0(largest).into_dyn().view()).unwrap();
+        assert_eq!(
+            read_f64(&tensor, &Externals::none()).unwrap(),
+            arr0(largest).into_dyn()
+        );
+        let error = make(
+            "x",
+            DataType::Float,
+            &arr0(largest * 1.001).into_dyn().view(),
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("too large for float"), "{error}");
+        assert!(make("x", DataType::Int8, &arr0(1.0).into_dyn().view()).is_err());
+    }
+
+    #[test]
+    fn any_layout_is_stored_in_row_major_order() {
+        let values = Array1::from_iter((0..6).map(f64::from))
+            .into_shape_with_order((2, 3))
+            .unwrap();
+        let transposed = values.t().into_dyn();
+        let tensor = make("x", DataType::Double, &transposed).unwrap();
+        assert_eq!(tensor.dims, [3, 2]);
+        assert_eq!(read_f64(&tensor, &Externals::none()).unwrap(), transposed);
+    }
+
+    #[test]
+    fn codes_and_types_agree() {
+        for code in -1..40 {
+            assert_eq!(
+                DataType::from_code(code).map(DataType::code),
+                (1..=28).contains(&code).then_some(code)
+            );
+        }
+    }
+
+    #[test]
+    fn sizes_are_packed_and_do_not_overflow() {
+        for (data_type, expected) in [
+            (DataType::Int2, Some(2)),
+            (DataType::Int4, Some(3)),
+            (DataType::Float6E2M3, Some(4)),
+            (DataType::Bool, Some(5)),
+            (DataType::BFloat16, Some(10)),
+            (DataType::Float, Some(20)),
+            (DataType::Complex128, Some(80)),
+            (DataType::String, None),
+        ] {
+            assert_eq!(data_type.byte_size(5), expected, "{data_type}");
+        }
+        assert_eq!(DataType::Double.byte_size(usize::MAX / 4), None);
+        let dims = |dims: &[i64]| {
+            shape(&TensorProto {
+                dims: dims.to_vec(),
+                ..Default::default()
+            })
+        };
+        assert!(
+            dims(&[1 << 32, 1 << 32]).is_err()
+                && dims(&[0, i64::MAX, 2]).is_err()
+                && dims(&[-1]).is_err()
+        );
+        assert_eq!(dims(&[]).unwrap(), Vec::<usize>::new());
     }
 }

@@ -7,7 +7,8 @@ use crate::error::Result;
 
 /// What a walk comes by.
 pub(super) enum Part<'a> {
-    /// A graph, before the parts inside it: the main one, one of training, or a body of control flow.
+    /// A graph, before the parts inside it: the main one, one of training, or a body of control
+    /// flow.
     Graph(&'a GraphProto),
     /// A dense initializer of a graph.
     Initializer(&'a mut TensorProto),

@@ -1,4 +1,5 @@
-//! What a decoder would drop in silence: a walk over the encoded bytes that knows every field of every message.
+//! What a decoder would drop in silence: a walk over the encoded bytes that knows every field of
+//! every message.
 //!
 //! Payloads are skipped, not read, so that the walk over a large model touches little of it.
 
@@ -10,7 +11,8 @@ const MAX_DEPTH: usize = 100;
 /// What is wrong with the encoded bytes of a message, and in which part of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
-    /// The path from the outermost message to the part, such as `graph.node[3]`; empty for the message itself.
+    /// The path from the outermost message to the part, such as `graph.node[3]`; empty for the
+    /// message itself.
     pub path: String,
     /// What is wrong there.
     pub kind: Kind,
@@ -31,7 +33,8 @@ pub(super) enum Kind {
 pub(super) struct Shape {
     /// The numbers of the fields that hold no message.
     scalars: &'static [u32],
-    /// The number, the name, and the message of the others; the name of a repeated one ends with `[]`.
+    /// The number, the name, and the message of the others; the name of a repeated one ends with
+    /// `[]`.
     messages: &'static [(u32, &'static str, &'static Shape)],
     /// Fields of which at most one may be there.
     one_of: &'static [u32],
@@ -360,3 +363,237 @@ static INT_INT_LIST_ENTRY: Shape = Shape {
     messages: &[],
     one_of: &[],
 };
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use prost::encoding::{encode_key, encode_varint};
+
+    use super::*;
+    use crate::onnx::proto::*;
+
+    /// What decoding a field may come to.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Outcome {
+        Refused,
+        Dropped,
+        Kept,
+    }
+
+    /// Encodings of one field: each wire type, a payload that is no message, and an empty one.
+    fn probes(number: u32) -> [Vec<u8>; 5] {
+        let field = |wire_type, payload: &[u8]| {
+            let mut bytes = Vec::new();
+            encode_key(number, wire_type, &mut bytes);
+            bytes.extend_from_slice(payload);
+            bytes
+        };
+        [
+            field(WireType::Varint, &[1]),
+            field(WireType::ThirtyTwoBit, &[1; 4]),
+            field(WireType::SixtyFourBit, &[1; 8]),
+            field(WireType::LengthDelimited, &[8, 1, 1, 1, 1, 1, 1, 1, 1]),
+            field(WireType::LengthDelimited, &[0]),
+        ]
+    }
+
+    /// What a message makes of any field that it may be given, by itself or inside field `within`.
+    fn fingerprint<M: Message + Default>(within: Option<u32>) -> Vec<[Outcome; 5]> {
+        let wrap = |payload: &[u8]| {
+            let Some(number) = within else {
+                return payload.to_vec();
+            };
+            let mut bytes = Vec::new();
+            encode_key(number, WireType::LengthDelimited, &mut bytes);
+            encode_varint(payload.len() as u64, &mut bytes);
+            bytes.extend_from_slice(payload);
+            bytes
+        };
+        let outcome = |payload: Vec<u8>| match M::decode(&wrap(&payload)[..]) {
+            Err(_) => Outcome::Refused,
+            Ok(message) if message.encoded_len() > wrap(&[]).len() => Outcome::Kept,
+            Ok(_) => Outcome::Dropped,
+        };
+        (1..=40).map(|number| probes(number).map(outcome)).collect()
+    }
+
+    struct Tie {
+        shape: &'static Shape,
+        alone: Vec<[Outcome; 5]>,
+        within: fn(Option<u32>) -> Vec<[Outcome; 5]>,
+    }
+
+    fn tie<M: Message + Default>(shape: &'static Shape) -> Tie {
+        Tie {
+            shape,
+            alone: fingerprint::<M>(None),
+            within: fingerprint::<M>,
+        }
+    }
+
+    fn ties() -> Vec<Tie> {
+        vec![
+            tie::<ModelProto>(&MODEL),
+            tie::<GraphProto>(&GRAPH),
+            tie::<NodeProto>(&NODE),
+            tie::<AttributeProto>(&ATTRIBUTE),
+            tie::<TensorProto>(&TENSOR),
+            tie::<Segment>(&SEGMENT),
+            tie::<SparseTensorProto>(&SPARSE_TENSOR),
+            tie::<ValueInfoProto>(&VALUE_INFO),
+            tie::<TypeProto>(&TYPE),
+            tie::<TensorType>(&TENSOR_TYPE),
+            tie::<SequenceType>(&SEQUENCE_TYPE),
+            tie::<MapType>(&MAP_TYPE),
+            tie::<OptionalType>(&OPTIONAL_TYPE),
+            tie::<SparseTensorType>(&SPARSE_TENSOR_TYPE),
+            tie::<OpaqueType>(&OPAQUE_TYPE),
+            tie::<TensorShapeProto>(&TENSOR_SHAPE),
+            tie::<Dimension>(&DIMENSION),
+            tie::<StringStringEntryProto>(&STRING_STRING_ENTRY),
+            tie::<OperatorSetIdProto>(&OPERATOR_SET_ID),
+            tie::<FunctionProto>(&FUNCTION),
+            tie::<TrainingInfoProto>(&TRAINING_INFO),
+            tie::<TensorAnnotation>(&TENSOR_ANNOTATION),
+            tie::<DeviceConfigurationProto>(&DEVICE_CONFIGURATION),
+            tie::<NodeDeviceConfigurationProto>(&NODE_DEVICE_CONFIGURATION),
+            tie::<ShardingSpecProto>(&SHARDING_SPEC),
+            tie::<ShardedDimProto>(&SHARDED_DIM),
+            tie::<SimpleShardedDimProto>(&SIMPLE_SHARDED_DIM),
+            tie::<IntIntListEntryProto>(&INT_INT_LIST_ENTRY),
+        ]
+    }
+
+    #[test]
+    fn the_tables_know_the_fields_that_the_messages_have() {
+        const EMPTY: usize = 4;
+        for Tie { shape, alone, .. } in ties() {
+            for (outcomes, number) in alone.iter().zip(1..) {
+                let message = outcomes[..EMPTY]
+                    .iter()
+                    .all(|&outcome| outcome == Outcome::Refused)
+                    && outcomes[EMPTY] == Outcome::Kept;
+                let known = outcomes.iter().any(|&outcome| outcome != Outcome::Dropped);
+                let in_messages = shape.messages.iter().any(|(other, ..)| *other == number);
+                assert_eq!(
+                    in_messages,
+                    message,
+                    "message field {number} beside {:?}",
+                    shape.messages.first().map(|field| field.1)
+                );
+                assert_eq!(
+                    shape.scalars.contains(&number),
+                    known && !message,
+                    "scalar field {number} of {:?}",
+                    shape.scalars
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_tables_know_the_messages_inside_messages() {
+        let ties = ties();
+        for outer in &ties {
+            for &(number, name, inner) in outer.shape.messages {
+                let inner = ties
+                    .iter()
+                    .find(|tie| std::ptr::eq(tie.shape, inner))
+                    .expect(name);
+                assert_eq!((outer.within)(Some(number)), inner.alone, "{name}");
+            }
+        }
+    }
+
+    fn with_unknown(message: impl Message) -> Vec<u8> {
+        let mut bytes = message.encode_to_vec();
+        bytes.extend(probes(39).concat());
+        bytes
+    }
+
+    fn enclose(number: u32, payloads: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for payload in payloads {
+            prost::encoding::bytes::encode(number, payload, &mut bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn an_unknown_field_is_found_and_located() {
+        let tensor = with_unknown(TensorProto {
+            dims: vec![1, 2],
+            ..Default::default()
+        });
+        let attribute = enclose(5, &[tensor]);
+        let node = enclose(5, &[vec![], vec![], attribute]);
+        let graph = enclose(1, &[vec![], node]);
+        let model = enclose(7, &[graph]);
+        let expected = Flaw {
+            path: "graph.node[1].attribute[2].t".into(),
+            kind: Kind::UnknownField(39),
+        };
+        assert_eq!(check(&model), Err(expected));
+        let expected = Flaw {
+            path: String::new(),
+            kind: Kind::UnknownField(39),
+        };
+        assert_eq!(check(&with_unknown(ModelProto::default())), Err(expected));
+    }
+
+    #[test]
+    fn a_group_is_an_unknown_field() {
+        let group = [0x0b, 0x0c];
+        assert_eq!(check(&group), Err(Kind::UnknownField(1).into()));
+    }
+
+    #[test]
+    fn what_is_no_protobuf_is_refused() {
+        for (bytes, reason) in [
+            (&[0x00, 0x00][..], "a field has the number 0"),
+            (&[0x0e], "a field has an undefined wire type"),
+            (
+                &[
+                    0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0,
+                ],
+                "a number takes more than ten bytes",
+            ),
+            (
+                &[0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
+                "a field number is too large",
+            ),
+            (&[0x38, 0x01], "a message is encoded as a number"),
+        ] {
+            assert_eq!(
+                check(bytes),
+                Err(Kind::Malformed(reason).into()),
+                "{bytes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_type_that_is_two_types_is_refused() {
+        let both = enclose(
+            2,
+            &[[enclose(1, &[vec![]]), enclose(4, &[vec![]])].concat()],
+        );
+        let flaw = check(&enclose(7, &[enclose(11, &[both])])).unwrap_err();
+        assert_eq!(flaw.path, "graph.input[0].type");
+        let again = enclose(
+            2,
+            &[[enclose(1, &[vec![]]), enclose(1, &[vec![]])].concat()],
+        );
+        assert_eq!(check(&enclose(7, &[enclose(11, &[again])])), Ok(()));
+    }
+
+    #[test]
+    fn nesting_without_end_is_refused() {
+        let mut bytes = Vec::new();
+        for _ in 0..1000 {
+            bytes = enclose(1, &[enclose(5, &[enclose(6, &[bytes])])]);
+        }
+        let flaw = check(&enclose(7, &[bytes])).unwrap_err();
+        assert_eq!(flaw.kind, Kind::Malformed("messages are nested too deeply"));
+    }
+}
