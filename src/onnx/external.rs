@@ -42,19 +42,13 @@ pub(super) struct Span {
 impl Externals {
     /// For a model in memory: there are no files that its tensors could refer to.
     pub fn none() -> Self {
-        Self {
-            model: "<memory>".into(),
-            folder: None,
-            files: Arc::default(),
-        }
+        Self { model: "<memory>".into(), folder: None, files: Arc::default() }
     }
 
     /// For a model in a file: its tensors may refer to files in the same folder, and in folders
     /// inside it.
     pub fn beside(model: &Path) -> Self {
-        let folder = model
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty());
         Self {
             model: model.to_owned(),
             folder: Some(folder.unwrap_or(Path::new(".")).to_owned()),
@@ -79,45 +73,29 @@ impl Externals {
     /// Whether tensors have been read from a file.
     pub(super) fn read_from(&self, path: &Path) -> bool {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        path.canonicalize()
-            .is_ok_and(|path| files.values().any(|file| file.path == path))
+        path.canonicalize().is_ok_and(|path| files.values().any(|file| file.path == path))
     }
 
     fn locate(&self, tensor: &TensorProto) -> Result<(Arc<DataFile>, Span)> {
         let fixed = DataType::from_code(tensor.data_type()).is_some_and(|it| it.bits().is_some());
-        let needed = if fixed {
-            Some(tensor::byte_size(tensor)?)
-        } else {
-            None
-        };
-        self.resolve(tensor, needed)
-            .map_err(|reason| self.error(tensor, reason))
+        let needed = if fixed { Some(tensor::byte_size(tensor)?) } else { None };
+        self.resolve(tensor, needed).map_err(|reason| self.error(tensor, reason))
     }
 
     /// Finds the bytes of a tensor which, if its type and shape say so, takes `needed` of them.
-    fn resolve(
-        &self,
-        tensor: &TensorProto,
-        needed: Option<usize>,
-    ) -> Outcome<(Arc<DataFile>, Span)> {
+    fn resolve(&self, tensor: &TensorProto, needed: Option<usize>) -> Outcome<(Arc<DataFile>, Span)> {
         let location = entry(tensor, "location")?.ok_or("it has no location")?;
         let offset = size(tensor, "offset")?.unwrap_or(0);
         let declared = size(tensor, "length")?;
 
         let file = self.file(location)?;
-        let held = file
-            .file
-            .metadata()
-            .map_err(|source| source.to_string())?
-            .len();
+        let held = file.file.metadata().map_err(|source| source.to_string())?.len();
         let available = held
             .checked_sub(offset)
             .ok_or_else(|| format!("its offset {offset} is past the end of `{location}`"))?;
         let length = needed.map_or(declared.unwrap_or(available), |needed| needed as u64);
         if let Some(declared) = declared.filter(|&declared| declared != length) {
-            return Err(format!(
-                "its length is {declared}, and its shape and type take {length} bytes"
-            ));
+            return Err(format!("its length is {declared}, and its shape and type take {length} bytes"));
         }
         if length > available {
             return Err(format!(
@@ -125,14 +103,7 @@ impl Externals {
             ));
         }
         let length = usize::try_from(length).map_err(|source| source.to_string())?;
-        Ok((
-            file,
-            Span {
-                location: location.to_owned(),
-                offset,
-                length,
-            },
-        ))
+        Ok((file, Span { location: location.to_owned(), offset, length }))
     }
 
     /// Opens a file, unless it leaves the folder of the model.
@@ -141,40 +112,26 @@ impl Externals {
         if let Some(file) = files.get(location) {
             return Ok(file.clone());
         }
-        let folder = self
-            .folder
-            .as_ref()
-            .ok_or("a model in memory has no folder to look in")?;
+        let folder = self.folder.as_ref().ok_or("a model in memory has no folder to look in")?;
         let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         if location.is_empty() || !Path::new(location).components().all(inside) {
-            return Err(format!(
-                "its location `{location}` is no path inside the model's folder"
-            ));
+            return Err(format!("its location `{location}` is no path inside the model's folder"));
         }
         let unreadable = |source: io::Error| format!("`{location}` cannot be read: {source}");
         let path = folder.join(location).canonicalize().map_err(unreadable)?;
         if !path.starts_with(folder.canonicalize().map_err(unreadable)?) {
-            return Err(format!(
-                "`{location}` is a link that leaves the model's folder"
-            ));
+            return Err(format!("`{location}` is a link that leaves the model's folder"));
         }
         if !path.metadata().map_err(unreadable)?.is_file() {
             return Err(format!("`{location}` is no regular file"));
         }
-        let file = Arc::new(DataFile {
-            file: File::open(&path).map_err(unreadable)?,
-            path,
-        });
+        let file = Arc::new(DataFile { file: File::open(&path).map_err(unreadable)?, path });
         files.insert(location.to_owned(), file.clone());
         Ok(file)
     }
 
     fn error(&self, tensor: &TensorProto, reason: String) -> Error {
-        Error::ExternalData {
-            file: self.model.clone(),
-            tensor: tensor.name().to_owned(),
-            reason,
-        }
+        Error::ExternalData { file: self.model.clone(), tensor: tensor.name().to_owned(), reason }
     }
 }
 
@@ -183,10 +140,7 @@ type Outcome<T> = std::result::Result<T, String>;
 
 /// The value of an entry of a tensor.
 fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Outcome<Option<&'a str>> {
-    let mut entries = tensor
-        .external_data
-        .iter()
-        .filter(|entry| entry.key() == key);
+    let mut entries = tensor.external_data.iter().filter(|entry| entry.key() == key);
     match (entries.next(), entries.next()) {
         (_, Some(_)) => Err(format!("it has two entries `{key}`")),
         (entry, None) => Ok(entry.map(|entry| entry.value())),

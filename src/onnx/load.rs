@@ -24,10 +24,7 @@ impl Model {
     /// [`Error::UnknownField`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let io = |source| Error::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let io = |source| Error::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
         if !metadata.is_file() {
@@ -41,21 +38,13 @@ impl Model {
             Bytes::from_owner(unsafe { Mmap::map(&file) }.map_err(io)?)
         };
         let (proto, external) = decode(path, bytes)?;
-        Ok(Self {
-            proto,
-            external,
-            externals: Externals::beside(path),
-            path: Some(path.to_owned()),
-        })
+        Ok(Self { proto, external, externals: Externals::beside(path), path: Some(path.to_owned()) })
     }
 
     /// Reads a model from memory. Data in other files is out of its reach.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
         let (proto, external) = decode(Path::new("<memory>"), bytes.into())?;
-        Ok(Self {
-            external,
-            ..Self::from_proto(proto)
-        })
+        Ok(Self { external, ..Self::from_proto(proto) })
     }
 }
 
@@ -65,22 +54,16 @@ fn decode(path: &Path, bytes: Bytes) -> Result<(ModelProto, bool)> {
         return Err(not_onnx(path, "it is empty"));
     }
     wire::check(&bytes).map_err(|flaw| explain(path, &bytes, flaw))?;
-    let mut proto =
-        ModelProto::decode(bytes.clone()).map_err(|source| match looks_like(&bytes) {
-            Some(name) => not_onnx(path, format!("it looks like {name}")),
-            None => Error::Decode {
-                file: path.to_owned(),
-                reason: source.to_string(),
-            },
-        })?;
+    let mut proto = ModelProto::decode(bytes.clone()).map_err(|source| match looks_like(&bytes) {
+        Some(name) => not_onnx(path, format!("it looks like {name}")),
+        None => Error::Decode { file: path.to_owned(), reason: source.to_string() },
+    })?;
     require(path, &bytes, &proto)?;
     let mut external = false;
     walk::parts(&mut proto, &mut |part| {
         match part {
             Part::Graph(graph) => distinct_initializers(path, graph)?,
-            Part::Initializer(tensor) | Part::Tensor(tensor) => {
-                external |= tensor::is_external(tensor)
-            }
+            Part::Initializer(tensor) | Part::Tensor(tensor) => external |= tensor::is_external(tensor),
         }
         Ok(())
     })?;
@@ -100,24 +83,15 @@ fn require(path: &Path, bytes: &[u8], proto: &ModelProto) -> Result<()> {
     };
     Err(not_onnx(
         path,
-        looks_like(bytes).map_or(format!("it has no {lacking}"), |name| {
-            format!("it looks like {name}")
-        }),
+        looks_like(bytes).map_or(format!("it has no {lacking}"), |name| format!("it looks like {name}")),
     ))
 }
 
 /// Refuses a graph in which one name stands for two constants.
 fn distinct_initializers(path: &Path, graph: &GraphProto) -> Result<()> {
-    let sparse = graph
-        .sparse_initializer
-        .iter()
-        .filter_map(|sparse| sparse.values.as_ref());
+    let sparse = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
     let mut seen = HashSet::new();
-    let mut names = graph
-        .initializer
-        .iter()
-        .chain(sparse)
-        .map(|tensor| tensor.name());
+    let mut names = graph.initializer.iter().chain(sparse).map(|tensor| tensor.name());
     match names.find(|name| !seen.insert(*name)) {
         Some(name) => Err(Error::Graph {
             file: path.to_owned(),
@@ -133,32 +107,14 @@ fn explain(path: &Path, bytes: &[u8], flaw: Flaw) -> Error {
         return not_onnx(path, format!("it looks like {name}"));
     }
     let file = path.to_owned();
-    let message = if flaw.path.is_empty() {
-        "the model".to_owned()
-    } else {
-        flaw.path
-    };
+    let message = if flaw.path.is_empty() { "the model".to_owned() } else { flaw.path };
     match flaw.kind {
-        Kind::Truncated => Error::Truncated {
-            file,
-            message,
-            length: bytes.len(),
-        },
-        Kind::UnknownField(field) => Error::UnknownField {
-            file,
-            message,
-            field,
-        },
-        Kind::Malformed(reason) => Error::Decode {
-            file,
-            reason: format!("in {message}: {reason}"),
-        },
+        Kind::Truncated => Error::Truncated { file, message, length: bytes.len() },
+        Kind::UnknownField(field) => Error::UnknownField { file, message, field },
+        Kind::Malformed(reason) => Error::Decode { file, reason: format!("in {message}: {reason}") },
     }
 }
 
 fn not_onnx(path: &Path, reason: impl Into<String>) -> Error {
-    Error::NotOnnx {
-        path: path.to_owned(),
-        reason: reason.into(),
-    }
+    Error::NotOnnx { path: path.to_owned(), reason: reason.into() }
 }

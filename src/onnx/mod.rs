@@ -59,12 +59,7 @@ pub struct Model {
 impl Model {
     /// A model made in memory, without files behind it.
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self {
-            proto,
-            external: false,
-            path: None,
-            externals: Externals::none(),
-        }
+        Self { proto, external: false, path: None, externals: Externals::none() }
     }
 
     /// The file that the model was read from, if it was.

@@ -68,37 +68,27 @@ impl NodeProto {
 
     /// A tensor.
     pub fn attr_t(&self, name: &str) -> Result<Option<&TensorProto>> {
-        self.attr(name, AttributeType::Tensor, |attribute| {
-            attribute.t.as_deref()
-        })
+        self.attr(name, AttributeType::Tensor, |attribute| attribute.t.as_deref())
     }
 
     /// A graph.
     pub fn attr_g(&self, name: &str) -> Result<Option<&GraphProto>> {
-        self.attr(name, AttributeType::Graph, |attribute| {
-            attribute.g.as_deref()
-        })
+        self.attr(name, AttributeType::Graph, |attribute| attribute.g.as_deref())
     }
 
     /// Integers.
     pub fn attr_ints(&self, name: &str) -> Result<Option<&[i64]>> {
-        self.attr(name, AttributeType::Ints, |attribute| {
-            Some(attribute.ints.as_slice())
-        })
+        self.attr(name, AttributeType::Ints, |attribute| Some(attribute.ints.as_slice()))
     }
 
     /// Floats.
     pub fn attr_floats(&self, name: &str) -> Result<Option<&[f32]>> {
-        self.attr(name, AttributeType::Floats, |attribute| {
-            Some(attribute.floats.as_slice())
-        })
+        self.attr(name, AttributeType::Floats, |attribute| Some(attribute.floats.as_slice()))
     }
 
     /// Strings.
     pub fn attr_strings(&self, name: &str) -> Result<Option<&[Bytes]>> {
-        self.attr(name, AttributeType::Strings, |attribute| {
-            Some(attribute.strings.as_slice())
-        })
+        self.attr(name, AttributeType::Strings, |attribute| Some(attribute.strings.as_slice()))
     }
 
     /// The value of an attribute of a type. A number or string that is not set is 0 or empty, as
@@ -109,10 +99,7 @@ impl NodeProto {
         kind: AttributeType,
         value: impl FnOnce(&'a AttributeProto) -> Option<T>,
     ) -> Result<Option<T>> {
-        let mut found = self
-            .attribute
-            .iter()
-            .filter(|attribute| attribute.name() == name);
+        let mut found = self.attribute.iter().filter(|attribute| attribute.name() == name);
         let Some(attribute) = found.next() else {
             return Ok(None);
         };
@@ -120,27 +107,15 @@ impl NodeProto {
             return Err(self.wrong(name, "the node has it twice"));
         }
         if !attribute.ref_attr_name().is_empty() {
-            return Err(self.wrong(
-                name,
-                "its value is an attribute of the function around the node",
-            ));
+            return Err(self.wrong(name, "its value is an attribute of the function around the node"));
         }
         if attribute.r#type != Some(kind.into()) {
-            return Err(self.wrong(
-                name,
-                &format!("it should be {kind:?}, and is {:?}", attribute.r#type()),
-            ));
+            return Err(self.wrong(name, &format!("it should be {kind:?}, and is {:?}", attribute.r#type())));
         }
-        value(attribute)
-            .map(Some)
-            .ok_or_else(|| self.wrong(name, "it has no value"))
+        value(attribute).map(Some).ok_or_else(|| self.wrong(name, "it has no value"))
     }
 
     fn wrong(&self, attribute: &str, reason: &str) -> Error {
-        Error::Attribute {
-            node: self.label(),
-            attribute: attribute.to_owned(),
-            reason: reason.to_owned(),
-        }
+        Error::Attribute { node: self.label(), attribute: attribute.to_owned(), reason: reason.to_owned() }
     }
 }

@@ -54,11 +54,7 @@ impl Model {
             settled &= !matches!(part, Part::Initializer(tensor) if is_large(tensor));
             Ok(())
         })?;
-        if settled {
-            Draft::of(&self.proto, path)?.persist()
-        } else {
-            self.save_with(path, |_| Ok(None))
-        }
+        if settled { Draft::of(&self.proto, path)?.persist() } else { self.save_with(path, |_| Ok(None)) }
     }
 
     /// As [`Model::save`], with other elements for some of the initializers.
@@ -107,11 +103,7 @@ impl Model {
                 if let Some(bytes) = rewrite(tensor)? {
                     tensor::replace(tensor, bytes)?;
                 }
-                if self.external && is_large(tensor) {
-                    data.take(tensor)
-                } else {
-                    data.copy(tensor)
-                }
+                if self.external && is_large(tensor) { data.take(tensor) } else { data.copy(tensor) }
             }
             Part::Tensor(tensor) => data.copy(tensor),
         })?;
@@ -138,37 +130,23 @@ impl Draft {
     /// An empty file, with the permissions that the one it replaces has, or that a new one would
     /// have.
     fn new(path: &Path) -> Result<Self> {
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut builder = tempfile::Builder::new();
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let mut create = || {
             let replaced = path.metadata().ok();
-            if replaced
-                .as_ref()
-                .is_some_and(|metadata| !metadata.is_file())
-            {
+            if replaced.as_ref().is_some_and(|metadata| !metadata.is_file()) {
                 return Err(io::Error::new(
                     io::ErrorKind::AlreadyExists,
                     "it is no regular file, and is not replaced",
                 ));
             }
             let file = builder.prefix(".unfold-").tempfile_in(folder)?;
-            replaced.map_or(Ok(()), |metadata| {
-                file.as_file().set_permissions(metadata.permissions())
-            })?;
-            Ok(Self {
-                path: path.to_owned(),
-                file,
-            })
+            replaced.map_or(Ok(()), |metadata| file.as_file().set_permissions(metadata.permissions()))?;
+            Ok(Self { path: path.to_owned(), file })
         };
-        create().map_err(|source| Error::Io {
-            path: path.to_owned(),
-            source,
-        })
+        create().map_err(|source| Error::Io { path: path.to_owned(), source })
     }
 
     /// A file with a model in it.
@@ -182,17 +160,11 @@ impl Draft {
     /// Gives the file its name.
     fn persist(self) -> Result<()> {
         let Self { path, file } = self;
-        file.persist(&path).map(drop).map_err(|failed| Error::Io {
-            path,
-            source: failed.error,
-        })
+        file.persist(&path).map(drop).map_err(|failed| Error::Io { path, source: failed.error })
     }
 
     fn error(&self, source: io::Error) -> Error {
-        Error::Io {
-            path: self.path.clone(),
-            source,
-        }
+        Error::Io { path: self.path.clone(), source }
     }
 }
 
@@ -220,13 +192,7 @@ impl<'a> DataFile<'a> {
     fn new(model: &'a Model, path: &Path) -> Self {
         let mut data = path.as_os_str().to_owned();
         data.push(".data");
-        Self {
-            model,
-            path: data.into(),
-            draft: None,
-            length: 0,
-            copied: HashMap::new(),
-        }
+        Self { model, path: data.into(), draft: None, length: 0, copied: HashMap::new() }
     }
 
     /// Moves the elements of a tensor out of the message.
@@ -246,11 +212,7 @@ impl<'a> DataFile<'a> {
             return tensor::replace(tensor, bytes);
         }
         let known = |key: &str| KNOWN_ENTRIES.contains(&key);
-        if let Some(entry) = tensor
-            .external_data
-            .iter()
-            .find(|entry| !known(entry.key()))
-        {
+        if let Some(entry) = tensor.external_data.iter().find(|entry| !known(entry.key())) {
             return Err(Error::ExternalData {
                 file: self.path.clone(),
                 tensor: tensor.name().to_owned(),
@@ -277,29 +239,17 @@ impl<'a> DataFile<'a> {
         };
         let offset = self.length.next_multiple_of(ALIGNMENT);
         let padding = vec![0; (offset - self.length) as usize];
-        let result = draft
-            .file
-            .write_all(&padding)
-            .and_then(|()| draft.file.write_all(bytes));
+        let result = draft.file.write_all(&padding).and_then(|()| draft.file.write_all(bytes));
         result.map_err(|source| draft.error(source))?;
         self.length = offset + bytes.len() as u64;
-        Ok(Place {
-            offset,
-            length: bytes.len(),
-        })
+        Ok(Place { offset, length: bytes.len() })
     }
 
     /// Lets a tensor refer to bytes of the file.
     fn refer(&self, tensor: &mut TensorProto, place: Place) -> Result<()> {
         let Some(location) = self.path.file_name().and_then(|name| name.to_str()) else {
-            let source = io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a data file must have a name in UTF-8",
-            );
-            return Err(Error::Io {
-                path: self.path.clone(),
-                source,
-            });
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "a data file must have a name in UTF-8");
+            return Err(Error::Io { path: self.path.clone(), source });
         };
         let entry = |key: &str, value: String| StringStringEntryProto {
             key: Some(key.to_owned()),
@@ -329,19 +279,13 @@ impl<'a> DataFile<'a> {
 
 /// Whether the elements of an initializer are in the message, and belong into a data file.
 fn is_large(tensor: &TensorProto) -> bool {
-    let inline = tensor
-        .raw_data
-        .as_ref()
-        .filter(|_| !tensor::is_external(tensor));
+    let inline = tensor.raw_data.as_ref().filter(|_| !tensor::is_external(tensor));
     inline.is_some_and(|bytes| bytes.len() >= EXTERNAL_FROM)
 }
 
 fn check_size(proto: &ModelProto, file: &Path) -> Result<()> {
     match proto.encoded_len() {
-        bytes if bytes > MAX_MESSAGE => Err(Error::TooLarge {
-            file: file.to_owned(),
-            bytes,
-        }),
+        bytes if bytes > MAX_MESSAGE => Err(Error::TooLarge { file: file.to_owned(), bytes }),
         _ => Ok(()),
     }
 }

@@ -11,11 +11,7 @@ const CHUNK: usize = 1 << 16;
 
 /// Encodes a message into a writer.
 pub(super) fn write_message(message: &impl Message, out: &mut impl Write) -> io::Result<()> {
-    let mut sink = Sink {
-        out,
-        chunk: Vec::with_capacity(CHUNK),
-        result: Ok(()),
-    };
+    let mut sink = Sink { out, chunk: Vec::with_capacity(CHUNK), result: Ok(()) };
     message.encode(&mut sink).map_err(io::Error::other)?;
     sink.flush();
     sink.result
@@ -75,16 +71,7 @@ mod tests {
 
     #[test]
     fn a_message_of_any_size_is_written_whole() {
-        for length in [
-            0,
-            1,
-            CHUNK - 9,
-            CHUNK - 8,
-            CHUNK - 1,
-            CHUNK,
-            CHUNK + 1,
-            5 * CHUNK + 7,
-        ] {
+        for length in [0, 1, CHUNK - 9, CHUNK - 8, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 7] {
             let mut written = Vec::new();
             write_message(&tensor(length), &mut written).unwrap();
             assert!(written == tensor(length).encode_to_vec(), "{length} bytes");

@@ -122,10 +122,7 @@ impl DataType {
 
     /// Whether elements can be read and written as `f64`: half, bfloat16, float, double.
     pub fn is_float(self) -> bool {
-        matches!(
-            self,
-            Self::Float16 | Self::BFloat16 | Self::Float | Self::Double
-        )
+        matches!(self, Self::Float16 | Self::BFloat16 | Self::Float | Self::Double)
     }
 
     /// Whether elements can be read as `i64`: the integers and bool.
@@ -178,31 +175,20 @@ pub enum NotRepresentable {
 /// The element type of a tensor; an error where it is missing or unknown.
 pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
     let code = tensor.data_type();
-    DataType::from_code(code)
-        .ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
+    DataType::from_code(code).ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
 }
 
 /// The shape of a tensor; an error where it is negative, or where its elements could not be
 /// counted.
 pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
-    let dims: Option<Vec<usize>> = tensor
-        .dims
-        .iter()
-        .map(|&dim| usize::try_from(dim).ok())
-        .collect();
-    let dims =
-        dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
+    let dims: Option<Vec<usize>> = tensor.dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+    let dims = dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
     // As arrays do: a dimension of 0 does not excuse the others from fitting together.
-    let product = dims
-        .iter()
-        .filter(|&&dim| dim != 0)
-        .try_fold(1_usize, |product, &dim| product.checked_mul(dim));
+    let product =
+        dims.iter().filter(|&&dim| dim != 0).try_fold(1_usize, |product, &dim| product.checked_mul(dim));
     match product {
         Some(product) if isize::try_from(product).is_ok() => Ok(dims),
-        _ => Err(error(
-            tensor,
-            format!("its shape {:?} is too large", tensor.dims),
-        )),
+        _ => Err(error(tensor, format!("its shape {:?} is too large", tensor.dims))),
     }
 }
 
@@ -214,12 +200,9 @@ pub fn count(tensor: &TensorProto) -> Result<usize> {
 /// How many bytes the elements of a tensor take, as its shape and element type have it.
 pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
     let (data_type, count) = (data_type(tensor)?, count(tensor)?);
-    data_type.byte_size(count).ok_or_else(|| {
-        error(
-            tensor,
-            format!("{count} elements of {data_type} have no size"),
-        )
-    })
+    data_type
+        .byte_size(count)
+        .ok_or_else(|| error(tensor, format!("{count} elements of {data_type} have no size")))
 }
 
 /// Whether the elements of a tensor are in another file.
@@ -233,10 +216,7 @@ pub fn is_external(tensor: &TensorProto) -> bool {
 /// They are not copied, unless the tensor keeps them in a field of their type.
 pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
     if tensor.segment.is_some() {
-        return Err(error(
-            tensor,
-            "it is a segment of a tensor, which cannot be read",
-        ));
+        return Err(error(tensor, "it is a segment of a tensor, which cannot be read"));
     }
     let inline = tensor.raw_data.clone().unwrap_or_default();
     let typed = has_typed_data(tensor);
@@ -251,15 +231,8 @@ pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
 }
 
 fn has_typed_data(tensor: &TensorProto) -> bool {
-    let TensorProto {
-        float_data,
-        int32_data,
-        string_data,
-        int64_data,
-        double_data,
-        uint64_data,
-        ..
-    } = tensor;
+    let TensorProto { float_data, int32_data, string_data, int64_data, double_data, uint64_data, .. } =
+        tensor;
     !(float_data.is_empty()
         && int32_data.is_empty()
         && string_data.is_empty()
@@ -277,34 +250,21 @@ fn typed_data(tensor: &TensorProto) -> Result<Bytes> {
         Double | Complex128 => concat(&tensor.double_data, |value| value.to_le_bytes()),
         Int64 => concat(&tensor.int64_data, |value| value.to_le_bytes()),
         Uint64 => concat(&tensor.uint64_data, |value| value.to_le_bytes()),
-        Uint32 => concat(
-            &narrow(tensor, &tensor.uint64_data, u32::try_from)?,
-            |value| value.to_le_bytes(),
-        ),
+        Uint32 => concat(&narrow(tensor, &tensor.uint64_data, u32::try_from)?, |value| value.to_le_bytes()),
         Int32 => concat(&tensor.int32_data, |value| value.to_le_bytes()),
-        Int16 => concat(
-            &narrow(tensor, &tensor.int32_data, i16::try_from)?,
-            |value| value.to_le_bytes(),
-        ),
-        Uint16 | Float16 | BFloat16 => concat(
-            &narrow(tensor, &tensor.int32_data, u16::try_from)?,
-            |value| value.to_le_bytes(),
-        ),
-        Int8 => concat(
-            &narrow(tensor, &tensor.int32_data, i8::try_from)?,
-            |value| value.to_le_bytes(),
-        ),
-        Uint8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ | Float8E8M0
-        | Uint4 | Float4E2M1 | Uint2 => narrow(tensor, &tensor.int32_data, u8::try_from)?,
+        Int16 => concat(&narrow(tensor, &tensor.int32_data, i16::try_from)?, |value| value.to_le_bytes()),
+        Uint16 | Float16 | BFloat16 => {
+            concat(&narrow(tensor, &tensor.int32_data, u16::try_from)?, |value| value.to_le_bytes())
+        }
+        Int8 => concat(&narrow(tensor, &tensor.int32_data, i8::try_from)?, |value| value.to_le_bytes()),
+        Uint8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ | Float8E8M0 | Uint4
+        | Float4E2M1 | Uint2 => narrow(tensor, &tensor.int32_data, u8::try_from)?,
         // Packed bytes, which some writers extend by their sign.
         Int4 | Int2 => narrow(tensor, &tensor.int32_data, |value| {
             u8::try_from(value).or_else(|_| i8::try_from(value).map(|value| value as u8))
         })?,
         Float6E2M3 | Float6E3M2 | String => {
-            return Err(error(
-                tensor,
-                format!("elements of {data_type} cannot be read"),
-            ));
+            return Err(error(tensor, format!("elements of {data_type} cannot be read")));
         }
     };
     Ok(bytes.into())
@@ -319,9 +279,8 @@ fn narrow<T: Copy + fmt::Display, U, E>(
     values: &[T],
     convert: impl Fn(T) -> std::result::Result<U, E>,
 ) -> Result<Vec<U>> {
-    let convert = |&value| {
-        convert(value).map_err(|_| error(tensor, format!("{value} is outside of its element type")))
-    };
+    let convert =
+        |&value| convert(value).map_err(|_| error(tensor, format!("{value} is outside of its element type")));
     values.iter().map(convert).collect()
 }
 
@@ -357,18 +316,10 @@ impl Floats {
     pub fn new(tensor: &TensorProto, externals: &Externals) -> Result<Self> {
         let data_type = data_type(tensor)?;
         if !data_type.is_float() {
-            return Err(error(
-                tensor,
-                format!("its elements are {data_type}, and not floats"),
-            ));
+            return Err(error(tensor, format!("its elements are {data_type}, and not floats")));
         }
         let bytes = raw(tensor, externals)?;
-        Ok(Self {
-            name: tensor.name().to_owned(),
-            data_type,
-            shape: shape(tensor)?,
-            bytes,
-        })
+        Ok(Self { name: tensor.name().to_owned(), data_type, shape: shape(tensor)?, bytes })
     }
 
     /// The element type.
@@ -385,10 +336,8 @@ impl Floats {
     ///
     /// An error for a scalar, which has no rows, and for a range outside of the tensor.
     pub fn rows(&self, rows: Range<usize>) -> Result<ArrayD<f64>> {
-        let outside = || Error::Tensor {
-            tensor: self.name.clone(),
-            reason: format!("it has no rows {rows:?}"),
-        };
+        let outside =
+            || Error::Tensor { tensor: self.name.clone(), reason: format!("it has no rows {rows:?}") };
         let (&length, inner) = self.shape.split_first().ok_or_else(outside)?;
         if rows.start > rows.end || rows.end > length {
             return Err(outside());
@@ -419,10 +368,7 @@ pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i6
     use DataType::*;
     let data_type = data_type(tensor)?;
     if !data_type.is_integer() {
-        return Err(error(
-            tensor,
-            format!("its elements are {data_type}, and not integers"),
-        ));
+        return Err(error(tensor, format!("its elements are {data_type}, and not integers")));
     }
     let bytes = raw(tensor, externals)?;
     let count = count(tensor)?;
@@ -438,40 +384,26 @@ pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i6
         Bool => bytes.iter().map(|&byte| i64::from(byte != 0)).collect(),
         Uint4 => unpack(&bytes, count, 4),
         Uint2 => unpack(&bytes, count, 2),
-        Int4 => unpack(&bytes, count, 4)
-            .into_iter()
-            .map(|value| (value ^ 8) - 8)
-            .collect(),
-        _ => unpack(&bytes, count, 2)
-            .into_iter()
-            .map(|value| (value ^ 2) - 2)
-            .collect(),
+        Int4 => unpack(&bytes, count, 4).into_iter().map(|value| (value ^ 8) - 8).collect(),
+        _ => unpack(&bytes, count, 2).into_iter().map(|value| (value ^ 2) - 2).collect(),
     };
     shaped(tensor.name(), &shape(tensor)?, values)
 }
 
 fn split<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
-    bytes
-        .as_chunks()
-        .0
-        .iter()
-        .map(|&bytes| value(bytes))
-        .collect()
+    bytes.as_chunks().0.iter().map(|&bytes| value(bytes)).collect()
 }
 
 /// Unsigned elements of `bits` bits, the first in the lowest bits of a byte.
 fn unpack(bytes: &[u8], count: usize, bits: usize) -> Vec<i64> {
     let per_byte = 8 / bits;
-    let element =
-        |index: usize| bytes[index / per_byte] >> (index % per_byte * bits) & ((1 << bits) - 1);
+    let element = |index: usize| bytes[index / per_byte] >> (index % per_byte * bits) & ((1 << bits) - 1);
     (0..count).map(|index| element(index).into()).collect()
 }
 
 fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
-    ArrayD::from_shape_vec(IxDyn(shape), values).map_err(|source| Error::Tensor {
-        tensor: name.to_owned(),
-        reason: source.to_string(),
-    })
+    ArrayD::from_shape_vec(IxDyn(shape), values)
+        .map_err(|source| Error::Tensor { tensor: name.to_owned(), reason: source.to_string() })
 }
 
 /// The bytes of a tensor with the given elements, each rounded once, to the nearest, ties to even.
@@ -503,40 +435,52 @@ pub fn encode_f64_into(
     values: &ArrayViewD<'_, f64>,
     out: &mut Vec<u8>,
 ) -> std::result::Result<(), NotRepresentable> {
-    let overflow = |value| NotRepresentable::Overflow { value, data_type };
     match data_type {
         DataType::Float16 => encode(values, out, |value| {
             let half = f16::from_f32(to_odd(value));
-            (half.is_finite() || !value.is_finite()).then_some(half.to_le_bytes())
+            (half.to_le_bytes(), half.is_finite())
         }),
         DataType::BFloat16 => encode(values, out, |value| {
             let half = bf16::from_f32(to_odd(value));
-            (half.is_finite() || !value.is_finite()).then_some(half.to_le_bytes())
+            (half.to_le_bytes(), half.is_finite())
         }),
         DataType::Float => encode(values, out, |value| {
             let single = value as f32;
-            (single.is_finite() || !value.is_finite()).then_some(single.to_le_bytes())
+            (single.to_le_bytes(), single.is_finite())
         }),
-        DataType::Double => encode(values, out, |value| Some(value.to_le_bytes())),
+        DataType::Double => encode(values, out, |value| (value.to_le_bytes(), value.is_finite())),
         _ => return Err(NotRepresentable::NotFloat { data_type }),
     }
-    .map_err(overflow)
+    .map_err(|value| NotRepresentable::Overflow { value, data_type })
 }
 
-/// Appends the bytes of all elements, in row-major order; the first element that has none is the
-/// error.
+/// Appends the bytes of all elements, in row-major order, or nothing.
+///
+/// `store` gives the bytes of an element, and whether what they stand for is finite. The error is the first finite
+/// element that is stored as anything else.
 fn encode<const N: usize>(
     values: &ArrayViewD<'_, f64>,
     out: &mut Vec<u8>,
-    bytes: impl Fn(f64) -> Option<[u8; N]>,
+    store: impl Fn(f64) -> ([u8; N], bool),
 ) -> std::result::Result<(), f64> {
+    let values = values.as_standard_layout();
+    let values = values.as_slice().unwrap_or_default();
     let start = out.len();
     out.resize(start + values.len() * N, 0);
-    let slots = out[start..].as_chunks_mut().0;
-    for (slot, &value) in slots.iter_mut().zip(values) {
-        *slot = bytes(value).ok_or(value)?;
+    let mut lost = false;
+    for (slot, &value) in out[start..].as_chunks_mut().0.iter_mut().zip(values) {
+        let (bytes, finite) = store(value);
+        *slot = bytes;
+        lost |= value.is_finite() && !finite;
     }
-    Ok(())
+    let first = || values.iter().copied().find(|&value| value.is_finite() && !store(value).1);
+    match lost.then(first).flatten() {
+        Some(value) => {
+            out.truncate(start);
+            Err(value)
+        }
+        None => Ok(()),
+    }
 }
 
 /// Rounds to `f32` such that rounding the result to a shorter type is the same as rounding the
@@ -557,10 +501,8 @@ fn to_odd(value: f64) -> f32 {
 
 /// A tensor of floats, as [`encode_f64`] stores them.
 pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<TensorProto> {
-    let bytes = encode_f64(data_type, values).map_err(|reason| Error::Tensor {
-        tensor: name.to_owned(),
-        reason: reason.to_string(),
-    })?;
+    let bytes = encode_f64(data_type, values)
+        .map_err(|reason| Error::Tensor { tensor: name.to_owned(), reason: reason.to_string() })?;
     Ok(stored(name, data_type, values.shape(), bytes))
 }
 
@@ -608,17 +550,11 @@ fn expect_size(tensor: &TensorProto, bytes: &[u8]) -> Result<()> {
     if held == needed {
         return Ok(());
     }
-    Err(error(
-        tensor,
-        format!("its shape {shape:?} takes {needed} bytes, and it holds {held}"),
-    ))
+    Err(error(tensor, format!("its shape {shape:?} takes {needed} bytes, and it holds {held}")))
 }
 
 fn error(tensor: &TensorProto, reason: impl Into<String>) -> Error {
-    Error::Tensor {
-        tensor: tensor.name().to_owned(),
-        reason: reason.into(),
-    }
+    Error::Tensor { tensor: tensor.name().to_owned(), reason: reason.into() }
 }
 
 #[cfg(test)]
@@ -642,44 +578,22 @@ mod tests {
                 let middle = (low + high) / 2.0;
                 let even = if code % 2 == 0 { code } else { code + 1 };
                 assert_eq!(encoded(data_type, sign * low), Ok(flag | code));
-                assert_eq!(
-                    encoded(data_type, sign * middle),
-                    Ok(flag | even),
-                    "{middle:e}"
-                );
-                assert_eq!(
-                    encoded(data_type, sign * middle.next_down()),
-                    Ok(flag | code),
-                    "{middle:e}"
-                );
-                assert_eq!(
-                    encoded(data_type, sign * middle.next_up()),
-                    Ok(flag | (code + 1)),
-                    "{middle:e}"
-                );
+                assert_eq!(encoded(data_type, sign * middle), Ok(flag | even), "{middle:e}");
+                assert_eq!(encoded(data_type, sign * middle.next_down()), Ok(flag | code), "{middle:e}");
+                assert_eq!(encoded(data_type, sign * middle.next_up()), Ok(flag | (code + 1)), "{middle:e}");
             }
             let last = value(largest);
             let limit = last + (last - value(largest - 1)) / 2.0;
-            assert_eq!(
-                encoded(data_type, sign * limit.next_down()),
-                Ok(flag | largest)
-            );
+            assert_eq!(encoded(data_type, sign * limit.next_down()), Ok(flag | largest));
             for value in [limit * sign, f64::MAX * sign] {
-                assert_eq!(
-                    encoded(data_type, value),
-                    Err(NotRepresentable::Overflow { value, data_type })
-                );
+                assert_eq!(encoded(data_type, value), Err(NotRepresentable::Overflow { value, data_type }));
             }
         }
     }
 
     #[test]
     fn halves_are_rounded_once() {
-        rounds_to_nearest_even(
-            DataType::Float16,
-            |code| f16::from_bits(code).to_f64(),
-            f16::MAX.to_bits(),
-        );
+        rounds_to_nearest_even(DataType::Float16, |code| f16::from_bits(code).to_f64(), f16::MAX.to_bits());
     }
 
     #[test]
@@ -693,12 +607,7 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_stays_what_it_is() {
-        for data_type in [
-            DataType::Float16,
-            DataType::BFloat16,
-            DataType::Float,
-            DataType::Double,
-        ] {
+        for data_type in [DataType::Float16, DataType::BFloat16, DataType::Float, DataType::Double] {
             let values = arr1(&[f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -0.0]).into_dyn();
             let tensor = make("x", data_type, &values.view()).unwrap();
             let read = read_f64(&tensor, &Externals::none()).unwrap();
@@ -711,25 +620,15 @@ mod tests {
     fn a_single_that_overflows_is_refused() {
         let largest = f64::from(f32::MAX);
         let tensor = make("x", DataType::Float, &arr0(largest).into_dyn().view()).unwrap();
-        assert_eq!(
-            read_f64(&tensor, &Externals::none()).unwrap(),
-            arr0(largest).into_dyn()
-        );
-        let error = make(
-            "x",
-            DataType::Float,
-            &arr0(largest * 1.001).into_dyn().view(),
-        )
-        .unwrap_err();
+        assert_eq!(read_f64(&tensor, &Externals::none()).unwrap(), arr0(largest).into_dyn());
+        let error = make("x", DataType::Float, &arr0(largest * 1.001).into_dyn().view()).unwrap_err();
         assert!(error.to_string().contains("too large for float"), "{error}");
         assert!(make("x", DataType::Int8, &arr0(1.0).into_dyn().view()).is_err());
     }
 
     #[test]
     fn any_layout_is_stored_in_row_major_order() {
-        let values = Array1::from_iter((0..6).map(f64::from))
-            .into_shape_with_order((2, 3))
-            .unwrap();
+        let values = Array1::from_iter((0..6).map(f64::from)).into_shape_with_order((2, 3)).unwrap();
         let transposed = values.t().into_dyn();
         let tensor = make("x", DataType::Double, &transposed).unwrap();
         assert_eq!(tensor.dims, [3, 2]);
@@ -761,16 +660,9 @@ mod tests {
             assert_eq!(data_type.byte_size(5), expected, "{data_type}");
         }
         assert_eq!(DataType::Double.byte_size(usize::MAX / 4), None);
-        let dims = |dims: &[i64]| {
-            shape(&TensorProto {
-                dims: dims.to_vec(),
-                ..Default::default()
-            })
-        };
+        let dims = |dims: &[i64]| shape(&TensorProto { dims: dims.to_vec(), ..Default::default() });
         assert!(
-            dims(&[1 << 32, 1 << 32]).is_err()
-                && dims(&[0, i64::MAX, 2]).is_err()
-                && dims(&[-1]).is_err()
+            dims(&[1 << 32, 1 << 32]).is_err() && dims(&[0, i64::MAX, 2]).is_err() && dims(&[-1]).is_err()
         );
         assert_eq!(dims(&[]).unwrap(), Vec::<usize>::new());
     }

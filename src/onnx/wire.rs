@@ -54,18 +54,13 @@ fn check_message(bytes: &[u8], shape: &'static Shape, depth: usize) -> Result<()
     while !rest.is_empty() {
         let start = bytes.len() - rest.len();
         let field = Field::split(&mut rest)?;
-        if shape.one_of.contains(&field.number)
-            && *chosen.get_or_insert(field.number) != field.number
-        {
+        if shape.one_of.contains(&field.number) && *chosen.get_or_insert(field.number) != field.number {
             return Err(Kind::Malformed("it sets fields that exclude each other").into());
         }
         if shape.scalars.contains(&field.number) {
             continue;
         }
-        let Some((_, name, inner)) = shape
-            .messages
-            .iter()
-            .find(|(number, ..)| *number == field.number)
+        let Some((_, name, inner)) = shape.messages.iter().find(|(number, ..)| *number == field.number)
         else {
             return Err(Kind::UnknownField(field.number).into());
         };
@@ -80,10 +75,7 @@ fn check_message(bytes: &[u8], shape: &'static Shape, depth: usize) -> Result<()
 
 impl From<Kind> for Flaw {
     fn from(kind: Kind) -> Self {
-        Self {
-            path: String::new(),
-            kind,
-        }
+        Self { path: String::new(), kind }
     }
 }
 
@@ -112,8 +104,8 @@ struct Field<'a> {
 impl<'a> Field<'a> {
     /// Takes the first field off `bytes`.
     fn split(bytes: &mut &'a [u8]) -> Result<Self, Kind> {
-        let key = u32::try_from(varint(bytes)?)
-            .map_err(|_| Kind::Malformed("a field number is too large"))?;
+        let key =
+            u32::try_from(varint(bytes)?).map_err(|_| Kind::Malformed("a field number is too large"))?;
         let number = key >> 3;
         if number == 0 {
             return Err(Kind::Malformed("a field has the number 0"));
@@ -158,9 +150,7 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, Kind> {
 }
 
 fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], Kind> {
-    let split = usize::try_from(length)
-        .ok()
-        .and_then(|length| bytes.split_at_checked(length));
+    let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
     let (taken, rest) = split.ok_or(Kind::Truncated)?;
     *bytes = rest;
     Ok(taken)
@@ -224,22 +214,12 @@ static TENSOR: Shape = Shape {
     ],
     one_of: &[],
 };
-static SEGMENT: Shape = Shape {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
-static SPARSE_TENSOR: Shape = Shape {
-    scalars: &[3],
-    messages: &[(1, "values", &TENSOR), (2, "indices", &TENSOR)],
-    one_of: &[],
-};
+static SEGMENT: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
+static SPARSE_TENSOR: Shape =
+    Shape { scalars: &[3], messages: &[(1, "values", &TENSOR), (2, "indices", &TENSOR)], one_of: &[] };
 static VALUE_INFO: Shape = Shape {
     scalars: &[1, 3],
-    messages: &[
-        (2, "type", &TYPE),
-        (4, "metadata_props[]", &STRING_STRING_ENTRY),
-    ],
+    messages: &[(2, "type", &TYPE), (4, "metadata_props[]", &STRING_STRING_ENTRY)],
     one_of: &[],
 };
 static TYPE: Shape = Shape {
@@ -254,56 +234,17 @@ static TYPE: Shape = Shape {
     ],
     one_of: &[1, 4, 5, 7, 8, 9],
 };
-static TENSOR_TYPE: Shape = Shape {
-    scalars: &[1],
-    messages: &[(2, "shape", &TENSOR_SHAPE)],
-    one_of: &[],
-};
-static SEQUENCE_TYPE: Shape = Shape {
-    scalars: &[],
-    messages: &[(1, "elem_type", &TYPE)],
-    one_of: &[],
-};
-static MAP_TYPE: Shape = Shape {
-    scalars: &[1],
-    messages: &[(2, "value_type", &TYPE)],
-    one_of: &[],
-};
-static OPTIONAL_TYPE: Shape = Shape {
-    scalars: &[],
-    messages: &[(1, "elem_type", &TYPE)],
-    one_of: &[],
-};
-static SPARSE_TENSOR_TYPE: Shape = Shape {
-    scalars: &[1],
-    messages: &[(2, "shape", &TENSOR_SHAPE)],
-    one_of: &[],
-};
-static OPAQUE_TYPE: Shape = Shape {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
-static TENSOR_SHAPE: Shape = Shape {
-    scalars: &[],
-    messages: &[(1, "dim[]", &DIMENSION)],
-    one_of: &[],
-};
-static DIMENSION: Shape = Shape {
-    scalars: &[1, 2, 3],
-    messages: &[],
-    one_of: &[],
-};
-static STRING_STRING_ENTRY: Shape = Shape {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
-static OPERATOR_SET_ID: Shape = Shape {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
+static TENSOR_TYPE: Shape = Shape { scalars: &[1], messages: &[(2, "shape", &TENSOR_SHAPE)], one_of: &[] };
+static SEQUENCE_TYPE: Shape = Shape { scalars: &[], messages: &[(1, "elem_type", &TYPE)], one_of: &[] };
+static MAP_TYPE: Shape = Shape { scalars: &[1], messages: &[(2, "value_type", &TYPE)], one_of: &[] };
+static OPTIONAL_TYPE: Shape = Shape { scalars: &[], messages: &[(1, "elem_type", &TYPE)], one_of: &[] };
+static SPARSE_TENSOR_TYPE: Shape =
+    Shape { scalars: &[1], messages: &[(2, "shape", &TENSOR_SHAPE)], one_of: &[] };
+static OPAQUE_TYPE: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
+static TENSOR_SHAPE: Shape = Shape { scalars: &[], messages: &[(1, "dim[]", &DIMENSION)], one_of: &[] };
+static DIMENSION: Shape = Shape { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
+static STRING_STRING_ENTRY: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
+static OPERATOR_SET_ID: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
 static FUNCTION: Shape = Shape {
     scalars: &[1, 4, 5, 6, 8, 10, 13],
     messages: &[
@@ -330,39 +271,18 @@ static TENSOR_ANNOTATION: Shape = Shape {
     messages: &[(2, "quant_parameter_tensor_names[]", &STRING_STRING_ENTRY)],
     one_of: &[],
 };
-static DEVICE_CONFIGURATION: Shape = Shape {
-    scalars: &[1, 2, 3],
-    messages: &[],
-    one_of: &[],
-};
-static NODE_DEVICE_CONFIGURATION: Shape = Shape {
-    scalars: &[1, 3],
-    messages: &[(2, "sharding_spec[]", &SHARDING_SPEC)],
-    one_of: &[],
-};
+static DEVICE_CONFIGURATION: Shape = Shape { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
+static NODE_DEVICE_CONFIGURATION: Shape =
+    Shape { scalars: &[1, 3], messages: &[(2, "sharding_spec[]", &SHARDING_SPEC)], one_of: &[] };
 static SHARDING_SPEC: Shape = Shape {
     scalars: &[1, 2],
-    messages: &[
-        (3, "index_to_device_group_map[]", &INT_INT_LIST_ENTRY),
-        (4, "sharded_dim[]", &SHARDED_DIM),
-    ],
+    messages: &[(3, "index_to_device_group_map[]", &INT_INT_LIST_ENTRY), (4, "sharded_dim[]", &SHARDED_DIM)],
     one_of: &[],
 };
-static SHARDED_DIM: Shape = Shape {
-    scalars: &[1],
-    messages: &[(2, "simple_sharding[]", &SIMPLE_SHARDED_DIM)],
-    one_of: &[],
-};
-static SIMPLE_SHARDED_DIM: Shape = Shape {
-    scalars: &[1, 2, 3],
-    messages: &[],
-    one_of: &[],
-};
-static INT_INT_LIST_ENTRY: Shape = Shape {
-    scalars: &[1, 2],
-    messages: &[],
-    one_of: &[],
-};
+static SHARDED_DIM: Shape =
+    Shape { scalars: &[1], messages: &[(2, "simple_sharding[]", &SIMPLE_SHARDED_DIM)], one_of: &[] };
+static SIMPLE_SHARDED_DIM: Shape = Shape { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
+static INT_INT_LIST_ENTRY: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
 
 #[cfg(test)]
 mod tests {
@@ -424,11 +344,7 @@ mod tests {
     }
 
     fn tie<M: Message + Default>(shape: &'static Shape) -> Tie {
-        Tie {
-            shape,
-            alone: fingerprint::<M>(None),
-            within: fingerprint::<M>,
-        }
+        Tie { shape, alone: fingerprint::<M>(None), within: fingerprint::<M> }
     }
 
     fn ties() -> Vec<Tie> {
@@ -469,9 +385,7 @@ mod tests {
         const EMPTY: usize = 4;
         for Tie { shape, alone, .. } in ties() {
             for (outcomes, number) in alone.iter().zip(1..) {
-                let message = outcomes[..EMPTY]
-                    .iter()
-                    .all(|&outcome| outcome == Outcome::Refused)
+                let message = outcomes[..EMPTY].iter().all(|&outcome| outcome == Outcome::Refused)
                     && outcomes[EMPTY] == Outcome::Kept;
                 let known = outcomes.iter().any(|&outcome| outcome != Outcome::Dropped);
                 let in_messages = shape.messages.iter().any(|(other, ..)| *other == number);
@@ -496,10 +410,7 @@ mod tests {
         let ties = ties();
         for outer in &ties {
             for &(number, name, inner) in outer.shape.messages {
-                let inner = ties
-                    .iter()
-                    .find(|tie| std::ptr::eq(tie.shape, inner))
-                    .expect(name);
+                let inner = ties.iter().find(|tie| std::ptr::eq(tie.shape, inner)).expect(name);
                 assert_eq!((outer.within)(Some(number)), inner.alone, "{name}");
             }
         }
@@ -521,23 +432,14 @@ mod tests {
 
     #[test]
     fn an_unknown_field_is_found_and_located() {
-        let tensor = with_unknown(TensorProto {
-            dims: vec![1, 2],
-            ..Default::default()
-        });
+        let tensor = with_unknown(TensorProto { dims: vec![1, 2], ..Default::default() });
         let attribute = enclose(5, &[tensor]);
         let node = enclose(5, &[vec![], vec![], attribute]);
         let graph = enclose(1, &[vec![], node]);
         let model = enclose(7, &[graph]);
-        let expected = Flaw {
-            path: "graph.node[1].attribute[2].t".into(),
-            kind: Kind::UnknownField(39),
-        };
+        let expected = Flaw { path: "graph.node[1].attribute[2].t".into(), kind: Kind::UnknownField(39) };
         assert_eq!(check(&model), Err(expected));
-        let expected = Flaw {
-            path: String::new(),
-            kind: Kind::UnknownField(39),
-        };
+        let expected = Flaw { path: String::new(), kind: Kind::UnknownField(39) };
         assert_eq!(check(&with_unknown(ModelProto::default())), Err(expected));
     }
 
@@ -553,37 +455,22 @@ mod tests {
             (&[0x00, 0x00][..], "a field has the number 0"),
             (&[0x0e], "a field has an undefined wire type"),
             (
-                &[
-                    0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0,
-                ],
+                &[0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0],
                 "a number takes more than ten bytes",
             ),
-            (
-                &[0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
-                "a field number is too large",
-            ),
+            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0x01], "a field number is too large"),
             (&[0x38, 0x01], "a message is encoded as a number"),
         ] {
-            assert_eq!(
-                check(bytes),
-                Err(Kind::Malformed(reason).into()),
-                "{bytes:?}"
-            );
+            assert_eq!(check(bytes), Err(Kind::Malformed(reason).into()), "{bytes:?}");
         }
     }
 
     #[test]
     fn a_type_that_is_two_types_is_refused() {
-        let both = enclose(
-            2,
-            &[[enclose(1, &[vec![]]), enclose(4, &[vec![]])].concat()],
-        );
+        let both = enclose(2, &[[enclose(1, &[vec![]]), enclose(4, &[vec![]])].concat()]);
         let flaw = check(&enclose(7, &[enclose(11, &[both])])).unwrap_err();
         assert_eq!(flaw.path, "graph.input[0].type");
-        let again = enclose(
-            2,
-            &[[enclose(1, &[vec![]]), enclose(1, &[vec![]])].concat()],
-        );
+        let again = enclose(2, &[[enclose(1, &[vec![]]), enclose(1, &[vec![]])].concat()]);
         assert_eq!(check(&enclose(7, &[enclose(11, &[again])])), Ok(()));
     }
 

@@ -1,0 +1,190 @@
+//! Tensors in other files: what is read, and what is not to be trusted.
+
+use std::fs;
+use std::path::Path;
+
+use ndarray::arr1;
+use prost::Message;
+use tempfile::TempDir;
+use unfold::onnx::Model;
+use unfold::onnx::proto::TensorProto;
+use unfold::onnx::tensor::{self, DataType};
+
+use crate::{external, floats, raw, with_initializers};
+
+/// A folder with `model.onnx`, whose one tensor has the given entries, and `weights.bin` with the
+/// numbers from 0 to 99.
+fn folder(dims: &[i64], entries: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("weights.bin"), floats((0..100_u8).map(f32::from))).unwrap();
+    write(folder.path(), external("w", dims, entries));
+    folder
+}
+
+fn write(folder: &Path, tensor: TensorProto) {
+    let bytes = with_initializers(vec![tensor]).encode_to_vec();
+    fs::write(folder.join("model.onnx"), bytes).unwrap();
+}
+
+fn read(folder: &Path) -> unfold::error::Result<Vec<f64>> {
+    let model = Model::open(folder.join("model.onnx")).unwrap();
+    assert!(model.external);
+    let values = tensor::read_f64(&model.graph().initializer[0], model.externals())?;
+    Ok(values.into_iter().collect())
+}
+
+fn refused(folder: &Path, reason: &str) {
+    let message = read(folder).expect_err(reason).to_string();
+    let names = message.contains("model.onnx") && message.contains("`w`");
+    assert!(names && message.contains(reason) && !message.contains('\n'), "{message}");
+}
+
+#[test]
+fn tensors_are_found_where_their_entries_say() {
+    for (dims, entries, expected) in [
+        (&[2][..], &[("location", "weights.bin")][..], vec![0.0, 1.0]),
+        (&[2], &[("location", "./weights.bin"), ("offset", "8")], vec![2.0, 3.0]),
+        (&[1], &[("location", "weights.bin"), ("offset", "396"), ("length", "4")], vec![99.0]),
+        (&[], &[("length", "4"), ("offset", "20"), ("location", "weights.bin")], vec![5.0]),
+        (&[0], &[("location", "weights.bin"), ("offset", "400"), ("length", "0")], vec![]),
+        (&[1], &[("location", "weights.bin"), ("checksum", "?"), ("other", "?")], vec![0.0]),
+    ] {
+        assert_eq!(read(folder(dims, entries).path()).unwrap(), expected, "{entries:?}");
+    }
+}
+
+#[test]
+fn a_folder_inside_the_folder_is_fine() {
+    let folder = folder(&[1], &[("location", "data/w")]);
+    fs::create_dir(folder.path().join("data")).unwrap();
+    fs::write(folder.path().join("data/w"), floats([3.5])).unwrap();
+    assert_eq!(read(folder.path()).unwrap(), [3.5]);
+}
+
+#[test]
+fn a_model_named_without_its_folder_finds_its_data() {
+    let parent = Path::new("model.onnx");
+    let externals = unfold::onnx::external::Externals::beside(parent);
+    let tensor = external("w", &[1], &[("location", "Cargo.toml")]);
+    assert_eq!(externals.bytes(&tensor).unwrap(), &fs::read("Cargo.toml").unwrap()[..4]);
+}
+
+#[test]
+fn paths_that_leave_the_folder() {
+    for location in
+        ["../weights.bin", "data/../../weights.bin", "data/../weights.bin", "/etc/hosts", "..", ""]
+    {
+        let folder = folder(&[1], &[("location", location)]);
+        refused(folder.path(), "no path inside the model's folder");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn links_that_leave_the_folder() {
+    use std::os::unix::fs::symlink;
+    let outside = folder(&[1], &[]);
+    let folder = folder(&[1], &[("location", "link")]);
+    symlink(outside.path().join("weights.bin"), folder.path().join("link")).unwrap();
+    refused(folder.path(), "a link that leaves the model's folder");
+    fs::remove_file(folder.path().join("link")).unwrap();
+    symlink(outside.path(), folder.path().join("sub")).unwrap();
+    write(folder.path(), external("w", &[1], &[("location", "sub/weights.bin")]));
+    refused(folder.path(), "a link that leaves the model's folder");
+    symlink("weights.bin", folder.path().join("link")).unwrap();
+    write(folder.path(), external("w", &[1], &[("location", "link")]));
+    assert_eq!(read(folder.path()).unwrap(), [0.0]);
+}
+
+#[test]
+fn files_that_are_not_there_or_are_no_files() {
+    refused(folder(&[1], &[("location", "missing")]).path(), "`missing` cannot be read");
+    refused(folder(&[1], &[("location", ".")]).path(), "no regular file");
+    refused(folder(&[1], &[]).path(), "it has no location");
+}
+
+#[test]
+fn data_past_the_end() {
+    let at = |dims: &[i64], offset: &str, length: &str| {
+        let entries = [("location", "weights.bin"), ("offset", offset), ("length", length)];
+        folder(dims, &entries)
+    };
+    refused(at(&[1], "401", "4").path(), "past the end");
+    refused(at(&[2], "396", "8").path(), "takes 8 bytes");
+    refused(at(&[1], "18446744073709551615", "4").path(), "past the end");
+    refused(at(&[1 << 40], "0", "4398046511104").path(), "takes 4398046511104 bytes");
+    refused(folder(&[101], &[("location", "weights.bin")]).path(), "takes 404 bytes");
+}
+
+#[test]
+fn lengths_that_are_not_that_of_the_tensor() {
+    for length in ["0", "4", "12", "400"] {
+        let entries = [("location", "weights.bin"), ("length", length)];
+        refused(folder(&[2], &entries).path(), "its shape and type take 8 bytes");
+    }
+}
+
+#[test]
+fn entries_that_make_no_sense() {
+    for (key, value) in [
+        ("offset", "-4"),
+        ("offset", "x"),
+        ("offset", ""),
+        ("offset", "1e3"),
+        ("length", "-8"),
+        ("length", "99999999999999999999999"),
+    ] {
+        let folder = folder(&[2], &[("location", "weights.bin"), (key, value)]);
+        refused(folder.path(), &format!("its {key} `{value}` is no size"));
+    }
+    let twice = [("location", "weights.bin"), ("location", "other")];
+    refused(folder(&[2], &twice).path(), "two entries `location`");
+}
+
+#[test]
+fn shapes_whose_product_overflows() {
+    for (dims, reason) in
+        [(&[1 << 40, 1 << 40][..], "too large"), (&[i64::MAX, 4], "too large"), (&[-1], "negative")]
+    {
+        let folder = folder(dims, &[("location", "weights.bin")]);
+        let message = read(folder.path()).unwrap_err().to_string();
+        assert!(message.contains(reason), "{message}");
+    }
+}
+
+#[test]
+fn elements_inside_and_outside_at_once() {
+    let entries = [("location", "weights.bin")];
+    let folder = folder(&[1], &entries);
+    let raw_data = Some(floats([1.0]).into());
+    write(folder.path(), TensorProto { raw_data, ..external("w", &[1], &entries) });
+    let message = read(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("two places"), "{message}");
+}
+
+#[test]
+fn a_model_in_memory_has_no_files() {
+    let tensor = external("w", &[1], &[("location", "Cargo.toml")]);
+    let model = Model::from_bytes(with_initializers(vec![tensor]).encode_to_vec()).unwrap();
+    assert!(model.external);
+    let error = model.externals().bytes(&model.graph().initializer[0]).unwrap_err();
+    assert!(error.to_string().contains("no folder"), "{error}");
+}
+
+#[test]
+fn tensors_of_several_files() {
+    let folder = folder(&[], &[]);
+    fs::write(folder.path().join("other.bin"), floats([-1.0, -2.0])).unwrap();
+    let tensors = vec![
+        external("a", &[2], &[("location", "weights.bin"), ("offset", "4")]),
+        external("b", &[2], &[("location", "other.bin")]),
+        raw("c", DataType::Float, &[1], &floats([0.5])),
+    ];
+    let path = folder.path().join("model.onnx");
+    fs::write(&path, with_initializers(tensors).encode_to_vec()).unwrap();
+    let model = Model::open(&path).unwrap();
+    let read = |index: usize| tensor::read_f64(&model.graph().initializer[index], model.externals());
+    assert_eq!(read(0).unwrap(), arr1(&[1.0, 2.0]).into_dyn());
+    assert_eq!(read(1).unwrap(), arr1(&[-1.0, -2.0]).into_dyn());
+    assert_eq!(read(2).unwrap(), arr1(&[0.5]).into_dyn());
+}

@@ -1,0 +1,146 @@
+//! Files that are no models, and models that would not survive.
+
+use proptest::prelude::*;
+use prost::Message;
+use unfold::error::Error;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{GraphProto, ModelProto, SparseTensorProto, TensorProto};
+use unfold::onnx::tensor::DataType;
+
+use crate::{cases, model, raw, refusal, with_initializers};
+
+#[test]
+fn files_of_another_kind() {
+    for (bytes, reason) in [
+        (&b""[..], "it is empty"),
+        (b"PK\x03\x04\x14\0\0\0", "a zip archive"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
+        (b"{\"model\": 1}", "a JSON file"),
+        (b"<html>not found</html>", "an HTML or XML page"),
+        (b"import torch\n", "a text file"),
+        (b"\x1c\0\0\0TFL3\0\0\0\0", "a TensorFlow Lite model"),
+        (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
+        (b"GGUF\x03\0\0\0", "a GGUF model"),
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j", "a Python pickle"),
+    ] {
+        let message = refusal(bytes);
+        assert!(message.contains("is not an ONNX model") && message.contains(reason), "{message}");
+    }
+}
+
+#[test]
+fn models_that_lack_a_part() {
+    let whole = model(GraphProto::default());
+    for (model, reason) in [
+        (ModelProto { graph: None, ..whole.clone() }, "it has no graph"),
+        (ModelProto { ir_version: None, ..whole.clone() }, "it has no ir_version"),
+        (ModelProto { opset_import: vec![], ..whole }, "it has no opset_import"),
+    ] {
+        let message = refusal(&model.encode_to_vec());
+        assert!(message.contains(reason), "{message}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing.onnx");
+    let error = Model::open(&missing).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("missing.onnx"));
+    let error = Model::open(folder.path()).unwrap_err();
+    assert!(error.to_string().contains("no regular file"), "{error}");
+}
+
+#[test]
+fn a_file_that_ends_early() {
+    let tensor = raw("weight", DataType::Float, &[4], &[0; 16]);
+    let bytes = with_initializers(vec![tensor]).encode_to_vec();
+    let middle = bytes.len() - 10;
+    let message = refusal(&bytes[..middle]);
+    assert!(message.contains("truncated") && message.contains("inside the model"), "{message}");
+}
+
+/// A prefix is a model of its own if it ends between two fields, and truncated otherwise.
+#[test]
+fn every_prefix_of_a_model() {
+    for (name, proto) in cases::all() {
+        let bytes = proto.encode_to_vec();
+        for end in 0..bytes.len().min(2000) {
+            match Model::from_bytes(bytes[..end].to_vec()) {
+                Ok(model) => assert_eq!(model.to_bytes().unwrap(), bytes[..end], "{name}"),
+                Err(Error::Truncated { length, .. }) => assert_eq!(length, end, "{name}"),
+                Err(Error::NotOnnx { .. }) => {}
+                Err(error) => panic!("{name}, {end} bytes: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_field_that_would_be_lost() {
+    let mut bytes = model(GraphProto::default()).encode_to_vec();
+    bytes.extend([0xf8, 0x07, 1]);
+    let message = refusal(&bytes);
+    assert!(message.contains("field 127 of the model") && message.contains("lost"), "{message}");
+}
+
+#[test]
+fn a_field_that_would_be_lost_deep_inside() {
+    let inner = GraphProto { name: Some("?".repeat(7)), ..Default::default() };
+    let mut bytes = model(inner).encode_to_vec();
+    // The name becomes a field that graphs do not have: the same bytes under another number.
+    let name = bytes.windows(2).position(|field| field == [0x12, 7]).unwrap();
+    bytes[name] = 3 << 3 | 2;
+    match Model::from_bytes(bytes).unwrap_err() {
+        Error::UnknownField { message, field, .. } => assert_eq!((&message[..], field), ("graph", 3)),
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn text_that_is_not_utf8() {
+    let mut bytes = model(GraphProto { name: Some("name".into()), ..Default::default() }).encode_to_vec();
+    let name = bytes.windows(4).position(|text| text == b"name").unwrap();
+    bytes[name] = 0xff;
+    let message = refusal(&bytes);
+    assert!(message.contains("UTF-8") && message.contains("GraphProto"), "{message}");
+}
+
+#[test]
+fn a_name_for_two_constants() {
+    let tensor = |name| raw(name, DataType::Int8, &[1], &[0]);
+    let message = refusal(&with_initializers(vec![tensor("a"), tensor("a")]).encode_to_vec());
+    assert!(message.contains("at `a`: two initializers"), "{message}");
+    let sparse = SparseTensorProto { values: Some(tensor("a")), ..Default::default() };
+    let graph =
+        GraphProto { initializer: vec![tensor("a")], sparse_initializer: vec![sparse], ..Default::default() };
+    let message = refusal(&model(graph).encode_to_vec());
+    assert!(message.contains("at `a`: two initializers"), "{message}");
+}
+
+#[test]
+fn tensors_are_not_read_before_they_are_asked_for() {
+    let nonsense = TensorProto { dims: vec![-1, i64::MAX], ..raw("w", DataType::Float, &[], &[1]) };
+    assert!(Model::from_bytes(with_initializers(vec![nonsense]).encode_to_vec()).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(model) = Model::from_bytes(bytes) {
+            let again = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+            prop_assert_eq!(again.proto, model.proto);
+        }
+    }
+
+    #[test]
+    fn models_with_a_damaged_byte(case in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte: u8) {
+        let (_, proto) = case.get(&cases::all()).clone();
+        let mut bytes = proto.encode_to_vec();
+        *at.get_mut(&mut bytes) = byte;
+        if let Ok(model) = Model::from_bytes(bytes) {
+            let again = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+            prop_assert_eq!(again.to_bytes().unwrap(), model.to_bytes().unwrap());
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! What is on disk after saving, and what is not.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use prost::Message;
+use tempfile::TempDir;
+use unfold::error::Error;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{
+    AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
+};
+use unfold::onnx::tensor::{self, DataType};
+
+use crate::{entry, external, floats, listing, raw, with_initializers};
+
+/// `[value; 1024]` as float.
+fn large(value: f32) -> Vec<u8> {
+    floats([value; 1024])
+}
+
+/// A folder with a model: `a` and `b` are in `weights.bin`, and so is `tied`, on the bytes of `a`;
+/// `small` is inside.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("weights.bin"), [large(1.0), large(2.0)].concat()).unwrap();
+    let at = |name, offset| {
+        let entries = [("location", "weights.bin"), ("offset", offset), ("length", "4096")];
+        external(name, &[1024], &entries)
+    };
+    let small = raw("small", DataType::Float, &[2], &floats([5.0, 6.0]));
+    let proto = with_initializers(vec![at("a", "0"), at("b", "4096"), at("tied", "0"), small]);
+    fs::write(folder.path().join("in.onnx"), proto.encode_to_vec()).unwrap();
+    folder
+}
+
+fn open(folder: &TempDir, name: &str) -> Model {
+    Model::open(folder.path().join(name)).unwrap()
+}
+
+/// The first element of each initializer, and its entries where it has any.
+fn contents(path: &Path) -> HashMap<String, (f64, Vec<String>)> {
+    let model = Model::open(path).unwrap();
+    let of = |tensor: &TensorProto| {
+        let values = tensor::read_f64(tensor, model.externals()).unwrap();
+        let entries = tensor.external_data.iter();
+        let entries = entries.map(|entry| format!("{}={}", entry.key(), entry.value())).collect();
+        (tensor.name().to_owned(), (*values.first().unwrap(), entries))
+    };
+    model.graph().initializer.iter().map(of).collect()
+}
+
+fn place(location: &str, offset: usize) -> Vec<String> {
+    vec![format!("location={location}"), format!("offset={offset}"), "length=4096".to_owned()]
+}
+
+#[test]
+fn weights_outside_move_into_one_file_beside_the_model() {
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("out.onnx");
+    open(&folder, "in.onnx").save(&path).unwrap();
+    drop(folder);
+    assert_eq!(listing(elsewhere.path()), ["out.onnx", "out.onnx.data"]);
+    let contents = contents(&path);
+    assert_eq!(contents["a"], (1.0, place("out.onnx.data", 0)));
+    assert_eq!(contents["b"], (2.0, place("out.onnx.data", 4096)));
+    assert_eq!(contents["tied"], contents["a"]);
+    assert_eq!(contents["small"], (5.0, vec![]));
+    assert_eq!(fs::metadata(elsewhere.path().join("out.onnx.data")).unwrap().len(), 8192);
+}
+
+#[test]
+fn a_model_beside_its_origin_does_not_depend_on_it() {
+    let folder = folder();
+    let path = folder.path().join("out.onnx");
+    open(&folder, "in.onnx").save(&path).unwrap();
+    fs::remove_file(folder.path().join("weights.bin")).unwrap();
+    assert_eq!(contents(&path)["b"], (2.0, place("out.onnx.data", 4096)));
+}
+
+#[test]
+fn a_model_saved_in_place_keeps_its_data_files() {
+    let folder = folder();
+    let path = folder.path().join("in.onnx");
+    let before = fs::read(&path).unwrap();
+    let mut model = open(&folder, "in.onnx");
+    model.save(&path).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), before);
+    model.graph_mut().name = Some("renamed".into());
+    model.save(&path).unwrap();
+    assert_eq!(open(&folder, "in.onnx").graph().name(), "renamed");
+    assert_eq!(listing(folder.path()), ["in.onnx", "weights.bin"]);
+    assert_eq!(contents(&path)["b"], (2.0, place("weights.bin", 4096)));
+}
+
+#[test]
+fn new_weights_go_outside_if_the_others_are_there() {
+    let folder = folder();
+    let path = folder.path().join("in.onnx");
+    let mut model = open(&folder, "in.onnx");
+    let new = raw("new", DataType::Float, &[1024], &large(7.0));
+    model.graph_mut().initializer.insert(0, new);
+    model.save(&path).unwrap();
+    let contents = contents(&path);
+    assert_eq!(contents["new"], (7.0, place("in.onnx.data", 0)));
+    assert_eq!(contents["a"], (1.0, place("in.onnx.data", 4096)));
+    assert_eq!(contents["small"], (5.0, vec![]));
+}
+
+#[test]
+fn weights_may_be_changed_while_they_are_written() {
+    let folder = folder();
+    let path = folder.path().join("out.onnx");
+    let model = open(&folder, "in.onnx");
+    let mut seen = Vec::new();
+    let rewrite = |tensor: &TensorProto| {
+        seen.push(tensor.name().to_owned());
+        let doubled = tensor::read_f64(tensor, model.externals())? * 2.0;
+        let doubled = tensor::encode_f64(DataType::Float, &doubled.view()).ok();
+        Ok(doubled.filter(|_| tensor.name() != "a"))
+    };
+    model.save_with(&path, rewrite).unwrap();
+    assert_eq!(seen, ["a", "b", "tied", "small"]);
+    let contents = contents(&path);
+    assert_eq!(contents["a"], (1.0, place("out.onnx.data", 0)));
+    assert_eq!(contents["b"], (4.0, place("out.onnx.data", 4096)));
+    assert_eq!(contents["tied"], (2.0, place("out.onnx.data", 8192)));
+    assert_eq!(contents["small"], (10.0, vec![]));
+}
+
+#[test]
+fn weights_may_be_made_while_they_are_written() {
+    let folder = folder();
+    let path = folder.path().join("out.onnx");
+    let mut model = open(&folder, "in.onnx");
+    let promised = TensorProto { raw_data: None, ..raw("late", DataType::Float, &[1024], &[]) };
+    model.graph_mut().initializer.push(promised);
+    let late = |tensor: &TensorProto| Ok((tensor.name() == "late").then(|| large(9.0).into()));
+    model.save_with(&path, late).unwrap();
+    assert_eq!(contents(&path)["late"], (9.0, place("out.onnx.data", 8192)));
+}
+
+#[test]
+fn a_change_of_the_wrong_size_leaves_no_file() {
+    let folder = folder();
+    let path = folder.path().join("out.onnx");
+    let short = |tensor: &TensorProto| Ok((tensor.name() == "b").then(|| Bytes::from_static(b"abc")));
+    let error = open(&folder, "in.onnx").save_with(&path, short).unwrap_err();
+    assert!(error.to_string().contains("tensor `b`"), "{error}");
+    assert_eq!(listing(folder.path()), ["in.onnx", "weights.bin"]);
+}
+
+#[test]
+fn a_failing_change_leaves_what_was_there() {
+    let folder = folder();
+    let path = folder.path().join("in.onnx");
+    let before = fs::read(&path).unwrap();
+    let model = open(&folder, "in.onnx");
+    let fail = |tensor: &TensorProto| match tensor.name() {
+        "tied" => Err(Error::Verify { reason: "enough".into() }),
+        _ => Ok(Some(large(0.0).into())),
+    };
+    assert!(matches!(model.save_with(&path, fail), Err(Error::Verify { .. })));
+    assert_eq!(listing(folder.path()), ["in.onnx", "weights.bin"]);
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn offsets_are_aligned() {
+    let tensor = |name, count: usize| raw(name, DataType::Int8, &[count as i64], &vec![3; count]);
+    let proto =
+        with_initializers(vec![tensor("a", 1024), tensor("b", 5000), tensor("c", 1023), tensor("d", 1025)]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    let mut model = Model::from_proto(proto);
+    model.external = true;
+    model.save(&path).unwrap();
+    let model = Model::open(&path).unwrap();
+    let offset = |tensor: &TensorProto| tensor.external_data.get(1).map(|entry| entry.value().to_owned());
+    let offsets: Vec<_> = model.graph().initializer.iter().map(offset).collect();
+    let expected = [Some("0"), Some("4096"), None, Some("12288")];
+    assert_eq!(offsets, expected.map(|offset| offset.map(str::to_owned)));
+    let last = model.externals().bytes(&model.graph().initializer[3]).unwrap();
+    assert_eq!(last, [3; 1025][..]);
+}
+
+#[test]
+fn weights_outside_may_come_inside() {
+    let folder = folder();
+    let path = folder.path().join("inside.onnx");
+    let mut model = open(&folder, "in.onnx");
+    model.external = false;
+    model.save(&path).unwrap();
+    assert_eq!(listing(folder.path()), ["in.onnx", "inside.onnx", "weights.bin"]);
+    assert_eq!(contents(&path)["b"], (2.0, vec![]));
+    assert!(!Model::open(&path).unwrap().external);
+}
+
+#[test]
+fn weights_outside_are_moved_wherever_they_are() {
+    let folder = folder();
+    let at = || external("", &[1024], &[("location", "weights.bin"), ("offset", "4096")]);
+    let attribute = |kind: AttributeType| AttributeProto {
+        name: Some(format!("{kind:?}")),
+        r#type: Some(kind.into()),
+        ..Default::default()
+    };
+    let sparse = || SparseTensorProto { values: Some(at()), indices: Some(at()), dims: vec![] };
+    let body = GraphProto { initializer: vec![at()], ..Default::default() };
+    let node = NodeProto {
+        attribute: vec![
+            AttributeProto { t: Some(Box::new(at())), ..attribute(AttributeType::Tensor) },
+            AttributeProto { tensors: vec![at()], ..attribute(AttributeType::Tensors) },
+            AttributeProto { g: Some(Box::new(body.clone())), ..attribute(AttributeType::Graph) },
+            AttributeProto { graphs: vec![body], ..attribute(AttributeType::Graphs) },
+            AttributeProto {
+                sparse_tensor: Some(Box::new(sparse())),
+                sparse_tensors: vec![sparse()],
+                ..attribute(AttributeType::SparseTensor)
+            },
+        ],
+        ..Default::default()
+    };
+    let graph =
+        GraphProto { node: vec![node.clone()], sparse_initializer: vec![sparse()], ..Default::default() };
+    let mut proto = crate::model(graph.clone());
+    proto.training_info.push(unfold::onnx::proto::TrainingInfoProto {
+        initialization: Some(graph.clone()),
+        algorithm: Some(graph),
+        ..Default::default()
+    });
+    proto.functions.push(unfold::onnx::proto::FunctionProto {
+        attribute_proto: node.attribute.clone(),
+        node: vec![node],
+        ..Default::default()
+    });
+    let count = |proto: &ModelProto, text: &[u8]| {
+        proto.encode_to_vec().windows(text.len()).filter(|part| part == &text).count()
+    };
+    let tensors = count(&proto, b"weights.bin");
+    fs::write(folder.path().join("in.onnx"), proto.encode_to_vec()).unwrap();
+    open(&folder, "in.onnx").save(folder.path().join("out.onnx")).unwrap();
+    let moved = open(&folder, "out.onnx").proto;
+    assert_eq!((count(&moved, b"weights.bin"), count(&moved, b"out.onnx.data")), (0, tensors));
+    assert_eq!(fs::read(folder.path().join("out.onnx.data")).unwrap(), large(2.0));
+}
+
+#[test]
+fn an_entry_of_unknown_meaning_is_not_dropped() {
+    let folder = folder();
+    let mut model = open(&folder, "in.onnx");
+    model.graph_mut().initializer[0].external_data.push(entry("prepacked_0", "1;2;3"));
+    let error = model.save(folder.path().join("out.onnx")).unwrap_err();
+    assert!(error.to_string().contains("`prepacked_0`"), "{error}");
+    model.save(folder.path().join("in.onnx")).unwrap();
+    assert_eq!(open(&folder, "in.onnx").graph().initializer[0].external_data.len(), 4);
+}
+
+#[test]
+fn the_data_of_another_model_is_not_overwritten() {
+    let folder = folder();
+    fs::rename(folder.path().join("weights.bin"), folder.path().join("out.onnx.data")).unwrap();
+    let mut model = open(&folder, "in.onnx");
+    for tensor in &mut model.graph_mut().initializer[..3] {
+        tensor.external_data[0].value = Some("out.onnx.data".into());
+    }
+    model.save(folder.path().join("in.onnx")).unwrap();
+    let model = open(&folder, "in.onnx");
+    let error = model.save(folder.path().join("out.onnx")).unwrap_err();
+    assert!(error.to_string().contains("under another name"), "{error}");
+    assert_eq!(listing(folder.path()), ["in.onnx", "out.onnx.data"]);
+    assert_eq!(contents(&folder.path().join("in.onnx"))["b"].0, 2.0);
+}
+
+#[test]
+fn a_model_survives_being_saved_over_its_own_files() {
+    let folder = folder();
+    let path = folder.path().join("model.onnx");
+    open(&folder, "in.onnx").save(&path).unwrap();
+    let model = Model::open(&path).unwrap();
+    for round in 0..3 {
+        let zero = |tensor: &TensorProto| Ok((tensor.name() == "a").then(|| large(0.0).into()));
+        model.save_with(&path, zero).unwrap();
+        let contents = contents(&path);
+        assert_eq!((contents["a"].0, contents["b"].0, contents["tied"].0), (0.0, 2.0, 1.0), "{round}");
+    }
+    let tied = &model.graph().initializer[2];
+    assert_eq!(*tensor::read_f64(tied, model.externals()).unwrap().first().unwrap(), 1.0);
+    let names = ["in.onnx", "model.onnx", "model.onnx.data", "weights.bin"];
+    assert_eq!(listing(folder.path()), names);
+}
+
+#[test]
+fn a_mapped_model_survives_being_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let proto = |value| with_initializers(vec![raw("w", DataType::Float, &[1024], &large(value))]);
+    Model::from_proto(proto(1.0)).save(&path).unwrap();
+    let model = Model::open(&path).unwrap();
+    Model::from_proto(proto(2.0)).save(&path).unwrap();
+    assert_eq!(contents(&path)["w"].0, 2.0);
+    model.save(&path).unwrap();
+    assert_eq!(contents(&path)["w"].0, 1.0);
+    assert_eq!(listing(folder.path()), ["model.onnx"]);
+}
+
+#[test]
+fn what_cannot_be_replaced_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Model::from_proto(crate::model(GraphProto::default()));
+    for path in [folder.path().to_owned(), folder.path().join("missing/model.onnx")] {
+        let error = model.save(&path).unwrap_err();
+        assert!(matches!(&error, Error::Io { path: named, .. } if *named == path), "{error}");
+    }
+    assert!(listing(folder.path()).is_empty());
+    #[cfg(unix)]
+    assert!(model.save("/dev/null").unwrap_err().to_string().contains("no regular file"));
+}
+
+#[test]
+#[cfg(unix)]
+fn permissions_are_those_of_any_other_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let plain = folder.path().join("plain");
+    fs::write(&plain, "").unwrap();
+    let path = folder.path().join("model.onnx");
+    let model = Model::from_proto(crate::model(GraphProto::default()));
+    model.save(&path).unwrap();
+    assert_eq!(mode(&path), mode(&plain));
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+    model.save(&path).unwrap();
+    assert_eq!(mode(&path), 0o640);
+}
+
+#[test]
+fn a_message_that_protobuf_does_not_allow_is_not_written() {
+    // The pages of zeros are never touched: only their number counts.
+    let half: Bytes = vec![0; 1 << 30].into();
+    let tensor = |name: &str| TensorProto {
+        raw_data: Some(half.clone()),
+        ..raw(name, DataType::Int8, &[1 << 30], &[])
+    };
+    let proto = with_initializers(vec![tensor("a"), tensor("b")]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    let model = Model::from_proto(proto);
+    let error = model.save(&path).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }) && error.to_string().contains("external data"));
+    assert!(matches!(model.to_bytes(), Err(Error::TooLarge { .. })));
+    assert!(listing(folder.path()).is_empty());
+}
