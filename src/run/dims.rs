@@ -1,0 +1,105 @@
+//! The sizes that symbolic dimensions take while a model runs.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// Sizes for symbolic dimensions, by name.
+///
+/// A name that is not here gets a default that most transformers accept: see [`Dims::default_for`].
+///
+/// ```
+/// use unfold::run::Dims;
+///
+/// let dims: Dims = "batch=4,sequence=16".parse()?;
+/// assert_eq!(dims.get("batch"), Some(4));
+/// assert_eq!(dims.get("width"), None);
+/// assert!("batch=0".parse::<Dims>().is_err());
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dims(BTreeMap<String, usize>);
+
+impl Dims {
+    /// The size given for a dimension.
+    pub fn get(&self, name: &str) -> Option<usize> {
+        self.0.get(name).copied()
+    }
+
+    /// Gives a dimension a size, in place of the one it may have had.
+    pub fn set(&mut self, name: impl Into<String>, size: usize) {
+        self.0.insert(name.into(), size);
+    }
+
+    /// Names and sizes, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.0.iter().map(|(name, size)| (name.as_str(), *size))
+    }
+
+    /// The size of a dimension that nobody gave one.
+    ///
+    /// * the first dimension of an input, or one that is called a batch: 2, so that an error that mixes up the
+    ///   samples of a batch is seen;
+    /// * the last two of a rank 4 input, the height and the width of an image: 224;
+    /// * any other, such as a sequence: 8.
+    pub fn default_for(name: Option<&str>, axis: usize, rank: usize) -> usize {
+        let named_batch = name.is_some_and(|name| name.to_ascii_lowercase().contains("batch"));
+        match axis {
+            _ if named_batch => 2,
+            0 => 2,
+            _ if rank == 4 && axis >= 2 => 224,
+            _ => 8,
+        }
+    }
+}
+
+impl FromStr for Dims {
+    type Err = String;
+
+    /// Reads `name=size`, or several of them with commas between.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut dims = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (name, size) =
+                part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form name=size"))?;
+            let size = size.trim().parse().map_err(|_| format!("`{size}` in `{part}` is no size"))?;
+            if size == 0 {
+                return Err(format!("`{part}`: a size is at least 1"));
+            }
+            dims.set(name.trim(), size);
+        }
+        Ok(dims)
+    }
+}
+
+impl Extend<Dims> for Dims {
+    fn extend<I: IntoIterator<Item = Dims>>(&mut self, others: I) {
+        self.0.extend(others.into_iter().flat_map(|dims| dims.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_several_and_the_last_wins() {
+        let mut dims: Dims = "n=1, m = 3".parse().unwrap();
+        dims.extend(["n=5".parse().unwrap()]);
+        assert_eq!(dims.iter().collect::<Vec<_>>(), [("m", 3), ("n", 5)]);
+    }
+
+    #[test]
+    fn refuses_what_is_no_size() {
+        for text in ["n", "n=", "n=-1", "n=0", "n=two"] {
+            assert!(text.parse::<Dims>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_two_an_image_is_224_a_sequence_is_8() {
+        assert_eq!(Dims::default_for(Some("N"), 0, 4), 2);
+        assert_eq!(Dims::default_for(Some("Batch_size"), 1, 3), 2);
+        assert_eq!(Dims::default_for(None, 3, 4), 224);
+        assert_eq!(Dims::default_for(Some("sequence"), 1, 2), 8);
+    }
+}

@@ -1,0 +1,308 @@
+//! A model in tract, ready to run.
+
+use std::sync::Arc;
+
+use tract_core::internal::{RunOptions, TractErrorContext, TypedSimplePlan, TypedSimpleState, bail};
+use tract_linalg::multithread::Executor;
+use tract_onnx::Onnx;
+use tract_onnx::model::ParseResult;
+use tract_onnx::prelude::{InferenceModelExt, TValue, TVec, Tensor, TractResult, TypedModel};
+
+use super::dims::Dims;
+use super::failure::{Failure, Operators, Stage};
+use super::input::Input;
+use super::skeleton::{Weights, skeleton};
+use crate::onnx::Model;
+use crate::onnx::proto::GraphProto;
+
+/// A model in tract, with concrete shapes. Clones share the graph and the weights.
+///
+/// ```no_run
+/// use unfold::onnx::Model;
+/// use unfold::run::{Dims, Engine, random};
+///
+/// let model = Model::open("model.onnx")?;
+/// let engine = Engine::load(&model, &"batch=4".parse()?)?;
+/// let outputs = engine.run(&random(engine.inputs(), 0))?;
+/// for (name, output) in engine.outputs().iter().zip(&outputs) {
+///     println!("{name}: {:?} {:?}", output.datum_type(), output.shape());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Engine {
+    plan: Arc<TypedSimplePlan>,
+    inputs: Vec<Input>,
+    outputs: Vec<String>,
+    operators: Arc<Operators>,
+}
+
+impl Engine {
+    /// Loads a model to run on one thread, with its symbolic dimensions fixed by `dims`.
+    pub fn load(model: &Model, dims: &Dims) -> Result<Self, Failure> {
+        Self::load_with(model, dims, 1)
+    }
+
+    /// Loads a model to run its matrix products on `threads` threads.
+    pub fn load_with(model: &Model, dims: &Dims, threads: usize) -> Result<Self, Failure> {
+        let onnx = tract_onnx::onnx().with_ignore_value_info(true).with_ignore_output_shapes(true);
+        let operators = known_operators(&onnx, model)?;
+        let inputs = Input::of(model, dims)?;
+        let (proto, weights) = skeleton(model, &inputs)?;
+        let onnx = Onnx { provider: weights, ..onnx };
+
+        let parsed = operators.attempt(Stage::Load, || onnx.parse(&proto, Some(Weights::FOLDER)))?;
+        let ParseResult { model: inferred, unresolved_inputs, .. } = parsed;
+        if let Some(value) = unresolved_inputs.first() {
+            return Err(Failure::new(Stage::Load, format!("nothing gives the value `{value}`")));
+        }
+        drop((proto, onnx));
+        let plan = operators.attempt(Stage::Optimize, || {
+            let executor = if threads > 1 { Executor::multithread(threads) } else { Executor::SingleThread };
+            let options = RunOptions { executor: Some(executor), ..RunOptions::default() };
+            TypedSimplePlan::new_with_options(inferred.into_optimized()?, &options)
+        })?;
+        let outputs = model.graph().output.iter().map(|output| output.name().to_owned()).collect();
+        Ok(Self { plan, inputs, outputs, operators: Arc::new(operators) })
+    }
+
+    /// What the model asks for, in order.
+    pub fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
+    /// The names of what it gives, in order.
+    pub fn outputs(&self) -> &[String] {
+        &self.outputs
+    }
+
+    /// The graph that runs, after tract has rewritten it.
+    pub fn graph(&self) -> &TypedModel {
+        self.plan.model()
+    }
+
+    /// The nodes of [`Engine::graph`] in the order in which they run.
+    pub fn order(&self) -> &[usize] {
+        self.plan.order_without_consts()
+    }
+
+    /// The ONNX operator, and the node, that a node of [`Engine::graph`] was made from, where tract kept the name.
+    pub fn origin<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
+        self.operators.origin(name)
+    }
+
+    /// Computes the outputs.
+    ///
+    /// Fails if the inputs are not those that [`Engine::inputs`] describes, or if an operator fails.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        let values: Vec<TValue> = inputs.iter().map(|tensor| tensor.clone().into()).collect();
+        let outputs = self.session()?.run(&values)?;
+        Ok(outputs.into_iter().map(|value| (*value).clone()).collect())
+    }
+
+    /// What is kept from one run to the next. Sessions of one engine share its weights.
+    pub fn session(&self) -> Result<Session, Failure> {
+        let state = self.operators.attempt(Stage::Run, || self.plan.spawn())?;
+        Ok(Session { engine: self.clone(), state })
+    }
+}
+
+/// Runs a model again and again.
+#[derive(Debug)]
+pub struct Session {
+    engine: Engine,
+    state: TypedSimpleState,
+}
+
+impl Session {
+    /// Computes the outputs. Neither inputs nor outputs are copied.
+    pub fn run(&mut self, inputs: &[TValue]) -> Result<TVec<TValue>, Failure> {
+        self.attempt(inputs, |state, inputs| state.run(inputs))
+    }
+
+    /// Computes the outputs, and tells `after` the number of each node of [`Engine::graph`] when it is done.
+    pub fn run_with(
+        &mut self,
+        inputs: &[TValue],
+        mut after: impl FnMut(usize),
+    ) -> Result<TVec<TValue>, Failure> {
+        self.attempt(inputs, |state, inputs| {
+            state.run_plan_with_eval(inputs, |context, node_state, node, inputs| {
+                let outputs = tract_core::plan::eval(context, node_state, node, inputs);
+                after(node.id);
+                outputs
+            })
+        })
+    }
+
+    fn attempt(
+        &mut self,
+        inputs: &[TValue],
+        run: impl FnOnce(&mut TypedSimpleState, TVec<TValue>) -> TractResult<TVec<TValue>>,
+    ) -> Result<TVec<TValue>, Failure> {
+        let Self { engine, state } = self;
+        engine.operators.attempt(Stage::Run, || {
+            check_inputs(&engine.inputs, inputs)?;
+            run(state, inputs.iter().cloned().collect()).context("running")
+        })
+    }
+}
+
+fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<()> {
+    if inputs.len() != values.len() {
+        bail!("the model has {} inputs, and {} were given", inputs.len(), values.len());
+    }
+    for (input, value) in inputs.iter().zip(values) {
+        let Input { name, element, shape, .. } = input;
+        if value.datum_type() != *element || value.shape() != shape {
+            let (given, given_shape) = (value.datum_type(), value.shape());
+            bail!("the input `{name}` is {element:?} {shape:?}, and {given:?} {given_shape:?} was given");
+        }
+    }
+    Ok(())
+}
+
+/// The operators of a model; a failure at the first one that tract does not have.
+fn known_operators(onnx: &Onnx, model: &Model) -> Result<Operators, Failure> {
+    let mut operators = Operators::default();
+    add_operators(onnx, model, model.graph(), &mut operators)?;
+    Ok(operators)
+}
+
+fn add_operators(
+    onnx: &Onnx,
+    model: &Model,
+    graph: &GraphProto,
+    operators: &mut Operators,
+) -> Result<(), Failure> {
+    for node in &graph.node {
+        let (domain, operator) = node.op();
+        let fail = |reason: &str| Failure::new(Stage::Load, reason).at(operator, node.label());
+        if model
+            .proto
+            .functions
+            .iter()
+            .any(|function| (function.domain(), function.name()) == (domain, operator))
+        {
+            return Err(fail("it is a function of the model, and tract has no functions"));
+        }
+        // tract looks at the name alone, and would take an operator of another domain for the one it knows.
+        if !["", "ai.onnx.ml", "com.microsoft"].contains(&domain) {
+            return Err(fail(&format!("tract has no operators of the domain `{domain}`")));
+        }
+        if !onnx.op_register.0.contains_key(operator) {
+            return Err(fail("tract does not have this operator"));
+        }
+        let name =
+            if node.name().is_empty() { node.output.first().map_or("", String::as_str) } else { node.name() };
+        operators.insert(name.to_owned(), operator.to_owned());
+        for attribute in &node.attribute {
+            let bodies = attribute.g.as_deref().into_iter().chain(&attribute.graphs);
+            bodies.into_iter().try_for_each(|body| add_operators(onnx, model, body, operators))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::tensor::DataType;
+    use crate::run::random;
+    use crate::run::testing::{affine, floats, model, node, value, with_int};
+    use tract_onnx::prelude::tensor2;
+
+    #[test]
+    fn computes_what_the_graph_says() {
+        let engine =
+            Engine::load(&affine([1.0, -2.0, 0.5], [0.0, 10.0, -1.0]), &"n=2".parse().unwrap()).unwrap();
+        let outputs = engine.run(&[tensor2(&[[1_f32, 2.0, 4.0], [-1.0, 0.0, 8.0]])]).unwrap();
+        assert_eq!(outputs, [tensor2(&[[1_f32, 6.0, 1.0], [-1.0, 10.0, 3.0]])]);
+        assert_eq!(engine.outputs(), ["y"]);
+    }
+
+    #[test]
+    fn a_session_runs_again_and_reports_every_node() {
+        let engine = Engine::load(&affine([1.0; 3], [1.0; 3]), &Dims::default()).unwrap();
+        let inputs: Vec<TValue> = random(engine.inputs(), 3).into_iter().map(Into::into).collect();
+        let mut session = engine.session().unwrap();
+        let first = session.run(&inputs).unwrap();
+        let mut nodes = Vec::new();
+        assert_eq!(session.run_with(&inputs, |node| nodes.push(node)).unwrap(), first);
+        assert_eq!(nodes, engine.order());
+    }
+
+    #[test]
+    fn an_unknown_operator_is_named() {
+        let one = |node| model(vec![value("x", DataType::Float, &["3"])], vec![], vec![node], &["y"]);
+        let failure = Engine::load(&one(node("Frobnicate x -> y")), &Dims::default()).unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "tract cannot load Frobnicate `the Frobnicate`: tract does not have this operator"
+        );
+
+        let mut foreign = node("Relu x -> y");
+        foreign.domain = Some("com.example".into());
+        let failure = Engine::load(&one(foreign), &Dims::default()).unwrap_err();
+        assert_eq!(failure.operator.as_deref(), Some("Relu"));
+        assert!(failure.reason.contains("com.example"), "{failure}");
+    }
+
+    #[test]
+    fn an_operator_that_cannot_be_prepared_is_named() {
+        let wide = floats("wide", &ndarray::Array2::zeros((5, 4)).into_dyn().view());
+        let inputs = vec![value("x", DataType::Float, &["2", "3"])];
+        let failure = Engine::load(
+            &model(inputs, vec![wide], vec![node("MatMul x, wide -> y")], &["y"]),
+            &Dims::default(),
+        );
+        let failure = failure.unwrap_err();
+        assert_eq!(
+            (failure.operator.as_deref(), failure.node.as_deref()),
+            (Some("MatMul"), Some("the MatMul"))
+        );
+        assert!(!failure.to_string().contains('\n'));
+    }
+
+    #[test]
+    fn inputs_are_checked() {
+        let engine = Engine::load(&affine([1.0; 3], [0.0; 3]), &Dims::default()).unwrap();
+        let failure = engine.run(&[tensor2(&[[1_f32]])]).unwrap_err();
+        assert_eq!(failure.reason, "the input `x` is F32 [2, 3], and F32 [1, 1] was given");
+        assert_eq!(engine.run(&[]).unwrap_err().reason, "the model has 1 inputs, and 0 were given");
+    }
+
+    #[test]
+    fn weights_are_found_wherever_they_are_kept() {
+        let mut typed = affine([3.0; 3], [0.0; 3]);
+        let scale = &mut typed.graph_mut().initializer[0];
+        scale.raw_data = None;
+        scale.float_data = vec![3.0; 3];
+        let mut external = affine([3.0; 3], [0.0; 3]);
+        external.external = true;
+        let folder = tempfile::tempdir().unwrap();
+        external.save(folder.path().join("model.onnx")).unwrap();
+        let external = Model::open(folder.path().join("model.onnx")).unwrap();
+        for model in [typed, external] {
+            let engine = Engine::load(&model, &"n=1".parse().unwrap()).unwrap();
+            assert_eq!(
+                engine.run(&[tensor2(&[[1_f32, 2.0, 3.0]])]).unwrap(),
+                [tensor2(&[[3_f32, 6.0, 9.0]])]
+            );
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_what_is_computed() {
+        let weights = floats(
+            "w",
+            &ndarray::Array2::from_shape_fn((64, 256), |(i, j)| (i * j % 7) as f64).into_dyn().view(),
+        );
+        let inputs = vec![value("x", DataType::Float, &["m", "64"])];
+        let model = model(inputs, vec![weights], vec![with_int(node("Gemm x, w -> y"), "transB", 0)], &["y"]);
+        let dims: Dims = "m=128".parse().unwrap();
+        let (one, two) = (Engine::load(&model, &dims).unwrap(), Engine::load_with(&model, &dims, 2).unwrap());
+        let inputs = random(one.inputs(), 0);
+        assert_eq!(one.run(&inputs).unwrap(), two.run(&inputs).unwrap());
+    }
+}

@@ -1,0 +1,117 @@
+//! A model as tract reads it: the graph without its weights, and the weights beside it.
+//!
+//! tract has its own messages for ONNX. Only the graph is encoded and decoded to get there; every tensor in it refers
+//! to data outside, and tract is given that data from where the model has it. So weights are copied once, into the
+//! tensors that tract computes with, wherever they were stored.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use tract_core::internal::TractErrorContext;
+use tract_onnx::data_resolver::ModelDataResolver;
+use tract_onnx::pb;
+use tract_onnx::prelude::TractResult;
+
+use super::failure::{Failure, Stage};
+use super::input::Input;
+use crate::error::Error;
+use crate::onnx::external::Externals;
+use crate::onnx::proto::{
+    AttributeProto, DataLocation, Dim, GraphProto, ModelProto, StringStringEntryProto, TensorProto,
+};
+use crate::onnx::{Model, tensor};
+
+/// The graph in tract's messages, and the tensors that it refers to.
+pub(super) fn skeleton(model: &Model, inputs: &[Input]) -> Result<(pb::ModelProto, Arc<Weights>), Failure> {
+    let mut weights = Weights::default();
+    let mut graph = model.graph().clone();
+    fix_shapes(&mut graph, inputs);
+    weights
+        .take_graph(&mut graph, model.externals())
+        .map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
+    let light = ModelProto {
+        graph: Some(graph),
+        training_info: Vec::new(),
+        functions: Vec::new(),
+        metadata_props: Vec::new(),
+        ..model.proto.clone()
+    };
+    let decoded = pb::ModelProto::decode(light.encode_to_vec().as_slice())
+        .map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
+    Ok((decoded, Arc::new(weights)))
+}
+
+/// Writes the shapes that the inputs have in this run into their declarations.
+fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
+    for input in inputs {
+        let declared = graph.input.iter_mut().find(|declared| declared.name() == input.name);
+        let tensor =
+            declared.and_then(|declared| declared.r#type.as_mut()).and_then(|t| t.tensor_type.as_mut());
+        let dims = tensor.and_then(|tensor| tensor.shape.as_mut()).map(|shape| shape.dim.iter_mut());
+        for (dim, &size) in dims.into_iter().flatten().zip(&input.shape) {
+            dim.value = Some(Dim::DimValue(size as i64));
+        }
+    }
+}
+
+/// The elements of the tensors of a model, by the number that stands for each in its skeleton.
+#[derive(Debug, Default)]
+pub(super) struct Weights(Vec<Bytes>);
+
+impl Weights {
+    /// A folder that exists everywhere, of which tract is told that it is the model's.
+    pub(super) const FOLDER: &'static str = "/";
+
+    fn take_graph(&mut self, graph: &mut GraphProto, externals: &Externals) -> Result<(), Error> {
+        graph.value_info.clear();
+        graph.initializer.iter_mut().try_for_each(|tensor| self.take(tensor, externals))?;
+        let attributes = graph.node.iter_mut().flat_map(|node| &mut node.attribute);
+        for AttributeProto { t, tensors, g, graphs, .. } in attributes {
+            t.as_deref_mut()
+                .into_iter()
+                .chain(tensors)
+                .try_for_each(|tensor| self.take(tensor, externals))?;
+            g.as_deref_mut()
+                .into_iter()
+                .chain(graphs)
+                .try_for_each(|graph| self.take_graph(graph, externals))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the elements of a tensor, and leaves a reference in their place. Strings, which have no raw form, stay.
+    fn take(&mut self, tensor: &mut TensorProto, externals: &Externals) -> Result<(), Error> {
+        if tensor::data_type(tensor)? == tensor::DataType::String {
+            return Ok(());
+        }
+        let bytes = tensor::raw(tensor, externals)?;
+        let entry =
+            |key: &str, value: String| StringStringEntryProto { key: Some(key.into()), value: Some(value) };
+        *tensor = TensorProto {
+            name: tensor.name.take(),
+            dims: std::mem::take(&mut tensor.dims),
+            data_type: tensor.data_type,
+            data_location: Some(DataLocation::External.into()),
+            external_data: vec![entry("location", ".".into()), entry("offset", self.0.len().to_string())],
+            ..TensorProto::default()
+        };
+        self.0.push(bytes);
+        Ok(())
+    }
+}
+
+impl ModelDataResolver for Weights {
+    fn read_bytes_from_path(
+        &self,
+        buffer: &mut Vec<u8>,
+        _: &Path,
+        number: usize,
+        _: Option<usize>,
+    ) -> TractResult<()> {
+        let bytes = self.0.get(number).context("a tensor that the skeleton does not have")?;
+        buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+}

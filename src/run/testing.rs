@@ -1,0 +1,92 @@
+//! Small models for tests.
+
+use ndarray::ArrayViewD;
+
+use crate::onnx::Model;
+use crate::onnx::proto::{
+    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
+};
+use crate::onnx::tensor::{self, DataType};
+
+/// `op in, in -> out, out`, named after its operator.
+pub(crate) fn node(text: &str) -> NodeProto {
+    let (left, right) = text.split_once("->").unwrap();
+    let (op, inputs) = left.trim().split_once(' ').unwrap_or((left.trim(), ""));
+    let names = |list: &str| list.split(',').map(|name| name.trim().to_owned()).collect();
+    NodeProto {
+        op_type: Some(op.into()),
+        name: Some(format!("the {op}")),
+        input: names(inputs),
+        output: names(right),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto {
+    node.attribute.push(AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(AttributeType::Int.into()),
+        i: Some(value),
+        ..Default::default()
+    });
+    node
+}
+
+/// A value with a shape of numbers and symbols.
+pub(crate) fn value(name: &str, element: DataType, shape: &[&str]) -> ValueInfoProto {
+    let dim = |text: &&str| Dimension {
+        value: Some(text.parse().map_or_else(|_| Dim::DimParam((*text).into()), Dim::DimValue)),
+        denotation: None,
+    };
+    let shape = TensorShapeProto { dim: shape.iter().map(dim).collect() };
+    ValueInfoProto {
+        name: Some(name.into()),
+        r#type: Some(TypeProto {
+            tensor_type: Some(TensorType { elem_type: Some(element.code()), shape: Some(shape) }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn floats(name: &str, values: &ArrayViewD<'_, f64>) -> TensorProto {
+    tensor::make(name, DataType::Float, values).unwrap()
+}
+
+/// A model of operator set 17.
+pub(crate) fn model(
+    inputs: Vec<ValueInfoProto>,
+    initializers: Vec<TensorProto>,
+    nodes: Vec<NodeProto>,
+    outputs: &[&str],
+) -> Model {
+    Model::from_proto(ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+        graph: Some(GraphProto {
+            input: inputs,
+            initializer: initializers,
+            node: nodes,
+            output: outputs
+                .iter()
+                .map(|name| ValueInfoProto { name: Some((*name).into()), ..Default::default() })
+                .collect(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+}
+
+/// `y = scale * x + shift` on the last of the two axes of `x`, of shape `[n, 3]`.
+pub(crate) fn affine(scale: [f64; 3], shift: [f64; 3]) -> Model {
+    model(
+        vec![value("x", DataType::Float, &["n", "3"])],
+        vec![
+            floats("scale", &ndarray::arr1(&scale).into_dyn().view()),
+            floats("shift", &ndarray::arr1(&shift).into_dyn().view()),
+        ],
+        vec![node("Mul x, scale -> scaled"), node("Add scaled, shift -> y")],
+        &["y"],
+    )
+}

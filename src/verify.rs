@@ -1,0 +1,427 @@
+//! Whether two models compute the same: both run in tract on the same seeded random inputs.
+
+use serde::Serialize;
+use tract_onnx::prelude::{Datum, DatumType, Tensor, TractResult};
+
+use crate::onnx::Model;
+use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::tensor::{self, DataType};
+use crate::run::{Dims, Engine, Failure, random};
+
+/// How two models are compared.
+#[derive(Debug, Clone)]
+pub struct VerifyOptions {
+    /// Sizes for symbolic dimensions.
+    pub dims: Dims,
+    /// The largest relative error that passes; [`default_tolerance`] of the original where it is not given.
+    pub tolerance: Option<f64>,
+    /// One run for each of these seeds of the inputs.
+    pub seeds: Vec<u64>,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        Self { dims: Dims::default(), tolerance: None, seeds: vec![0] }
+    }
+}
+
+/// What a comparison found.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Verdict {
+    /// Both ran. Whether they agree is for [`Comparison::agrees`] to say.
+    Compared(Comparison),
+    /// The original runs, and the other one does not, or has other outputs.
+    Broken {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The original cannot be run, or not in a way that could be trusted, so that nothing was compared.
+    CouldNotVerify {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Verdict {
+    /// Whether the models were run and agree.
+    pub fn passed(&self) -> bool {
+        matches!(self, Self::Compared(comparison) if comparison.agrees())
+    }
+}
+
+/// How far the outputs of two models are apart.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// The largest relative error that passes.
+    pub tolerance: f64,
+    /// The outputs, in order, each with its worst errors over all seeds.
+    pub outputs: Vec<OutputError>,
+}
+
+impl Comparison {
+    /// Whether every output agrees.
+    pub fn agrees(&self) -> bool {
+        self.outputs.iter().all(|output| output.agrees(self.tolerance))
+    }
+
+    /// The output that is furthest off; `None` for a model without outputs.
+    pub fn worst(&self) -> Option<&OutputError> {
+        let key = |output: &OutputError| (output.mismatched, output.relative);
+        self.outputs.iter().reduce(|worst, output| if key(output) > key(worst) { output } else { worst })
+    }
+}
+
+/// How far one output of two models is apart.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutputError {
+    /// The name of the output.
+    pub name: String,
+    /// The largest difference between two elements.
+    pub absolute: f64,
+    /// The largest difference, divided by the largest magnitude in the original's output.
+    pub relative: f64,
+    /// Elements that no tolerance excuses: integers and booleans that differ, and what is NaN or infinite in one only.
+    pub mismatched: usize,
+}
+
+impl OutputError {
+    fn agrees(&self, tolerance: f64) -> bool {
+        self.mismatched == 0 && self.relative <= tolerance
+    }
+}
+
+/// Runs `original` and `fused` on the same random inputs, and measures how far the outputs are apart.
+///
+/// ```no_run
+/// use unfold::onnx::Model;
+/// use unfold::verify::{Verdict, VerifyOptions, compare};
+///
+/// let (original, fused) = (Model::open("model.onnx")?, Model::open("fused.onnx")?);
+/// match compare(&original, &fused, &VerifyOptions::default()) {
+///     Verdict::Compared(comparison) if comparison.agrees() => println!("they agree"),
+///     Verdict::Compared(comparison) => println!("they differ: {:?}", comparison.worst()),
+///     Verdict::Broken { reason } => println!("the fused model is broken: {reason}"),
+///     Verdict::CouldNotVerify { reason } => println!("not verified: {reason}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn compare(original: &Model, fused: &Model, options: &VerifyOptions) -> Verdict {
+    let reference = match untrusted(original.graph(), original) {
+        Some(reason) => return Verdict::CouldNotVerify { reason },
+        None => run(original, options),
+    };
+    let (names, reference) = match reference {
+        Ok(reference) => reference,
+        Err(failure) => return Verdict::CouldNotVerify { reason: failure.to_string() },
+    };
+    let (fused_names, outputs) = match run(fused, options) {
+        Ok(outputs) => outputs,
+        Err(failure) => return Verdict::Broken { reason: failure.to_string() },
+    };
+    if names != fused_names {
+        let (names, fused_names) = (names.join(", "), fused_names.join(", "));
+        return Verdict::Broken { reason: format!("its outputs are {fused_names}, and should be {names}") };
+    }
+    match measure(&names, &reference, &outputs) {
+        Ok(outputs) => {
+            let tolerance = options.tolerance.unwrap_or_else(|| default_tolerance(original));
+            Verdict::Compared(Comparison { tolerance, outputs })
+        }
+        Err(reason) => Verdict::Broken { reason },
+    }
+}
+
+/// The names of the outputs, and their values for each seed.
+fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<Tensor>>), Failure> {
+    let engine = Engine::load(model, &options.dims)?;
+    let outputs = options
+        .seeds
+        .iter()
+        .map(|&seed| engine.run(&random(engine.inputs(), seed)))
+        .collect::<Result<_, _>>()?;
+    Ok((engine.outputs().to_vec(), outputs))
+}
+
+/// The relative error that rounding may cause, by the coarsest float type among the weights.
+///
+/// Folding changes the order in which numbers are multiplied and added, so that every layer rounds a little differently.
+/// Over tens of layers this adds up to some tens of units in the last place of the largest output: 1e-4 leaves room for
+/// a thousand in single precision. A wrong axis, shift or sign is off by a part of 1, not of 10,000.
+pub fn default_tolerance(model: &Model) -> f64 {
+    let tensors = model.graph().initializer.iter().filter_map(|tensor| tensor::data_type(tensor).ok());
+    let by_type = |element| match element {
+        DataType::BFloat16 => Some(1e-1),
+        DataType::Float16 => Some(2e-2),
+        DataType::Float => Some(1e-4),
+        DataType::Double => Some(1e-9),
+        _ => None,
+    };
+    tensors.filter_map(by_type).reduce(f64::max).unwrap_or(1e-4)
+}
+
+/// Why tract is no judge of a model that it runs.
+fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
+    let bodies = |node: &NodeProto| -> Option<String> {
+        let bodies = node
+            .attribute
+            .iter()
+            .flat_map(|attribute| attribute.g.as_deref().into_iter().chain(&attribute.graphs));
+        bodies.into_iter().find_map(|body| untrusted(body, model))
+    };
+    graph.node.iter().find_map(|node| {
+        let reason = match node.op() {
+            ("", "BatchNormalization") if node.attr_i("training_mode").ok().flatten().unwrap_or(0) != 0 => {
+                Some("tract takes its running statistics, where training_mode=1 asks for those of the batch")
+            }
+            ("", "BatchNormalization") if mixed_types(node, graph) => {
+                Some("tract needs its five inputs to be of one type")
+            }
+            (
+                "",
+                "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike" | "Multinomial"
+                | "Bernoulli",
+            ) => Some("its output is random"),
+            ("", "Dropout") if dropping(node, graph, model) => Some("it may be dropping elements at random"),
+            _ => None,
+        };
+        reason
+            .map(|reason| format!("{} `{}`: {reason}", node.op_type(), node.label()))
+            .or_else(|| bodies(node))
+    })
+}
+
+/// Whether what is known about the inputs of a node shows that they are of several types.
+fn mixed_types(node: &NodeProto, graph: &GraphProto) -> bool {
+    let declared = |name: &str| {
+        let values = graph.input.iter().chain(&graph.value_info).chain(&graph.output);
+        let value = values.into_iter().find(|value| value.name() == name)?;
+        Some(value.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
+    };
+    let stored =
+        |name: &str| Some(graph.initializer.iter().find(|tensor| tensor.name() == name)?.data_type());
+    let mut types = node.input.iter().filter_map(|name| stored(name).or_else(|| declared(name)));
+    types.next().is_some_and(|first| types.any(|other| other != first))
+}
+
+/// Whether a Dropout may be in training: it is not where its third input is missing or a constant false.
+fn dropping(node: &NodeProto, graph: &GraphProto, model: &Model) -> bool {
+    let Some(mode) = node.input.get(2).filter(|mode| !mode.is_empty()) else {
+        return false;
+    };
+    let initializer = graph.initializer.iter().find(|tensor| tensor.name() == mode);
+    let maker =
+        graph.node.iter().find(|node| node.op() == ("", "Constant") && node.output.first() == Some(mode));
+    let constant = initializer.or_else(|| maker?.attr_t("value").ok().flatten());
+    let bytes = constant.and_then(|tensor| tensor::raw(tensor, model.externals()).ok());
+    bytes.is_none_or(|bytes| bytes.iter().any(|&byte| byte != 0))
+}
+
+fn measure(
+    names: &[String],
+    reference: &[Vec<Tensor>],
+    outputs: &[Vec<Tensor>],
+) -> Result<Vec<OutputError>, String> {
+    let mut worst: Vec<OutputError> = names
+        .iter()
+        .map(|name| OutputError { name: name.clone(), absolute: 0.0, relative: 0.0, mismatched: 0 })
+        .collect();
+    for (reference, outputs) in reference.iter().zip(outputs) {
+        for ((a, b), worst) in reference.iter().zip(outputs).zip(&mut worst) {
+            let name = &worst.name;
+            if (a.datum_type(), a.shape()) != (b.datum_type(), b.shape()) {
+                let (a, b) = ((a.datum_type(), a.shape()), (b.datum_type(), b.shape()));
+                return Err(format!(
+                    "its output `{name}` is {:?} {:?}, and should be {:?} {:?}",
+                    b.0, b.1, a.0, a.1
+                ));
+            }
+            let (absolute, relative, mismatched) =
+                apart(a, b).map_err(|error| format!("its output `{name}` cannot be compared: {error}"))?;
+            worst.absolute = worst.absolute.max(absolute);
+            worst.relative = worst.relative.max(relative);
+            worst.mismatched += mismatched;
+        }
+    }
+    Ok(worst)
+}
+
+/// The largest absolute and relative difference, and how many elements no tolerance excuses.
+fn apart(a: &Tensor, b: &Tensor) -> TractResult<(f64, f64, usize)> {
+    if !a.datum_type().is_float() {
+        return Ok((0.0, 0.0, unequal(a, b)?));
+    }
+    let (a, b) = (a.cast_to::<f64>()?, b.cast_to::<f64>()?);
+    let (a, b) = (a.try_as_plain_ram()?.as_slice::<f64>()?, b.try_as_plain_ram()?.as_slice::<f64>()?);
+    let (mut absolute, mut magnitude, mut mismatched) = (0.0_f64, 0.0_f64, 0);
+    for (&a, &b) in a.iter().zip(b) {
+        if a.is_finite() && b.is_finite() {
+            absolute = absolute.max((a - b).abs());
+            magnitude = magnitude.max(a.abs());
+        } else if a != b && !(a.is_nan() && b.is_nan()) {
+            mismatched += 1;
+        }
+    }
+    let relative = if absolute == 0.0 { 0.0 } else { absolute / magnitude };
+    Ok((absolute, relative, mismatched))
+}
+
+fn unequal(a: &Tensor, b: &Tensor) -> TractResult<usize> {
+    fn count<T: Datum + PartialEq>(a: &Tensor, b: &Tensor) -> TractResult<usize> {
+        let (a, b) = (a.try_as_plain_ram()?.as_slice::<T>()?, b.try_as_plain_ram()?.as_slice::<T>()?);
+        Ok(a.iter().zip(b).filter(|(a, b)| a != b).count())
+    }
+    match a.datum_type() {
+        DatumType::Bool => count::<bool>(a, b),
+        DatumType::U64 => count::<u64>(a, b),
+        DatumType::String => count::<String>(a, b),
+        _ => count::<i64>(&*a.cast_to::<i64>()?, &*b.cast_to::<i64>()?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::TensorProto;
+    use crate::run::testing::{affine, floats, model, node, value, with_int};
+
+    fn verdict(original: &Model, fused: &Model) -> Verdict {
+        compare(original, fused, &VerifyOptions::default())
+    }
+
+    fn comparison(original: &Model, fused: &Model) -> Comparison {
+        match verdict(original, fused) {
+            Verdict::Compared(comparison) => comparison,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reason(original: &Model, fused: &Model) -> String {
+        match verdict(original, fused) {
+            Verdict::CouldNotVerify { reason } => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn equal_models_agree_exactly() {
+        let model = affine([1.0, 2.0, 3.0], [0.5, 0.0, -1.0]);
+        let comparison = comparison(&model, &model);
+        assert!(comparison.agrees());
+        assert_eq!(comparison.tolerance, 1e-4);
+        let expected = OutputError { name: "y".into(), absolute: 0.0, relative: 0.0, mismatched: 0 };
+        assert_eq!(comparison.worst(), Some(&expected));
+    }
+
+    #[test]
+    fn a_shift_is_measured_against_the_largest_output() {
+        // x is never larger than 10 in magnitude, so that the outputs lie within 10 of 1000.
+        let comparison =
+            comparison(&affine([1.0; 3], [1000.0; 3]), &affine([1.0; 3], [1000.0, 1000.5, 1000.0]));
+        let worst = comparison.worst().unwrap();
+        assert!((worst.absolute - 0.5).abs() < 1e-3, "{worst:?}");
+        assert!((worst.relative - 0.0005).abs() < 1e-5, "{worst:?}");
+        assert!(!comparison.agrees());
+        let options = VerifyOptions { tolerance: Some(1e-3), ..VerifyOptions::default() };
+        assert!(compare(&affine([1.0; 3], [1000.0; 3]), &affine([1.0; 3], [1000.5; 3]), &options).passed());
+    }
+
+    #[test]
+    fn nan_in_both_agrees_and_in_one_does_not() {
+        let (nan, finite) = (affine([f64::NAN, 1.0, 1.0], [0.0; 3]), affine([1.0; 3], [0.0; 3]));
+        assert!(verdict(&nan, &nan).passed());
+        assert_eq!(comparison(&nan, &finite).worst().unwrap().mismatched, 2);
+        let (up, down) = (affine([0.0; 3], [f64::INFINITY; 3]), affine([0.0; 3], [f64::NEG_INFINITY; 3]));
+        assert!(verdict(&up, &up).passed());
+        assert!(!verdict(&up, &down).passed());
+    }
+
+    #[test]
+    fn integers_must_be_equal() {
+        let ranked = |sign: f64| {
+            let sign = floats("sign", &ndarray::arr1(&[sign]).into_dyn().view());
+            let nodes = vec![node("Mul x, sign -> z"), with_int(node("ArgMax z -> y"), "axis", 1)];
+            model(vec![value("x", DataType::Float, &["n", "100"])], vec![sign], nodes, &["y"])
+        };
+        assert!(verdict(&ranked(1.0), &ranked(2.0)).passed());
+        assert_eq!(comparison(&ranked(1.0), &ranked(-1.0)).worst().unwrap().mismatched, 2);
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_run_is_not_verified() {
+        let good = affine([1.0; 3], [0.0; 3]);
+        let bad =
+            model(vec![value("x", DataType::Float, &["n", "3"])], vec![], vec![node("Nope x -> y")], &["y"]);
+        assert_eq!(
+            reason(&bad, &good),
+            "tract cannot load Nope `the Nope`: tract does not have this operator"
+        );
+        assert!(matches!(verdict(&good, &bad), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn other_outputs_are_a_failure() {
+        let good = affine([1.0; 3], [0.0; 3]);
+        let mut renamed = good.clone();
+        renamed.graph_mut().node[1].output[0] = "other".into();
+        renamed.graph_mut().output[0].name = Some("other".into());
+        let Verdict::Broken { reason } = verdict(&good, &renamed) else { panic!() };
+        assert_eq!(reason, "its outputs are other, and should be y");
+
+        let mut summed = good.clone();
+        summed.graph_mut().node[1] = with_int(node("ReduceSum scaled -> y"), "keepdims", 1);
+        assert!(
+            matches!(verdict(&good, &summed), Verdict::Broken { reason } if reason.contains("should be"))
+        );
+    }
+
+    #[test]
+    fn tract_does_not_judge_batches_that_are_in_training() {
+        let norm = |mode| {
+            let vector = |name| floats(name, &ndarray::arr1(&[1.0, 2.0, 3.0]).into_dyn().view());
+            let node = with_int(node("BatchNormalization x, g, b, m, v -> y"), "training_mode", mode);
+            let inputs = vec![value("x", DataType::Float, &["n", "3"])];
+            model(inputs, ["g", "b", "m", "v"].map(vector).into(), vec![node], &["y"])
+        };
+        assert!(verdict(&norm(0), &norm(0)).passed());
+        assert!(reason(&norm(1), &norm(0)).contains("training_mode=1"));
+
+        let mut mixed = norm(0);
+        let half = mixed.graph().initializer.iter().map(|tensor| {
+            let values = tensor::read_f64(tensor, mixed.externals()).unwrap();
+            tensor::make(tensor.name(), DataType::Float16, &values.view()).unwrap()
+        });
+        mixed.graph_mut().initializer = half.collect();
+        assert!(reason(&mixed, &norm(0)).contains("of one type"));
+    }
+
+    #[test]
+    fn random_models_are_not_judged() {
+        let inputs = || vec![value("x", DataType::Float, &["n", "3"])];
+        let random = model(inputs(), vec![], vec![node("RandomNormalLike x -> y")], &["y"]);
+        assert!(reason(&random, &random).contains("random"));
+        let on = TensorProto {
+            name: Some("on".into()),
+            data_type: Some(DataType::Bool.code()),
+            raw_data: Some(vec![1].into()),
+            ..Default::default()
+        };
+        let dropout = |mode: &str| {
+            model(inputs(), vec![on.clone()], vec![node(&format!("Dropout x, , {mode} -> y"))], &["y"])
+        };
+        assert!(reason(&dropout("on"), &dropout("on")).contains("Dropout"));
+    }
+
+    #[test]
+    fn the_coarsest_type_sets_the_tolerance() {
+        let with = |types: &[DataType]| {
+            let one = ndarray::arr1(&[1.0]).into_dyn();
+            let tensors =
+                types.iter().map(|&element| tensor::make("w", element, &one.view()).unwrap()).collect();
+            default_tolerance(&model(vec![], tensors, vec![], &[]))
+        };
+        assert_eq!(with(&[DataType::Double]), 1e-9);
+        assert_eq!(with(&[DataType::Double, DataType::Float]), 1e-4);
+        assert_eq!(with(&[DataType::Float, DataType::Float16]), 2e-2);
+    }
+}
