@@ -25,11 +25,12 @@ impl Model {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
+        // Asked before it is opened: opening a pipe would wait for its writer.
+        let metadata = path.metadata().map_err(io)?;
         if !metadata.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
         }
+        let file = File::open(path).map_err(io)?;
         let bytes = if metadata.len() == 0 {
             Bytes::new()
         } else {

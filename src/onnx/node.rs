@@ -119,3 +119,84 @@ impl NodeProto {
         Error::Attribute { node: self.label(), attribute: attribute.to_owned(), reason: reason.to_owned() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
+        AttributeProto { name: Some(name.into()), r#type: Some(kind.into()), ..Default::default() }
+    }
+
+    fn node(attribute: Vec<AttributeProto>) -> NodeProto {
+        NodeProto { name: Some("n".into()), attribute, ..Default::default() }
+    }
+
+    fn refused<T: std::fmt::Debug>(read: Result<T>, reason: &str) {
+        let message = read.unwrap_err().to_string();
+        assert!(message.starts_with("node `n`, attribute `a`: ") && message.contains(reason), "{message}");
+    }
+
+    #[test]
+    fn attributes_of_each_type_are_read() {
+        let node = node(vec![
+            AttributeProto { i: Some(-3), ..attribute("i", AttributeType::Int) },
+            AttributeProto { f: Some(0.5), ..attribute("f", AttributeType::Float) },
+            AttributeProto { s: Some("SAME".into()), ..attribute("s", AttributeType::String) },
+            AttributeProto { t: Some(Box::default()), ..attribute("t", AttributeType::Tensor) },
+            AttributeProto { g: Some(Box::default()), ..attribute("g", AttributeType::Graph) },
+            AttributeProto { ints: vec![1, 2], ..attribute("ints", AttributeType::Ints) },
+            AttributeProto { floats: vec![1.0], ..attribute("floats", AttributeType::Floats) },
+            AttributeProto { strings: vec!["a".into()], ..attribute("strings", AttributeType::Strings) },
+        ]);
+        assert_eq!(node.attr_i("i").unwrap(), Some(-3));
+        assert_eq!(node.attr_f("f").unwrap(), Some(0.5));
+        assert_eq!(node.attr_s("s").unwrap(), Some("SAME"));
+        assert_eq!(node.attr_t("t").unwrap(), Some(&TensorProto::default()));
+        assert_eq!(node.attr_g("g").unwrap(), Some(&GraphProto::default()));
+        assert_eq!(node.attr_ints("ints").unwrap(), Some(&[1, 2][..]));
+        assert_eq!(node.attr_floats("floats").unwrap(), Some(&[1.0][..]));
+        assert_eq!(node.attr_strings("strings").unwrap(), Some(&[Bytes::from("a")][..]));
+        assert_eq!(node.attr_i("missing").unwrap(), None);
+    }
+
+    #[test]
+    fn a_value_that_is_not_set_is_zero_or_empty_and_a_message_must_be_set() {
+        assert_eq!(node(vec![attribute("a", AttributeType::Int)]).attr_i("a").unwrap(), Some(0));
+        assert_eq!(node(vec![attribute("a", AttributeType::Float)]).attr_f("a").unwrap(), Some(0.0));
+        assert_eq!(node(vec![attribute("a", AttributeType::String)]).attr_s("a").unwrap(), Some(""));
+        assert_eq!(node(vec![attribute("a", AttributeType::Ints)]).attr_ints("a").unwrap(), Some(&[][..]));
+        refused(node(vec![attribute("a", AttributeType::Tensor)]).attr_t("a"), "no value");
+    }
+
+    #[test]
+    fn what_an_attribute_does_not_say_is_refused() {
+        refused(node(vec![attribute("a", AttributeType::Int)]).attr_ints("a"), "should be Ints, and is Int");
+        let untyped = AttributeProto { r#type: None, i: Some(1), ..attribute("a", AttributeType::Int) };
+        refused(node(vec![untyped]).attr_i("a"), "is Undefined");
+        let int = attribute("a", AttributeType::Int);
+        refused(node(vec![int.clone(), int.clone()]).attr_i("a"), "twice");
+        let outer = AttributeProto { ref_attr_name: Some("b".into()), ..int };
+        refused(node(vec![outer]).attr_i("a"), "function");
+        let binary = AttributeProto { s: Some(vec![0xff].into()), ..attribute("a", AttributeType::String) };
+        refused(node(vec![binary]).attr_s("a"), "UTF-8");
+    }
+
+    #[test]
+    fn nodes_without_a_name_are_called_by_what_they_make() {
+        let unnamed = NodeProto { op_type: Some("Relu".into()), output: vec!["y".into()], ..node(vec![]) };
+        assert_eq!(NodeProto { name: None, ..unnamed.clone() }.label(), "Relu -> y");
+        assert_eq!(
+            NodeProto { name: Some(String::new()), output: vec![], ..unnamed.clone() }.label(),
+            "Relu"
+        );
+        assert_eq!(unnamed.label(), "n");
+    }
+
+    #[test]
+    fn the_operator_set_of_onnx_has_two_names() {
+        let op = |domain: Option<&str>| NodeProto { domain: domain.map(Into::into), ..node(vec![]) };
+        assert_eq!(op(None).op().0, op(Some("ai.onnx")).op().0);
+        assert_eq!(op(Some("com.microsoft")).op().0, "com.microsoft");
+    }
+}

@@ -456,8 +456,8 @@ pub fn encode_f64_into(
 
 /// Appends the bytes of all elements, in row-major order, or nothing.
 ///
-/// `store` gives the bytes of an element, and whether what they stand for is finite. The error is the first finite
-/// element that is stored as anything else.
+/// `store` gives the bytes of an element, and whether what they stand for is finite. The error is the first
+/// finite element that is stored as anything else.
 fn encode<const N: usize>(
     values: &ArrayViewD<'_, f64>,
     out: &mut Vec<u8>,

@@ -129,12 +129,16 @@ proptest! {
     fn random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(model) = Model::from_bytes(bytes) {
             let again = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
-            prop_assert_eq!(again.proto, model.proto);
+            prop_assert_eq!(again.to_bytes().unwrap(), model.to_bytes().unwrap());
         }
     }
 
     #[test]
-    fn models_with_a_damaged_byte(case in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte: u8) {
+    fn models_with_a_damaged_byte(
+        case in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        byte: u8,
+    ) {
         let (_, proto) = case.get(&cases::all()).clone();
         let mut bytes = proto.encode_to_vec();
         *at.get_mut(&mut bytes) = byte;
