@@ -48,11 +48,11 @@ class PowerNorm(QuadraticMeanNorm2d):
         return self.running_phi
 
     def tokens(self, x):
-        """[B, N, C] -> [B, N, C]."""
-        x = x.permute(0, 2, 1)
+        """[B, N, C] -> [B, N, C], with the views of the released code."""
+        x = x.permute(0, 2, 1).contiguous()
         shape = x.shape
         x = x.reshape(shape[0], shape[1], -1).unsqueeze(-1)
-        return super().forward(x).reshape(shape).permute(0, 2, 1)
+        return super().forward(x).reshape(shape).permute(0, 2, 1).contiguous()
 
     def forward(self, x):
         return on_tokens(self.tokens, x)

@@ -52,13 +52,13 @@ class UN2d(QuadraticMeanNorm2d):
 
 
 class UN1d(UN2d):
-    """UN of tokens: [B, N, C] -> [B, C, N, 1] -> [B, N, C]."""
+    """UN of tokens: [B, N, C] -> [B, C, N, 1] -> [B, N, C], with the views of the released code."""
 
     def forward(self, x):
-        x = x.transpose(1, 2)
+        x = x.transpose(1, 2).contiguous()
         shape = x.shape
         x = x.reshape(shape[0], shape[1], -1).unsqueeze(-1)
-        return super().forward(x).reshape(shape).transpose(1, 2)
+        return super().forward(x).reshape(shape).transpose(1, 2).contiguous()
 
 
 class UN(nn.Module):
