@@ -136,6 +136,15 @@ pub enum Error {
         reason: String,
     },
 
+    /// A pattern that names what to skip is none.
+    #[error("--skip `{pattern}`: {reason}")]
+    Skip {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
     /// Two models could not be compared.
     #[error("the outputs could not be compared: {reason}")]
     Verify {

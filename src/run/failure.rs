@@ -42,6 +42,11 @@ impl Failure {
         Self { stage, operator: None, node: None, reason: reason.into() }
     }
 
+    /// Nothing failed: somebody asked to stop.
+    pub(crate) fn interrupted() -> Self {
+        Self::new(Stage::Run, "it was stopped before it had run")
+    }
+
     pub(super) fn at(mut self, operator: impl Into<String>, node: impl Into<String>) -> Self {
         self.operator = Some(operator.into());
         self.node = Some(node.into());
@@ -96,11 +101,9 @@ impl Operators {
         stage: Stage,
         work: impl FnOnce() -> TractResult<T>,
     ) -> Result<T, Failure> {
-        quietly(work).and_then(|result| result.map_err(|error| Caught::Error(error))).map_err(|caught| {
-            match caught {
-                Caught::Error(error) => self.explain(stage, &error),
-                Caught::Panic(reason) => Failure::new(stage, reason),
-            }
+        quietly(work).and_then(|result| result.map_err(Caught::Error)).map_err(|caught| match caught {
+            Caught::Error(error) => self.explain(stage, &error),
+            Caught::Panic(reason) => Failure::new(stage, reason),
         })
     }
 

@@ -1,0 +1,385 @@
+//! Measuring variants of a model against each other, in tract.
+//!
+//! All variants are loaded and warmed up; then they run in rounds, each once in a round, so that whatever else the
+//! machine does falls on all of them alike, and ratios are taken within a round.
+
+mod inputs;
+mod profile;
+mod resident;
+mod statistics;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tract_onnx::prelude::{TValue, Tensor};
+
+use crate::memory;
+use crate::onnx::{Model, tensor};
+use crate::report::{Class, Latency, Measured, Measurement, Memory, Outcome, Ratio, Setting};
+use crate::run::{Dims, Engine, Failure, Session, random};
+
+pub use inputs::read_inputs;
+pub use resident::{Child, measure_here};
+
+/// A model under a name.
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// What reports call it, such as `as exported`, `fused`, `LN twin`, `floor`.
+    pub name: String,
+    /// The model.
+    pub model: Model,
+    /// The names of the nodes that its normalizers consist of.
+    pub normalizers: BTreeSet<String>,
+}
+
+/// How to measure.
+#[derive(Debug, Clone)]
+pub struct BenchOptions {
+    /// What the setting is called in reports.
+    pub label: String,
+    /// Sizes for symbolic dimensions.
+    pub dims: Dims,
+    /// Threads for matrix products.
+    pub threads: usize,
+    /// How many rounds; as many as fit into `time` where it is not given.
+    pub rounds: Option<usize>,
+    /// How long all rounds together may take. There are always at least [`BenchOptions::MIN_ROUNDS`].
+    pub time: Duration,
+    /// The names of the variants that the others are compared with.
+    pub references: Vec<String>,
+    /// Inputs; random ones where they are not given.
+    pub inputs: Option<Vec<Tensor>>,
+    /// The program that runs one variant, to measure its resident set; it is not measured where there is none.
+    pub child: Option<Child>,
+}
+
+impl BenchOptions {
+    /// Fewer rounds tell nothing about how sure a median is.
+    pub const MIN_ROUNDS: usize = 10;
+    /// Runs of a variant before it is measured.
+    const WARM_UP: usize = 2;
+    /// Runs of a variant that are measured operator by operator.
+    const PROFILED: usize = 5;
+}
+
+impl Default for BenchOptions {
+    fn default() -> Self {
+        Self {
+            label: "default sizes".into(),
+            dims: Dims::default(),
+            threads: 1,
+            rounds: None,
+            time: Duration::from_secs(10),
+            references: vec!["LN twin".into(), "floor".into()],
+            inputs: None,
+            child: None,
+        }
+    }
+}
+
+/// Asks a measurement to end early with what it has. Clones ask the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks.
+    pub fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody asked.
+    pub fn asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a measurement is doing: a line for people, and how much of it is done, from 0 to 1.
+pub type OnProgress<'p> = &'p mut dyn FnMut(&str, f64);
+
+/// Measures all variants.
+///
+/// A variant that tract cannot run is reported with the reason, and the others are measured.
+///
+/// ```no_run
+/// use unfold::bench::{BenchOptions, Stop, Variant, bench};
+/// use unfold::onnx::Model;
+///
+/// let variant = |name: &str, path: &str| {
+///     Ok::<_, unfold::error::Error>(Variant {
+///         name: name.into(),
+///         model: Model::open(path)?,
+///         normalizers: Default::default(),
+///     })
+/// };
+/// let variants = [variant("as exported", "model.onnx")?, variant("fused", "fused.onnx")?];
+/// let options = BenchOptions { references: vec!["as exported".into()], ..BenchOptions::default() };
+/// let setting = bench(&variants, &options, &Stop::default(), &mut |_, _| {});
+/// for variant in &setting.variants {
+///     if let Some(measured) = variant.measurement() {
+///         println!("{}: {} s", variant.name, measured.latency.median.value);
+///     }
+/// }
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn bench(variants: &[Variant], options: &BenchOptions, stop: &Stop, progress: OnProgress<'_>) -> Setting {
+    let mut runners: Vec<Result<Runner, Failure>> = Vec::new();
+    for variant in variants {
+        progress(&format!("loading {}", variant.name), 0.0);
+        runners.push(match stop.asked() {
+            false => Runner::load(variant, options),
+            true => Err(Failure::interrupted()),
+        });
+    }
+    let rounds = rounds(&mut runners, options, stop, progress);
+    let references = reference_samples(variants, &runners, options);
+    let finish = |variant: &Variant, runner: Result<Runner, Failure>| {
+        let outcome = runner.and_then(|runner| {
+            progress(&format!("memory of {}", variant.name), 1.0);
+            runner.finish(variant, &references, options, stop)
+        });
+        let outcome = match outcome {
+            Ok(measurement) => Outcome::Ran(Box::new(measurement)),
+            Err(failure) => Outcome::Failed { reason: failure.to_string() },
+        };
+        Measured { name: variant.name.clone(), outcome }
+    };
+    let mut finish = finish;
+    let variants = variants.iter().zip(runners).map(|(variant, runner)| finish(variant, runner)).collect();
+    let (label, threads) = (options.label.clone(), options.threads);
+    Setting { label, threads, rounds, interrupted: stop.asked(), variants }
+}
+
+/// A variant that runs, and the times that it took.
+struct Runner {
+    engine: Engine,
+    session: Session,
+    inputs: Vec<TValue>,
+    seconds: Vec<f64>,
+}
+
+impl Runner {
+    fn load(variant: &Variant, options: &BenchOptions) -> Result<Self, Failure> {
+        let engine = Engine::load_with(&variant.model, &options.dims, options.threads)?;
+        let inputs = options.inputs.clone().unwrap_or_else(|| random(engine.inputs(), 0));
+        let inputs = inputs.into_iter().map(TValue::from).collect();
+        let mut runner = Self { session: engine.session()?, engine, inputs, seconds: Vec::new() };
+        for _ in 0..BenchOptions::WARM_UP {
+            runner.session.run(&runner.inputs)?;
+        }
+        Ok(runner)
+    }
+
+    fn round(&mut self) -> Result<(), Failure> {
+        let start = Instant::now();
+        let outputs = self.session.run(&self.inputs)?;
+        self.seconds.push(start.elapsed().as_secs_f64());
+        drop(outputs);
+        Ok(())
+    }
+
+    fn finish(
+        mut self,
+        variant: &Variant,
+        references: &[(String, Vec<f64>)],
+        options: &BenchOptions,
+        stop: &Stop,
+    ) -> Result<Measurement, Failure> {
+        if self.seconds.is_empty() {
+            return Err(Failure::interrupted());
+        }
+        let classes = profile::classes(&self.engine, &variant.normalizers);
+        let time = profile::profile(&mut self.session, &self.inputs, &classes, BenchOptions::PROFILED)?;
+        let (ran, heap) = memory::heap(|| self.session.run(&self.inputs).map(drop));
+        ran?;
+        let ratio = |(reference, seconds): &(String, Vec<f64>)| {
+            let ratios: Vec<f64> = self.seconds.iter().zip(seconds).map(|(mine, theirs)| mine / theirs).collect();
+            Ratio { reference: reference.clone(), ratio: statistics::median(&ratios) }
+        };
+        let child = options.child.as_ref().filter(|_| !stop.asked());
+        let median = statistics::median(&self.seconds);
+        // The first axis of the first input counts samples.
+        let samples = self.engine.inputs().first().and_then(|input| input.shape.first()).map_or(1, |&size| size.max(1));
+        Ok(Measurement {
+            latency: Latency {
+                median,
+                p95: statistics::quantile(&self.seconds, 0.95),
+                throughput: samples as f64 / median.value,
+            },
+            ratios: references.iter().map(ratio).collect(),
+            memory: Memory {
+                heap_peak: heap.map(|heap| heap.peak),
+                allocated: heap.map(|heap| heap.allocated),
+                resident_peak: child.and_then(|child| child.resident_peak(variant, options, stop)),
+                ..live_memory(&self.engine, &classes)
+            },
+            file_bytes: prost::Message::encoded_len(&variant.model.proto) as u64 + external_bytes(&variant.model),
+            weight_bytes: weight_bytes(&variant.model),
+            time,
+        })
+    }
+}
+
+/// Runs the rounds, and says how many there were. A variant that fails on the way is out.
+fn rounds(
+    runners: &mut [Result<Runner, Failure>],
+    options: &BenchOptions,
+    stop: &Stop,
+    progress: OnProgress<'_>,
+) -> usize {
+    let (start, count) = (Instant::now(), runners.len());
+    let mut done = 0;
+    loop {
+        let elapsed = start.elapsed();
+        let (enough, part) = match options.rounds {
+            Some(rounds) => (done >= rounds.max(1), done as f64 / rounds.max(1) as f64),
+            None => {
+                let part = elapsed.as_secs_f64() / options.time.as_secs_f64().max(1e-9);
+                (done >= BenchOptions::MIN_ROUNDS && elapsed >= options.time, part.min(1.0))
+            }
+        };
+        if enough || runners.iter().all(Result::is_err) {
+            return done;
+        }
+        progress(&format!("{}, round {}", options.label, done + 1), part);
+        // Another variant begins each round, so that none always follows the same one.
+        for place in 0..count {
+            if stop.asked() {
+                drop_incomplete(runners, done);
+                return done;
+            }
+            let runner = &mut runners[(done + place) % count];
+            if let Ok(running) = runner
+                && let Err(failure) = running.round()
+            {
+                *runner = Err(failure);
+            }
+        }
+        done += 1;
+    }
+}
+
+/// Forgets the times of a round that was not finished: ratios compare times of the same round.
+fn drop_incomplete(runners: &mut [Result<Runner, Failure>], rounds: usize) {
+    for runner in runners.iter_mut().flatten() {
+        runner.seconds.truncate(rounds);
+    }
+}
+
+/// The names and times of the variants that the others are compared with; the first that runs, if none was asked for.
+fn reference_samples(
+    variants: &[Variant],
+    runners: &[Result<Runner, Failure>],
+    options: &BenchOptions,
+) -> Vec<(String, Vec<f64>)> {
+    let ran: Vec<(&str, &Runner)> = variants
+        .iter()
+        .zip(runners)
+        .filter_map(|(variant, runner)| Some((variant.name.as_str(), runner.as_ref().ok()?)))
+        .collect();
+    let asked: Vec<_> = options
+        .references
+        .iter()
+        .filter_map(|reference| ran.iter().find(|(name, _)| name == reference).copied())
+        .collect();
+    let chosen = if asked.is_empty() { ran.into_iter().take(1).collect() } else { asked };
+    chosen.into_iter().map(|(name, runner)| (name.to_owned(), runner.seconds.clone())).collect()
+}
+
+/// The part of [`Memory`] that follows from the order of execution.
+fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
+    let steps = memory::live(engine);
+    let peak = steps.iter().max_by_key(|step| step.bytes);
+    let describe = |step: &memory::Step| {
+        let node = engine.graph().node(step.node);
+        match engine.origin(&node.name) {
+            Some((operator, name)) => format!("{operator} {name}"),
+            None => format!("{} {}", node.op().name(), node.name),
+        }
+    };
+    let at_normalizers = steps.iter().filter(|step| classes[step.node] == Class::Normalizer).map(|step| step.bytes);
+    Memory {
+        live_peak: peak.map_or(0, |step| step.bytes),
+        live_peak_at: peak.map_or_else(String::new, describe),
+        live_at_normalizers: at_normalizers.max(),
+        curve: steps.iter().map(|step| step.bytes).collect(),
+        heap_peak: None,
+        allocated: None,
+        resident_peak: None,
+    }
+}
+
+fn weight_bytes(model: &Model) -> u64 {
+    model.graph().initializer.iter().filter_map(|tensor| tensor::byte_size(tensor).ok()).sum::<usize>() as u64
+}
+
+fn external_bytes(model: &Model) -> u64 {
+    let external = model.graph().initializer.iter().filter(|tensor| tensor::is_external(tensor));
+    external.filter_map(|tensor| tensor::byte_size(tensor).ok()).sum::<usize>() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::tensor::DataType;
+    use crate::run::testing::{affine, model, node, value};
+
+    fn variant(name: &str, model: Model) -> Variant {
+        Variant { name: name.into(), model, normalizers: BTreeSet::new() }
+    }
+
+    fn options(rounds: usize) -> BenchOptions {
+        BenchOptions { rounds: Some(rounds), ..BenchOptions::default() }
+    }
+
+    #[test]
+    fn a_variant_that_cannot_run_is_named_and_the_others_run() {
+        let broken = model(vec![value("x", DataType::Float, &["n", "3"])], vec![], vec![node("Nope x -> y")], &["y"]);
+        let variants = [variant("good", affine([1.0; 3], [0.0; 3])), variant("bad", broken)];
+        let setting = bench(&variants, &options(3), &Stop::default(), &mut |_, _| {});
+        assert_eq!((setting.rounds, setting.interrupted), (3, false));
+        let good = setting.variants[0].measurement().unwrap();
+        assert_eq!(good.ratios.iter().map(|ratio| ratio.reference.as_str()).collect::<Vec<_>>(), ["good"]);
+        assert!(good.ratios[0].ratio.holds(1.0));
+        assert_eq!(good.weight_bytes, 2 * 3 * 4);
+        assert!(good.file_bytes > good.weight_bytes);
+        let Outcome::Failed { reason } = &setting.variants[1].outcome else { panic!() };
+        assert_eq!(reason, "tract cannot load Nope `the Nope`: tract does not have this operator");
+    }
+
+    #[test]
+    fn a_stop_keeps_the_rounds_that_are_done() {
+        let variants = ["a", "b"].map(|name| variant(name, affine([1.0; 3], [0.0; 3])));
+        let stop = Stop::default();
+        let setting = bench(&variants, &options(1000), &stop, &mut |line, _| {
+            if line.ends_with("round 5") {
+                stop.ask();
+            }
+        });
+        assert!(setting.interrupted);
+        assert_eq!(setting.rounds, 4);
+        assert!(setting.variants.iter().all(|variant| variant.measurement().is_some()));
+    }
+
+    #[test]
+    fn operators_of_a_normalizer_are_counted_as_such() {
+        let model = affine([1.0; 3], [0.0; 3]);
+        let normalizers = BTreeSet::from(["the Mul".into(), "the Add".into()]);
+        let with = Variant { normalizers, ..variant("with", model.clone()) };
+        let setting = bench(&[with, variant("without", model)], &options(2), &Stop::default(), &mut |_, _| {});
+        let normalizer = |index: usize| {
+            let measurement = setting.variants[index].measurement().unwrap();
+            (measurement.time[0].seconds > 0.0, measurement.memory.live_at_normalizers.is_some())
+        };
+        assert_eq!((normalizer(0), normalizer(1)), ((true, true), (false, false)));
+    }
+
+    #[test]
+    fn the_reference_is_the_one_that_was_asked_for() {
+        let variants = ["a", "b"].map(|name| variant(name, affine([1.0; 3], [0.0; 3])));
+        let options = BenchOptions { references: vec!["b".into()], ..options(2) };
+        let setting = bench(&variants, &options, &Stop::default(), &mut |_, _| {});
+        assert_eq!(setting.variants[0].measurement().unwrap().ratios[0].reference, "b");
+    }
+}

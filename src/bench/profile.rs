@@ -1,0 +1,71 @@
+//! Where the time of a run goes, by tract's own operators.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use tract_onnx::prelude::TValue;
+
+use crate::report::{Class, Share};
+use crate::run::{Engine, Failure, Session};
+
+/// ONNX operators that are normalizers, whatever they are used for.
+const NORMALIZERS: [&str; 10] = [
+    "BatchNormalization",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LpNormalization",
+    "MeanVarianceNormalization",
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+];
+
+/// The class of every node of the graph that runs, by its number.
+///
+/// A node belongs to a normalizer if tract made it from a node whose name is in `normalizers`, or from an operator that
+/// is one.
+pub fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
+    let class = |name: &str, operator: &str| match engine.origin(name) {
+        Some((onnx, node)) if normalizers.contains(node) || NORMALIZERS.contains(&onnx) => Class::Normalizer,
+        _ => by_operator(operator),
+    };
+    engine.graph().nodes().iter().map(|node| class(&node.name, &node.op().name())).collect()
+}
+
+fn by_operator(name: &str) -> Class {
+    const PRODUCTS: [&str; 8] =
+        ["OptMatMul", "EinSum", "Conv", "DepthWiseConv", "Im2col", "Deconv", "MatMul", "OptSimpleMatMul"];
+    const MOVEMENTS: [&str; 14] = [
+        "IntoShape", "MoveAxis", "AddAxis", "RmAxis", "Reshape", "Slice", "Concat", "MultiBroadcastTo", "Pad", "Gather",
+        "GatherNd", "Cast", "Tile", "Source",
+    ];
+    match name {
+        "RmsNorm" => Class::Normalizer,
+        _ if PRODUCTS.iter().any(|product| name.starts_with(product)) => Class::Product,
+        _ if MOVEMENTS.contains(&name) => Class::Movement,
+        _ => Class::Other,
+    }
+}
+
+/// The time of each class of operators in one run, the mean of `runs` of them.
+pub fn profile(
+    session: &mut Session,
+    inputs: &[TValue],
+    classes: &[Class],
+    runs: usize,
+) -> Result<Vec<Share>, Failure> {
+    let mut shares = Class::ALL.map(|class| Share { class, seconds: 0.0 });
+    for _ in 0..runs {
+        let mut last = Instant::now();
+        session.run_with(inputs, |node| {
+            let now = Instant::now();
+            if let Some(share) = shares.iter_mut().find(|share| share.class == classes[node]) {
+                share.seconds += (now - last).as_secs_f64() / runs as f64;
+            }
+            last = now;
+        })?;
+    }
+    Ok(shares.to_vec())
+}

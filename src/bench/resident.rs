@@ -1,0 +1,79 @@
+//! The resident set of a process that does nothing but run one variant.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child as Process, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use super::{BenchOptions, Stop, Variant};
+use crate::memory;
+use crate::onnx::Model;
+use crate::run::{Dims, Engine, Failure, random};
+
+/// How to start a process that calls [`measure_here`] and prints what it returns.
+#[derive(Debug, Clone)]
+pub struct Child {
+    /// The program.
+    pub program: PathBuf,
+    /// Its first arguments. The path of the model, the number of threads, and each size as `name=size` follow.
+    pub arguments: Vec<OsString>,
+}
+
+impl Child {
+    /// The peak that the process reports; `None` if it cannot be started, fails, or is stopped.
+    pub(super) fn resident_peak(&self, variant: &Variant, options: &BenchOptions, stop: &Stop) -> Option<u64> {
+        let folder = tempfile::tempdir().ok()?;
+        let path = folder.path().join("variant.onnx");
+        variant.model.save(&path).ok()?;
+        let mut process = Running::start(self.command(&path, options)).ok()?;
+        while process.0.try_wait().ok()?.is_none() {
+            if stop.asked() {
+                return None;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let mut printed = String::new();
+        process.0.stdout.take()?.read_to_string(&mut printed).ok()?;
+        printed.trim().parse().ok()
+    }
+
+    fn command(&self, model: &Path, options: &BenchOptions) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).arg(model).arg(options.threads.to_string());
+        command.args(options.dims.iter().map(|(name, size)| format!("{name}={size}")));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+    }
+}
+
+/// A process that does not outlive this value.
+struct Running(Process);
+
+impl Running {
+    fn start(mut command: Command) -> std::io::Result<Self> {
+        command.spawn().map(Self)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended and was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a model with random inputs, and returns the peak of the resident set of this process meanwhile, in bytes.
+///
+/// What loading and preparing the model took is not counted where the system can forget it, but what is kept of it is.
+pub fn measure_here(model: &Model, dims: &Dims, threads: usize) -> Result<Option<u64>, Failure> {
+    let engine = Engine::load_with(model, dims, threads)?;
+    let inputs: Vec<_> = random(engine.inputs(), 0).into_iter().map(Into::into).collect();
+    let mut session = engine.session()?;
+    session.run(&inputs)?;
+    let _ = memory::forget_resident_peak();
+    session.run(&inputs)?;
+    Ok(memory::resident_peak())
+}

@@ -1,0 +1,197 @@
+//! Add, Sub, Mul, Div and Neg, with a constant or between two values.
+//!
+//! A constant that is added takes a shift; one that multiplies takes a scale; everything else goes
+//! on. `(s·x + t) + c` leaves nothing for the node to do: `c` joins the shift.
+
+use ndarray::ArrayD;
+
+use super::{Linear, Slots};
+use crate::affine::{Affine, align};
+use crate::fold::{At, Rule, Side, Step};
+use crate::graph::facts::extent;
+use crate::refusal::Reason;
+
+/// Element-wise arithmetic.
+pub struct Elementwise;
+
+impl Rule for Elementwise {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Add", "Sub", "Mul", "Div", "Neg"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let rank = at.output_rank(0)?;
+        let inputs: Vec<Option<Affine>> = inputs
+            .iter()
+            .map(|affine| affine.as_ref().map(|affine| aligned(affine, rank)).transpose())
+            .collect::<Result<_, _>>()?;
+        if at.proto().op_type() == "Neg" {
+            let affine = at.only(&inputs, 0)?;
+            return Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift)));
+        }
+        let constant = [1, 0].into_iter().find(|&slot| at.is_constant(slot));
+        match constant {
+            Some(slot) => forward_constant(at, at.only(&inputs, 1 - slot)?, slot),
+            None => forward_two(at, &inputs[0], &inputs[1]),
+        }
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        let constant = [1, 0].into_iter().find(|&slot| at.is_constant(slot));
+        match (at.proto().op_type(), constant) {
+            ("Neg", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift))),
+            ("Add" | "Sub", Some(slot)) => {
+                at.weight(slot)?;
+                let scale = shrunk(at, 1 - slot, &Affine::scale(affine.scale.clone()))?;
+                let fold = Some((Side::Result, affine.clone()));
+                Ok(Step { fold, ways: vec![vec![(1 - slot, scale)]], ..Step::default() })
+            }
+            ("Mul", Some(slot)) => {
+                at.weight(slot)?;
+                if !affine.has_no_shift() {
+                    return Err(Reason::NotLinear("a bare Mul, which has no place for a shift,".into()));
+                }
+                Ok(Step::taken(Side::Result, affine.clone()))
+            }
+            ("Div", Some(1)) if affine.has_no_shift() => Ok(Step::go_on(0, shrunk(at, 0, affine)?)),
+            ("Add" | "Sub", None) => {
+                let scale = Affine::scale(affine.scale.clone());
+                let second = match at.proto().op_type() {
+                    "Add" => affine.clone(),
+                    _ => Affine::new(affine.scale.clone(), -&affine.shift),
+                };
+                let way = |left: &Affine, right: &Affine| {
+                    Some(vec![(0, shrunk(at, 0, left).ok()?), (1, shrunk(at, 1, right).ok()?)])
+                };
+                some_way(vec![way(affine, &scale), way(&scale, &second)])
+            }
+            ("Mul", None) if affine.has_no_shift() => {
+                let way = |slot| Some(vec![(slot, shrunk(at, slot, affine).ok()?)]);
+                some_way(vec![way(0), way(1)])
+            }
+            ("Div", None) if affine.has_no_shift() => Ok(Step::go_on(0, shrunk(at, 0, affine)?)),
+            (op, _) => Err(Reason::NotLinear(op.into())),
+        }
+    }
+}
+
+fn some_way(ways: Vec<Option<Vec<(usize, Affine)>>>) -> Result<Step, Reason> {
+    let ways: Vec<_> = ways.into_iter().flatten().collect();
+    if ways.is_empty() { Err(Reason::MixedAxes) } else { Ok(Step { ways, ..Step::default() }) }
+}
+
+fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
+    let rank = affine.rank();
+    let constant = || align(&at.floats(slot)?, rank).ok_or(Reason::UnknownShape);
+    match (at.proto().op_type(), slot) {
+        ("Add", _) | ("Sub", 1) if affine.has_no_scale() => Ok(Step::go_on(0, affine.clone())),
+        ("Add", _) | ("Sub", 1) => {
+            if at.shape(1 - slot)? != at.output_shape(0)? {
+                return Err(Reason::MixedAxes);
+            }
+            let constant = constant()?;
+            let shift = match at.proto().op_type() {
+                "Add" => &affine.shift + &constant,
+                _ => &affine.shift - &constant,
+            };
+            let go_on = Affine::new(affine.scale.clone(), shift);
+            Ok(Step { bypass: Some(1 - slot), ..Step::go_on(0, go_on) })
+        }
+        // c − (s·x + t) = s·(c − x) + (c − s·c − t)
+        ("Sub", _) => {
+            let constant = constant()?;
+            let shift = &constant - &(&constant * &affine.scale) - &affine.shift;
+            Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
+        }
+        ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::go_on(0, affine.clone())),
+        ("Mul", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), &affine.shift * &constant()?))),
+        ("Div", 1) => {
+            let shift = &affine.shift / &constant()?;
+            if shift.iter().any(|t| !t.is_finite()) {
+                return Err(Reason::NotFinite);
+            }
+            Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
+        }
+        (op, _) => Err(Reason::NotLinear(format!("{op} by the value"))),
+    }
+}
+
+fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result<Step, Reason> {
+    let op = at.proto().op_type();
+    let rank = at.output_rank(0)?;
+    let identity = Affine::identity(rank);
+    let (a, b) = (left.as_ref().unwrap_or(&identity), right.as_ref().unwrap_or(&identity));
+    match op {
+        "Add" | "Sub" => {
+            if a.scale != b.scale {
+                return Err(Reason::ResidualStream);
+            }
+            let shift = if op == "Add" { &a.shift + &b.shift } else { &a.shift - &b.shift };
+            Ok(Step::go_on(0, Affine::new(a.scale.clone(), shift)))
+        }
+        "Mul" if a.has_no_shift() && b.has_no_shift() => Ok(Step::go_on(0, a.then(b))),
+        "Div" if a.has_no_shift() && right.is_none() => Ok(Step::go_on(0, a.clone())),
+        _ => Err(Reason::NotLinear(op.into())),
+    }
+}
+
+fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
+    affine.try_map(|array| align(array, rank).ok_or(Reason::UnknownShape))
+}
+
+/// An affine on the result, as the same on an operand that may be broadcast.
+fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
+    let shape = at.shape(slot)?;
+    let extra = affine.rank().checked_sub(shape.len()).ok_or(Reason::UnknownShape)?;
+    affine.try_map(|array| {
+        let (leading, kept) = array.shape().split_at(extra);
+        let fits = kept.iter().zip(&shape).all(|(&n, dim)| n == 1 || extent(dim) == Some(n));
+        if !fits || leading.iter().any(|&n| n != 1) {
+            return Err(Reason::MixedAxes);
+        }
+        array.clone().into_shape_with_order(kept.to_vec()).map_err(|_| Reason::UnknownShape)
+    })
+}
+
+impl Linear for Elementwise {
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
+    fn slots(&self, at: &At) -> Result<Slots, Reason> {
+        let slot = [1, 0].into_iter().find(|&slot| at.is_constant(slot)).ok_or(Reason::NotConstant)?;
+        match at.proto().op_type() {
+            "Add" | "Sub" => Ok(Slots { weight: None, bias: Some(slot) }),
+            "Mul" => Ok(Slots { weight: Some(slot), bias: None }),
+            op => Err(Reason::NotLinear(op.into())),
+        }
+    }
+
+    fn scaled(
+        &self,
+        _: &At,
+        weight: &ArrayD<f64>,
+        _: Side,
+        scale: &ArrayD<f64>,
+    ) -> Result<ArrayD<f64>, Reason> {
+        Ok(weight * scale)
+    }
+
+    fn image(&self, _: &At, _: &ArrayD<f64>, _: usize, _: &ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
+        Err(Reason::NotConstant)
+    }
+
+    fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
+        let bias = align(&bias, at.output_rank(0)?).ok_or(Reason::UnknownShape)?;
+        Ok(if subtracts(at) { -bias } else { bias })
+    }
+
+    fn write_bias(&self, at: &At, bias: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+        Some(if subtracts(at) { -bias } else { bias.clone() })
+    }
+}
+
+/// Whether the constant is what `Sub` takes away.
+fn subtracts(at: &At) -> bool {
+    at.proto().op_type() == "Sub" && at.is_constant(1)
+}

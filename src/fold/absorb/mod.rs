@@ -1,0 +1,94 @@
+//! How a linear operator takes an affine into its constants.
+//!
+//! For `y = L(x) + b` with a constant weight `W` behind `L`, Algorithm 1 of the UN paper in general
+//! form: an affine `(s, t)` on the operand gives `W' = W·diag(s)`, `b' = b + L(t)`, and one on the
+//! result gives `W' = diag(s)·W`, `b' = s·b + t`. A new operator is one file, and one line in
+//! [`RULES`] and [`LINEAR`].
+
+pub mod conv;
+mod elementwise;
+mod gemm;
+mod matmul;
+
+use ndarray::ArrayD;
+
+use super::{At, Rule, Side};
+use crate::affine::Affine;
+use crate::refusal::Reason;
+
+/// The rules of this folder.
+pub const RULES: &[&dyn Rule] =
+    &[&matmul::MatMul, &gemm::Gemm, &conv::Conv, &conv::ConvTranspose, &elementwise::Elementwise];
+
+/// The same operators, as what they do with the numbers of their constants.
+pub const LINEAR: &[&dyn Linear] =
+    &[&matmul::MatMul, &gemm::Gemm, &conv::Conv, &conv::ConvTranspose, &elementwise::Elementwise];
+
+/// Where an operator keeps its constants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    /// The input that multiplies, if there is one.
+    pub weight: Option<usize>,
+    /// The input that is added. It may be free: then it can be made.
+    pub bias: Option<usize>,
+}
+
+/// A linear operator as arithmetic on its constants.
+pub trait Linear: Rule {
+    /// Whether the rule reads the constant itself while an affine passes.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
+
+    /// Where the constants are.
+    ///
+    /// # Errors
+    /// Where the node has no constant that could take anything.
+    fn slots(&self, at: &At) -> Result<Slots, Reason>;
+
+    /// The weight after an affine's scale came in at `side`.
+    ///
+    /// # Errors
+    /// Where the scale does not fit the weight.
+    fn scaled(
+        &self,
+        at: &At,
+        weight: &ArrayD<f64>,
+        side: Side,
+        scale: &ArrayD<f64>,
+    ) -> Result<ArrayD<f64>, Reason>;
+
+    /// `L(t)`: what a shift on the operand adds to the result, broadcast over the result's shape.
+    ///
+    /// # Errors
+    /// Where it cannot be computed.
+    fn image(
+        &self,
+        at: &At,
+        weight: &ArrayD<f64>,
+        operand: usize,
+        shift: &ArrayD<f64>,
+    ) -> Result<ArrayD<f64>, Reason>;
+
+    /// The constant in the bias slot, as an array that broadcasts over the result.
+    ///
+    /// # Errors
+    /// Where the node does not allow its bias to be read.
+    fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason>;
+
+    /// The array as the bias slot wants it; `None` where the slot cannot hold it, and an Add must.
+    fn write_bias(&self, at: &At, bias: &ArrayD<f64>) -> Option<ArrayD<f64>>;
+}
+
+/// How an operator takes affines into its constants.
+pub fn linear(op: &str) -> Option<&'static dyn Linear> {
+    LINEAR.iter().find(|linear| linear.ops().contains(&op)).copied()
+}
+
+/// Refuses an affine that varies along an axis besides those listed.
+pub(super) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> {
+    match affine.axes().iter().all(|axis| axes.contains(axis)) {
+        true => Ok(()),
+        false => Err(Reason::WrongAxis),
+    }
+}

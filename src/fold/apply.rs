@@ -1,0 +1,371 @@
+//! Carrying a plan out. Nothing is decided here: weights are read once, changed in float64, and
+//! rounded once.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use ndarray::ArrayD;
+
+use super::absorb::{Linear, linear};
+use super::plan::{Plan, Rewrite};
+use super::{At, Fold, Side};
+use crate::affine::Affine;
+use crate::graph::constants::Constants;
+use crate::graph::editor::Editor;
+use crate::graph::facts::Facts;
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::{self, DataType};
+use crate::refusal::{Reason, Refusal};
+
+/// A fold that turned out not to be exact when its weights were read.
+#[derive(Debug, Clone)]
+pub struct Failed {
+    /// The sites whose folds meet in the weight.
+    pub sites: Vec<usize>,
+    /// What is wrong.
+    pub refusal: Refusal,
+}
+
+/// Carries out a plan on an editor over the same model.
+///
+/// # Errors
+/// [`Failed`] where a folded number does not fit its type, or a constant cannot be computed; the
+/// editor is then of no use any more.
+pub fn apply(
+    plan: &Plan,
+    graph: &Graph,
+    facts: &Facts,
+    constants: &Constants,
+    editor: &mut Editor,
+    progress: &dyn Fn(usize, usize),
+) -> Result<(), Failed> {
+    let mut job = Job { plan, graph, facts, constants, editor, shared: HashMap::new() };
+    let units = job.units();
+    let count = units.len();
+    for (done, (node, folds)) in units.into_iter().enumerate() {
+        progress(done, count);
+        let at = At { graph, facts, constants, node };
+        let outcome = job.unit(at, &folds).and_then(|unit| job.write(at, unit));
+        outcome.map_err(|reason| Failed {
+            sites: job.sites(&folds),
+            refusal: Refusal::new(reason, graph.name(node)),
+        })?;
+    }
+    for (index, fold) in plan.folds.iter().enumerate() {
+        if let Side::Constant(slot) = fold.side {
+            let refuse = |reason| Refusal::new(reason, graph.name(fold.node));
+            job.constant(fold, slot)
+                .map_err(|reason| Failed { sites: vec![plan.fold_sites[index]], refusal: refuse(reason) })?;
+        }
+    }
+    for reset in &plan.resets {
+        job.reset(reset.node, reset.slot, reset.neutral);
+    }
+    for rewrite in &plan.rewrites {
+        job.rewrite(rewrite).map_err(|reason| {
+            let at = graph.value_name(rewrite.part.output);
+            Failed { sites: vec![], refusal: Refusal::new(reason, at) }
+        })?;
+    }
+    for removal in &plan.removals {
+        job.editor.remove(&removal.nodes, &removal.output, &removal.source);
+    }
+    progress(count, count);
+    Ok(())
+}
+
+struct Job<'j> {
+    plan: &'j Plan,
+    graph: &'j Graph<'j>,
+    facts: &'j Facts,
+    constants: &'j Constants<'j, 'j>,
+    editor: &'j mut Editor,
+    /// Constants that were written already: the same change to the same tensor is written once.
+    shared: HashMap<(ValueId, Bytes), String>,
+}
+
+/// A linear operator's constants while they change.
+struct Unit {
+    weight: Option<(usize, ArrayD<f64>)>,
+    bias: Option<ArrayD<f64>>,
+    weight_changed: bool,
+    bias_changed: bool,
+}
+
+impl Job<'_> {
+    /// The folds of each operator, in order; those of an Add that holds its bias are its own.
+    fn units(&self) -> BTreeMap<NodeId, Vec<usize>> {
+        let holds: HashMap<NodeId, NodeId> =
+            self.plan.bias_adds.iter().map(|(&linear, &(add, _))| (add, linear)).collect();
+        let mut units: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (index, fold) in self.plan.folds.iter().enumerate() {
+            if !matches!(fold.side, Side::Constant(_)) {
+                let node = holds.get(&fold.node).copied().unwrap_or(fold.node);
+                units.entry(node).or_default().push(index);
+            }
+        }
+        units
+    }
+
+    fn sites(&self, folds: &[usize]) -> Vec<usize> {
+        let mut sites: Vec<usize> = folds.iter().map(|&fold| self.plan.fold_sites[fold]).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        sites
+    }
+
+    fn at(&self, node: NodeId) -> At<'_> {
+        At { graph: self.graph, facts: self.facts, constants: self.constants, node }
+    }
+
+    fn rules(&self, node: NodeId) -> Result<&'static dyn Linear, Reason> {
+        linear(self.graph.op(node)).ok_or_else(|| Reason::NotLinear(self.graph.op(node).into()))
+    }
+
+    fn unit(&self, at: At, folds: &[usize]) -> Result<Unit, Reason> {
+        let rules = self.rules(at.node)?;
+        let slots = rules.slots(&at)?;
+        let weight = slots.weight.map(|slot| Ok::<_, Reason>((slot, at.floats(slot)?))).transpose()?;
+        let bias = match (slots.bias, self.plan.bias_adds.get(&at.node)) {
+            (Some(slot), _) if at.graph.input(at.node, slot).is_some() => {
+                Some(rules.read_bias(&at, at.floats(slot)?)?)
+            }
+            (None, Some(&(add, slot))) => {
+                let at = self.at(add);
+                Some(self.rules(add)?.read_bias(&at, at.floats(slot)?)?)
+            }
+            _ => None,
+        };
+        let mut unit = Unit { weight, bias, weight_changed: false, bias_changed: false };
+        for &index in folds {
+            unit.take(&at, rules, &self.plan.folds[index])?;
+        }
+        Ok(unit)
+    }
+
+    fn write(&mut self, at: At, unit: Unit) -> Result<(), Reason> {
+        let rules = self.rules(at.node)?;
+        let slots = rules.slots(&at)?;
+        let mut data_type = None;
+        if let Some((slot, weight)) = unit.weight {
+            let value = at.input(slot)?;
+            data_type = self.constants.data_type(value);
+            if unit.weight_changed {
+                let name = self.store(value, data_type, &weight)?;
+                self.editor.set_input(at.node, slot, &name);
+            }
+        }
+        let Some(bias) = unit.bias.filter(|_| unit.bias_changed) else { return Ok(()) };
+        if let Some(slot) = slots.bias
+            && let Some(array) = rules.write_bias(&at, &bias)
+        {
+            let name = match at.graph.input(at.node, slot) {
+                Some(value) => self.store(value, self.constants.data_type(value), &array)?,
+                None => self.make(&format!("{}_bias", at.graph.name(at.node)), data_type, &array)?,
+            };
+            self.editor.set_input(at.node, slot, &name);
+            if at.graph.op(at.node) == "Gemm" && at.attr_float("beta", 1.0)? != 1.0 {
+                self.editor.set_float(at.node, "beta", 1.0);
+            }
+            return Ok(());
+        }
+        if let Some(&(add, slot)) = self.plan.bias_adds.get(&at.node) {
+            let value = at.graph.input(add, slot).ok_or(Reason::NotConstant)?;
+            let array = self.rules(add)?.write_bias(&self.at(add), &bias).ok_or(Reason::UnknownShape)?;
+            let name = self.store(value, self.constants.data_type(value), &array)?;
+            self.editor.set_input(add, slot, &name);
+            return Ok(());
+        }
+        // No place for it: an Add behind. What the node's own slot held is part of it now.
+        if let Some(slot) = slots.bias {
+            self.editor.clear_input(at.node, slot);
+        }
+        let constant = self.make(&format!("{}_bias", at.graph.name(at.node)), data_type, &bias)?;
+        let (inner, outer) = self.editor.rename_output(at.node, 0);
+        let add =
+            self.operator("Add", &format!("{}_bias_add", at.graph.name(at.node)), &inner, &constant, &outer);
+        self.editor.insert_behind(at.node, add);
+        Ok(())
+    }
+
+    fn operator(&mut self, op: &str, name: &str, left: &str, right: &str, output: &str) -> NodeProto {
+        NodeProto {
+            op_type: Some(op.into()),
+            name: Some(self.editor.fresh(name)),
+            input: vec![left.into(), right.into()],
+            output: vec![output.into()],
+            ..Default::default()
+        }
+    }
+
+    /// Writes a changed constant under a name of its own, once.
+    fn store(
+        &mut self,
+        value: ValueId,
+        data_type: Option<i32>,
+        array: &ArrayD<f64>,
+    ) -> Result<String, Reason> {
+        let tensor = encode(data_type, array)?;
+        let key = (value, tensor.raw_data.clone().unwrap_or_default());
+        if let Some(name) = self.shared.get(&key) {
+            return Ok(name.clone());
+        }
+        let name = self.editor.add_constant(&format!("{}_folded", self.graph.value_name(value)), tensor);
+        self.shared.insert(key, name.clone());
+        Ok(name)
+    }
+
+    fn make(&mut self, wish: &str, data_type: Option<i32>, array: &ArrayD<f64>) -> Result<String, Reason> {
+        Ok(self.editor.add_constant(wish, encode(data_type, array)?))
+    }
+
+    /// A constant operand that carries the affine itself.
+    fn constant(&mut self, fold: &Fold, slot: usize) -> Result<(), Reason> {
+        let at = self.at(fold.node);
+        let value = at.input(slot)?;
+        let array = at.floats(slot)?;
+        let rank = array.ndim();
+        let Affine { scale, shift } = &fold.affine;
+        debug_assert_eq!(scale.ndim(), rank);
+        let changed = array * scale + shift;
+        let name = self.store(value, self.constants.data_type(value), &changed)?;
+        self.editor.set_input(fold.node, slot, &name);
+        Ok(())
+    }
+
+    fn reset(&mut self, node: NodeId, slot: usize, neutral: f64) {
+        let Some(value) = self.graph.input(node, slot) else { return };
+        let last = slot + 1 == self.graph.inputs(node).len();
+        if neutral == 0.0 && last {
+            self.editor.clear_input(node, slot);
+            return;
+        }
+        let extents = self.facts.shape(value).unwrap_or_default();
+        let extents: Option<Vec<usize>> = extents.iter().map(crate::graph::facts::extent).collect();
+        let Some(extents) = extents else { return };
+        let array = ArrayD::from_elem(extents, neutral);
+        if let Ok(name) = self.store(value, self.constants.data_type(value), &array) {
+            self.editor.set_input(node, slot, &name);
+        }
+    }
+
+    /// A part that took another in, as the fewest operators: a Mul, an Add, or both.
+    fn rewrite(&mut self, rewrite: &Rewrite) -> Result<(), Reason> {
+        let Affine { scale, shift } = &rewrite.part.affine;
+        if rewrite.part.nodes.is_empty() {
+            return self.rewrite_parameters(rewrite);
+        }
+        let output = self.graph.value_name(rewrite.part.output).to_owned();
+        let mut input = self.graph.value_name(rewrite.part.input).to_owned();
+        let last = *rewrite.part.nodes.iter().max_by_key(|&&node| self.graph.place(node)).unwrap_or(&0);
+        let mut steps = vec![];
+        if scale.iter().any(|&s| s != 1.0) {
+            steps.push(("Mul", scale));
+        }
+        if shift.iter().any(|&t| t != 0.0) {
+            steps.push(("Add", shift));
+        }
+        let (count, mut made) = (steps.len(), vec![]);
+        for (i, (op, array)) in steps.into_iter().enumerate() {
+            let constant =
+                self.make(&format!("{output}_{}", op.to_lowercase()), Some(rewrite.data_type), array)?;
+            let result =
+                if i + 1 == count { output.clone() } else { self.editor.fresh(&format!("{output}_scaled")) };
+            made.push(self.operator(
+                op,
+                &format!("{output}_{}_node", op.to_lowercase()),
+                &input,
+                &constant,
+                &result,
+            ));
+            input = result;
+        }
+        if made.is_empty() {
+            let source = input;
+            self.editor.remove(&rewrite.part.nodes, &output, &source);
+            return Ok(());
+        }
+        self.editor.drop_nodes(&rewrite.part.nodes);
+        for node in made {
+            self.editor.insert_behind(last, node);
+        }
+        Ok(())
+    }
+
+    /// Parameters inside a node: they are written anew.
+    fn rewrite_parameters(&mut self, rewrite: &Rewrite) -> Result<(), Reason> {
+        for reset in &rewrite.part.resets {
+            let array =
+                if reset.neutral == 1.0 { &rewrite.part.affine.scale } else { &rewrite.part.affine.shift };
+            let Some(value) = self.graph.input(reset.node, reset.slot) else {
+                return Err(Reason::NotConstant);
+            };
+            let shape = self.facts.shape(value).ok_or(Reason::UnknownShape)?;
+            let extents: Option<Vec<usize>> = shape.iter().map(crate::graph::facts::extent).collect();
+            let extents = extents.ok_or(Reason::UnknownShape)?;
+            let count = extents.iter().product::<usize>();
+            let flat: Vec<f64> = if array.len() == count {
+                array.iter().copied().collect()
+            } else if array.len() == 1 {
+                vec![array.iter().copied().next().unwrap_or_default(); count]
+            } else {
+                return Err(Reason::WrongAxis);
+            };
+            let array = ArrayD::from_shape_vec(extents, flat).map_err(|_| Reason::UnknownShape)?;
+            let name = self.store(value, self.constants.data_type(value), &array)?;
+            self.editor.set_input(reset.node, reset.slot, &name);
+        }
+        Ok(())
+    }
+}
+
+impl Unit {
+    /// Takes one fold in: the operator as it is by now, with the affine in front of it or behind.
+    fn take(&mut self, at: &At, rules: &dyn Linear, fold: &Fold) -> Result<(), Reason> {
+        let Affine { scale, shift } = &fold.affine;
+        let shifts = !fold.affine.has_no_shift();
+        let scales = !fold.affine.has_no_scale();
+        if let Side::Operand(operand) = fold.side {
+            let (_, weight) = self.weight.as_mut().ok_or(Reason::NotConstant)?;
+            if shifts {
+                let image = rules.image(at, weight, operand, shift)?;
+                self.bias = Some(match self.bias.take() {
+                    Some(bias) => bias + image,
+                    None => image,
+                });
+                self.bias_changed = true;
+            }
+            if scales {
+                *weight = rules.scaled(at, weight, fold.side, scale)?;
+                self.weight_changed = true;
+            }
+            return Ok(());
+        }
+        // What the Add behind takes of a fold, its operator gets as a fold of its own.
+        let own = fold.node == at.node;
+        if own
+            && scales
+            && let Some((_, weight)) = self.weight.as_mut()
+        {
+            *weight = rules.scaled(at, weight, fold.side, scale)?;
+            self.weight_changed = true;
+        }
+        let behind_bias = !own || self.bias.is_some() || shifts;
+        if behind_bias {
+            let bias = self.bias.take().unwrap_or_else(|| ArrayD::zeros(vec![1; shift.ndim()]));
+            self.bias = Some(bias * scale + shift);
+            self.bias_changed = true;
+        }
+        Ok(())
+    }
+}
+
+fn encode(data_type: Option<i32>, array: &ArrayD<f64>) -> Result<crate::onnx::proto::TensorProto, Reason> {
+    let data_type = data_type.and_then(DataType::from_code).unwrap_or(DataType::Float);
+    if array.iter().any(|v| !v.is_finite()) {
+        return Err(Reason::NotFinite);
+    }
+    tensor::make("", data_type, &array.view())
+        .map_err(|_| Reason::Overflow(format!("{data_type:?}").to_lowercase()))
+}

@@ -1,0 +1,99 @@
+//! Moving affines out of the way: to the linear operators that absorb them.
+//!
+//! A site's affine goes *forward*, through every operator that commutes with it, to all readers of
+//! the site, or *backward* to what produces the site's input. How it travels through an operator is
+//! in `travel/`, how a linear operator takes it into its constants in `absorb/`: one file per
+//! operator family, one line each in the tables there.
+
+pub mod absorb;
+pub mod apply;
+
+mod draft;
+pub mod plan;
+
+pub mod travel;
+mod wave;
+
+use serde::Serialize;
+
+use crate::affine::Affine;
+use crate::graph::NodeId;
+pub use crate::graph::at::At;
+use crate::refusal::Reason;
+
+/// Which side of an operator an affine meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// It comes in through this input: `y = f(affine(x))`.
+    Operand(usize),
+    /// It is wanted on the result: `y = affine(f(x))`.
+    Result,
+    /// This input is a constant, and the affine is wanted on that constant itself.
+    Constant(usize),
+}
+
+/// One affine that a node takes into its constants.
+#[derive(Debug, Clone)]
+pub struct Fold {
+    /// The node that takes it.
+    pub node: NodeId,
+    /// From which side.
+    pub side: Side,
+    /// What it takes.
+    pub affine: Affine,
+}
+
+/// What a rule says: what stays in the node's constants, and what goes on.
+#[derive(Debug, Clone, Default)]
+pub struct Step {
+    /// What the node itself takes; `None` where its constants stay as they are.
+    pub fold: Option<(Side, Affine)>,
+    /// What goes on: at outputs (forward), or at inputs (backward).
+    ///
+    /// Backward there may be several ways, each enough by itself: `a·b` is scaled by scaling `a` or
+    /// by scaling `b`. Forward there is one.
+    pub ways: Vec<Vec<(usize, Affine)>>,
+    /// The node has nothing left to do: its result is this input.
+    pub bypass: Option<usize>,
+    /// How many nodes the fold leaves behind the node, besides a bias that any fold may need.
+    pub leaves: usize,
+}
+
+impl Step {
+    /// The affine goes on and the node stays as it is.
+    pub fn go_on(at: usize, affine: Affine) -> Self {
+        Step { ways: vec![vec![(at, affine)]], ..Step::default() }
+    }
+
+    /// The node takes all of it.
+    pub fn taken(side: Side, affine: Affine) -> Self {
+        Step { fold: Some((side, affine)), ways: vec![vec![]], ..Step::default() }
+    }
+}
+
+/// What one operator family does with an affine. Everything is read or refused: an attribute that a
+/// rule does not know is a reason to refuse.
+pub trait Rule: Sync {
+    /// The operators of the family, of ONNX's own domain.
+    fn ops(&self) -> &'static [&'static str];
+
+    /// Inputs carry affines (`None`: none): `f(a₀(x₀), a₁(x₁), ...)`. Which step leads to the same
+    /// outputs?
+    ///
+    /// # Errors
+    /// The reason for which the affines cannot pass and cannot stay.
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason>;
+
+    /// An affine is wanted on one output: `a(f(x))`. Which step gives it?
+    ///
+    /// # Errors
+    /// The reason for which it cannot pass and cannot stay.
+    fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason>;
+}
+
+/// The rule for an operator.
+pub fn rule(op: &str) -> Option<&'static dyn Rule> {
+    let mut rules = travel::RULES.iter().chain(absorb::RULES);
+    rules.find(|rule| rule.ops().contains(&op)).copied()
+}

@@ -1,0 +1,363 @@
+//! Deciding which affine goes where. Nothing is changed; the plan can be printed.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use super::absorb::linear;
+use super::draft::Draft;
+use super::wave::{self, Parts, Wave};
+use super::{Fold, Side};
+use crate::affine::Affine;
+use crate::graph::constants::Constants;
+use crate::graph::facts::Facts;
+use crate::graph::{Graph, NodeId};
+use crate::normalizer::{Kind, Part, Reset, Site, View};
+use crate::refusal::{Reason, Refusal};
+
+/// Where an affine goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Into what reads the site: Algorithm 1 of the UN paper.
+    Forward,
+    /// Into what produces the site's input.
+    Backward,
+}
+
+/// What happens to one affine of a site.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Outcome {
+    /// It goes; its operators disappear.
+    Folded {
+        /// Where to.
+        direction: Direction,
+        /// The nodes that take it in.
+        into: Vec<String>,
+    },
+    /// It stays.
+    Kept {
+        /// Why it cannot go forward; or why not at all.
+        forward: Refusal,
+        /// Why it cannot go backward, where that was tried.
+        backward: Option<Refusal>,
+    },
+}
+
+/// A site and what happens to it.
+#[derive(Debug, Clone, Serialize)]
+pub struct SitePlan {
+    /// Module path or node name; no two sites share one.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Number of channels.
+    pub channels: usize,
+    /// The channels' axis in the value that the site's operators see.
+    pub axis: usize,
+    /// Names of its nodes.
+    pub nodes: Vec<String>,
+    /// The affine before the core, where there is one.
+    pub pre: Option<Outcome>,
+    /// The affine behind the core, or all of an offline normalizer.
+    pub post: Option<Outcome>,
+}
+
+impl SitePlan {
+    /// Whether all that is constant in it goes.
+    pub fn is_folded(&self) -> bool {
+        let mut outcomes = self.pre.iter().chain(&self.post).peekable();
+        outcomes.peek().is_some() && outcomes.all(|outcome| matches!(outcome, Outcome::Folded { .. }))
+    }
+}
+
+/// Nodes that go, and the value that takes the place of what they made.
+#[derive(Debug, Clone)]
+pub struct Removal {
+    /// The nodes.
+    pub nodes: Vec<NodeId>,
+    /// Name of the value that they made.
+    pub output: String,
+    /// Name of the value that is read instead.
+    pub source: String,
+}
+
+/// A part that stays with another affine than it had.
+#[derive(Debug, Clone)]
+pub struct Rewrite {
+    /// The part, with its new affine.
+    pub part: Part,
+    /// Element type of its constants (ONNX code).
+    pub data_type: i32,
+}
+
+/// Everything that folding will do to a model, as data.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// The sites, in execution order.
+    pub sites: Vec<SitePlan>,
+    /// What nodes take into their constants, in the order in which it applies.
+    pub folds: Vec<Fold>,
+    /// Which site a fold is for.
+    pub fold_sites: Vec<usize>,
+    /// The Adds that hold the biases of nodes that have no place for one.
+    pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
+    /// What goes.
+    pub removals: Vec<Removal>,
+    /// Inputs of nodes that get their neutral values.
+    pub resets: Vec<Reset>,
+    /// Parts that took in another.
+    pub rewrites: Vec<Rewrite>,
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.removals.is_empty()
+            && self.resets.is_empty()
+            && self.folds.is_empty()
+            && self.rewrites.is_empty()
+    }
+}
+
+/// Plans the folds of a model's sites. `refused` says of which sites nothing is to be touched, and why.
+pub fn plan(view: &View, sites: &[Site], refused: &dyn Fn(&Site) -> Option<Refusal>) -> Plan {
+    let mut planner = Planner::new(view.graph, view.facts, view.constants, sites, refused);
+    planner.fold_apart();
+    planner.fold_together();
+    planner.finish(sites)
+}
+
+struct Planner<'a> {
+    draft: Draft<'a>,
+    parts: Vec<Part>,
+    /// The site of a part, and whether it is the part before the core.
+    owners: Vec<(usize, bool)>,
+    outcomes: Vec<Option<Outcome>>,
+    /// The two refusals of the last attempt.
+    refusals: Vec<Option<(Refusal, Option<Refusal>)>>,
+    fixed: Vec<bool>,
+    rewritten: HashSet<usize>,
+    removals: Vec<Removal>,
+    resets: Vec<Reset>,
+    fold_sites: Vec<usize>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(
+        graph: &'a Graph<'a>,
+        facts: &'a Facts,
+        constants: &'a Constants<'a, 'a>,
+        sites: &[Site],
+        refused: &dyn Fn(&Site) -> Option<Refusal>,
+    ) -> Self {
+        let mut planner = Planner {
+            draft: Draft::new(graph, facts, constants),
+            parts: vec![],
+            owners: vec![],
+            outcomes: vec![],
+            refusals: vec![],
+            fixed: vec![],
+            rewritten: HashSet::new(),
+            removals: vec![],
+            resets: vec![],
+            fold_sites: vec![],
+        };
+        for (index, site) in sites.iter().enumerate() {
+            let refusal = site.refusal.clone().or_else(|| refused(site));
+            for (part, is_pre) in
+                site.pre.iter().map(|p| (p, true)).chain(site.post.iter().map(|p| (p, false)))
+            {
+                for &node in &part.nodes {
+                    planner.draft.owned.insert(node, planner.parts.len());
+                }
+                planner.parts.push(part.clone());
+                planner.owners.push((index, is_pre));
+                planner.outcomes.push(None);
+                planner.fixed.push(refusal.is_some());
+                planner.refusals.push(refusal.clone().map(|refusal| (refusal, None)));
+            }
+        }
+        planner
+    }
+
+    fn open(&self) -> Vec<usize> {
+        (0..self.parts.len()).filter(|&part| self.outcomes[part].is_none() && !self.fixed[part]).collect()
+    }
+
+    /// Each part by itself: all of it into linear operators, forward or backward.
+    fn fold_apart(&mut self) {
+        for part in self.open() {
+            self.fold(part, false);
+        }
+    }
+
+    /// What is left may still join another part that is left: two affines in a row are one.
+    fn fold_together(&mut self) {
+        loop {
+            let folded: Vec<usize> =
+                self.open().into_iter().filter(|&part| self.fold(part, true)).take(1).collect();
+            if folded.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn fold(&mut self, part: usize, merge: bool) -> bool {
+        let live = |&p: &usize| self.outcomes[p].is_none() && !(merge && self.fixed[p]);
+        let by_output = (0..self.parts.len()).filter(live).map(|p| (self.parts[p].output, p)).collect();
+        let parts = Parts { all: &self.parts, by_output, merge };
+        let forward = wave::forward(&self.draft, &parts, part).and_then(|wave| self.worthwhile(part, wave));
+        let backward = wave::backward(&self.draft, &parts, part).and_then(|wave| self.worthwhile(part, wave));
+        let (direction, wave) = match (forward, backward) {
+            (Ok(forward), Ok(backward)) if self.cost(&backward) < self.cost(&forward) => {
+                (Direction::Backward, backward)
+            }
+            (Ok(forward), _) => (Direction::Forward, forward),
+            (_, Ok(backward)) => (Direction::Backward, backward),
+            (Err(forward), Err(backward)) => {
+                if !merge {
+                    self.refusals[part] = Some((forward, Some(backward)));
+                }
+                return false;
+            }
+        };
+        self.commit(part, direction, wave);
+        true
+    }
+
+    /// A merge must leave fewer nodes than there were.
+    fn worthwhile(&self, part: usize, wave: Wave) -> Result<Wave, Refusal> {
+        for (other, affine, before) in &wave.merges {
+            let there = &self.parts[*other];
+            let after = merged(there, affine, *before).affine;
+            let made = if there.nodes.is_empty() {
+                0
+            } else {
+                !after.has_no_scale() as usize + !after.has_no_shift() as usize
+            };
+            if self.fixed[*other] || made >= self.parts[part].nodes.len() + there.nodes.len() {
+                let at = self.draft.graph.value_name(there.output);
+                return Err(Refusal::new(Reason::NotLinear("a normalizer that stays".into()), at));
+            }
+        }
+        Ok(wave)
+    }
+
+    /// Nodes that are made, merges, and bytes of weights that are copied.
+    fn cost(&self, wave: &Wave) -> (usize, usize, usize) {
+        let graph = self.draft.graph;
+        let mut bytes = 0;
+        for fold in &wave.folds {
+            let at = self.draft.at(fold.node);
+            let slot = match fold.side {
+                Side::Constant(slot) => Some(slot),
+                _ => {
+                    linear(graph.op(fold.node)).and_then(|l| l.slots(&at).ok()).and_then(|slots| slots.weight)
+                }
+            };
+            let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else { continue };
+            if graph.readers(weight).len() > 1 {
+                bytes += self.draft.constants.len(weight).unwrap_or(0);
+            }
+        }
+        (wave.leaves, wave.merges.len(), bytes)
+    }
+
+    fn commit(&mut self, part: usize, direction: Direction, wave: Wave) {
+        let graph = self.draft.graph;
+        let mut into: Vec<String> = wave.folds.iter().map(|fold| graph.name(fold.node).to_owned()).collect();
+        for (other, affine, before) in wave.merges {
+            self.parts[other] = merged(&self.parts[other], &affine, before);
+            self.rewritten.insert(other);
+            into.push(graph.value_name(self.parts[other].output).to_owned());
+        }
+        into.sort();
+        into.dedup();
+        self.fold_sites.extend(wave.folds.iter().map(|_| self.owners[part].0));
+        self.draft.fold(wave.folds);
+        for (node, slot) in wave.bypass {
+            if let (Some(output), Some(input)) = (graph.output(node, 0), graph.input(node, slot)) {
+                self.remove(&[node], output, input);
+            }
+        }
+        let gone = self.parts[part].clone();
+        self.remove(&gone.nodes, gone.output, gone.input);
+        self.resets.extend(gone.resets);
+        self.rewritten.remove(&part);
+        for node in &gone.nodes {
+            self.draft.owned.remove(node);
+        }
+        self.outcomes[part] = Some(Outcome::Folded { direction, into });
+    }
+
+    fn remove(&mut self, nodes: &[NodeId], output: crate::graph::ValueId, input: crate::graph::ValueId) {
+        let source = self.draft.source(input);
+        self.draft.remove(nodes, output, source);
+        if !nodes.is_empty() {
+            let name = |value| self.draft.graph.value_name(value).to_owned();
+            self.removals.push(Removal { nodes: nodes.to_vec(), output: name(output), source: name(source) });
+        }
+    }
+
+    fn finish(mut self, sites: &[Site]) -> Plan {
+        let graph = self.draft.graph;
+        let mut plans: Vec<SitePlan> = sites
+            .iter()
+            .map(|site| SitePlan {
+                name: site.name.clone(),
+                kind: site.kind,
+                channels: site.channels,
+                axis: site.axis,
+                nodes: site.nodes.iter().map(|&node| graph.name(node).to_owned()).collect(),
+                pre: None,
+                post: site.refusal.clone().map(|forward| Outcome::Kept { forward, backward: None }),
+            })
+            .collect();
+        for part in 0..self.parts.len() {
+            let (site, is_pre) = self.owners[part];
+            let outcome = self.outcomes[part].take().or_else(|| {
+                let (forward, backward) = self.refusals[part].take()?;
+                Some(Outcome::Kept { forward, backward })
+            });
+            if is_pre {
+                plans[site].pre = outcome;
+            } else {
+                plans[site].post = outcome;
+            }
+        }
+        let mut rewrites: Vec<_> = self.rewritten.iter().copied().collect();
+        rewrites.sort_unstable();
+        let rewrites = rewrites
+            .into_iter()
+            .map(|part| Rewrite {
+                part: self.parts[part].clone(),
+                data_type: self.data_type(&self.parts[part]),
+            })
+            .collect();
+        Plan {
+            sites: plans,
+            folds: self.draft.folds,
+            fold_sites: self.fold_sites,
+            bias_adds: self.draft.bias_adds,
+            removals: self.removals,
+            resets: self.resets,
+            rewrites,
+        }
+    }
+
+    /// The element type of a part's constants.
+    fn data_type(&self, part: &Part) -> i32 {
+        let graph = self.draft.graph;
+        let mut inputs = part.nodes.iter().flat_map(|&node| graph.inputs(node).iter().flatten().copied());
+        let constant = inputs.find(|&value| self.draft.constants.is_constant(value));
+        constant.and_then(|value| self.draft.constants.data_type(value)).unwrap_or(1)
+    }
+}
+
+/// A part that takes an affine in, before its own or behind it.
+fn merged(part: &Part, affine: &Affine, before: bool) -> Part {
+    let affine = if before { affine.then(&part.affine) } else { part.affine.then(affine) };
+    Part { affine, ..part.clone() }
+}

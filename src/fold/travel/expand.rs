@@ -1,0 +1,45 @@
+//! Expand and Tile: what is repeated carries the same affine.
+
+use crate::affine::{Affine, align};
+use crate::fold::{At, Rule, Step};
+use crate::graph::at::same;
+use crate::refusal::Reason;
+
+/// Expand and Tile.
+pub struct Expand;
+
+impl Rule for Expand {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Expand", "Tile"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        let (from, to) = (at.shape(0)?, at.output_shape(0)?);
+        let leading = to.len() - from.len();
+        let grown = (0..from.len()).filter(|&axis| !same(&from[axis], &to[leading + axis]));
+        // Expand grows only axes of extent 1, along which nothing varies. Tile repeats any.
+        for axis in grown {
+            if !affine.is_uniform_along(axis) {
+                return Err(Reason::MixedAxes);
+            }
+        }
+        let aligned = affine.try_map(|array| align(array, to.len()).ok_or(Reason::UnknownShape))?;
+        Ok(Step::go_on(0, aligned))
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        let (from, to) = (at.shape(0)?, at.output_shape(0)?);
+        let leading = to.len() - from.len();
+        for axis in affine.axes() {
+            if axis < leading || !same(&from[axis - leading], &to[axis]) {
+                return Err(Reason::MixedAxes);
+            }
+        }
+        let shrunk = affine.try_map(|array| {
+            let shape = array.shape()[leading..].to_vec();
+            array.clone().into_shape_with_order(shape).map_err(|_| Reason::UnknownShape)
+        })?;
+        Ok(Step::go_on(0, shrunk))
+    }
+}

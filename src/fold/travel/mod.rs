@@ -1,0 +1,32 @@
+//! How an affine travels through operators that compute nothing with channels.
+//!
+//! A new operator is one file with a [`Rule`], and one line in [`RULES`].
+
+mod concat;
+mod expand;
+mod gather;
+mod pad;
+mod pass;
+mod pool;
+mod reduce;
+mod reshape;
+mod slice;
+mod split;
+mod transpose;
+
+use super::Rule;
+
+/// The rules of this folder.
+pub const RULES: &[&dyn Rule] = &[
+    &pass::Pass,
+    &transpose::Transpose,
+    &reshape::Reshape,
+    &slice::Slice,
+    &split::Split,
+    &gather::Gather,
+    &concat::Concat,
+    &expand::Expand,
+    &pad::Pad,
+    &reduce::Reduce,
+    &pool::Pool,
+];

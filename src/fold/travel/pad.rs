@@ -1,0 +1,141 @@
+//! Pad: what is padded in does not carry the affine.
+//!
+//! With a constant `c` in the border, `Pad(s·x + t) = s·Pad(x) + t'`, where `t'` is `t` inside and
+//! `c − s·c` in the border: exact, but a shift that depends on the place. Where nothing is padded,
+//! or the border repeats the inside, the affine passes as it is.
+
+use ndarray::{ArrayD, IxDyn, Slice};
+
+use crate::affine::{Affine, expand};
+use crate::fold::{At, Rule, Step};
+use crate::graph::at::axes;
+use crate::graph::facts::extent;
+use crate::graph::movement::LARGEST;
+use crate::refusal::Reason;
+
+/// Pad.
+pub struct Pad;
+
+impl Rule for Pad {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Pad"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        let padding = Padding::of(at, affine.rank())?;
+        let padded: Vec<usize> = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0)).collect();
+        if padded.is_empty() {
+            return Ok(Step::go_on(0, affine.clone()));
+        }
+        if padded.iter().any(|&axis| affine.scale.shape()[axis] != 1) {
+            return Err(Reason::Padding);
+        }
+        if !padding.is_constant {
+            let uniform = padded.iter().all(|&axis| affine.is_uniform_along(axis));
+            return if uniform { Ok(Step::go_on(0, affine.clone())) } else { Err(Reason::Padding) };
+        }
+        let border = affine.scale.mapv(|s| padding.value - s * padding.value);
+        if affine.shift == border {
+            return Ok(Step::go_on(0, affine.clone()));
+        }
+        let shift = padding.frame(at, affine, &border)?;
+        Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        let padding = Padding::of(at, affine.rank())?;
+        let padded: Vec<usize> = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0)).collect();
+        if padded.iter().any(|&axis| !affine.is_uniform_along(axis)) {
+            return Err(Reason::Padding);
+        }
+        let border_fits = || {
+            let border = affine.scale.mapv(|s| padding.value - s * padding.value);
+            border.iter().all(|&b| b == 0.0) && affine.has_no_shift()
+        };
+        if !padded.is_empty() && padding.is_constant && !border_fits() {
+            return Err(Reason::Padding);
+        }
+        Ok(Step::go_on(0, affine.clone()))
+    }
+}
+
+struct Padding {
+    before: Vec<i64>,
+    after: Vec<i64>,
+    is_constant: bool,
+    value: f64,
+}
+
+impl Padding {
+    fn of(at: &At, rank: usize) -> Result<Self, Reason> {
+        let (pads, value) = if at.opset() < 11 {
+            (at.attr_ints("pads")?, at.attr_float("value", 0.0)?)
+        } else {
+            let value = match at.graph.input(at.node, 2) {
+                Some(_) => {
+                    at.floats(2)?.first().copied().ok_or(Reason::Attribute("constant_value".into()))?
+                }
+                None => 0.0,
+            };
+            (at.ints(1)?, value)
+        };
+        let pads = pads.ok_or(Reason::Attribute("pads".into()))?;
+        let named = match at.ints(3)? {
+            Some(named) => axes(&named, rank)?,
+            None => (0..rank).collect(),
+        };
+        if pads.len() != 2 * named.len() {
+            return Err(Reason::Attribute("pads".into()));
+        }
+        let (mut before, mut after) = (vec![0; rank], vec![0; rank]);
+        for (i, &axis) in named.iter().enumerate() {
+            before[axis] = pads[i];
+            after[axis] = pads[i + named.len()];
+        }
+        let is_constant = match at.attr_text("mode", "constant")? {
+            "constant" => true,
+            "reflect" | "edge" | "wrap" => false,
+            _ => return Err(Reason::Attribute("mode".into())),
+        };
+        Ok(Padding { before, after, is_constant, value })
+    }
+
+    fn at(&self, axis: usize) -> (i64, i64) {
+        (self.before[axis], self.after[axis])
+    }
+
+    /// The shift inside, framed by what the border needs.
+    fn frame(&self, at: &At, affine: &Affine, border: &ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
+        let (from, to) = (at.shape(0)?, at.output_shape(0)?);
+        let (mut inner, mut outer) = (vec![], vec![]);
+        let mut inside = vec![];
+        for axis in 0..affine.rank() {
+            let (before, after) = self.at(axis);
+            let varies = affine.shift.shape()[axis].max(border.shape()[axis]);
+            if (before, after) == (0, 0) {
+                inner.push(varies);
+                outer.push(varies);
+                inside.push(0..varies as isize);
+                continue;
+            }
+            let (Some(short), Some(long)) = (extent(&from[axis]), extent(&to[axis])) else {
+                return Err(Reason::Padding);
+            };
+            if before < 0 || after < 0 || long as i64 != short as i64 + before + after {
+                return Err(Reason::Padding);
+            }
+            inner.push(short);
+            outer.push(long);
+            inside.push(before as isize..before as isize + short as isize);
+        }
+        let size = outer.iter().product::<usize>();
+        if size > LARGEST {
+            return Err(Reason::TooLarge(size));
+        }
+        let inner = expand(&affine.shift, &inner).ok_or(Reason::UnknownShape)?;
+        let mut framed = border.broadcast(IxDyn(&outer)).ok_or(Reason::UnknownShape)?.to_owned();
+        framed.slice_each_axis_mut(|axis| Slice::from(inside[axis.axis.index()].clone())).assign(&inner);
+        Ok(framed)
+    }
+}

@@ -1,0 +1,53 @@
+//! AveragePool and GlobalAveragePool: a mean over places, so what is per channel passes.
+//!
+//! A border of zeros that is counted in the mean stops a shift. A maximum stops everything: a
+//! negative scale would turn it into a minimum.
+
+use crate::affine::Affine;
+use crate::fold::{At, Rule, Step};
+use crate::refusal::Reason;
+
+/// Average pooling over the spatial axes of `[B, C, ...]`.
+pub struct Pool;
+
+impl Rule for Pool {
+    fn ops(&self) -> &'static [&'static str] {
+        &["AveragePool", "GlobalAveragePool"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        check(at, affine)?;
+        Ok(Step::go_on(0, affine.clone()))
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        check(at, affine)?;
+        Ok(Step::go_on(0, affine.clone()))
+    }
+}
+
+fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
+    if affine.axes().iter().any(|&axis| axis >= 2) {
+        return Err(Reason::ReducedAxis);
+    }
+    if at.proto().op_type() == "GlobalAveragePool" {
+        return Ok(());
+    }
+    at.only_attributes(&[
+        "auto_pad",
+        "ceil_mode",
+        "count_include_pad",
+        "dilations",
+        "kernel_shape",
+        "pads",
+        "strides",
+    ])?;
+    let is_padded = at.attr_ints("pads")?.is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
+        || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
+    let counts_border = is_padded && at.attr("count_include_pad", 0)? != 0;
+    if !affine.has_no_shift() && (counts_border || at.attr("ceil_mode", 0)? != 0) {
+        return Err(Reason::Padding);
+    }
+    Ok(())
+}

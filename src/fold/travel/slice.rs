@@ -1,0 +1,133 @@
+//! Slice: along a sliced axis the affine is sliced like the value.
+//!
+//! Backward, what the slice leaves out gets the identity: other readers of those parts see no change.
+
+use ndarray::{ArrayD, Axis, IxDyn, Slice as Range};
+
+use crate::affine::Affine;
+use crate::fold::{At, Rule, Step};
+use crate::graph::at::axis;
+use crate::graph::facts::extent;
+use crate::refusal::Reason;
+
+/// Slice.
+pub struct Slice;
+
+impl Rule for Slice {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Slice"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        let cuts = cuts(at)?;
+        let sliced = affine.try_map(|array| {
+            let mut array = array.clone();
+            for &(axis, cut) in &cuts {
+                if array.shape()[axis] != 1 {
+                    let taken = cut.ok_or(Reason::NotConstant)?.resolve(at, axis)?;
+                    array = array.select(Axis(axis), &taken);
+                }
+            }
+            Ok(array)
+        })?;
+        Ok(Step::go_on(0, sliced))
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        let shape = at.shape(0)?;
+        let mut widened = affine.clone();
+        for (axis, cut) in cuts(at)? {
+            let whole = extent(&shape[axis]).ok_or(Reason::UnknownShape)?;
+            let taken = cut.ok_or(Reason::NotConstant)?.resolve(at, axis)?;
+            widened = scatter(&widened, axis, &taken, whole)?;
+        }
+        Ok(Step::go_on(0, widened))
+    }
+}
+
+/// `affine` at the places `taken` along an axis of extent `whole`, the identity elsewhere.
+///
+/// # Errors
+/// [`Reason::OtherReader`] where a place is taken twice: one constant cannot serve two.
+pub fn scatter(affine: &Affine, axis: usize, taken: &[usize], whole: usize) -> Result<Affine, Reason> {
+    let mut seen = vec![false; whole];
+    for &place in taken {
+        if std::mem::replace(seen.get_mut(place).ok_or(Reason::UnknownShape)?, true) {
+            return Err(Reason::OtherReader);
+        }
+    }
+    if seen.iter().all(|&taken| taken) && affine.is_uniform_along(axis) {
+        return Ok(affine.clone());
+    }
+    let place = |array: &ArrayD<f64>, neutral: f64| {
+        let mut shape = array.shape().to_vec();
+        shape[axis] = whole;
+        let mut wide = ArrayD::from_elem(IxDyn(&shape), neutral);
+        for (from, &to) in taken.iter().enumerate() {
+            let from = if array.shape()[axis] == 1 { 0 } else { from };
+            wide.index_axis_mut(Axis(axis), to).assign(&array.index_axis(Axis(axis), from));
+        }
+        wide
+    };
+    Ok(Affine::new(place(&affine.scale, 1.0), place(&affine.shift, 0.0)))
+}
+
+#[derive(Clone, Copy)]
+struct Cut {
+    start: i64,
+    end: i64,
+    step: i64,
+}
+
+impl Cut {
+    /// The places that are taken, in order.
+    fn resolve(self, at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
+        let whole = extent(&at.shape(0)?[axis]).ok_or(Reason::UnknownShape)?;
+        let places: Vec<usize> = (0..whole).collect();
+        if self.step == 0 {
+            return Err(Reason::Attribute("steps".into()));
+        }
+        let length = whole as i64;
+        let clamp = |bound: i64, low: i64, high: i64| {
+            let counted = if bound < 0 { bound.saturating_add(length) } else { bound };
+            counted.clamp(low, high)
+        };
+        if self.step > 0 {
+            let (start, end) = (clamp(self.start, 0, length), clamp(self.end, 0, length));
+            if start >= end {
+                return Ok(vec![]);
+            }
+            let range = Range::new(start as isize, Some(end as isize), self.step as isize);
+            return Ok(ndarray::aview1(&places).slice_axis(Axis(0), range).to_vec());
+        }
+        let (start, end) = (clamp(self.start, -1, length - 1), clamp(self.end, -1, length - 1));
+        let taken = (0..).map(|i| start + i * self.step).take_while(|&place| place > end);
+        Ok(taken.map(|place| place as usize).collect())
+    }
+}
+
+/// What a Slice cuts on each axis that it names; `None` where that is not a constant.
+fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
+    let rank = at.rank(0)?;
+    let list = |name: &str, slot: usize| -> Result<Option<Vec<i64>>, Reason> {
+        if at.opset() < 10 { at.attr_ints(name) } else { at.ints(slot) }
+    };
+    let starts_at = list("starts", 1);
+    let ends_at = list("ends", 2);
+    let steps = list("steps", 4)?;
+    let (starts, ends) = match (starts_at, ends_at) {
+        (Ok(starts), Ok(ends)) => (starts, ends),
+        _ => (None, None),
+    };
+    let named = list("axes", 3)?;
+    let Some(named) = named.or_else(|| starts.as_ref().map(|s| (0..s.len() as i64).collect())) else {
+        return Err(Reason::NotConstant);
+    };
+    let cut = |i: usize| {
+        let (start, end) = (*starts.as_ref()?.get(i)?, *ends.as_ref()?.get(i)?);
+        let step = steps.as_ref().map_or(Some(1), |steps| steps.get(i).copied())?;
+        Some(Cut { start, end, step })
+    };
+    named.iter().enumerate().map(|(i, &one)| Ok((axis(one, rank)?, cut(i)))).collect()
+}

@@ -1,0 +1,62 @@
+//! Split: each part takes its part of the affine.
+
+use ndarray::{ArrayD, Axis, Slice as Range};
+
+use super::slice::scatter;
+use crate::affine::Affine;
+use crate::fold::{At, Rule, Step};
+use crate::graph::at::axis;
+use crate::graph::facts::extent;
+use crate::refusal::Reason;
+
+/// Split.
+pub struct Split;
+
+impl Rule for Split {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Split"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        let axis = axis(at.attr("axis", 0)?, affine.rank())?;
+        let outputs = at.graph.outputs(at.node).len();
+        if affine.is_uniform_along(axis) {
+            let ways = vec![(0..outputs).map(|output| (output, affine.clone())).collect()];
+            return Ok(Step { ways, ..Step::default() });
+        }
+        let mut moved = vec![];
+        for (output, range) in parts(at, axis)?.into_iter().enumerate() {
+            let part = affine.try_map(|array| Ok::<_, Reason>(cut(array, axis, &range)))?;
+            moved.push((output, part));
+        }
+        Ok(Step { ways: vec![moved], ..Step::default() })
+    }
+
+    fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
+        let axis = axis(at.attr("axis", 0)?, affine.rank())?;
+        let parts = parts(at, axis)?;
+        let whole = parts.last().map_or(0, |last| last.end);
+        let taken: Vec<usize> = parts.get(output).ok_or(Reason::UnknownShape)?.clone().collect();
+        Ok(Step::go_on(0, scatter(affine, axis, &taken, whole)?))
+    }
+}
+
+/// The range that each output takes.
+fn parts(at: &At, axis: usize) -> Result<Vec<std::ops::Range<usize>>, Reason> {
+    let mut start = 0;
+    (0..at.graph.outputs(at.node).len())
+        .map(|output| {
+            let length = extent(&at.output_shape(output)?[axis]).ok_or(Reason::UnknownShape)?;
+            start += length;
+            Ok(start - length..start)
+        })
+        .collect()
+}
+
+fn cut(array: &ArrayD<f64>, axis: usize, range: &std::ops::Range<usize>) -> ArrayD<f64> {
+    if array.shape()[axis] == 1 {
+        return array.clone();
+    }
+    array.slice_axis(Axis(axis), Range::from(range.clone())).to_owned()
+}

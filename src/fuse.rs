@@ -1,0 +1,132 @@
+//! The whole pass over a model: recognise, plan, apply, simplify.
+
+use std::collections::HashMap;
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
+use crate::error::{Error, Result};
+use crate::fold::apply::apply;
+use crate::fold::plan::Plan;
+use crate::graph::Graph;
+use crate::graph::constants::Constants;
+use crate::graph::editor::Editor;
+use crate::graph::facts::Facts;
+use crate::normalizer::{self, Site, View};
+use crate::onnx::Model;
+use crate::refusal::{Reason, Refusal};
+use crate::simplify::simplify;
+
+/// What to fold, and what to tell on the way.
+#[derive(Default)]
+pub struct FuseOptions<'o> {
+    /// Sites that are left as they are: names or kinds, with `*` and `?`.
+    pub skip: Vec<String>,
+    /// Is told the stage, and how much of it is done out of how much.
+    pub progress: Option<&'o dyn Fn(&str, usize, usize)>,
+}
+
+/// A model after the pass, and what was done to it.
+pub struct Fused {
+    /// The result; equal to the input where the plan is empty.
+    pub model: Model,
+    /// What was done, and what was not and why.
+    pub plan: Plan,
+}
+
+/// Plans without changing anything.
+///
+/// # Errors
+/// Where the model's graph is none that ONNX allows, or a `skip` is no valid glob.
+pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
+    Ok(pass(model, options, false)?.plan)
+}
+
+/// Folds everything that is exact to fold.
+///
+/// # Errors
+/// As [`plan`]. What cannot be folded is no error: the plan says why it stays.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let fused = unfold::fuse(&model, &Default::default())?;
+/// assert!(fused.plan.sites.iter().all(|site| site.is_folded()));
+/// assert!(fused.model.graph().node.len() < model.graph().node.len());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
+    pass(model, options, true)
+}
+
+fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> {
+    let tell = |stage: &str, done, of| {
+        if let Some(progress) = options.progress {
+            progress(stage, done, of);
+        }
+    };
+    let skip = globs(&options.skip)?;
+    let graph = Graph::new(model)?;
+    tell("shapes", 0, 1);
+    let facts = Facts::infer(&graph);
+    let constants = Constants::new(&graph, &facts);
+    tell("sites", 0, 1);
+    let view = View::new(&graph, &facts, &constants);
+    let sites = normalizer::find(&view);
+    // Sites whose folded numbers did not fit their types: only known once they are computed.
+    let mut failed: HashMap<usize, Refusal> = HashMap::new();
+    for _ in 0..=sites.len() {
+        tell("plan", 0, 1);
+        let index: HashMap<&str, usize> =
+            sites.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
+        let refused = |site: &Site| {
+            let skipped = skip.is_match(&site.name) || skip.is_match(site.kind.name);
+            let known = index.get(site.name.as_str()).and_then(|i| failed.get(i)).cloned();
+            known.or_else(|| skipped.then(|| Refusal::new(Reason::Skipped, "")))
+        };
+        let plan = crate::fold::plan::plan(&view, &sites, &refused);
+        if !carry_out || plan.is_empty() {
+            return Ok(Fused { model: model.clone(), plan });
+        }
+        let mut editor = Editor::new(model);
+        let outcome =
+            apply(&plan, &graph, &facts, &constants, &mut editor, &|done, of| tell("fold", done, of));
+        if let Err(why) = outcome {
+            let before = failed.len();
+            for site in why.sites {
+                failed.entry(site).or_insert_with(|| why.refusal.clone());
+            }
+            if failed.len() == before {
+                // Nothing to blame it on: then nothing is folded.
+                failed.extend((0..sites.len()).map(|site| (site, why.refusal.clone())));
+            }
+            continue;
+        }
+        tell("simplify", 0, 1);
+        let seeds: Vec<String> =
+            plan.removals.iter().map(|removal| editor.current(&removal.source).to_owned()).collect();
+        let origins = editor.origins();
+        let shape = |name: &str| {
+            let value = graph.value(name).or_else(|| graph.value(origins.get(name)?))?;
+            facts.shape(value)
+        };
+        let mut result = model.clone();
+        *result.graph_mut() = simplify(editor, &seeds, &shape);
+        return Ok(Fused { model: result, plan });
+    }
+    Ok(Fused { model: model.clone(), plan: Plan::default() })
+}
+
+fn globs(patterns: &[String]) -> Result<GlobSet> {
+    let mut set = GlobSetBuilder::new();
+    let wrong = |pattern: &str, error: globset::Error| Error::Skip {
+        pattern: pattern.to_owned(),
+        reason: error.kind().to_string(),
+    };
+    for pattern in patterns {
+        // The star of PN* is part of a name.
+        let literal = pattern.replace('*', "[*]");
+        set.add(Glob::new(pattern).map_err(|error| wrong(pattern, error))?);
+        set.add(Glob::new(&literal).map_err(|error| wrong(pattern, error))?);
+    }
+    set.build().map_err(|error| wrong("", error))
+}

@@ -1,0 +1,165 @@
+//! What a rule or a recogniser may look at: one node, and what is known of its values.
+
+use ndarray::ArrayD;
+use tract_onnx::tract_hir::internal::TDim;
+
+use super::constants::Constants;
+use super::facts::{Facts, Shape, extent};
+use super::{Graph, NodeId, ValueId};
+use crate::onnx::proto::NodeProto;
+use crate::refusal::Reason;
+
+/// A node as a rule sees it. Nothing can be changed through it.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    /// The graph.
+    pub graph: &'a Graph<'a>,
+    /// Shapes and small values.
+    pub facts: &'a Facts,
+    /// The constants.
+    pub constants: &'a Constants<'a, 'a>,
+    /// The node.
+    pub node: NodeId,
+}
+
+impl At<'_> {
+    /// The node's message.
+    pub fn proto(&self) -> &NodeProto {
+        self.graph.node(self.node)
+    }
+
+    /// The operator set version of the model.
+    pub fn opset(&self) -> i64 {
+        self.graph.model().opset("").unwrap_or(0)
+    }
+
+    /// One input.
+    pub fn input(&self, slot: usize) -> Result<ValueId, Reason> {
+        self.graph.input(self.node, slot).ok_or(Reason::NotConstant)
+    }
+
+    /// One output.
+    pub fn output(&self, slot: usize) -> Result<ValueId, Reason> {
+        self.graph.output(self.node, slot).ok_or(Reason::UnknownShape)
+    }
+
+    /// How many inputs the node lists.
+    pub fn arity(&self) -> usize {
+        self.graph.inputs(self.node).len()
+    }
+
+    /// Whether an input is there and is a constant.
+    pub fn is_constant(&self, slot: usize) -> bool {
+        self.graph.input(self.node, slot).is_some_and(|value| self.constants.is_constant(value))
+    }
+
+    /// An input that must be a constant whose numbers can be changed.
+    pub fn weight(&self, slot: usize) -> Result<ValueId, Reason> {
+        let value = self.input(slot)?;
+        if !self.constants.is_constant(value) {
+            return Err(Reason::NotConstant);
+        }
+        if self.constants.is_quantized(value) {
+            return Err(Reason::Quantized);
+        }
+        Ok(value)
+    }
+
+    /// The elements of a constant input of floats.
+    pub fn floats(&self, slot: usize) -> Result<ArrayD<f64>, Reason> {
+        self.constants.read(self.input(slot)?).map_err(|refusal| refusal.reason)
+    }
+
+    /// The elements of a constant input of integers, if the input is there.
+    pub fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Reason> {
+        match self.graph.input(self.node, slot) {
+            None => Ok(None),
+            Some(value) if self.constants.is_constant(value) => {
+                let ints = self.constants.ints(value);
+                ints.map(Some).ok_or(Reason::Constant("its integers are not known".into()))
+            }
+            Some(_) => Err(Reason::NotConstant),
+        }
+    }
+
+    /// Extents of an input.
+    pub fn shape(&self, slot: usize) -> Result<Shape, Reason> {
+        self.facts.shape(self.input(slot)?).ok_or(Reason::UnknownShape)
+    }
+
+    /// Extents of an output.
+    pub fn output_shape(&self, slot: usize) -> Result<Shape, Reason> {
+        self.facts.shape(self.output(slot)?).ok_or(Reason::UnknownShape)
+    }
+
+    /// Extents of an input as numbers.
+    pub fn extents(&self, slot: usize) -> Result<Vec<usize>, Reason> {
+        self.shape(slot)?.iter().map(extent).collect::<Option<_>>().ok_or(Reason::UnknownShape)
+    }
+
+    /// Number of axes of an input.
+    pub fn rank(&self, slot: usize) -> Result<usize, Reason> {
+        self.facts.rank(self.input(slot)?).ok_or(Reason::UnknownShape)
+    }
+
+    /// Number of axes of an output.
+    pub fn output_rank(&self, slot: usize) -> Result<usize, Reason> {
+        self.facts.rank(self.output(slot)?).ok_or(Reason::UnknownShape)
+    }
+
+    /// An integer attribute, or what its absence means.
+    pub fn attr(&self, name: &str, absent: i64) -> Result<i64, Reason> {
+        let read = self.proto().attr_i(name);
+        read.map(|value| value.unwrap_or(absent)).map_err(|_| Reason::Attribute(name.into()))
+    }
+
+    /// A float attribute, or what its absence means.
+    pub fn attr_float(&self, name: &str, absent: f32) -> Result<f64, Reason> {
+        let read = self.proto().attr_f(name);
+        let value = read.map_err(|_| Reason::Attribute(name.into()))?;
+        Ok(f64::from(value.unwrap_or(absent)))
+    }
+
+    /// A list attribute.
+    pub fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
+        let read = self.proto().attr_ints(name).map_err(|_| Reason::Attribute(name.into()))?;
+        Ok(read.map(<[i64]>::to_vec))
+    }
+
+    /// A string attribute, or what its absence means.
+    pub fn attr_text<'s>(&'s self, name: &str, absent: &'s str) -> Result<&'s str, Reason> {
+        let read = self.proto().attr_s(name).map_err(|_| Reason::Attribute(name.into()))?;
+        Ok(read.unwrap_or(absent))
+    }
+
+    /// Refuses every attribute that the caller does not list.
+    pub fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
+        let unknown = self.proto().attribute.iter().find(|attribute| !known.contains(&attribute.name()));
+        unknown.map_or(Ok(()), |attribute| Err(Reason::Attribute(attribute.name().into())))
+    }
+
+    /// The only input that carries an affine, which must be this one.
+    pub fn only<'i, T>(&self, inputs: &'i [Option<T>], slot: usize) -> Result<&'i T, Reason> {
+        let op = || Reason::NotLinear(self.proto().op_type().into());
+        if inputs.iter().enumerate().any(|(i, input)| i != slot && input.is_some()) {
+            return Err(op());
+        }
+        inputs.get(slot).and_then(Option::as_ref).ok_or_else(op)
+    }
+}
+
+/// An axis given as `-rank..rank`, counted from the front.
+pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
+    let counted = if axis < 0 { axis + rank as i64 } else { axis };
+    usize::try_from(counted).ok().filter(|&axis| axis < rank).ok_or(Reason::Attribute("axis".into()))
+}
+
+/// Several axes, counted from the front.
+pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
+    list.iter().map(|&one| axis(one, rank)).collect()
+}
+
+/// Whether two extents are known to be the same.
+pub fn same(a: &Option<TDim>, b: &Option<TDim>) -> bool {
+    a.is_some() && a == b
+}

@@ -1,0 +1,237 @@
+//! Which values are constants, and what they are.
+//!
+//! A value is constant when nothing that varies at run time reaches it, whatever operators lie
+//! between: an initializer that no caller can replace, a Constant node, and everything computed
+//! from such values alone or from shapes that are numbers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ndarray::ArrayD;
+use tract_onnx::prelude::{DatumType, Tensor};
+
+use super::facts::{Engine, Facts};
+use super::{Graph, NodeId, ValueId};
+use crate::onnx::proto::{NodeProto, TensorProto};
+use crate::onnx::tensor;
+use crate::refusal::{Reason, Refusal};
+
+/// Operators whose result differs from one run to the next.
+const RANDOM: &[&str] =
+    &["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
+
+/// The constants of a graph.
+pub struct Constants<'g, 'm> {
+    graph: &'g Graph<'m>,
+    facts: &'g Facts,
+    engine: Engine,
+    constant: Vec<bool>,
+    quantized: Vec<bool>,
+    evaluated: RefCell<HashMap<ValueId, Arc<Tensor>>>,
+}
+
+impl<'g, 'm> Constants<'g, 'm> {
+    /// Finds the constants. Nothing is evaluated yet.
+    pub fn new(graph: &'g Graph<'m>, facts: &'g Facts) -> Self {
+        let mut constant = vec![false; graph.value_count()];
+        let mut quantized = vec![false; graph.value_count()];
+        // Before IR version 4 every initializer is listed as an input too, and is a constant all
+        // the same; from 4 on a listed one is a default that the caller may replace.
+        let listed_is_constant = graph.model().proto.ir_version() < 4;
+        for index in 0..graph.value_count() {
+            let value = ValueId(index as u32);
+            constant[index] =
+                graph.initializer(value).is_some() && (listed_is_constant || !graph.is_input(value));
+        }
+        for annotation in &graph.proto().quantization_annotation {
+            if let Some(value) = graph.value(annotation.tensor_name()) {
+                quantized[value.index()] = true;
+            }
+        }
+        for &node in graph.order() {
+            let (domain, op) = graph.domain_op(node);
+            let known = matches!(domain, "" | "com.microsoft");
+            let inputs = graph.inputs(node);
+            let from_constants = known
+                && (op == "Constant" || !inputs.is_empty())
+                && !RANDOM.contains(&op)
+                && graph.captures(node).is_empty()
+                && inputs.iter().flatten().all(|value| constant[value.index()]);
+            let from_quantized =
+                op == "DequantizeLinear" || inputs.iter().flatten().any(|value| quantized[value.index()]);
+            for value in graph.outputs(node).iter().flatten() {
+                let by_shape = || facts.value(*value).is_some_and(|tensor| is_concrete(&tensor));
+                constant[value.index()] = from_constants || by_shape();
+                quantized[value.index()] |= constant[value.index()] && from_quantized;
+            }
+        }
+        let engine = Engine::new(graph);
+        Constants { graph, facts, engine, constant, quantized, evaluated: RefCell::default() }
+    }
+
+    /// Whether nothing that varies at run time reaches the value.
+    pub fn is_constant(&self, value: ValueId) -> bool {
+        self.constant[value.index()]
+    }
+
+    /// Whether the value is a constant that comes out of a DequantizeLinear, or is annotated as quantized.
+    pub fn is_quantized(&self, value: ValueId) -> bool {
+        self.quantized[value.index()]
+    }
+
+    /// The tensor itself where the value is an initializer or a Constant node, not yet computed on.
+    pub fn stored(&self, value: ValueId) -> Option<TensorProto> {
+        if !self.is_constant(value) {
+            return None;
+        }
+        match (self.graph.initializer(value), self.graph.producer(value)) {
+            (Some(tensor), _) => Some(tensor.clone()),
+            (None, Some((node, _))) if self.graph.op(node) == "Constant" => {
+                attribute_tensor(self.graph.node(node))
+            }
+            _ => None,
+        }
+    }
+
+    /// Element type (ONNX code) of a constant.
+    pub fn data_type(&self, value: ValueId) -> Option<i32> {
+        if let Some(tensor) = self.stored(value) {
+            return Some(tensor.data_type());
+        }
+        // A computed constant has the type of the first thing it is computed from, unless cast.
+        let (node, _) = self.graph.producer(value)?;
+        if self.graph.op(node) == "Cast" {
+            return self.graph.node(node).attr_i("to").ok()??.try_into().ok();
+        }
+        let first = self.graph.inputs(node).iter().flatten().next()?;
+        self.data_type(*first)
+    }
+
+    /// The elements of a constant of floats.
+    ///
+    /// # Errors
+    /// A refusal at the node that cannot be evaluated, or whose type holds no real numbers.
+    pub fn read(&self, value: ValueId) -> Result<ArrayD<f64>, Refusal> {
+        let name = self.graph.value_name(value);
+        let refuse = |why: &str| Refusal::new(Reason::Constant(why.to_owned()), name);
+        if !self.is_constant(value) {
+            return Err(Refusal::new(Reason::NotConstant, name));
+        }
+        if let Some(stored) = self.stored(value) {
+            return tensor::read_f64(&stored, self.graph.model().externals())
+                .map_err(|error| refuse(&error.to_string()));
+        }
+        let tensor = self.evaluate(value)?;
+        if !tensor.datum_type().is_float() {
+            return Err(refuse("its elements are no floats"));
+        }
+        let cast = tensor.cast_to::<f64>().map_err(|error| refuse(&error.to_string()))?;
+        let view = cast.to_plain_array_view::<f64>();
+        view.map(|view| view.to_owned()).map_err(|error| refuse(&error.to_string()))
+    }
+
+    /// The elements of a constant of integers.
+    pub fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
+        if let Some(ints) = self.facts.ints(value) {
+            return Some(ints);
+        }
+        let tensor = self.evaluate(value).ok()?;
+        if !tensor.datum_type().is_integer() {
+            return None;
+        }
+        let cast = tensor.cast_to::<i64>().ok()?;
+        Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
+    }
+
+    /// How many elements a constant has, where its shape is known.
+    pub fn len(&self, value: ValueId) -> Option<usize> {
+        let shape = self.facts.shape(value)?;
+        shape.iter().try_fold(1usize, |n, dim| n.checked_mul(super::facts::extent(dim)?))
+    }
+
+    fn evaluate(&self, value: ValueId) -> Result<Arc<Tensor>, Refusal> {
+        let refuse = |at: &str, why: &str| Refusal::new(Reason::Constant(why.to_owned()), at);
+        // Depth-first without recursion: a chain of constants may be long.
+        let mut stack = vec![value];
+        while let Some(&top) = stack.last() {
+            if self.evaluated.borrow().contains_key(&top) {
+                stack.pop();
+                continue;
+            }
+            let name = self.graph.value_name(top);
+            if !self.is_constant(top) {
+                return Err(Refusal::new(Reason::NotConstant, name));
+            }
+            if let Some(tensor) = self.leaf(top) {
+                self.evaluated.borrow_mut().insert(top, tensor);
+                continue;
+            }
+            let (node, slot) = self.graph.producer(top).ok_or_else(|| refuse(name, "cannot be read"))?;
+            let inputs: Vec<ValueId> = self.graph.inputs(node).iter().flatten().copied().collect();
+            let known = self.evaluated.borrow();
+            let missing: Vec<_> = inputs.iter().filter(|input| !known.contains_key(input)).copied().collect();
+            drop(known);
+            if !missing.is_empty() {
+                stack.extend(missing);
+                continue;
+            }
+            let result = self.compute(node, slot, &inputs);
+            let tensor = result.ok_or_else(|| {
+                refuse(self.graph.name(node), &format!("{} failed", self.graph.domain_op(node).1))
+            })?;
+            self.evaluated.borrow_mut().insert(top, tensor);
+        }
+        Ok(self.evaluated.borrow()[&value].clone())
+    }
+
+    /// A constant that needs no computing: known already, or stored in the model.
+    fn leaf(&self, value: ValueId) -> Option<Arc<Tensor>> {
+        if let Some(tensor) = self.facts.value(value).filter(|tensor| is_concrete(tensor)) {
+            return Some(tensor);
+        }
+        self.engine.tensor(self.graph, &self.stored(value)?)
+    }
+
+    fn compute(&self, node: NodeId, slot: usize, inputs: &[ValueId]) -> Option<Arc<Tensor>> {
+        let known = self.evaluated.borrow();
+        let inputs: Vec<_> = inputs.iter().map(|input| known[input].clone()).collect();
+        drop(known);
+        let outputs = self.engine.evaluate(self.graph, node, &inputs)?;
+        let present = self.graph.outputs(node)[..slot].iter().flatten().count();
+        outputs.get(present).cloned()
+    }
+}
+
+/// The tensor that a Constant node holds, whichever attribute holds it.
+pub(super) fn attribute_tensor(node: &NodeProto) -> Option<TensorProto> {
+    let attribute = node.attribute.first()?;
+    let list = |data_type: tensor::DataType, dims: Vec<i64>| TensorProto {
+        dims,
+        data_type: Some(data_type.code()),
+        ..Default::default()
+    };
+    match attribute.name() {
+        "value" => attribute.t.as_deref().cloned(),
+        "value_float" => {
+            Some(TensorProto { float_data: vec![attribute.f()], ..list(tensor::DataType::Float, vec![]) })
+        }
+        "value_floats" => Some(TensorProto {
+            float_data: attribute.floats.clone(),
+            ..list(tensor::DataType::Float, vec![attribute.floats.len() as i64])
+        }),
+        "value_int" => {
+            Some(TensorProto { int64_data: vec![attribute.i()], ..list(tensor::DataType::Int64, vec![]) })
+        }
+        "value_ints" => Some(TensorProto {
+            int64_data: attribute.ints.clone(),
+            ..list(tensor::DataType::Int64, vec![attribute.ints.len() as i64])
+        }),
+        _ => None,
+    }
+}
+
+/// Whether no element is a symbol.
+fn is_concrete(tensor: &Tensor) -> bool {
+    tensor.datum_type() != DatumType::TDim || tensor.cast_to::<i64>().is_ok()
+}

@@ -1,0 +1,385 @@
+//! A read-only view of the main graph: who makes a value, who reads it, what is known of it.
+
+pub mod at;
+pub mod constants;
+pub mod editor;
+pub mod facts;
+pub mod movement;
+pub mod scope;
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+use crate::onnx::Model;
+use crate::onnx::node::canonical_domain;
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
+
+/// A node, by its place in the graph's list.
+pub type NodeId = usize;
+
+/// A value, by its place in [`Graph`]'s table of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub u32);
+
+impl ValueId {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One reader of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reader {
+    /// Input `input` of node `node`.
+    Node {
+        /// The node that reads.
+        node: NodeId,
+        /// Which of its inputs.
+        input: usize,
+    },
+    /// The model's caller.
+    Output,
+    /// The body of a control-flow node, which sees the values around it.
+    Capture {
+        /// The If, Loop or Scan node.
+        node: NodeId,
+    },
+}
+
+/// An index over the main graph of a model.
+///
+/// ```
+/// use unfold::graph::Graph;
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let graph = Graph::new(&model)?;
+/// assert_eq!(graph.order().len(), graph.proto().node.len());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub struct Graph<'m> {
+    model: &'m Model,
+    proto: &'m GraphProto,
+    names: Vec<&'m str>,
+    ids: HashMap<&'m str, ValueId>,
+    producers: Vec<Option<(NodeId, usize)>>,
+    readers: Vec<Vec<Reader>>,
+    initializers: Vec<Option<&'m TensorProto>>,
+    is_input: Vec<bool>,
+    inputs: Vec<Vec<Option<ValueId>>>,
+    outputs: Vec<Vec<Option<ValueId>>>,
+    captures: Vec<Vec<ValueId>>,
+    order: Vec<NodeId>,
+    places: Vec<usize>,
+}
+
+impl<'m> Graph<'m> {
+    /// Indexes the main graph.
+    ///
+    /// # Errors
+    /// Where the graph is none that ONNX allows: a value made twice, a value that nothing makes, a cycle.
+    pub fn new(model: &'m Model) -> Result<Self> {
+        let proto = model.graph();
+        let mut graph = Graph {
+            model,
+            proto,
+            names: vec![],
+            ids: HashMap::new(),
+            producers: vec![],
+            readers: vec![],
+            initializers: vec![],
+            is_input: vec![],
+            inputs: vec![],
+            outputs: vec![],
+            captures: vec![],
+            order: vec![],
+            places: vec![],
+        };
+        graph.index_values()?;
+        graph.index_readers()?;
+        graph.sort()?;
+        Ok(graph)
+    }
+
+    fn intern(&mut self, name: &'m str) -> ValueId {
+        if let Some(&id) = self.ids.get(name) {
+            return id;
+        }
+        let id = ValueId(self.names.len() as u32);
+        self.names.push(name);
+        self.ids.insert(name, id);
+        self.producers.push(None);
+        self.readers.push(vec![]);
+        self.initializers.push(None);
+        self.is_input.push(false);
+        id
+    }
+
+    fn error(&self, at: &str, reason: impl Into<String>) -> Error {
+        let file = self.model.path().unwrap_or(std::path::Path::new("model")).to_owned();
+        Error::Graph { file, node: at.to_owned(), reason: reason.into() }
+    }
+
+    fn index_values(&mut self) -> Result<()> {
+        let proto = self.proto;
+        for input in &proto.input {
+            let id = self.intern(input.name());
+            self.is_input[id.index()] = true;
+        }
+        let dense = proto.initializer.iter();
+        let sparse = proto.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
+        for tensor in dense {
+            let id = self.intern(tensor.name());
+            if self.initializers[id.index()].replace(tensor).is_some() {
+                return Err(self.error(tensor.name(), "two initializers have this name"));
+            }
+        }
+        for values in sparse {
+            // Known to exist, and to be no input; its content stays closed.
+            self.intern(values.name());
+        }
+        for (node, made) in proto.node.iter().enumerate() {
+            let mut outputs = vec![];
+            for (slot, name) in made.output.iter().enumerate() {
+                if name.is_empty() {
+                    outputs.push(None);
+                    continue;
+                }
+                let id = self.intern(name);
+                let taken = self.producers[id.index()].replace((node, slot)).is_some()
+                    || self.initializers[id.index()].is_some()
+                    || self.is_input[id.index()];
+                if taken {
+                    return Err(self.error(name, "the value is made twice"));
+                }
+                outputs.push(Some(id));
+            }
+            self.outputs.push(outputs);
+        }
+        Ok(())
+    }
+
+    fn index_readers(&mut self) -> Result<()> {
+        let proto = self.proto;
+        for (node, reads) in proto.node.iter().enumerate() {
+            let mut inputs = vec![];
+            for (input, name) in reads.input.iter().enumerate() {
+                if name.is_empty() {
+                    inputs.push(None);
+                    continue;
+                }
+                let Some(&id) = self.ids.get(name.as_str()) else {
+                    let reason = format!("reads `{name}`, which nothing makes");
+                    return Err(self.error(node_name(reads), reason));
+                };
+                self.readers[id.index()].push(Reader::Node { node, input });
+                inputs.push(Some(id));
+            }
+            self.inputs.push(inputs);
+            let mut captured = vec![];
+            for attribute in &reads.attribute {
+                for body in attribute.g.iter().map(|g| &**g).chain(&attribute.graphs) {
+                    free_names(body, &mut captured);
+                }
+            }
+            let mut captures: Vec<_> =
+                captured.iter().filter_map(|name| self.ids.get(name).copied()).collect();
+            captures.sort();
+            captures.dedup();
+            for id in &captures {
+                self.readers[id.index()].push(Reader::Capture { node });
+            }
+            self.captures.push(captures);
+        }
+        for output in &proto.output {
+            let Some(&id) = self.ids.get(output.name()) else {
+                return Err(self.error(output.name(), "nothing makes this graph output"));
+            };
+            self.readers[id.index()].push(Reader::Output);
+        }
+        Ok(())
+    }
+
+    /// Kahn's algorithm, stable in the order of the file.
+    fn sort(&mut self) -> Result<()> {
+        let count = self.proto.node.len();
+        let mut waits = vec![0usize; count];
+        let mut after: Vec<Vec<NodeId>> = vec![vec![]; count];
+        for node in 0..count {
+            let reads = self.inputs[node].iter().flatten().chain(&self.captures[node]);
+            for value in reads {
+                if let Some((producer, _)) = self.producers[value.index()] {
+                    waits[node] += 1;
+                    after[producer].push(node);
+                }
+            }
+        }
+        let mut ready: std::collections::BTreeSet<NodeId> =
+            (0..count).filter(|&node| waits[node] == 0).collect();
+        while let Some(node) = ready.pop_first() {
+            self.order.push(node);
+            for &next in &after[node] {
+                waits[next] -= 1;
+                if waits[next] == 0 {
+                    ready.insert(next);
+                }
+            }
+        }
+        if let Some(stuck) = (0..count).find(|&node| waits[node] > 0) {
+            return Err(Error::Cycle { node: self.name(stuck).to_owned() });
+        }
+        self.places = vec![0; count];
+        for (place, &node) in self.order.iter().enumerate() {
+            self.places[node] = place;
+        }
+        Ok(())
+    }
+
+    /// The model that it indexes.
+    pub fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// The main graph's message.
+    pub fn proto(&self) -> &'m GraphProto {
+        self.proto
+    }
+
+    /// A node's message.
+    pub fn node(&self, node: NodeId) -> &'m NodeProto {
+        &self.proto.node[node]
+    }
+
+    /// The operator of a node, if it is one of ONNX's own; `""` for every other domain.
+    pub fn op(&self, node: NodeId) -> &'m str {
+        match self.domain_op(node) {
+            ("", op) => op,
+            _ => "",
+        }
+    }
+
+    /// Domain (with ONNX's own as `""`) and operator of a node.
+    pub fn domain_op(&self, node: NodeId) -> (&'m str, &'m str) {
+        let proto = self.node(node);
+        (canonical_domain(proto.domain()), proto.op_type())
+    }
+
+    /// The node's name, or its first output where it has none.
+    pub fn name(&self, node: NodeId) -> &'m str {
+        node_name(self.node(node))
+    }
+
+    /// The name of a value.
+    pub fn value_name(&self, value: ValueId) -> &'m str {
+        self.names[value.index()]
+    }
+
+    /// The value of that name.
+    pub fn value(&self, name: &str) -> Option<ValueId> {
+        self.ids.get(name).copied()
+    }
+
+    /// How many values there are.
+    pub fn value_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The node that makes a value, and at which of its outputs.
+    pub fn producer(&self, value: ValueId) -> Option<(NodeId, usize)> {
+        self.producers[value.index()]
+    }
+
+    /// Everything that reads a value, one entry for each input that it feeds.
+    pub fn readers(&self, value: ValueId) -> &[Reader] {
+        &self.readers[value.index()]
+    }
+
+    /// The initializer behind a value.
+    pub fn initializer(&self, value: ValueId) -> Option<&'m TensorProto> {
+        self.initializers[value.index()]
+    }
+
+    /// Whether a caller may give the value.
+    pub fn is_input(&self, value: ValueId) -> bool {
+        self.is_input[value.index()]
+    }
+
+    /// Whether the value is an output of the model.
+    pub fn is_output(&self, value: ValueId) -> bool {
+        self.readers(value).contains(&Reader::Output)
+    }
+
+    /// What a node reads; `None` is an optional input left out.
+    pub fn inputs(&self, node: NodeId) -> &[Option<ValueId>] {
+        &self.inputs[node]
+    }
+
+    /// One input of a node, if it is there.
+    pub fn input(&self, node: NodeId, slot: usize) -> Option<ValueId> {
+        self.inputs[node].get(slot).copied().flatten()
+    }
+
+    /// What a node makes; `None` is an optional output left out.
+    pub fn outputs(&self, node: NodeId) -> &[Option<ValueId>] {
+        &self.outputs[node]
+    }
+
+    /// One output of a node, if it is there.
+    pub fn output(&self, node: NodeId, slot: usize) -> Option<ValueId> {
+        self.outputs[node].get(slot).copied().flatten()
+    }
+
+    /// The values of this graph that the bodies inside a node read.
+    pub fn captures(&self, node: NodeId) -> &[ValueId] {
+        &self.captures[node]
+    }
+
+    /// The nodes, each after everything that it reads.
+    pub fn order(&self) -> &[NodeId] {
+        &self.order
+    }
+
+    /// The node's place in [`Graph::order`].
+    pub fn place(&self, node: NodeId) -> usize {
+        self.places[node]
+    }
+
+    /// The only output of a node that anything could read.
+    pub fn only_output(&self, node: NodeId) -> Option<ValueId> {
+        match self.outputs(node) {
+            [Some(only)] => Some(*only),
+            [Some(first), rest @ ..] if rest.iter().all(|o| self.is_unread(*o)) => Some(*first),
+            _ => None,
+        }
+    }
+
+    fn is_unread(&self, output: Option<ValueId>) -> bool {
+        output.is_none_or(|value| self.readers(value).is_empty())
+    }
+}
+
+/// The node's name, or its first output where it has none.
+pub fn node_name(node: &NodeProto) -> &str {
+    match node.name() {
+        "" => node.output.iter().find(|o| !o.is_empty()).map_or(node.op_type(), |o| o),
+        name => name,
+    }
+}
+
+/// Names that a body reads and does not make, with those of the bodies inside it.
+fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
+    let mut made: std::collections::HashSet<&str> = body.input.iter().map(|input| input.name()).collect();
+    made.extend(body.initializer.iter().map(|tensor| tensor.name()));
+    made.extend(body.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name())));
+    made.extend(body.node.iter().flat_map(|node| node.output.iter().map(String::as_str)));
+    let mut read: Vec<&str> = vec![];
+    for node in &body.node {
+        read.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
+        for attribute in &node.attribute {
+            for inner in attribute.g.iter().map(|g| &**g).chain(&attribute.graphs) {
+                free_names(inner, &mut read);
+            }
+        }
+    }
+    read.extend(body.output.iter().map(|output| output.name()));
+    free.extend(read.into_iter().filter(|name| !made.contains(name)));
+}

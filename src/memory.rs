@@ -1,0 +1,170 @@
+//! Memory of a run, three ways: live bytes along the execution order, the heap, and the resident set.
+//!
+//! | | what it is | changes from run to run |
+//! |---|---|---|
+//! | [`live`] | the sizes of the values that tract holds at each step, from their shapes | no |
+//! | [`heap`] | what the run really asks the allocator for | hardly |
+//! | [`resident_peak`] | what the system gives the whole process, weights included | yes |
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+
+use tract_core::internal::{TDim, TractResult};
+use tract_core::ops::konst::Const;
+
+use crate::run::Engine;
+
+/// What is live while one node of tract's graph runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The number of the node in [`Engine::graph`].
+    pub node: usize,
+    /// Bytes of all values that are held while it runs: its inputs, its outputs, and what is read later.
+    pub bytes: u64,
+}
+
+/// The live bytes at every step of a run, in the order of execution. Weights are not counted.
+///
+/// The inputs and the output of an operator that tract runs in place are both counted, so that a step may be up to one
+/// value above what the heap really holds.
+pub fn live(engine: &Engine) -> Vec<Step> {
+    let usage: TractResult<_> = engine.graph().eval_tmp_memory_usage(engine.order(), |node| !node.op_is::<Const>());
+    let bytes = |size: &TDim| size.as_i64().map_or(0, |bytes| bytes.max(0) as u64);
+    // The order is that of the plan itself, and shapes are concrete: there is nothing left that could fail.
+    usage.map(|steps| steps.iter().map(|(node, size)| Step { node: *node, bytes: bytes(size) }).collect()).unwrap_or_default()
+}
+
+/// What some work asked the allocator for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heap {
+    /// The most bytes that were held at one time, above what was held at the beginning.
+    pub peak: u64,
+    /// The sum of the sizes of all blocks that were asked for.
+    pub allocated: u64,
+}
+
+/// Measures what `work` asks the allocator for, on all threads.
+///
+/// Nothing is measured unless the program has the [`CountingAllocator`]. Two measurements at the same time disturb each
+/// other.
+pub fn heap<T>(work: impl FnOnce() -> T) -> (T, Option<Heap>) {
+    HELD.store(0, Relaxed);
+    PEAK.store(0, Relaxed);
+    ALLOCATED.store(0, Relaxed);
+    COUNTING.store(true, Relaxed);
+    // A block that is certain to pass through the allocator shows whether it is counted.
+    drop(std::hint::black_box(Box::new(0_u8)));
+    let counted = ALLOCATED.swap(0, Relaxed) > 0;
+    let result = work();
+    COUNTING.store(false, Relaxed);
+    let heap = Heap { peak: PEAK.load(Relaxed).max(0) as u64, allocated: ALLOCATED.load(Relaxed) };
+    (result, counted.then_some(heap))
+}
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static HELD: AtomicI64 = AtomicI64::new(0);
+static PEAK: AtomicI64 = AtomicI64::new(0);
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+
+/// The system's allocator, which counts while [`heap`] measures.
+///
+/// ```
+/// use unfold::memory::{CountingAllocator, heap};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: CountingAllocator = CountingAllocator;
+///
+/// let (_, heap) = heap(|| drop(vec![0_u8; 1000]));
+/// let heap = heap.expect("the allocator above counts");
+/// assert!(heap.peak >= 1000 && heap.allocated >= 1000);
+/// ```
+#[derive(Debug)]
+pub struct CountingAllocator;
+
+impl CountingAllocator {
+    fn grow(bytes: usize) {
+        if COUNTING.load(Relaxed) {
+            ALLOCATED.fetch_add(bytes as u64, Relaxed);
+            let held = HELD.fetch_add(bytes as i64, Relaxed) + bytes as i64;
+            PEAK.fetch_max(held, Relaxed);
+        }
+    }
+
+    fn shrink(bytes: usize) {
+        if COUNTING.load(Relaxed) {
+            HELD.fetch_sub(bytes as i64, Relaxed);
+        }
+    }
+}
+
+// SAFETY: every request goes to the system's allocator unchanged; counting neither allocates nor panics.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::grow(layout.size());
+        // SAFETY: the caller's promise is the one that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::grow(layout.size());
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::shrink(layout.size());
+        Self::grow(size);
+        // SAFETY: as above.
+        unsafe { System.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        Self::shrink(layout.size());
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+/// Forgets the peak of the resident set of this process so far. Fails where the system does not offer that.
+pub fn forget_resident_peak() -> io::Result<()> {
+    fs::write("/proc/self/clear_refs", "5")
+}
+
+/// The largest resident set of this process since it began, or since [`forget_resident_peak`], in bytes.
+///
+/// `None` where the system does not tell.
+pub fn resident_peak() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Dims;
+    use crate::run::testing::affine;
+
+    #[test]
+    fn live_bytes_follow_from_shapes() {
+        let engine = Engine::load(&affine([2.0; 3], [1.0; 3]), &"n=100".parse::<Dims>().unwrap()).unwrap();
+        let steps = live(&engine);
+        assert_eq!(steps.len(), engine.order().len());
+        // One value of 100 x 3 floats goes in and one comes out.
+        assert_eq!(steps.iter().map(|step| step.bytes).max(), Some(2 * 100 * 3 * 4));
+    }
+
+    #[test]
+    fn nothing_is_measured_with_another_allocator() {
+        assert_eq!(heap(|| 7), (7, None));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_resident_set_is_known() {
+        assert!(resident_peak().unwrap() > 1 << 20);
+    }
+}

@@ -1,0 +1,39 @@
+//! BN: `γ(x − μ)/√(σ²+ε) + β`, as the operator or written out.
+
+use super::chain::{batch_norm, offline};
+use super::{Normalizer, Site, View};
+use crate::graph::NodeId;
+use crate::graph::at::At;
+use crate::graph::scope::scope;
+use crate::refusal::Refusal;
+
+/// Batch Normalization.
+pub struct BatchNorm;
+
+impl Normalizer for BatchNorm {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let kind = offline("BN");
+        if let Some(chain) = view.chain(node) {
+            let is_bn = chain.has_batch_norm(view.graph) || chain.mentions(&["batchnorm", "running_mean"]);
+            return is_bn.then(|| chain.site(view.graph, view.facts, kind));
+        }
+        // One that is no affine with constants is listed with the reason.
+        if view.graph.op(node) != "BatchNormalization" {
+            return None;
+        }
+        let at = At { graph: view.graph, facts: view.facts, constants: view.constants, node };
+        let reason = batch_norm(&at).err()?;
+        let path = scope(view.graph, node).path;
+        let name = view.graph.name(node);
+        Some(Site {
+            kind,
+            name: if path.is_empty() { name.to_owned() } else { path },
+            channels: at.input(0).ok().and_then(|value| view.facts.extent(value, 1)).unwrap_or(0),
+            axis: 1,
+            nodes: vec![node],
+            pre: None,
+            post: None,
+            refusal: Some(Refusal::new(reason, name)),
+        })
+    }
+}

@@ -1,0 +1,338 @@
+//! Chains of element-wise operators that together are one per-channel affine.
+//!
+//! `x / √(σ²+ε) · γ + β`, in any order of operators and operands, BatchNormalization with fixed
+//! statistics, and sums of such branches over one value (`BN(x) + α·x`), are all `s·x + t`.
+
+use std::collections::HashMap;
+
+use ndarray::{Array1, ArrayD};
+
+use super::{Family, Kind, Part, Site};
+use crate::affine::{Affine, align};
+use crate::graph::at::At;
+use crate::graph::constants::Constants;
+use crate::graph::facts::{Facts, extent};
+use crate::graph::scope::scope;
+use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::refusal::{Reason, Refusal};
+
+/// An affine on one value, as the nodes that compute it.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    /// The value it acts on.
+    pub input: ValueId,
+    /// The value it makes.
+    pub output: ValueId,
+    /// The nodes, in execution order.
+    pub nodes: Vec<NodeId>,
+    /// What they compute.
+    pub affine: Affine,
+    /// Whether it is a sum of several branches over `input`.
+    pub branches: bool,
+    /// Words that tell where it came from: classes, module path, names of its parameters.
+    pub words: Vec<String>,
+    /// The module path of its first node.
+    pub path: String,
+}
+
+impl Chain {
+    /// Whether any of its words begins with one of these.
+    pub fn mentions(&self, starts: &[&str]) -> bool {
+        self.words.iter().any(|word| starts.iter().any(|start| word.starts_with(start)))
+    }
+
+    /// Whether it holds a BatchNormalization.
+    pub fn has_batch_norm(&self, graph: &Graph) -> bool {
+        self.nodes.iter().any(|&node| graph.op(node) == "BatchNormalization")
+    }
+
+    /// The only axis along which it varies; `None` where there is none, or more than one.
+    pub fn axis(&self) -> Option<usize> {
+        match self.affine.axes()[..] {
+            [axis] => Some(axis),
+            _ => None,
+        }
+    }
+
+    /// The chain as a site of a kind whose statistics are fixed.
+    pub fn site(&self, graph: &Graph, facts: &Facts, kind: Kind) -> Site {
+        let axis = self.axis().unwrap_or(0);
+        let channels = facts.extent(self.input, axis).unwrap_or(1);
+        let finite = self.affine.is_finite();
+        let name =
+            if self.path.is_empty() { graph.name(self.nodes[0]).to_owned() } else { self.path.clone() };
+        Site {
+            kind,
+            name,
+            channels,
+            axis,
+            nodes: self.nodes.clone(),
+            pre: None,
+            post: Some(Part {
+                affine: self.affine.clone(),
+                input: self.input,
+                output: self.output,
+                nodes: self.nodes.clone(),
+                resets: vec![],
+            }),
+            refusal: (!finite).then(|| Refusal::new(Reason::NotFinite, graph.name(self.nodes[0]))),
+        }
+    }
+}
+
+/// A kind of fixed statistics.
+pub const fn offline(name: &'static str) -> Kind {
+    Kind { name, family: Family::Offline }
+}
+
+/// Finds all maximal chains, by their last node.
+pub fn find(graph: &Graph, facts: &Facts, constants: &Constants) -> HashMap<NodeId, Chain> {
+    let mut forms: HashMap<ValueId, Chain> = HashMap::new();
+    let search = Search { graph, facts, constants };
+    for &node in graph.order() {
+        if let Some(chain) = search.extend(&forms, node) {
+            forms.insert(chain.output, chain);
+        }
+    }
+    // A chain that a longer one goes on from is no chain of its own.
+    let mut found: HashMap<NodeId, Chain> = HashMap::new();
+    let mut taken: std::collections::HashSet<NodeId> = Default::default();
+    for &node in graph.order().iter().rev() {
+        let Some(chain) = graph.only_output(node).and_then(|output| forms.remove(&output)) else { continue };
+        if chain.nodes.iter().any(|node| taken.contains(node)) {
+            continue;
+        }
+        taken.extend(&chain.nodes);
+        found.insert(node, search.named(chain));
+    }
+    found
+}
+
+struct Search<'s> {
+    graph: &'s Graph<'s>,
+    facts: &'s Facts,
+    constants: &'s Constants<'s, 's>,
+}
+
+impl Search<'_> {
+    fn extend(&self, forms: &HashMap<ValueId, Chain>, node: NodeId) -> Option<Chain> {
+        let graph = self.graph;
+        let output = graph.only_output(node)?;
+        let varying: Vec<ValueId> = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|&v| !self.constants.is_constant(v))
+            .collect();
+        match (graph.op(node), &varying[..]) {
+            ("Add" | "Sub", &[left, right]) => self.join(forms, node, left, right, output),
+            (_, &[value]) => {
+                let rank = self.facts.rank(output)?;
+                if self.facts.shape(value)? != self.facts.shape(output)? {
+                    return None;
+                }
+                let step = self.step(node, value, rank)?;
+                if step.axes().len() > 1 || self.is_bias(node, value) {
+                    return None;
+                }
+                let before = forms.get(&value).filter(|before| {
+                    self.only_reader(value, node)
+                        && self.same_module(before, node)
+                        && self.same_axis(before, &step)
+                });
+                Some(match before {
+                    None => self.start(node, value, output, step),
+                    Some(before) => Chain {
+                        output,
+                        nodes: [&before.nodes[..], &[node]].concat(),
+                        affine: before.affine.then(&step),
+                        ..before.clone()
+                    },
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn start(&self, node: NodeId, input: ValueId, output: ValueId, affine: Affine) -> Chain {
+        Chain {
+            input,
+            output,
+            nodes: vec![node],
+            affine,
+            branches: false,
+            words: vec![],
+            path: String::new(),
+        }
+    }
+
+    /// What one node does to its varying input.
+    fn step(&self, node: NodeId, value: ValueId, rank: usize) -> Option<Affine> {
+        let graph = self.graph;
+        let first = graph.input(node, 0) == Some(value);
+        let constant = || -> Option<ArrayD<f64>> {
+            let other = graph.input(node, if first { 1 } else { 0 })?;
+            // Only parameters, not tensors as large as the value itself.
+            let extents = self.facts.shape(other)?;
+            if extents.iter().filter(|dim| extent(dim) != Some(1)).count() > 1 {
+                return None;
+            }
+            align(&self.constants.read(other).ok()?, rank)
+        };
+        let affine = match graph.op(node) {
+            "Neg" => Affine::scale(ArrayD::from_elem(vec![1; rank], -1.0)),
+            "Mul" => Affine::scale(constant()?),
+            "Div" if first => Affine::scale(constant()?.mapv(|c| 1.0 / c)),
+            "Add" => Affine::shift(constant()?),
+            "Sub" if first => Affine::shift(-constant()?),
+            "Sub" => {
+                let shift = constant()?;
+                Affine::new(ArrayD::from_elem(vec![1; rank], -1.0), shift)
+            }
+            "BatchNormalization" if first => {
+                batch_norm(&At { graph, facts: self.facts, constants: self.constants, node }).ok()?
+            }
+            _ => return None,
+        };
+        // The constant must not be what gives the result its shape.
+        let shape = self.facts.shape(value)?;
+        let fits = affine.axes().iter().all(|&axis| {
+            extent(&shape[axis]) == Some(affine.scale.shape()[axis].max(affine.shift.shape()[axis]))
+        });
+        fits.then_some(affine)
+    }
+
+    /// `u + v` or `u − v`, where both are affines of one value that nothing else in between reads.
+    fn join(
+        &self,
+        forms: &HashMap<ValueId, Chain>,
+        node: NodeId,
+        left: ValueId,
+        right: ValueId,
+        output: ValueId,
+    ) -> Option<Chain> {
+        let rank = self.facts.rank(output)?;
+        let branch = |value: ValueId, base: ValueId| -> Option<(Vec<NodeId>, Affine)> {
+            if value == base {
+                return Some((vec![], Affine::identity(rank)));
+            }
+            let form = forms.get(&value)?;
+            let fits = form.input == base && self.only_reader(value, node);
+            fits.then(|| (form.nodes.clone(), form.affine.clone()))
+        };
+        let bases = [left, right].map(|value| forms.get(&value).map_or(value, |form| form.input));
+        let base = bases[0];
+        if base != bases[1] || self.facts.shape(base)? != self.facts.shape(output)? {
+            return None;
+        }
+        let ((nodes, a), (more, b)) = (branch(left, base)?, branch(right, base)?);
+        if nodes.is_empty() && more.is_empty() {
+            return None;
+        }
+        let mut nodes = [&nodes[..], &more[..], &[node]].concat();
+        nodes.sort_by_key(|&node| self.graph.place(node));
+        nodes.dedup();
+        let affine = match self.graph.op(node) {
+            "Add" => Affine::new(&a.scale + &b.scale, &a.shift + &b.shift),
+            _ => Affine::new(&a.scale - &b.scale, &a.shift - &b.shift),
+        };
+        if affine.axes().len() > 1 {
+            return None;
+        }
+        Some(Chain { branches: true, nodes, ..self.start(node, base, output, affine) })
+    }
+
+    fn only_reader(&self, value: ValueId, node: NodeId) -> bool {
+        matches!(self.graph.readers(value), [Reader::Node { node: only, .. }] if *only == node)
+    }
+
+    fn same_module(&self, chain: &Chain, node: NodeId) -> bool {
+        let (a, b) = (scope(self.graph, chain.nodes[chain.nodes.len() - 1]), scope(self.graph, node));
+        a.path == b.path || a.path.is_empty() || b.path.is_empty()
+    }
+
+    fn same_axis(&self, chain: &Chain, step: &Affine) -> bool {
+        let mut axes = chain.affine.axes();
+        axes.extend(step.axes());
+        axes.dedup();
+        axes.len() <= 1
+    }
+
+    /// Whether an Add is the bias of the linear operator right before it.
+    fn is_bias(&self, node: NodeId, value: ValueId) -> bool {
+        let made_by = self.graph.producer(value).map_or("", |(producer, _)| self.graph.op(producer));
+        self.graph.op(node) == "Add" && matches!(made_by, "MatMul" | "Gemm" | "Conv" | "ConvTranspose")
+    }
+
+    fn named(&self, chain: Chain) -> Chain {
+        let mut words = vec![];
+        let mut word = |text: &str| {
+            words.extend(text.split(['.', '/', ':']).map(|part| part.to_lowercase()));
+        };
+        let mut path = String::new();
+        for &node in &chain.nodes {
+            let scope = scope(self.graph, node);
+            if path.is_empty() {
+                path = scope.path.clone();
+            }
+            word(&scope.path);
+            scope.classes.iter().for_each(|class| word(class));
+            for input in self.graph.inputs(node).iter().flatten() {
+                self.origins(*input, &mut |name| word(name));
+            }
+        }
+        Chain { words, path, ..chain }
+    }
+
+    /// The names of the initializers that a constant is computed from.
+    fn origins(&self, value: ValueId, found: &mut impl FnMut(&str)) {
+        let mut open = vec![value];
+        let mut seen = std::collections::HashSet::new();
+        while let Some(value) = open.pop() {
+            if !self.constants.is_constant(value) || !seen.insert(value) || seen.len() > 64 {
+                continue;
+            }
+            match self.graph.producer(value) {
+                Some((node, _)) => open.extend(self.graph.inputs(node).iter().flatten()),
+                None => found(self.graph.value_name(value)),
+            }
+        }
+    }
+}
+
+/// Equation 1 of the UN paper as `s·x + t`: `s = γ/√(σ²+ε)`, `t = β − s·μ`, on axis 1.
+///
+/// # Errors
+/// Why this BatchNormalization is no affine with constants.
+pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
+    at.only_attributes(&["epsilon", "momentum", "training_mode", "spatial", "is_test", "consumed_inputs"])?;
+    let extra = at.graph.outputs(at.node).iter().skip(1).flatten();
+    let training = at.attr("training_mode", 0)? != 0 || (at.opset() < 7 && at.attr("is_test", 0)? == 0);
+    if training || extra.copied().any(|output| !at.graph.readers(output).is_empty()) {
+        return Err(Reason::TrainingMode);
+    }
+    if at.attr("spatial", 1)? != 1 {
+        return Err(Reason::Attribute("spatial".into()));
+    }
+    let epsilon = at.attr_float("epsilon", 1e-5)?;
+    let parameter = |slot| -> Result<Array1<f64>, Reason> {
+        let array = at.floats(slot)?;
+        array.into_dimensionality().map_err(|_| Reason::UnknownShape)
+    };
+    let (gamma, beta, mean, var) = (parameter(1)?, parameter(2)?, parameter(3)?, parameter(4)?);
+    if var.iter().any(|v| !(v + epsilon > 0.0)) {
+        return Err(Reason::BadStatistics);
+    }
+    let scale = gamma / var.mapv(|v| (v + epsilon).sqrt());
+    let shift = beta - &scale * &mean;
+    let rank = at.rank(0)?;
+    if rank < 2 || at.facts.extent(at.input(0)?, 1) != Some(scale.len()) {
+        return Err(Reason::UnknownShape);
+    }
+    let mut shape = vec![1; rank];
+    shape[1] = scale.len();
+    let on_axis_1 = |v: Array1<f64>| v.into_shape_with_order(shape.clone()).map_err(|_| Reason::UnknownShape);
+    let affine = Affine::new(on_axis_1(scale)?, on_axis_1(shift)?);
+    if affine.is_finite() { Ok(affine) } else { Err(Reason::NotFinite) }
+}

@@ -1,0 +1,16 @@
+//! MABN: `γx/√(σ²+ε) + β` with a quadratic mean σ². Only its name tells it from UN and PN*.
+
+use super::chain::offline;
+use super::{Normalizer, Site, View};
+use crate::graph::NodeId;
+
+/// Moving Average Batch Normalization.
+pub struct Mabn;
+
+impl Normalizer for Mabn {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        let named = chain.mentions(&["mabn"]);
+        named.then(|| chain.site(view.graph, view.facts, offline("MABN")))
+    }
+}

@@ -1,0 +1,167 @@
+//! Finding normalizers, whatever exporter wrote them.
+//!
+//! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. Behind recognition nobody
+//! asks for the kind any more: a site is an affine before, a core, and an affine after.
+
+mod batch_norm;
+pub mod chain;
+mod mabn;
+mod per_channel;
+mod power_norm;
+mod rep_bn;
+mod unified_norm;
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::affine::Affine;
+use crate::graph::constants::Constants;
+use crate::graph::facts::Facts;
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::refusal::Refusal;
+use chain::Chain;
+
+/// When the statistics of a normalizer are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// Fixed after training: at inference it is `s·x + t`.
+    Offline,
+    /// No statistics at all: a bounded function between two affines.
+    Pointwise,
+    /// Computed from the input.
+    Online,
+    /// No normalizer, but a constant for each channel all the same.
+    Scale,
+}
+
+/// What a site is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Kind {
+    /// Short name, as papers write it.
+    pub name: &'static str,
+    /// Its family.
+    pub family: Family,
+}
+
+/// The kinds, the most telling first: the first that recognises a node has it.
+pub const KINDS: &[&dyn Normalizer] = &[
+    &rep_bn::RepBn,
+    &power_norm::PowerNorm,
+    &mabn::Mabn,
+    &unified_norm::UnifiedNorm,
+    &batch_norm::BatchNorm,
+    &per_channel::PerChannel,
+];
+
+/// One place at which the model normalizes.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// What it is.
+    pub kind: Kind,
+    /// The module path, or the name of a node where no path is known.
+    pub name: String,
+    /// Number of channels.
+    pub channels: usize,
+    /// The axis of the channels, in the value that the site's operators see.
+    pub axis: usize,
+    /// Every node that belongs to it.
+    pub nodes: Vec<NodeId>,
+    /// The affine before the core, if there is a core and the affine is not the identity.
+    pub pre: Option<Part>,
+    /// The affine behind the core, or all of an offline normalizer.
+    pub post: Option<Part>,
+    /// Why it cannot be folded, where recognition knows already.
+    pub refusal: Option<Refusal>,
+}
+
+/// An affine of a site, and what goes when it is folded.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// `output = affine(input)`.
+    pub affine: Affine,
+    /// The value it acts on; for parameters inside a node, the node's own output.
+    pub input: ValueId,
+    /// The value it makes.
+    pub output: ValueId,
+    /// The nodes that compute it and nothing else.
+    pub nodes: Vec<NodeId>,
+    /// Parameters inside a node that stays, such as the scale of a LayerNormalization.
+    pub resets: Vec<Reset>,
+}
+
+/// An input of a node that gets its neutral value when the affine it holds is folded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reset {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its inputs.
+    pub slot: usize,
+    /// 1 for what multiplies, 0 for what is added.
+    pub neutral: f64,
+}
+
+/// How a kind is told from others.
+pub trait Normalizer: Sync {
+    /// The site that ends in, or is, this node; `None` where it is not of this kind.
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site>;
+}
+
+/// What recognition may look at.
+pub struct View<'a> {
+    /// The graph.
+    pub graph: &'a Graph<'a>,
+    /// Shapes and small values.
+    pub facts: &'a Facts,
+    /// The constants.
+    pub constants: &'a Constants<'a, 'a>,
+    chains: std::collections::HashMap<NodeId, Chain>,
+}
+
+impl<'a> View<'a> {
+    /// Prepares a graph for recognition.
+    pub fn new(graph: &'a Graph<'a>, facts: &'a Facts, constants: &'a Constants<'a, 'a>) -> Self {
+        let chains = chain::find(graph, facts, constants);
+        View { graph, facts, constants, chains }
+    }
+
+    /// The affine chain that ends in a node.
+    pub fn chain(&self, node: NodeId) -> Option<&Chain> {
+        self.chains.get(&node)
+    }
+}
+
+/// Finds every site, in execution order. No node belongs to two.
+pub fn find(view: &View) -> Vec<Site> {
+    let mut taken: HashSet<NodeId> = HashSet::new();
+    let mut sites: Vec<Site> = vec![];
+    for kind in KINDS {
+        for &node in view.graph.order() {
+            if taken.contains(&node) {
+                continue;
+            }
+            let Some(site) = kind.recognise(view, node) else { continue };
+            if site.nodes.iter().any(|node| taken.contains(node)) {
+                continue;
+            }
+            taken.extend(&site.nodes);
+            sites.push(site);
+        }
+    }
+    sites.sort_by_key(|site| site.nodes.iter().map(|&node| view.graph.place(node)).min());
+    unique_names(&mut sites);
+    sites
+}
+
+/// Two sites of one module are told apart by a number.
+fn unique_names(sites: &mut [Site]) {
+    let mut seen = std::collections::HashMap::<String, usize>::new();
+    for site in sites {
+        let count = seen.entry(site.name.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
+            site.name = format!("{}#{count}", site.name);
+        }
+    }
+}

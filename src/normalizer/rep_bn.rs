@@ -1,0 +1,17 @@
+//! RepBN: `BN(x) + αx`, one affine with `s = γ/√(σ²+ε) + α`.
+
+use super::chain::offline;
+use super::{Normalizer, Site, View};
+use crate::graph::NodeId;
+
+/// Re-parameterized Batch Normalization.
+pub struct RepBn;
+
+impl Normalizer for RepBn {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        let named =
+            chain.branches && (chain.has_batch_norm(view.graph) || chain.mentions(&["repbn", "linearnorm"]));
+        named.then(|| chain.site(view.graph, view.facts, offline("RepBN")))
+    }
+}

@@ -1,0 +1,118 @@
+//! Why a site is left as it is.
+//!
+//! A refusal is not an error: unfold looked at a site, and says no, why, and at which node.
+
+use serde::Serialize;
+
+/// A refusal: the reason, and the node of the model at which the affine could not go on.
+///
+/// ```
+/// use unfold::refusal::{Reason, Refusal};
+/// let refusal = Refusal::new(Reason::GraphOutput, "logits");
+/// assert_eq!(refusal.to_string(), "is a graph output (at logits)");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// What stands in the way.
+    pub reason: Reason,
+    /// Name of the node, or of the value where no node is to blame.
+    pub at: String,
+}
+
+impl Refusal {
+    /// Makes a refusal at a node (or, where no node is to blame, a value).
+    pub fn new(reason: Reason, at: impl Into<String>) -> Self {
+        Refusal { reason, at: at.into() }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.reason)?;
+        if !self.at.is_empty() {
+            write!(f, " (at {})", self.at)?;
+        }
+        Ok(())
+    }
+}
+
+/// Every reason for which unfold declines. `docs/refusals.md` explains each with an example.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case", tag = "kind", content = "detail")]
+pub enum Reason {
+    /// Taken out by name or kind with `--skip`.
+    #[error("skipped on request")]
+    Skipped,
+    /// The value with the affine on it is an output of the model, which must keep its meaning.
+    #[error("is a graph output")]
+    GraphOutput,
+    /// The value to be changed is an input of the model.
+    #[error("comes straight from a graph input")]
+    GraphInput,
+    /// The body of an If, Loop or Scan reads the value.
+    #[error("is read inside a subgraph")]
+    CapturedBySubgraph,
+    /// Something besides the site reads the value whose producer would have to change.
+    #[error("something else reads the producer's result")]
+    OtherReader,
+    /// The operator is not linear in its operand (or not known to be).
+    #[error("{0} is no linear operator")]
+    NotLinear(String),
+    /// An operator, or a domain, that unfold does not know.
+    #[error("unknown operator {0}")]
+    UnknownOperator(String),
+    /// An attribute that unfold does not understand, or a value of it that it cannot handle.
+    #[error("attribute {0} is not understood")]
+    Attribute(String),
+    /// Two sides meet and only one of them carries the scale, as on a residual stream.
+    #[error("meets a second operand without the same scale, as in a residual stream")]
+    ResidualStream,
+    /// The other operand, which would have to absorb the affine, varies at run time.
+    #[error("the other operand is no constant")]
+    NotConstant,
+    /// The rank or a needed extent is unknown even symbolically.
+    #[error("the shape is not known")]
+    UnknownShape,
+    /// A reshape, or another movement, mixes the affine's axis with an axis of unknown extent.
+    #[error("the reshape mixes the channels with an axis of unknown extent")]
+    MixedAxes,
+    /// The affine varies along an axis that the operator does not contract.
+    #[error("the affine varies along an axis that the operator cannot take it from")]
+    WrongAxis,
+    /// The affine varies along an axis that the operator averages, pools or normalizes over.
+    #[error("the affine varies along an axis that is reduced")]
+    ReducedAxis,
+    /// A non-zero shift meets zero padding, and no exact per-position bias is possible.
+    #[error("a shift meets zero padding, which it would not reach")]
+    Padding,
+    /// A constant that the affine depends on could not be computed.
+    #[error("constant could not be evaluated: {0}")]
+    Constant(String),
+    /// The weight is quantized: scaling its channels would break its scales and zero points.
+    #[error("the weight is quantized (QDQ)")]
+    Quantized,
+    /// BatchNormalization in training mode computes its statistics from the input.
+    #[error("BatchNormalization is in training mode")]
+    TrainingMode,
+    /// The statistics give no finite scale: variance + epsilon is not positive, or NaN.
+    #[error("variance + epsilon is not a positive number")]
+    BadStatistics,
+    /// A parameter is NaN or infinite.
+    #[error("a parameter is not finite")]
+    NotFinite,
+    /// A folded weight does not fit its element type.
+    #[error("a folded value does not fit {0}")]
+    Overflow(String),
+    /// The per-position constant that the fold needs is larger than is worth keeping.
+    #[error("the folded constant would be too large ({0} elements)")]
+    TooLarge(usize),
+    /// Only statistics of the input are left: there is nothing constant in the site to fold.
+    #[error("statistics are computed from the input; nothing constant to fold")]
+    Online,
+    /// The site's parameters are the identity already.
+    #[error("nothing to fold: the affine part is the identity")]
+    Identity,
+    /// Recognised, but no fold of this kind exists.
+    #[error("kind is listed, not folded")]
+    ListedOnly,
+}

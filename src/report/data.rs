@@ -1,0 +1,215 @@
+//! What a benchmark found: plain data, which every report is made from.
+
+use serde::{Deserialize, Serialize};
+
+/// A benchmark of the variants of one model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What was measured, such as a file name.
+    pub model: String,
+    /// The version of unfold.
+    pub version: String,
+    /// What it ran on.
+    pub machine: Machine,
+    /// One entry for each size of the inputs.
+    pub settings: Vec<Setting>,
+    /// The normalizers of the model, and what became of them.
+    pub sites: Vec<Site>,
+    /// What else the reader should know, one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// The class of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor, as it calls itself.
+    pub processor: String,
+    /// How many threads it runs at once.
+    pub cores: usize,
+    /// The operating system and the architecture.
+    pub system: String,
+}
+
+/// The variants with inputs of one size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setting {
+    /// What tells this setting from the others, such as `batch=8`.
+    pub label: String,
+    /// How many threads compute matrix products.
+    pub threads: usize,
+    /// How many rounds were measured; every variant runs once in a round.
+    pub rounds: usize,
+    /// Whether it was stopped before it was done.
+    pub interrupted: bool,
+    /// The variants, in the order in which they were given.
+    pub variants: Vec<Measured>,
+}
+
+/// One variant of a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Its name, such as `fused`.
+    pub name: String,
+    /// What came out.
+    pub outcome: Outcome,
+}
+
+/// What came out for one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It ran.
+    Ran(Box<Measurement>),
+    /// It could not be run.
+    Failed {
+        /// Why, in one line, with the operator.
+        reason: String,
+    },
+}
+
+impl Measured {
+    /// What was measured, if it ran.
+    pub fn measurement(&self) -> Option<&Measurement> {
+        match &self.outcome {
+            Outcome::Ran(measurement) => Some(measurement),
+            Outcome::Failed { .. } => None,
+        }
+    }
+}
+
+/// What was measured of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// How long a run takes.
+    pub latency: Latency,
+    /// How it compares with each reference.
+    pub ratios: Vec<Ratio>,
+    /// How much memory a run takes.
+    pub memory: Memory,
+    /// Bytes of the model as a file.
+    pub file_bytes: u64,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Where the time goes.
+    pub time: Vec<Share>,
+}
+
+/// How long a run takes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// The median, in seconds, with its interval.
+    pub median: Interval,
+    /// The time that 95 % of the runs do not exceed, in seconds.
+    pub p95: f64,
+    /// Samples in a second, at the median.
+    pub throughput: f64,
+}
+
+/// An estimate, and the interval that holds the true value with a probability of 95 %.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The estimate.
+    pub value: f64,
+    /// The lower end.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Whether a value lies in the interval.
+    pub fn holds(&self, value: f64) -> bool {
+        self.low <= value && value <= self.high
+    }
+}
+
+/// The latency of a variant divided by that of another one in the same round: the median over the rounds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The name of the other variant.
+    pub reference: String,
+    /// The ratio; below 1 is faster than the reference.
+    pub ratio: Interval,
+}
+
+impl Ratio {
+    /// What the ratio means, in words.
+    pub fn verdict(&self) -> String {
+        let Interval { value, .. } = self.ratio;
+        match () {
+            () if self.ratio.holds(1.0) => "no measurable difference".into(),
+            () if value < 1.0 => format!("{:.1} % faster", 100.0 * (1.0 - value)),
+            () => format!("{:.1} % slower", 100.0 * (value - 1.0)),
+        }
+    }
+}
+
+/// How much memory a run takes, in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The most bytes of values that are live at one time, by the order of execution.
+    pub live_peak: u64,
+    /// The operator that holds the peak.
+    pub live_peak_at: String,
+    /// The most live bytes while an operator of a normalizer runs; `None` without normalizers.
+    pub live_at_normalizers: Option<u64>,
+    /// Live bytes at each step.
+    pub curve: Vec<u64>,
+    /// The peak of the heap during a run; `None` where it was not measured, as the next two.
+    pub heap_peak: Option<u64>,
+    /// The sum of all blocks that a run asks for.
+    pub allocated: Option<u64>,
+    /// The peak of the resident set of a process that only runs this variant, weights included.
+    pub resident_peak: Option<u64>,
+}
+
+/// A class of operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// Operators that a normalizer was made into.
+    Normalizer,
+    /// Matrix products, convolutions, and the packing for them.
+    Product,
+    /// What only moves data: transposes, slices, concatenations, casts.
+    Movement,
+    /// Everything else: activations, softmax, sums.
+    Other,
+}
+
+impl Class {
+    /// All classes, in the order of reports.
+    pub const ALL: [Self; 4] = [Self::Normalizer, Self::Product, Self::Movement, Self::Other];
+
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Normalizer => "normalizers",
+            Self::Product => "matrix products",
+            Self::Movement => "data movement",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// The time that a class of operators takes in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// The class.
+    pub class: Class,
+    /// Its time, in seconds, by the operator profile.
+    pub seconds: f64,
+}
+
+/// A normalizer of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// How many channels it has.
+    pub channels: usize,
+    /// What happened to it.
+    pub outcome: String,
+}

@@ -1,0 +1,91 @@
+//! Numbers as people read them.
+
+use super::data::{Measured, Outcome, Ratio, Setting};
+
+/// Seconds, in the unit that fits.
+pub(super) fn time(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 0.1 => format!("{:.0} ms", s * 1e3),
+        s if s >= 0.01 => format!("{:.1} ms", s * 1e3),
+        s if s >= 0.001 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.0} µs", s * 1e6),
+    }
+}
+
+/// Bytes, in the unit that fits.
+pub(super) fn bytes(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
+        b if b >= 1e6 => format!("{:.1} MB", b / 1e6),
+        b if b >= 1e3 => format!("{:.1} kB", b / 1e3),
+        b => format!("{b:.0} B"),
+    }
+}
+
+/// Bytes, or a dash where nothing was measured.
+pub(super) fn maybe_bytes(value: Option<u64>) -> String {
+    value.map_or_else(|| "-".into(), bytes)
+}
+
+/// `0.96 [0.94, 0.98]`
+pub(super) fn ratio(ratio: &Ratio) -> String {
+    let interval = ratio.ratio;
+    format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
+}
+
+/// The names of the references, in order.
+pub(super) fn references(setting: &Setting) -> Vec<&str> {
+    let ran = setting.variants.iter().find_map(Measured::measurement);
+    ran.map(|measurement| measurement.ratios.iter().map(|ratio| ratio.reference.as_str()).collect()).unwrap_or_default()
+}
+
+/// The variants that could not be run, one line each.
+pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
+    setting.variants.iter().filter_map(|variant| match &variant.outcome {
+        Outcome::Failed { reason } => Some(format!("{}: {reason}", variant.name)),
+        Outcome::Ran(_) => None,
+    })
+}
+
+/// What the peaks of live memory show, in a sentence.
+pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
+    let ran: Vec<_> = setting.variants.iter().filter_map(|v| Some((v.name.as_str(), &v.measurement()?.memory))).collect();
+    let lowest = ran.iter().min_by_key(|(_, memory)| memory.live_peak)?;
+    let highest = ran.iter().max_by_key(|(_, memory)| memory.live_peak)?;
+    let spread = highest.1.live_peak as f64 / (lowest.1.live_peak as f64).max(1.0) - 1.0;
+    let at = |bytes: Option<u64>| match bytes {
+        Some(bytes) => format!(", and at the normalizers at most {}", self::bytes(bytes)),
+        None => String::new(),
+    };
+    let held = format!("{} holds it", highest.1.live_peak_at);
+    Some(if ran.len() > 1 && spread < 0.005 {
+        let most = ran.iter().filter_map(|(_, memory)| memory.live_at_normalizers).max();
+        format!("The peak of live memory is the same in every variant, {}: {held}{}.", bytes(highest.1.live_peak), at(most))
+    } else if ran.len() > 1 {
+        let (low, high) = (bytes(lowest.1.live_peak), bytes(highest.1.live_peak));
+        format!("The peak of live memory is lowest in {} ({low}) and highest in {} ({high}; {held}).", lowest.0, highest.0)
+    } else {
+        format!("The peak of live memory is {}: {held}{}.", bytes(highest.1.live_peak), at(highest.1.live_at_normalizers))
+    })
+}
+
+/// How a setting was measured, in a line.
+pub(super) fn how(setting: &Setting) -> String {
+    let Setting { label, threads, rounds, interrupted, .. } = setting;
+    let threads = if *threads == 1 { "one thread".into() } else { format!("{threads} threads") };
+    let interrupted = if *interrupted { ", interrupted" } else { "" };
+    format!("{label}, {threads}, {rounds} interleaved rounds{interrupted}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_fit() {
+        assert_eq!([0.0000123, 0.00234, 0.0234, 0.234, 2.34].map(time), ["12 µs", "2.34 ms", "23.4 ms", "234 ms", "2.34 s"]);
+        assert_eq!([12, 1_234, 12_345_678, 1_234_567_890].map(bytes), ["12 B", "1.2 kB", "12.3 MB", "1.23 GB"]);
+    }
+}

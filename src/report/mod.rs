@@ -1,0 +1,13 @@
+//! Reports of a benchmark: [`terminal`], [`markdown`], [`html`], and JSON through serde.
+
+mod data;
+mod format;
+mod html;
+mod markdown;
+mod svg;
+mod terminal;
+
+pub use data::*;
+pub use html::html;
+pub use markdown::markdown;
+pub use terminal::terminal;
