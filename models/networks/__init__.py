@@ -10,6 +10,7 @@ from .cvt import CvT
 from .dtn_vit import DTNViT
 from .encoder_decoder import EncoderDecoder
 from .llama import Llama
+from .mabn_convnet import MABNConvNet
 from .patch_tst import PatchTST
 from .t2t_vit import T2TViT
 from .vit import DualPatchNorm, PatchesByConv, ViT
@@ -31,6 +32,7 @@ OURS = {
     "bert": (Bert, {}, TEXT),
     "llama": (Llama, {}, TEXT | dict(heads=4)),
     "patch_tst": (PatchTST, {}, dict(length=32, channels=96, depth=2, heads=3)),
+    "mabn_convnet": (MABNConvNet, {}, {}),
 }
 
 # A tiny version keeps the architecture and every kind of normalizer site of the network: name: (image side, arguments).

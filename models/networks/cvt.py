@@ -23,7 +23,7 @@ class ConvProjection(nn.Module):
 
 
 class Block(nn.Module):
-    """[B, N, C] -> [B, N, C] for the N = side^2 tokens of an image; keys and values are taken at half the resolution."""
+    """[B, N, C] -> [B, N, C] for the N = side^2 tokens of an image, keys and values at half the resolution."""
 
     def __init__(self, channels, heads):
         super().__init__()
