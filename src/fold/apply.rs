@@ -91,6 +91,8 @@ struct Unit {
     bias: Option<ArrayD<f64>>,
     weight_changed: bool,
     bias_changed: bool,
+    /// The bias is the constant of an Add behind the operator, not one of its own inputs.
+    bias_behind: bool,
 }
 
 impl Job<'_> {
@@ -137,7 +139,8 @@ impl Job<'_> {
             }
             _ => None,
         };
-        let mut unit = Unit { weight, bias, weight_changed: false, bias_changed: false };
+        let bias_behind = slots.bias.is_none() && self.plan.bias_adds.contains_key(&at.node);
+        let mut unit = Unit { weight, bias, weight_changed: false, bias_changed: false, bias_behind };
         for &index in folds {
             unit.take(&at, rules, &self.plan.folds[index])?;
         }
@@ -342,7 +345,7 @@ impl Unit {
             }
             return Ok(());
         }
-        // What the Add behind takes of a fold, its operator gets as a fold of its own.
+        // The Add behind and its operator get a fold each: the one the bias, the other the weight.
         let own = fold.node == at.node;
         if own
             && scales
@@ -351,10 +354,10 @@ impl Unit {
             *weight = rules.scaled(at, weight, fold.side, scale)?;
             self.weight_changed = true;
         }
-        let behind_bias = !own || self.bias.is_some() || shifts;
-        if behind_bias {
+        let before_bias = own && self.bias_behind;
+        if shifts || (scales && !before_bias && self.bias.is_some()) {
             let bias = self.bias.take().unwrap_or_else(|| ArrayD::zeros(vec![1; shift.ndim()]));
-            self.bias = Some(bias * scale + shift);
+            self.bias = Some(if before_bias { bias + shift } else { bias * scale + shift });
             self.bias_changed = true;
         }
         Ok(())

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ndarray::ArrayD;
 use tract_onnx::prelude::{DatumType, Tensor};
 
-use super::facts::{Engine, Facts};
+use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor;
@@ -25,7 +25,6 @@ const RANDOM: &[&str] =
 pub struct Constants<'g, 'm> {
     graph: &'g Graph<'m>,
     facts: &'g Facts,
-    engine: Engine,
     constant: Vec<bool>,
     quantized: Vec<bool>,
     evaluated: RefCell<HashMap<ValueId, Arc<Tensor>>>,
@@ -66,8 +65,7 @@ impl<'g, 'm> Constants<'g, 'm> {
                 quantized[value.index()] |= constant[value.index()] && from_quantized;
             }
         }
-        let engine = Engine::new(graph);
-        Constants { graph, facts, engine, constant, quantized, evaluated: RefCell::default() }
+        Constants { graph, facts, constant, quantized, evaluated: RefCell::default() }
     }
 
     /// Whether nothing that varies at run time reaches the value.
@@ -190,14 +188,14 @@ impl<'g, 'm> Constants<'g, 'm> {
         if let Some(tensor) = self.facts.value(value).filter(|tensor| is_concrete(tensor)) {
             return Some(tensor);
         }
-        self.engine.tensor(self.graph, &self.stored(value)?)
+        self.facts.engine().tensor(self.graph, &self.stored(value)?)
     }
 
     fn compute(&self, node: NodeId, slot: usize, inputs: &[ValueId]) -> Option<Arc<Tensor>> {
         let known = self.evaluated.borrow();
         let inputs: Vec<_> = inputs.iter().map(|input| known[input].clone()).collect();
         drop(known);
-        let outputs = self.engine.evaluate(self.graph, node, &inputs)?;
+        let outputs = self.facts.engine().evaluate(self.graph, node, &inputs)?;
         let present = self.graph.outputs(node)[..slot].iter().flatten().count();
         outputs.get(present).cloned()
     }

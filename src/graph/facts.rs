@@ -31,6 +31,8 @@ const SMALL: usize = 1 << 14;
 /// Shapes, and the values of small constants.
 pub struct Facts {
     facts: Vec<InferenceFact>,
+    /// Owns the symbols of the extents, which are mere names once it is gone.
+    engine: Engine,
 }
 
 impl Facts {
@@ -64,7 +66,11 @@ impl Facts {
                 facts[value.index()] = fact;
             }
         }
-        Facts { facts }
+        Facts { facts, engine }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The extents of a value, or `None` where not even the rank is known.
