@@ -37,8 +37,8 @@ impl Dims {
 
     /// The size of a dimension that nobody gave one.
     ///
-    /// * the first dimension of an input, or one that is called a batch: 2, so that an error that mixes up the
-    ///   samples of a batch is seen;
+    /// * the first dimension of an input, or one that is called a batch: 2, so that an error that mixes up
+    ///   the samples of a batch is seen;
     /// * the last two of a rank 4 input, the height and the width of an image: 224;
     /// * any other, such as a sequence: 8.
     pub fn default_for(name: Option<&str>, axis: usize, rank: usize) -> usize {

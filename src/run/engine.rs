@@ -86,7 +86,8 @@ impl Engine {
         self.plan.order_without_consts()
     }
 
-    /// The ONNX operator, and the node, that a node of [`Engine::graph`] was made from, where tract kept the name.
+    /// The ONNX operator, and the node, that a node of [`Engine::graph`] was made from, where tract kept
+    /// the name.
     pub fn origin<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
         self.operators.origin(name)
     }

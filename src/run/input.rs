@@ -30,8 +30,8 @@ pub struct Input {
 impl Input {
     /// The inputs of a model that no initializer gives a value, in order, with symbolic dimensions fixed.
     ///
-    /// Fails for an input that is no tensor, whose type tract does not have, whose rank is unknown, and for a name in
-    /// `dims` that no input has.
+    /// Fails for an input that is no tensor, whose type tract does not have, whose rank is unknown, and for
+    /// a name in `dims` that no input has.
     pub fn of(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
         let graph = model.graph();
         let free: Vec<&ValueInfoProto> = graph
@@ -41,6 +41,23 @@ impl Input {
             .collect();
         let sizes = sizes(&free, dims)?;
         free.into_iter().map(|input| Self::read(input, graph, &sizes)).collect()
+    }
+
+    /// The symbols of the first dimensions of the inputs: the sizes of the batch.
+    pub fn batch_symbols(model: &Model) -> Vec<&str> {
+        let mut symbols: Vec<&str> = model
+            .graph()
+            .input
+            .iter()
+            .filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim.first())
+            .filter_map(|dim| match &dim.value {
+                Some(Dim::DimParam(symbol)) => Some(symbol.as_str()),
+                _ => None,
+            })
+            .collect();
+        symbols.sort_unstable();
+        symbols.dedup();
+        symbols
     }
 
     fn read(
@@ -76,8 +93,9 @@ impl Input {
 
     /// Values drawn for this input.
     ///
-    /// Floats are drawn from the normal distribution, so that half of them are negative. Integers are indices into the
-    /// table that they select from, or 0 and 1 where there is none, as in masks. Half of the booleans are true.
+    /// Floats are drawn from the normal distribution, so that half of them are negative. Integers are
+    /// indices into the table that they select from, or 0 and 1 where there is none, as in masks. Half of
+    /// the booleans are true.
     fn draw(&self, rng: &mut ChaCha8Rng) -> Tensor {
         let end = self.indices.unwrap_or(2).max(1) as i64;
         match self.element {
@@ -108,7 +126,8 @@ pub fn random(inputs: &[Input], seed: u64) -> Vec<Tensor> {
     inputs.iter().map(|input| input.draw(&mut rng)).collect()
 }
 
-/// The size of every symbol in the shapes of the inputs. Where a symbol appears twice, its first place decides.
+/// The size of every symbol in the shapes of the inputs. Where a symbol appears twice, its first place
+/// decides.
 fn sizes<'a>(inputs: &[&'a ValueInfoProto], dims: &Dims) -> Result<HashMap<&'a str, usize>, Failure> {
     let mut sizes = HashMap::new();
     for input in inputs {
@@ -233,6 +252,11 @@ mod tests {
             use DataType::{BFloat16, Complex64, Complex128, String};
             assert_eq!(is_drawn, ![BFloat16, Complex64, Complex128, String].contains(&element), "{element}");
         }
+    }
+
+    #[test]
+    fn the_first_dimension_is_the_batch() {
+        assert_eq!(Input::batch_symbols(&embedding()), ["batch"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Running models in tract, on the CPU.
 //!
-//! [`Engine`] is a model that is loaded, typed, optimized and ready to run; its symbolic dimensions are fixed by
-//! [`Dims`], its inputs are described by [`Input`], and what tract cannot do is a [`Failure`].
+//! [`Engine`] is a model that is loaded, typed, optimized and ready to run; its symbolic dimensions are
+//! fixed by [`Dims`], its inputs are described by [`Input`], and what tract cannot do is a [`Failure`].
 
 mod dims;
 mod engine;

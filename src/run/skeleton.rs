@@ -1,8 +1,8 @@
 //! A model as tract reads it: the graph without its weights, and the weights beside it.
 //!
-//! tract has its own messages for ONNX. Only the graph is encoded and decoded to get there; every tensor in it refers
-//! to data outside, and tract is given that data from where the model has it. So weights are copied once, into the
-//! tensors that tract computes with, wherever they were stored.
+//! tract has its own messages for ONNX. Only the graph is encoded and decoded to get there; every tensor in
+//! it refers to data outside, and tract is given that data from where the model has it. So weights are
+//! copied once, into the tensors that tract computes with, wherever they were stored.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -81,7 +81,8 @@ impl Weights {
         Ok(())
     }
 
-    /// Keeps the elements of a tensor, and leaves a reference in their place. Strings, which have no raw form, stay.
+    /// Keeps the elements of a tensor, and leaves a reference in their place. Strings, which have no raw
+    /// form, stay.
     fn take(&mut self, tensor: &mut TensorProto, externals: &Externals) -> Result<(), Error> {
         if tensor::data_type(tensor)? == tensor::DataType::String {
             return Ok(());
