@@ -81,7 +81,8 @@ pub struct OutputError {
     pub absolute: f64,
     /// The largest difference, divided by the largest magnitude in the original's output.
     pub relative: f64,
-    /// Elements that no tolerance excuses: integers and booleans that differ, and what is NaN or infinite in one only.
+    /// Elements that no tolerance excuses: integers and booleans that differ, and what is NaN or infinite
+    /// in one only.
     pub mismatched: usize,
 }
 
@@ -145,9 +146,10 @@ fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<T
 
 /// The relative error that rounding may cause, by the coarsest float type among the weights.
 ///
-/// Folding changes the order in which numbers are multiplied and added, so that every layer rounds a little differently.
-/// Over tens of layers this adds up to some tens of units in the last place of the largest output: 1e-4 leaves room for
-/// a thousand in single precision. A wrong axis, shift or sign is off by a part of 1, not of 10,000.
+/// Folding changes the order in which numbers are multiplied and added, so that every layer rounds a little
+/// differently. Over tens of layers this adds up to some tens of units in the last place of the largest
+/// output: 1e-4 leaves room for a thousand in single precision. A wrong axis, shift or sign is off by a
+/// part of 1, not of 10,000.
 pub fn default_tolerance(model: &Model) -> f64 {
     let tensors = model.graph().initializer.iter().filter_map(|tensor| tensor::data_type(tensor).ok());
     let by_type = |element| match element {
