@@ -27,13 +27,16 @@ pub struct Step {
 
 /// The live bytes at every step of a run, in the order of execution. Weights are not counted.
 ///
-/// The inputs and the output of an operator that tract runs in place are both counted, so that a step may be up to one
-/// value above what the heap really holds.
+/// The inputs and the output of an operator that tract runs in place are both counted, so that a step may
+/// be up to one value above what the heap really holds.
 pub fn live(engine: &Engine) -> Vec<Step> {
-    let usage: TractResult<_> = engine.graph().eval_tmp_memory_usage(engine.order(), |node| !node.op_is::<Const>());
+    let usage: TractResult<_> =
+        engine.graph().eval_tmp_memory_usage(engine.order(), |node| !node.op_is::<Const>());
     let bytes = |size: &TDim| size.as_i64().map_or(0, |bytes| bytes.max(0) as u64);
     // The order is that of the plan itself, and shapes are concrete: there is nothing left that could fail.
-    usage.map(|steps| steps.iter().map(|(node, size)| Step { node: *node, bytes: bytes(size) }).collect()).unwrap_or_default()
+    usage
+        .map(|steps| steps.iter().map(|(node, size)| Step { node: *node, bytes: bytes(size) }).collect())
+        .unwrap_or_default()
 }
 
 /// What some work asked the allocator for.
@@ -47,8 +50,8 @@ pub struct Heap {
 
 /// Measures what `work` asks the allocator for, on all threads.
 ///
-/// Nothing is measured unless the program has the [`CountingAllocator`]. Two measurements at the same time disturb each
-/// other.
+/// Nothing is measured unless the program has the [`CountingAllocator`]. Two measurements at the same time
+/// disturb each other.
 pub fn heap<T>(work: impl FnOnce() -> T) -> (T, Option<Heap>) {
     HELD.store(0, Relaxed);
     PEAK.store(0, Relaxed);
