@@ -13,22 +13,27 @@ use crate::run::{Dims, Input};
 
 /// Reads the inputs of a model from `file`, and the sizes that they give to its symbolic dimensions.
 ///
-/// A `.npy` file holds the only input; a `.npz` file holds each under its name. Elements must be of the type that the
-/// model declares. The error is one line.
+/// A `.npy` file holds the only input; a `.npz` file holds each under its name. Elements must be of the
+/// type that the model declares. The error is one line.
 pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tensor>, Dims), String> {
     let declared = Input::of(model, dims).map_err(|failure| failure.reason)?;
     let fail = |reason: String| format!("{}: {reason}", file.display());
     let mut source = Source::open(file, &declared).map_err(fail)?;
     let tensors: Vec<Tensor> = declared
         .iter()
-        .map(|input| source.read(input).map_err(|reason| fail(format!("the input `{}`: {reason}", input.name))))
+        .map(|input| {
+            source.read(input).map_err(|reason| fail(format!("the input `{}`: {reason}", input.name)))
+        })
         .collect::<Result<_, _>>()?;
     let mut dims = dims.clone();
     for (input, tensor) in declared.iter().zip(&tensors) {
         let symbols = symbols(model, &input.name);
         if symbols.len() != tensor.rank() {
             let (rank, given) = (symbols.len(), tensor.rank());
-            return Err(fail(format!("the input `{}` has {rank} dimensions, and {given} were given", input.name)));
+            return Err(fail(format!(
+                "the input `{}` has {rank} dimensions, and {given} were given",
+                input.name
+            )));
         }
         symbols
             .iter()
@@ -123,7 +128,11 @@ mod tests {
         let error = read_inputs(&file, &model, &Dims::default()).unwrap_err();
         assert!(error.contains("the input `x`"), "{error}");
         ndarray_npy::write_npy(&file, &ndarray::Array1::<f32>::zeros(3)).unwrap();
-        assert!(read_inputs(&file, &model, &Dims::default()).unwrap_err().contains("2 dimensions, and 1 were given"));
+        assert!(
+            read_inputs(&file, &model, &Dims::default())
+                .unwrap_err()
+                .contains("2 dimensions, and 1 were given")
+        );
         assert!(read_inputs(Path::new("x.txt"), &model, &Dims::default()).is_err());
     }
 }

@@ -17,13 +17,19 @@ use crate::run::{Dims, Engine, Failure, random};
 pub struct Child {
     /// The program.
     pub program: PathBuf,
-    /// Its first arguments. The path of the model, the number of threads, and each size as `name=size` follow.
+    /// Its first arguments. The path of the model, the number of threads, and each size as `name=size`
+    /// follow.
     pub arguments: Vec<OsString>,
 }
 
 impl Child {
     /// The peak that the process reports; `None` if it cannot be started, fails, or is stopped.
-    pub(super) fn resident_peak(&self, variant: &Variant, options: &BenchOptions, stop: &Stop) -> Option<u64> {
+    pub(super) fn resident_peak(
+        &self,
+        variant: &Variant,
+        options: &BenchOptions,
+        stop: &Stop,
+    ) -> Option<u64> {
         let folder = tempfile::tempdir().ok()?;
         let path = folder.path().join("variant.onnx");
         variant.model.save(&path).ok()?;
@@ -65,9 +71,11 @@ impl Drop for Running {
     }
 }
 
-/// Runs a model with random inputs, and returns the peak of the resident set of this process meanwhile, in bytes.
+/// Runs a model with random inputs, and returns the peak of the resident set of this process meanwhile, in
+/// bytes.
 ///
-/// What loading and preparing the model took is not counted where the system can forget it, but what is kept of it is.
+/// What loading and preparing the model took is not counted where the system can forget it, but what is
+/// kept of it is.
 pub fn measure_here(model: &Model, dims: &Dims, threads: usize) -> Result<Option<u64>, Failure> {
     let engine = Engine::load_with(model, dims, threads)?;
     let inputs: Vec<_> = random(engine.inputs(), 0).into_iter().map(Into::into).collect();

@@ -5,10 +5,12 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::report::Interval;
 
-/// How often the samples are drawn again. A percentile of 2,000 draws is stable to about a tenth of the interval.
+/// How often the samples are drawn again. A percentile of 2,000 draws is stable to about a tenth of the
+/// interval.
 const RESAMPLES: usize = 2000;
 
-/// The value below which a part `q` of the samples lies, between neighbours by their distance. NaN without samples.
+/// The value below which a part `q` of the samples lies, between neighbours by their distance. NaN without
+/// samples.
 pub fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -24,8 +26,9 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
     low + (high - low) * place.fract()
 }
 
-/// The median, with the 95 % interval of the bootstrap: the samples are drawn again, with replacement, and the medians
-/// of the draws show how much the median could have been otherwise. The same samples give the same interval.
+/// The median, with the 95 % interval of the bootstrap: the samples are drawn again, with replacement, and
+/// the medians of the draws show how much the median could have been otherwise. The same samples give the
+/// same interval.
 pub fn median(samples: &[f64]) -> Interval {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let draw = |_| {

@@ -38,7 +38,8 @@ pub(super) fn ratio(ratio: &Ratio) -> String {
 /// The names of the references, in order.
 pub(super) fn references(setting: &Setting) -> Vec<&str> {
     let ran = setting.variants.iter().find_map(Measured::measurement);
-    ran.map(|measurement| measurement.ratios.iter().map(|ratio| ratio.reference.as_str()).collect()).unwrap_or_default()
+    ran.map(|measurement| measurement.ratios.iter().map(|ratio| ratio.reference.as_str()).collect())
+        .unwrap_or_default()
 }
 
 /// The variants that could not be run, one line each.
@@ -51,7 +52,8 @@ pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
 
 /// What the peaks of live memory show, in a sentence.
 pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
-    let ran: Vec<_> = setting.variants.iter().filter_map(|v| Some((v.name.as_str(), &v.measurement()?.memory))).collect();
+    let ran: Vec<_> =
+        setting.variants.iter().filter_map(|v| Some((v.name.as_str(), &v.measurement()?.memory))).collect();
     let lowest = ran.iter().min_by_key(|(_, memory)| memory.live_peak)?;
     let highest = ran.iter().max_by_key(|(_, memory)| memory.live_peak)?;
     let spread = highest.1.live_peak as f64 / (lowest.1.live_peak as f64).max(1.0) - 1.0;
@@ -62,12 +64,23 @@ pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
     let held = format!("{} holds it", highest.1.live_peak_at);
     Some(if ran.len() > 1 && spread < 0.005 {
         let most = ran.iter().filter_map(|(_, memory)| memory.live_at_normalizers).max();
-        format!("The peak of live memory is the same in every variant, {}: {held}{}.", bytes(highest.1.live_peak), at(most))
+        format!(
+            "The peak of live memory is the same in every variant, {}: {held}{}.",
+            bytes(highest.1.live_peak),
+            at(most)
+        )
     } else if ran.len() > 1 {
         let (low, high) = (bytes(lowest.1.live_peak), bytes(highest.1.live_peak));
-        format!("The peak of live memory is lowest in {} ({low}) and highest in {} ({high}; {held}).", lowest.0, highest.0)
+        format!(
+            "The peak of live memory is lowest in {} ({low}) and highest in {} ({high}; {held}).",
+            lowest.0, highest.0
+        )
     } else {
-        format!("The peak of live memory is {}: {held}{}.", bytes(highest.1.live_peak), at(highest.1.live_at_normalizers))
+        format!(
+            "The peak of live memory is {}: {held}{}.",
+            bytes(highest.1.live_peak),
+            at(highest.1.live_at_normalizers)
+        )
     })
 }
 
@@ -85,7 +98,13 @@ mod tests {
 
     #[test]
     fn units_fit() {
-        assert_eq!([0.0000123, 0.00234, 0.0234, 0.234, 2.34].map(time), ["12 µs", "2.34 ms", "23.4 ms", "234 ms", "2.34 s"]);
-        assert_eq!([12, 1_234, 12_345_678, 1_234_567_890].map(bytes), ["12 B", "1.2 kB", "12.3 MB", "1.23 GB"]);
+        assert_eq!(
+            [0.0000123, 0.00234, 0.0234, 0.234, 2.34].map(time),
+            ["12 µs", "2.34 ms", "23.4 ms", "234 ms", "2.34 s"]
+        );
+        assert_eq!(
+            [12, 1_234, 12_345_678, 1_234_567_890].map(bytes),
+            ["12 B", "1.2 kB", "12.3 MB", "1.23 GB"]
+        );
     }
 }

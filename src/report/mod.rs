@@ -6,6 +6,8 @@ mod html;
 mod markdown;
 mod svg;
 mod terminal;
+#[cfg(test)]
+mod testing;
 
 pub use data::*;
 pub use html::html;

@@ -1,0 +1,153 @@
+//! The charts, as SVG that a page holds inside itself.
+//!
+//! Colours are classes that the page's style sheet gives a value, so that one chart serves light, dark and
+//! paper; a charting library would write fixed colours into every mark.
+
+use std::fmt::Write;
+
+use super::data::{Class, Measurement};
+use super::format::{bytes, time};
+
+/// The width of every chart, in units that a page scales to what it has room for.
+const WIDTH: f64 = 480.0;
+/// The height of a row of a bar chart, its name included.
+const ROW: f64 = 42.0;
+/// How many colours the style sheet has for variants.
+const COLOURS: usize = 6;
+
+/// Text in which nothing is markup.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The class of the colour of a variant.
+pub(super) fn colour(index: usize) -> String {
+    format!("v{}", index % COLOURS)
+}
+
+/// The class of the colour of a class of operators.
+pub(super) fn class_colour(class: Class) -> &'static str {
+    match class {
+        Class::Normalizer => "c-normalizer",
+        Class::Product => "c-product",
+        Class::Movement => "c-movement",
+        Class::Other => "c-other",
+    }
+}
+
+fn chart(height: f64, title: &str, body: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{title}\">\
+         <title>{title}</title>{body}</svg>\n"
+    )
+}
+
+/// A bar for each median, with a line for its interval. `index` counts all variants, so that colours stay
+/// theirs.
+pub(super) fn latency(ran: &[(usize, &str, &Measurement)]) -> String {
+    let longest = ran.iter().map(|(.., m)| m.latency.median.high).fold(f64::MIN_POSITIVE, f64::max);
+    let x = |seconds: f64| seconds / longest * (WIDTH - 4.0);
+    let mut body = String::new();
+    for (row, (index, name, measurement)) in ran.iter().enumerate() {
+        let (top, interval) = (row as f64 * ROW, measurement.latency.median);
+        let (middle, end) = (top + 28.0, x(interval.value));
+        let (low, high) = (x(interval.low), x(interval.high));
+        let label = time(interval.value);
+        // Writing to a string does not fail.
+        let _ = write!(
+            body,
+            "<text x=\"0\" y=\"{:.1}\">{}</text>\
+             <text x=\"{WIDTH}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>\
+             <rect class=\"{}\" x=\"0\" y=\"{:.1}\" width=\"{end:.1}\" height=\"16\" rx=\"2\"/>\
+             <path class=\"interval\" \
+             d=\"M{low:.1} {middle:.1}H{high:.1}M{low:.1} {:.1}v8M{high:.1} {:.1}v8\"/>",
+            top + 14.0,
+            escape(name),
+            top + 14.0,
+            colour(*index),
+            top + 20.0,
+            middle - 4.0,
+            middle - 4.0,
+        );
+    }
+    chart(ran.len() as f64 * ROW, "Median latency of each variant, with its 95 % interval", &body)
+}
+
+/// A bar for each run, divided into the classes of operators.
+pub(super) fn shares(ran: &[(usize, &str, &Measurement)]) -> String {
+    let total = |m: &Measurement| m.time.iter().map(|share| share.seconds).sum::<f64>();
+    let longest = ran.iter().map(|(.., m)| total(m)).fold(f64::MIN_POSITIVE, f64::max);
+    let mut body = String::new();
+    for (row, (_, name, measurement)) in ran.iter().enumerate() {
+        let top = row as f64 * ROW;
+        let label = time(total(measurement));
+        let _ = write!(
+            body,
+            "<text x=\"0\" y=\"{0:.1}\">{1}</text>\
+             <text x=\"{WIDTH}\" y=\"{0:.1}\" text-anchor=\"end\">{label}</text>",
+            top + 14.0,
+            escape(name),
+        );
+        let mut left = 0.0;
+        for share in &measurement.time {
+            let width = share.seconds / longest * WIDTH;
+            let _ = write!(
+                body,
+                "<rect class=\"{}\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"16\">\
+                 <title>{}: {}</title></rect>",
+                class_colour(share.class),
+                top + 20.0,
+                share.class.name(),
+                time(share.seconds),
+            );
+            left += width;
+        }
+    }
+    chart(ran.len() as f64 * ROW, "Time of a run by class of operators", &body)
+}
+
+/// A line for the live bytes of each variant, from the first step of its run to the last.
+pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
+    const HEIGHT: f64 = 200.0;
+    const BASE: f64 = HEIGHT - 18.0;
+    const TOP: f64 = 18.0;
+    let peak = ran.iter().map(|(.., m)| m.memory.live_peak).max().unwrap_or(0).max(1);
+    let y = |bytes: u64| BASE - bytes as f64 / peak as f64 * (BASE - TOP);
+    let mut body = format!(
+        "<path class=\"axis\" d=\"M0 {BASE}H{WIDTH}M0 {TOP}H{WIDTH}\"/><text x=\"0\" y=\"13\">{}</text>\
+         <text x=\"0\" y=\"{HEIGHT}\">first operator</text>\
+         <text x=\"{WIDTH}\" y=\"{HEIGHT}\" text-anchor=\"end\">last operator</text>",
+        bytes(peak),
+    );
+    for (index, name, measurement) in ran {
+        let curve = &measurement.memory.curve;
+        let step = WIDTH / curve.len().max(1) as f64;
+        let mut path = String::new();
+        for (place, &bytes) in curve.iter().enumerate() {
+            let (x, y) = (place as f64 * step, y(bytes));
+            let _ = match place {
+                0 => write!(path, "M{x:.1} {y:.1}H{:.1}", x + step),
+                _ => write!(path, "V{y:.1}H{:.1}", x + step),
+            };
+        }
+        let _ = write!(
+            body,
+            "<path class=\"line {}\" d=\"{path}\"><title>{}</title></path>",
+            colour(*index),
+            escape(name)
+        );
+    }
+    chart(HEIGHT + 4.0, "Live bytes of each variant along the order of execution", &body)
+}
