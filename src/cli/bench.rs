@@ -1,0 +1,251 @@
+//! `unfold bench`: what folding is worth.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use unfold::bench::{BenchOptions, Child, Stop, Variant, bench, machine, measure_here, read_inputs};
+use unfold::onnx::Model;
+use unfold::progress::Progress;
+use unfold::report::{Report, Setting, Site, html, markdown, terminal};
+use unfold::run::{Dims, Input};
+use unfold::verify::{Verdict, VerifyOptions, compare};
+
+/// Measures variants of a model against each other in tract, on the CPU.
+///
+/// Exit codes: 0 if something was measured, 1 if tract can run none of the variants, 130 if it was
+/// interrupted; what was measured until then is printed.
+#[derive(Debug, clap::Args)]
+pub struct BenchArgs {
+    /// The model. Several are compared with one another, each under the name of its file, or another:
+    /// NAME=FILE
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<String>,
+
+    /// Sizes of the batch, each measured on its own
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    batch: Vec<NonZeroUsize>,
+
+    /// Size of a symbolic dimension
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<Dims>,
+
+    /// How many rounds; every variant runs once in a round
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+
+    /// How long the rounds of each batch size may take, in seconds, where --rounds does not say
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    time: f64,
+
+    /// Threads for matrix products
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+
+    /// Inputs, as a .npy or .npz file; random ones where it is not given
+    #[arg(long, value_name = "FILE", conflicts_with = "batch")]
+    input: Option<PathBuf>,
+
+    /// The variants that the others are compared with
+    #[arg(long = "reference", value_name = "NAME")]
+    references: Vec<String>,
+
+    /// Prints the report as JSON
+    #[arg(long, conflicts_with = "markdown")]
+    json: bool,
+
+    /// Prints the report as Markdown
+    #[arg(long)]
+    markdown: bool,
+
+    /// Writes the report as one self-contained page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Shows no progress
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// Runs MODEL once and prints the peak of the resident set; threads and sizes follow it
+    #[arg(long, hide = true)]
+    resident: bool,
+}
+
+/// What is made from one model: its variants, and the table of its sites.
+pub type MakeVariants<'m> = &'m dyn Fn(&Model) -> Result<(Vec<Variant>, Vec<Site>)>;
+
+/// Runs the command.
+pub fn run(args: &BenchArgs, make: MakeVariants<'_>) -> Result<ExitCode> {
+    if args.resident {
+        return resident(&args.models);
+    }
+    if !(args.time.is_finite() && args.time >= 0.0) {
+        bail!("--time {} is no duration", args.time);
+    }
+    let stop = Stop::default();
+    let asked = stop.clone();
+    ctrlc::set_handler(move || match asked.asked() {
+        false => asked.ask(),
+        // Whoever asks twice does not want to wait for the operator that is running.
+        true => std::process::exit(130),
+    })
+    .context("cannot listen for interrupts")?;
+
+    let (title, variants, sites) = variants(args, make)?;
+    let progress = Progress::new("bench", args.quiet);
+    let mut settings = Vec::new();
+    for options in options(args, &variants)? {
+        if stop.asked() {
+            break;
+        }
+        settings.push(bench(&variants, &options, &stop, &mut |what, part| progress.set(what, part)));
+    }
+    let mut notes = Vec::new();
+    if !stop.asked() {
+        progress.set("verifying", 1.0);
+        notes.extend(verified(&variants, args));
+    }
+    drop(progress);
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let report = Report { model: title, version, machine: machine(), settings, sites, notes };
+    print(args, &report)?;
+    Ok(match &report.settings {
+        _ if stop.asked() => ExitCode::from(130),
+        settings if settings.iter().all(nothing_ran) => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn nothing_ran(setting: &Setting) -> bool {
+    setting.variants.iter().all(|variant| variant.measurement().is_none())
+}
+
+/// The title of the report, and what it compares.
+fn variants(args: &BenchArgs, make: MakeVariants<'_>) -> Result<(String, Vec<Variant>, Vec<Site>)> {
+    if let [model] = args.models.as_slice() {
+        let (name, path) = named(model);
+        let (variants, sites) = make(&Model::open(path)?)?;
+        return Ok((name, variants, sites));
+    }
+    let open = |model: &String| {
+        let (name, path) = named(model);
+        Ok(Variant { name, model: Model::open(path)?, normalizers: BTreeSet::new() })
+    };
+    let variants = args.models.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();
+    if let Some(name) =
+        names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)).map(|(_, name)| name)
+    {
+        bail!("two variants are called `{name}`; NAME=FILE gives them names");
+    }
+    Ok((names.join(", "), variants, Vec::new()))
+}
+
+/// `NAME=FILE`, or a file under its own name. A file whose name has a `=` is taken for what it is.
+fn named(model: &str) -> (String, &Path) {
+    match model.split_once('=').filter(|_| !Path::new(model).exists()) {
+        Some((name, path)) => (name.to_owned(), Path::new(path)),
+        None => {
+            let path = Path::new(model);
+            (path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(), path)
+        }
+    }
+}
+
+/// One measurement for each size of the batch.
+fn options(args: &BenchArgs, variants: &[Variant]) -> Result<Vec<BenchOptions>> {
+    let model = &variants.first().ok_or_else(|| anyhow!("there is nothing to compare"))?.model;
+    let mut dims = Dims::default();
+    dims.extend(args.dims.iter().cloned());
+    let program = std::env::current_exe().context("cannot find the program itself")?;
+    let child = Child { program, arguments: ["bench".into(), "--resident".into()].into() };
+    let defaults = BenchOptions::default();
+    let base = BenchOptions {
+        dims,
+        threads: args.threads.max(1),
+        rounds: args.rounds,
+        time: Duration::from_secs_f64(args.time),
+        references: if args.references.is_empty() { defaults.references } else { args.references.clone() },
+        child: Some(child),
+        ..BenchOptions::default()
+    };
+    if let Some(file) = &args.input {
+        let (inputs, dims) = read_inputs(file, model, &base.dims).map_err(anyhow::Error::msg)?;
+        return Ok(vec![labelled(BenchOptions { inputs: Some(inputs), dims, ..base })]);
+    }
+    let symbols = Input::batch_symbols(model);
+    let given = symbols.iter().any(|symbol| base.dims.get(symbol).is_some());
+    match (symbols.is_empty() || given, args.batch.as_slice()) {
+        (true, []) => return Ok(vec![labelled(base)]),
+        (true, _) if given => bail!("--batch and --dim give the same dimension a size"),
+        (true, _) => bail!("--batch: the first dimension of no input of this model is symbolic"),
+        (false, _) => {}
+    }
+    let sized = |batch: usize| {
+        let mut dims = base.dims.clone();
+        symbols.iter().for_each(|symbol| dims.set(*symbol, batch));
+        labelled(BenchOptions { dims, ..base.clone() })
+    };
+    Ok(match args.batch.as_slice() {
+        [] => vec![sized(1)],
+        batches => batches.iter().map(|batch| sized(batch.get())).collect(),
+    })
+}
+
+/// Under the sizes that tell it from others.
+fn labelled(options: BenchOptions) -> BenchOptions {
+    let sizes: Vec<String> = options.dims.iter().map(|(name, size)| format!("{name}={size}")).collect();
+    let label = if sizes.is_empty() { options.label } else { sizes.join(", ") };
+    BenchOptions { label, ..options }
+}
+
+/// Whether the fused variant computes what the exported one does, where there are both.
+fn verified(variants: &[Variant], args: &BenchArgs) -> Option<String> {
+    let find =
+        |name: &str| variants.iter().find(|variant| variant.name == name).map(|variant| &variant.model);
+    let (original, fused) = (find("as exported")?, find("fused")?);
+    let mut dims = Dims::default();
+    dims.extend(args.dims.iter().cloned());
+    Some(match compare(original, fused, &VerifyOptions { dims, ..VerifyOptions::default() }) {
+        Verdict::Compared(comparison) => {
+            let relative = comparison.worst().map_or(0.0, |worst| worst.relative);
+            let verb = if comparison.agrees() { "agree" } else { "DIFFER" };
+            let tolerance = comparison.tolerance;
+            format!("Fused and as exported {verb}: relative error {relative:.1e}, tolerance {tolerance:.0e}.")
+        }
+        Verdict::Broken { reason } => format!("The fused model is BROKEN: {reason}."),
+        Verdict::CouldNotVerify { reason } => {
+            format!("Fused and as exported could not be compared: {reason}.")
+        }
+    })
+}
+
+fn print(args: &BenchArgs, report: &Report) -> Result<()> {
+    if let Some(path) = &args.html {
+        fs::write(path, html(report)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    match (args.json, args.markdown) {
+        (true, _) => println!("{}", serde_json::to_string_pretty(report)?),
+        (_, true) => print!("{}", markdown(report)),
+        _ => print!("{}", terminal(report)),
+    }
+    Ok(())
+}
+
+/// The process that [`Child`] starts.
+fn resident(arguments: &[String]) -> Result<ExitCode> {
+    let [model, threads, sizes @ ..] = arguments else {
+        bail!("a model and a number of threads are expected");
+    };
+    let mut dims = Dims::default();
+    for size in sizes {
+        dims.extend([size.parse::<Dims>().map_err(anyhow::Error::msg)?]);
+    }
+    let peak = measure_here(&Model::open(model)?, &dims, threads.parse()?)?;
+    println!("{}", peak.context("this system does not tell")?);
+    Ok(ExitCode::SUCCESS)
+}
