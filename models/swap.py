@@ -39,16 +39,17 @@ def randomize(model, seed=0):
     """Moves every parameter and running statistic far away from where initialization leaves it, and returns the model.
 
     A network that was only initialized hides mistakes: gammas are 1, biases 0, LayerScale 1e-5, running statistics
-    those of the identity, and the branches small against the residual stream. Here weights become N(0, 1/2 / fan-in).
-    Of all other parameters those that are one number throughout are drawn anew, scales as +-[0.5, 1.5] and shifts as
-    N(0, 0.2^2). Running means become N(0, 0.3^2), running variances log-normal round 1.
+    those of the identity, and the branches small against the residual stream. Here weights become N(0, v / fan-in), v
+    being 1/2, but less in a deep network, whose residual stream would grow beyond what float32 can compare. Of all
+    other parameters those that are one number throughout are drawn anew, scales as +-[0.5, 1.5] and shifts
+    as N(0, 0.2^2). Running means become N(0, 0.3^2), running variances log-normal round 1.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, (nn.Linear, nn.Conv2d)):
-                fan_in = module.weight[0].numel()
-                module.weight.normal_(0, (2 * fan_in) ** -0.5, generator=generator)
+        weights = [module.weight for module in model.modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
+        variance = min(1 / 2, 16 / len(weights))
+        for weight in weights:
+            weight.normal_(0, (variance / weight[0].numel()) ** 0.5, generator=generator)
         for value in model.parameters():
             if (value == value.flatten()[0]).all():
                 noise = torch.randn(value.shape, generator=generator)

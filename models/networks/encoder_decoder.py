@@ -9,6 +9,10 @@ from .t2t_vit import sinusoids
 from .transformer import mlp
 
 
+# The fused kernel that nn.MultiheadAttention takes in inference mode has no ONNX form.
+torch.backends.mha.set_fastpath_enabled(False)
+
+
 def attend(attention, queries, memory, mask=None):
     """nn.MultiheadAttention with packed projections: [B, T, C], [B, S, C] -> [B, T, C]."""
     return attention(queries, memory, memory, attn_mask=mask, need_weights=False)[0]
