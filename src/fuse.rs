@@ -14,7 +14,7 @@ use crate::graph::facts::Facts;
 use crate::normalizer::{self, Site, View};
 use crate::onnx::Model;
 use crate::refusal::{Reason, Refusal};
-use crate::simplify::simplify;
+use crate::simplify::{Known, simplify};
 
 /// What to fold, and what to tell on the way.
 #[derive(Default)]
@@ -110,7 +110,7 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
             facts.shape(value)
         };
         let mut result = model.clone();
-        *result.graph_mut() = simplify(editor, &seeds, &shape);
+        *result.graph_mut() = simplify(editor, &seeds, &Known { shape: &shape, extents: &|name| facts.extents(graph.value(name)?) });
         return Ok(Fused { model: result, plan });
     }
     Ok(Fused { model: model.clone(), plan: Plan::default() })

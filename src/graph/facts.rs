@@ -95,6 +95,13 @@ impl Facts {
         self.facts[value.index()].value.concretize()
     }
 
+    /// The elements of a value that is a shape itself, symbolic or not.
+    pub fn extents(&self, value: ValueId) -> Option<Shape> {
+        let tensor = self.value(value)?;
+        let dims = tensor.cast_to::<TDim>().ok()?;
+        Some(dims.to_plain_array_view::<TDim>().ok()?.iter().cloned().map(Some).collect())
+    }
+
     /// The elements of a small integer constant, if none of them is symbolic.
     pub fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
         let tensor = self.value(value)?;

@@ -124,6 +124,24 @@ impl Trace {
         self.start == self.now
     }
 
+    /// Whether the elements are in the order in which they were, whatever the shape: one reshape
+    /// can do it.
+    pub fn keeps_order(&self) -> bool {
+        self.start.concat() == self.now.concat()
+    }
+
+    /// The permutation of axes that does it all, if one does.
+    pub fn as_transpose(&self) -> Option<Vec<usize>> {
+        let mut free: Vec<Option<&Vec<usize>>> = self.start.iter().map(Some).collect();
+        let mut take = |axis: &Vec<usize>| {
+            let place = free.iter().position(|start| *start == Some(axis))?;
+            free[place] = None;
+            Some(place)
+        };
+        let perm = self.now.iter().map(&mut take).collect::<Option<Vec<_>>>()?;
+        (perm.len() == self.start.len()).then_some(perm)
+    }
+
     /// Permutes the axes; `perm[i]` is the old place of the new axis `i`.
     pub fn transpose(&mut self, perm: &[usize]) -> Option<()> {
         self.now = perm.iter().map(|&axis| self.now.get(axis).cloned()).collect::<Option<_>>()?;
@@ -278,6 +296,25 @@ mod tests {
         trace.reshape(&tokens).unwrap();
         trace.reshape(&shape(&scope, "b*196,384")).unwrap();
         assert!(trace.is_identity());
+    }
+
+    #[test]
+    fn two_transposes_are_one() {
+        let scope = SymbolScope::default();
+        let mut trace = Trace::new(&shape(&scope, "b,24,96")).unwrap();
+        trace.transpose(&[0, 2, 1]).unwrap();
+        trace.transpose(&[2, 0, 1]).unwrap();
+        assert_eq!(trace.as_transpose(), Some(vec![1, 0, 2]));
+        assert!(!trace.keeps_order());
+    }
+
+    #[test]
+    fn two_reshapes_are_one() {
+        let scope = SymbolScope::default();
+        let mut trace = Trace::new(&shape(&scope, "b,4,4,192")).unwrap();
+        trace.reshape(&shape(&scope, "b,16,192")).unwrap();
+        assert!(trace.keeps_order());
+        assert_eq!(trace.as_transpose(), None);
     }
 
     #[test]

@@ -6,21 +6,26 @@
 mod dead;
 mod movement;
 
-use std::collections::HashSet;
-
 use crate::graph::editor::Editor;
 use crate::graph::facts::Shape;
 use crate::onnx::proto::GraphProto;
 
-/// Finishes an edited graph: movements around the seeds that undo each other, nodes and constants
+/// What is known of the values of the original graph, by name.
+pub struct Known<'k> {
+    /// The extents of a value.
+    pub shape: &'k dyn Fn(&str) -> Option<Shape>,
+    /// The elements of a value that is a shape itself.
+    pub extents: &'k dyn Fn(&str) -> Option<Shape>,
+}
+
+/// Finishes an edited graph: movements around the seeds that undo each other or are one, nodes and constants
 /// that only removed nodes read, and what was noted about values that are no more.
 ///
-/// `seeds` are the values at which something was taken out; `shape` knows the extents of values.
-pub fn simplify(editor: Editor, seeds: &[String], shape: &dyn Fn(&str) -> Option<Shape>) -> GraphProto {
+/// `seeds` are the values at which something was taken out.
+pub fn simplify(editor: Editor, seeds: &[String], known: &Known) -> GraphProto {
     let (was_read, pinned) = (editor.was_read(), editor.pinned());
-    let inputs: HashSet<String> = pinned;
     let mut graph = editor.finish();
-    movement::cancel(&mut graph, seeds, shape);
-    dead::remove(&mut graph, &was_read, &inputs);
+    movement::shorten(&mut graph, seeds, known);
+    dead::remove(&mut graph, &was_read, &pinned);
     graph
 }
