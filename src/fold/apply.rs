@@ -14,6 +14,7 @@ use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
+use crate::normalizer::Lowering;
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::refusal::{Reason, Refusal};
@@ -67,6 +68,9 @@ pub fn apply(
             let at = graph.value_name(rewrite.part.output);
             Failed { sites: vec![], refusal: Refusal::new(reason, at) }
         })?;
+    }
+    for lowering in &plan.lowerings {
+        job.lower(lowering);
     }
     for removal in &plan.removals {
         job.editor.remove(&removal.nodes, &removal.output, &removal.source);
@@ -294,6 +298,30 @@ impl Job<'_> {
             self.editor.insert_behind(last, node);
         }
         Ok(())
+    }
+
+    /// Puts the nodes of a lowering behind the last of those that they replace.
+    fn lower(&mut self, lowering: &Lowering) {
+        let mut names: HashMap<String, String> = HashMap::new();
+        for constant in &lowering.constants {
+            let name = self.editor.add_constant(constant.name(), constant.clone());
+            names.insert(constant.name().to_owned(), name);
+        }
+        let Some(&last) = lowering.nodes.iter().max_by_key(|&&node| self.graph.place(node)) else { return };
+        self.editor.drop_nodes(&lowering.nodes);
+        for node in &lowering.made {
+            let mut node = node.clone();
+            for output in node.output.iter().filter(|output| self.graph.value(output).is_none()) {
+                names.insert(output.clone(), self.editor.fresh(output));
+            }
+            for name in node.input.iter_mut().chain(&mut node.output) {
+                if let Some(known) = names.get(name) {
+                    known.clone_into(name);
+                }
+            }
+            node.name = Some(self.editor.fresh(node.name()));
+            self.editor.insert_behind(last, node);
+        }
     }
 
     /// Parameters inside a node: they are written anew.

@@ -12,7 +12,7 @@ use crate::affine::Affine;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId};
-use crate::normalizer::{Kind, Part, Reset, Site, View};
+use crate::normalizer::{Kind, Lowering, Part, Reset, Site, View};
 use crate::refusal::{Reason, Refusal};
 
 /// Where an affine goes.
@@ -109,6 +109,8 @@ pub struct Plan {
     pub resets: Vec<Reset>,
     /// Parts that took in another.
     pub rewrites: Vec<Rewrite>,
+    /// Nodes that others take the place of.
+    pub lowerings: Vec<Lowering>,
 }
 
 impl Plan {
@@ -142,6 +144,7 @@ struct Planner<'a> {
     removals: Vec<Removal>,
     resets: Vec<Reset>,
     fold_sites: Vec<usize>,
+    lowerings: Vec<Lowering>,
 }
 
 impl<'a> Planner<'a> {
@@ -163,6 +166,7 @@ impl<'a> Planner<'a> {
             removals: vec![],
             resets: vec![],
             fold_sites: vec![],
+            lowerings: vec![],
         };
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused(site));
@@ -344,6 +348,7 @@ impl<'a> Planner<'a> {
             removals: self.removals,
             resets: self.resets,
             rewrites,
+            lowerings: self.lowerings,
         }
     }
 

@@ -33,6 +33,7 @@ impl Normalizer for BatchNorm {
             nodes: vec![node],
             pre: None,
             post: None,
+            lowering: None,
             refusal: Some(Refusal::new(reason, name)),
         })
     }

@@ -75,6 +75,7 @@ impl Chain {
                 nodes: self.nodes.clone(),
                 resets: vec![],
             }),
+            lowering: None,
             refusal: (!finite).then(|| Refusal::new(Reason::NotFinite, graph.name(self.nodes[0]))),
         }
     }

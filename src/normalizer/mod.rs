@@ -19,6 +19,7 @@ use crate::affine::Affine;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
+use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::refusal::Refusal;
 use chain::Chain;
 
@@ -72,8 +73,22 @@ pub struct Site {
     pub pre: Option<Part>,
     /// The affine behind the core, or all of an offline normalizer.
     pub post: Option<Part>,
+    /// Other operators for some of its nodes, which compute the same with less.
+    pub lowering: Option<Lowering>,
     /// Why it cannot be folded, where recognition knows already.
     pub refusal: Option<Refusal>,
+}
+
+/// Nodes in place of others: what they make has the same names and the same values.
+#[derive(Debug, Clone, Default)]
+pub struct Lowering {
+    /// The nodes that go.
+    pub nodes: Vec<NodeId>,
+    /// The nodes that come, in execution order. They read values of the graph, each other's outputs
+    /// and `constants`; what the graph still reads has its old name, all other names are wishes.
+    pub made: Vec<NodeProto>,
+    /// Constants that the new nodes read, by name.
+    pub constants: Vec<TensorProto>,
 }
 
 /// An affine of a site, and what goes when it is folded.
