@@ -199,7 +199,7 @@ impl Runner {
         let ratio = |(reference, seconds): &(String, Vec<f64>)| {
             let ratios: Vec<f64> =
                 self.seconds.iter().zip(seconds).map(|(mine, theirs)| mine / theirs).collect();
-            Ratio { reference: reference.clone(), ratio: statistics::median(&ratios) }
+            Ratio { reference: reference.clone(), ratio: statistics::median(&ratios), rounds: ratios.len() }
         };
         let child = options.child.as_ref().filter(|_| !stop.asked());
         let median = statistics::median(&self.seconds);
@@ -305,13 +305,13 @@ fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
             None => format!("{} {}", node.op().name(), node.name),
         }
     };
-    let at_normalizers =
-        steps.iter().filter(|step| classes[step.node] == Class::Normalizer).map(|step| step.bytes);
+    let is_normalizer = |step: &memory::Step| classes[step.node] == Class::Normalizer;
     Memory {
         live_peak: peak.map_or(0, |step| step.bytes),
         live_peak_at: peak.map_or_else(String::new, describe),
-        live_at_normalizers: at_normalizers.max(),
+        live_at_normalizers: steps.iter().filter(|step| is_normalizer(step)).map(|step| step.bytes).max(),
         curve: steps.iter().map(|step| step.bytes).collect(),
+        normalizer_steps: (0..steps.len()).filter(|&at| is_normalizer(&steps[at])).collect(),
         heap_peak: None,
         allocated: None,
         resident_peak: None,

@@ -130,13 +130,19 @@ pub struct Ratio {
     pub reference: String,
     /// The ratio; below 1 is faster than the reference.
     pub ratio: Interval,
+    /// How many rounds it was taken from.
+    pub rounds: usize,
 }
 
 impl Ratio {
+    /// With fewer rounds no interval between two of them holds the median with a probability of 95 %.
+    const FEWEST: usize = 6;
+
     /// What the ratio means, in words.
     pub fn verdict(&self) -> String {
         let Interval { value, .. } = self.ratio;
         match () {
+            () if self.rounds < Self::FEWEST => "too few rounds to tell".into(),
             () if self.ratio.holds(1.0) => "no measurable difference".into(),
             () if value < 1.0 => format!("{:.1} % faster", 100.0 * (1.0 - value)),
             () => format!("{:.1} % slower", 100.0 * (value - 1.0)),
@@ -155,6 +161,8 @@ pub struct Memory {
     pub live_at_normalizers: Option<u64>,
     /// Live bytes at each step.
     pub curve: Vec<u64>,
+    /// The steps at which an operator of a normalizer runs.
+    pub normalizer_steps: Vec<usize>,
     /// The peak of the heap during a run; `None` where it was not measured, as the next two.
     pub heap_peak: Option<u64>,
     /// The sum of all blocks that a run asks for.
@@ -212,4 +220,28 @@ pub struct Site {
     pub channels: usize,
     /// What happened to it.
     pub outcome: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(low: f64, value: f64, high: f64, rounds: usize) -> String {
+        Ratio { reference: "LN twin".into(), ratio: Interval { value, low, high }, rounds }.verdict()
+    }
+
+    #[test]
+    fn a_difference_is_claimed_only_when_it_was_measured() {
+        assert_eq!(verdict(0.99, 0.9951, 1.0, 20), "no measurable difference");
+        assert_eq!(verdict(0.97, 0.98, 0.99, 20), "2.0 % faster");
+        assert_eq!(verdict(1.2, 1.3, 1.4, 20), "30.0 % slower");
+        assert_eq!(verdict(1.3, 1.3, 1.3, 1), "too few rounds to tell");
+    }
+
+    #[test]
+    fn a_report_survives_json() {
+        let report = super::super::testing::report();
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
 }

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
 use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time};
-use super::svg::{self, class_colour, colour, escape};
+use super::svg::{self, class_colour, escape};
+
+const MEMORY: &str = "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";
 
 const STYLE: &str = include_str!("page.css");
 
@@ -64,7 +66,6 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     if !verdicts.is_empty() {
         writeln!(out, "<p>{}.</p>", verdicts.join("; "))?;
     }
-    let variants = legend(ran.iter().map(|(index, name, _)| (colour(*index), (*name).to_owned())));
     let classes =
         legend(Class::ALL.into_iter().map(|class| (class_colour(class).into(), class.name().into())));
     let figure = |caption: &str, chart: String, legend: &str| {
@@ -75,7 +76,7 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
         "<div class=\"charts\">\n{}{}{}</div>",
         figure("Latency, median with 95 % interval", svg::latency(&ran), ""),
         figure("Time by class of operators", svg::shares(&ran), &classes),
-        figure("Live memory over a run", svg::memory(&ran), &variants),
+        figure(MEMORY, svg::memory(&ran), ""),
     )?;
     latency(out, setting, &ran)?;
     memory(out, &ran)?;

@@ -118,36 +118,37 @@ pub(super) fn shares(ran: &[(usize, &str, &Measurement)]) -> String {
     chart(ran.len() as f64 * ROW, "Time of a run by class of operators", &body)
 }
 
-/// A line for the live bytes of each variant, from the first step of its run to the last.
+/// A strip for each variant with its live bytes, from the first operator of its run to the last. A dot stands
+/// at the peak, and a tick below the line for each operator of a normalizer.
 pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
-    const HEIGHT: f64 = 200.0;
-    const BASE: f64 = HEIGHT - 18.0;
-    const TOP: f64 = 18.0;
+    const STRIP: f64 = 92.0;
     let peak = ran.iter().map(|(.., m)| m.memory.live_peak).max().unwrap_or(0).max(1);
-    let y = |bytes: u64| BASE - bytes as f64 / peak as f64 * (BASE - TOP);
-    let mut body = format!(
-        "<path class=\"axis\" d=\"M0 {BASE}H{WIDTH}M0 {TOP}H{WIDTH}\"/><text x=\"0\" y=\"13\">{}</text>\
-         <text x=\"0\" y=\"{HEIGHT}\">first operator</text>\
-         <text x=\"{WIDTH}\" y=\"{HEIGHT}\" text-anchor=\"end\">last operator</text>",
-        bytes(peak),
-    );
-    for (index, name, measurement) in ran {
-        let curve = &measurement.memory.curve;
-        let step = WIDTH / curve.len().max(1) as f64;
-        let mut path = String::new();
-        for (place, &bytes) in curve.iter().enumerate() {
-            let (x, y) = (place as f64 * step, y(bytes));
-            let _ = match place {
-                0 => write!(path, "M{x:.1} {y:.1}H{:.1}", x + step),
-                _ => write!(path, "V{y:.1}H{:.1}", x + step),
-            };
+    let mut body = String::new();
+    for (row, (index, name, measurement)) in ran.iter().enumerate() {
+        let (memory, top) = (&measurement.memory, row as f64 * STRIP);
+        let (base, step) = (top + STRIP - 14.0, WIDTH / memory.curve.len().max(1) as f64);
+        let y = |bytes: u64| base - bytes as f64 / peak as f64 * (STRIP - 38.0);
+        let mut line = format!("M0 {base:.1}");
+        for (place, &bytes) in memory.curve.iter().enumerate() {
+            let _ = write!(line, "V{:.1}H{:.1}", y(bytes), (place + 1) as f64 * step);
         }
+        let at = memory.curve.iter().position(|&bytes| bytes == memory.live_peak).unwrap_or(0);
+        let tick = |&place: &usize| format!("M{:.1} {:.1}v5", (place as f64 + 0.5) * step, base + 2.0);
+        let ticks: String = memory.normalizer_steps.iter().map(tick).collect();
         let _ = write!(
             body,
-            "<path class=\"line {}\" d=\"{path}\"><title>{}</title></path>",
+            "<text x=\"0\" y=\"{0:.1}\">{1}</text>\
+             <text x=\"{WIDTH}\" y=\"{0:.1}\" text-anchor=\"end\">{2}</text>\
+             <path class=\"area {3}\" d=\"{line}V{base:.1}Z\"/>\
+             <path class=\"axis\" d=\"M0 {base:.1}H{WIDTH}\"/><path class=\"tick\" d=\"{ticks}\"/>\
+             <circle class=\"peak\" cx=\"{4:.1}\" cy=\"{5:.1}\" r=\"3\"/>",
+            top + 14.0,
+            escape(name),
+            bytes(memory.live_peak),
             colour(*index),
-            escape(name)
+            (at as f64 + 0.5) * step,
+            y(memory.live_peak),
         );
     }
-    chart(HEIGHT + 4.0, "Live bytes of each variant along the order of execution", &body)
+    chart(ran.len() as f64 * STRIP, "Live bytes of each variant along the order of execution", &body)
 }

@@ -9,12 +9,17 @@ fn interval(value: f64, spread: f64) -> Interval {
 fn measured(name: &str, seconds: f64, spread: f64) -> Measured {
     let measurement = Measurement {
         latency: Latency { median: interval(seconds, 0.001), p95: seconds * 1.1, throughput: 8.0 / seconds },
-        ratios: vec![Ratio { reference: "LN twin".into(), ratio: interval(seconds / 0.1, spread) }],
+        ratios: vec![Ratio {
+            reference: "LN twin".into(),
+            ratio: interval(seconds / 0.1, spread),
+            rounds: 30,
+        }],
         memory: Memory {
             live_peak: 24_600_000,
             live_peak_at: "MatMul fc1".into(),
             live_at_normalizers: Some(9_700_000),
             curve: (0..200).map(|step| 5_000_000 + (step % 20) * 980_000).collect(),
+            normalizer_steps: vec![3, 4, 43],
             heap_peak: Some(25_000_000),
             allocated: Some(600_000_000),
             resident_peak: None,
