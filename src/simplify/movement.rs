@@ -17,23 +17,41 @@ const BUDGET: usize = 64;
 
 /// Shortens the chains of movements that lead through a seed.
 ///
-/// Where a chain as a whole moves nothing, what read its end reads its start. Where it ends in a
-/// Reshape and keeps the order of the elements, or ends in a Transpose and is a permutation of axes,
-/// its last node does all of it. The nodes in between are left to whoever else reads them.
+/// Where a chain as a whole moves nothing, what read its end reads its start. Where it then still
+/// ends in a Reshape and keeps the order of the elements, or ends in a Transpose and is a permutation
+/// of axes, and nobody reads what is in between, its last node does all of it.
 pub fn shorten(graph: &mut GraphProto, seeds: &[String], known: &Known) {
+    let mut seeds = seeds.to_vec();
+    for goal in [Goal::Nothing, Goal::OneNode] {
+        let edits = find(graph, &seeds, known, goal);
+        edits.carry_out(graph);
+        for seed in &mut seeds {
+            edits.resolve(seed);
+        }
+    }
+}
+
+/// What a chain of movements is to come to.
+#[derive(Clone, Copy, PartialEq)]
+enum Goal {
+    Nothing,
+    OneNode,
+}
+
+fn find(graph: &GraphProto, seeds: &[String], known: &Known, goal: Goal) -> Edits {
     let links = Links::new(graph);
     let mut edits = Edits::default();
     let mut seen = HashSet::new();
-    for seed in seeds.iter().filter(|seed| seen.insert((*seed).clone())) {
+    for seed in seeds.iter().filter(|seed| seen.insert(seed.as_str())) {
         // The farthest start first: it takes out the most.
         for start in links.above(graph, seed).iter().rev() {
             let trace = (known.shape)(start).as_ref().and_then(Trace::new);
             if let Some(trace) = trace {
-                follow(graph, &links, known, seed, start, trace, &mut edits);
+                Walk { graph, links: &links, known, seed, start, goal }.follow(trace, &mut edits);
             }
         }
     }
-    edits.carry_out(graph);
+    edits
 }
 
 /// Who makes and who reads each value.
@@ -77,65 +95,105 @@ struct Edits {
 }
 
 impl Edits {
-    fn carry_out(self, graph: &mut GraphProto) {
-        for (place, (start, perm)) in self.rewired {
+    fn carry_out(&self, graph: &mut GraphProto) {
+        for (&place, (start, perm)) in &self.rewired {
             let node = &mut graph.node[place];
-            node.input[0] = start;
+            start.clone_into(&mut node.input[0]);
             if let Some(perm) = perm {
                 for attribute in node.attribute.iter_mut().filter(|attribute| attribute.name() == "perm") {
                     attribute.ints = perm.iter().map(|&axis| axis as i64).collect();
                 }
             }
         }
-        for input in graph.node.iter_mut().flat_map(|node| &mut node.input) {
-            for _ in 0..REACH {
-                let Some(source) = self.instead.get(input.as_str()) else { break };
-                source.clone_into(input);
-            }
+        graph.node.iter_mut().flat_map(|node| &mut node.input).for_each(|input| self.resolve(input));
+    }
+
+    fn resolve(&self, name: &mut String) {
+        for _ in 0..REACH {
+            let Some(source) = self.instead.get(name.as_str()) else { break };
+            source.clone_into(name);
         }
     }
 }
 
-/// Follows the movements from a start, and notes what those behind the seed come to.
-fn follow(
-    graph: &GraphProto,
-    links: &Links,
-    known: &Known,
-    seed: &str,
-    start: &str,
+/// The movements from one start through one seed.
+struct Walk<'w> {
+    graph: &'w GraphProto,
+    links: &'w Links,
+    known: &'w Known<'w>,
+    seed: &'w str,
+    start: &'w str,
+    goal: Goal,
+}
+
+/// How far a walk has come.
+struct Reached {
+    value: String,
     trace: Trace,
-    edits: &mut Edits,
-) {
-    let mut open = vec![(start.to_owned(), trace, start == seed, 0)];
-    for _ in 0..BUDGET {
-        let Some((value, trace, through, length)) = open.pop() else { return };
-        for &place in links.readers.get(&value).into_iter().flatten() {
-            let node = &graph.node[place];
-            let Some(output) = node.output.first().filter(|_| is_movement(node) && node.input[0] == value) else {
-                continue;
-            };
-            let mut moved = trace.clone();
-            if step(&mut moved, node, output, known).is_none() {
-                continue;
+    /// Whether it has come through the seed.
+    through: bool,
+    /// Whether everything after the start has one reader only.
+    alone: bool,
+    length: usize,
+}
+
+impl Walk<'_> {
+    fn follow(&self, trace: Trace, edits: &mut Edits) {
+        let value = self.start.to_owned();
+        let through = self.start == self.seed;
+        let mut open = vec![Reached { value, trace, through, alone: true, length: 0 }];
+        for _ in 0..BUDGET {
+            let Some(here) = open.pop() else { return };
+            let readers = self.links.readers.get(&here.value).map_or(&[][..], Vec::as_slice);
+            let alone = here.length == 0
+                || (here.alone && readers.len() == 1 && !self.links.outputs.contains(&here.value));
+            for &place in readers {
+                let node = &self.graph.node[place];
+                if !is_movement(node) || node.input[0] != here.value {
+                    continue;
+                }
+                let Some(output) = node.output.first() else { continue };
+                let mut trace = here.trace.clone();
+                if step(&mut trace, node, output, self.known).is_none() {
+                    continue;
+                }
+                if here.through {
+                    let chain = here.length > 0 && alone;
+                    self.note(place, &trace, chain, edits);
+                }
+                open.push(Reached {
+                    value: output.clone(),
+                    trace,
+                    through: here.through || output == self.seed,
+                    alone,
+                    length: here.length + 1,
+                });
             }
-            if through && !edits.instead.contains_key(output) && !edits.rewired.contains_key(&place) {
-                if moved.is_identity() && !links.outputs.contains(output) {
-                    edits.instead.insert(output.clone(), start.to_owned());
-                } else if length > 0 {
-                    match node.op_type() {
-                        "Reshape" if moved.keeps_order() && !copies_extents(node, known) => {
-                            edits.rewired.insert(place, (start.to_owned(), None));
-                        }
-                        "Transpose" if node.attr_ints("perm").is_ok_and(|perm| perm.is_some()) => {
-                            if let Some(perm) = moved.as_transpose() {
-                                edits.rewired.insert(place, (start.to_owned(), Some(perm)));
-                            }
-                        }
-                        _ => {}
-                    }
+        }
+    }
+
+    fn note(&self, place: usize, trace: &Trace, chain: bool, edits: &mut Edits) {
+        let node = &self.graph.node[place];
+        let output = &node.output[0];
+        match (self.goal, node.op_type()) {
+            (Goal::Nothing, _) => {
+                if trace.is_identity() && !self.links.outputs.contains(output) {
+                    edits.instead.entry(output.clone()).or_insert_with(|| self.start.to_owned());
                 }
             }
-            open.push((output.clone(), moved, through || output == seed, length + 1));
+            (Goal::OneNode, "Reshape")
+                if chain && trace.keeps_order() && !copies_extents(node, self.known) =>
+            {
+                edits.rewired.entry(place).or_insert_with(|| (self.start.to_owned(), None));
+            }
+            (Goal::OneNode, "Transpose")
+                if chain && node.attr_ints("perm").is_ok_and(|perm| perm.is_some()) =>
+            {
+                if let Some(perm) = trace.as_transpose() {
+                    edits.rewired.entry(place).or_insert_with(|| (self.start.to_owned(), Some(perm)));
+                }
+            }
+            _ => {}
         }
     }
 }
