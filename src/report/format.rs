@@ -14,7 +14,7 @@ pub(super) fn time(seconds: f64) -> String {
 }
 
 /// Bytes, in the unit that fits.
-pub(super) fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     let bytes = bytes as f64;
     match bytes {
         b if b >= 1e9 => format!("{:.2} GB", b / 1e9),

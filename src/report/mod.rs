@@ -10,6 +10,7 @@ mod terminal;
 mod testing;
 
 pub use data::*;
+pub use format::bytes;
 pub use html::html;
 pub use markdown::markdown;
 pub use terminal::terminal;
