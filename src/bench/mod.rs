@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tract_onnx::prelude::{TValue, Tensor};
 
 use crate::memory;
-use crate::onnx::{Model, tensor};
+use crate::onnx::Model;
 use crate::report::{Class, Latency, Measured, Measurement, Memory, Outcome, Ratio, Setting};
 use crate::run::{Dims, Engine, Failure, Session, random};
 
@@ -219,9 +219,8 @@ impl Runner {
                 resident_peak: child.and_then(|child| child.resident_peak(variant, options, stop)),
                 ..live_memory(&self.engine, &classes)
             },
-            file_bytes: prost::Message::encoded_len(&variant.model.proto) as u64
-                + external_bytes(&variant.model),
-            weight_bytes: weight_bytes(&variant.model),
+            file_bytes: variant.model.file_bytes(),
+            weight_bytes: variant.model.weight_bytes(),
             time,
         })
     }
@@ -316,15 +315,6 @@ fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
         allocated: None,
         resident_peak: None,
     }
-}
-
-fn weight_bytes(model: &Model) -> u64 {
-    model.graph().initializer.iter().filter_map(|tensor| tensor::byte_size(tensor).ok()).sum::<usize>() as u64
-}
-
-fn external_bytes(model: &Model) -> u64 {
-    let external = model.graph().initializer.iter().filter(|tensor| tensor::is_external(tensor));
-    external.filter_map(|tensor| tensor::byte_size(tensor).ok()).sum::<usize>() as u64
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod node;
 pub mod proto;
 mod save;
 mod sink;
+mod size;
 pub mod tensor;
 mod walk;
 mod wire;

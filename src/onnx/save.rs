@@ -1,6 +1,7 @@
 //! Writing a model: whole files or none.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -110,6 +111,19 @@ impl Model {
         let model = Draft::of(&proto, path)?;
         data.persist(self.is_at(path))?;
         model.persist()
+    }
+
+    /// Writes the file that the model was read from under another name, byte for byte.
+    ///
+    /// A model in memory, and one whose weights are in other files, is saved as [`Model::save`] does: what
+    /// refers to other files cannot be moved as it is.
+    pub fn copy(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let Some(origin) = self.path().filter(|_| !self.external) else { return self.save(path) };
+        let mut from = File::open(origin).map_err(|source| Error::Io { path: origin.to_owned(), source })?;
+        let mut draft = Draft::new(path)?;
+        io::copy(&mut from, &mut draft.file).map_err(|source| draft.error(source))?;
+        draft.persist()
     }
 
     /// Whether a path is that of the file that the model was read from.

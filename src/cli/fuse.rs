@@ -1,0 +1,184 @@
+//! `unfold fuse`: folds, verifies, writes.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use unfold::FuseOptions;
+use unfold::onnx::Model;
+use unfold::run::{Dims, Input};
+use unfold::verify::{Verdict, VerifyOptions, compare};
+
+use super::fused::Report;
+use super::out::{self, Paint};
+use super::steps::Steps;
+use super::target::target;
+use super::{EXIT_CODES, End};
+
+const EXAMPLES: &str = "\
+Examples:
+  unfold fuse model.onnx -o fused.onnx
+  unfold fuse model.onnx --dry-run
+  unfold fuse model.onnx -o fused.onnx --skip 'blocks.0.*' --skip LN
+  unfold fuse model.onnx -o fused.onnx --dim batch=4 --dim sequence=128 --verify require
+  unfold fuse model.onnx --in-place --quiet";
+
+/// Folds the normalizers of a model into the operators around them, and writes the result.
+///
+/// Both models run on the same random inputs, and nothing is written if their outputs differ. A model in
+/// which there is nothing to fold is written as it is.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct FuseArgs {
+    /// The model
+    model: PathBuf,
+
+    /// Where the result goes; an ONNX model that is there already is replaced
+    #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "in_place"])]
+    output: Option<PathBuf>,
+
+    /// Overwrites the input
+    #[arg(long, conflicts_with = "output")]
+    in_place: bool,
+
+    /// Prints the plan, and neither computes, verifies nor writes the result
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Leaves sites as they are: a name or a kind, with * and ? (may be repeated)
+    #[arg(long, value_name = "SITE_OR_KIND")]
+    skip: Vec<String>,
+
+    /// When the result is verified
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
+    verify: When,
+
+    /// Writes the result without verifying it, as --verify off does
+    #[arg(long, conflicts_with = "verify")]
+    no_verify: bool,
+
+    /// Size of a symbolic dimension while verifying (may be repeated)
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<Dims>,
+
+    /// The largest error that passes, as a part of the largest output; by default 1e-4, or what the
+    /// type of the weights allows if it is not float32
+    #[arg(long, value_name = "ERROR", value_parser = tolerance)]
+    tolerance: Option<f64>,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Prints nothing but warnings and errors
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// When a result is verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum When {
+    /// If tract can run the model; if it cannot, there is a warning, and the result is written
+    Auto,
+    /// Always; if tract cannot run the model, nothing is written
+    Require,
+    /// Never
+    Off,
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("not a number from 0 on".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &FuseArgs) -> Result<End> {
+    let report = fuse(args)?;
+    let end = args.judge(report.verdict.as_ref());
+    if args.json {
+        out::print(&(serde_json::to_string_pretty(&report.json())? + "\n"))?;
+    } else if !args.quiet {
+        out::print(&report.text(Paint::stdout()))?;
+    }
+    let fate = if end == End::Done { "" } else { "; nothing was written" };
+    match &report.verdict {
+        Some(Verdict::Compared(comparison)) if !comparison.agrees() => {
+            let worst = comparison.worst().map_or("", |worst| &worst.name);
+            out::complain("error", &format!("the output `{worst}` differs from that of the input{fate}"));
+        }
+        Some(Verdict::Broken { reason }) => {
+            out::complain("error", &format!("the folded model is broken: {reason}{fate}"));
+        }
+        Some(Verdict::CouldNotVerify { reason }) => {
+            let what = if end == End::Done { "warning" } else { "error" };
+            out::complain(what, &format!("the result could not be verified: {reason}{fate}"));
+        }
+        _ => {}
+    }
+    Ok(end)
+}
+
+fn fuse(args: &FuseArgs) -> Result<Report> {
+    let steps = Steps::new("fuse", args.quiet);
+    steps.begin("load");
+    let model = Model::open(&args.model)?;
+    let progress = steps.progress();
+    let options = FuseOptions { skip: args.skip.clone(), progress: Some(&progress) };
+    if args.dry_run {
+        let plan = unfold::plan(&model, &options)?;
+        return Ok(Report::dry(model, plan));
+    }
+    let path = target(&args.model, args.output.as_deref())?;
+    let dims = args.dims(&model)?;
+    let fused = unfold::fuse(&model, &options)?;
+    let mut report = Report::of(model, fused);
+    let Some(after) = &report.after else {
+        if !args.in_place {
+            steps.begin("save");
+            report.before.copy(&path)?;
+            report.written = Some(path);
+        }
+        return Ok(report);
+    };
+    if args.when() != When::Off {
+        steps.begin("verify");
+        let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
+        report.verdict = Some(compare(&report.before, after, &options));
+    }
+    if args.judge(report.verdict.as_ref()) == End::Done {
+        steps.begin("save");
+        after.save(&path)?;
+        report.written = Some(path);
+    }
+    Ok(report)
+}
+
+impl FuseArgs {
+    fn when(&self) -> When {
+        if self.no_verify { When::Off } else { self.verify }
+    }
+
+    /// What a verdict comes to.
+    fn judge(&self, verdict: Option<&Verdict>) -> End {
+        match verdict {
+            None => End::Done,
+            Some(Verdict::CouldNotVerify { .. }) if self.when() == When::Require => End::Unverified,
+            Some(Verdict::CouldNotVerify { .. }) => End::Done,
+            Some(verdict) if verdict.passed() => End::Done,
+            Some(_) => End::Differs,
+        }
+    }
+
+    /// The sizes of dimensions, each of which some input has.
+    fn dims(&self, model: &Model) -> Result<Dims> {
+        let mut dims = Dims::default();
+        dims.extend(self.dims.iter().cloned());
+        // Where the inputs are beyond tract with any sizes, it is verifying that says so.
+        if Input::of(model, &Dims::default()).is_ok() {
+            Input::of(model, &dims).map_err(|failure| anyhow::anyhow!("--dim: {}", failure.reason))?;
+        }
+        Ok(dims)
+    }
+}

@@ -1,0 +1,152 @@
+//! What `unfold fuse` tells: as text, and as JSON.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use unfold::graph::Graph;
+use unfold::onnx::Model;
+use unfold::report::bytes;
+use unfold::verify::{Comparison, Verdict};
+use unfold::{Fused, Plan};
+
+use super::operators::{self, Operators};
+use super::out::{Paint, Tone};
+use super::sites::{self, JsonSite, Row, Summary};
+
+/// What was done to a model.
+pub struct Report {
+    /// The model as it was.
+    pub before: Model,
+    /// What was made of it; nothing in a dry run, and where there was nothing to fold.
+    pub after: Option<Model>,
+    /// What verifying said, if it was asked.
+    pub verdict: Option<Verdict>,
+    /// The file that was written, if one was.
+    pub written: Option<PathBuf>,
+    plan: Plan,
+    dry: bool,
+}
+
+impl Report {
+    /// A plan that is not carried out.
+    pub fn dry(before: Model, plan: Plan) -> Self {
+        Self { before, after: None, verdict: None, written: None, plan, dry: true }
+    }
+
+    /// A plan that was carried out.
+    pub fn of(before: Model, fused: Fused) -> Self {
+        let after = (!fused.plan.is_empty()).then_some(fused.model);
+        Self { before, after, verdict: None, written: None, plan: fused.plan, dry: false }
+    }
+
+    /// The report for people.
+    pub fn text(&self, paint: Paint) -> String {
+        let mut rows = match Graph::new(&self.before) {
+            Ok(graph) => sites::rows(&graph, &self.plan),
+            // It was indexed before, or there were no report.
+            Err(_) => vec![],
+        };
+        if !self.dry {
+            rows.retain(|row: &Row| !row.site.is_folded());
+        }
+        let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
+        let mut text = table + &Summary::of(&self.plan).line(paint) + "\n";
+        if let Some(after) = &self.after {
+            let change = Sizes::of(&self.before, after);
+            let operators = operators::table(&change.operators.before, &change.operators.after, paint);
+            let (file, weights) = (change.file_bytes.in_words(), change.weight_bytes.in_words());
+            text += &format!("\n{operators}\nfile {file}, weights {weights}\n");
+        } else if self.plan.is_empty() {
+            text += "nothing to fold\n";
+        }
+        text += &match &self.verdict {
+            Some(Verdict::Compared(comparison)) => in_words(comparison, paint) + "\n",
+            // What is wrong is told on the standard error stream.
+            Some(_) => String::new(),
+            None if self.after.is_some() => "not verified\n".to_owned(),
+            None => String::new(),
+        };
+        text += &match &self.written {
+            Some(path) if self.after.is_some() => format!("written to {}\n", path.display()),
+            Some(path) => format!("copied to {}\n", path.display()),
+            None => "nothing was written\n".to_owned(),
+        };
+        text
+    }
+
+    /// The report for programs.
+    pub fn json(&self) -> impl Serialize {
+        Json {
+            model: self.before.path(),
+            changed: self.after.is_some(),
+            written: self.written.as_deref(),
+            sites: sites::json(&self.plan),
+            summary: Summary::of(&self.plan),
+            result: self.after.as_ref().map(|after| Sizes::of(&self.before, after)),
+            verified: self.verdict.as_ref().is_some_and(Verdict::passed),
+            verification: self.verdict.as_ref(),
+        }
+    }
+}
+
+/// How far the outputs are apart.
+fn in_words(comparison: &Comparison, paint: Paint) -> String {
+    let verdict = match comparison.agrees() {
+        true => paint.text(Tone::Good, "the outputs agree"),
+        false => paint.text(Tone::Bad, "the outputs differ"),
+    };
+    let (relative, absolute) =
+        comparison.worst().map_or((0.0, 0.0), |worst| (worst.relative, worst.absolute));
+    let tolerance = comparison.tolerance;
+    format!("{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}")
+}
+
+#[derive(Serialize)]
+struct Json<'j> {
+    model: Option<&'j Path>,
+    /// Whether the result differs from the input.
+    changed: bool,
+    /// The file that was written, if one was.
+    written: Option<&'j Path>,
+    sites: Vec<JsonSite<'j>>,
+    summary: Summary,
+    /// What was made of the model; nothing where nothing was made.
+    result: Option<Sizes>,
+    /// Whether both models were run and agree.
+    verified: bool,
+    /// What verifying said; nothing where it was not asked.
+    verification: Option<&'j Verdict>,
+}
+
+/// The model before and after.
+#[derive(Serialize)]
+struct Sizes {
+    operators: Change<Operators>,
+    file_bytes: Change<u64>,
+    weight_bytes: Change<u64>,
+}
+
+impl Sizes {
+    fn of(before: &Model, after: &Model) -> Self {
+        Self {
+            operators: Change { before: Operators::of(before), after: Operators::of(after) },
+            file_bytes: Change { before: before.file_bytes(), after: after.file_bytes() },
+            weight_bytes: Change { before: before.weight_bytes(), after: after.weight_bytes() },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Change<T> {
+    before: T,
+    after: T,
+}
+
+impl Change<u64> {
+    /// Such as `88.6 MB to 88.2 MB (-352.3 kB)`: where weights grow, copies of shared ones were made.
+    fn in_words(&self) -> String {
+        let Self { before, after } = *self;
+        let sign = if after < before { '-' } else { '+' };
+        format!("{} to {} ({sign}{})", bytes(before), bytes(after), bytes(after.abs_diff(before)))
+    }
+}

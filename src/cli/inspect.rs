@@ -1,0 +1,65 @@
+//! `unfold inspect`: which normalizers there are, and where each would go.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde::Serialize;
+use unfold::FuseOptions;
+use unfold::graph::Graph;
+use unfold::onnx::Model;
+
+use super::out::{self, Paint};
+use super::sites::{self, JsonSite, Summary};
+use super::{End, steps::Steps};
+
+const EXAMPLES: &str = "\
+Examples:
+  unfold inspect model.onnx
+  unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'";
+
+/// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
+///
+/// Nothing is written. No large weight is read.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct InspectArgs {
+    /// The model
+    model: PathBuf,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Shows no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'p> {
+    model: &'p std::path::Path,
+    sites: Vec<JsonSite<'p>>,
+    summary: Summary,
+}
+
+/// Runs the command.
+pub fn run(args: &InspectArgs) -> Result<End> {
+    let steps = Steps::new("inspect", args.quiet);
+    steps.begin("load");
+    let model = Model::open(&args.model)?;
+    let progress = steps.progress();
+    let plan = unfold::plan(&model, &FuseOptions { progress: Some(&progress), ..FuseOptions::default() })?;
+    drop(progress);
+    drop(steps);
+    let summary = Summary::of(&plan);
+    if args.json {
+        let json = Json { model: &args.model, sites: sites::json(&plan), summary };
+        out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
+        return Ok(End::Done);
+    }
+    let paint = Paint::stdout();
+    let rows = sites::rows(&Graph::new(&model)?, &plan);
+    let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
+    out::print(&format!("{table}{}\n", summary.line(paint)))?;
+    Ok(End::Done)
+}

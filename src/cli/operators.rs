@@ -1,0 +1,69 @@
+//! The operators of a model before and after.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{Cell, CellAlignment};
+use serde::Serialize;
+use unfold::onnx::Model;
+use unfold::onnx::proto::GraphProto;
+
+use super::out::{Paint, Tone};
+
+/// How many nodes of each operator there are, bodies of control flow included.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Operators(BTreeMap<String, usize>);
+
+impl Operators {
+    /// Counts the nodes of a model.
+    pub fn of(model: &Model) -> Self {
+        let mut operators = Self::default();
+        operators.count(model.graph());
+        operators
+    }
+
+    fn count(&mut self, graph: &GraphProto) {
+        for node in &graph.node {
+            let name = match node.op() {
+                ("", operator) => operator.to_owned(),
+                (domain, operator) => format!("{domain}.{operator}"),
+            };
+            *self.0.entry(name).or_default() += 1;
+            for attribute in &node.attribute {
+                attribute.g.as_deref().into_iter().chain(&attribute.graphs).for_each(|body| self.count(body));
+            }
+        }
+    }
+
+    fn total(&self) -> usize {
+        self.0.values().sum()
+    }
+}
+
+/// The operators whose number changed, those that did not in one line, and the sum.
+pub fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
+    let mut table = paint.table(&["operator", "before", "after", "change"]);
+    let mut add = |name: &str, before: usize, after: usize| {
+        let change = after as i64 - before as i64;
+        let tone = if change < 0 { Tone::Good } else { Tone::Bad };
+        let change = match change {
+            0 => Cell::new("="),
+            change => paint.cell(tone, format!("{change:+}")),
+        };
+        table.add_row([Cell::new(name), Cell::new(before), Cell::new(after), change]);
+    };
+    let count = |operators: &Operators, name: &str| operators.0.get(name).copied().unwrap_or(0);
+    let names: std::collections::BTreeSet<&String> = before.0.keys().chain(after.0.keys()).collect();
+    let (same, changed): (Vec<&String>, Vec<_>) =
+        names.into_iter().partition(|name| count(before, name) == count(after, name));
+    changed.iter().for_each(|name| add(name, count(before, name), count(after, name)));
+    if !same.is_empty() {
+        let nodes = same.iter().map(|name| count(before, name)).sum();
+        add(if changed.is_empty() { "all operators" } else { "other operators" }, nodes, nodes);
+    }
+    add("all", before.total(), after.total());
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt() + "\n"
+}

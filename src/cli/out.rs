@@ -1,0 +1,86 @@
+//! What goes to the terminal, and how it looks there.
+
+use std::env;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
+
+/// How wide a table is where no terminal says how wide it may be.
+const WIDTH: u16 = 80;
+
+/// What a piece of text tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// As wanted.
+    Good,
+    /// Not as wanted.
+    Bad,
+    /// A heading.
+    Head,
+}
+
+/// Whether text is coloured: on a terminal, unless `NO_COLOR` is set.
+#[derive(Debug, Clone, Copy)]
+pub struct Paint(bool);
+
+impl Paint {
+    /// For the standard output.
+    pub fn stdout() -> Self {
+        Self(io::stdout().is_terminal() && wanted())
+    }
+
+    /// The text in a tone.
+    pub fn text(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Good => 32,
+            Tone::Bad => 33,
+            Tone::Head => 1,
+        };
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// A cell of a table in a tone.
+    pub fn cell(self, tone: Tone, text: impl ToString) -> Cell {
+        let cell = Cell::new(text);
+        match tone {
+            _ if !self.0 => cell,
+            Tone::Good => cell.fg(Color::DarkGreen),
+            Tone::Bad => cell.fg(Color::DarkYellow),
+            Tone::Head => cell.add_attribute(Attribute::Bold),
+        }
+    }
+
+    /// A table without lines, as wide as the terminal.
+    pub fn table(self, heads: &[&str]) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+        if !table.is_tty() {
+            table.set_width(WIDTH);
+        }
+        table.set_header(heads.iter().map(|head| self.cell(Tone::Head, head)));
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        table
+    }
+}
+
+fn wanted() -> bool {
+    let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
+}
+
+/// Prints text. That nobody reads it any more is no error.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Prints one line to the standard error stream, after what it is: `error` or `warning`.
+pub fn complain(what: &str, text: &str) {
+    // There is nobody left to tell where this fails.
+    let _ = writeln!(io::stderr(), "{what}: {}", text.replace('\n', " "));
+}

@@ -1,0 +1,28 @@
+//! Panics as one line.
+
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+/// What a panic says of itself, as far as the last one is concerned.
+static LAST: Mutex<String> = Mutex::new(String::new());
+
+/// Runs the program.
+///
+/// The engine that infers shapes panics on some models, which is caught where it happens and is no news
+/// for whoever runs this. A panic that nobody catches is a fault of this program, and is told in one line.
+pub fn contained(program: impl FnOnce() -> ExitCode) -> ExitCode {
+    panic::set_hook(Box::new(|info| *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)));
+    panic::catch_unwind(AssertUnwindSafe(program)).unwrap_or_else(|_| {
+        let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        super::out::complain("error", &format!("this is a fault of unfold itself: {last}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn describe(info: &PanicHookInfo) -> String {
+    let place = info.location().map(|location| format!(" ({}:{})", location.file(), location.line()));
+    let message = info.payload_as_str().unwrap_or("it panicked");
+    let line = message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    format!("{line}{}", place.unwrap_or_default())
+}

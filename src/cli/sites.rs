@@ -1,0 +1,201 @@
+//! The sites of a model, and what becomes of them.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use comfy_table::{CellAlignment, ColumnConstraint, Width};
+use serde::Serialize;
+use unfold::graph::scope::scope;
+use unfold::graph::{Graph, NodeId};
+use unfold::normalizer::Family;
+use unfold::{Direction, Outcome, Plan, SitePlan};
+
+use super::out::{Paint, Tone};
+
+/// How many operators a line names before it only counts them.
+const NAMED: usize = 3;
+
+/// A site in the table.
+pub struct Row<'p> {
+    /// The site.
+    pub site: &'p SitePlan,
+    /// What becomes of its affines, in the order in which they act.
+    pub outcomes: Vec<Told>,
+}
+
+/// What becomes of one affine, in words.
+pub struct Told {
+    /// Whether it goes.
+    pub folded: bool,
+    /// The direction, or that it stays.
+    pub fold: &'static str,
+    /// Into what, or why not.
+    pub what: String,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let link = if self.folded { " into " } else { ": " };
+        write!(f, "{}{link}{}", self.fold, self.what)
+    }
+}
+
+/// The sites in words.
+pub fn rows<'p>(graph: &Graph, plan: &'p Plan) -> Vec<Row<'p>> {
+    let names: HashMap<&str, NodeId> = graph.order().iter().map(|&node| (graph.name(node), node)).collect();
+    let row = |site: &'p SitePlan| {
+        let describe = |into: &[String]| describe(graph, &names, &site.name, into);
+        let outcomes = site.pre.iter().chain(&site.post).flat_map(|outcome| tell(outcome, &describe));
+        Row { site, outcomes: outcomes.collect() }
+    };
+    plan.sites.iter().map(row).collect()
+}
+
+fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Vec<Told> {
+    match outcome {
+        Outcome::Folded { direction, into } => {
+            let fold = match direction {
+                Direction::Forward => "forward",
+                Direction::Backward => "backward",
+            };
+            vec![Told { folded: true, fold, what: describe(into) }]
+        }
+        Outcome::Kept { forward, backward } => {
+            let forward =
+                if backward.is_some() { format!("forward: {forward}") } else { forward.to_string() };
+            let backward = backward.iter().map(|refusal| format!("backward: {refusal}"));
+            let stays = |what| Told { folded: false, fold: "stays", what };
+            std::iter::once(forward).chain(backward).map(stays).collect()
+        }
+    }
+}
+
+/// Nodes by their operators and modules, which say more than the names that exporters number through:
+/// `MatMul …attn.q, …attn.k`. What a module has in common with the site is left out.
+fn describe(graph: &Graph, names: &HashMap<&str, NodeId>, site: &str, into: &[String]) -> String {
+    let mut told: Vec<String> = vec![];
+    let mut last = "";
+    for name in into {
+        let Some(&node) = names.get(name.as_str()) else {
+            told.push(name.clone());
+            continue;
+        };
+        let (operator, path) = (graph.node(node).op_type(), scope(graph, node).path);
+        let path = if path.is_empty() { name.clone() } else { beside(&path, site) };
+        told.push(if operator == last { path } else { format!("{operator} {path}") });
+        last = operator;
+    }
+    if told.len() > NAMED + 1 {
+        let more = told.split_off(NAMED).len();
+        told.push(format!("{more} more"));
+    }
+    told.join(", ")
+}
+
+/// A module path without the steps in which it agrees with a site's.
+fn beside(path: &str, site: &str) -> String {
+    let shared: usize = path
+        .split('.')
+        .zip(site.split('.'))
+        .take_while(|(a, b)| a == b)
+        .map(|(step, _)| step.len() + 1)
+        .sum();
+    match path.get(shared..) {
+        Some(rest) if shared > 0 && !rest.is_empty() => format!("…{rest}"),
+        _ => path.to_owned(),
+    }
+}
+
+/// All sites as a table.
+pub fn table(rows: &[Row], paint: Paint) -> String {
+    let mut table = paint.table(&["site", "kind", "channels", "fold", "into, or why not"]);
+    for row in rows {
+        let SitePlan { name, kind, channels, .. } = row.site;
+        let channels = channels.to_string();
+        let mut first = [name.as_str(), kind.name, &channels];
+        for told in &row.outcomes {
+            let tone = if told.folded { Tone::Good } else { Tone::Bad };
+            let mut cells: Vec<_> = first.map(comfy_table::Cell::new).into();
+            cells.extend([paint.cell(tone, told.fold), comfy_table::Cell::new(&told.what)]);
+            table.add_row(cells);
+            first = [""; 3];
+        }
+    }
+    let wide = ColumnConstraint::UpperBoundary(Width::Percentage(50));
+    let whole = ColumnConstraint::ContentWidth;
+    for (column, constraint) in table.column_iter_mut().zip([wide, whole, whole, whole]) {
+        column.set_constraint(constraint);
+    }
+    if let Some(channels) = table.column_mut(2) {
+        channels.set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt() + "\n"
+}
+
+/// How many sites of a family there are, and how many of them fold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    sites: usize,
+    folded: usize,
+}
+
+/// The sites of each family.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    offline: Count,
+    pointwise: Count,
+    online: Count,
+    scale: Count,
+}
+
+impl Summary {
+    /// Counts the sites of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        let mut summary = Self::default();
+        for site in &plan.sites {
+            let count = match site.kind.family {
+                Family::Offline => &mut summary.offline,
+                Family::Pointwise => &mut summary.pointwise,
+                Family::Online => &mut summary.online,
+                Family::Scale => &mut summary.scale,
+            };
+            count.sites += 1;
+            count.folded += usize::from(site.is_folded());
+        }
+        summary
+    }
+
+    /// One line, such as `25 of 25 offline sites fold`.
+    pub fn line(&self, paint: Paint) -> String {
+        let families = [
+            (self.offline, "offline sites"),
+            (self.pointwise, "pointwise sites"),
+            (self.online, "online sites"),
+            (self.scale, "other scales"),
+        ];
+        let there = families.into_iter().filter(|(count, _)| count.sites > 0);
+        let told: Vec<String> = there
+            .map(|(Count { sites, folded }, name)| {
+                let tone = if folded == sites { Tone::Good } else { Tone::Bad };
+                paint.text(tone, &format!("{folded} of {sites} {name}"))
+            })
+            .collect();
+        match told.as_slice() {
+            [] => "no normalizer was found".to_owned(),
+            told => format!("{} fold", told.join(", ")),
+        }
+    }
+}
+
+/// A site as JSON: what the plan says, and whether all of it folds.
+#[derive(Debug, Serialize)]
+pub struct JsonSite<'p> {
+    #[serde(flatten)]
+    site: &'p SitePlan,
+    folded: bool,
+}
+
+/// The sites as JSON.
+pub fn json(plan: &Plan) -> Vec<JsonSite<'_>> {
+    plan.sites.iter().map(|site| JsonSite { site, folded: site.is_folded() }).collect()
+}
