@@ -92,11 +92,13 @@ struct Job<'j> {
 /// A linear operator's constants while they change.
 struct Unit {
     weight: Option<(usize, ArrayD<f64>)>,
+    /// What the operator itself adds.
     bias: Option<ArrayD<f64>>,
+    /// What the Add behind it adds.
+    added: Option<ArrayD<f64>>,
     weight_changed: bool,
     bias_changed: bool,
-    /// The bias is the constant of an Add behind the operator, not one of its own inputs.
-    bias_behind: bool,
+    added_changed: bool,
 }
 
 impl Job<'_> {
@@ -133,18 +135,19 @@ impl Job<'_> {
         let rules = self.rules(at.node)?;
         let slots = rules.slots(&at)?;
         let weight = slots.weight.map(|slot| Ok::<_, Reason>((slot, at.floats(slot)?))).transpose()?;
-        let bias = match (slots.bias, self.plan.bias_adds.get(&at.node)) {
-            (Some(slot), _) if at.graph.input(at.node, slot).is_some() => {
-                Some(rules.read_bias(&at, at.floats(slot)?)?)
-            }
-            (None, Some(&(add, slot))) => {
-                let at = self.at(add);
-                Some(self.rules(add)?.read_bias(&at, at.floats(slot)?)?)
-            }
-            _ => None,
+        let read = |node: NodeId, slot| {
+            let at = self.at(node);
+            self.rules(node)?.read_bias(&at, at.floats(slot)?)
         };
-        let bias_behind = slots.bias.is_none() && self.plan.bias_adds.contains_key(&at.node);
-        let mut unit = Unit { weight, bias, weight_changed: false, bias_changed: false, bias_behind };
+        let own = slots.bias.filter(|&slot| at.graph.input(at.node, slot).is_some());
+        let mut unit = Unit {
+            weight,
+            bias: own.map(|slot| read(at.node, slot)).transpose()?,
+            added: self.plan.bias_adds.get(&at.node).map(|&(add, slot)| read(add, slot)).transpose()?,
+            weight_changed: false,
+            bias_changed: false,
+            added_changed: false,
+        };
         for &index in folds {
             unit.take(&at, rules, &self.plan.folds[index])?;
         }
@@ -163,36 +166,47 @@ impl Job<'_> {
                 self.editor.set_input(at.node, slot, &name);
             }
         }
-        let Some(bias) = unit.bias.filter(|_| unit.bias_changed) else { return Ok(()) };
-        if let Some(slot) = slots.bias
-            && let Some(array) = rules.write_bias(&at, &bias)
-        {
-            let name = match at.graph.input(at.node, slot) {
-                Some(value) => self.store(value, self.constants.data_type(value), &array)?,
-                None => self.make(&format!("{}_bias", at.graph.name(at.node)), data_type, &array)?,
+        let bias = unit.bias.filter(|_| unit.bias_changed);
+        let in_slot =
+            slots.bias.zip(bias.as_ref()).and_then(|(slot, b)| Some((slot, rules.write_bias(&at, b)?)));
+        if let Some((slot, array)) = &in_slot {
+            let name = match at.graph.input(at.node, *slot) {
+                Some(value) => self.store(value, self.constants.data_type(value), array)?,
+                None => self.make(&format!("{}_bias", at.graph.name(at.node)), data_type, array)?,
             };
-            self.editor.set_input(at.node, slot, &name);
+            self.editor.set_input(at.node, *slot, &name);
             if at.graph.op(at.node) == "Gemm" && at.attr_float("beta", 1.0)? != 1.0 {
                 self.editor.set_float(at.node, "beta", 1.0);
             }
-            return Ok(());
         }
-        if let Some(&(add, slot)) = self.plan.bias_adds.get(&at.node) {
-            let value = at.graph.input(add, slot).ok_or(Reason::NotConstant)?;
-            let array = self.rules(add)?.write_bias(&self.at(add), &bias).ok_or(Reason::UnknownShape)?;
-            let name = self.store(value, self.constants.data_type(value), &array)?;
-            self.editor.set_input(add, slot, &name);
-            return Ok(());
-        }
-        // No place for it: an Add behind. What the node's own slot held is part of it now.
+        let Some(bias) = bias.filter(|_| in_slot.is_none()) else {
+            return match unit.added.filter(|_| unit.added_changed) {
+                Some(added) => self.write_added(at.node, &added),
+                None => Ok(()),
+            };
+        };
+        // No place for it in the node: what its own slot held is part of it now.
         if let Some(slot) = slots.bias {
             self.editor.clear_input(at.node, slot);
+        }
+        if let Some(added) = unit.added {
+            return self.write_added(at.node, &(added + bias));
         }
         let constant = self.make(&format!("{}_bias", at.graph.name(at.node)), data_type, &bias)?;
         let (inner, outer) = self.editor.rename_output(at.node, 0);
         let add =
             self.operator("Add", &format!("{}_bias_add", at.graph.name(at.node)), &inner, &constant, &outer);
         self.editor.insert_behind(at.node, add);
+        Ok(())
+    }
+
+    /// Writes the constant of the Add behind a node.
+    fn write_added(&mut self, node: NodeId, added: &ArrayD<f64>) -> Result<(), Reason> {
+        let &(add, slot) = self.plan.bias_adds.get(&node).ok_or(Reason::NotConstant)?;
+        let value = self.at(add).input(slot)?;
+        let array = self.rules(add)?.write_bias(&self.at(add), added).ok_or(Reason::UnknownShape)?;
+        let name = self.store(value, self.constants.data_type(value), &array)?;
+        self.editor.set_input(add, slot, &name);
         Ok(())
     }
 
@@ -373,19 +387,19 @@ impl Unit {
             }
             return Ok(());
         }
-        // The Add behind and its operator get a fold each: the one the bias, the other the weight.
-        let own = fold.node == at.node;
-        if own
-            && scales
-            && let Some((_, weight)) = self.weight.as_mut()
-        {
+        // A fold on the Add behind: its scale reaches the operator as a fold of its own.
+        if fold.node != at.node {
+            self.added = self.added.take().map(|added| added * scale + shift);
+            self.added_changed = true;
+            return Ok(());
+        }
+        if scales && let Some((_, weight)) = self.weight.as_mut() {
             *weight = rules.scaled(at, weight, fold.side, scale)?;
             self.weight_changed = true;
         }
-        let before_bias = own && self.bias_behind;
-        if shifts || (scales && !before_bias && self.bias.is_some()) {
+        if self.bias.is_some() || shifts {
             let bias = self.bias.take().unwrap_or_else(|| ArrayD::zeros(vec![1; shift.ndim()]));
-            self.bias = Some(if before_bias { bias + shift } else { bias * scale + shift });
+            self.bias = Some(bias * scale + shift);
             self.bias_changed = true;
         }
         Ok(())
