@@ -53,8 +53,11 @@ pub fn forward(draft: &Draft, parts: &Parts, part: usize) -> Result<Wave, Refusa
     let start = &parts.all[part];
     front.arrive(start.output, start.affine.clone())?;
     let mut wave = Wave::default();
+    let mut met = HashSet::new();
     while let Some((_, next)) = front.queue.pop_first() {
         match next {
+            // A diamond reads its value at several places, and is one part all the same.
+            Next::Part(other) if !met.insert(other) => {}
             Next::Part(other) => {
                 let there = &parts.all[other];
                 let affine = front.affines[&draft.source(there.input)].clone();
