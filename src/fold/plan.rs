@@ -65,10 +65,10 @@ pub struct SitePlan {
 }
 
 impl SitePlan {
-    /// Whether all that is constant in it goes.
+    /// Whether its affine goes: the one behind the core, or all of an offline normalizer. What is
+    /// before a core may stay, as the α of a Dynamic Tanh on a residual stream does.
     pub fn is_folded(&self) -> bool {
-        let mut outcomes = self.pre.iter().chain(&self.post).peekable();
-        outcomes.peek().is_some() && outcomes.all(|outcome| matches!(outcome, Outcome::Folded { .. }))
+        matches!(self.post, Some(Outcome::Folded { .. }))
     }
 }
 
@@ -170,6 +170,7 @@ impl<'a> Planner<'a> {
         };
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused(site));
+            planner.lowerings.extend(site.lowering.clone().filter(|_| refusal.is_none()));
             for (part, is_pre) in
                 site.pre.iter().map(|p| (p, true)).chain(site.post.iter().map(|p| (p, false)))
             {

@@ -132,6 +132,23 @@ impl At<'_> {
         Ok(read.unwrap_or(absent))
     }
 
+    /// The axes that a Reduce operator reduces, ascending, and whether they stay with extent 1.
+    pub fn reduction(&self, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
+        let as_input = match self.proto().op_type() {
+            "ReduceSum" => self.opset() >= 13,
+            _ => self.opset() >= 18,
+        };
+        let named = if as_input { self.ints(1)? } else { self.attr_ints("axes")? };
+        let mut reduced = match named.filter(|list| !list.is_empty()) {
+            Some(list) => axes(&list, rank)?,
+            None if self.attr("noop_with_empty_axes", 0)? != 0 => vec![],
+            None => (0..rank).collect(),
+        };
+        reduced.sort_unstable();
+        reduced.dedup();
+        Ok((reduced, self.attr("keepdims", 1)? != 0))
+    }
+
     /// Refuses every attribute that the caller does not list.
     pub fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
         let unknown = self.proto().attribute.iter().find(|attribute| !known.contains(&attribute.name()));

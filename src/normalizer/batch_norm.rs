@@ -14,7 +14,8 @@ impl Normalizer for BatchNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let kind = offline("BN");
         if let Some(chain) = view.chain(node) {
-            let is_bn = chain.has_batch_norm(view.graph) || chain.mentions(&["batchnorm", "running_mean"]);
+            let is_bn = chain.has_batch_norm(view.graph)
+                || (chain.is_per_channel() && chain.mentions(&["batchnorm", "running_mean"]));
             return is_bn.then(|| chain.site(view.graph, view.facts, kind));
         }
         // One that is no affine with constants is listed with the reason.

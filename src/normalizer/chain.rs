@@ -41,6 +41,13 @@ impl Chain {
         self.words.iter().any(|word| starts.iter().any(|start| word.starts_with(start)))
     }
 
+    /// Whether it scales channel by channel: a bare shift is a bias, and one number for all is no
+    /// normalizer unless a name says so.
+    pub fn is_per_channel(&self) -> bool {
+        let one = self.nodes.len() > 1 && self.mentions(&["norm", "running_", "un1d", "un2d", "mabn"]);
+        self.affine.scale.len() > 1 || (one && !self.affine.has_no_scale())
+    }
+
     /// Whether it holds a BatchNormalization.
     pub fn has_batch_norm(&self, graph: &Graph) -> bool {
         self.nodes.iter().any(|&node| graph.op(node) == "BatchNormalization")

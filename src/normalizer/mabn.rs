@@ -10,7 +10,7 @@ pub struct Mabn;
 impl Normalizer for Mabn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let named = chain.mentions(&["mabn"]);
+        let named = chain.is_per_channel() && (chain.mentions(&["mabn"]));
         named.then(|| chain.site(view.graph, view.facts, offline("MABN")))
     }
 }

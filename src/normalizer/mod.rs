@@ -3,22 +3,38 @@
 //! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. Behind recognition nobody
 //! asks for the kind any more: a site is an affine before, a core, and an affine after.
 
+mod attention_scale;
 mod batch_norm;
 pub mod chain;
+mod dynamic_sigmoid;
+mod dynamic_softsign;
+mod dynamic_tanh;
+mod group_norm;
+mod instance_norm;
+mod layer_norm;
+mod layer_scale;
 mod mabn;
+mod parameters;
 mod per_channel;
+mod pointwise;
 mod power_norm;
 mod rep_bn;
+mod rms_norm;
+mod scale_norm;
+mod standardisation;
+mod statistics;
 mod unified_norm;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
 use crate::affine::Affine;
+use crate::graph::at::At;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::graph::scope::scope;
+use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::refusal::Refusal;
 use chain::Chain;
@@ -48,11 +64,22 @@ pub struct Kind {
 
 /// The kinds, the most telling first: the first that recognises a node has it.
 pub const KINDS: &[&dyn Normalizer] = &[
-    &rep_bn::RepBn,
+    &dynamic_tanh::DynamicTanh,
+    &dynamic_sigmoid::DynamicSigmoid,
+    &dynamic_softsign::DynamicSoftsign,
     &power_norm::PowerNorm,
+    &layer_norm::LayerNorm,
+    &rms_norm::RmsNorm,
+    &instance_norm::InstanceNorm,
+    &group_norm::GroupNorm,
+    &scale_norm::ScaleNorm,
+    &rep_bn::RepBn,
     &mabn::Mabn,
     &unified_norm::UnifiedNorm,
     &batch_norm::BatchNorm,
+    &attention_scale::AttentionScale,
+    &standardisation::Standardisation,
+    &layer_scale::LayerScale,
     &per_channel::PerChannel,
 ];
 
@@ -131,14 +158,54 @@ pub struct View<'a> {
     pub facts: &'a Facts,
     /// The constants.
     pub constants: &'a Constants<'a, 'a>,
-    chains: std::collections::HashMap<NodeId, Chain>,
+    chains: HashMap<NodeId, Chain>,
+    /// The last node of the chain that begins at a value.
+    ends: HashMap<ValueId, NodeId>,
 }
 
 impl<'a> View<'a> {
     /// Prepares a graph for recognition.
     pub fn new(graph: &'a Graph<'a>, facts: &'a Facts, constants: &'a Constants<'a, 'a>) -> Self {
         let chains = chain::find(graph, facts, constants);
-        View { graph, facts, constants, chains }
+        let ends = chains.iter().map(|(&end, chain)| (chain.input, end)).collect();
+        View { graph, facts, constants, chains, ends }
+    }
+
+    /// The node as a rule sees it.
+    pub fn at(&self, node: NodeId) -> At<'a> {
+        At { graph: self.graph, facts: self.facts, constants: self.constants, node }
+    }
+
+    /// The affine chain that begins at a value.
+    pub fn chain_from(&self, value: ValueId) -> Option<&Chain> {
+        self.chains.get(self.ends.get(&value)?)
+    }
+
+    /// The name of a site: the module path of one of its nodes, or the node's name.
+    pub fn site_name(&self, node: NodeId) -> String {
+        let path = scope(self.graph, node).path;
+        if path.is_empty() { self.graph.name(node).to_owned() } else { path }
+    }
+
+    /// The only reader of a value, if it is a node.
+    pub fn only_reader(&self, value: ValueId) -> Option<NodeId> {
+        match self.graph.readers(value) {
+            [Reader::Node { node, .. }] => Some(*node),
+            _ => None,
+        }
+    }
+
+    /// The node that makes a value.
+    pub fn maker(&self, value: ValueId) -> Option<NodeId> {
+        Some(self.graph.producer(value)?.0)
+    }
+
+    /// The elements of a constant of one element.
+    pub fn scalar(&self, value: ValueId) -> Option<f64> {
+        if !self.constants.is_constant(value) || self.constants.len(value)? != 1 {
+            return None;
+        }
+        self.constants.read(value).ok()?.iter().copied().next()
     }
 
     /// The affine chain that ends in a node.

@@ -11,7 +11,6 @@ impl Normalizer for PerChannel {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         // A bare shift is a bias; one scale for all channels is no normalizer.
-        let scales = chain.affine.scale.len() > 1;
-        scales.then(|| chain.site(view.graph, view.facts, offline("per-channel affine")))
+        chain.is_per_channel().then(|| chain.site(view.graph, view.facts, offline("per-channel affine")))
     }
 }

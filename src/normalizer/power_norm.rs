@@ -1,16 +1,132 @@
-//! PN*: `γx/√(φ+ε) + β`, PowerNorm without its group scaling.
+//! PN and PN*: `γx/√(φ+ε) + β` with a quadratic mean φ of training.
+//!
+//! PN first divides groups of channels by their root mean square: that half stays, on as few
+//! operators as it takes. PN* is PowerNorm without it, and its name is all that tells it from UN.
 
 use super::chain::offline;
-use super::{Normalizer, Site, View};
-use crate::graph::NodeId;
+use super::statistics::{Core, core};
+use super::{Family, Kind, Lowering, Normalizer, Site, View};
+use crate::graph::{NodeId, ValueId};
+use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
+use crate::onnx::tensor::make_i64;
 
-/// PowerNorm without group scaling.
+/// PowerNorm, with or without group scaling.
 pub struct PowerNorm;
 
 impl Normalizer for PowerNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
+        if !chain.is_per_channel() {
+            return None;
+        }
         let named = chain.mentions(&["running_phi", "powernorm", "maskpowernorm"]);
+        if let Some(scaling) = group_scaling(view, chain.input) {
+            let site = chain.site(view.graph, view.facts, Kind { name: "PN", family: Family::Online });
+            let nodes = [&scaling.nodes[..], &site.nodes].concat();
+            return Some(Site { nodes, lowering: fewest(view, &scaling), ..site });
+        }
         named.then(|| chain.site(view.graph, view.facts, offline("PN*")))
     }
+}
+
+/// The group scaling before a value, through movements.
+fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
+    loop {
+        let node = view.maker(value)?;
+        match view.graph.op(node) {
+            "Transpose" | "Reshape" | "Unsqueeze" | "Squeeze" | "Identity" => {
+                value = view.graph.input(node, 0)?;
+            }
+            _ => {
+                let core = core(view, node)?;
+                let groups = !core.centred
+                    && !core.norm
+                    && view.facts.rank(core.squared)? == view.facts.rank(value)? + 1;
+                return (groups && core.axes == [core.rank - 1]).then_some(core);
+            }
+        }
+    }
+}
+
+/// The scaling without widening the statistics first: on the grouped tensor they broadcast.
+///
+/// Reshape, Mul, ReduceMean, Add, Sqrt, Div, Reshape.
+fn fewest(view: &View, core: &Core) -> Option<Lowering> {
+    let graph = view.graph;
+    let last = *core.nodes.last()?;
+    let op = |name: &str| core.nodes.iter().copied().find(|&node| graph.op(node) == name);
+    let (mean, epsilon_add) = (op("ReduceMean")?, op("Add")?);
+    let grouped = core.squared;
+    // Only the plain form: the input regrouped along its last axis, divided by a square root.
+    let regroup = view.maker(grouped).filter(|&node| graph.op(node) == "Reshape")?;
+    let regroups =
+        graph.input(regroup, 0) == Some(core.input) && graph.op(last) == "Div" && op("Sqrt").is_some();
+    let widened = op("Expand").is_some() || op("Unsqueeze").is_some();
+    let rank = core.rank;
+    let input = view.facts.shape(core.input)?;
+    let wide = view.facts.shape(grouped)?;
+    if !regroups || !widened || input[..rank - 2] != wide[..rank - 2] {
+        return None;
+    }
+    // Everything between is the core's own.
+    let inside = |node: NodeId| {
+        node == last
+            || graph.outputs(node).iter().flatten().all(|&value| {
+                graph.readers(value).iter().all(|reader| match reader {
+                    crate::graph::Reader::Node { node, .. } => {
+                        core.nodes.contains(node) || graph.op(*node) == "Shape"
+                    }
+                    _ => false,
+                })
+            })
+    };
+    let nodes: Vec<NodeId> = core.nodes.iter().copied().filter(|&node| node != regroup).collect();
+    if !nodes.iter().all(|&node| inside(node)) {
+        return None;
+    }
+    let epsilon =
+        graph.inputs(epsilon_add).iter().flatten().copied().find(|&v| view.constants.is_constant(v))?;
+    let name = |value: ValueId| graph.value_name(value).to_owned();
+    let output = name(core.output);
+    let step = |op: &str, inputs: &[&str], output: &str, attributes: Vec<AttributeProto>| NodeProto {
+        op_type: Some(op.into()),
+        name: Some(format!("{output}_{}", op.to_lowercase())),
+        input: inputs.iter().map(|&input| input.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        attribute: attributes,
+        ..Default::default()
+    };
+    let int = |name: &str, ints: Vec<i64>, i: Option<i64>| AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(if i.is_some() { AttributeType::Int } else { AttributeType::Ints } as i32),
+        ints,
+        i,
+        ..Default::default()
+    };
+    let wish = |what: &str| format!("{output}_{what}");
+    let (square, moment, shifted, root, scaled) =
+        (wish("square"), wish("moment"), wish("shifted"), wish("root"), wish("scaled"));
+    let mut back = vec![0; rank - 1];
+    back[rank - 2] = -1;
+    let mut constants = vec![make_i64(&wish("shape"), &back)];
+    let axes_as_input = view.at(mean).opset() >= 18;
+    let axis = rank as i64 - 1;
+    let (mut mean_inputs, mut attributes) = (vec![square.clone()], vec![int("keepdims", vec![], Some(1))]);
+    if axes_as_input {
+        constants.push(make_i64(&wish("axes"), &[axis]));
+        mean_inputs.push(wish("axes"));
+    } else {
+        attributes.push(int("axes", vec![axis], None));
+    }
+    let mean_inputs: Vec<&str> = mean_inputs.iter().map(String::as_str).collect();
+    let grouped = name(grouped);
+    let made = vec![
+        step("Mul", &[&grouped, &grouped], &square, vec![]),
+        step("ReduceMean", &mean_inputs, &moment, attributes),
+        step("Add", &[&moment, &name(epsilon)], &shifted, vec![]),
+        step("Sqrt", &[&shifted], &root, vec![]),
+        step("Div", &[&grouped, &root], &scaled, vec![]),
+        step("Reshape", &[&scaled, &wish("shape")], &output, vec![]),
+    ];
+    Some(Lowering { nodes, made, constants })
 }

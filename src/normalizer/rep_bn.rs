@@ -10,8 +10,9 @@ pub struct RepBn;
 impl Normalizer for RepBn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let named =
-            chain.branches && (chain.has_batch_norm(view.graph) || chain.mentions(&["repbn", "linearnorm"]));
+        let named = chain.is_per_channel()
+            && (chain.branches
+                && (chain.has_batch_norm(view.graph) || chain.mentions(&["repbn", "linearnorm"])));
         named.then(|| chain.site(view.graph, view.facts, offline("RepBN")))
     }
 }

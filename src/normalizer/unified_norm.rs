@@ -10,8 +10,9 @@ pub struct UnifiedNorm;
 impl Normalizer for UnifiedNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let named = chain.mentions(&["un1d", "un2d", "unifiednorm", "unified_norm"])
-            || chain.words.iter().any(|word| word == "un");
+        let named = chain.is_per_channel()
+            && (chain.mentions(&["un1d", "un2d", "unifiednorm", "unified_norm"])
+                || chain.words.iter().any(|word| word == "un"));
         named.then(|| chain.site(view.graph, view.facts, offline("UN")))
     }
 }

@@ -25,9 +25,8 @@ pub fn shorten(graph: &mut GraphProto, seeds: &[String], known: &Known) {
     for goal in [Goal::Nothing, Goal::OneNode] {
         let edits = find(graph, &seeds, known, goal);
         edits.carry_out(graph);
-        for seed in &mut seeds {
-            edits.resolve(seed);
-        }
+        // What is read now stands where a chain was.
+        seeds.extend(edits.instead.into_values());
     }
 }
 

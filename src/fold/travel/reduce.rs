@@ -6,7 +6,6 @@ use ndarray::{ArrayD, Axis};
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
-use crate::graph::at::axes;
 use crate::graph::facts::extent;
 use crate::refusal::Reason;
 
@@ -20,7 +19,7 @@ impl Rule for Reduce {
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
-        let (reduced, keep) = reduction(at, affine.rank())?;
+        let (reduced, keep) = at.reduction(affine.rank())?;
         if reduced.iter().any(|&axis| affine.scale.shape()[axis] != 1) {
             return Err(Reason::ReducedAxis);
         }
@@ -40,7 +39,7 @@ impl Rule for Reduce {
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         let rank = at.rank(0)?;
-        let (reduced, keep) = reduction(at, rank)?;
+        let (reduced, keep) = at.reduction(rank)?;
         if at.proto().op_type() == "ReduceSum" && !affine.has_no_shift() {
             return Err(Reason::ReducedAxis);
         }
@@ -55,24 +54,6 @@ impl Rule for Reduce {
         })?;
         Ok(Step::go_on(0, restored))
     }
-}
-
-/// The reduced axes in ascending order, and whether they stay with extent 1.
-pub fn reduction(at: &At, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
-    let as_input = match at.proto().op_type() {
-        "ReduceSum" => at.opset() >= 13,
-        _ => at.opset() >= 18,
-    };
-    let named = if as_input { at.ints(1)? } else { at.attr_ints("axes")? };
-    let named = named.filter(|list| !list.is_empty());
-    let mut reduced = match named {
-        Some(list) => axes(&list, rank)?,
-        None if at.attr("noop_with_empty_axes", 0)? != 0 => vec![],
-        None => (0..rank).collect(),
-    };
-    reduced.sort_unstable();
-    reduced.dedup();
-    Ok((reduced, at.attr("keepdims", 1)? != 0))
 }
 
 /// Takes axes of extent 1 out.

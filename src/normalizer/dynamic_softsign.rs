@@ -1,0 +1,51 @@
+//! DySS: `γ·z/(1+|z|) + β` with `z = αx`; the function is one Softsign, or Abs, Add and Div.
+
+use super::pointwise::{self, Core};
+use super::{Lowering, Normalizer, Site, View};
+use crate::graph::NodeId;
+use crate::onnx::proto::NodeProto;
+
+/// Dynamic Softsign.
+pub struct DynamicSoftsign;
+
+impl Normalizer for DynamicSoftsign {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let core = Core::operator(view, node, "Softsign").or_else(|| written_out(view, node))?;
+        pointwise::site(view, "DySS", core)
+    }
+}
+
+/// `z / (1 + |z|)` as Abs, Add, Div.
+fn written_out(view: &View, div: NodeId) -> Option<Core> {
+    let graph = view.graph;
+    if graph.op(div) != "Div" {
+        return None;
+    }
+    let (z, below, output) = (graph.input(div, 0)?, graph.input(div, 1)?, graph.only_output(div)?);
+    let add = view.maker(below).filter(|&node| graph.op(node) == "Add")?;
+    let (left, right) = (graph.input(add, 0)?, graph.input(add, 1)?);
+    let magnitude = if view.scalar(right) == Some(1.0) {
+        left
+    } else if view.scalar(left) == Some(1.0) {
+        right
+    } else {
+        return None;
+    };
+    let abs =
+        view.maker(magnitude).filter(|&node| graph.op(node) == "Abs" && graph.input(node, 0) == Some(z))?;
+    // |z| and 1+|z| serve nothing else, and broadcasting changes no shape.
+    let own = view.only_reader(magnitude) == Some(add) && view.only_reader(below) == Some(div);
+    if !own || view.facts.shape(z)? != view.facts.shape(output)? {
+        return None;
+    }
+    let softsign = NodeProto {
+        op_type: Some("Softsign".into()),
+        name: Some(format!("{}_softsign", graph.name(div))),
+        input: vec![graph.value_name(z).into()],
+        output: vec![graph.value_name(output).into()],
+        ..Default::default()
+    };
+    let nodes = vec![abs, add, div];
+    let lowering = Lowering { nodes: nodes.clone(), made: vec![softsign], constants: vec![] };
+    Some(Core { input: z, output, nodes, lowering: Some(lowering) })
+}

@@ -1,0 +1,25 @@
+//! LN: `γ(x − μ)/√(σ²+ε) + β` with the statistics of each token, as an operator or written out.
+
+use super::parameters::{Along, Operator, site};
+use super::{Normalizer, Site, View, statistics};
+use crate::graph::NodeId;
+
+/// Layer Normalization.
+pub struct LayerNorm;
+
+impl Normalizer for LayerNorm {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let (scale, bias) = match view.graph.domain_op(node) {
+            ("", "LayerNormalization") => (1, 2),
+            ("com.microsoft", "LayerNormalization") => (1, 2),
+            ("com.microsoft", "SkipLayerNormalization") => (2, 3),
+            _ => {
+                let core = statistics::core(view, node)?;
+                let last = core.axes == [core.rank.checked_sub(1)?];
+                let is_ln = core.centred && !core.norm && last && core.input_is_squared(view);
+                return is_ln.then(|| statistics::site(view, "LN", &core));
+            }
+        };
+        site(view, node, &Operator { kind: "LN", scale, bias: Some(bias), along: Along::Trailing })
+    }
+}

@@ -1,0 +1,19 @@
+//! LayerScale: a bare scale of each channel behind a linear operator, before the residual stream.
+
+use super::{Family, Kind, Normalizer, Site, View};
+use crate::graph::NodeId;
+
+/// The per-channel scale of CaiT, DeiT-III and DINOv2.
+pub struct LayerScale;
+
+impl Normalizer for LayerScale {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        let scales = chain.affine.scale.len() > 1 && chain.affine.has_no_shift();
+        let maker = view.graph.op(view.maker(chain.input)?);
+        let linear = matches!(maker, "Add" | "MatMul" | "Gemm" | "Conv" | "Reshape" | "Transpose");
+        let residual = view.only_reader(chain.output).is_some_and(|reader| view.graph.op(reader) == "Add");
+        let kind = Kind { name: "LayerScale", family: Family::Scale };
+        (scales && linear && residual).then(|| chain.site(view.graph, view.facts, kind))
+    }
+}

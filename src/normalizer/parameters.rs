@@ -1,0 +1,97 @@
+//! Normalizers that are one operator, with their scale and bias among its inputs.
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::{Family, Kind, Part, Reset, Site, View};
+use crate::affine::{Affine, align};
+use crate::graph::NodeId;
+use crate::refusal::{Reason, Refusal};
+
+/// Along which axes of the value the parameters lie.
+#[derive(Clone, Copy)]
+pub enum Along {
+    /// The last ones, as broadcasting aligns them.
+    Trailing,
+    /// One axis, the parameters counting its places or groups of them.
+    Axis(usize),
+}
+
+/// An operator that normalizes and then scales and shifts.
+pub struct Operator {
+    /// Name of the kind.
+    pub kind: &'static str,
+    /// The input that scales.
+    pub scale: usize,
+    /// The input that shifts, where the operator has one.
+    pub bias: Option<usize>,
+    /// Where they lie.
+    pub along: Along,
+}
+
+/// The site of such an operator: its parameters are the affine behind it.
+pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
+    let output = view.graph.output(node, 0)?;
+    let rank = view.facts.rank(output);
+    let axis = match (operator.along, rank) {
+        (Along::Axis(axis), _) => axis,
+        (Along::Trailing, rank) => rank.unwrap_or(1) - 1,
+    };
+    let (post, refusal) = match affine(view, node, operator) {
+        Ok(affine) if affine.is_identity() => (None, Some(Reason::Identity)),
+        Ok(affine) => {
+            let mut resets = vec![Reset { node, slot: operator.scale, neutral: 1.0 }];
+            let bias = operator.bias.filter(|&slot| view.graph.input(node, slot).is_some());
+            resets.extend(bias.map(|slot| Reset { node, slot, neutral: 0.0 }));
+            (Some(Part { affine, input: output, output, nodes: vec![], resets }), None)
+        }
+        Err(reason) => (None, Some(reason)),
+    };
+    Some(Site {
+        kind: Kind { name: operator.kind, family: Family::Online },
+        name: view.site_name(node),
+        channels: view.facts.extent(output, axis).unwrap_or(0),
+        axis,
+        nodes: vec![node],
+        pre: None,
+        post,
+        lowering: None,
+        refusal: refusal.map(|reason| Refusal::new(reason, view.graph.name(node))),
+    })
+}
+
+fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reason> {
+    let at = view.at(node);
+    let rank = at.output_rank(0)?;
+    let read = |slot: usize, neutral: f64| -> Result<ArrayD<f64>, Reason> {
+        if at.graph.input(node, slot).is_none() {
+            return Ok(ArrayD::from_elem(vec![1; rank], neutral));
+        }
+        at.weight(slot)?;
+        spread(view, node, at.floats(slot)?, operator.along, rank)
+    };
+    let scale = read(operator.scale, 1.0)?;
+    let shift = operator.bias.map_or_else(|| Ok(ArrayD::zeros(vec![1; rank])), |slot| read(slot, 0.0))?;
+    let affine = Affine::new(scale, shift);
+    if affine.is_finite() { Ok(affine) } else { Err(Reason::NotFinite) }
+}
+
+fn spread(
+    view: &View,
+    node: NodeId,
+    array: ArrayD<f64>,
+    along: Along,
+    rank: usize,
+) -> Result<ArrayD<f64>, Reason> {
+    let Along::Axis(axis) = along else { return align(&array, rank).ok_or(Reason::UnknownShape) };
+    let output = view.at(node).output(0)?;
+    let channels = view.facts.extent(output, axis).ok_or(Reason::UnknownShape)?;
+    let count = array.len();
+    if array.ndim() != 1 || count == 0 || channels % count != 0 || axis >= rank {
+        return Err(Reason::UnknownShape);
+    }
+    let repeat = channels / count;
+    let each: Vec<f64> = array.iter().flat_map(|&v| std::iter::repeat_n(v, repeat)).collect();
+    let mut shape = vec![1; rank];
+    shape[axis] = channels;
+    ArrayD::from_shape_vec(IxDyn(&shape), each).map_err(|_| Reason::UnknownShape)
+}

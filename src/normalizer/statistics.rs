@@ -1,0 +1,258 @@
+//! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`.
+//!
+//! Read backwards from the last division, through whatever moves or widens the statistics.
+
+use super::{Family, Kind, Part, Site, View};
+use crate::graph::{NodeId, ValueId};
+use crate::refusal::{Reason, Refusal};
+
+/// A normalization by statistics of the input, without what scales its result.
+#[derive(Debug, Clone)]
+pub struct Core {
+    /// The value whose statistics are taken.
+    pub input: ValueId,
+    /// The normalized value.
+    pub output: ValueId,
+    /// Whether the mean is taken off.
+    pub centred: bool,
+    /// Whether the sum of squares is not divided by their number.
+    pub norm: bool,
+    /// The value that is squared and reduced, and the axes over which it is.
+    pub squared: ValueId,
+    /// The axes, counted from the front, and the rank they count in.
+    pub axes: Vec<usize>,
+    /// The rank of the squared value.
+    pub rank: usize,
+    /// The nodes, last one last.
+    pub nodes: Vec<NodeId>,
+}
+
+impl Core {
+    /// Whether the squares are of the value that is divided, in its own shape.
+    pub fn input_is_squared(&self, view: &View) -> bool {
+        view.facts.shape(self.squared).is_some_and(|shape| Some(shape) == view.facts.shape(self.output))
+    }
+}
+
+/// Operators that move or widen statistics, or change their type.
+const WIDEN: &[&str] =
+    &["Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Reshape", "Transpose", "Clip", "Max"];
+
+/// The core that ends in a node: a Div, or a Mul by a reciprocal.
+pub fn core(view: &View, node: NodeId) -> Option<Core> {
+    let graph = view.graph;
+    let output = graph.only_output(node)?;
+    let mut trail = Trail { view, nodes: vec![node] };
+    let (numerator, root) = match graph.op(node) {
+        "Div" => (graph.input(node, 0)?, graph.input(node, 1)?),
+        "Mul" => {
+            let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
+            trail
+                .reciprocal(right)
+                .map(|root| (left, root))
+                .or_else(|| trail.reciprocal(left).map(|root| (right, root)))?
+        }
+        _ => return None,
+    };
+    if view.constants.is_constant(root) || view.constants.is_constant(numerator) {
+        return None;
+    }
+    let (mean, norm) = trail.root(root)?;
+    let (squared, reduced, axes) = trail.mean_square(mean)?;
+    // The value that is divided: as it is, or less its mean; the squares may be of a reshaped one.
+    let plain = trail.plain(numerator);
+    let below = trail.origin(squared);
+    let centre = trail.centred(plain);
+    let input = centre.unwrap_or(plain);
+    let same =
+        below == plain || trail.origin(plain) == below || Some(below) == trail.centred(below).map(|_| plain);
+    let centred_square = trail.centred(below);
+    let fits = match (centre, centred_square) {
+        // Two subtractions of the same mean are one.
+        (Some(x), Some(y)) => x == y,
+        (None, None) => same,
+        _ => false,
+    };
+    if !fits {
+        return None;
+    }
+    let rank = view.facts.rank(squared)?;
+    trail.nodes.sort_by_key(|&node| graph.place(node));
+    trail.nodes.dedup();
+    Some(Core {
+        input,
+        output,
+        centred: centre.is_some(),
+        norm: norm || !reduced,
+        squared,
+        axes,
+        rank,
+        nodes: trail.nodes,
+    })
+}
+
+/// A site around a core: the chain behind it, if there is one, is its affine.
+pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
+    let graph = view.graph;
+    let last = core.nodes[core.nodes.len() - 1];
+    let chain = view.chain_from(core.output);
+    let axis = chain.and_then(|chain| chain.axis()).unwrap_or_else(|| core.rank.max(1) - 1);
+    let post = chain.filter(|chain| !chain.affine.is_identity()).map(|chain| Part {
+        affine: chain.affine.clone(),
+        input: chain.input,
+        output: chain.output,
+        nodes: chain.nodes.clone(),
+        resets: vec![],
+    });
+    let mut nodes = core.nodes.clone();
+    nodes.extend(post.iter().flat_map(|part| part.nodes.clone()));
+    let refusal = post.is_none().then(|| Refusal::new(Reason::Identity, graph.name(last)));
+    Site {
+        kind: Kind { name: kind, family: Family::Online },
+        name: view.site_name(last),
+        channels: view.facts.extent(core.output, axis).unwrap_or(0),
+        axis,
+        nodes,
+        pre: None,
+        post,
+        lowering: None,
+        refusal,
+    }
+}
+
+/// Walks backwards and notes the nodes that belong to the core.
+struct Trail<'t, 'a> {
+    view: &'t View<'a>,
+    nodes: Vec<NodeId>,
+}
+
+impl Trail<'_, '_> {
+    fn made_by(&self, value: ValueId, ops: &[&str]) -> Option<NodeId> {
+        let node = self.view.maker(value)?;
+        ops.contains(&self.view.graph.op(node)).then_some(node)
+    }
+
+    /// The value before what only moves or widens it.
+    fn origin(&self, mut value: ValueId) -> ValueId {
+        while let Some(node) = self.made_by(value, WIDEN)
+            && let Some(input) = self.view.graph.input(node, 0)
+        {
+            value = input;
+        }
+        value
+    }
+
+    /// The same, noting the nodes.
+    fn widened(&mut self, mut value: ValueId) -> ValueId {
+        while let Some(node) = self.made_by(value, WIDEN)
+            && let Some(input) = self.view.graph.input(node, 0)
+        {
+            self.nodes.push(node);
+            value = input;
+        }
+        value
+    }
+
+    /// The value before casts.
+    fn plain(&self, mut value: ValueId) -> ValueId {
+        while let Some(node) = self.made_by(value, &["Cast", "Identity"])
+            && let Some(input) = self.view.graph.input(node, 0)
+        {
+            value = input;
+        }
+        value
+    }
+
+    /// `r` of `1/r`.
+    fn reciprocal(&mut self, value: ValueId) -> Option<ValueId> {
+        let value = self.widened(value);
+        let graph = self.view.graph;
+        let node = self.made_by(value, &["Reciprocal", "Div", "Pow"])?;
+        let root = match graph.op(node) {
+            "Reciprocal" => graph.input(node, 0)?,
+            "Div" => {
+                let one = self.view.scalar(graph.input(node, 0)?) == Some(1.0);
+                graph.input(node, 1).filter(|_| one)?
+            }
+            _ => {
+                let half = self.view.scalar(graph.input(node, 1)?) == Some(-0.5);
+                return half.then_some(value);
+            }
+        };
+        self.nodes.push(node);
+        Some(root)
+    }
+
+    /// `v` of `√v` (or of `v^0.5`, `v^-0.5`); or the sum of squares itself behind a ReduceL2.
+    fn root(&mut self, value: ValueId) -> Option<(ValueId, bool)> {
+        let value = self.widened(value);
+        let value = self.without_epsilon(value);
+        let graph = self.view.graph;
+        let node = self.made_by(value, &["Sqrt", "Pow", "ReduceL2"])?;
+        self.nodes.push(node);
+        match graph.op(node) {
+            "ReduceL2" => Some((value, true)),
+            "Sqrt" => Some((graph.input(node, 0)?, false)),
+            _ => {
+                let power = self.view.scalar(graph.input(node, 1)?)?;
+                (power.abs() == 0.5).then_some((graph.input(node, 0)?, false))
+            }
+        }
+    }
+
+    fn without_epsilon(&mut self, value: ValueId) -> ValueId {
+        let graph = self.view.graph;
+        let Some(node) = self.made_by(value, &["Add", "Max", "Clip"]) else { return value };
+        let rest: Vec<ValueId> = graph
+            .inputs(node)
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|&v| !self.view.constants.is_constant(v))
+            .collect();
+        let [inner] = rest[..] else { return value };
+        self.nodes.push(node);
+        self.widened(inner)
+    }
+
+    /// The value whose squares are averaged (or summed: `false`), and over which axes.
+    fn mean_square(&mut self, value: ValueId) -> Option<(ValueId, bool, Vec<usize>)> {
+        let value = self.widened(value);
+        let value = self.without_epsilon(value);
+        let value = self.widened(value);
+        let graph = self.view.graph;
+        let node = self.made_by(value, &["ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2"])?;
+        if !self.nodes.contains(&node) {
+            self.nodes.push(node);
+        }
+        let op = graph.op(node);
+        let inner = graph.input(node, 0)?;
+        let (axes, _) = self.view.at(node).reduction(self.view.facts.rank(inner)?).ok()?;
+        if matches!(op, "ReduceSumSquare" | "ReduceL2") {
+            return Some((inner, false, axes));
+        }
+        let square = self.made_by(inner, &["Mul", "Pow"])?;
+        let base = graph.input(square, 0)?;
+        let squares = match graph.op(square) {
+            "Mul" => graph.input(square, 1) == Some(base),
+            _ => self.view.scalar(graph.input(square, 1)?) == Some(2.0),
+        };
+        self.nodes.push(square);
+        squares.then_some((base, op == "ReduceMean", axes))
+    }
+
+    /// `x` of `x − mean(x)`.
+    fn centred(&mut self, value: ValueId) -> Option<ValueId> {
+        let graph = self.view.graph;
+        let value = self.plain(value);
+        let node = self.made_by(value, &["Sub"])?;
+        let (x, mean) = (graph.input(node, 0)?, graph.input(node, 1)?);
+        let reduce = self.made_by(self.origin(mean), &["ReduceMean"])?;
+        let of = graph.input(reduce, 0)?;
+        if of != x && self.plain(of) != self.plain(x) {
+            return None;
+        }
+        self.nodes.extend([node, reduce]);
+        Some(x)
+    }
+}
