@@ -74,7 +74,7 @@ fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
     }
     let weight_slot = at.is_constant(1) as usize;
     let weight = at.extents(weight_slot)?;
-    let shape = weight_shape(side, weight_slot, affine.scale.shape(), &weight)?;
+    let shape = weight_shape(at, side, affine.scale.shape(), weight.len())?;
     if shape.iter().zip(&weight).any(|(&s, &w)| s != 1 && s != w) {
         return Err(Reason::WrongAxis);
     }
@@ -87,40 +87,33 @@ fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
 }
 
 /// The shape in which a scale multiplies the weight.
-fn weight_shape(
-    side: Side,
-    weight_slot: usize,
-    scale: &[usize],
-    weight: &[usize],
-) -> Result<Vec<usize>, Reason> {
-    let mut shape = scale.to_vec();
-    let rank = shape.len();
-    match side {
-        Side::Operand(_) if weight.len() == 1 => {
-            let varies: Vec<usize> = shape.iter().copied().filter(|&n| n != 1).collect();
-            return if varies.len() <= 1 {
-                Ok(vec![varies.first().copied().unwrap_or(1)])
-            } else {
-                Err(Reason::WrongAxis)
-            };
-        }
-        // The operand's contracted axis is the weight's other one.
-        Side::Operand(_) => shape.swap(rank - 1, rank - 2),
-        _ if weight.len() == 1 => {
-            return if shape.iter().all(|&n| n == 1) { Ok(vec![1]) } else { Err(Reason::WrongAxis) };
+fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<Vec<usize>, Reason> {
+    let slot = at.is_constant(1) as usize;
+    let mut batch = scale.to_vec();
+    // The last two axes of a matrix, or 1 for the one that an operand of rank 1 does not have.
+    let mut take = |there: bool| if there { batch.pop().ok_or(Reason::WrongAxis) } else { Ok(1) };
+    let (contracted, kept, other) = match side {
+        Side::Operand(operand) => {
+            let (columns, rows) = (take(true)?, take(true)?);
+            let (contracted, other) = if operand == 0 { (columns, rows) } else { (rows, columns) };
+            (contracted, 1, other)
         }
         _ => {
-            if rank < 2 || shape[if weight_slot == 1 { rank - 2 } else { rank - 1 }] != 1 {
-                return Err(Reason::WrongAxis);
-            }
+            let (columns, rows) = (take(at.rank(1)? > 1)?, take(at.rank(0)? > 1)?);
+            let (kept, other) = if slot == 1 { (columns, rows) } else { (rows, columns) };
+            (1, kept, other)
         }
-    }
-    let extra = shape.len().saturating_sub(weight.len());
-    if shape[..extra].iter().any(|&n| n != 1) {
+    };
+    let room = weight.saturating_sub(2);
+    let extra = batch.len().saturating_sub(room);
+    if other != 1 || batch[..extra].iter().any(|&n| n != 1) {
         return Err(Reason::WrongAxis);
     }
-    let missing = weight.len().saturating_sub(shape.len());
-    Ok([vec![1; missing], shape[extra..].to_vec()].concat())
+    if weight == 1 {
+        return if kept == 1 { Ok(vec![contracted]) } else { Err(Reason::WrongAxis) };
+    }
+    let matrix = if slot == 1 { [contracted, kept] } else { [kept, contracted] };
+    Ok([&vec![1; room - (batch.len() - extra)], &batch[extra..], &matrix].concat())
 }
 
 /// A scale on an operand, as a scale on the result.
@@ -178,9 +171,8 @@ impl Linear for MatMul {
         side: Side,
         scale: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason> {
-        let weight_slot = at.is_constant(1) as usize;
-        let shape = weight_shape(side, weight_slot, scale.shape(), weight.shape())?;
-        // Swapping two axes of which one has extent 1 leaves the elements in their order.
+        let shape = weight_shape(at, side, scale.shape(), weight.ndim())?;
+        // Only one of the last two axes varies, so that the elements keep their order.
         let scale = scale.to_shape(IxDyn(&shape)).map_err(|_| Reason::WrongAxis)?;
         let scaled = weight * &scale;
         if scaled.shape() == weight.shape() { Ok(scaled) } else { Err(Reason::WrongAxis) }
