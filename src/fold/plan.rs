@@ -236,18 +236,21 @@ impl<'a> Planner<'a> {
     fn worthwhile(&self, part: usize, wave: Wave) -> Result<Wave, Refusal> {
         for (other, affine, before) in &wave.merges {
             let there = &self.parts[*other];
-            let after = merged(there, affine, *before).affine;
-            let made = if there.nodes.is_empty() {
-                0
-            } else {
-                !after.has_no_scale() as usize + !after.has_no_shift() as usize
-            };
-            if self.fixed[*other] || made >= self.parts[part].nodes.len() + there.nodes.len() {
+            let after = size(&merged(there, affine, *before));
+            if self.fixed[*other] || after >= self.size(part) + self.size(*other) {
                 let at = self.draft.graph.value_name(there.output);
                 return Err(Refusal::new(Reason::NotLinear("a normalizer that stays".into()), at));
             }
         }
         Ok(wave)
+    }
+
+    /// How many nodes a part is as it is by now.
+    fn size(&self, part: usize) -> usize {
+        match self.rewritten.contains(&part) {
+            true => size(&self.parts[part]),
+            false => self.parts[part].nodes.len(),
+        }
     }
 
     /// Nodes that are made, merges, and bytes of weights that are copied.
@@ -359,6 +362,14 @@ impl<'a> Planner<'a> {
         let mut inputs = part.nodes.iter().flat_map(|&node| graph.inputs(node).iter().flatten().copied());
         let constant = inputs.find(|&value| self.draft.constants.is_constant(value));
         constant.and_then(|value| self.draft.constants.data_type(value)).unwrap_or(1)
+    }
+}
+
+/// How many nodes a part is when it is written anew.
+fn size(part: &Part) -> usize {
+    match part.nodes.is_empty() {
+        true => 0,
+        false => !part.affine.has_no_scale() as usize + !part.affine.has_no_shift() as usize,
     }
 }
 
