@@ -11,7 +11,7 @@ use crate::graph::Graph;
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::facts::Facts;
-use crate::normalizer::{self, Site, View};
+use crate::normalizer::{self, Kind, Site, View};
 use crate::onnx::Model;
 use crate::refusal::{Reason, Refusal};
 use crate::simplify::{Known, simplify};
@@ -23,6 +23,17 @@ pub struct FuseOptions<'o> {
     pub skip: Vec<String>,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<&'o dyn Fn(&str, usize, usize)>,
+}
+
+impl FuseOptions<'_> {
+    /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
+    pub fn idle_skips(&self, plan: &Plan) -> Vec<&str> {
+        let is_idle = |pattern: &&String| {
+            let meant = |set: GlobSet| plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind));
+            !globs(std::slice::from_ref(pattern)).is_ok_and(meant)
+        };
+        self.skip.iter().filter(is_idle).map(String::as_str).collect()
+    }
 }
 
 /// A model after the pass, and what was done to it.
@@ -79,7 +90,7 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
         let index: HashMap<&str, usize> =
             sites.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
         let refused = |site: &Site| {
-            let skipped = skip.is_match(&site.name) || skip.is_match(site.kind.name);
+            let skipped = is_skipped(&skip, &site.name, &site.kind);
             let known = index.get(site.name.as_str()).and_then(|i| failed.get(i)).cloned();
             known.or_else(|| skipped.then(|| Refusal::new(Reason::Skipped, "")))
         };
@@ -110,10 +121,18 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
             facts.shape(value)
         };
         let mut result = model.clone();
-        *result.graph_mut() = simplify(editor, &seeds, &Known { shape: &shape, extents: &|name| facts.extents(graph.value(name)?) });
+        *result.graph_mut() = simplify(
+            editor,
+            &seeds,
+            &Known { shape: &shape, extents: &|name| facts.extents(graph.value(name)?) },
+        );
         return Ok(Fused { model: result, plan });
     }
     Ok(Fused { model: model.clone(), plan: Plan::default() })
+}
+
+fn is_skipped(skip: &GlobSet, name: &str, kind: &Kind) -> bool {
+    skip.is_match(name) || skip.is_match(kind.name)
 }
 
 fn globs(patterns: &[String]) -> Result<GlobSet> {

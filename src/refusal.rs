@@ -36,6 +36,20 @@ impl std::fmt::Display for Refusal {
     }
 }
 
+impl Reason {
+    /// Its name, as JSON has it: the heading under which `docs/refusals.md` explains it.
+    ///
+    /// ```
+    /// use unfold::refusal::Reason;
+    /// assert_eq!(Reason::GraphOutput.name(), "graph-output");
+    /// assert_eq!(Reason::NotLinear("Tanh".into()).name(), "not-linear");
+    /// ```
+    pub fn name(&self) -> String {
+        let tagged = serde_json::to_value(self).unwrap_or_default();
+        tagged["kind"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
 /// Every reason for which unfold declines. `docs/refusals.md` explains each with an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case", tag = "kind", content = "detail")]

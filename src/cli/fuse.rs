@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use unfold::FuseOptions;
 use unfold::onnx::Model;
 use unfold::run::{Dims, Input};
 use unfold::verify::{Verdict, VerifyOptions, compare};
+use unfold::{FuseOptions, Plan};
 
 use super::fused::Report;
 use super::out::{self, Paint};
@@ -128,11 +128,13 @@ fn fuse(args: &FuseArgs) -> Result<Report> {
     let options = FuseOptions { skip: args.skip.clone(), progress: Some(&progress) };
     if args.dry_run {
         let plan = unfold::plan(&model, &options)?;
+        warn_of_idle_skips(&options, &plan);
         return Ok(Report::dry(model, plan));
     }
     let path = target(&args.model, args.output.as_deref())?;
     let dims = args.dims(&model)?;
     let fused = unfold::fuse(&model, &options)?;
+    warn_of_idle_skips(&options, &fused.plan);
     let mut report = Report::of(model, fused);
     let Some(after) = &report.after else {
         if !args.in_place {
@@ -153,6 +155,12 @@ fn fuse(args: &FuseArgs) -> Result<Report> {
         report.written = Some(path);
     }
     Ok(report)
+}
+
+fn warn_of_idle_skips(options: &FuseOptions, plan: &Plan) {
+    for pattern in options.idle_skips(plan) {
+        out::complain("warning", &format!("--skip `{pattern}`: no site has this name or kind"));
+    }
 }
 
 impl FuseArgs {

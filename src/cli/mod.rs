@@ -61,9 +61,20 @@ impl From<End> for ExitCode {
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
     dispatch(&Cli::parse().command).unwrap_or_else(|error| {
-        out::complain("error", &format!("{error:#}"));
+        out::complain("error", &causes(&error));
         ExitCode::FAILURE
     })
+}
+
+/// An error and what caused it, each said once: many errors of the library tell their causes themselves.
+fn causes(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
 }
 
 fn dispatch(command: &Command) -> Result<ExitCode> {

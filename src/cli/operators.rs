@@ -7,7 +7,7 @@ use serde::Serialize;
 use unfold::onnx::Model;
 use unfold::onnx::proto::GraphProto;
 
-use super::out::{Paint, Tone};
+use super::out::{self, Paint, Tone};
 
 /// How many nodes of each operator there are, bodies of control flow included.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -65,5 +65,5 @@ pub fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    table.trim_fmt() + "\n"
+    out::lines(&table)
 }

@@ -5,8 +5,9 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 
-/// How wide a table is where no terminal says how wide it may be.
+/// How wide a table is where no terminal says how wide it may be, and how narrow at least.
 const WIDTH: u16 = 80;
+const NARROW: u16 = 40;
 
 /// What a piece of text tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,15 +55,20 @@ impl Paint {
     pub fn table(self, heads: &[&str]) -> Table {
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-        if !table.is_tty() {
+        if table.width().is_none_or(|width| width < NARROW) {
             table.set_width(WIDTH);
         }
         table.set_header(heads.iter().map(|head| self.cell(Tone::Head, head)));
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 2));
+        for (at, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((0, if at + 1 == heads.len() { 0 } else { 2 }));
         }
         table
     }
+}
+
+/// A table as lines.
+pub fn lines(table: &Table) -> String {
+    table.trim_fmt() + "\n"
 }
 
 fn wanted() -> bool {

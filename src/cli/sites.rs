@@ -1,6 +1,6 @@
 //! The sites of a model, and what becomes of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use comfy_table::{CellAlignment, ColumnConstraint, Width};
@@ -8,12 +8,16 @@ use serde::Serialize;
 use unfold::graph::scope::scope;
 use unfold::graph::{Graph, NodeId};
 use unfold::normalizer::Family;
+use unfold::refusal::Refusal;
 use unfold::{Direction, Outcome, Plan, SitePlan};
 
-use super::out::{Paint, Tone};
+use super::out::{self, Paint, Tone};
 
 /// How many operators a line names before it only counts them.
 const NAMED: usize = 3;
+
+/// The longest name of a site that is always on one line.
+const LONGEST: usize = 30;
 
 /// A site in the table.
 pub struct Row<'p> {
@@ -45,48 +49,84 @@ pub fn rows<'p>(graph: &Graph, plan: &'p Plan) -> Vec<Row<'p>> {
     let names: HashMap<&str, NodeId> = graph.order().iter().map(|&node| (graph.name(node), node)).collect();
     let row = |site: &'p SitePlan| {
         let describe = |into: &[String]| describe(graph, &names, &site.name, into);
-        let outcomes = site.pre.iter().chain(&site.post).flat_map(|outcome| tell(outcome, &describe));
+        let outcomes = site.pre.iter().chain(&site.post).map(|outcome| tell(outcome, &describe));
         Row { site, outcomes: outcomes.collect() }
     };
     plan.sites.iter().map(row).collect()
 }
 
-fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Vec<Told> {
+fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
     match outcome {
         Outcome::Folded { direction, into } => {
             let fold = match direction {
                 Direction::Forward => "forward",
                 Direction::Backward => "backward",
             };
-            vec![Told { folded: true, fold, what: describe(into) }]
+            Told { folded: true, fold, what: describe(into) }
         }
         Outcome::Kept { forward, backward } => {
-            let forward =
-                if backward.is_some() { format!("forward: {forward}") } else { forward.to_string() };
-            let backward = backward.iter().map(|refusal| format!("backward: {refusal}"));
-            let stays = |what| Told { folded: false, fold: "stays", what };
-            std::iter::once(forward).chain(backward).map(stays).collect()
+            let refusals = std::iter::once(forward).chain(backward);
+            let what: Vec<String> = refusals.map(in_short).collect();
+            Told { folded: false, fold: "stays", what: what.join("; ") }
         }
     }
 }
 
-/// Nodes by their operators and modules, which say more than the names that exporters number through:
-/// `MatMul …attn.q, …attn.k`. What a module has in common with the site is left out.
-fn describe(graph: &Graph, names: &HashMap<&str, NodeId>, site: &str, into: &[String]) -> String {
-    let mut told: Vec<String> = vec![];
-    let mut last = "";
-    for name in into {
-        let Some(&node) = names.get(name.as_str()) else {
-            told.push(name.clone());
-            continue;
-        };
-        let (operator, path) = (graph.node(node).op_type(), scope(graph, node).path);
-        let path = if path.is_empty() { name.clone() } else { beside(&path, site) };
-        told.push(if operator == last { path } else { format!("{operator} {path}") });
-        last = operator;
+/// The reason's name, which the legend explains, and the node.
+fn in_short(refusal: &Refusal) -> String {
+    let Refusal { reason, at } = refusal;
+    match at.rsplit_once('/') {
+        _ if at.is_empty() => reason.name(),
+        Some((_, last)) => format!("{} at …/{last}", reason.name()),
+        None => format!("{} at {at}", reason.name()),
     }
-    if told.len() > NAMED + 1 {
-        let more = told.split_off(NAMED).len();
+}
+
+/// What the names of the reasons mean, one line each.
+fn legend(rows: &[Row], paint: Paint) -> String {
+    let outcomes = rows.iter().flat_map(|row| row.site.pre.iter().chain(&row.site.post));
+    let refusals = outcomes.flat_map(|outcome| match outcome {
+        Outcome::Folded { .. } => vec![],
+        Outcome::Kept { forward, backward } => std::iter::once(forward).chain(backward).collect(),
+    });
+    let reasons: BTreeSet<[String; 2]> =
+        refusals.map(|refusal| [refusal.reason.name(), refusal.reason.to_string()]).collect();
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let mut table = paint.table(&["why not", ""]);
+    table.add_rows(reasons);
+    if let Some(names) = table.column_mut(0) {
+        names.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    format!("\n{}", out::lines(&table))
+}
+
+/// Nodes by their operators and modules, which say more than the names that exporters number through:
+/// `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two of one module. What a module has in common
+/// with the site is left out.
+fn describe(graph: &Graph, names: &HashMap<&str, NodeId>, site: &str, into: &[String]) -> String {
+    let mut modules: Vec<(String, String)> = vec![];
+    for name in into {
+        let (operator, path) = match names.get(name.as_str()) {
+            Some(&node) => (graph.node(node).op_type(), scope(graph, node).path),
+            None => ("", String::new()),
+        };
+        let path = if path.is_empty() { name.clone() } else { beside(&path, site) };
+        match modules.iter_mut().find(|(_, other)| *other == path) {
+            Some((operators, _)) => *operators = format!("{operators}+{operator}"),
+            None => modules.push((operator.to_owned(), path)),
+        }
+    }
+    let more = modules.len().saturating_sub(NAMED);
+    modules.truncate(if more > 1 { NAMED } else { modules.len() });
+    let mut last = "";
+    let mut told: Vec<String> = vec![];
+    for (operators, path) in &modules {
+        told.push(if operators == last { path.clone() } else { format!("{operators} {path}") });
+        last = operators;
+    }
+    if more > 1 {
         told.push(format!("{more} more"));
     }
     told.join(", ")
@@ -94,6 +134,8 @@ fn describe(graph: &Graph, names: &HashMap<&str, NodeId>, site: &str, into: &[St
 
 /// A module path without the steps in which it agrees with a site's.
 fn beside(path: &str, site: &str) -> String {
+    // Several sites of one module are numbered.
+    let site = site.split('#').next().unwrap_or(site);
     let shared: usize = path
         .split('.')
         .zip(site.split('.'))
@@ -106,7 +148,7 @@ fn beside(path: &str, site: &str) -> String {
     }
 }
 
-/// All sites as a table.
+/// All sites as a table, and the reasons in it in words.
 pub fn table(rows: &[Row], paint: Paint) -> String {
     let mut table = paint.table(&["site", "kind", "channels", "fold", "into, or why not"]);
     for row in rows {
@@ -121,15 +163,20 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
             first = [""; 3];
         }
     }
-    let wide = ColumnConstraint::UpperBoundary(Width::Percentage(50));
+    // The last column is the one that wraps, unless names leave no room for it.
     let whole = ColumnConstraint::ContentWidth;
-    for (column, constraint) in table.column_iter_mut().zip([wide, whole, whole, whole]) {
+    let longest = rows.iter().map(|row| row.site.name.chars().count()).max().unwrap_or_default();
+    let names = match longest {
+        ..=LONGEST => whole,
+        _ => ColumnConstraint::UpperBoundary(Width::Fixed(LONGEST as u16 + 2)),
+    };
+    for (column, constraint) in table.column_iter_mut().zip([names, whole, whole, whole]) {
         column.set_constraint(constraint);
     }
     if let Some(channels) = table.column_mut(2) {
         channels.set_cell_alignment(CellAlignment::Right);
     }
-    table.trim_fmt() + "\n"
+    out::lines(&table) + &legend(rows, paint)
 }
 
 /// How many sites of a family there are, and how many of them fold.
@@ -137,6 +184,8 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
 pub struct Count {
     sites: usize,
     folded: usize,
+    /// Those of which one affine folds and another stays.
+    partly: usize,
 }
 
 /// The sites of each family.
@@ -160,7 +209,10 @@ impl Summary {
                 Family::Scale => &mut summary.scale,
             };
             count.sites += 1;
+            let folds = |outcome: &Outcome| matches!(outcome, Outcome::Folded { .. });
+            let some = site.pre.iter().chain(&site.post).any(folds);
             count.folded += usize::from(site.is_folded());
+            count.partly += usize::from(some && !site.is_folded());
         }
         summary
     }
@@ -175,9 +227,10 @@ impl Summary {
         ];
         let there = families.into_iter().filter(|(count, _)| count.sites > 0);
         let told: Vec<String> = there
-            .map(|(Count { sites, folded }, name)| {
+            .map(|(Count { sites, folded, partly }, name)| {
                 let tone = if folded == sites { Tone::Good } else { Tone::Bad };
-                paint.text(tone, &format!("{folded} of {sites} {name}"))
+                let partly = if partly == 0 { String::new() } else { format!(" ({partly} more in part)") };
+                paint.text(tone, &format!("{folded} of {sites} {name}{partly}"))
             })
             .collect();
         match told.as_slice() {
