@@ -13,6 +13,7 @@ pub mod refusal;
 pub mod report;
 pub mod run;
 pub mod simplify;
+pub mod variants;
 pub mod verify;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};

@@ -1,26 +1,28 @@
 //! What `unfold bench` measures of one model.
 
-use std::collections::BTreeSet;
-
 use anyhow::Result;
 use unfold::bench::Variant;
 use unfold::graph::Graph;
 use unfold::onnx::Model;
-use unfold::report;
+use unfold::{report, variants};
 
 use super::sites;
 
-/// The model as it is and after folding, and its sites.
+/// The model with LayerNorm, as it is, after folding, and without normalizers; and its sites.
 pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<report::Site>)> {
     let fused = unfold::fuse(model, &Default::default())?;
-    let nodes = |site: &unfold::SitePlan| site.nodes.clone();
-    let normalizers: BTreeSet<String> = fused.plan.sites.iter().flat_map(nodes).collect();
-    let variant = |name: &str, model: &Model| Variant {
-        name: name.to_owned(),
-        model: model.clone(),
-        normalizers: normalizers.clone(),
+    let exported = variants::normalizers(model)?;
+    let variant = |name: &str, model: &Model| -> Result<Variant> {
+        // What is left of a folded site may not be recognised as one any more.
+        let normalizers = exported.iter().cloned().chain(variants::normalizers(model)?).collect();
+        Ok(Variant { name: name.to_owned(), model: model.clone(), normalizers })
     };
-    let variants = vec![variant("as exported", model), variant("fused", &fused.model)];
+    let all = vec![
+        variant("LN twin", &variants::ln_twin(model)?)?,
+        variant("as exported", model)?,
+        variant("fused", &fused.model)?,
+        variant("floor", &variants::floor(model)?)?,
+    ];
     let rows = sites::rows(&Graph::new(model)?, &fused.plan);
     let sites = rows.into_iter().map(|row| report::Site {
         name: row.site.name.clone(),
@@ -28,5 +30,5 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<report::Site>)> {
         channels: row.site.channels,
         outcome: row.outcomes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
     });
-    Ok((variants, sites.collect()))
+    Ok((all, sites.collect()))
 }

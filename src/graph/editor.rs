@@ -139,6 +139,11 @@ impl Editor {
         self.behind.entry(node).or_default().push(made);
     }
 
+    /// Inserts a node before all of the original graph.
+    pub fn insert_first(&mut self, made: NodeProto) {
+        self.made_first.push(made);
+    }
+
     /// Puts nodes behind one that keeps its place but not the name of its output: whatever read
     /// `output` reads what the last of `made` makes. Returns the new name of the node's own output.
     pub fn rename_output(&mut self, node: usize, slot: usize) -> (String, String) {

@@ -6,9 +6,14 @@
 mod dead;
 mod movement;
 
+use std::collections::HashMap;
+
 use crate::graph::editor::Editor;
-use crate::graph::facts::Shape;
+use crate::graph::facts::{Facts, Shape};
+use crate::graph::{Graph, ValueId};
 use crate::onnx::proto::GraphProto;
+
+pub use movement::is_movement;
 
 /// What is known of the values of the original graph, by name.
 pub struct Known<'k> {
@@ -28,4 +33,25 @@ pub fn simplify(editor: Editor, seeds: &[String], known: &Known) -> GraphProto {
     movement::shorten(&mut graph, seeds, known);
     dead::remove(&mut graph, &was_read, &pinned);
     graph
+}
+
+/// [`simplify`], with what is known of the graph that the editor began with.
+///
+/// `seeds` are values of that graph, and `made` has the values that came: each has the shape of one that
+/// was there.
+pub fn simplify_known(
+    editor: Editor,
+    mut seeds: Vec<String>,
+    graph: &Graph,
+    facts: &Facts,
+    made: &HashMap<String, ValueId>,
+) -> GraphProto {
+    for seed in &mut seeds {
+        *seed = editor.current(seed).to_owned();
+    }
+    let origins = editor.origins();
+    let value = |name: &str| made.get(name).copied().or_else(|| graph.value(name));
+    let shape = |name: &str| facts.shape(value(name).or_else(|| value(origins.get(name)?))?);
+    let extents = |name: &str| facts.extents(graph.value(name)?);
+    simplify(editor, &seeds, &Known { shape: &shape, extents: &extents })
 }

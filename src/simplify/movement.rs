@@ -197,7 +197,8 @@ impl Walk<'_> {
     }
 }
 
-fn is_movement(node: &NodeProto) -> bool {
+/// Whether a node only moves or regroups elements.
+pub fn is_movement(node: &NodeProto) -> bool {
     canonical_domain(node.domain()).is_empty() && MOVEMENT.contains(&node.op_type()) && !node.input.is_empty()
 }
 

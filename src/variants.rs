@@ -1,0 +1,339 @@
+//! Other versions of a model, which tell what its normalizers cost: with LayerNorm in their place,
+//! and with nothing there.
+//!
+//! They compute something else than the model does. They are there to be timed.
+
+use std::collections::{BTreeSet, HashMap};
+
+use ndarray::{Array1, ArrayD, arr0};
+
+use crate::affine::Affine;
+use crate::error::Result;
+use crate::fold;
+use crate::graph::at::At;
+use crate::graph::constants::Constants;
+use crate::graph::editor::Editor;
+use crate::graph::facts::Facts;
+use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::normalizer::{self, Family, Part, Site, View};
+use crate::onnx::Model;
+use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
+use crate::onnx::tensor::{self, DataType};
+use crate::simplify::{is_movement, simplify_known};
+
+/// The names of the nodes that the normalizers of a model consist of.
+///
+/// # Errors
+/// Where the model's graph is none that ONNX allows.
+pub fn normalizers(model: &Model) -> Result<BTreeSet<String>> {
+    look(model, |view, sites| {
+        let nodes = sites.iter().filter(|site| is_normalizer(site)).flat_map(|site| &site.nodes);
+        nodes.map(|&node| view.graph.name(node).to_owned()).collect()
+    })
+}
+
+/// The model with none of its normalizers: what no folding can beat.
+///
+/// # Errors
+/// Where the model's graph is none that ONNX allows.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// assert!(unfold::variants::normalizers(&unfold::variants::floor(&model)?)?.is_empty());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn floor(model: &Model) -> Result<Model> {
+    look(model, |view, sites| {
+        let mut remaking = Remaking::new(view);
+        for site in sites.iter().filter(|site| is_normalizer(site)) {
+            for block in blocks(view, site).unwrap_or_default() {
+                remaking.take_out(&block);
+            }
+        }
+        remaking.finish(model)
+    })
+}
+
+/// The model with LayerNorm in the place of every other normalizer, over the same channels and with
+/// the same γ and β: the reference of the papers.
+///
+/// LayerNorm goes where the channels are last, as a network with LayerNorm would have been written;
+/// what moved them to another axis for the sake of the old normalizer goes with it.
+///
+/// # Errors
+/// Where the model's graph is none that ONNX allows.
+pub fn ln_twin(model: &Model) -> Result<Model> {
+    look(model, |view, sites| {
+        let mut remaking = Remaking::new(view);
+        for site in sites.iter().filter(|site| is_normalizer(site) && site.kind.name != "LN") {
+            let mut blocks = blocks(view, site).unwrap_or_default();
+            let Some(last) = blocks.pop() else { continue };
+            blocks.iter().for_each(|block| remaking.take_out(block));
+            remaking.put_layer_norm(site, &last);
+        }
+        remaking.finish(model)
+    })
+}
+
+fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
+    let graph = Graph::new(model)?;
+    let facts = Facts::infer(&graph);
+    let constants = Constants::new(&graph, &facts);
+    let view = View::new(&graph, &facts, &constants);
+    Ok(see(&view, &normalizer::find(&view)))
+}
+
+fn is_normalizer(site: &Site) -> bool {
+    site.kind.family != Family::Scale
+}
+
+/// Nodes that make one value of another of the same shape.
+struct Block {
+    nodes: Vec<NodeId>,
+    input: ValueId,
+    output: ValueId,
+}
+
+/// The blocks of a site, in the order of execution: the affine before, the core, the affine behind.
+/// Movements may lie between them. `None` where the core is not of one value.
+fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
+    let of_part = |part: &Part| Block { nodes: part.nodes.clone(), input: part.input, output: part.output };
+    let parts: Vec<&Part> = site.pre.iter().chain(&site.post).filter(|part| !part.nodes.is_empty()).collect();
+    let is_core = |node: &NodeId| !parts.iter().any(|part| part.nodes.contains(node));
+    let core: Vec<NodeId> = site.nodes.iter().copied().filter(is_core).collect();
+    let mut blocks: Vec<Block> = parts.into_iter().map(of_part).collect();
+    if !core.is_empty() {
+        blocks.push(core_block(view, core)?);
+    }
+    blocks.sort_by_key(|block| view.graph.producer(block.output).map(|(node, _)| view.graph.place(node)));
+    Some(blocks)
+}
+
+fn core_block(view: &View, nodes: Vec<NodeId>) -> Option<Block> {
+    let graph = view.graph;
+    let last = nodes.iter().copied().max_by_key(|&node| graph.place(node))?;
+    let output = graph.output(last, 0)?;
+    let made = |value: ValueId| graph.producer(value).is_some_and(|(node, _)| nodes.contains(&node));
+    let fits = |value: ValueId| {
+        !made(value)
+            && !view.constants.is_constant(value)
+            && view.facts.shape(value) == view.facts.shape(output)
+    };
+    let read = nodes.iter().flat_map(|&node| graph.inputs(node).iter().flatten().copied());
+    let inputs: BTreeSet<ValueId> = read.filter(|&value| fits(value)).collect();
+    let [input] = inputs.into_iter().collect::<Vec<_>>()[..] else { return None };
+    Some(Block { nodes, input, output })
+}
+
+/// A model while its sites are replaced.
+struct Remaking<'v, 'a> {
+    view: &'v View<'a>,
+    editor: Editor,
+    /// Where something was taken out.
+    seeds: Vec<String>,
+    /// Values that came, and those whose shapes they have.
+    made: HashMap<String, ValueId>,
+}
+
+impl<'v, 'a> Remaking<'v, 'a> {
+    fn new(view: &'v View<'a>) -> Self {
+        let editor = Editor::new(view.graph.model());
+        Remaking { view, editor, seeds: vec![], made: HashMap::new() }
+    }
+
+    fn name(&self, value: ValueId) -> &'a str {
+        self.view.graph.value_name(value)
+    }
+
+    /// Whatever read the block's output reads its input. What only the block read goes later.
+    fn take_out(&mut self, block: &Block) {
+        let source = self.name(block.input).to_owned();
+        self.replace(block, &source);
+    }
+
+    fn replace(&mut self, block: &Block, source: &str) {
+        let maker = self.view.maker(block.output);
+        self.editor.remove(maker.as_slice(), self.name(block.output), source);
+        self.seeds.push(source.to_owned());
+    }
+
+    fn put_layer_norm(&mut self, site: &Site, block: &Block) {
+        let rank = self.view.facts.rank(block.output).unwrap_or(site.axis + 1);
+        let gamma_beta = self.gamma_beta(site, rank);
+        match self.channels_last(site, block, rank) {
+            Some((value, None)) => {
+                let norm = self.layer_norm(site, value, gamma_beta);
+                self.replace(block, &norm);
+            }
+            Some((value, Some(mover))) => {
+                let norm = self.layer_norm(site, value, gamma_beta);
+                self.editor.set_input(mover, 0, &norm);
+                self.seeds.push(norm);
+                self.take_out(block);
+            }
+            None => {
+                let norm = self.layer_norm_across(site, block.input, rank, gamma_beta);
+                self.replace(block, &norm);
+            }
+        }
+    }
+
+    /// The value, at the block or before movements that lead only there, whose last axis the
+    /// channels are, the earliest there is; and the movement that reads it.
+    fn channels_last(&self, site: &Site, block: &Block, rank: usize) -> Option<(ValueId, Option<NodeId>)> {
+        let View { graph, facts, constants, .. } = *self.view;
+        let mut shape = vec![1; rank];
+        shape[site.axis] = site.channels;
+        let count = Array1::from_iter((0..site.channels).map(|channel| channel as f64 + 2.0));
+        let numbered = count.clone().into_dyn().into_shape_with_order(shape).ok()?;
+        let (mut value, mut channels, mut below) =
+            (block.input, Affine::scale(numbered), block.nodes.clone());
+        let mut found = None;
+        let mut mover = None;
+        loop {
+            let last = channels.rank().checked_sub(1)?;
+            if channels.axes() == [last] && channels.scale.iter().eq(&count) {
+                found = Some((value, mover));
+            }
+            let leads_on = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if below.contains(node) || graph.op(*node) == "Shape");
+            let next = self.view.maker(value).filter(|&node| is_movement(graph.node(node)));
+            let Some(node) = next.filter(|_| graph.readers(value).iter().all(leads_on)) else { return found };
+            let at = At { graph, facts, constants, node };
+            let step = fold::rule(graph.op(node)).and_then(|rule| rule.backward(&at, 0, &channels).ok());
+            let way = step.and_then(|step| step.ways.into_iter().next()?.into_iter().next());
+            let (Some((_, before)), Some(input)) = (way, graph.input(node, 0)) else { return found };
+            (value, channels, below, mover) = (input, before, vec![node], Some(node));
+        }
+    }
+
+    /// γ and β, of one axis; statistics are no part of them.
+    fn gamma_beta(&self, site: &Site, rank: usize) -> Affine {
+        let whole = site.post.as_ref().map_or_else(|| Affine::identity(rank), |part| part.affine.clone());
+        let mut affine = Affine::identity(rank);
+        for &node in site.post.iter().flat_map(|part| &part.nodes) {
+            let at = self.view.at(node);
+            let constant = |slot| crate::affine::align(&at.floats(slot).ok()?, rank);
+            let operand = || constant(0).or_else(|| constant(1));
+            let on_axis = |slot| {
+                let mut shape = vec![1; rank];
+                let array = at.floats(slot).ok()?;
+                shape[site.axis] = array.len();
+                array.into_shape_with_order(shape).ok()
+            };
+            let step = match self.view.graph.op(node) {
+                "Mul" => operand().map(Affine::scale),
+                "Add" => operand().map(Affine::shift),
+                "Div" | "Sub" => Some(Affine::identity(rank)),
+                "BatchNormalization" => {
+                    on_axis(1).zip(on_axis(2)).map(|(gamma, beta)| Affine::new(gamma, beta))
+                }
+                _ => None,
+            };
+            // Sums of branches have no γ and β of their own.
+            let Some(step) = step else { return whole };
+            affine = affine.then(&step);
+        }
+        if site.post.as_ref().is_some_and(|part| part.nodes.is_empty()) { whole } else { affine }
+    }
+
+    /// Puts LayerNorm over the last axis of a value, and returns the name of what it makes.
+    fn layer_norm(&mut self, site: &Site, value: ValueId, gamma_beta: Affine) -> String {
+        let input = self.editor.current(self.name(value)).to_owned();
+        let made = self.write(site, value, &input, gamma_beta);
+        self.made.insert(made.clone(), value);
+        made
+    }
+
+    /// The same over another axis, between two transposes.
+    fn layer_norm_across(&mut self, site: &Site, value: ValueId, rank: usize, gamma_beta: Affine) -> String {
+        let (axis, last) = (site.axis as i64, rank as i64 - 1);
+        let there: Vec<i64> = (0..=last).filter(|&other| other != axis).chain([axis]).collect();
+        let back: Vec<i64> = (0..axis).chain([last]).chain(axis..last).collect();
+        let input = self.editor.current(self.name(value)).to_owned();
+        let moved = self.node(value, "Transpose", &[&input], &site.name, vec![ints("perm", &there)]);
+        let normed = self.write(site, value, &moved, gamma_beta);
+        self.node(value, "Transpose", &[&normed], &site.name, vec![ints("perm", &back)])
+    }
+
+    /// The operators: one where the operator set of the model has it.
+    fn write(&mut self, site: &Site, value: ValueId, input: &str, gamma_beta: Affine) -> String {
+        let data_type = self.data_type(site);
+        let channels = site.channels;
+        let mut parameter = |what: &str, array: &ArrayD<f64>| {
+            let flat = match array.len() {
+                1 => Array1::from_elem(channels, array.iter().copied().next().unwrap_or_default()),
+                _ => Array1::from_iter(array.iter().copied()),
+            };
+            let tensor = tensor::make("", data_type, &flat.into_dyn().view()).unwrap_or_default();
+            self.editor.add_constant(&format!("{}.{what}", site.name), tensor)
+        };
+        let (gamma, beta) = (parameter("weight", &gamma_beta.scale), parameter("bias", &gamma_beta.shift));
+        if self.view.graph.model().opset("").is_some_and(|opset| opset >= 17) {
+            return self.node(value, "LayerNormalization", &[input, &gamma, &beta], &site.name, vec![]);
+        }
+        let epsilon = tensor::make("", data_type, &arr0(1e-5).into_dyn().view()).unwrap_or_default();
+        let epsilon = self.editor.add_constant(&format!("{}.epsilon", site.name), epsilon);
+        let mut step = |op: &str, inputs: &[&str]| {
+            let attributes = if op == "ReduceMean" { vec![ints("axes", &[-1])] } else { vec![] };
+            self.node(value, op, inputs, &site.name, attributes)
+        };
+        let mean = step("ReduceMean", &[input]);
+        let centred = step("Sub", &[input, &mean]);
+        let square = step("Mul", &[&centred, &centred]);
+        let variance = step("ReduceMean", &[&square]);
+        let shifted = step("Add", &[&variance, &epsilon]);
+        let root = step("Sqrt", &[&shifted]);
+        let normed = step("Div", &[&centred, &root]);
+        let scaled = step("Mul", &[&normed, &gamma]);
+        step("Add", &[&scaled, &beta])
+    }
+
+    /// The element type of a site's parameters.
+    fn data_type(&self, site: &Site) -> DataType {
+        let inputs = site.nodes.iter().flat_map(|&node| self.view.graph.inputs(node).iter().flatten());
+        let mut types = inputs.filter_map(|&value| self.view.constants.data_type(value));
+        types.find_map(|code| DataType::from_code(code).filter(|t| t.is_float())).unwrap_or(DataType::Float)
+    }
+
+    /// Puts a node behind the one that makes `value`, and returns the name of its output.
+    fn node(
+        &mut self,
+        value: ValueId,
+        op: &str,
+        inputs: &[&str],
+        module: &str,
+        attribute: Vec<AttributeProto>,
+    ) -> String {
+        let output = self.editor.fresh(&format!("{module}.{op}"));
+        let node = NodeProto {
+            op_type: Some(op.into()),
+            name: Some(output.clone()),
+            input: inputs.iter().map(|&input| input.to_owned()).collect(),
+            output: vec![output.clone()],
+            attribute,
+            ..Default::default()
+        };
+        match self.view.maker(value) {
+            Some(maker) => self.editor.insert_behind(maker, node),
+            None => self.editor.insert_first(node),
+        }
+        output
+    }
+
+    fn finish(self, model: &Model) -> Model {
+        let Remaking { view, editor, seeds, made } = self;
+        let mut result = model.clone();
+        *result.graph_mut() = simplify_known(editor, seeds, view.graph, view.facts, &made);
+        result
+    }
+}
+
+fn ints(name: &str, values: &[i64]) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(AttributeType::Ints as i32),
+        ints: values.to_vec(),
+        ..Default::default()
+    }
+}

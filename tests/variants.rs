@@ -1,0 +1,145 @@
+//! LayerNorm in the place of normalizers, and nothing there, against what exporters write for that.
+
+use std::collections::BTreeMap;
+
+use ndarray::{Array3, ArrayView1, Axis, array};
+use unfold::onnx::Model;
+use unfold::onnx::proto::{
+    Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TensorType,
+    TypeProto, ValueInfoProto,
+};
+use unfold::onnx::tensor::{self, DataType};
+use unfold::run::{Dims, Engine, Tensor, random};
+use unfold::variants::{floor, ln_twin, normalizers};
+
+const KINDS: [&str; 12] =
+    ["un", "bn", "bnt", "mabn", "pnstar", "repbn", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm"];
+const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
+
+fn digits(kind: &str, exporter: &str) -> Model {
+    Model::open(format!("models/digits/{kind}-{exporter}.onnx")).unwrap()
+}
+
+fn operators(model: &Model) -> BTreeMap<&str, usize> {
+    let mut count = BTreeMap::new();
+    for node in &model.graph().node {
+        *count.entry(node.op_type()).or_default() += 1;
+    }
+    count
+}
+
+fn runs(model: &Model) {
+    let engine = Engine::load(model, &Dims::default()).unwrap();
+    let outputs = engine.run(&random(engine.inputs(), 0)).unwrap();
+    let output = outputs[0].to_plain_array_view::<f32>().unwrap();
+    assert!(output.iter().all(|value| value.is_finite()));
+}
+
+#[test]
+fn the_floor_is_what_the_exporter_writes_without_normalizers() {
+    for exporter in EXPORTERS {
+        let none = digits("none", exporter);
+        for kind in KINDS {
+            let floor = floor(&digits(kind, exporter)).unwrap();
+            assert_eq!(operators(&floor), operators(&none), "{kind}-{exporter}");
+            assert!(normalizers(&floor).unwrap().is_empty(), "{kind}-{exporter}");
+            runs(&floor);
+        }
+    }
+}
+
+#[test]
+fn the_twin_is_what_the_exporter_writes_with_layer_norm() {
+    for exporter in EXPORTERS {
+        let norms = digits("ln", exporter);
+        for kind in KINDS {
+            let twin = ln_twin(&digits(kind, exporter)).unwrap();
+            assert_eq!(operators(&twin), operators(&norms), "{kind}-{exporter}");
+            assert_eq!(normalizers(&twin).unwrap().len(), 7, "{kind}-{exporter}");
+            runs(&twin);
+        }
+    }
+}
+
+/// γ(x − mean)/√(variance + ε) + β.
+fn layer_norm(x: ArrayView1<f32>, gamma: &[f32], beta: &[f32]) -> Vec<f32> {
+    let mean = x.sum() / x.len() as f32;
+    let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / x.len() as f32;
+    let root = (variance + 1e-5).sqrt();
+    x.iter().zip(gamma).zip(beta).map(|((v, gamma), beta)| gamma * (v - mean) / root + beta).collect()
+}
+
+/// `y = BatchNormalization(x)` of `[n, 3, 4]`.
+fn batch_norm(opset: i64) -> Model {
+    let dim = |value| Dimension { value: Some(value), denotation: None };
+    let shape = vec![dim(Dim::DimParam("n".into())), dim(Dim::DimValue(3)), dim(Dim::DimValue(4))];
+    let value = |name: &str| ValueInfoProto {
+        name: Some(name.into()),
+        r#type: Some(TypeProto {
+            tensor_type: Some(TensorType {
+                elem_type: Some(DataType::Float.code()),
+                shape: Some(TensorShapeProto { dim: shape.clone() }),
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let parameters = [
+        ("gamma", [1.5, -2.0, 0.5]),
+        ("beta", [0.25, 0.0, -1.0]),
+        ("mean", [3.0, 4.0, 5.0]),
+        ("var", [2.0, 0.1, 9.0]),
+    ];
+    let initializer = parameters.map(|(name, values)| {
+        tensor::make(name, DataType::Float, &ndarray::arr1(&values).into_dyn().view()).unwrap()
+    });
+    let inputs = ["x"].into_iter().chain(parameters.map(|(name, _)| name));
+    Model::from_proto(ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(opset) }],
+        graph: Some(GraphProto {
+            node: vec![NodeProto {
+                op_type: Some("BatchNormalization".into()),
+                name: Some("norm".into()),
+                input: inputs.map(str::to_owned).collect(),
+                output: vec!["y".into()],
+                ..Default::default()
+            }],
+            initializer: initializer.into(),
+            input: vec![value("x")],
+            output: vec![value("y")],
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+}
+
+#[test]
+fn the_twin_computes_layer_norm_over_the_channels_with_gamma_and_beta() {
+    let x: Array3<f32> = array![
+        [[1.0, 2.0, 3.0, 4.0], [0.0, -1.0, 5.0, 2.0], [9.0, 0.5, -3.0, 1.0]],
+        [[-1.0, 7.0, 0.1, 2.0], [3.0, 3.0, 4.0, -2.0], [1.0, 1.0, 2.0, 6.0]],
+    ];
+    // LayerNormalization is an operator from 17 on.
+    for opset in [13, 17] {
+        let twin = ln_twin(&batch_norm(opset)).unwrap();
+        let engine = Engine::load(&twin, &"n=2".parse().unwrap()).unwrap();
+        let outputs = engine.run(&[Tensor::from(x.clone())]).unwrap();
+        let y = outputs[0].to_plain_array_view::<f32>().unwrap();
+        assert_eq!(y.shape(), x.shape());
+        for (x, y) in x.lanes(Axis(1)).into_iter().zip(y.lanes(Axis(1))) {
+            for (expected, y) in layer_norm(x, &[1.5, -2.0, 0.5], &[0.25, 0.0, -1.0]).iter().zip(y) {
+                assert!((expected - y).abs() < 1e-4, "{expected} {y}, operator set {opset}");
+            }
+        }
+        assert_eq!(twin.graph().output[0].name(), "y");
+        assert_eq!(operators(&twin).contains_key("LayerNormalization"), opset >= 17);
+    }
+}
+
+#[test]
+fn without_its_only_node_a_model_hands_its_input_on() {
+    let floor = floor(&batch_norm(17)).unwrap();
+    assert_eq!(operators(&floor), BTreeMap::from([("Identity", 1)]));
+    runs(&floor);
+}
