@@ -1,4 +1,4 @@
-//! The whole pass over a model: recognise, plan, apply, simplify.
+//! The whole pass over a model: lower, recognise, plan, apply, simplify.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,14 @@ use crate::graph::Graph;
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::facts::Facts;
+use crate::lower::lower;
 use crate::normalizer::{self, Kind, Site, View};
 use crate::onnx::Model;
 use crate::refusal::{Reason, Refusal};
 use crate::simplify::{Known, simplify};
+
+/// The newest version of ONNX's operator set whose operators the rules are written for.
+const NEWEST_OPSET: i64 = 28;
 
 /// What to fold, and what to tell on the way.
 #[derive(Default)]
@@ -42,6 +46,16 @@ pub struct Fused {
     pub model: Model,
     /// What was done, and what was not and why.
     pub plan: Plan,
+    /// The input with its opaque normalizers written out, where it has any: what engines that do not
+    /// know them can be compared on.
+    pub lowered: Option<Model>,
+}
+
+impl Fused {
+    /// Whether the result differs from the input.
+    pub fn changed(&self) -> bool {
+        self.lowered.is_some() || !self.plan.is_empty()
+    }
 }
 
 /// Plans without changing anything.
@@ -76,6 +90,19 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
         }
     };
     let skip = globs(&options.skip)?;
+    // Checked before anything is made of it, so that errors speak of the model as it is.
+    Graph::new(model)?;
+    let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op));
+    let (model, plan) = fold(lowered.as_ref().unwrap_or(model), &skip, carry_out, &tell)?;
+    Ok(Fused { model, plan, lowered })
+}
+
+fn fold(
+    model: &Model,
+    skip: &GlobSet,
+    carry_out: bool,
+    tell: &dyn Fn(&str, usize, usize),
+) -> Result<(Model, Plan)> {
     let graph = Graph::new(model)?;
     tell("shapes", 0, 1);
     let facts = Facts::infer(&graph);
@@ -90,13 +117,14 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
         let index: HashMap<&str, usize> =
             sites.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
         let refused = |site: &Site| {
-            let skipped = is_skipped(&skip, &site.name, &site.kind);
+            let skipped = is_skipped(skip, &site.name, &site.kind);
             let known = index.get(site.name.as_str()).and_then(|i| failed.get(i)).cloned();
-            known.or_else(|| skipped.then(|| Refusal::new(Reason::Skipped, "")))
+            let skipped = skipped.then(|| Refusal::new(Reason::Skipped, ""));
+            known.or(skipped).or_else(|| too_new(model))
         };
         let plan = crate::fold::plan::plan(&view, &sites, &refused);
         if !carry_out || plan.is_empty() {
-            return Ok(Fused { model: model.clone(), plan });
+            return Ok((model.clone(), plan));
         }
         let mut editor = Editor::new(model);
         let outcome =
@@ -113,8 +141,9 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
             continue;
         }
         tell("simplify", 0, 1);
-        let seeds: Vec<String> =
-            plan.removals.iter().map(|removal| editor.current(&removal.source).to_owned()).collect();
+        let removed = plan.removals.iter().map(|removal| removal.source.as_str());
+        let lowered = plan.lowerings.iter().flat_map(|lowering| lowering.ends());
+        let seeds: Vec<String> = removed.chain(lowered).map(|name| editor.current(name).to_owned()).collect();
         let origins = editor.origins();
         let shape = |name: &str| {
             let value = graph.value(name).or_else(|| graph.value(origins.get(name)?))?;
@@ -126,9 +155,15 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
             &seeds,
             &Known { shape: &shape, extents: &|name| facts.extents(graph.value(name)?) },
         );
-        return Ok(Fused { model: result, plan });
+        return Ok((result, plan));
     }
-    Ok(Fused { model: model.clone(), plan: Plan::default() })
+    Ok((model.clone(), Plan::default()))
+}
+
+/// What operators of a later version mean is not known.
+fn too_new(model: &Model) -> Option<Refusal> {
+    let opset = model.opset("").filter(|&opset| opset > NEWEST_OPSET)?;
+    Some(Refusal::new(Reason::FutureOpset(opset), ""))
 }
 
 fn is_skipped(skip: &GlobSet, name: &str, kind: &Kind) -> bool {

@@ -5,6 +5,7 @@ pub mod error;
 pub mod fold;
 mod fuse;
 pub mod graph;
+pub mod lower;
 pub mod memory;
 pub mod normalizer;
 pub mod onnx;

@@ -64,6 +64,10 @@ fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
             };
             Told { folded: true, fold, what: describe(into) }
         }
+        Outcome::Partly { into, scale } => {
+            let what = format!("{}; scale: {}", describe(into), in_short(scale));
+            Told { folded: false, fold: "shift only", what }
+        }
         Outcome::Kept { forward, backward } => {
             let refusals = std::iter::once(forward).chain(backward);
             let what: Vec<String> = refusals.map(in_short).collect();
@@ -87,6 +91,7 @@ fn legend(rows: &[Row], paint: Paint) -> String {
     let outcomes = rows.iter().flat_map(|row| row.site.pre.iter().chain(&row.site.post));
     let refusals = outcomes.flat_map(|outcome| match outcome {
         Outcome::Folded { .. } => vec![],
+        Outcome::Partly { scale, .. } => vec![scale],
         Outcome::Kept { forward, backward } => std::iter::once(forward).chain(backward).collect(),
     });
     let reasons: BTreeSet<[String; 2]> =

@@ -372,8 +372,8 @@ impl Unit {
         let shifts = !fold.affine.has_no_shift();
         let scales = !fold.affine.has_no_scale();
         if let Side::Operand(operand) = fold.side {
-            let (_, weight) = self.weight.as_mut().ok_or(Reason::NotConstant)?;
             if shifts {
+                let weight = self.weight.as_ref().map(|(_, weight)| weight);
                 let image = rules.image(at, weight, operand, shift)?;
                 self.bias = Some(match self.bias.take() {
                     Some(bias) => bias + image,
@@ -382,6 +382,7 @@ impl Unit {
                 self.bias_changed = true;
             }
             if scales {
+                let (_, weight) = self.weight.as_mut().ok_or(Reason::NotConstant)?;
                 *weight = rules.scaled(at, weight, fold.side, scale)?;
                 self.weight_changed = true;
             }

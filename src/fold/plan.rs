@@ -36,6 +36,13 @@ pub enum Outcome {
         /// The nodes that take it in.
         into: Vec<String>,
     },
+    /// Its shift goes, its scale stays.
+    Partly {
+        /// The nodes that take the shift in.
+        into: Vec<String>,
+        /// Why the scale cannot go.
+        scale: Refusal,
+    },
     /// It stays.
     Kept {
         /// Why it cannot go forward; or why not at all.
@@ -128,6 +135,7 @@ pub fn plan(view: &View, sites: &[Site], refused: &dyn Fn(&Site) -> Option<Refus
     let mut planner = Planner::new(view.graph, view.facts, view.constants, sites, refused);
     planner.fold_apart();
     planner.fold_together();
+    planner.fold_shifts();
     planner.finish(sites)
 }
 
@@ -198,6 +206,36 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Where a scale stays, as it must before a residual stream, its shift may still go on alone.
+    fn fold_shifts(&mut self) {
+        for part in self.open() {
+            let there = &self.parts[part];
+            let drops = there.nodes.len() > 1 || there.resets.iter().any(|reset| reset.neutral == 0.0);
+            if !drops || there.affine.has_no_shift() || there.affine.has_no_scale() {
+                continue;
+            }
+            let parts = self.parts(false);
+            let shift = Affine::shift(there.affine.shift.clone());
+            if let Ok(wave) = wave::forward(&self.draft, &parts, part, &shift)
+                && wave.leaves == 0
+                && let Some((scale, _)) = self.refusals[part].clone()
+            {
+                let into = self.carry(part, wave);
+                self.parts[part].affine = Affine::scale(self.parts[part].affine.scale.clone());
+                self.rewritten.insert(part);
+                self.outcomes[part] = Some(Outcome::Partly { into, scale });
+            }
+        }
+    }
+
+    fn parts(&self, merge: bool) -> Parts<'_> {
+        let live = |&p: &usize| {
+            !matches!(self.outcomes[p], Some(Outcome::Folded { .. })) && !(merge && self.fixed[p])
+        };
+        let by_output = (0..self.parts.len()).filter(live).map(|p| (self.parts[p].output, p)).collect();
+        Parts { all: &self.parts, by_output, merge }
+    }
+
     /// What is left may still join another part that is left: two affines in a row are one.
     fn fold_together(&mut self) {
         loop {
@@ -210,10 +248,10 @@ impl<'a> Planner<'a> {
     }
 
     fn fold(&mut self, part: usize, merge: bool) -> bool {
-        let live = |&p: &usize| self.outcomes[p].is_none() && !(merge && self.fixed[p]);
-        let by_output = (0..self.parts.len()).filter(live).map(|p| (self.parts[p].output, p)).collect();
-        let parts = Parts { all: &self.parts, by_output, merge };
-        let forward = wave::forward(&self.draft, &parts, part).and_then(|wave| self.worthwhile(part, wave));
+        let parts = self.parts(merge);
+        let affine = &self.parts[part].affine;
+        let forward =
+            wave::forward(&self.draft, &parts, part, affine).and_then(|wave| self.worthwhile(part, wave));
         let backward = wave::backward(&self.draft, &parts, part).and_then(|wave| self.worthwhile(part, wave));
         let (direction, wave) = match (forward, backward) {
             (Ok(forward), Ok(backward)) if self.cost(&backward) < self.cost(&forward) => {
@@ -274,6 +312,19 @@ impl<'a> Planner<'a> {
     }
 
     fn commit(&mut self, part: usize, direction: Direction, wave: Wave) {
+        let into = self.carry(part, wave);
+        let gone = self.parts[part].clone();
+        self.remove(&gone.nodes, gone.output, gone.input);
+        self.resets.extend(gone.resets);
+        self.rewritten.remove(&part);
+        for node in &gone.nodes {
+            self.draft.owned.remove(node);
+        }
+        self.outcomes[part] = Some(Outcome::Folded { direction, into });
+    }
+
+    /// Takes in all that a wave found. Returns the names of what absorbs it.
+    fn carry(&mut self, part: usize, wave: Wave) -> Vec<String> {
         let graph = self.draft.graph;
         let mut into: Vec<String> = wave.folds.iter().map(|fold| graph.name(fold.node).to_owned()).collect();
         for (other, affine, before) in wave.merges {
@@ -290,14 +341,7 @@ impl<'a> Planner<'a> {
                 self.remove(&[node], output, input);
             }
         }
-        let gone = self.parts[part].clone();
-        self.remove(&gone.nodes, gone.output, gone.input);
-        self.resets.extend(gone.resets);
-        self.rewritten.remove(&part);
-        for node in &gone.nodes {
-            self.draft.owned.remove(node);
-        }
-        self.outcomes[part] = Some(Outcome::Folded { direction, into });
+        into
     }
 
     fn remove(&mut self, nodes: &[NodeId], output: crate::graph::ValueId, input: crate::graph::ValueId) {

@@ -44,14 +44,14 @@ pub struct Parts<'p> {
     pub merge: bool,
 }
 
-/// Sends the affine of a part forward from its output.
+/// Sends an affine, that of a part or its shift alone, forward from the part's output.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
-pub fn forward(draft: &Draft, parts: &Parts, part: usize) -> Result<Wave, Refusal> {
+pub fn forward(draft: &Draft, parts: &Parts, part: usize, affine: &Affine) -> Result<Wave, Refusal> {
     let mut front = Front { draft, affines: HashMap::new(), queue: BTreeMap::new(), part };
     let start = &parts.all[part];
-    front.arrive(start.output, start.affine.clone())?;
+    front.arrive(start.output, affine.clone())?;
     let mut wave = Wave::default();
     let mut met = HashSet::new();
     while let Some((_, next)) = front.queue.pop_first() {

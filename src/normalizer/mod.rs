@@ -118,6 +118,15 @@ pub struct Lowering {
     pub constants: Vec<TensorProto>,
 }
 
+impl Lowering {
+    /// The names of the values between which the new nodes lie.
+    pub fn ends(&self) -> impl Iterator<Item = &str> {
+        let made = |name: &str| self.made.iter().any(|node| node.output.iter().any(|output| output == name));
+        let first = self.made.iter().flat_map(|node| &node.input).filter(move |name| !made(name));
+        first.chain(self.made.last().into_iter().flat_map(|node| &node.output)).map(String::as_str)
+    }
+}
+
 /// An affine of a site, and what goes when it is folded.
 #[derive(Debug, Clone)]
 pub struct Part {

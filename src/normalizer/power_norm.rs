@@ -39,10 +39,11 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
             }
             _ => {
                 let core = core(view, node)?;
-                let groups = !core.centred
-                    && !core.norm
-                    && view.facts.rank(core.squared)? == view.facts.rank(value)? + 1;
-                return (groups && core.axes == [core.rank - 1]).then_some(core);
+                // The squares are of the value with its channels in groups, on one axis more.
+                let regroup = view.maker(core.squared).filter(|&node| view.graph.op(node) == "Reshape")?;
+                let groups = view.facts.rank(view.graph.input(regroup, 0)?)? + 1 == core.rank;
+                let plain = !core.centred && !core.norm && core.axes == [core.rank - 1];
+                return (groups && plain).then_some(core);
             }
         }
     }

@@ -79,10 +79,11 @@ impl Linear for Conv {
     fn image(
         &self,
         at: &At,
-        weight: &ArrayD<f64>,
+        weight: Option<&ArrayD<f64>>,
         _: usize,
         shift: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason> {
+        let weight = weight.ok_or(Reason::NotConstant)?;
         let geometry = Geometry::of(at)?;
         geometry.image(&geometry.taps(weight, true)?, shift)
     }
@@ -118,10 +119,11 @@ impl Linear for ConvTranspose {
     fn image(
         &self,
         at: &At,
-        weight: &ArrayD<f64>,
+        weight: Option<&ArrayD<f64>>,
         _: usize,
         shift: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason> {
+        let weight = weight.ok_or(Reason::NotConstant)?;
         let geometry = Geometry::of(at)?;
         geometry.image(&geometry.taps(weight, false)?, shift)
     }

@@ -84,6 +84,10 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
     let rank = affine.rank();
     let constant = || align(&at.floats(slot)?, rank).ok_or(Reason::UnknownShape);
     match (at.proto().op_type(), slot) {
+        // A bare shift ends at the first constant that is added anyway.
+        ("Add" | "Sub", _) if affine.has_no_scale() && at.weight(slot).is_ok() => {
+            Ok(Step::taken(Side::Operand(1 - slot), affine.clone()))
+        }
         ("Add", _) | ("Sub", 1) if affine.has_no_scale() => Ok(Step::go_on(0, affine.clone())),
         ("Add", _) | ("Sub", 1) => {
             if at.shape(1 - slot)? != at.output_shape(0)? {
@@ -177,8 +181,16 @@ impl Linear for Elementwise {
         Ok(weight * scale)
     }
 
-    fn image(&self, _: &At, _: &ArrayD<f64>, _: usize, _: &ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
-        Err(Reason::NotConstant)
+    fn image(
+        &self,
+        at: &At,
+        _: Option<&ArrayD<f64>>,
+        operand: usize,
+        shift: &ArrayD<f64>,
+    ) -> Result<ArrayD<f64>, Reason> {
+        // In `c − (x + t)` it is taken away.
+        let taken_away = at.proto().op_type() == "Sub" && operand == 1;
+        Ok(if taken_away { -shift } else { shift.clone() })
     }
 
     fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {

@@ -85,10 +85,11 @@ impl Linear for Gemm {
     fn image(
         &self,
         at: &At,
-        weight: &ArrayD<f64>,
+        weight: Option<&ArrayD<f64>>,
         operand: usize,
         shift: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason> {
+        let weight = weight.ok_or(Reason::NotConstant)?;
         let matrix = weight.view().into_dimensionality::<Ix2>().map_err(|_| Reason::UnknownShape)?;
         // Both with the contracted axis where a plain product has it.
         let matrix = if contracted(at, 1 - operand)? == operand { matrix } else { matrix.reversed_axes() };

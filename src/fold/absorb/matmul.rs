@@ -181,10 +181,11 @@ impl Linear for MatMul {
     fn image(
         &self,
         at: &At,
-        weight: &ArrayD<f64>,
+        weight: Option<&ArrayD<f64>>,
         operand: usize,
         shift: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason> {
+        let weight = weight.ok_or(Reason::NotConstant)?;
         let (contracted, _) = matrix_axes(operand, shift.ndim());
         let extent = match (operand, weight.ndim()) {
             (_, 1) => weight.len(),

@@ -65,7 +65,7 @@ pub trait Linear: Rule {
     fn image(
         &self,
         at: &At,
-        weight: &ArrayD<f64>,
+        weight: Option<&ArrayD<f64>>,
         operand: usize,
         shift: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason>;

@@ -1,0 +1,399 @@
+//! Nodes of custom domains that are normalizers by name, by the convention in `docs/opaque.md`.
+
+use std::collections::HashSet;
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::{fresh, label, plain, taken_names};
+use crate::graph::Graph;
+use crate::graph::facts::{Facts, extent};
+use crate::onnx::Model;
+use crate::onnx::node::canonical_domain;
+use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use crate::onnx::tensor::{self, DataType};
+
+/// What one operator stands for.
+struct Meaning {
+    /// Names, as letters and digits in lower case.
+    names: &'static [&'static str],
+    /// The word that recognition knows the kind by.
+    word: &'static str,
+    formula: Formula,
+    /// The parameters, in the order of the inputs behind `x`.
+    parameters: &'static [Parameter],
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Formula {
+    /// `γ·f(αx) + β` with this operator as `f`.
+    Bounded(&'static str),
+    /// `γ(x − μ)/√(σ²+ε) + β`.
+    Fixed,
+    /// The same behind the group scaling of PowerNorm.
+    Grouped,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Parameter {
+    Alpha,
+    Gamma,
+    Beta,
+    Mean,
+    Variance,
+}
+
+impl Parameter {
+    /// The names that its attribute may have.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Parameter::Alpha => &["alpha"],
+            Parameter::Gamma => &["gamma", "weight", "scale"],
+            Parameter::Beta => &["beta", "bias"],
+            Parameter::Mean => &["mean", "running_mean"],
+            Parameter::Variance => &["var", "running_var", "phi", "running_phi"],
+        }
+    }
+}
+
+use Parameter::{Alpha, Beta, Gamma, Mean, Variance};
+
+const BOUNDED: &[Parameter] = &[Alpha, Gamma, Beta];
+const QUADRATIC: &[Parameter] = &[Gamma, Beta, Variance];
+
+const MEANINGS: &[Meaning] = &[
+    Meaning {
+        names: &["dyt", "dynamictanh"],
+        word: "dyt",
+        formula: Formula::Bounded("Tanh"),
+        parameters: BOUNDED,
+    },
+    Meaning {
+        names: &["dys", "dynamicsigmoid"],
+        word: "dys",
+        formula: Formula::Bounded("Sigmoid"),
+        parameters: BOUNDED,
+    },
+    Meaning {
+        names: &["dyss", "dynamicsoftsign"],
+        word: "dyss",
+        formula: Formula::Bounded("Softsign"),
+        parameters: BOUNDED,
+    },
+    Meaning {
+        names: &["bn", "batchnorm", "batchnorm1d", "batchnorm2d", "batchnormalization"],
+        word: "batchnorm",
+        formula: Formula::Fixed,
+        parameters: &[Gamma, Beta, Mean, Variance],
+    },
+    Meaning {
+        names: &["un", "un1d", "un2d", "unifiednorm", "unifiednormalization"],
+        word: "un",
+        formula: Formula::Fixed,
+        parameters: QUADRATIC,
+    },
+    Meaning {
+        names: &["mabn", "mabn1d", "mabn2d"],
+        word: "mabn",
+        formula: Formula::Fixed,
+        parameters: QUADRATIC,
+    },
+    Meaning {
+        names: &["pnstar", "powernormstar"],
+        word: "powernorm",
+        formula: Formula::Fixed,
+        parameters: QUADRATIC,
+    },
+    Meaning {
+        names: &["pn", "powernorm", "maskpowernorm"],
+        word: "powernorm",
+        formula: Formula::Grouped,
+        parameters: QUADRATIC,
+    },
+];
+
+/// Domains whose operators mean what their own specification says.
+const FOREIGN: &[&str] = &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"];
+
+/// Writes such nodes out; `None` where there are none that are understood.
+pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+    let candidates: Vec<usize> = (0..model.graph().node.len())
+        .filter(|&place| {
+            let node = &model.graph().node[place];
+            meaning(model, node).is_some() && !skip(label(node), node.op_type())
+        })
+        .collect();
+    if candidates.is_empty() {
+        return None;
+    }
+    let graph = Graph::new(model).ok()?;
+    let facts = Facts::infer(&graph);
+    let mut taken = taken_names(model.graph());
+    let mut result = model.clone();
+    let (mut nodes, mut constants) = (vec![], vec![]);
+    for (place, node) in model.graph().node.iter().enumerate() {
+        let written = candidates.contains(&place).then(|| {
+            let rank = graph.value(node.input.first()?).and_then(|value| facts.shape(value)).map(|s| s.len());
+            let channels = |axis: usize| {
+                let value = graph.value(node.input.first()?)?;
+                facts.shape(value)?.get(axis).and_then(extent)
+            };
+            Writer { model, node, taken: &mut taken, constants: vec![], rank }.write(&channels)
+        });
+        match written.flatten() {
+            Some((made, with)) => {
+                nodes.extend(made);
+                constants.extend(with);
+            }
+            None => nodes.push(node.clone()),
+        }
+    }
+    if constants.is_empty() && nodes.len() == model.graph().node.len() {
+        return None;
+    }
+    result.graph_mut().node = nodes;
+    result.graph_mut().initializer.extend(constants);
+    Some(result)
+}
+
+fn meaning(model: &Model, node: &NodeProto) -> Option<&'static Meaning> {
+    let domain = canonical_domain(node.domain());
+    let local =
+        model.proto.functions.iter().any(|f| f.domain() == node.domain() && f.name() == node.op_type());
+    if FOREIGN.contains(&domain) || local {
+        return None;
+    }
+    let name = plain(node.op_type());
+    MEANINGS.iter().find(|meaning| meaning.names.contains(&name.as_str()))
+}
+
+struct Writer<'w> {
+    model: &'w Model,
+    node: &'w NodeProto,
+    taken: &'w mut HashSet<String>,
+    constants: Vec<TensorProto>,
+    rank: Option<usize>,
+}
+
+impl Writer<'_> {
+    fn write(
+        mut self,
+        channels: &dyn Fn(usize) -> Option<usize>,
+    ) -> Option<(Vec<NodeProto>, Vec<TensorProto>)> {
+        let meaning = meaning(self.model, self.node)?;
+        let known = ["axis", "epsilon", "eps", "groups"];
+        let named = |name: &str| meaning.parameters.iter().any(|parameter| parameter.names().contains(&name));
+        let understood = self.node.attribute.iter().all(|a| known.contains(&a.name()) || named(a.name()));
+        let [output] = &self.node.output[..] else { return None };
+        if !understood || self.node.input.len() > meaning.parameters.len() + 1 {
+            return None;
+        }
+        let axis = self.node.attr_i("axis").ok()?.unwrap_or(-1);
+        let behind =
+            if axis < 0 { (-axis - 1) as usize } else { self.rank?.checked_sub(axis as usize + 1)? };
+        let place = self.rank.and_then(|rank| rank.checked_sub(behind + 1));
+        let count = place.and_then(channels);
+        let mut values = vec![];
+        for (slot, &parameter) in meaning.parameters.iter().enumerate() {
+            values.push((parameter, self.parameter(slot + 1, parameter)?));
+        }
+        let get = |wanted: Parameter| {
+            values.iter().find(|(parameter, _)| *parameter == wanted).and_then(|(_, value)| value.clone())
+        };
+        let one_or = |value: Option<ArrayD<f64>>, neutral: f64| {
+            value.unwrap_or_else(|| ArrayD::from_elem(IxDyn(&[1]), neutral))
+        };
+        let (gamma, beta) = (one_or(get(Gamma), 1.0), one_or(get(Beta), 0.0));
+        let fits = |array: &ArrayD<f64>| {
+            array.len() == 1 || (array.ndim() == 1 && count.is_none_or(|count| array.len() == count))
+        };
+        let all_fit = values.iter().all(|(_, value)| value.as_ref().is_none_or(fits));
+        if !all_fit {
+            return None;
+        }
+        let x = self.node.input.first()?.clone();
+        let mut nodes = vec![];
+        let (value, scale, shift) = match meaning.formula {
+            Formula::Bounded(function) => {
+                let alpha = get(Alpha).filter(|alpha| alpha.len() == 1)?;
+                let scaled = self.step(&mut nodes, meaning, "Mul", &x, Some((&alpha, 0)), None)?;
+                let bounded = self.step(&mut nodes, meaning, function, &scaled, None, None)?;
+                (bounded, gamma, beta)
+            }
+            Formula::Fixed | Formula::Grouped => {
+                let epsilon = self.epsilon()?;
+                let variance = get(Variance)?;
+                if variance.iter().any(|v| !(v + epsilon > 0.0)) {
+                    return None;
+                }
+                let value = if meaning.formula == Formula::Grouped {
+                    self.group_scaling(&mut nodes, meaning, &x, epsilon, behind)?
+                } else {
+                    x
+                };
+                let scale = &gamma / &variance.mapv(|v| (v + epsilon).sqrt());
+                let shift = match get(Mean) {
+                    Some(mean) => &beta - &(&scale * &mean),
+                    None => beta,
+                };
+                (value, scale, shift)
+            }
+        };
+        let shifts = shift.iter().any(|&t| t != 0.0);
+        let last = (!shifts).then_some(output.as_str());
+        let scaled = self.step(&mut nodes, meaning, "Mul", &value, Some((&scale, behind)), last)?;
+        if shifts {
+            self.step(&mut nodes, meaning, "Add", &scaled, Some((&shift, behind)), Some(output))?;
+        }
+        Some((nodes, self.constants))
+    }
+
+    fn epsilon(&self) -> Option<f64> {
+        let given = self.node.attr_f("epsilon").ok()?.or(self.node.attr_f("eps").ok()?);
+        Some(f64::from(given.unwrap_or(1e-5)))
+    }
+
+    /// A parameter: an input, else an attribute; `Some(None)` where it is left out, `None` where it
+    /// is no constant.
+    fn parameter(&self, slot: usize, parameter: Parameter) -> Option<Option<ArrayD<f64>>> {
+        if let Some(name) = self.node.input.get(slot).filter(|name| !name.is_empty()) {
+            let graph = self.model.graph();
+            let listed =
+                graph.input.iter().any(|input| input.name() == name) && self.model.proto.ir_version() >= 4;
+            let stored = graph.initializer.iter().find(|tensor| tensor.name() == name).filter(|_| !listed);
+            let node =
+                graph.node.iter().find(|node| node.op_type() == "Constant" && node.output.contains(name));
+            let in_node = node.and_then(|node| node.attr_t("value").ok().flatten());
+            return Some(Some(tensor::read_f64(stored.or(in_node)?, self.model.externals()).ok()?));
+        }
+        let found = self.node.attribute.iter().find(|a| parameter.names().contains(&a.name()));
+        let Some(attribute) = found else { return Some(None) };
+        let vector = |values: Vec<f64>| ArrayD::from_shape_vec(IxDyn(&[values.len()]), values).ok();
+        match AttributeType::try_from(attribute.r#type()) {
+            Ok(AttributeType::Float) => vector(vec![f64::from(attribute.f())]).map(Some),
+            Ok(AttributeType::Floats) => {
+                vector(attribute.floats.iter().map(|&v| f64::from(v)).collect()).map(Some)
+            }
+            Ok(AttributeType::Tensor) => {
+                let read = tensor::read_f64(attribute.t.as_deref()?, self.model.externals());
+                read.ok().map(Some)
+            }
+            _ => None,
+        }
+    }
+
+    /// `x / √(mean over a group of channels of x² + ε)`, the channels on the last axis.
+    fn group_scaling(
+        &mut self,
+        nodes: &mut Vec<NodeProto>,
+        meaning: &Meaning,
+        x: &str,
+        epsilon: f64,
+        behind: usize,
+    ) -> Option<String> {
+        let rank = self.rank.filter(|_| behind == 0)?;
+        let groups = self.node.attr_i("groups").ok()?.unwrap_or(1);
+        if groups < 1 || self.model.opset("")? < 13 {
+            return None;
+        }
+        let mut apart = vec![0; rank - 1];
+        let mut together = apart.clone();
+        apart.extend([groups, -1]);
+        together.push(-1);
+        let apart = self.integers("apart", &apart);
+        let together = self.integers("together", &together);
+        let grouped = self.node_of(nodes, meaning, "Reshape", &[x, &apart], None, vec![]);
+        let square = self.node_of(nodes, meaning, "Mul", &[&grouped, &grouped], None, vec![]);
+        let int = |name: &str, i: Option<i64>, ints: Vec<i64>| AttributeProto {
+            name: Some(name.into()),
+            r#type: Some(if i.is_some() { AttributeType::Int } else { AttributeType::Ints } as i32),
+            i,
+            ints,
+            ..Default::default()
+        };
+        let mean = if self.model.opset("")? >= 18 {
+            let axes = self.integers("axes", &[-1]);
+            self.node_of(
+                nodes,
+                meaning,
+                "ReduceMean",
+                &[&square, &axes],
+                None,
+                vec![int("keepdims", Some(1), vec![])],
+            )
+        } else {
+            let attributes = vec![int("keepdims", Some(1), vec![]), int("axes", None, vec![-1])];
+            self.node_of(nodes, meaning, "ReduceMean", &[&square], None, attributes)
+        };
+        let epsilon = ArrayD::from_elem(IxDyn(&[1]), epsilon);
+        let shifted = self.step(nodes, meaning, "Add", &mean, Some((&epsilon, 0)), None)?;
+        let root = self.step(nodes, meaning, "Sqrt", &shifted, None, None)?;
+        let scaled = self.node_of(nodes, meaning, "Div", &[&grouped, &root], None, vec![]);
+        Some(self.node_of(nodes, meaning, "Reshape", &[&scaled, &together], None, vec![]))
+    }
+
+    /// A node on one value, and a constant with `behind` axes of extent 1 behind its own.
+    fn step(
+        &mut self,
+        nodes: &mut Vec<NodeProto>,
+        meaning: &Meaning,
+        op: &str,
+        value: &str,
+        constant: Option<(&ArrayD<f64>, usize)>,
+        output: Option<&str>,
+    ) -> Option<String> {
+        let mut inputs = vec![value.to_owned()];
+        if let Some((array, behind)) = constant {
+            let mut shape = vec![array.len()];
+            shape.extend(vec![1; if array.len() == 1 { 0 } else { behind }]);
+            let shaped = array.to_shape(shape).ok()?;
+            let name = fresh(&format!("{}_{}", label(self.node), op.to_lowercase()), self.taken);
+            self.constants.push(tensor::make(&name, self.data_type(), &shaped.into_dyn().view()).ok()?);
+            inputs.push(name);
+        }
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        Some(self.node_of(nodes, meaning, op, &inputs, output, vec![]))
+    }
+
+    fn node_of(
+        &mut self,
+        nodes: &mut Vec<NodeProto>,
+        meaning: &Meaning,
+        op: &str,
+        inputs: &[&str],
+        output: Option<&str>,
+        attribute: Vec<AttributeProto>,
+    ) -> String {
+        let path = format!("{}/{}", label(self.node), meaning.word);
+        let output = output.map_or_else(|| fresh(&format!("{path}/{op}_output"), self.taken), str::to_owned);
+        nodes.push(NodeProto {
+            op_type: Some(op.into()),
+            name: Some(fresh(&format!("{path}/{op}"), self.taken)),
+            input: inputs.iter().map(|&input| input.to_owned()).collect(),
+            output: vec![output.clone()],
+            attribute,
+            metadata_props: self.node.metadata_props.clone(),
+            ..Default::default()
+        });
+        output
+    }
+
+    fn integers(&mut self, what: &str, values: &[i64]) -> String {
+        let name = fresh(&format!("{}_{what}", label(self.node)), self.taken);
+        self.constants.push(tensor::make_i64(&name, values));
+        name
+    }
+
+    /// The type of the parameters, which is that of the value.
+    fn data_type(&self) -> DataType {
+        let graph = self.model.graph();
+        let stored = self.node.input.iter().skip(1).find_map(|name| {
+            graph.initializer.iter().find(|tensor| tensor.name() == name).map(|tensor| tensor.data_type())
+        });
+        let declared = || {
+            let x = self.node.input.first()?;
+            let info = graph.input.iter().chain(&graph.value_info).find(|info| info.name() == x)?;
+            Some(info.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
+        };
+        stored.or_else(declared).and_then(DataType::from_code).unwrap_or(DataType::Float)
+    }
+}

@@ -1,0 +1,85 @@
+//! Opaque normalizers, written out in ONNX's own operators before anything is recognised.
+//!
+//! A normalizer may be exported as one node: of a custom domain, by the convention in
+//! `docs/opaque.md`, or as a call of a function that the model brings along. Both are replaced by
+//! what they stand for. Whatever is not understood to the last attribute stays as it is.
+
+mod custom;
+mod function;
+
+use std::collections::HashSet;
+
+use crate::graph::editor::reads;
+use crate::onnx::Model;
+use crate::onnx::proto::{GraphProto, NodeProto};
+
+/// How deep functions may call functions.
+const DEPTH: usize = 16;
+
+/// The model with its opaque normalizers written out; `None` where it has none.
+///
+/// `skip` tells by the name of a node and the name of its operator which ones are to stay.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// assert!(unfold::lower::lower(&model, &|_, _| false).is_none());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+    let mut result = None;
+    for _ in 0..DEPTH {
+        let current = result.as_ref().unwrap_or(model);
+        match function::inline(current, skip) {
+            Some(next) => result = Some(next),
+            None => break,
+        }
+    }
+    let mut result = custom::expand(result.as_ref().unwrap_or(model), skip).or(result)?;
+    forget_unread(&mut result, model);
+    Some(result)
+}
+
+/// Drops initializers that only what was written out has read.
+fn forget_unread(result: &mut Model, before: &Model) {
+    let (was_read, is_read) = (reads(before.graph()), reads(result.graph()));
+    let inputs: HashSet<String> = before.graph().input.iter().map(|input| input.name().to_owned()).collect();
+    let kept = |name: &str| is_read.contains(name) || !was_read.contains(name) || inputs.contains(name);
+    result.graph_mut().initializer.retain(|tensor| kept(tensor.name()));
+}
+
+/// Letters and digits of a name, in lower case.
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+}
+
+/// Every name in a graph, so that new ones can differ from all of them.
+fn taken_names(graph: &GraphProto) -> HashSet<String> {
+    let mut names: HashSet<String> = HashSet::new();
+    for node in &graph.node {
+        names.insert(node.name().to_owned());
+        names.extend(node.input.iter().chain(&node.output).cloned());
+        for body in crate::graph::editor::bodies(node) {
+            names.extend(taken_names(body));
+        }
+    }
+    names.extend(graph.initializer.iter().map(|tensor| tensor.name().to_owned()));
+    names.extend(graph.input.iter().chain(&graph.output).map(|info| info.name().to_owned()));
+    names
+}
+
+/// A name that is not taken yet, and is from now on.
+fn fresh(wish: &str, taken: &mut HashSet<String>) -> String {
+    let mut name = wish.to_owned();
+    let mut count = 0;
+    while !taken.insert(name.clone()) {
+        count += 1;
+        name = format!("{wish}_{count}");
+    }
+    name
+}
+
+/// The name of a node, or that of what it makes.
+fn label(node: &NodeProto) -> &str {
+    crate::graph::node_name(node)
+}
