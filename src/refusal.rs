@@ -57,6 +57,9 @@ pub enum Reason {
     /// Taken out by name or kind with `--skip`.
     #[error("skipped on request")]
     Skipped,
+    /// The model imports a version of ONNX's operator set that is newer than the rules of unfold.
+    #[error("operator set {0} is newer than unfold knows")]
+    FutureOpset(i64),
     /// The value with the affine on it is an output of the model, which must keep its meaning.
     #[error("is a graph output")]
     GraphOutput,

@@ -15,6 +15,8 @@ use unfold::report::{Report, Setting, Site, html, markdown, terminal};
 use unfold::run::{Dims, Input};
 use unfold::verify::{Verdict, VerifyOptions, compare};
 
+use super::out;
+
 /// Measures variants of a model against each other in tract, on the CPU.
 ///
 /// Exit codes: 0 if something was measured, 1 if tract can run none of the variants, 130 if it was
@@ -228,11 +230,11 @@ fn print(args: &BenchArgs, report: &Report) -> Result<()> {
     if let Some(path) = &args.html {
         fs::write(path, html(report)).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    match (args.json, args.markdown) {
-        (true, _) => println!("{}", serde_json::to_string_pretty(report)?),
-        (_, true) => print!("{}", markdown(report)),
-        _ => print!("{}", terminal(report)),
-    }
+    out::print(&match (args.json, args.markdown) {
+        (true, _) => serde_json::to_string_pretty(report)? + "\n",
+        (_, true) => markdown(report),
+        _ => terminal(report),
+    })?;
     Ok(())
 }
 
@@ -246,6 +248,6 @@ fn resident(arguments: &[String]) -> Result<ExitCode> {
         dims.extend([size.parse::<Dims>().map_err(anyhow::Error::msg)?]);
     }
     let peak = measure_here(&Model::open(model)?, &dims, threads.parse()?)?;
-    println!("{}", peak.context("this system does not tell")?);
+    out::print(&format!("{}\n", peak.context("this system does not tell")?))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -147,7 +147,7 @@ fn fuse(args: &FuseArgs) -> Result<Report> {
     if args.when() != When::Off {
         steps.begin("verify");
         let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
-        report.verdict = Some(compare(&report.before, after, &options));
+        report.verdict = Some(compare(report.reference(), after, &options));
     }
     if args.judge(report.verdict.as_ref()) == End::Done {
         steps.begin("save");

@@ -23,6 +23,7 @@ pub struct Report {
     pub verdict: Option<Verdict>,
     /// The file that was written, if one was.
     pub written: Option<PathBuf>,
+    lowered: Option<Model>,
     plan: Plan,
     dry: bool,
 }
@@ -30,18 +31,24 @@ pub struct Report {
 impl Report {
     /// A plan that is not carried out.
     pub fn dry(before: Model, plan: Plan) -> Self {
-        Self { before, after: None, verdict: None, written: None, plan, dry: true }
+        Self { before, lowered: None, after: None, verdict: None, written: None, plan, dry: true }
     }
 
     /// A plan that was carried out.
     pub fn of(before: Model, fused: Fused) -> Self {
-        let after = (!fused.plan.is_empty()).then_some(fused.model);
-        Self { before, after, verdict: None, written: None, plan: fused.plan, dry: false }
+        let after = fused.changed().then_some(fused.model);
+        let Fused { lowered, plan, .. } = fused;
+        Self { before, lowered, after, verdict: None, written: None, plan, dry: false }
+    }
+
+    /// What the result is compared with: the model, with everything in it that engines can run.
+    pub fn reference(&self) -> &Model {
+        self.lowered.as_ref().unwrap_or(&self.before)
     }
 
     /// The report for people.
     pub fn text(&self, paint: Paint) -> String {
-        let mut rows = match Graph::new(&self.before) {
+        let mut rows = match Graph::new(self.reference()) {
             Ok(graph) => sites::rows(&graph, &self.plan),
             // It was indexed before, or there were no report.
             Err(_) => vec![],
@@ -56,7 +63,7 @@ impl Report {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
             let (file, weights) = (change.file_bytes.in_words(), change.weight_bytes.in_words());
             text += &format!("\n{operators}\nfile {file}, weights {weights}\n");
-        } else if self.plan.is_empty() {
+        } else if !self.dry || self.plan.is_empty() {
             text += "nothing to fold\n";
         }
         text += &match &self.verdict {

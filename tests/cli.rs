@@ -1,0 +1,484 @@
+//! The commands, as people run them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use prost::Message;
+use serde_json::Value;
+use tempfile::{TempDir, tempdir};
+use unfold::onnx::Model;
+use unfold::onnx::proto::{ModelProto, NodeProto};
+
+const OFFLINE: [&str; 6] = ["bn", "bnt", "repbn", "un", "mabn", "pnstar"];
+const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
+
+/// The exit codes that `--help` states.
+const DONE: i32 = 0;
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+const DIFFERS: i32 = 3;
+const UNVERIFIED: i32 = 4;
+
+fn digits(kind: &str, exporter: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/digits/{kind}-{exporter}.onnx"))
+}
+
+fn un() -> PathBuf {
+    digits("un", "dynamo")
+}
+
+/// What a run of the program ended with.
+struct Run {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Run {
+    fn json(&self) -> Value {
+        assert_eq!(self.code, DONE, "{}", self.stderr);
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// The one line of an error.
+    fn error(&self) -> &str {
+        let line = self.stderr.trim_end();
+        assert!(line.starts_with("error: ") && !line.contains('\n'), "{line:?}");
+        assert_eq!(self.stdout, "");
+        line
+    }
+}
+
+fn unfold<const N: usize>(args: [&dyn AsRef<std::ffi::OsStr>; N]) -> Run {
+    let output: Output =
+        cargo_bin_cmd!("unfold").args(args.map(|arg| arg.as_ref().to_owned())).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Run { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// A folder, and a name in it.
+fn out() -> (TempDir, PathBuf) {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("out.onnx");
+    (folder, path)
+}
+
+fn names_in(folder: &TempDir) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The UN model after a change to its message, in a folder of its own.
+fn changed(change: impl FnOnce(&mut ModelProto)) -> (TempDir, PathBuf) {
+    let mut model = Model::open(un()).unwrap();
+    change(&mut model.proto);
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    model.save(&path).unwrap();
+    (folder, path)
+}
+
+fn nodes(proto: &mut ModelProto) -> &mut Vec<NodeProto> {
+    &mut proto.graph.as_mut().unwrap().node
+}
+
+#[test]
+fn every_offline_kind_folds_entirely_and_is_verified() {
+    for kind in OFFLINE {
+        for exporter in EXPORTERS {
+            let (folder, path) = out();
+            let run =
+                unfold([&"fuse", &digits(kind, exporter), &"-o", &path, &"--json", &"--verify", &"require"]);
+            let json = run.json();
+            assert_eq!(json["summary"]["offline"]["sites"], 7, "{kind}-{exporter}");
+            assert_eq!(json["summary"]["offline"]["folded"], 7, "{kind}-{exporter}");
+            assert_eq!(json["verified"], true, "{kind}-{exporter}");
+            assert_eq!(run.stderr, "", "{kind}-{exporter}");
+            assert_eq!(names_in(&folder), ["out.onnx"]);
+            assert!(
+                Model::open(&path).unwrap().graph().node.len()
+                    < json["result"]["operators"]["before"]
+                        .as_object()
+                        .unwrap()
+                        .values()
+                        .map(|count| count.as_u64().unwrap() as usize)
+                        .sum::<usize>()
+            );
+        }
+    }
+}
+
+#[test]
+fn fusing_twice_changes_nothing_and_says_so() {
+    for exporter in EXPORTERS {
+        let (folder, once) = out();
+        let twice = folder.path().join("twice.onnx");
+        assert_eq!(unfold([&"fuse", &digits("un", exporter), &"-o", &once]).code, DONE);
+        let again = unfold([&"fuse", &once, &"-o", &twice]);
+        assert_eq!(again.code, DONE, "{}", again.stderr);
+        assert!(again.stdout.contains("nothing to fold"), "{}", again.stdout);
+        assert_eq!(fs::read(once).unwrap(), fs::read(twice).unwrap());
+    }
+}
+
+#[test]
+fn what_has_nothing_to_fold_is_copied_byte_for_byte() {
+    // Its first field comes last here, which no writer does.
+    let model = Model::open(digits("none", "dynamo")).unwrap();
+    let mut version_last = ModelProto { ir_version: None, ..model.proto }.encode_to_vec();
+    version_last.extend([0x08, 0x0a]);
+    let (folder, path) = out();
+    fs::write(&path, version_last).unwrap();
+    let fused = folder.path().join("fused.onnx");
+    let run = unfold([&"fuse", &path, &"-o", &fused, &"--json", &"--skip", &"*"]);
+    assert_eq!(run.json()["changed"], false);
+    assert_eq!(fs::read(path).unwrap(), fs::read(fused).unwrap());
+}
+
+#[test]
+fn inspect_lists_the_sites() {
+    let run = unfold([&"inspect", &un()]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    assert!(run.stdout.contains("forward"), "{}", run.stdout);
+    assert!(run.stdout.contains("7 of 7 offline sites"), "{}", run.stdout);
+    assert!(!run.stdout.contains('\x1b'), "{}", run.stdout);
+}
+
+#[test]
+fn every_model_can_be_inspected() {
+    for entry in fs::read_dir(un().parent().unwrap()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "onnx") {
+            let run = unfold([&"inspect", &path]);
+            assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{}", path.display());
+            assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+        }
+    }
+}
+
+/// Programs rely on these names.
+#[test]
+fn json_has_the_fields_that_it_promises() {
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let inspected = unfold([&"inspect", &un(), &"--json"]).json();
+    assert_eq!(keys(&inspected), ["model", "sites", "summary"]);
+    let site = &inspected["sites"][0];
+    assert_eq!(keys(site), ["axis", "channels", "folded", "kind", "name", "nodes", "post", "pre"]);
+    assert_eq!(site["kind"]["name"], "UN");
+    assert_eq!(site["kind"]["family"], "offline");
+    assert_eq!(site["post"]["outcome"], "folded");
+    assert_eq!(site["post"]["direction"], "forward");
+    assert_eq!(keys(&inspected["summary"]), ["offline", "online", "pointwise", "scale"]);
+    assert_eq!(keys(&inspected["summary"]["offline"]), ["folded", "partly", "sites"]);
+
+    let (_folder, path) = out();
+    let fused = unfold([&"fuse", &un(), &"-o", &path, &"--json"]).json();
+    let expected = ["changed", "model", "result", "sites", "summary", "verification", "verified", "written"];
+    assert_eq!(keys(&fused), expected);
+    assert_eq!(keys(&fused["result"]), ["file_bytes", "operators", "weight_bytes"]);
+    assert_eq!(keys(&fused["result"]["file_bytes"]), ["after", "before"]);
+    assert_eq!(fused["written"], path.canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(fused["verification"]["verdict"], "compared");
+    assert_eq!(fused["verification"]["outputs"][0]["mismatched"], 0);
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let (folder, path) = out();
+    let run = unfold([&"fuse", &un(), &"-o", &path, &"--dry-run"]);
+    assert_eq!(run.code, DONE);
+    assert!(run.stdout.contains("7 of 7 offline sites"), "{}", run.stdout);
+    assert!(run.stdout.contains("nothing was written"), "{}", run.stdout);
+    assert_eq!(names_in(&folder), [""; 0]);
+    let json = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
+    assert_eq!((&json["written"], &json["result"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn skips_by_name_and_by_kind() {
+    let folded = |skip: &str| {
+        let json = unfold([&"fuse", &un(), &"--dry-run", &"--json", &"--skip", &skip]).json();
+        let sites = json["sites"].as_array().unwrap().clone();
+        let offline = sites.iter().filter(|site| site["kind"]["family"] == "offline");
+        let (folded, kept): (Vec<_>, Vec<_>) = offline.partition(|site| site["folded"] == true);
+        for site in &kept {
+            assert_eq!(site["post"]["forward"]["reason"]["kind"], "skipped");
+        }
+        (folded.len(), kept.len())
+    };
+    assert_eq!(folded("UN"), (0, 7));
+    assert_eq!(folded("blocks.0.*"), (5, 2));
+    assert_eq!(folded("blocks.?.norm1*"), (4, 3));
+    let both =
+        unfold([&"fuse", &un(), &"--dry-run", &"--json", &"--skip", &"blocks.0.*", &"--skip", &"norm*"]);
+    assert_eq!(both.json()["summary"]["offline"]["folded"], 4);
+}
+
+#[test]
+fn the_star_of_a_kind_is_part_of_its_name() {
+    let run = unfold([&"fuse", &digits("pnstar", "dynamo"), &"--dry-run", &"--json", &"--skip", &"PN*"]);
+    assert_eq!(run.json()["summary"]["offline"]["folded"], 0);
+}
+
+#[test]
+fn a_skip_that_means_nothing_is_a_warning_and_one_that_is_no_glob_an_error() {
+    let run = unfold([&"fuse", &un(), &"--dry-run", &"--skip", &"bolcks.0"]);
+    assert_eq!(
+        (run.code, run.stderr.as_str()),
+        (DONE, "warning: --skip `bolcks.0`: no site has this name or kind\n")
+    );
+    let run = unfold([&"fuse", &un(), &"--dry-run", &"--skip", &"["]);
+    assert_eq!(run.code, FAILED);
+    assert!(run.error().starts_with("error: --skip `[`: "), "{}", run.stderr);
+}
+
+#[test]
+fn a_result_that_differs_is_not_written() {
+    let (folder, path) = out();
+    let run = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--quiet"]);
+    assert_eq!(run.code, DIFFERS);
+    assert!(run.error().ends_with("differs from that of the input; nothing was written"), "{}", run.stderr);
+    assert_eq!(names_in(&folder), [""; 0]);
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--no-verify"]).code, DONE);
+    assert_eq!(names_in(&folder), ["out.onnx"]);
+}
+
+/// An operator that tract does not have, behind the last site.
+fn beyond_tract(proto: &mut ModelProto) {
+    let graph = proto.graph.as_mut().unwrap();
+    let output = graph.output[0].name().to_owned();
+    let last = graph.node.iter_mut().find(|node| node.output[0] == output).unwrap();
+    last.output[0] = "before".into();
+    graph.node.push(NodeProto {
+        input: vec!["before".into()],
+        output: vec![output],
+        op_type: Some("Mystery".into()),
+        domain: Some("com.example".into()),
+        ..Default::default()
+    });
+}
+
+#[test]
+fn whether_it_must_be_verified_can_be_said() {
+    let (folder, model) = changed(beyond_tract);
+    let path = folder.path().join("out.onnx");
+    let required = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"require", &"-q"]);
+    assert_eq!(required.code, UNVERIFIED);
+    assert!(required.error().contains("Mystery"), "{}", required.stderr);
+    assert!(required.error().ends_with("; nothing was written"), "{}", required.stderr);
+    assert_eq!(names_in(&folder), ["model.onnx"]);
+
+    let tried = unfold([&"fuse", &model, &"-o", &path]);
+    assert_eq!(tried.code, DONE);
+    assert!(tried.stderr.starts_with("warning: the result could not be verified: "), "{}", tried.stderr);
+    assert_eq!(tried.stderr.lines().count(), 1);
+    assert_eq!(names_in(&folder), ["model.onnx", "out.onnx"]);
+
+    let off = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"off"]);
+    assert_eq!((off.code, off.stderr.as_str()), (DONE, ""));
+    assert!(off.stdout.contains("not verified"), "{}", off.stdout);
+}
+
+#[test]
+fn dimensions_have_sizes_while_verifying() {
+    let (_folder, path) = out();
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=3"]).code, DONE);
+    let misspelled = unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"bacth=3"]);
+    assert_eq!(misspelled.code, FAILED);
+    assert!(misspelled.error().contains("`bacth`"), "{}", misspelled.stderr);
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=0"]).code, USAGE);
+}
+
+#[test]
+fn the_input_is_overwritten_only_in_place() {
+    let folder = tempdir().unwrap();
+    let model = folder.path().join("model.onnx");
+    fs::copy(un(), &model).unwrap();
+    let before = fs::read(&model).unwrap();
+    let other_spelling = folder.path().join(".").join("model.onnx");
+    let run = unfold([&"fuse", &model, &"-o", &other_spelling]);
+    assert_eq!(run.code, FAILED);
+    assert!(run.error().ends_with("is the input; --in-place overwrites it"), "{}", run.stderr);
+    assert_eq!(fs::read(&model).unwrap(), before);
+    assert_eq!(unfold([&"fuse", &model, &"-o", &model, &"--in-place"]).code, USAGE);
+    assert_eq!(unfold([&"fuse", &model]).code, USAGE);
+
+    assert_eq!(unfold([&"fuse", &model, &"--in-place"]).code, DONE);
+    let after = fs::read(&model).unwrap();
+    assert_ne!(after, before);
+    let again = unfold([&"fuse", &model, &"--in-place"]);
+    assert!(again.stdout.contains("nothing was written"), "{}", again.stdout);
+    assert_eq!(fs::read(&model).unwrap(), after);
+    assert_eq!(names_in(&folder), ["model.onnx"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_the_input_is_the_input() {
+    let folder = tempdir().unwrap();
+    let (model, link) = (folder.path().join("model.onnx"), folder.path().join("link.onnx"));
+    fs::copy(un(), &model).unwrap();
+    std::os::unix::fs::symlink(&model, &link).unwrap();
+    assert_eq!(unfold([&"fuse", &model, &"-o", &link]).code, FAILED);
+    assert_eq!(unfold([&"fuse", &link, &"--in-place"]).code, DONE);
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_ne!(fs::read(&model).unwrap(), fs::read(un()).unwrap());
+}
+
+#[test]
+fn only_models_are_overwritten() {
+    let (_folder, path) = out();
+    fs::write(&path, "notes").unwrap();
+    let run = unfold([&"fuse", &un(), &"-o", &path]);
+    assert_eq!(run.code, FAILED);
+    assert!(run.error().ends_with("exists and is no ONNX model, and is not overwritten"), "{}", run.stderr);
+    assert_eq!(fs::read(&path).unwrap(), b"notes");
+    fs::write(&path, "").unwrap();
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &path]).code, DONE);
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &path]).code, DONE);
+    let nowhere = path.with_file_name("no").join("out.onnx");
+    assert!(unfold([&"fuse", &un(), &"-o", &nowhere]).error().contains("there is no folder"));
+}
+
+#[test]
+fn what_is_no_model_is_one_line() {
+    let whole = fs::read(un()).unwrap();
+    let cases: [(&[u8], &str); 5] = [
+        (b"", "is not an ONNX model: it is empty"),
+        (b"Dear reader,\nthis is a letter.\n", "model.onnx"),
+        (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08", "is not an ONNX model: it looks like"),
+        (&whole[..whole.len() / 2], "is truncated"),
+        (&whole[..whole.len() - 1], "is truncated"),
+    ];
+    for (bytes, expected) in cases {
+        let folder = tempdir().unwrap();
+        let model = folder.path().join("model.onnx");
+        fs::write(&model, bytes).unwrap();
+        let path = folder.path().join("out.onnx");
+        for run in [unfold([&"fuse", &model, &"-o", &path]), unfold([&"inspect", &model])] {
+            assert_eq!(run.code, FAILED);
+            assert!(run.error().contains(expected), "{}", run.stderr);
+            assert!(run.error().contains("model.onnx"), "{}", run.stderr);
+        }
+        assert_eq!(names_in(&folder), ["model.onnx"]);
+    }
+}
+
+#[test]
+fn what_is_not_there_is_one_line() {
+    let (folder, path) = out();
+    let run = unfold([&"fuse", &folder.path().join("none.onnx"), &"-o", &path]);
+    assert_eq!(run.code, FAILED);
+    let cause = "No such file or directory";
+    assert_eq!(run.error().matches(cause).count(), 1, "{}", run.stderr);
+    assert!(run.error().contains("none.onnx"), "{}", run.stderr);
+    assert!(unfold([&"inspect", &folder.path()]).error().contains("it is no regular file"));
+}
+
+#[test]
+fn a_missing_data_file_is_one_line() {
+    let folder = tempdir().unwrap();
+    let mut model = Model::open(un()).unwrap();
+    model.external = true;
+    let path = folder.path().join("model.onnx");
+    model.save(&path).unwrap();
+    let fused = folder.path().join("fused.onnx");
+    let run = unfold([&"fuse", &path, &"-o", &fused, &"--json"]);
+    assert_eq!(run.json()["summary"]["offline"]["folded"], 7);
+    assert_eq!(names_in(&folder), ["fused.onnx", "fused.onnx.data", "model.onnx", "model.onnx.data"]);
+
+    fs::remove_file(folder.path().join("model.onnx.data")).unwrap();
+    let other = folder.path().join("other.onnx");
+    let run = unfold([&"fuse", &path, &"-o", &other]);
+    assert_eq!(run.code, FAILED);
+    assert!(run.error().contains("model.onnx.data"), "{}", run.stderr);
+    assert_eq!(names_in(&folder), ["fused.onnx", "fused.onnx.data", "model.onnx"]);
+}
+
+#[test]
+fn a_graph_that_is_none_is_one_line() {
+    type Change = fn(&mut ModelProto);
+    let circle: Change = |proto| {
+        let nodes = nodes(proto);
+        let last = nodes.last().unwrap().output[0].clone();
+        nodes[0].input[0] = last;
+    };
+    let unmade: Change = |proto| nodes(proto)[3].input[0] = "nobody".into();
+    let twice: Change = |proto| {
+        let nodes = nodes(proto);
+        nodes[1].output[0] = nodes[0].output[0].clone();
+    };
+    for (change, expected) in [
+        (circle, "depends on its own output"),
+        (unmade, "`nobody`, which nothing makes"),
+        (twice, "made twice"),
+    ] {
+        let (folder, model) = changed(change);
+        let path = folder.path().join("out.onnx");
+        let run = unfold([&"fuse", &model, &"-o", &path]);
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().contains(expected), "{}", run.stderr);
+        assert_eq!(names_in(&folder), ["model.onnx"]);
+    }
+}
+
+#[test]
+fn what_is_not_understood_passes_untouched() {
+    type Change = fn(&mut ModelProto);
+    let unknown: Change =
+        |proto| nodes(proto).iter_mut().for_each(|node| node.domain = Some("com.example".into()));
+    let future: Change = |proto| proto.opset_import.iter_mut().for_each(|set| set.version = Some(999));
+    for change in [unknown, future] {
+        let (folder, model) = changed(change);
+        let path = folder.path().join("out.onnx");
+        let run = unfold([&"fuse", &model, &"-o", &path]);
+        assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+        assert!(run.stdout.contains("nothing to fold"), "{}", run.stdout);
+        assert_eq!(fs::read(model).unwrap(), fs::read(path).unwrap());
+    }
+}
+
+#[test]
+fn quiet_says_nothing() {
+    let (_folder, path) = out();
+    let run = unfold([&"fuse", &un(), &"-o", &path, &"--quiet"]);
+    assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (DONE, "", ""));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_closed_pipe_is_no_panic() {
+    use std::process::{Command, Stdio};
+    let (_folder, path) = out();
+    for args in [vec!["inspect"], vec!["fuse", "-o", path.to_str().unwrap()]] {
+        let mut child = Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
+            .args(args)
+            .arg(un())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert_eq!(output.status.code(), Some(DONE));
+    }
+}
+
+#[test]
+fn help_has_examples_and_exit_codes() {
+    for command in ["inspect", "fuse"] {
+        let help = unfold([&command, &"--help"]).stdout;
+        assert!(help.contains(&format!("Examples:\n  unfold {command} model.onnx")), "{help}");
+    }
+    for help in [unfold([&"--help"]).stdout, unfold([&"fuse", &"--help"]).stdout] {
+        assert!(help.contains("Exit codes:\n  0  "), "{help}");
+    }
+}
