@@ -27,6 +27,8 @@ pub struct Draft<'a> {
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
     touched: HashSet<NodeId>,
+    /// Nodes that will add something which they do not add in the model.
+    shifted: HashSet<NodeId>,
     /// The Adds that hold the biases of folded nodes: node and slot.
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
 }
@@ -43,6 +45,7 @@ impl<'a> Draft<'a> {
             names: HashMap::new(),
             owned: HashMap::new(),
             touched: HashSet::new(),
+            shifted: HashSet::new(),
             bias_adds: HashMap::new(),
         }
     }
@@ -80,10 +83,18 @@ impl<'a> Draft<'a> {
         self.touched.contains(&node)
     }
 
+    /// Whether a fold adds something to what this node makes, so that a bare scale cannot pass it.
+    pub fn is_shifted(&self, node: NodeId) -> bool {
+        self.shifted.contains(&node)
+    }
+
     /// Takes folds in, behind those decided before.
     pub fn fold(&mut self, folds: Vec<Fold>) {
         for fold in &folds {
             self.touched.insert(fold.node);
+            if !fold.affine.has_no_shift() {
+                self.shifted.insert(fold.node);
+            }
             if let Some(add) = self.bias_add(fold.node) {
                 self.touched.insert(add.0);
                 self.bias_adds.insert(fold.node, add);

@@ -156,7 +156,17 @@ fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Resul
         return Err(refuse(Reason::OtherReader));
     }
     let rule = rule(op).ok_or_else(|| refuse(Reason::NotLinear(op.into())))?;
-    rule.forward(&draft.at(node), inputs).map_err(refuse)
+    let step = rule.forward(&draft.at(node), inputs).map_err(refuse)?;
+    passes(draft, node, step)
+}
+
+/// A rule sees the node as it is in the model: what passes there does not pass what the node adds
+/// by now.
+fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
+    match step.fold.is_none() && draft.is_shifted(node) {
+        true => Err(Refusal::new(Reason::OtherReader, draft.graph.name(node))),
+        false => Ok(step),
+    }
 }
 
 impl Wave {
@@ -251,6 +261,7 @@ impl Pull<'_, '_> {
         }
         let rule = rule(op).ok_or_else(|| refuse(Reason::NotLinear(op.into())))?;
         let step = rule.backward(&self.draft.at(node), slot, affine).map_err(refuse)?;
+        let step = passes(self.draft, node, step)?;
         wave.note(self.draft, node, &step);
         let mut last = refuse(Reason::NotLinear(op.into()));
         for way in &step.ways {
