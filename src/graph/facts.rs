@@ -238,8 +238,17 @@ impl Engine {
         if !matches!(domain, "" | "com.microsoft" | "ai.onnx.ml") {
             return None;
         }
-        let builder = self.onnx.op_register.0.get(op)?;
         let mut lean = graph.node(node).clone();
+        let op = match stand_in((domain, op)) {
+            Some(stand_in) => {
+                lean.op_type = Some(stand_in.to_owned());
+                lean.attribute.clear();
+                lean.input.truncate(if stand_in == "Identity" { 1 } else { 2 });
+                stand_in
+            }
+            None => op,
+        };
+        let builder = self.onnx.op_register.0.get(op)?;
         lean.metadata_props.clear();
         lean.device_configurations.clear();
         spell_bfloat16_as_float(&mut lean);
@@ -256,14 +265,26 @@ impl Engine {
         }
         let Some((mut op, closures)) = self.build(graph, node) else { return vec![] };
         let closed = closures.iter().filter_map(|name| graph.value(name));
-        let inputs: TVec<&InferenceFact> = graph
+        let mut inputs: TVec<InferenceFact> = graph
             .inputs(node)
             .iter()
             .flatten()
             .copied()
             .chain(closed)
-            .map(|value| &facts[value.index()])
+            .map(|value| facts[value.index()].clone())
             .collect();
+        match stand_in(graph.domain_op(node)) {
+            Some("MatMul") => {
+                for (slot, attribute) in ["transA", "transB"].into_iter().enumerate() {
+                    if graph.node(node).attr_i(attribute).ok().flatten().unwrap_or(0) != 0 {
+                        inputs[slot] = transposed(&inputs[slot]);
+                    }
+                }
+            }
+            Some("Identity") => inputs.truncate(1),
+            _ => {}
+        }
+        let inputs: TVec<&InferenceFact> = inputs.iter().collect();
         let made = graph.outputs(node).iter().flatten().count();
         let unknown = vec![InferenceFact::default(); made];
         let outputs: TVec<&InferenceFact> = unknown.iter().collect();
@@ -294,6 +315,27 @@ impl Engine {
         let outputs = guarded(|| op.eval_out_of_plan(inputs))??;
         Some(outputs.into_iter().map(|value| value.into_arc_tensor()).collect())
     }
+}
+
+/// An operator of the same shapes, for those of runtimes that tract does not know.
+fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
+    match operator {
+        ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
+        ("com.microsoft", "BiasGelu") => Some("Add"),
+        ("com.microsoft", "FastGelu" | "QuickGelu" | "BiasSoftmax") => Some("Identity"),
+        _ => None,
+    }
+}
+
+/// The fact with its last two axes swapped.
+fn transposed(fact: &InferenceFact) -> InferenceFact {
+    let mut dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
+    let rank = dims.len();
+    if fact.shape.is_open() || rank < 2 {
+        return InferenceFact::default();
+    }
+    dims.swap(rank - 1, rank - 2);
+    fact.clone().with_shape(ShapeFactoid::closed(dims)).without_value()
 }
 
 /// What tract answers, or nothing: its operators panic on some input that they do not expect.

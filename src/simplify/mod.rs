@@ -5,6 +5,7 @@
 
 mod dead;
 mod movement;
+mod order;
 
 use std::collections::HashMap;
 
@@ -32,6 +33,7 @@ pub fn simplify(editor: Editor, seeds: &[String], known: &Known) -> GraphProto {
     let mut graph = editor.finish();
     movement::shorten(&mut graph, seeds, known);
     dead::remove(&mut graph, &was_read, &pinned);
+    order::sort(&mut graph);
     graph
 }
 
