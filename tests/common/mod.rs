@@ -1,0 +1,203 @@
+//! What tests of folding share: making small models, and computing them as the specification says.
+
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+pub mod reference;
+
+use ndarray::ArrayD;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{
+    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
+};
+use unfold::onnx::tensor::{self, DataType};
+
+/// The value of an attribute.
+#[derive(Debug, Clone)]
+pub enum Attr {
+    Int(i64),
+    Float(f32),
+    Text(&'static str),
+    Ints(Vec<i64>),
+    Graph(GraphProto),
+}
+
+impl From<i64> for Attr {
+    fn from(value: i64) -> Self {
+        Attr::Int(value)
+    }
+}
+
+impl From<f32> for Attr {
+    fn from(value: f32) -> Self {
+        Attr::Float(value)
+    }
+}
+
+impl From<&'static str> for Attr {
+    fn from(value: &'static str) -> Self {
+        Attr::Text(value)
+    }
+}
+
+impl From<Vec<i64>> for Attr {
+    fn from(value: Vec<i64>) -> Self {
+        Attr::Ints(value)
+    }
+}
+
+impl From<GraphProto> for Attr {
+    fn from(value: GraphProto) -> Self {
+        Attr::Graph(value)
+    }
+}
+
+/// Attributes of a node.
+pub type Attrs = Vec<(&'static str, Attr)>;
+
+/// A node, named after its first output.
+pub fn node(op: &str, inputs: &[&str], outputs: &[&str], attrs: Attrs) -> NodeProto {
+    let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    NodeProto {
+        op_type: Some(op.into()),
+        name: Some(format!("{op}_{}", outputs.first().unwrap_or(&""))),
+        input: strings(inputs),
+        output: strings(outputs),
+        attribute: attrs.into_iter().map(|(name, value)| attribute(name, value)).collect(),
+        ..Default::default()
+    }
+}
+
+fn attribute(name: &str, value: Attr) -> AttributeProto {
+    let mut attribute = AttributeProto { name: Some(name.into()), ..Default::default() };
+    let kind = match value {
+        Attr::Int(value) => {
+            attribute.i = Some(value);
+            AttributeType::Int
+        }
+        Attr::Float(value) => {
+            attribute.f = Some(value);
+            AttributeType::Float
+        }
+        Attr::Text(value) => {
+            attribute.s = Some(value.into());
+            AttributeType::String
+        }
+        Attr::Ints(value) => {
+            attribute.ints = value;
+            AttributeType::Ints
+        }
+        Attr::Graph(value) => {
+            attribute.g = Some(Box::new(value));
+            AttributeType::Graph
+        }
+    };
+    attribute.r#type = Some(kind.into());
+    attribute
+}
+
+/// What is declared of a value: numbers, names, and `?` for an extent without a name.
+pub fn declared(name: &str, element: DataType, dims: &[&str]) -> ValueInfoProto {
+    let dim = |text: &&str| {
+        let value = match *text {
+            "?" => None,
+            text => Some(text.parse().map_or_else(|_| Dim::DimParam(text.into()), Dim::DimValue)),
+        };
+        Dimension { value, denotation: None }
+    };
+    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
+    ValueInfoProto {
+        name: Some(name.into()),
+        r#type: Some(TypeProto {
+            tensor_type: Some(TensorType { elem_type: Some(element.code()), shape: Some(shape) }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// A value of which only the name is said.
+pub fn undeclared(name: &str) -> ValueInfoProto {
+    ValueInfoProto { name: Some(name.into()), ..Default::default() }
+}
+
+/// A float tensor.
+pub fn floats(name: &str, values: &ArrayD<f64>) -> TensorProto {
+    tensor::make(name, DataType::Float, &values.view()).unwrap()
+}
+
+/// A model that is made one node at a time.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    pub proto: ModelProto,
+    count: usize,
+}
+
+impl Builder {
+    /// An empty graph under a version of the operator set.
+    pub fn new(opset: i64) -> Self {
+        let proto = ModelProto {
+            ir_version: Some(8),
+            opset_import: vec![OperatorSetIdProto { domain: None, version: Some(opset) }],
+            graph: Some(GraphProto { name: Some("graph".into()), ..Default::default() }),
+            ..Default::default()
+        };
+        Builder { proto, count: 0 }
+    }
+
+    /// The graph so far.
+    pub fn graph(&mut self) -> &mut GraphProto {
+        self.proto.graph.get_or_insert_default()
+    }
+
+    /// A name that nothing has yet.
+    pub fn fresh(&mut self, stem: &str) -> String {
+        self.count += 1;
+        format!("{stem}{}", self.count)
+    }
+
+    /// A float input.
+    pub fn input(&mut self, name: &str, dims: &[&str]) -> String {
+        self.graph().input.push(declared(name, DataType::Float, dims));
+        name.to_owned()
+    }
+
+    /// A float initializer.
+    pub fn constant(&mut self, values: &ArrayD<f64>) -> String {
+        let name = self.fresh("c");
+        self.graph().initializer.push(floats(&name, values));
+        name
+    }
+
+    /// A list of integers as an initializer.
+    pub fn ints(&mut self, values: &[i64]) -> String {
+        let name = self.fresh("i");
+        self.graph().initializer.push(tensor::make_i64(&name, values));
+        name
+    }
+
+    /// A node with one output, whose name it returns.
+    pub fn op(&mut self, op: &str, inputs: &[&str], attrs: Attrs) -> String {
+        self.op_many(op, inputs, attrs, 1).remove(0)
+    }
+
+    /// A node with several outputs.
+    pub fn op_many(&mut self, op: &str, inputs: &[&str], attrs: Attrs, outputs: usize) -> Vec<String> {
+        let names: Vec<String> = (0..outputs).map(|_| self.fresh("v")).collect();
+        let outputs: Vec<&str> = names.iter().map(String::as_str).collect();
+        let made = node(op, inputs, &outputs, attrs);
+        self.graph().node.push(made);
+        names
+    }
+
+    /// Makes a value an output of the model.
+    pub fn output(&mut self, name: &str) {
+        self.graph().output.push(undeclared(name));
+    }
+
+    /// The model with these outputs.
+    pub fn model(mut self, outputs: &[&str]) -> Model {
+        outputs.iter().for_each(|name| self.output(name));
+        Model::from_proto(self.proto)
+    }
+}

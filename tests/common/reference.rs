@@ -1,0 +1,691 @@
+//! Operators computed in float64, plainly and as the specification words them.
+//!
+//! Nothing here knows of folding, nor shares code with it: this is what folds are judged by.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use ndarray::{ArrayD, Axis, Dimension, IxDyn, Slice, indices};
+use unfold::onnx::Model;
+use unfold::onnx::proto::{GraphProto, NodeProto, TensorProto};
+use unfold::onnx::tensor::{self, DataType};
+
+/// A tensor: all floats are float64 here, all integers and booleans int64.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Floats(ArrayD<f64>),
+    Ints(ArrayD<i64>),
+}
+
+/// Values by name.
+pub type Env = HashMap<String, Value>;
+
+impl Value {
+    /// The extents.
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Value::Floats(array) => array.shape(),
+            Value::Ints(array) => array.shape(),
+        }
+    }
+
+    /// The floats.
+    pub fn floats(&self) -> Result<&ArrayD<f64>> {
+        match self {
+            Value::Floats(array) => Ok(array),
+            Value::Ints(_) => bail!("integers where floats are wanted"),
+        }
+    }
+
+    /// The integers, in order.
+    pub fn ints(&self) -> Result<Vec<i64>> {
+        match self {
+            Value::Ints(array) => Ok(array.iter().copied().collect()),
+            Value::Floats(_) => bail!("floats where integers are wanted"),
+        }
+    }
+}
+
+/// Does the same to floats and to integers.
+macro_rules! either {
+    ($value:expr, $array:ident => $result:expr) => {
+        match $value {
+            Value::Floats($array) => Value::Floats($result),
+            Value::Ints($array) => Value::Ints($result),
+        }
+    };
+}
+
+/// The outputs of a model, in order.
+pub fn run(model: &Model, inputs: &Env) -> Result<Vec<Value>> {
+    let env = values(model, inputs)?;
+    let outputs = model.graph().output.iter();
+    outputs.map(|output| env.get(output.name()).cloned().context("an output is missing")).collect()
+}
+
+/// Every value of the main graph.
+pub fn values(model: &Model, inputs: &Env) -> Result<Env> {
+    let opset = model.opset("").context("no operator set")?;
+    let mut env = HashMap::new();
+    initializers(model.graph(), &mut env)?;
+    env.extend(inputs.iter().map(|(name, value)| (name.clone(), value.clone())));
+    nodes(model.graph(), &mut env, opset)?;
+    Ok(env)
+}
+
+fn initializers(graph: &GraphProto, env: &mut Env) -> Result<()> {
+    for tensor in &graph.initializer {
+        env.insert(tensor.name().to_owned(), constant(tensor)?);
+    }
+    Ok(())
+}
+
+fn nodes(graph: &GraphProto, env: &mut Env, opset: i64) -> Result<()> {
+    for proto in &graph.node {
+        let outputs = node(proto, env, opset).with_context(|| proto.label())?;
+        env.extend(proto.output.iter().cloned().zip(outputs));
+    }
+    Ok(())
+}
+
+/// The value of a tensor message.
+pub fn constant(tensor: &TensorProto) -> Result<Value> {
+    let externals = unfold::onnx::external::Externals::none();
+    Ok(if tensor::data_type(tensor)?.is_float() {
+        Value::Floats(tensor::read_f64(tensor, &externals)?)
+    } else {
+        Value::Ints(tensor::read_i64(tensor, &externals)?)
+    })
+}
+
+/// What a node is computed from.
+struct Call<'a> {
+    proto: &'a NodeProto,
+    env: &'a Env,
+    opset: i64,
+}
+
+impl<'a> Call<'a> {
+    fn optional(&self, slot: usize) -> Result<Option<&'a Value>> {
+        match self.proto.input.get(slot).map(String::as_str) {
+            None | Some("") => Ok(None),
+            Some(name) => Ok(Some(self.env.get(name).with_context(|| format!("{name} is not there"))?)),
+        }
+    }
+
+    fn value(&self, slot: usize) -> Result<&'a Value> {
+        self.optional(slot)?.context("an input is missing")
+    }
+
+    fn floats(&self, slot: usize) -> Result<&'a ArrayD<f64>> {
+        self.value(slot)?.floats()
+    }
+
+    fn int(&self, name: &str, absent: i64) -> Result<i64> {
+        Ok(self.proto.attr_i(name)?.unwrap_or(absent))
+    }
+
+    fn float(&self, name: &str, absent: f32) -> Result<f64> {
+        Ok(f64::from(self.proto.attr_f(name)?.unwrap_or(absent)))
+    }
+
+    fn text(&self, name: &str, absent: &'a str) -> Result<&'a str> {
+        Ok(self.proto.attr_s(name)?.unwrap_or(absent))
+    }
+
+    /// A list that is an attribute in some versions of an operator and an input in others.
+    fn list(&self, name: &str, slot: usize) -> Result<Option<Vec<i64>>> {
+        match (self.proto.attr_ints(name)?, self.optional(slot)?) {
+            (Some(list), _) => Ok(Some(list.to_vec())),
+            (None, Some(value)) => Ok(Some(value.ints()?)),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn ints_or(&self, name: &str, absent: Vec<i64>) -> Result<Vec<i64>> {
+        Ok(self.proto.attr_ints(name)?.map_or(absent, <[i64]>::to_vec))
+    }
+
+    fn axis(&self, absent: i64, rank: usize) -> Result<usize> {
+        counted(self.int("axis", absent)?, rank)
+    }
+}
+
+/// An index given as `-length..length`, counted from the front.
+fn counted(index: i64, length: usize) -> Result<usize> {
+    let from_front = if index < 0 { index + length as i64 } else { index };
+    let place = usize::try_from(from_front).ok().filter(|&place| place < length);
+    place.with_context(|| format!("{index} is out of {length}"))
+}
+
+fn all_counted(list: &[i64], length: usize) -> Result<Vec<usize>> {
+    list.iter().map(|&index| counted(index, length)).collect()
+}
+
+/// The outputs of one node.
+pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
+    let call = Call { proto, env, opset };
+    let map = |f: fn(f64) -> f64| Ok::<_, anyhow::Error>(Value::Floats(call.floats(0)?.mapv(f)));
+    let two = |f: fn(f64, f64) -> f64| zip(call.floats(0)?, call.floats(1)?, f).map(Value::Floats);
+    let one = match proto.op_type() {
+        "Identity" | "Dropout" => call.value(0)?.clone(),
+        "Cast" => cast(&call)?,
+        "Constant" => constant(proto.attr_t("value")?.context("no value")?)?,
+        "Shape" => shape(&call)?,
+        "Relu" => map(|v| v.max(0.0))?,
+        "Tanh" => map(f64::tanh)?,
+        "Sigmoid" => map(|v| 1.0 / (1.0 + (-v).exp()))?,
+        "Abs" => map(f64::abs)?,
+        "Sqrt" => map(f64::sqrt)?,
+        "Neg" => map(|v| -v)?,
+        "Add" => two(|a, b| a + b)?,
+        "Sub" => two(|a, b| a - b)?,
+        "Mul" => two(|a, b| a * b)?,
+        "Div" => two(|a, b| a / b)?,
+        "Softmax" => softmax(&call)?,
+        "BatchNormalization" => batch_norm(&call)?,
+        "MatMul" => Value::Floats(matmul(call.floats(0)?, call.floats(1)?)?),
+        "Gemm" => gemm(&call)?,
+        "Conv" => conv(&call)?,
+        "ConvTranspose" => conv_transpose(&call)?,
+        "AveragePool" | "MaxPool" => pool(&call)?,
+        "GlobalAveragePool" => {
+            let x = call.floats(0)?;
+            let spatial: Vec<usize> = (2..x.ndim()).collect();
+            Value::Floats(reduce(x, &spatial, true, true))
+        }
+        "ReduceMean" | "ReduceSum" => reduction(&call)?,
+        "Transpose" => transpose(&call)?,
+        "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => reshape(&call)?,
+        "Slice" => slice(&call)?,
+        "Split" => return split(&call),
+        "Gather" => gather(&call)?,
+        "Concat" => concat(&call)?,
+        "Expand" => expand(&call)?,
+        "Tile" => tile(&call)?,
+        "Pad" => pad(&call)?,
+        "If" => {
+            let branch = if call.value(0)?.ints()?[0] != 0 { "then_branch" } else { "else_branch" };
+            let body = proto.attr_g(branch)?.context("no body")?;
+            let mut inner = env.clone();
+            initializers(body, &mut inner)?;
+            nodes(body, &mut inner, opset)?;
+            let output = |name: &str| inner.get(name).cloned().context("a body has no such output");
+            return body.output.iter().map(|info| output(info.name())).collect();
+        }
+        op => bail!("no reference for {op}"),
+    };
+    Ok(vec![one])
+}
+
+fn cast(call: &Call) -> Result<Value> {
+    let to = DataType::from_code(call.int("to", 0)? as i32).context("unknown type")?;
+    Ok(match call.value(0)? {
+        Value::Floats(x) if to.is_float() => Value::Floats(x.clone()),
+        Value::Floats(x) => Value::Ints(x.mapv(|v| v as i64)),
+        Value::Ints(x) if to.is_float() => Value::Floats(x.mapv(|v| v as f64)),
+        Value::Ints(x) => Value::Ints(x.clone()),
+    })
+}
+
+fn shape(call: &Call) -> Result<Value> {
+    let shape = call.value(0)?.shape();
+    let bound = |name, absent: usize| -> Result<usize> {
+        let bound = call.int(name, absent as i64)?;
+        let counted = if bound < 0 { bound + shape.len() as i64 } else { bound };
+        Ok(counted.clamp(0, shape.len() as i64) as usize)
+    };
+    let (start, end) = (bound("start", 0)?, bound("end", shape.len())?);
+    let extents: Vec<i64> = shape[start..end.max(start)].iter().map(|&n| n as i64).collect();
+    Ok(Value::Ints(ndarray::arr1(&extents).into_dyn()))
+}
+
+/// The shape to which all of these broadcast.
+fn common(shapes: &[&[usize]]) -> Result<Vec<usize>> {
+    let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
+    let mut wide = vec![1; rank];
+    for shape in shapes {
+        for (axis, &n) in shape.iter().enumerate() {
+            let here = &mut wide[axis + rank - shape.len()];
+            ensure!(*here == n || *here == 1 || n == 1, "{shapes:?} do not broadcast");
+            if n != 1 {
+                *here = n;
+            }
+        }
+    }
+    Ok(wide)
+}
+
+fn widened<T: Clone>(array: &ArrayD<T>, shape: &[usize]) -> Result<ArrayD<T>> {
+    let wide = array.broadcast(IxDyn(shape)).with_context(|| format!("{:?} to {shape:?}", array.shape()))?;
+    Ok(wide.to_owned())
+}
+
+fn zip(a: &ArrayD<f64>, b: &ArrayD<f64>, f: impl Fn(f64, f64) -> f64) -> Result<ArrayD<f64>> {
+    let shape = common(&[a.shape(), b.shape()])?;
+    let (mut a, b) = (widened(a, &shape)?, widened(b, &shape)?);
+    a.zip_mut_with(&b, |a, &b| *a = f(*a, b));
+    Ok(a)
+}
+
+fn softmax(call: &Call) -> Result<Value> {
+    let x = call.floats(0)?;
+    ensure!(call.opset >= 13, "before version 13 it flattens");
+    let axis = Axis(call.axis(-1, x.ndim())?);
+    let largest = x.fold_axis(axis, f64::NEG_INFINITY, |a, &b| a.max(b)).insert_axis(axis);
+    let raised = (x - &largest).mapv(f64::exp);
+    let sum = raised.sum_axis(axis).insert_axis(axis);
+    Ok(Value::Floats(raised / sum))
+}
+
+fn batch_norm(call: &Call) -> Result<Value> {
+    ensure!(call.int("training_mode", 0)? == 0, "in training mode");
+    let x = call.floats(0)?;
+    let epsilon = call.float("epsilon", 1e-5)?;
+    let fits = |slot| Ok::<_, anyhow::Error>(call.floats(slot)?.shape() == [x.shape()[1]]);
+    ensure!(x.ndim() > 1 && fits(1)? && fits(2)? && fits(3)? && fits(4)?, "{:?}", x.shape());
+    let mut y = x.clone();
+    for (channel, mut lane) in y.axis_iter_mut(Axis(1)).enumerate() {
+        let [gamma, beta, mean, var] = [1, 2, 3, 4].map(|slot| call.floats(slot).map(|p| p[[channel]]));
+        let (gamma, beta, mean, sigma) = (gamma?, beta?, mean?, (var? + epsilon).sqrt());
+        lane.mapv_inplace(|v| (v - mean) / sigma * gamma + beta);
+    }
+    Ok(Value::Floats(y))
+}
+
+fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>) -> Result<ArrayD<f64>> {
+    ensure!(a.ndim() > 0 && b.ndim() > 0, "scalars");
+    let left = if a.ndim() == 1 { a.clone().insert_axis(Axis(0)) } else { a.clone() };
+    let right = if b.ndim() == 1 { b.clone().insert_axis(Axis(1)) } else { b.clone() };
+    let (p, q) = (left.ndim() - 2, right.ndim() - 2);
+    let (rows, inner, columns) = (left.shape()[p], left.shape()[p + 1], right.shape()[q + 1]);
+    ensure!(right.shape()[q] == inner, "{:?} times {:?}", a.shape(), b.shape());
+    let batch = common(&[&left.shape()[..p], &right.shape()[..q]])?;
+    let left = widened(&left, &[&batch[..], &[rows, inner]].concat())?;
+    let right = widened(&right, &[&batch[..], &[inner, columns]].concat())?;
+    let mut y = ArrayD::zeros([&batch[..], &[rows, columns]].concat());
+    for index in indices(IxDyn(&batch)) {
+        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+            let at = |i, j| [index.slice(), &[i, j][..]].concat();
+            let products = (0..inner).map(|k| left[&at(row, k)[..]] * right[&at(k, column)[..]]);
+            y[&at(row, column)[..]] = products.sum();
+        }
+    }
+    if b.ndim() == 1 {
+        y = y.index_axis_move(Axis(batch.len() + 1), 0);
+    }
+    if a.ndim() == 1 {
+        y = y.index_axis_move(Axis(batch.len()), 0);
+    }
+    Ok(y)
+}
+
+fn gemm(call: &Call) -> Result<Value> {
+    let matrix = |slot: usize, transposed: &str| -> Result<ArrayD<f64>> {
+        let array = call.floats(slot)?;
+        ensure!(array.ndim() == 2, "no matrix");
+        let turned = call.int(transposed, 0)? != 0;
+        Ok(if turned { array.t().to_owned() } else { array.clone() })
+    };
+    let product = matmul(&matrix(0, "transA")?, &matrix(1, "transB")?)?;
+    let product = product * call.float("alpha", 1.0)?;
+    Ok(Value::Floats(match call.optional(2)? {
+        None => product,
+        Some(c) => {
+            let c = c.floats()? * call.float("beta", 1.0)?;
+            ensure!(common(&[c.shape(), product.shape()])? == product.shape(), "C is too large");
+            zip(&product, &c, |a, b| a + b)?
+        }
+    }))
+}
+
+/// How a kernel is laid over the places of its input.
+struct Window {
+    kernel: Vec<usize>,
+    strides: Vec<i64>,
+    dilations: Vec<i64>,
+    before: Vec<i64>,
+    output: Vec<usize>,
+}
+
+impl Window {
+    fn of(call: &Call, kernel: &[usize], input: &[usize]) -> Result<Window> {
+        let n = kernel.len();
+        ensure!(input.len() == n, "{n} axes of the kernel, {} of the input", input.len());
+        ensure!(call.int("ceil_mode", 0)? == 0, "ceil_mode");
+        let strides = call.ints_or("strides", vec![1; n])?;
+        let dilations = call.ints_or("dilations", vec![1; n])?;
+        let pads = call.ints_or("pads", vec![0; 2 * n])?;
+        let (mut before, mut output) = (vec![], vec![]);
+        for axis in 0..n {
+            let (size, stride) = (input[axis] as i64, strides[axis]);
+            let reach = (kernel[axis] as i64 - 1) * dilations[axis] + 1;
+            let (first, last) = match call.text("auto_pad", "NOTSET")? {
+                "NOTSET" => (pads[axis], pads[axis + n]),
+                "VALID" => (0, 0),
+                same => {
+                    let places = (size + stride - 1) / stride;
+                    let total = ((places - 1) * stride + reach - size).max(0);
+                    let small = total / 2;
+                    if same == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
+                }
+            };
+            let room = size + first + last - reach;
+            ensure!(room >= 0, "the kernel is larger than its input");
+            before.push(first);
+            output.push((room / stride + 1) as usize);
+        }
+        Ok(Window { kernel: kernel.to_vec(), strides, dilations, before, output })
+    }
+
+    /// The input place under a tap; `None` in the border.
+    fn place(&self, output: &[usize], tap: &[usize], input: &[usize]) -> Option<Vec<usize>> {
+        let along = |axis: usize| {
+            let place = output[axis] as i64 * self.strides[axis] + tap[axis] as i64 * self.dilations[axis]
+                - self.before[axis];
+            usize::try_from(place).ok().filter(|&place| place < input[axis])
+        };
+        (0..input.len()).map(along).collect()
+    }
+}
+
+fn conv(call: &Call) -> Result<Value> {
+    let (x, w) = (call.floats(0)?, call.floats(1)?);
+    let group = call.int("group", 1)? as usize;
+    let (outputs, inner) = (w.shape()[0], w.shape()[1]);
+    ensure!(x.shape()[1] == inner * group && outputs % group == 0, "{:?} on {:?}", w.shape(), x.shape());
+    let window = Window::of(call, &w.shape()[2..], &x.shape()[2..])?;
+    let shape = [&[x.shape()[0], outputs][..], &window.output].concat();
+    let mut y = ArrayD::zeros(IxDyn(&shape));
+    for index in indices(IxDyn(&shape)) {
+        let (sample, channel, place) = (index[0], index[1], &index.slice()[2..]);
+        let first = channel / (outputs / group) * inner;
+        let mut sum = match call.optional(2)? {
+            Some(bias) => bias.floats()?[[channel]],
+            None => 0.0,
+        };
+        for tap in indices(IxDyn(&window.kernel)) {
+            let Some(source) = window.place(place, tap.slice(), &x.shape()[2..]) else { continue };
+            for c in 0..inner {
+                let weight = w[&[&[channel, c][..], tap.slice()].concat()[..]];
+                sum += weight * x[&[&[sample, first + c][..], &source].concat()[..]];
+            }
+        }
+        y[index] = sum;
+    }
+    Ok(Value::Floats(y))
+}
+
+fn conv_transpose(call: &Call) -> Result<Value> {
+    let (x, w) = (call.floats(0)?, call.floats(1)?);
+    ensure!(call.text("auto_pad", "NOTSET")? == "NOTSET" && call.proto.attr_ints("output_shape")?.is_none());
+    let group = call.int("group", 1)? as usize;
+    let (inputs, outer) = (w.shape()[0], w.shape()[1]);
+    ensure!(x.shape()[1] == inputs && inputs % group == 0, "{:?} on {:?}", w.shape(), x.shape());
+    let n = w.ndim() - 2;
+    let strides = call.ints_or("strides", vec![1; n])?;
+    let dilations = call.ints_or("dilations", vec![1; n])?;
+    let pads = call.ints_or("pads", vec![0; 2 * n])?;
+    let extra = call.ints_or("output_padding", vec![0; n])?;
+    let mut shape = vec![x.shape()[0], outer * group];
+    for axis in 0..n {
+        let reach = (w.shape()[axis + 2] as i64 - 1) * dilations[axis] + 1;
+        let size = strides[axis] * (x.shape()[axis + 2] as i64 - 1) + extra[axis] + reach;
+        shape.push(usize::try_from(size - pads[axis] - pads[axis + n])?);
+    }
+    let mut y = ArrayD::zeros(IxDyn(&shape));
+    if let Some(bias) = call.optional(2)? {
+        for (channel, mut lane) in y.axis_iter_mut(Axis(1)).enumerate() {
+            lane.fill(bias.floats()?[[channel]]);
+        }
+    }
+    for source in indices(x.raw_dim()) {
+        let channel = source[1];
+        let first = channel / (inputs / group) * outer;
+        for tap in indices(IxDyn(&w.shape()[2..])) {
+            let place = |axis: usize| {
+                let at = source[axis + 2] as i64 * strides[axis] + tap[axis] as i64 * dilations[axis];
+                usize::try_from(at - pads[axis]).ok().filter(|&at| at < shape[axis + 2])
+            };
+            let Some(place) = (0..n).map(place).collect::<Option<Vec<_>>>() else { continue };
+            for c in 0..outer {
+                let weight = w[&[&[channel, c][..], tap.slice()].concat()[..]];
+                y[&[&[source[0], first + c][..], &place].concat()[..]] += weight * x[&source];
+            }
+        }
+    }
+    Ok(Value::Floats(y))
+}
+
+fn pool(call: &Call) -> Result<Value> {
+    let x = call.floats(0)?;
+    let kernel: Vec<usize> = call.ints_or("kernel_shape", vec![])?.iter().map(|&k| k as usize).collect();
+    let window = Window::of(call, &kernel, &x.shape()[2..])?;
+    let is_mean = call.proto.op_type() == "AveragePool";
+    let counts_border = call.int("count_include_pad", 0)? != 0;
+    let shape = [&x.shape()[..2], &window.output].concat();
+    let mut y = ArrayD::zeros(IxDyn(&shape));
+    for index in indices(IxDyn(&shape)) {
+        let under = |tap: IxDyn| window.place(&index.slice()[2..], tap.slice(), &x.shape()[2..]);
+        let places = indices(IxDyn(&kernel)).into_iter().filter_map(under);
+        let met: Vec<f64> = places.map(|place| x[&[&index.slice()[..2], &place].concat()[..]]).collect();
+        ensure!(!met.is_empty(), "a window that meets only the border");
+        y[index] = if is_mean {
+            let count = if counts_border { kernel.iter().product() } else { met.len() };
+            met.iter().sum::<f64>() / count as f64
+        } else {
+            met.into_iter().fold(f64::NEG_INFINITY, f64::max)
+        };
+    }
+    Ok(Value::Floats(y))
+}
+
+fn reduction(call: &Call) -> Result<Value> {
+    let x = call.floats(0)?;
+    let axes = match call.list("axes", 1)?.filter(|list| !list.is_empty()) {
+        Some(list) => all_counted(&list, x.ndim())?,
+        None if call.int("noop_with_empty_axes", 0)? != 0 => vec![],
+        None => (0..x.ndim()).collect(),
+    };
+    let keep = call.int("keepdims", 1)? != 0;
+    Ok(Value::Floats(reduce(x, &axes, keep, call.proto.op_type() == "ReduceMean")))
+}
+
+fn reduce(x: &ArrayD<f64>, axes: &[usize], keep: bool, mean: bool) -> ArrayD<f64> {
+    let mut axes = axes.to_vec();
+    axes.sort_unstable();
+    let count: usize = axes.iter().map(|&axis| x.shape()[axis]).product();
+    let mut y = x.clone();
+    for &axis in axes.iter().rev() {
+        y = y.sum_axis(Axis(axis));
+        if keep {
+            y = y.insert_axis(Axis(axis));
+        }
+    }
+    if mean { y / count as f64 } else { y }
+}
+
+fn transpose(call: &Call) -> Result<Value> {
+    let value = call.value(0)?;
+    let rank = value.shape().len();
+    let perm = call.ints_or("perm", (0..rank as i64).rev().collect())?;
+    let perm = all_counted(&perm, rank)?;
+    Ok(either!(value, x => x.clone().permuted_axes(perm).as_standard_layout().into_owned()))
+}
+
+fn reshape(call: &Call) -> Result<Value> {
+    let value = call.value(0)?;
+    let from = value.shape();
+    let to: Vec<usize> = match call.proto.op_type() {
+        "Flatten" => {
+            let axis = call.int("axis", 1)?;
+            let axis = if axis < 0 { axis + from.len() as i64 } else { axis } as usize;
+            vec![from[..axis].iter().product(), from[axis..].iter().product()]
+        }
+        "Squeeze" => {
+            let axes = match call.list("axes", 1)? {
+                Some(list) => all_counted(&list, from.len())?,
+                None => (0..from.len()).filter(|&axis| from[axis] == 1).collect(),
+            };
+            ensure!(axes.iter().all(|&axis| from[axis] == 1), "{from:?} is not 1 along {axes:?}");
+            (0..from.len()).filter(|axis| !axes.contains(axis)).map(|axis| from[axis]).collect()
+        }
+        "Unsqueeze" => {
+            let list = call.list("axes", 1)?.context("no axes")?;
+            let rank = from.len() + list.len();
+            let axes = all_counted(&list, rank)?;
+            let mut rest = from.iter();
+            let extent = |axis| if axes.contains(&axis) { Some(1) } else { rest.next().copied() };
+            (0..rank).map(extent).collect::<Option<_>>().context("an axis twice")?
+        }
+        _ => {
+            let wanted = call.value(1)?.ints()?;
+            let copies = call.int("allowzero", 0)? == 0;
+            let mut to = vec![];
+            for (axis, &n) in wanted.iter().enumerate() {
+                to.push(match n {
+                    -1 => 1,
+                    0 if copies => *from.get(axis).context("nothing to copy")?,
+                    n => usize::try_from(n)?,
+                });
+            }
+            if let Some(free) = wanted.iter().position(|&n| n == -1) {
+                let (have, rest) = (from.iter().product::<usize>(), to.iter().product::<usize>());
+                ensure!(rest != 0 && have % rest == 0, "{from:?} to {wanted:?}");
+                to[free] = have / rest;
+            }
+            to
+        }
+    };
+    ensure!(from.iter().product::<usize>() == to.iter().product::<usize>(), "{from:?} to {to:?}");
+    Ok(either!(value, x => x.as_standard_layout().into_owned().into_shape_with_order(to)?))
+}
+
+fn slice(call: &Call) -> Result<Value> {
+    let value = call.value(0)?;
+    let rank = value.shape().len();
+    let starts = call.list("starts", 1)?.context("no starts")?;
+    let ends = call.list("ends", 2)?.context("no ends")?;
+    let axes = call.list("axes", 3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = match call.optional(4)? {
+        Some(steps) => steps.ints()?,
+        None => vec![1; starts.len()],
+    };
+    let mut sliced = value.clone();
+    for (i, axis) in all_counted(&axes, rank)?.into_iter().enumerate() {
+        let (length, step) = (value.shape()[axis] as i64, steps[i]);
+        let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
+        let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(low, high);
+        let (mut place, end) = (bound(starts[i]), bound(ends[i]));
+        let mut taken = vec![];
+        while if step > 0 { place < end } else { place > end } {
+            taken.push(place as usize);
+            place += step;
+        }
+        sliced = either!(sliced, x => x.select(Axis(axis), &taken));
+    }
+    Ok(sliced)
+}
+
+fn split(call: &Call) -> Result<Vec<Value>> {
+    let value = call.value(0)?;
+    let axis = call.axis(0, value.shape().len())?;
+    let (whole, parts) = (value.shape()[axis], call.proto.output.len());
+    let lengths = match call.list("split", 1)? {
+        Some(lengths) => lengths.iter().map(|&n| n as usize).collect(),
+        None => {
+            let wide = whole.div_ceil(parts);
+            (0..parts).map(|part| wide.min(whole - (part * wide).min(whole))).collect::<Vec<_>>()
+        }
+    };
+    ensure!(lengths.len() == parts && lengths.iter().sum::<usize>() == whole, "{lengths:?} of {whole}");
+    let mut start = 0;
+    let part = |length: usize| {
+        let range = Slice::from(start..start + length);
+        start += length;
+        either!(value, x => x.slice_axis(Axis(axis), range).to_owned())
+    };
+    Ok(lengths.into_iter().map(part).collect())
+}
+
+fn gather(call: &Call) -> Result<Value> {
+    let value = call.value(0)?;
+    let axis = call.axis(0, value.shape().len())?;
+    let places = call.value(1)?;
+    let taken = all_counted(&places.ints()?, value.shape()[axis])?;
+    let mut shape = value.shape().to_vec();
+    shape.splice(axis..=axis, places.shape().iter().copied());
+    Ok(either!(value, x => {
+        x.select(Axis(axis), &taken).as_standard_layout().into_owned().into_shape_with_order(shape)?
+    }))
+}
+
+fn concat(call: &Call) -> Result<Value> {
+    let axis = call.axis(0, call.value(0)?.shape().len())?;
+    let parts = (0..call.proto.input.len()).map(|slot| call.value(slot)).collect::<Result<Vec<_>>>()?;
+    if let Value::Ints(_) = parts[0] {
+        let lists = parts.iter().map(|part| part.ints()).collect::<Result<Vec<_>>>()?;
+        return Ok(Value::Ints(ndarray::arr1(&lists.concat()).into_dyn()));
+    }
+    let views = parts.iter().map(|part| Ok(part.floats()?.view())).collect::<Result<Vec<_>>>()?;
+    Ok(Value::Floats(ndarray::concatenate(Axis(axis), &views)?))
+}
+
+fn expand(call: &Call) -> Result<Value> {
+    let value = call.value(0)?;
+    let wanted: Vec<usize> = call.value(1)?.ints()?.iter().map(|&n| n as usize).collect();
+    let shape = common(&[value.shape(), &wanted])?;
+    Ok(either!(value, x => widened(x, &shape)?))
+}
+
+fn tile(call: &Call) -> Result<Value> {
+    let repeats = call.value(1)?.ints()?;
+    let mut tiled = call.value(0)?.clone();
+    for (axis, &times) in repeats.iter().enumerate() {
+        let length = tiled.shape()[axis];
+        let taken: Vec<usize> = (0..length * times as usize).map(|place| place % length).collect();
+        tiled = either!(tiled, x => x.select(Axis(axis), &taken));
+    }
+    Ok(tiled)
+}
+
+fn pad(call: &Call) -> Result<Value> {
+    let x = call.floats(0)?;
+    let pads = call.list("pads", 1)?.context("no pads")?;
+    let fill = match call.optional(2)? {
+        Some(value) => value.floats()?.iter().copied().next().context("no value")?,
+        None => call.float("value", 0.0)?,
+    };
+    let axes = match call.optional(3)? {
+        Some(axes) => all_counted(&axes.ints()?, x.ndim())?,
+        None => (0..x.ndim()).collect(),
+    };
+    let mode = call.text("mode", "constant")?;
+    let mut padded = x.clone();
+    for (i, &axis) in axes.iter().enumerate() {
+        let (before, after) = (pads[i], pads[i + axes.len()]);
+        let length = padded.shape()[axis] as i64;
+        ensure!(mode == "constant" || length > 0, "nothing to repeat");
+        let mut shape = padded.shape().to_vec();
+        shape[axis] = usize::try_from(length + before + after)?;
+        let mut wide = ArrayD::from_elem(IxDyn(&shape), fill);
+        for (to, mut lane) in wide.axis_iter_mut(Axis(axis)).enumerate() {
+            let place = to as i64 - before;
+            let from = match mode {
+                "constant" if (0..length).contains(&place) => place,
+                "constant" => continue,
+                "edge" => place.clamp(0, length - 1),
+                "wrap" => place.rem_euclid(length),
+                "reflect" => {
+                    ensure!(before < length && after < length, "a reflection longer than the value");
+                    let place = place.abs();
+                    if place < length { place } else { 2 * (length - 1) - place }
+                }
+                mode => bail!("mode {mode}"),
+            };
+            lane.assign(&padded.index_axis(Axis(axis), from as usize));
+        }
+        padded = wide;
+    }
+    Ok(Value::Floats(padded))
+}

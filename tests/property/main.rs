@@ -1,0 +1,65 @@
+//! Random graphs: what unfold makes of them computes the same numbers.
+
+mod check;
+#[path = "../common/mod.rs"]
+mod common;
+mod generate;
+mod tape;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner};
+
+use check::check;
+use generate::Case;
+use tape::Kind;
+
+/// How often something came up.
+type Counts = BTreeMap<String, usize>;
+
+/// Checks so many random graphs, prints what came up, and returns it.
+///
+/// `PROPTEST_CASES` asks for more, `PROPTEST_RNG_SEED` for others.
+fn run(kind: Kind, cases: u32) -> Counts {
+    let asked = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let config = Config {
+        cases: asked("PROPTEST_CASES").map_or(cases, |cases| cases as u32),
+        rng_seed: RngSeed::Fixed(asked("PROPTEST_RNG_SEED").unwrap_or(7)),
+        max_shrink_iters: 20_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/property/regressions.txt"))),
+        ..Config::default()
+    };
+    let counts = RefCell::new(Counts::new());
+    let bytes = vec(any::<u8>(), 0..400);
+    let outcome = TestRunner::new(config).run(&bytes, |bytes| {
+        let case = Case::new(&bytes, kind);
+        check(&case, kind, &mut counts.borrow_mut()).map_err(TestCaseError::fail)
+    });
+    let counts = counts.into_inner();
+    counts.iter().for_each(|(what, count)| println!("{count:7} {what}"));
+    match outcome {
+        Err(TestError::Fail(why, bytes)) => panic!("{why}\n{bytes:?}"),
+        Err(TestError::Abort(why)) => panic!("{why}"),
+        Ok(()) => counts,
+    }
+}
+
+/// A test that folds nothing proves nothing.
+fn folds_enough(counts: &Counts) {
+    let count = |what: &str| counts.get(what).copied().unwrap_or(0);
+    let (folded, sites) = (count("site folded"), count("site"));
+    assert!(3 * folded >= sites, "only {folded} of {sites} sites were folded");
+}
+
+#[test]
+fn fused_graphs_compute_exactly_the_same() {
+    folds_enough(&run(Kind::Exact, 2500));
+}
+
+#[test]
+fn fused_graphs_compute_the_same_up_to_rounding() {
+    folds_enough(&run(Kind::Real, 500));
+}
