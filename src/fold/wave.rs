@@ -142,12 +142,20 @@ impl Front<'_, '_> {
     }
 }
 
+/// The operator of a node, if its domain is known.
+fn known<'m>(draft: &Draft<'m>, node: NodeId) -> Result<&'m str, Reason> {
+    match draft.graph.op(node) {
+        "" => {
+            let (domain, op) = draft.graph.domain_op(node);
+            Err(Reason::UnknownOperator(format!("{domain}.{op}")))
+        }
+        op => Ok(op),
+    }
+}
+
 fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
-    let (domain, op) = draft.graph.domain_op(node);
-    if !domain.is_empty() {
-        return Err(refuse(Reason::UnknownOperator(format!("{domain}.{op}"))));
-    }
+    let op = known(draft, node).map_err(refuse)?;
     if SHAPE_ONLY.contains(&op) {
         return Ok(Step::default());
     }
@@ -255,10 +263,7 @@ impl Pull<'_, '_> {
         }
         let Some((node, slot)) = graph.producer(value) else { return Err(refuse(Reason::GraphInput)) };
         let refuse = |reason| Refusal::new(reason, graph.name(node));
-        let (domain, op) = graph.domain_op(node);
-        if !domain.is_empty() {
-            return Err(refuse(Reason::UnknownOperator(format!("{domain}.{op}"))));
-        }
+        let op = known(self.draft, node).map_err(refuse)?;
         let rule = rule(op).ok_or_else(|| refuse(Reason::NotLinear(op.into())))?;
         let step = rule.backward(&self.draft.at(node), slot, affine).map_err(refuse)?;
         let step = passes(self.draft, node, step)?;

@@ -249,10 +249,12 @@ impl<'m> Graph<'m> {
         &self.proto.node[node]
     }
 
-    /// The operator of a node, if it is one of ONNX's own; `""` for every other domain.
+    /// The operator of a node, if it is one of ONNX's own or of a runtime's that there are rules for;
+    /// `""` for every other.
     pub fn op(&self, node: NodeId) -> &'m str {
         match self.domain_op(node) {
             ("", op) => op,
+            ("com.microsoft", op @ "FusedMatMul") => op,
             _ => "",
         }
     }

@@ -55,5 +55,5 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
 
 fn is_product(view: &View, node: NodeId) -> bool {
     let varies = |slot| view.graph.input(node, slot).is_some_and(|value| !view.constants.is_constant(value));
-    view.graph.op(node) == "MatMul" && varies(0) && varies(1)
+    matches!(view.graph.op(node), "MatMul" | "FusedMatMul") && varies(0) && varies(1)
 }

@@ -270,7 +270,8 @@ impl Search<'_> {
     /// Whether an Add is the bias of the linear operator right before it.
     fn is_bias(&self, node: NodeId, value: ValueId) -> bool {
         let made_by = self.graph.producer(value).map_or("", |(producer, _)| self.graph.op(producer));
-        self.graph.op(node) == "Add" && matches!(made_by, "MatMul" | "Gemm" | "Conv" | "ConvTranspose")
+        self.graph.op(node) == "Add"
+            && matches!(made_by, "MatMul" | "FusedMatMul" | "Gemm" | "Conv" | "ConvTranspose")
     }
 
     fn named(&self, chain: Chain) -> Chain {

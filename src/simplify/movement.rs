@@ -19,7 +19,7 @@ const BUDGET: usize = 64;
 ///
 /// Where a chain as a whole moves nothing, what read its end reads its start. Where it then still
 /// ends in a Reshape and keeps the order of the elements, or ends in a Transpose and is a permutation
-/// of axes, and nobody reads what is in between, its last node does all of it.
+/// of axes, and only movements read what is in between, its last node does all of it.
 pub fn shorten(graph: &mut GraphProto, seeds: &[String], known: &Known) {
     let mut seeds = seeds.to_vec();
     for goal in [Goal::Nothing, Goal::OneNode] {
@@ -131,7 +131,7 @@ struct Reached {
     trace: Trace,
     /// Whether it has come through the seed.
     through: bool,
-    /// Whether everything after the start has one reader only.
+    /// Whether nothing but movements reads what is behind the start.
     alone: bool,
     length: usize,
 }
@@ -144,8 +144,9 @@ impl Walk<'_> {
         for _ in 0..BUDGET {
             let Some(here) = open.pop() else { return };
             let readers = self.links.readers.get(&here.value).map_or(&[][..], Vec::as_slice);
-            let alone = here.length == 0
-                || (here.alone && readers.len() == 1 && !self.links.outputs.contains(&here.value));
+            let moves = |&place: &usize| is_movement(&self.graph.node[place]);
+            let inside = here.alone && readers.iter().all(moves) && !self.links.outputs.contains(&here.value);
+            let alone = here.length == 0 || inside;
             for &place in readers {
                 let node = &self.graph.node[place];
                 if !is_movement(node) || node.input[0] != here.value {

@@ -1,4 +1,5 @@
-//! MatMul, with the weight on either side.
+//! MatMul, with the weight on either side, and runtimes' FusedMatMul: `alpha·A'·B'`, where either may
+//! be transposed.
 //!
 //! `(x·diag(s) + t)·W = x·(diag(s)·W) + t·W` and `(x·W)·diag(s) + t = x·(W·diag(s)) + t`; for a
 //! weight on the left, the same transposed. Between two operands that both vary only a scale can
@@ -17,10 +18,11 @@ pub struct MatMul;
 
 impl Rule for MatMul {
     fn ops(&self) -> &'static [&'static str] {
-        &["MatMul"]
+        &["MatMul", "FusedMatMul"]
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        check_form(at)?;
         if inputs.iter().flatten().count() == 2 {
             let moved = [0, 1].map(|slot| pass(at, slot, inputs[slot].as_ref()));
             let [Ok(left), Ok(right)] = moved else { return Err(Reason::NotConstant) };
@@ -41,6 +43,7 @@ impl Rule for MatMul {
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        check_form(at)?;
         let constant = [0, 1].into_iter().find(|&slot| at.is_constant(slot));
         if let Some(slot) = constant {
             at.weight(slot)?;
@@ -56,6 +59,33 @@ impl Rule for MatMul {
     }
 }
 
+/// Refuses forms of FusedMatMul that are more than a product of matrices.
+fn check_form(at: &At) -> Result<(), Reason> {
+    at.only_attributes(&["alpha", "transA", "transB", "transBatchA", "transBatchB"])?;
+    let batch = ["transBatchA", "transBatchB"].iter().find(|name| at.attr(name, 0) != Ok(0));
+    batch.map_or(Ok(()), |name| Err(Reason::Attribute((*name).into())))
+}
+
+/// Whether an operand is transposed before it is multiplied.
+fn is_turned(at: &At, slot: usize) -> bool {
+    at.attr(["transA", "transB"][slot], 0) == Ok(1)
+}
+
+/// The array with its last two axes swapped, where the operand is transposed.
+fn turned(at: &At, slot: usize, array: &ArrayD<f64>) -> ArrayD<f64> {
+    let mut array = array.view();
+    let rank = array.ndim();
+    if rank >= 2 && is_turned(at, slot) {
+        array.swap_axes(rank - 1, rank - 2);
+    }
+    array.as_standard_layout().into_owned()
+}
+
+/// An affine on an operand as one on what is multiplied.
+fn turned_affine(at: &At, slot: usize, affine: &Affine) -> Affine {
+    Affine::new(turned(at, slot, &affine.scale), turned(at, slot, &affine.shift))
+}
+
 /// The contracted axis of an operand, and the one that stays in the result's matrix.
 fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
     if slot == 0 { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) }
@@ -63,6 +93,10 @@ fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
 
 /// Whether the weight can take the affine from that side.
 fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
+    let affine = &match side {
+        Side::Operand(slot) => turned_affine(at, slot, affine),
+        _ => affine.clone(),
+    };
     let (contracted, kept) = match side {
         Side::Operand(slot) if affine.rank() >= 2 => matrix_axes(slot, affine.rank()),
         _ => (0, 0),
@@ -73,7 +107,11 @@ fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
         return Err(Reason::WrongAxis);
     }
     let weight_slot = at.is_constant(1) as usize;
-    let weight = at.extents(weight_slot)?;
+    let mut weight = at.extents(weight_slot)?;
+    if weight.len() >= 2 && is_turned(at, weight_slot) {
+        let rank = weight.len();
+        weight.swap(rank - 1, rank - 2);
+    }
     let shape = weight_shape(at, side, affine.scale.shape(), weight.len())?;
     if shape.iter().zip(&weight).any(|(&s, &w)| s != 1 && s != w) {
         return Err(Reason::WrongAxis);
@@ -118,7 +156,7 @@ fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<V
 
 /// A scale on an operand, as a scale on the result.
 fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason> {
-    let affine = affine.ok_or(Reason::NotConstant)?;
+    let affine = &turned_affine(at, slot, affine.ok_or(Reason::NotConstant)?);
     if affine.rank() < 2 || at.rank(1 - slot)? < 2 {
         return Err(Reason::WrongAxis);
     }
@@ -145,7 +183,10 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
         return Err(Reason::WrongAxis);
     }
     let extra = affine.rank() - rank;
-    let shape = at.shape(slot)?;
+    let mut shape = at.shape(slot)?;
+    if is_turned(at, slot) {
+        shape.swap(rank - 1, rank - 2);
+    }
     let fits = |axis: usize| {
         let wanted = scale[axis + extra];
         wanted == 1 || crate::graph::facts::extent(&shape[axis]) == Some(wanted)
@@ -155,7 +196,7 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     }
     let shape = scale[extra..].to_vec();
     let scale = affine.scale.clone().into_shape_with_order(shape).map_err(|_| Reason::UnknownShape)?;
-    Ok(Affine::scale(scale))
+    Ok(Affine::scale(turned(at, slot, &scale)))
 }
 
 impl Linear for MatMul {
@@ -171,11 +212,17 @@ impl Linear for MatMul {
         side: Side,
         scale: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason> {
+        let slot = at.is_constant(1) as usize;
+        let weight = &turned(at, slot, weight);
+        let scale = match side {
+            Side::Operand(operand) => turned(at, operand, scale),
+            _ => scale.clone(),
+        };
         let shape = weight_shape(at, side, scale.shape(), weight.ndim())?;
         // Only one of the last two axes varies, so that the elements keep their order.
         let scale = scale.to_shape(IxDyn(&shape)).map_err(|_| Reason::WrongAxis)?;
         let scaled = weight * &scale;
-        if scaled.shape() == weight.shape() { Ok(scaled) } else { Err(Reason::WrongAxis) }
+        if scaled.shape() == weight.shape() { Ok(turned(at, slot, &scaled)) } else { Err(Reason::WrongAxis) }
     }
 
     fn image(
@@ -185,7 +232,8 @@ impl Linear for MatMul {
         operand: usize,
         shift: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason> {
-        let weight = weight.ok_or(Reason::NotConstant)?;
+        let weight = &turned(at, 1 - operand, weight.ok_or(Reason::NotConstant)?);
+        let shift = &turned(at, operand, shift);
         let (contracted, _) = matrix_axes(operand, shift.ndim());
         let extent = match (operand, weight.ndim()) {
             (_, 1) => weight.len(),
@@ -206,6 +254,7 @@ impl Linear for MatMul {
             (_, 1) => product.index_axis_move(Axis(shift.ndim() - 2), 0),
             _ => product,
         };
+        let product = product * at.attr_float("alpha", 1.0)?;
         align(&product, at.output_rank(0)?).ok_or(Reason::UnknownShape)
     }
 
