@@ -16,6 +16,7 @@ pub mod run;
 pub mod simplify;
 pub mod variants;
 pub mod verify;
+pub mod zoo;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
 pub use fuse::{FuseOptions, Fused, fuse, plan};

@@ -4,6 +4,11 @@ mod cli;
 
 use std::process::ExitCode;
 
+use unfold::memory::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
 fn main() -> ExitCode {
     cli::panics::contained(cli::run)
 }

@@ -1,6 +1,7 @@
 //! The command line: parse, call the library, print, exit code.
 
 mod bench;
+mod bench_zoo;
 mod fuse;
 mod fused;
 mod inspect;
@@ -11,6 +12,7 @@ mod sites;
 mod steps;
 mod target;
 mod variants;
+mod zoo;
 
 use std::process::ExitCode;
 
@@ -30,6 +32,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Fuse(fuse::FuseArgs),
     Bench(bench::BenchArgs),
+    Zoo(zoo::ZooArgs),
 }
 
 const EXIT_CODES: &str = "\
@@ -82,5 +85,6 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(args).map(ExitCode::from),
         Command::Fuse(args) => fuse::run(args).map(ExitCode::from),
         Command::Bench(args) => bench::run(args, &variants::of),
+        Command::Zoo(args) => zoo::run(args),
     }
 }

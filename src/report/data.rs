@@ -17,6 +17,9 @@ pub struct Report {
     pub sites: Vec<Site>,
     /// What else the reader should know, one sentence each.
     pub notes: Vec<String>,
+    /// Whether the fused model was found to compute something else than the exported one.
+    #[serde(default)]
+    pub differs: bool,
 }
 
 /// The class of a machine.

@@ -92,6 +92,12 @@ pub(super) fn how(setting: &Setting) -> String {
     format!("{label}, {threads}, {rounds} interleaved rounds{interrupted}")
 }
 
+/// Text in which nothing is markup in Markdown.
+pub(super) fn escape(text: &str) -> String {
+    let special = |c: char| matches!(c, '|' | '<' | '>' | '*' | '_' | '`' | '[' | ']' | '\\' | '#');
+    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
-use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time};
+use super::format::{bytes, escape, failures, how, maybe_bytes, memory_sentence, ratio, references, time};
 
 /// The report as Markdown tables.
 pub fn markdown(report: &Report) -> String {
@@ -98,12 +98,6 @@ fn shares(out: &mut String, ran: &[(String, &Measurement)]) -> std::fmt::Result 
         writeln!(out, "| {name} |{}", cells.collect::<String>())?;
     }
     Ok(())
-}
-
-/// Text in which nothing is markup.
-fn escape(text: &str) -> String {
-    let special = |c: char| matches!(c, '|' | '<' | '>' | '*' | '_' | '`' | '[' | ']' | '\\' | '#');
-    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod data;
 mod format;
 mod html;
 mod markdown;
+mod overview;
 mod svg;
 mod terminal;
 #[cfg(test)]
@@ -13,4 +14,5 @@ pub use data::*;
 pub use format::bytes;
 pub use html::html;
 pub use markdown::markdown;
+pub use overview::{overview_heading, overview_lines, overview_markdown};
 pub use terminal::terminal;

@@ -1,0 +1,71 @@
+//! `unfold zoo`: the networks of the papers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, bail};
+use unfold::report::bytes;
+use unfold::zoo::{Entry, entries, find};
+
+use super::out;
+
+/// Writes a network of the papers at its published size, with weights drawn at random.
+///
+/// Topologies are what PyTorch's exporter wrote. `unfold bench` without a model measures them.
+#[derive(Debug, clap::Args)]
+pub struct ZooArgs {
+    /// The network; `list` shows all there are
+    #[arg(value_name = "NETWORK")]
+    network: String,
+
+    /// The normalizer
+    #[arg(long, value_name = "NORM")]
+    norm: Option<String>,
+
+    /// What the weights are drawn from
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Where to write the model
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &ZooArgs) -> Result<ExitCode> {
+    if args.network == "list" {
+        out::print(&list())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let entry = entry(&args.network, args.norm.as_deref())?;
+    let Some(output) = &args.output else { bail!("-o FILE says where to write the model") };
+    let model = entry.model(args.seed)?;
+    model.save(output)?;
+    let size = bytes(output.metadata()?.len());
+    out::print(&format!("{}: {}, {size}\n", output.display(), entry.name()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The entry of a network and a normalizer, which may be named as one: `swin-t.un`.
+fn entry(network: &str, norm: Option<&str>) -> Result<Entry> {
+    let name = norm.map_or_else(|| network.to_owned(), |norm| format!("{network}.{norm}"));
+    find(&name).ok_or_else(|| match norms().get(network) {
+        Some(norms) => anyhow!("--norm is one of {} for {network}", norms.join(", ")),
+        None => {
+            let networks: Vec<&str> = norms().into_keys().collect();
+            anyhow!("there is no network {network}; there are {}", networks.join(", "))
+        }
+    })
+}
+
+/// The normalizers of each network.
+fn norms() -> BTreeMap<&'static str, Vec<&'static str>> {
+    let mut norms = BTreeMap::<_, Vec<_>>::new();
+    entries().for_each(|entry| norms.entry(entry.network()).or_default().push(entry.norm()));
+    norms
+}
+
+fn list() -> String {
+    norms().into_iter().map(|(network, norms)| format!("{network:<14}{}\n", norms.join(", "))).collect()
+}

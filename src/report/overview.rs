@@ -1,0 +1,81 @@
+//! Several reports in one table: a line for each model and size of its inputs.
+
+use super::data::{Measurement, Ratio, Report, Setting};
+use super::format::{bytes, escape, ratio};
+
+/// Which variant is divided by which.
+type Pair = (&'static str, &'static str);
+
+const EXPORTED_BY_LN: Pair = ("as exported", "LN twin");
+const FUSED_BY_LN: Pair = ("fused", "LN twin");
+const FUSED_BY_EXPORTED: Pair = ("fused", "as exported");
+const FUSED_BY_FLOOR: Pair = ("fused", "floor");
+
+/// What fits on a line of a terminal.
+const NARROW: [Pair; 3] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_FLOOR];
+const WIDE: [Pair; 4] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_EXPORTED, FUSED_BY_FLOOR];
+
+/// The heading of the lines that [`overview_lines`] gives.
+pub fn overview_heading() -> String {
+    let heads = NARROW.map(|(variant, by)| {
+        let head = format!("{variant} ÷ {by}").replace("as exported", "exported").replace("LN twin", "LN");
+        format!("{head:>19}")
+    });
+    format!("{:<22} {}\n", "ratio of latencies", heads.concat())
+}
+
+/// The ratios of each setting of a report, a line each, in 80 columns.
+pub fn overview_lines(report: &Report) -> String {
+    let line = |setting: &Setting| {
+        let name = format!("{} {}", report.model, setting.label);
+        let cells = NARROW.map(|pair| format!("{:>19}", cell(setting, pair)));
+        format!("{name:<22} {}\n", cells.concat().trim_end())
+    };
+    report.settings.iter().map(line).collect()
+}
+
+/// The ratios and the memory of each setting of all reports, as Markdown.
+pub fn overview_markdown(reports: &[Report]) -> String {
+    let heads = WIDE.map(|(variant, by)| format!(" {variant} ÷ {by} |")).concat();
+    let mut out = format!(
+        "| model | inputs |{heads} samples/s, fused |\n| --- | --- |{} ---: |\n",
+        " ---: |".repeat(WIDE.len())
+    );
+    for (report, setting) in settings(reports) {
+        let cells = WIDE.map(|pair| format!(" {} |", cell(setting, pair))).concat();
+        let rate =
+            measurement(setting, "fused").map_or_else(dash, |m| format!("{:.1}", m.latency.throughput));
+        out += &format!("| {} | {} |{cells} {rate} |\n", escape(&report.model), escape(&setting.label));
+    }
+    out += "\n| model | inputs | live peak: LN twin | as exported | fused | floor | allocated: as exported | fused |\n";
+    out += &format!("| --- | --- |{}\n", " ---: |".repeat(6));
+    for (report, setting) in settings(reports) {
+        let live = |name| measurement(setting, name).map_or_else(dash, |m| bytes(m.memory.live_peak));
+        let allocated =
+            |name| measurement(setting, name).and_then(|m| m.memory.allocated).map_or_else(dash, bytes);
+        let live = ["LN twin", "as exported", "fused", "floor"].map(live).join(" | ");
+        let allocated = ["as exported", "fused"].map(allocated).join(" | ");
+        let (model, label) = (escape(&report.model), escape(&setting.label));
+        out += &format!("| {model} | {label} | {live} | {allocated} |\n");
+    }
+    out
+}
+
+fn settings(reports: &[Report]) -> impl Iterator<Item = (&Report, &Setting)> {
+    reports.iter().flat_map(|report| report.settings.iter().map(move |setting| (report, setting)))
+}
+
+fn measurement<'s>(setting: &'s Setting, name: &str) -> Option<&'s Measurement> {
+    setting.variants.iter().find(|variant| variant.name == name)?.measurement()
+}
+
+fn cell(setting: &Setting, (variant, reference): Pair) -> String {
+    let find = |measured: &Measurement| -> Option<Ratio> {
+        measured.ratios.iter().find(|ratio| ratio.reference == reference).cloned()
+    };
+    measurement(setting, variant).and_then(find).map_or_else(dash, |found| ratio(&found))
+}
+
+fn dash() -> String {
+    "-".into()
+}

@@ -1,0 +1,146 @@
+//! The networks of the papers at their published sizes, with weights drawn at random.
+//!
+//! A topology is what PyTorch's exporter wrote, without the data of its weights: each says in its
+//! `doc_string` how to draw it. It is one file of `models/zoo`, `NETWORK.NORM.onnx.gz`.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use flate2::read::GzDecoder;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Normal, Uniform};
+
+use crate::error::{Error, Result};
+use crate::onnx::proto::TensorProto;
+use crate::onnx::{Model, tensor};
+
+include!(concat!(env!("OUT_DIR"), "/zoo.rs"));
+
+/// A network with one kind of normalizer.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    name: &'static str,
+    packed: &'static [u8],
+}
+
+/// All of the zoo, by name.
+pub fn entries() -> impl Iterator<Item = Entry> {
+    TOPOLOGIES.iter().map(|&(name, packed)| Entry { name, packed })
+}
+
+/// The entry of that name, such as `swin-t.un`.
+///
+/// ```
+/// let entry = unfold::zoo::find("vit-s.un").expect("it is in the zoo");
+/// assert_eq!((entry.network(), entry.norm()), ("vit-s", "un"));
+/// let model = entry.model(0)?;
+/// assert_eq!(unfold::plan(&model, &Default::default())?.sites.len(), 25);
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn find(name: &str) -> Option<Entry> {
+    entries().find(|entry| entry.name == name)
+}
+
+impl Entry {
+    /// Network and normalizer, with a dot between.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The network, such as `swin-t`.
+    pub fn network(&self) -> &'static str {
+        self.name.rsplit_once('.').map_or(self.name, |(network, _)| network)
+    }
+
+    /// The normalizer, such as `un`.
+    pub fn norm(&self) -> &'static str {
+        self.name.rsplit_once('.').map_or("", |(_, norm)| norm)
+    }
+
+    /// The model, with the weights that a seed gives.
+    ///
+    /// # Errors
+    /// Where the file of the topology is damaged.
+    pub fn model(&self, seed: u64) -> Result<Model> {
+        let file = PathBuf::from(format!("{}.onnx.gz", self.name));
+        let mut bytes = vec![];
+        let unpacked = GzDecoder::new(self.packed).read_to_end(&mut bytes);
+        unpacked.map_err(|source| Error::Io { path: file, source })?;
+        let mut model = Model::from_bytes(bytes)?;
+        let weights =
+            model.graph_mut().initializer.iter_mut().filter(|weight| !weight.doc_string().is_empty());
+        for (place, weight) in weights.enumerate() {
+            // Each has its own numbers, whatever comes before it.
+            let mut numbers = ChaCha8Rng::seed_from_u64(seed);
+            numbers.set_stream(place as u64);
+            draw(weight, &mut numbers)?;
+        }
+        Ok(model)
+    }
+}
+
+/// Gives a weight the data that its `doc_string` asks for.
+fn draw(weight: &mut TensorProto, numbers: &mut ChaCha8Rng) -> Result<()> {
+    let recipe = weight.doc_string.take().unwrap_or_default();
+    let fail = || Error::Tensor {
+        tensor: weight.name().to_owned(),
+        reason: format!("it cannot be drawn as `{recipe}`"),
+    };
+    let words: Vec<&str> = recipe.split(' ').collect();
+    let [kind, first, second] = words[..] else { return Err(fail()) };
+    let (Ok(first), Ok(second)) = (first.parse(), second.parse()) else { return Err(fail()) };
+    let count = tensor::count(weight)?;
+    let data = match kind {
+        "normal" => draws(Normal::new(first, second).map_err(|_| fail())?, count, numbers),
+        "uniform" => draws(Uniform::new_inclusive(first, second).map_err(|_| fail())?, count, numbers),
+        _ => return Err(fail()),
+    };
+    weight.raw_data = Some(data);
+    Ok(())
+}
+
+fn draws(distribution: impl Distribution<f32>, count: usize, numbers: &mut ChaCha8Rng) -> Bytes {
+    numbers.sample_iter(distribution).take(count).flat_map(f32::to_le_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_topology_can_be_drawn_and_has_normalizers() {
+        for entry in entries() {
+            let model = entry.model(0).unwrap();
+            assert!(
+                model.graph().initializer.iter().all(|tensor| tensor.raw_data.is_some()),
+                "{}",
+                entry.name
+            );
+            assert!(!crate::plan(&model, &Default::default()).unwrap().sites.is_empty(), "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn a_seed_fixes_the_weights() {
+        let weights = |seed| find("iwslt14.un").unwrap().model(seed).unwrap().graph().initializer.clone();
+        assert_eq!(weights(1), weights(1));
+        assert_ne!(weights(1), weights(2));
+    }
+
+    #[test]
+    fn a_recipe_that_nobody_knows_is_an_error() {
+        let weight = |recipe: &str| TensorProto {
+            dims: vec![3],
+            data_type: Some(1),
+            doc_string: Some(recipe.into()),
+            ..Default::default()
+        };
+        let mut numbers = ChaCha8Rng::seed_from_u64(0);
+        assert!(draw(&mut weight("normal 0 1"), &mut numbers).is_ok());
+        for recipe in ["", "normal", "normal 0 x", "cauchy 0 1", "uniform 2 1"] {
+            assert!(draw(&mut weight(recipe), &mut numbers).is_err(), "{recipe}");
+        }
+    }
+}
