@@ -58,6 +58,9 @@ impl Facts {
             for (slot, value) in graph.outputs(node).iter().enumerate() {
                 let Some(value) = value else { continue };
                 let mut fact = inferred.get(slot).cloned().unwrap_or_default();
+                if let ("Slice", Some(from)) = (graph.op(node), graph.input(node, 0)) {
+                    fact = within_reach(fact, &facts[from.index()]);
+                }
                 if fact.shape.concretize().is_none()
                     && let Some(info) = declared.get(graph.value_name(*value))
                 {
@@ -120,6 +123,26 @@ impl Facts {
 /// An extent as a plain number.
 pub fn extent(dim: &Option<TDim>) -> Option<usize> {
     usize::try_from(dim.as_ref()?.to_i64().ok()?).ok()
+}
+
+/// What a slice of `from` is known to be. One that reaches past the end of its value is shorter
+/// than its bounds say, and of an open extent nobody knows the end; that it holds something at all
+/// is taken for granted.
+fn within_reach(fact: InferenceFact, from: &InferenceFact) -> InferenceFact {
+    if fact.shape.is_open() || from.shape.is_open() {
+        return fact;
+    }
+    let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
+    let dims: TVec<DimFact> = from
+        .shape
+        .dims()
+        .zip(fact.shape.dims())
+        .map(|(whole, taken)| match (number(whole), number(taken)) {
+            (None, Some(2..)) => DimFact::default(),
+            _ => taken.clone(),
+        })
+        .collect();
+    fact.with_shape(ShapeFactoid::closed(dims))
 }
 
 /// `fact`, with what it leaves open taken from `declared`.
