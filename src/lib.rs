@@ -1,4 +1,62 @@
-//! unfold
+//! unfold takes the normalizers of transformers out of ONNX models, where that can be done exactly.
+//!
+//! At inference many normalizers are a constant scale and a constant shift for each channel. Where what is
+//! around them is linear, both can be multiplied into weights that are there anyway, and the operators of
+//! the normalizer disappear. What cannot be folded stays, with a [reason](refusal::Reason).
+//!
+//! ```
+//! use unfold::onnx::Model;
+//! use unfold::verify::{VerifyOptions, compare};
+//!
+//! let model = Model::open("models/digits/un-dynamo.onnx")?;
+//! let fused = unfold::fuse(&model, &Default::default())?;
+//! for site in &fused.plan.sites {
+//!     println!("{} ({}): {:?}", site.name, site.kind.name, site.post);
+//! }
+//! assert!(compare(&model, &fused.model, &VerifyOptions::default()).passed());
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("fused.onnx");
+//! fused.model.save(&path)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What a pipeline calls, in order
+//!
+//! | | |
+//! |---|---|
+//! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; weights are mapped, not copied |
+//! | recognise, plan | [`plan()`] says which sites there are and where each goes, and changes nothing |
+//! | apply, simplify | [`fuse()`] does that, rewrites the weights, and takes out what is no longer needed |
+//! | verify | [`verify::compare`] runs both models on the same inputs |
+//! | save | [`onnx::Model::save`], or [`onnx::Model::to_bytes`] |
+//!
+//! Inside, `fuse` makes an index of the [`graph`], with the shapes and constants of its values; writes opaque
+//! normalizers out ([`lower`]); finds the sites ([`normalizer`]); decides what goes where and does it
+//! ([`fold`], with [`affine`] as the one thing that moves); and removes what only folded sites needed
+//! ([`simplify`]).
+//!
+//! # Without files
+//!
+//! A model can come from memory and go straight into tract, the engine that unfold verifies with:
+//!
+//! ```
+//! use unfold::onnx::Model;
+//! use unfold::run::{Engine, random};
+//!
+//! let bytes = std::fs::read("models/digits/bn-legacy.onnx")?;
+//! let fused = unfold::fuse(&Model::from_bytes(bytes)?, &Default::default())?.model;
+//!
+//! let engine = Engine::load(&fused, &"batch=3".parse()?)?;
+//! let outputs = engine.run(&random(engine.inputs(), 0))?;
+//! assert_eq!(outputs[0].shape(), [3, 10]);
+//!
+//! // Or as bytes, for whoever takes an ONNX file.
+//! assert!(Model::from_bytes(fused.to_bytes()?)?.graph().node.len() == fused.graph().node.len());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`run::Engine::graph`] is tract's own model, for whoever goes on with it in tract.
+
 pub mod affine;
 pub mod bench;
 pub mod error;
@@ -20,3 +78,8 @@ pub mod zoo;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
 pub use fuse::{FuseOptions, Fused, fuse, plan};
+
+/// The examples of README.md are compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

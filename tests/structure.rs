@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("run", &["error", "onnx"]),
     ("verify", &["error", "onnx", "run"]),
     ("memory", &["run"]),
+    ("zoo", &["error", "onnx"]),
     ("bench", &["error", "memory", "onnx", "report", "run"]),
 ];
 

@@ -1,0 +1,146 @@
+//! The trained models: what they predict is what they predicted, and how often they are right.
+//!
+//! `docs/accuracy.md` is written by `UNFOLD_WRITE_DOCS=1 cargo test --release --test digits`.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use ndarray::{Array1, ArrayD, Axis, Ix2};
+use ndarray_npy::ReadNpyExt;
+use unfold::onnx::Model;
+use unfold::run::{Dims, Engine, Tensor};
+use unfold::{Fused, fuse};
+
+const KINDS: [&str; 15] = [
+    "none", "bn", "bnt", "repbn", "un", "mabn", "pnstar", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm", "dtn",
+    "dpn",
+];
+const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
+
+/// The largest difference of two logits, as a part of the largest logit.
+const TOLERANCE: f32 = 1e-5;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+fn read<T: ReadNpyExt>(name: &str) -> T {
+    T::read_npy(File::open(root().join("models/digits").join(name)).unwrap()).unwrap()
+}
+
+/// The held-back images and what they show.
+struct Tests {
+    images: ArrayD<f32>,
+    labels: Array1<i64>,
+}
+
+impl Tests {
+    fn read() -> Self {
+        Self { images: read("test-images.npy"), labels: read("test-labels.npy") }
+    }
+
+    /// The logits of a model for all images.
+    fn logits(&self, model: &Model) -> ndarray::Array2<f32> {
+        let mut dims = Dims::default();
+        dims.set("batch", self.images.len_of(Axis(0)));
+        let engine = Engine::load(model, &dims).unwrap();
+        let images = Tensor::from_shape(self.images.shape(), self.images.as_slice().unwrap()).unwrap();
+        let outputs = engine.run(&[images]).unwrap();
+        let logits = outputs[0].try_as_plain_ram().unwrap().as_slice::<f32>().unwrap().to_vec();
+        ArrayD::from_shape_vec(outputs[0].shape(), logits).unwrap().into_dimensionality::<Ix2>().unwrap()
+    }
+
+    fn right(&self, predictions: &[usize]) -> usize {
+        predictions.iter().zip(&self.labels).filter(|&(&predicted, &label)| predicted as i64 == label).count()
+    }
+}
+
+fn predictions(logits: &ndarray::Array2<f32>) -> Vec<usize> {
+    let largest = |row: ndarray::ArrayView1<f32>| {
+        (0..row.len()).reduce(|best, class| if row[class] > row[best] { class } else { best }).unwrap()
+    };
+    logits.rows().into_iter().map(largest).collect()
+}
+
+#[test]
+fn predictions_are_the_same_before_and_after() {
+    let tests = Tests::read();
+    let mut table = String::new();
+    for kind in KINDS {
+        for exporter in EXPORTERS {
+            let name = format!("{kind}-{exporter}");
+            let model = Model::open(root().join(format!("models/digits/{name}.onnx"))).unwrap();
+            let Fused { model: fused, plan, .. } = fuse(&model, &Default::default()).unwrap();
+
+            let (before, after) = (tests.logits(&model), tests.logits(&fused));
+            let largest = before.iter().fold(0_f32, |largest, logit| largest.max(logit.abs()));
+            let apart = (&before - &after).iter().fold(0_f32, |most, difference| most.max(difference.abs()));
+            assert!(apart <= TOLERANCE * largest, "{name}: {apart:e} of {largest}");
+            let (before, after) = (predictions(&before), predictions(&after));
+            assert_eq!(before, after, "{name}");
+
+            let folded = plan.sites.iter().filter(|site| site.is_folded()).count();
+            let percent = |right: usize| 100.0 * right as f64 / tests.labels.len() as f64;
+            let (right, still) = (tests.right(&before), tests.right(&after));
+            let nodes = |model: &Model| model.graph().node.len();
+            writeln!(
+                table,
+                "| `{kind}` | {exporter} | {folded} of {} | {} | {} | {right} ({:.1} %) | {still} ({:.1} %) |",
+                plan.sites.len(),
+                nodes(&model),
+                nodes(&fused),
+                percent(right),
+                percent(still),
+            )
+            .unwrap();
+        }
+    }
+    let page = PAGE.replace("TABLE", table.trim_end()).replace("IMAGES", &tests.labels.len().to_string());
+    let path = root().join("docs/accuracy.md");
+    if std::env::var_os("UNFOLD_WRITE_DOCS").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == page,
+        "docs/accuracy.md is out of date; the head of this file says how to write it:\n{page}"
+    );
+}
+
+/// The accuracy in the table of models/README.md is what PyTorch's exports have in onnxruntime.
+#[test]
+fn the_accuracy_is_the_one_that_was_measured_on_export() {
+    let tests = Tests::read();
+    let text = fs::read_to_string(root().join("models/digits/accuracy.json")).unwrap();
+    let measured: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for kind in KINDS {
+        let name = format!("{kind}-dynamo.onnx");
+        let model = Model::open(root().join("models/digits").join(&name)).unwrap();
+        let right = tests.right(&predictions(&tests.logits(&model)));
+        let accuracy = right as f64 / tests.labels.len() as f64;
+        assert!(
+            (accuracy - measured[&name]["accuracy"].as_f64().unwrap()).abs() < 1e-4,
+            "{name}: {accuracy}"
+        );
+    }
+}
+
+const PAGE: &str = "\
+# Accuracy of the trained models, before and after
+
+Written by `UNFOLD_WRITE_DOCS=1 cargo test --release --test digits`; the same command without the
+variable fails if a line of it is no longer true.
+
+One small vision transformer on handwritten digits for each normalizer, exported by both of PyTorch's
+exporters: [models/README.md](../models/README.md) says how they were made. All run in tract on the
+IMAGES images that were held back from training. For each model the same command checks that folding
+changes not one of the predictions, and no logit by more than 1e-5 of the largest.
+
+Sites are all places that unfold knows how to fold: normalizers, attention scales and the like. A site
+counts as folded if every constant in it that can go is gone; what is computed from the input stays.
+
+| normalizer | exporter | folded sites | nodes before | nodes after | right before | right after |
+|---|---|---|---|---|---|---|
+TABLE
+";

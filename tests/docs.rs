@@ -1,0 +1,82 @@
+//! The documents say what is the case.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// The variants of an enum, as JSON spells them.
+fn variants(code: &str, name: &str) -> BTreeSet<String> {
+    let body = code.split(&format!("pub enum {name} {{\n")).nth(1).unwrap().split("\n}").next().unwrap();
+    let names =
+        body.lines().filter(|line| line.starts_with("    ") && line.as_bytes()[4].is_ascii_uppercase());
+    let kebab = |line: &str| {
+        let word = line.trim().trim_end_matches(|c: char| !c.is_alphanumeric());
+        let word = word.split('(').next().unwrap();
+        let spelled = word.chars().flat_map(|c| {
+            let dash = c.is_ascii_uppercase().then_some('-');
+            dash.into_iter().chain([c.to_ascii_lowercase()])
+        });
+        spelled.collect::<String>().trim_start_matches('-').to_owned()
+    };
+    names.map(kebab).collect()
+}
+
+#[test]
+fn each_reason_has_a_section() {
+    let reasons = variants(&read("src/refusal.rs"), "Reason");
+    assert!(reasons.contains("residual-stream") && reasons.contains("not-linear"), "{reasons:?}");
+    let page = read("docs/refusals.md");
+    let titles = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
+    assert_eq!(titles.map(str::to_owned).collect::<BTreeSet<_>>(), reasons);
+    for section in page.split("\n### ").skip(1) {
+        assert!(section.contains("*What you can do:*"), "{section}");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for page in ["README.md", "docs/algebra.md", "docs/refusals.md", "docs/extending.md", "docs/accuracy.md"]
+    {
+        let text = read(page);
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            let there = link.starts_with("http") || folder.with_file_name(link).exists();
+            assert!(there, "{page} links to {link}");
+        }
+    }
+}
+
+#[test]
+fn ci_runs_the_test_command_of_the_readme() {
+    assert!(read("README.md").contains("\ncargo test --release\n"));
+    assert!(read(".ci/run").contains("\nrun cargo test --release\n"));
+}
+
+#[test]
+fn the_readme_has_the_exit_codes_of_the_help() {
+    let code = read("src/cli/mod.rs");
+    let codes = code.split("Exit codes:\n").nth(1).unwrap().split("\";").next().unwrap();
+    let readme = read("README.md");
+    for line in codes.lines() {
+        let (code, meaning) = line.trim().split_once("  ").unwrap();
+        let row = format!("| {code} | {meaning} |").replace("--verify require", "`--verify require`");
+        assert!(readme.contains(&row), "{row}");
+    }
+}
+
+/// The examples of how to extend unfold name tables that are there.
+#[test]
+fn the_tables_to_extend_are_there() {
+    for (table, file) in [
+        ("pub const KINDS: &[&dyn Normalizer]", "src/normalizer/mod.rs"),
+        ("pub const RULES: &[&dyn Rule]", "src/fold/travel/mod.rs"),
+        ("pub const RULES: &[&dyn Rule]", "src/fold/absorb/mod.rs"),
+        ("pub const LINEAR: &[&dyn Linear]", "src/fold/absorb/mod.rs"),
+    ] {
+        assert!(read(file).contains(table), "{file}");
+    }
+}
