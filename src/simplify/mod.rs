@@ -31,7 +31,11 @@ pub struct Known<'k> {
 pub fn simplify(editor: Editor, seeds: &[String], known: &Known) -> GraphProto {
     let (was_read, pinned) = (editor.was_read(), editor.pinned());
     let mut graph = editor.finish();
-    movement::shorten(&mut graph, seeds, known);
+    let mut seeds = seeds.to_vec();
+    seeds.extend(movement::cancel(&mut graph, &seeds, known));
+    // Only now is it known who still reads what is in between.
+    dead::remove(&mut graph, &was_read, &pinned);
+    movement::join(&mut graph, &seeds, known);
     dead::remove(&mut graph, &was_read, &pinned);
     order::sort(&mut graph);
     graph

@@ -15,19 +15,19 @@ const MOVEMENT: &[&str] = &["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqu
 const REACH: usize = 16;
 const BUDGET: usize = 64;
 
-/// Shortens the chains of movements that lead through a seed.
-///
-/// Where a chain as a whole moves nothing, what read its end reads its start. Where it then still
-/// ends in a Reshape and keeps the order of the elements, or ends in a Transpose and is a permutation
-/// of axes, and only movements read what is in between, its last node does all of it.
-pub fn shorten(graph: &mut GraphProto, seeds: &[String], known: &Known) {
-    let mut seeds = seeds.to_vec();
-    for goal in [Goal::Nothing, Goal::OneNode] {
-        let edits = find(graph, &seeds, known, goal);
-        edits.carry_out(graph);
-        // What is read now stands where a chain was.
-        seeds.extend(edits.instead.into_values());
-    }
+/// Lets readers read what was before a chain of movements through a seed, where the chain as a whole
+/// moves nothing. Returns the values that are read instead.
+pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &Known) -> Vec<String> {
+    let edits = find(graph, seeds, known, Goal::Nothing);
+    edits.carry_out(graph);
+    edits.instead.into_values().collect()
+}
+
+/// Lets the last node of a chain of movements through a seed do all of it: where it is a Reshape and
+/// the elements keep their order, or a Transpose and the chain is a permutation of axes. Only
+/// movements may read what is in between.
+pub fn join(graph: &mut GraphProto, seeds: &[String], known: &Known) {
+    find(graph, seeds, known, Goal::OneNode).carry_out(graph);
 }
 
 /// What a chain of movements is to come to.
