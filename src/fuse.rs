@@ -20,13 +20,16 @@ use crate::simplify::{Known, simplify};
 /// The newest version of ONNX's operator set whose operators the rules are written for.
 const NEWEST_OPSET: i64 = 28;
 
+/// Is told the stage, and how much of it is done out of how much.
+pub type OnProgress<'o> = &'o dyn Fn(&str, usize, usize);
+
 /// What to fold, and what to tell on the way.
 #[derive(Default)]
 pub struct FuseOptions<'o> {
     /// Sites that are left as they are: names or kinds, with `*` and `?`.
     pub skip: Vec<String>,
     /// Is told the stage, and how much of it is done out of how much.
-    pub progress: Option<&'o dyn Fn(&str, usize, usize)>,
+    pub progress: Option<OnProgress<'o>>,
 }
 
 impl FuseOptions<'_> {

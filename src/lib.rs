@@ -77,7 +77,7 @@ pub mod verify;
 pub mod zoo;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
-pub use fuse::{FuseOptions, Fused, fuse, plan};
+pub use fuse::{FuseOptions, Fused, OnProgress, fuse, plan};
 
 /// The examples of README.md are compiled with the tests.
 #[cfg(doctest)]

@@ -230,7 +230,8 @@ impl<'a> Planner<'a> {
 
     fn parts(&self, merge: bool) -> Parts<'_> {
         let live = |&p: &usize| {
-            !matches!(self.outcomes[p], Some(Outcome::Folded { .. })) && !(merge && self.fixed[p])
+            let folded = matches!(self.outcomes[p], Some(Outcome::Folded { .. }));
+            !folded && (!merge || !self.fixed[p])
         };
         let by_output = (0..self.parts.len()).filter(live).map(|p| (self.parts[p].output, p)).collect();
         Parts { all: &self.parts, by_output, merge }

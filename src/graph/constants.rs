@@ -38,10 +38,9 @@ impl<'g, 'm> Constants<'g, 'm> {
         // Before IR version 4 every initializer is listed as an input too, and is a constant all
         // the same; from 4 on a listed one is a default that the caller may replace.
         let listed_is_constant = graph.model().proto.ir_version() < 4;
-        for index in 0..graph.value_count() {
+        for (index, constant) in constant.iter_mut().enumerate() {
             let value = ValueId(index as u32);
-            constant[index] =
-                graph.initializer(value).is_some() && (listed_is_constant || !graph.is_input(value));
+            *constant = graph.initializer(value).is_some() && (listed_is_constant || !graph.is_input(value));
         }
         for annotation in &graph.proto().quantization_annotation {
             if let Some(value) = graph.value(annotation.tensor_name()) {

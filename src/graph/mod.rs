@@ -204,11 +204,11 @@ impl<'m> Graph<'m> {
         let count = self.proto.node.len();
         let mut waits = vec![0usize; count];
         let mut after: Vec<Vec<NodeId>> = vec![vec![]; count];
-        for node in 0..count {
+        for (node, waits) in waits.iter_mut().enumerate() {
             let reads = self.inputs[node].iter().flatten().chain(&self.captures[node]);
             for value in reads {
                 if let Some((producer, _)) = self.producers[value.index()] {
-                    waits[node] += 1;
+                    *waits += 1;
                     after[producer].push(node);
                 }
             }

@@ -29,7 +29,7 @@ pub fn reshape(array: &ArrayD<f64>, from: &Shape, to: &Shape) -> Result<ArrayD<f
             continue;
         }
         let wide = |dims: &[Option<TDim>]| {
-            dims.iter().enumerate().filter(|(_, dim)| extent(dim) != Some(1)).map(|(i, _)| i).last()
+            dims.iter().enumerate().filter(|(_, dim)| extent(dim) != Some(1)).map(|(i, _)| i).next_back()
         };
         let count = |dims: &[Option<TDim>]| dims.iter().filter(|d| extent(d) != Some(1)).count();
         if count(&from[before.clone()]) == 1 && count(&to[after.clone()]) == 1 {

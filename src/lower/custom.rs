@@ -222,7 +222,7 @@ impl Writer<'_> {
             Formula::Fixed | Formula::Grouped => {
                 let epsilon = self.epsilon()?;
                 let variance = get(Variance)?;
-                if variance.iter().any(|v| !(v + epsilon > 0.0)) {
+                if !variance.iter().all(|v| v + epsilon > 0.0) {
                     return None;
                 }
                 let value = if meaning.formula == Formula::Grouped {
@@ -268,12 +268,12 @@ impl Writer<'_> {
         let found = self.node.attribute.iter().find(|a| parameter.names().contains(&a.name()));
         let Some(attribute) = found else { return Some(None) };
         let vector = |values: Vec<f64>| ArrayD::from_shape_vec(IxDyn(&[values.len()]), values).ok();
-        match AttributeType::try_from(attribute.r#type()) {
-            Ok(AttributeType::Float) => vector(vec![f64::from(attribute.f())]).map(Some),
-            Ok(AttributeType::Floats) => {
+        match attribute.r#type() {
+            AttributeType::Float => vector(vec![f64::from(attribute.f())]).map(Some),
+            AttributeType::Floats => {
                 vector(attribute.floats.iter().map(|&v| f64::from(v)).collect()).map(Some)
             }
-            Ok(AttributeType::Tensor) => {
+            AttributeType::Tensor => {
                 let read = tensor::read_f64(attribute.t.as_deref()?, self.model.externals());
                 read.ok().map(Some)
             }

@@ -330,7 +330,7 @@ pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
         array.into_dimensionality().map_err(|_| Reason::UnknownShape)
     };
     let (gamma, beta, mean, var) = (parameter(1)?, parameter(2)?, parameter(3)?, parameter(4)?);
-    if var.iter().any(|v| !(v + epsilon > 0.0)) {
+    if !var.iter().all(|v| v + epsilon > 0.0) {
         return Err(Reason::BadStatistics);
     }
     let scale = gamma / var.mapv(|v| (v + epsilon).sqrt());

@@ -176,10 +176,8 @@ impl Walk<'_> {
         let node = &self.graph.node[place];
         let output = &node.output[0];
         match (self.goal, node.op_type()) {
-            (Goal::Nothing, _) => {
-                if trace.is_identity() && !self.links.outputs.contains(output) {
-                    edits.instead.entry(output.clone()).or_insert_with(|| self.start.to_owned());
-                }
+            (Goal::Nothing, _) if trace.is_identity() && !self.links.outputs.contains(output) => {
+                edits.instead.entry(output.clone()).or_insert_with(|| self.start.to_owned());
             }
             (Goal::OneNode, "Reshape")
                 if chain && trace.keeps_order() && !copies_extents(node, self.known) =>

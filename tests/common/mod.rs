@@ -19,7 +19,7 @@ pub enum Attr {
     Float(f32),
     Text(&'static str),
     Ints(Vec<i64>),
-    Graph(GraphProto),
+    Graph(Box<GraphProto>),
 }
 
 impl From<i64> for Attr {
@@ -48,7 +48,7 @@ impl From<Vec<i64>> for Attr {
 
 impl From<GraphProto> for Attr {
     fn from(value: GraphProto) -> Self {
-        Attr::Graph(value)
+        Attr::Graph(Box::new(value))
     }
 }
 
@@ -88,7 +88,7 @@ fn attribute(name: &str, value: Attr) -> AttributeProto {
             AttributeType::Ints
         }
         Attr::Graph(value) => {
-            attribute.g = Some(Box::new(value));
+            attribute.g = Some(value);
             AttributeType::Graph
         }
     };

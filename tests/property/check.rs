@@ -111,7 +111,7 @@ fn agree(model: &Model, before: &Env, after: &[Value], kind: Kind) -> Result<(),
             Kind::Exact => a == b,
             Kind::Real => (a - b).abs() <= TOLERANCE * largest,
         };
-        if !Zip::from(before).and(after).all(|a, b| close(a, b)) {
+        if !Zip::from(before).and(after).all(close) {
             return Err(format!("{name} was\n{before}\nand is\n{after}"));
         }
     }

@@ -135,7 +135,7 @@ fn scalars_and_empty_tensors() {
     for dims in [&[0][..], &[0, 3], &[3, 0, 2]] {
         let shape: Vec<usize> = dims.iter().map(|&dim| dim as usize).collect();
         let empty = TensorProto { dims: dims.to_vec(), ..typed(DataType::Float, 0) };
-        assert_eq!(f64s(&empty).unwrap(), Array::zeros(IxDyn(&shape)));
+        assert_eq!(f64s(&empty).unwrap(), Array::<f64, _>::zeros(IxDyn(&shape)));
     }
 }
 
