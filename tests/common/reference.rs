@@ -178,6 +178,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Abs" => map(f64::abs)?,
         "Sqrt" => map(f64::sqrt)?,
         "Neg" => map(|v| -v)?,
+        "Softsign" => map(|v| v / (1.0 + v.abs()))?,
+        "Reciprocal" => map(|v| 1.0 / v)?,
+        "Pow" => two(f64::powf)?,
+        "LayerNormalization" => layer_norm(&call)?,
+        "InstanceNormalization" => instance_norm(&call)?,
         "Add" => two(|a, b| a + b)?,
         "Sub" => two(|a, b| a - b)?,
         "Mul" => two(|a, b| a * b)?,
@@ -478,6 +483,37 @@ fn pool(call: &Call) -> Result<Value> {
         };
     }
     Ok(Value::Floats(y))
+}
+
+/// `(x − mean)/√(variance + ε)` over these axes.
+fn standardized(x: &ArrayD<f64>, axes: &[usize], epsilon: f64) -> ArrayD<f64> {
+    let centred = x - &reduce(x, axes, true, true);
+    let variance = reduce(&centred.mapv(|v| v * v), axes, true, true);
+    centred / variance.mapv(|v| (v + epsilon).sqrt())
+}
+
+fn epsilon(call: &Call) -> Result<f64> {
+    Ok(f64::from(call.proto.attr_f("epsilon")?.unwrap_or(1e-5)))
+}
+
+fn layer_norm(call: &Call) -> Result<Value> {
+    let x = call.floats(0)?;
+    let first = counted(call.int("axis", -1)?, x.ndim())?;
+    let axes: Vec<usize> = (first..x.ndim()).collect();
+    let scaled = standardized(x, &axes, epsilon(call)?) * call.floats(1)?;
+    let has_bias = call.proto.input.get(2).is_some_and(|name| !name.is_empty());
+    Ok(Value::Floats(if has_bias { scaled + call.floats(2)? } else { scaled }))
+}
+
+fn instance_norm(call: &Call) -> Result<Value> {
+    let x = call.floats(0)?;
+    let axes: Vec<usize> = (2..x.ndim()).collect();
+    let mut shape = vec![1; x.ndim()];
+    shape[1] = x.shape()[1];
+    let of_channel = |slot: usize| -> Result<ArrayD<f64>> {
+        Ok(call.floats(slot)?.clone().into_shape_with_order(shape.clone())?)
+    };
+    Ok(Value::Floats(standardized(x, &axes, epsilon(call)?) * of_channel(1)? + of_channel(2)?))
 }
 
 fn reduction(call: &Call) -> Result<Value> {

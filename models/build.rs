@@ -11,7 +11,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     files.sort_by_key(|file| file.file_name());
     for file in files {
         if let Some(name) = file.file_name().to_str().and_then(|name| name.strip_suffix(".onnx.gz")) {
-            entries += &format!("({name:?}, include_bytes!({:?})),\n", file.path());
+            // By the folder of the package that is compiled, wherever this was run.
+            let path = format!("/models/zoo/{name}.onnx.gz");
+            entries +=
+                &format!("({name:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {path:?}))),\n");
         }
     }
     let list = Path::new(&env::var("OUT_DIR")?).join("zoo.rs");

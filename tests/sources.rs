@@ -1,0 +1,461 @@
+//! Every source of an affine that is no offline normalizer: the Dynamic Tanh family, the online
+//! normalizers, opaque nodes, and the scales around attention, on random small graphs.
+//!
+//! The original (an opaque node written out by its definition) and the fused model are computed by
+//! the reference, in float64.
+
+mod common;
+
+use common::reference::{self, Env, Value};
+use common::{Attr, Attrs, Builder, floats, node};
+use ndarray::{ArrayD, IxDyn};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{FunctionProto, OperatorSetIdProto};
+use unfold::{Outcome, SitePlan};
+
+/// Batch, tokens and channels; two of them alike, so that axes are not told by their extent.
+const SHAPE: [usize; 3] = [2, 4, 4];
+
+/// Folded weights are rounded once to single precision.
+const TOLERANCE: f64 = 2e-6;
+
+struct Case {
+    builder: Builder,
+    rng: ChaCha8Rng,
+}
+
+impl Case {
+    fn new(seed: u64) -> Self {
+        let mut builder = Builder::new(18);
+        builder.input("x", &["batch", "4", "4"]);
+        Case { builder, rng: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    fn array(&mut self, shape: &[usize], low: f64, high: f64) -> ArrayD<f64> {
+        ArrayD::from_shape_simple_fn(IxDyn(shape), || f64::from(self.rng.random_range(low..high) as f32))
+    }
+
+    fn constant(&mut self, shape: &[usize], low: f64, high: f64) -> String {
+        let values = self.array(shape, low, high);
+        self.builder.constant(&values)
+    }
+
+    fn op(&mut self, op: &str, inputs: &[&str]) -> String {
+        self.builder.op(op, inputs, vec![])
+    }
+
+    /// A commutative operator, its operands in either order.
+    fn either(&mut self, op: &str, left: &str, right: &str) -> String {
+        if self.rng.random() { self.op(op, &[left, right]) } else { self.op(op, &[right, left]) }
+    }
+
+    fn mean(&mut self, value: &str, axes: &[i64]) -> String {
+        let axes = self.builder.ints(axes);
+        self.op("ReduceMean", &[value, &axes])
+    }
+
+    /// `γ·v + β`, with or without β, γ of both signs.
+    fn affine(&mut self, value: &str, shape: &[usize]) -> String {
+        let gamma = self.constant(shape, -2.0, 2.0);
+        let scaled = self.either("Mul", value, &gamma);
+        if self.rng.random_range(0..4) == 0 {
+            return scaled;
+        }
+        let beta = self.constant(shape, -1.0, 1.0);
+        self.either("Add", &scaled, &beta)
+    }
+
+    /// A linear reader, and whether its bias is there already.
+    fn reader(&mut self, value: &str) -> String {
+        let weight = self.constant(&[4, 5], -1.0, 1.0);
+        let product = self.op("MatMul", &[value, &weight]);
+        if self.rng.random() {
+            return product;
+        }
+        let bias = self.constant(&[5], -1.0, 1.0);
+        self.either("Add", &product, &bias)
+    }
+
+    fn softsign(&mut self, value: &str) -> String {
+        if self.rng.random() {
+            return self.op("Softsign", &[value]);
+        }
+        let (size, one) = (self.op("Abs", &[value]), self.constant(&[], 1.0, 1.0000001));
+        let below = self.either("Add", &size, &one);
+        self.op("Div", &[value, &below])
+    }
+
+    /// One of DyT, DyS, DySS, α of shape `[1]` or `[]`.
+    fn pointwise(&mut self, x: &str, kind: &str, shape: &[usize]) -> String {
+        let shape_of_alpha: &[usize] = if self.rng.random() { &[1] } else { &[] };
+        let alpha = self.constant(shape_of_alpha, 0.3, 1.5);
+        let scaled = self.either("Mul", x, &alpha);
+        let bounded = match kind {
+            "DyT" => self.op("Tanh", &[&scaled]),
+            "DyS" => self.op("Sigmoid", &[&scaled]),
+            _ => self.softsign(&scaled),
+        };
+        self.affine(&bounded, shape)
+    }
+
+    /// `v/√(mean(v²) + ε)` over the last axis, in the forms that exporters write.
+    fn rms(&mut self, x: &str, value: &str) -> String {
+        let square = if self.rng.random() {
+            self.op("Mul", &[value, value])
+        } else {
+            let two = self.constant(&[], 2.0, 2.0000001);
+            self.op("Pow", &[value, &two])
+        };
+        let epsilon = self.constant(&[], 1e-5, 2e-5);
+        let moment = self.mean(&square, &[-1]);
+        let shifted = self.either("Add", &moment, &epsilon);
+        let root = self.op("Sqrt", &[&shifted]);
+        match self.rng.random_range(0..3) {
+            0 => self.op("Div", &[x, &root]),
+            1 => {
+                let inverse = self.op("Reciprocal", &[&root]);
+                self.either("Mul", x, &inverse)
+            }
+            _ => {
+                let one = self.constant(&[], 1.0, 1.0000001);
+                let inverse = self.op("Div", &[&one, &root]);
+                self.either("Mul", x, &inverse)
+            }
+        }
+    }
+
+    fn finish(self, output: &str) -> Model {
+        self.builder.model(&[output])
+    }
+}
+
+/// What a case is to show.
+struct Wanted {
+    kind: &'static str,
+    original: Model,
+    /// The model with its opaque node, where the original has it written out.
+    opaque: Option<Model>,
+}
+
+/// A graph around one source. `which` runs over all of them.
+fn make(seed: u64) -> Wanted {
+    let mut case = Case::new(seed);
+    let kinds = [
+        "DyT",
+        "DyS",
+        "DySS",
+        "DyT first",
+        "LN",
+        "LN written out",
+        "RMSNorm",
+        "Gemma",
+        "IN",
+        "PN",
+        "attention scale",
+        "LayerScale",
+        "standardisation",
+        "opaque DyT",
+        "opaque UN",
+        "function DyT",
+    ];
+    let kind = kinds[(seed % kinds.len() as u64) as usize];
+    // Something linear in front that nothing else reads, or that a residual stream reads too.
+    let front = case.constant(&[4, 4], -1.0, 1.0);
+    let x = if kind == "standardisation" { "x".to_owned() } else { case.op("MatMul", &["x", &front]) };
+    let name = match kind {
+        "DyT first" => "DyT",
+        "LN written out" => "LN",
+        "Gemma" => "RMSNorm",
+        "opaque DyT" | "function DyT" => "DyT",
+        "opaque UN" => "UN",
+        kind => kind,
+    };
+    let normed = match kind {
+        "DyT" | "DyS" | "DySS" => case.pointwise(&x, kind, &[4]),
+        "DyT first" => {
+            // Channels on the second axis, as in an image.
+            let turned = case.builder.op("Transpose", &[&x], vec![("perm", vec![0, 2, 1].into())]);
+            let normed = case.pointwise(&turned, "DyT", &[4, 1]);
+            case.builder.op("Transpose", &[&normed], vec![("perm", vec![0, 2, 1].into())])
+        }
+        "LN" => {
+            let (gamma, beta) = (case.constant(&[4], -2.0, 2.0), case.constant(&[4], -1.0, 1.0));
+            case.op("LayerNormalization", &[&x, &gamma, &beta])
+        }
+        "LN written out" => {
+            let mean = case.mean(&x, &[-1]);
+            let centred = case.op("Sub", &[&x, &mean]);
+            let normed = case.rms(&centred, &centred);
+            case.affine(&normed, &[4])
+        }
+        "RMSNorm" => {
+            let normed = case.rms(&x, &x);
+            case.affine(&normed, &[4])
+        }
+        "Gemma" => {
+            let normed = case.rms(&x, &x);
+            let (gamma, one) = (case.constant(&[4], -0.9, 0.9), case.constant(&[], 1.0, 1.0000001));
+            let gamma = case.either("Add", &gamma, &one);
+            case.either("Mul", &normed, &gamma)
+        }
+        "IN" => {
+            let (gamma, beta) = (case.constant(&[4], -2.0, 2.0), case.constant(&[4], -1.0, 1.0));
+            let turned = case.builder.op("Transpose", &[&x], vec![("perm", vec![0, 2, 1].into())]);
+            let normed = case.op("InstanceNormalization", &[&turned, &gamma, &beta]);
+            case.builder.op("Transpose", &[&normed], vec![("perm", vec![0, 2, 1].into())])
+        }
+        "PN" => group_scaled(&mut case, &x),
+        "attention scale" => return attention(case, &x),
+        "LayerScale" => {
+            let weight = case.constant(&[4, 4], -1.0, 1.0);
+            let (linear, gamma) = (case.op("MatMul", &[&x, &weight]), case.constant(&[4], -1.0, 1.0));
+            let scaled = case.either("Mul", &linear, &gamma);
+            let sum = case.either("Add", &scaled, "x");
+            return Wanted { kind: name, original: case.finish(&sum), opaque: None };
+        }
+        "standardisation" => {
+            let (mean, std) = (case.constant(&[1, 1, 4], -1.0, 1.0), case.constant(&[1, 1, 4], 0.5, 2.0));
+            let centred = case.op("Sub", &[&x, &mean]);
+            case.op("Div", &[&centred, &std])
+        }
+        opaque => return opaque_case(case, &x, opaque, name),
+    };
+    let output = case.reader(&normed);
+    Wanted { kind: name, original: case.finish(&output), opaque: None }
+}
+
+fn group_scaled(case: &mut Case, x: &str) -> String {
+    let apart = case.builder.ints(&[0, 0, 2, -1]);
+    let grouped = case.op("Reshape", &[x, &apart]);
+    let square = case.op("Mul", &[&grouped, &grouped]);
+    let axes = case.builder.ints(&[-1]);
+    let moment = case.builder.op("ReduceMean", &[&square, &axes], vec![("keepdims", 0.into())]);
+    let (behind, wide) = (case.builder.ints(&[-1]), case.builder.ints(&[1, 1, 1, 2]));
+    let moment = case.op("Unsqueeze", &[&moment, &behind]);
+    let moment = case.op("Expand", &[&moment, &wide]);
+    let together = case.builder.ints(&[0, 0, -1]);
+    let moment = case.op("Reshape", &[&moment, &together]);
+    let epsilon = case.constant(&[], 1e-5, 2e-5);
+    let shifted = case.either("Add", &moment, &epsilon);
+    let root = case.op("Sqrt", &[&shifted]);
+    let scaled = case.op("Div", &[x, &root]);
+    let sigma = case.constant(&[4], 0.5, 2.0);
+    let normed = case.op("Div", &[&scaled, &sigma]);
+    case.affine(&normed, &[4])
+}
+
+/// Attention of one head, scaled on Q, on both sides, or on the scores.
+fn attention(mut case: Case, x: &str) -> Wanted {
+    let where_to = case.rng.random_range(0..3);
+    let scale = case.constant(&[], 0.2, 0.8);
+    let mut operands = vec![];
+    for _ in 0..3 {
+        let weight = case.constant(&[4, 4], -1.0, 1.0);
+        operands.push(case.op("MatMul", &[x, &weight]));
+    }
+    let (mut q, mut k, v) = (operands[0].clone(), operands[1].clone(), operands[2].clone());
+    if where_to < 2 {
+        q = case.either("Mul", &q, &scale);
+    }
+    if where_to == 1 {
+        k = case.either("Mul", &k, &scale);
+    }
+    let k = case.builder.op("Transpose", &[&k], vec![("perm", vec![0, 2, 1].into())]);
+    let mut scores = case.op("MatMul", &[&q, &k]);
+    if where_to == 2 {
+        scores = case.op("Div", &[&scores, &scale]);
+    }
+    let weights = case.builder.op("Softmax", &[&scores], vec![("axis", (-1i64).into())]);
+    let output = case.op("MatMul", &[&weights, &v]);
+    Wanted { kind: "attention scale", original: case.finish(&output), opaque: None }
+}
+
+/// An opaque node beside its definition.
+fn opaque_case(mut case: Case, x: &str, how: &str, kind: &'static str) -> Wanted {
+    let (alpha, gamma) = (case.array(&[1], 0.3, 1.5), case.array(&[4], -2.0, 2.0));
+    let (beta, variance) = (case.array(&[4], -1.0, 1.0), case.array(&[4], 0.5, 2.0));
+    let names = [&alpha, &gamma, &beta, &variance].map(|array| case.builder.constant(array));
+    let [alpha, gamma, beta, variance] = &names;
+    let mut twin = Case { builder: case.builder.clone(), rng: case.rng.clone() };
+    let written = if kind == "DyT" {
+        let scaled = twin.op("Mul", &[x, alpha]);
+        let bounded = twin.op("Tanh", &[&scaled]);
+        let scaled = twin.op("Mul", &[&bounded, gamma]);
+        twin.op("Add", &[&scaled, beta])
+    } else {
+        let epsilon = twin.builder.constant(&ArrayD::from_elem(IxDyn(&[]), f64::from(1e-3f32)));
+        let shifted = twin.op("Add", &[variance, &epsilon]);
+        let root = twin.op("Sqrt", &[&shifted]);
+        let normed = twin.op("Div", &[x, &root]);
+        let scaled = twin.op("Mul", &[&normed, gamma]);
+        twin.op("Add", &[&scaled, beta])
+    };
+    let mut attrs: Attrs = vec![];
+    let inputs: Vec<&str> = if kind == "DyT" {
+        vec![x, alpha, gamma, beta]
+    } else {
+        attrs.push(("epsilon", 1e-3f32.into()));
+        vec![x, gamma, beta, variance]
+    };
+    let mut call = node(if kind == "DyT" { "DyT" } else { "UN1d" }, &inputs, &["normed"], attrs);
+    call.domain = Some("some.norms".into());
+    let sets = |version| vec![OperatorSetIdProto { domain: None, version: Some(version) }];
+    if how == "function DyT" {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        case.builder.proto.functions.push(FunctionProto {
+            name: Some("DyT".into()),
+            domain: Some("some.norms".into()),
+            input: names(&["v", "a", "g", "b"]),
+            output: names(&["y"]),
+            node: vec![
+                node("Mul", &["v", "a"], &["z"], vec![]),
+                node("Tanh", &["z"], &["t"], vec![]),
+                node("Mul", &["t", "g"], &["s"], vec![]),
+                node("Add", &["s", "b"], &["y"], vec![]),
+            ],
+            opset_import: sets(18),
+            ..Default::default()
+        });
+    }
+    case.builder.graph().node.push(call);
+    let domain = OperatorSetIdProto { domain: Some("some.norms".into()), version: Some(1) };
+    case.builder.proto.opset_import.push(domain);
+    // The same reader behind both.
+    twin.rng = case.rng.clone();
+    let (output, opaque_output) = (twin.reader(&written), case.reader("normed"));
+    Wanted { kind, original: twin.finish(&output), opaque: Some(case.finish(&opaque_output)) }
+}
+
+fn compute(model: &Model, x: &ArrayD<f64>) -> ArrayD<f64> {
+    let inputs: Env = [("x".to_owned(), Value::Floats(x.clone()))].into();
+    reference::run(model, &inputs).unwrap()[0].floats().unwrap().clone()
+}
+
+fn is_folded(site: &SitePlan) -> bool {
+    matches!(site.post, Some(Outcome::Folded { .. }))
+}
+
+#[test]
+fn every_source_computes_the_same_after_folding() {
+    for seed in 0..2_400 {
+        let wanted = make(seed);
+        let fused =
+            unfold::fuse(wanted.opaque.as_ref().unwrap_or(&wanted.original), &Default::default()).unwrap();
+        let site = fused.plan.sites.iter().find(|site| site.kind.name == wanted.kind);
+        let found: Vec<_> = fused.plan.sites.iter().map(|site| site.kind.name).collect();
+        let site = site.unwrap_or_else(|| panic!("seed {seed}: no {} among {found:?}", wanted.kind));
+        assert!(is_folded(site), "seed {seed}: {} stays: {site:?}", wanted.kind);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed + 1);
+        let x = ArrayD::from_shape_simple_fn(IxDyn(&SHAPE), || rng.random_range(-3.0..3.0));
+        let (before, after) = (compute(&wanted.original, &x), compute(&fused.model, &x));
+        let largest = before.iter().fold(0.0f64, |largest, v| largest.max(v.abs()));
+        let error = (&before - &after).iter().fold(0.0f64, |worst, v| worst.max(v.abs())) / largest;
+        assert!(error < TOLERANCE, "seed {seed}: {} is off by {error:e}", wanted.kind);
+        let again = unfold::fuse(&fused.model, &Default::default()).unwrap();
+        assert!(!again.changed(), "seed {seed}: {} folds twice", wanted.kind);
+    }
+}
+
+/// Operators left in a fused model.
+fn count(model: &Model, op: &str) -> usize {
+    model.graph().node.iter().filter(|node| node.op_type() == op).count()
+}
+
+fn fuse(model: &Model) -> unfold::Fused {
+    unfold::fuse(model, &Default::default()).unwrap()
+}
+
+/// tf2onnx writes Keras' LayerNormalization with BatchNormalization whose statistics are computed.
+#[test]
+fn a_layer_norm_in_the_clothes_of_a_batch_norm_is_left_alone() {
+    let mut case = Case::new(7);
+    let turned = case.builder.op("Transpose", &["x"], vec![("perm", vec![1, 0, 2].into())]);
+    let mean = case.builder.ints(&[0, 2]);
+    let mean = case.builder.op("ReduceMean", &[&turned, &mean], vec![("keepdims", 0.into())]);
+    let (ones, zeros) = (case.constant(&[4], 1.0, 1.0000001), case.constant(&[4], 0.0, 1e-30));
+    let normed = case.op("BatchNormalization", &[&turned, &ones, &zeros, &mean, &ones]);
+    let output = case.reader(&normed);
+    let model = case.finish(&output);
+    let fused = fuse(&model);
+    assert_eq!(fused.plan.sites[0].kind.name, "BN");
+    assert!(matches!(&fused.plan.sites[0].post, Some(Outcome::Kept { forward, .. })
+        if forward.reason == unfold::refusal::Reason::NotConstant));
+    assert_eq!(count(&fused.model, "BatchNormalization"), 1);
+}
+
+/// A γ that broadcasts over the tokens instead of the channels is on another axis, though as long.
+#[test]
+fn a_scale_of_tokens_is_not_one_of_channels() {
+    let mut case = Case::new(8);
+    let normed = case.rms("x", "x");
+    let gamma = case.constant(&[4, 1], -2.0, 2.0);
+    let scaled = case.op("Mul", &[&normed, &gamma]);
+    let output = case.reader(&scaled);
+    let model = case.finish(&output);
+    let fused = fuse(&model);
+    let x = Case::new(9).array(&SHAPE, -2.0, 2.0);
+    let difference = compute(&model, &x) - compute(&fused.model, &x);
+    assert!(difference.iter().all(|v| v.abs() < 1e-6), "{difference}");
+    // MatMul contracts the channels: a scale of each token cannot go into its weight.
+    assert!(fused.plan.sites.iter().all(|site| !is_folded(site)));
+}
+
+/// GELU by its tanh is no Dynamic Tanh, nor is a Tanh whose scale varies at run time.
+#[test]
+fn a_tanh_alone_is_no_dynamic_tanh() {
+    let mut case = Case::new(10);
+    let (half, one) = (case.constant(&[], 0.5, 0.5000001), case.constant(&[], 1.0, 1.0000001));
+    let (cubic, slope) = (case.constant(&[], 0.044715, 0.0447151), case.constant(&[], 0.79788, 0.797881));
+    let square = case.op("Mul", &["x", "x"]);
+    let cube = case.op("Mul", &[&square, "x"]);
+    let cube = case.op("Mul", &[&cube, &cubic]);
+    let inner = case.op("Add", &["x", &cube]);
+    let inner = case.op("Mul", &[&inner, &slope]);
+    let tanh = case.op("Tanh", &[&inner]);
+    let outer = case.op("Add", &[&tanh, &one]);
+    let gelu = case.op("Mul", &["x", &outer]);
+    let gelu = case.op("Mul", &[&gelu, &half]);
+    let output = case.reader(&gelu);
+    let model = case.finish(&output);
+    let fused = fuse(&model);
+    assert!(fused.plan.sites.iter().all(|site| site.kind.name != "DyT"), "{:?}", fused.plan.sites);
+    assert_eq!(fused.model.proto, model.proto);
+}
+
+/// An opaque node with an attribute that the convention does not know is not guessed at.
+#[test]
+fn an_opaque_node_is_understood_whole_or_not_at_all() {
+    let mut case = Case::new(11);
+    let (alpha, gamma) = (case.constant(&[1], 0.5, 1.0), case.constant(&[4], 0.5, 1.0));
+    let attrs: Attrs = vec![("mode", Attr::Text("fancy"))];
+    let mut call = node("DyT", &["x", &alpha, &gamma], &["normed"], attrs);
+    call.domain = Some("some.norms".into());
+    case.builder.graph().node.push(call);
+    let output = case.reader("normed");
+    let model = case.finish(&output);
+    assert_eq!(fuse(&model).model.proto, model.proto);
+}
+
+/// The second normalizer of DPN: its scale stays before the residual stream, its shift joins the
+/// position embedding.
+#[test]
+fn the_shift_before_a_residual_stream_joins_the_position_embedding() {
+    let mut case = Case::new(12);
+    let (gamma, beta) = (case.array(&[4], 0.5, 2.0), case.array(&[4], -1.0, 1.0));
+    let position = case.array(&[1, 4, 4], -1.0, 1.0);
+    let names = [&gamma, &beta, &position].map(|array| case.builder.constant(array));
+    let normed = case.op("LayerNormalization", &["x", &names[0], &names[1]]);
+    let embedded = case.op("Add", &[&normed, &names[2]]);
+    let inner = case.op("Tanh", &[&embedded]);
+    let sum = case.op("Add", &[&embedded, &inner]);
+    let fused = fuse(&case.finish(&sum));
+    assert!(matches!(fused.plan.sites[0].post, Some(Outcome::Partly { .. })));
+    let norm = &fused.model.graph().node[0];
+    assert_eq!(norm.input.len(), 2, "β is left out");
+    let joined =
+        fused.model.graph().initializer.iter().find(|t| t.name() == fused.model.graph().node[1].input[1]);
+    let expected = floats(joined.unwrap().name(), &(&position + &beta));
+    assert_eq!(joined.unwrap().raw_data, expected.raw_data);
+}
