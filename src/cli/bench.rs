@@ -219,7 +219,7 @@ pub fn options(
     dims.extend(args.dims.iter().cloned());
     let program = std::env::current_exe().context("cannot find the program itself")?;
     let child = Child { program, arguments: ["bench".into(), "--resident".into()].into() };
-    let references = ["LN twin", "as exported", "floor"].map(String::from);
+    let references = ["LN twin", "floor", "as exported"].map(String::from);
     let base = BenchOptions {
         dims,
         threads: args.threads.max(1),

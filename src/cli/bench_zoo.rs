@@ -38,13 +38,16 @@ pub fn run(args: &BenchArgs, make: MakeVariants<'_>, stop: &Stop) -> Result<Vec<
         out::print(&format!("{}\n\n{}", names.join(", "), overview_heading()))?;
     }
     let (mut reports, mut left_out) = (Vec::<Report>::new(), vec![]);
+    let mut longest = Duration::ZERO;
     for &batch in &batches {
         for entry in &entries {
-            let fits = args.all || start.elapsed() + expected(&reports, entry, batch, args) <= BUDGET;
+            let needed = expected(&reports, entry, batch, args).max(longest);
+            let fits = args.all || start.elapsed() + needed <= BUDGET;
             if stop.asked() || !fits {
                 left_out.push(format!("{} batch={batch}", entry.name()));
                 continue;
             }
+            let began = start.elapsed();
             let (variants, sites) = make(&entry.model(0)?)?;
             let options = options(args, &variants, &[batch])?;
             let report = measure(entry.name().to_owned(), &variants, sites, &options, args, stop);
@@ -53,6 +56,7 @@ pub fn run(args: &BenchArgs, make: MakeVariants<'_>, stop: &Stop) -> Result<Vec<
                 out::print(&(overview_lines(&report) + &wrong))?;
             }
             reports.push(report);
+            longest = longest.max(start.elapsed() - began);
         }
     }
     if args.json {

@@ -42,6 +42,22 @@ pub(super) fn references(setting: &Setting) -> Vec<&str> {
         .unwrap_or_default()
 }
 
+/// How the variants compare, a line for each pair: from the later one, where both are references.
+pub(super) fn verdicts(setting: &Setting) -> Vec<String> {
+    let references = &references(setting);
+    let place = &|name: &str| setting.variants.iter().position(|variant| variant.name == name);
+    let ran = setting.variants.iter().filter_map(|v| Some((v.name.as_str(), &v.measurement()?.ratios)));
+    ran.flat_map(|(name, ratios)| {
+        let told = ratios.iter().filter(move |compared| {
+            let other = compared.reference.as_str();
+            other != name && (place(other) < place(name) || !references.contains(&name))
+        });
+        told.map(move |compared| format!("{name} against {}: {}", compared.reference, compared.verdict()))
+            .collect::<Vec<_>>()
+    })
+    .collect()
+}
+
 /// The variants that could not be run, one line each.
 pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
     setting.variants.iter().filter_map(|variant| match &variant.outcome {

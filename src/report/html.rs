@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
-use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time};
+use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time, verdicts};
 use super::svg::{self, class_colour, escape};
 
 const MEMORY: &str = "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";
@@ -56,13 +56,7 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     if ran.is_empty() {
         return Ok(());
     }
-    let verdicts = ran.iter().flat_map(|(_, name, measurement)| {
-        let others = measurement.ratios.iter().filter(|compared| compared.reference != *name);
-        others.map(|compared| {
-            format!("{} against {}: {}", escape(name), escape(&compared.reference), compared.verdict())
-        })
-    });
-    let verdicts: Vec<String> = verdicts.collect();
+    let verdicts: Vec<String> = verdicts(setting).iter().map(|verdict| escape(verdict)).collect();
     if !verdicts.is_empty() {
         writeln!(out, "<p>{}.</p>", verdicts.join("; "))?;
     }

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
-use super::format::{bytes, escape, failures, how, maybe_bytes, memory_sentence, ratio, references, time};
+use super::format::{
+    bytes, escape, failures, how, maybe_bytes, memory_sentence, ratio, references, time, verdicts,
+};
 
 /// The report as Markdown tables.
 pub fn markdown(report: &Report) -> String {
@@ -56,11 +58,8 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
             writeln!(out, "| {name} | {median} | {low} to {high} | {p95} | {rate:.1} |{ratios}")?;
         }
         writeln!(out)?;
-        for (name, measurement) in &ran {
-            for compared in measurement.ratios.iter().filter(|compared| escape(&compared.reference) != *name)
-            {
-                writeln!(out, "- {name} against {}: {}", escape(&compared.reference), compared.verdict())?;
-            }
+        for verdict in verdicts(setting) {
+            writeln!(out, "- {}", escape(&verdict))?;
         }
         memory(out, &ran)?;
         if let Some(sentence) = memory_sentence(setting) {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
-use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time};
+use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time, verdicts};
 
 /// How wide a line is at most.
 const WIDTH: usize = 80;
@@ -80,14 +80,8 @@ fn latency(out: &mut String, setting: &Setting, ran: &[(&str, &Measurement)]) ->
         writeln!(out)?;
     }
     writeln!(out)?;
-    for (name, measurement) in ran {
-        for compared in measurement.ratios.iter().filter(|compared| compared.reference != *name) {
-            writeln!(
-                out,
-                "{}",
-                cut(&format!("{name} against {}: {}", compared.reference, compared.verdict()), WIDTH)
-            )?;
-        }
+    for verdict in verdicts(setting) {
+        writeln!(out, "{}", cut(&verdict, WIDTH))?;
     }
     Ok(())
 }

@@ -1,0 +1,21 @@
+//! Lists the topologies of the zoo: a file more is a network more.
+
+use std::path::Path;
+use std::{env, fs};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("models/zoo");
+    println!("cargo::rerun-if-changed=models/zoo");
+    let mut entries = String::new();
+    let mut files: Vec<_> = fs::read_dir(&folder)?.collect::<Result<_, _>>()?;
+    files.sort_by_key(|file| file.file_name());
+    for file in files {
+        if let Some(name) = file.file_name().to_str().and_then(|name| name.strip_suffix(".onnx.gz")) {
+            // Asked anew where the package is compiled: its folder may have moved since.
+            let path = format!("concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/models/zoo/{name}.onnx.gz\")");
+            entries += &format!("({name:?}, include_bytes!({path})),\n");
+        }
+    }
+    let list = Path::new(&env::var("OUT_DIR")?).join("zoo.rs");
+    Ok(fs::write(list, format!("static TOPOLOGIES: &[(&str, &[u8])] = &[\n{entries}];\n"))?)
+}
