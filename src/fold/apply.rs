@@ -53,12 +53,16 @@ pub fn apply(
             refusal: Refusal::new(reason, graph.name(node)),
         })?;
     }
+    let mut operands: BTreeMap<(NodeId, usize), Vec<usize>> = BTreeMap::new();
     for (index, fold) in plan.folds.iter().enumerate() {
         if let Side::Constant(slot) = fold.side {
-            let refuse = |reason| Refusal::new(reason, graph.name(fold.node));
-            job.constant(fold, slot)
-                .map_err(|reason| Failed { sites: vec![plan.fold_sites[index]], refusal: refuse(reason) })?;
+            operands.entry((fold.node, slot)).or_default().push(index);
         }
+    }
+    for ((node, slot), folds) in operands {
+        let refuse = |reason| Refusal::new(reason, graph.name(node));
+        job.constant(node, slot, &folds)
+            .map_err(|reason| Failed { sites: job.sites(&folds), refusal: refuse(reason) })?;
     }
     for reset in &plan.resets {
         job.reset(reset.node, reset.slot, reset.neutral);
@@ -241,17 +245,16 @@ impl Job<'_> {
         Ok(self.editor.add_constant(wish, encode(data_type, array)?))
     }
 
-    /// A constant operand that carries the affine itself.
-    fn constant(&mut self, fold: &Fold, slot: usize) -> Result<(), Reason> {
-        let at = self.at(fold.node);
-        let value = at.input(slot)?;
-        let array = at.floats(slot)?;
-        let rank = array.ndim();
-        let Affine { scale, shift } = &fold.affine;
-        debug_assert_eq!(scale.ndim(), rank);
-        let changed = array * scale + shift;
-        let name = self.store(value, self.constants.data_type(value), &changed)?;
-        self.editor.set_input(fold.node, slot, &name);
+    /// A constant operand that carries the affines itself.
+    fn constant(&mut self, node: NodeId, slot: usize, folds: &[usize]) -> Result<(), Reason> {
+        let at = self.at(node);
+        let (value, mut array) = (at.input(slot)?, at.floats(slot)?);
+        for &index in folds {
+            let Affine { scale, shift } = &self.plan.folds[index].affine;
+            array = array * scale + shift;
+        }
+        let name = self.store(value, self.constants.data_type(value), &array)?;
+        self.editor.set_input(node, slot, &name);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{At, Fold};
+use super::{At, Fold, Side};
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
@@ -92,7 +92,7 @@ impl<'a> Draft<'a> {
     pub fn fold(&mut self, folds: Vec<Fold>) {
         for fold in &folds {
             self.touched.insert(fold.node);
-            if !fold.affine.has_no_shift() {
+            if !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
                 self.shifted.insert(fold.node);
             }
             if let Some(add) = self.bias_add(fold.node) {
