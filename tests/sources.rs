@@ -7,7 +7,7 @@
 mod common;
 
 use common::reference::{self, Env, Value};
-use common::{Attr, Attrs, Builder, floats, node};
+use common::{Attrs, Builder, floats, node};
 use ndarray::{ArrayD, IxDyn};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -429,7 +429,7 @@ fn a_tanh_alone_is_no_dynamic_tanh() {
 fn an_opaque_node_is_understood_whole_or_not_at_all() {
     let mut case = Case::new(11);
     let (alpha, gamma) = (case.constant(&[1], 0.5, 1.0), case.constant(&[4], 0.5, 1.0));
-    let attrs: Attrs = vec![("mode", Attr::Text("fancy"))];
+    let attrs: Attrs = vec![("mode", "fancy".into())];
     let mut call = node("DyT", &["x", &alpha, &gamma], &["normed"], attrs);
     call.domain = Some("some.norms".into());
     case.builder.graph().node.push(call);

@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub mod judge;
+pub mod numbers;
 pub mod reference;
+pub mod text;
 
 use ndarray::ArrayD;
 use unfold::onnx::Model;
@@ -17,9 +20,10 @@ use unfold::onnx::tensor::{self, DataType};
 pub enum Attr {
     Int(i64),
     Float(f32),
-    Text(&'static str),
+    Text(String),
     Ints(Vec<i64>),
     Graph(Box<GraphProto>),
+    Tensor(Box<TensorProto>),
 }
 
 impl From<i64> for Attr {
@@ -34,9 +38,9 @@ impl From<f32> for Attr {
     }
 }
 
-impl From<&'static str> for Attr {
-    fn from(value: &'static str) -> Self {
-        Attr::Text(value)
+impl From<&str> for Attr {
+    fn from(value: &str) -> Self {
+        Attr::Text(value.to_owned())
     }
 }
 
@@ -56,19 +60,19 @@ impl From<GraphProto> for Attr {
 pub type Attrs = Vec<(&'static str, Attr)>;
 
 /// A node, named after its first output.
-pub fn node(op: &str, inputs: &[&str], outputs: &[&str], attrs: Attrs) -> NodeProto {
-    let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+pub fn node(op: &str, inputs: &[impl AsRef<str>], outputs: &[impl AsRef<str>], attrs: Attrs) -> NodeProto {
     NodeProto {
         op_type: Some(op.into()),
-        name: Some(format!("{op}_{}", outputs.first().unwrap_or(&""))),
-        input: strings(inputs),
-        output: strings(outputs),
+        name: Some(format!("{op}_{}", outputs.first().map_or("", |name| name.as_ref()))),
+        input: inputs.iter().map(|name| name.as_ref().to_owned()).collect(),
+        output: outputs.iter().map(|name| name.as_ref().to_owned()).collect(),
         attribute: attrs.into_iter().map(|(name, value)| attribute(name, value)).collect(),
         ..Default::default()
     }
 }
 
-fn attribute(name: &str, value: Attr) -> AttributeProto {
+/// An attribute.
+pub fn attribute(name: &str, value: Attr) -> AttributeProto {
     let mut attribute = AttributeProto { name: Some(name.into()), ..Default::default() };
     let kind = match value {
         Attr::Int(value) => {
@@ -90,6 +94,10 @@ fn attribute(name: &str, value: Attr) -> AttributeProto {
         Attr::Graph(value) => {
             attribute.g = Some(value);
             AttributeType::Graph
+        }
+        Attr::Tensor(value) => {
+            attribute.t = Some(value);
+            AttributeType::Tensor
         }
     };
     attribute.r#type = Some(kind.into());

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ndarray::Zip;
 use unfold::fold::plan::{Direction, Outcome, Plan};
 use unfold::graph::Graph;
 use unfold::graph::editor::reads;
@@ -13,9 +12,10 @@ use unfold::onnx::proto::{Dim, GraphProto};
 use unfold::{FuseOptions, Fused};
 
 use crate::Counts;
+use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
+use crate::common::{judge, text};
 use crate::generate::Case;
-use crate::tape::Kind;
 
 /// How far a result may be off when numbers are as they come: this part of the largest number in
 /// the whole computation. Folded constants are rounded once to float32.
@@ -24,30 +24,33 @@ const TOLERANCE: f64 = 2e-6;
 /// Fuses a case, and finds the first thing that is wrong.
 pub fn check(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     let found = catch_unwind(AssertUnwindSafe(|| compare(case, kind, counts)));
-    found.unwrap_or_else(|_| Err("a panic".into())).map_err(|why| format!("{why}\n{}", text(&case.model)))
+    found
+        .unwrap_or_else(|_| Err("a panic".into()))
+        .map_err(|why| format!("{why}\n{}", text::print(&case.model)))
 }
 
 fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     let model = &case.model;
-    facts_hold(case)?;
+    facts_hold(case, kind)?;
     let options = FuseOptions::default();
     let Fused { model: fused, plan, .. } =
         unfold::fuse(model, &options).map_err(|error| error.to_string())?;
-    let told = |why: String| format!("{why}\nfused:\n{}", text(&fused));
+    let told = |why: String| format!("{why}\nfused:\n{}", text::print(&fused));
     tally(model, &plan, counts);
+    let tolerance = if kind == Kind::Exact { 0.0 } else { TOLERANCE };
     for batch in [case.batch, 2 * case.batch, 1] {
         for condition in [true, false] {
-            let inputs = case.inputs(batch, condition);
-            let before = match reference::values(model, &inputs) {
-                Ok(before) => before,
-                // The extent may be written into a Reshape.
-                Err(_) if batch != case.batch => continue,
-                Err(error) => return Err(format!("the graph cannot be run: {error:#}")),
-            };
-            let after = reference::run(&fused, &inputs).map_err(|error| told(format!("{error:#}")))?;
-            agree(model, &before, &after, kind).map_err(told)?;
-            let values = reference::values(&fused, &inputs).map_err(|error| told(format!("{error:#}")))?;
-            declared_shapes(&fused, &values).map_err(told)?;
+            let inputs = judge::inputs(model, batch, condition, kind);
+            let runs = judge::agree(model, &fused, &inputs, tolerance).map_err(told)?;
+            // Another extent may not fit, for this one may be written into a Reshape.
+            if !runs && batch == case.batch {
+                return Err("the graph cannot be run".into());
+            }
+            if runs {
+                let values =
+                    reference::values(&fused, &inputs).map_err(|error| told(format!("{error:#}")))?;
+                declared_shapes(&fused, &values).map_err(told)?;
+            }
         }
     }
     in_order(model, &fused).map_err(told)?;
@@ -55,7 +58,7 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     if again.plan.is_empty() && again.model.proto != fused.proto {
         return Err(told(format!(
             "fusing again does nothing, and changes the model:\n{}",
-            text(&again.model)
+            text::print(&again.model)
         )));
     }
     if !again.plan.is_empty() {
@@ -65,10 +68,10 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
 }
 
 /// Shapes and values that are known before the run are those of the run.
-fn facts_hold(case: &Case) -> Result<(), String> {
+fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
     let graph = Graph::new(&case.model).map_err(|error| error.to_string())?;
     let facts = Facts::infer(&graph);
-    let inputs = case.inputs(case.batch, true);
+    let inputs = judge::inputs(&case.model, case.batch, true, kind);
     let env = reference::values(&case.model, &inputs).map_err(|error| format!("{error:#}"))?;
     for (name, value) in &env {
         let Some(id) = graph.value(name) else { continue };
@@ -86,33 +89,6 @@ fn facts_hold(case: &Case) -> Result<(), String> {
             && known != ints.iter().copied().collect::<Vec<_>>()
         {
             return Err(format!("{name} is {ints} and thought to be {known:?}"));
-        }
-    }
-    Ok(())
-}
-
-/// Outputs are equal bit for bit (and zero has no sign), or as near as rounding lets them be.
-fn agree(model: &Model, before: &Env, after: &[Value], kind: Kind) -> Result<(), String> {
-    let numbers = |value: &Value| value.floats().ok().cloned();
-    let largest = before
-        .values()
-        .filter_map(numbers)
-        .flat_map(|array| array.into_iter())
-        .fold(1.0, |largest: f64, v| largest.max(v.abs()));
-    for (output, after) in model.graph().output.iter().zip(after) {
-        let name = output.name();
-        let (Value::Floats(before), Value::Floats(after)) = (&before[name], after) else { continue };
-        if before.shape() != after.shape() {
-            return Err(format!("{name} was {:?} and is {:?}", before.shape(), after.shape()));
-        }
-        let close = |a: &f64, b: &f64| match kind {
-            // The mean of nothing is no number, before as after.
-            _ if a.is_nan() => b.is_nan(),
-            Kind::Exact => a == b,
-            Kind::Real => (a - b).abs() <= TOLERANCE * largest,
-        };
-        if !Zip::from(before).and(after).all(close) {
-            return Err(format!("{name} was\n{before}\nand is\n{after}"));
         }
     }
     Ok(())
@@ -225,44 +201,4 @@ fn tally(model: &Model, plan: &Plan, counts: &mut Counts) {
             None => count("site without an outcome".into()),
         }
     }
-}
-
-/// A model as text, for a case that failed.
-pub fn text(model: &Model) -> String {
-    let graph = model.graph();
-    let mut lines = vec![];
-    for input in &graph.input {
-        let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-        let dims = tensor.and_then(|tensor| tensor.shape.as_ref()).map(|shape| &shape.dim[..]);
-        let dims: Vec<String> =
-            dims.unwrap_or_default().iter().map(|dim| format!("{:?}", dim.value)).collect();
-        lines.push(format!("input {} [{}]", input.name(), dims.join(", ")));
-    }
-    let read = reads(graph);
-    for tensor in graph.initializer.iter().filter(|tensor| read.contains(tensor.name())) {
-        let value = reference::constant(tensor).map(|value| match value {
-            Value::Floats(array) => format!("{array}"),
-            Value::Ints(array) => format!("{array}"),
-        });
-        let value = value.unwrap_or_default().replace('\n', "");
-        lines.push(format!("{} {:?} = {:.200}", tensor.name(), tensor.dims, value));
-    }
-    for node in &graph.node {
-        let attribute = |a: &unfold::onnx::proto::AttributeProto| {
-            let value = match (&a.i, &a.f, &a.s, &a.ints[..]) {
-                (Some(i), ..) => i.to_string(),
-                (_, Some(f), ..) => f.to_string(),
-                (_, _, Some(s), _) => String::from_utf8_lossy(s).into_owned(),
-                (_, _, _, ints) => format!("{ints:?}"),
-            };
-            format!("{}={value}", a.name())
-        };
-        let attributes: Vec<String> = node.attribute.iter().map(attribute).collect();
-        let (inputs, outputs) = (node.input.join(", "), node.output.join(", "));
-        lines.push(format!("{outputs} = {}({inputs}) {}", node.op_type(), attributes.join(" ")));
-    }
-    let outputs: Vec<&str> = graph.output.iter().map(|output| output.name()).collect();
-    lines.push(format!("outputs {}", outputs.join(", ")));
-    lines.push(format!("opset {:?}", model.opset("")));
-    lines.join("\n")
 }

@@ -10,20 +10,17 @@ use unfold::onnx::Model;
 use unfold::onnx::proto::{GraphProto, NodeProto};
 use unfold::onnx::tensor::DataType;
 
+use crate::common::judge;
+use crate::common::numbers::{Kind, Role};
 use crate::common::reference::{self, Env, Value};
-use crate::common::{Attrs, Builder, declared, floats, node, undeclared};
-use crate::tape::{Kind, Numbers, Role, Tape};
+use crate::common::{Attr, Attrs, Builder, declared, floats, node, undeclared};
+use crate::tape::Tape;
 
-/// A model and what it can be run on.
+/// A model that can be run.
 pub struct Case {
     pub model: Model,
-    /// Inputs with their extents; `None` is the batch.
-    inputs: Vec<(String, Vec<Option<usize>>)>,
-    /// Whether it has an input that decides between two bodies.
-    has_condition: bool,
     /// The extent of the batch for which the graph was made.
     pub batch: usize,
-    kind: Kind,
 }
 
 /// The name of the input that decides between two bodies.
@@ -33,19 +30,6 @@ impl Case {
     /// The graph that the bytes spell.
     pub fn new(bytes: &[u8], kind: Kind) -> Case {
         Maker::new(Tape::new(bytes), kind).make()
-    }
-
-    /// Inputs for an extent of the batch.
-    pub fn inputs(&self, batch: usize, condition: bool) -> Env {
-        let float = |(name, dims): &(String, Vec<Option<usize>>)| {
-            let shape: Vec<usize> = dims.iter().map(|dim| dim.unwrap_or(batch)).collect();
-            (name.clone(), Value::Floats(Numbers::of(name).array(&shape, Role::Input, self.kind)))
-        };
-        let mut env: Env = self.inputs.iter().map(float).collect();
-        if self.has_condition {
-            env.insert(CONDITION.into(), Value::Ints(arr0(i64::from(condition)).into_dyn()));
-        }
-        env
     }
 }
 
@@ -62,7 +46,8 @@ struct Maker<'t> {
     constants: HashMap<(Role, Vec<usize>), Vec<String>>,
     /// The module that nodes are named after.
     module: Option<String>,
-    case: Case,
+    batch: usize,
+    is_symbolic: bool,
 }
 
 /// The most elements of a value, and the largest number, that a graph may come to.
@@ -74,13 +59,7 @@ const FINEST: f64 = 1.0 / 1024.0;
 impl<'t> Maker<'t> {
     fn new(mut tape: Tape<'t>, kind: Kind) -> Self {
         let opset = tape.pick(&[17, 13, 18, 21, 11]);
-        let case = Case {
-            model: Model::from_proto(Default::default()),
-            inputs: vec![],
-            has_condition: false,
-            batch: tape.pick(&[2, 3, 4]),
-            kind,
-        };
+        let batch = tape.pick(&[2, 3, 4]);
         Maker {
             tape,
             kind,
@@ -92,7 +71,8 @@ impl<'t> Maker<'t> {
             outputs: vec![],
             constants: HashMap::new(),
             module: None,
-            case,
+            batch,
+            is_symbolic: false,
         }
     }
 
@@ -169,27 +149,22 @@ impl<'t> Maker<'t> {
 
     fn inputs(&mut self) {
         let rank = self.tape.pick(&[3, 2, 4, 4, 5]);
-        let symbolic = self.tape.chance(50);
-        let mut dims = vec![];
-        if self.tape.chance(20) {
-            dims = vec![self.case.batch; rank];
-        } else {
-            dims.push(self.case.batch);
+        self.is_symbolic = self.tape.chance(50);
+        let mut dims = vec![self.batch; rank];
+        if !self.tape.chance(20) {
             let choices: &[usize] = if rank > 3 { &[4, 2, 3, 1] } else { &[4, 6, 8, 3, 2, 1] };
-            dims.extend((1..rank).map(|_| self.tape.pick(choices)));
+            dims[1..].iter_mut().for_each(|dim| *dim = self.tape.pick(choices));
         }
+        let mut spelled: Vec<String> = dims.iter().map(usize::to_string).collect();
+        if self.is_symbolic {
+            spelled[0] = "batch".into();
+        }
+        let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
         let count = self.tape.pick(&[1, 2]);
         for name in ["x", "y"].into_iter().take(count) {
-            let open = |(axis, &n): (usize, &usize)| (!symbolic || axis > 0).then_some(n);
-            let shape: Vec<Option<usize>> = dims.iter().enumerate().map(open).collect();
-            let spelled: Vec<String> =
-                shape.iter().map(|n| n.map_or("batch".into(), |n| n.to_string())).collect();
-            let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
-            self.builder.input(name, &spelled);
-            self.case.inputs.push((name.to_owned(), shape));
-            self.pool.push(name.to_owned());
+            self.pool.push(self.builder.input(name, &spelled));
         }
-        self.env = self.case.inputs(self.case.batch, true);
+        self.env = judge::inputs(&Model::from_proto(self.builder.proto.clone()), self.batch, true, self.kind);
     }
 
     fn shape(&self, value: &str) -> Vec<usize> {
@@ -274,10 +249,8 @@ impl<'t> Maker<'t> {
             4 => {
                 let array = self.tape.numbers().array(shape, role, self.kind);
                 let name = self.builder.fresh("k");
-                let mut made = node("Constant", &[], &[&name], vec![("value", 0.into())]);
-                made.attribute[0].i = None;
-                made.attribute[0].t = Some(Box::new(floats("", &array)));
-                made.attribute[0].r#type = Some(unfold::onnx::proto::AttributeType::Tensor.into());
+                let value = vec![("value", Attr::Tensor(Box::new(floats("", &array))))];
+                let made = node("Constant", &[""; 0], &[&name], value);
                 self.builder.graph().node.push(made);
                 self.env.insert(name.clone(), Value::Floats(array));
                 Some(vec![name])
@@ -550,8 +523,7 @@ impl<'t> Maker<'t> {
         let ones: Vec<usize> = (0..shape.len()).filter(|&axis| shape[axis] == 1).collect();
         if !ones.is_empty() && self.tape.chance(60) {
             // Without axes an open extent that happens to be 1 would change the rank.
-            let is_closed = self.case.inputs.iter().all(|(_, dims)| !dims.contains(&None));
-            if is_closed && self.tape.chance(20) {
+            if !self.is_symbolic && self.tape.chance(20) {
                 return self.emit("Squeeze", &[value], vec![]);
             }
             let axis = self.tape.pick(&ones);
@@ -1066,8 +1038,7 @@ impl<'t> Maker<'t> {
 
     /// A body of an If that reads the value without being handed it.
     fn capture(&mut self, value: &str) -> Option<String> {
-        if !self.case.has_condition {
-            self.case.has_condition = true;
+        if !self.env.contains_key(CONDITION) {
             self.builder.graph().input.push(declared(CONDITION, DataType::Bool, &[]));
             self.env.insert(CONDITION.into(), Value::Ints(arr0(1).into_dyn()));
         }
@@ -1100,8 +1071,7 @@ impl<'t> Maker<'t> {
         }
         self.outputs.sort();
         self.outputs.dedup();
-        let symbolic = self.case.inputs.iter().any(|(_, dims)| dims.contains(&None));
-        if !symbolic && self.tape.chance(30) {
+        if !self.is_symbolic && self.tape.chance(30) {
             for value in &self.pool {
                 let spelled: Vec<String> = self.env[value].shape().iter().map(usize::to_string).collect();
                 let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
@@ -1113,7 +1083,6 @@ impl<'t> Maker<'t> {
             }
         }
         let outputs: Vec<&str> = self.outputs.iter().map(String::as_str).collect();
-        self.case.model = self.builder.model(&outputs);
-        self.case
+        Case { model: self.builder.model(&outputs), batch: self.batch }
     }
 }

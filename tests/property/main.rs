@@ -14,8 +14,8 @@ use proptest::prelude::any;
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestError, TestRunner};
 
 use check::check;
+use common::numbers::Kind;
 use generate::Case;
-use tape::Kind;
 
 /// How often something came up.
 type Counts = BTreeMap<String, usize>;

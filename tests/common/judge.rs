@@ -1,0 +1,57 @@
+//! Whether two models compute the same.
+
+use ndarray::{ArrayD, Zip, arr0};
+use unfold::onnx::Model;
+use unfold::onnx::proto::{Dim, ValueInfoProto};
+use unfold::onnx::tensor::DataType;
+
+use super::numbers::{Kind, Numbers, Role};
+use super::reference::{self, Env, Value};
+
+/// Inputs for a model: every open extent is `open`, every condition is `truth`.
+pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
+    let graph = model.graph();
+    let is_given = |input: &&ValueInfoProto| !graph.initializer.iter().any(|t| t.name() == input.name());
+    let value = |input: &ValueInfoProto| {
+        let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref()).expect("a tensor");
+        let dims = tensor.shape.as_ref().map(|shape| &shape.dim[..]).unwrap_or_default();
+        let shape: Vec<usize> = dims
+            .iter()
+            .map(|dim| match dim.value {
+                Some(Dim::DimValue(n)) => n as usize,
+                _ => open,
+            })
+            .collect();
+        match DataType::from_code(tensor.elem_type()) {
+            Some(DataType::Bool) => Value::Ints(arr0(i64::from(truth)).into_dyn()),
+            Some(DataType::Int64) => Value::Ints(ArrayD::zeros(shape)),
+            _ => Value::Floats(Numbers::of(input.name()).array(&shape, Role::Input, kind)),
+        }
+    };
+    graph.input.iter().filter(is_given).map(|input| (input.name().to_owned(), value(input))).collect()
+}
+
+/// Compares what the two models make of the same inputs. Differences up to `tolerance`, as a part of
+/// the largest number in the whole computation, are none; with 0, results are equal bit for bit, but
+/// for the sign of a zero. `Ok(false)` where the first cannot be computed at all.
+pub fn agree(model: &Model, other: &Model, inputs: &Env, tolerance: f64) -> Result<bool, String> {
+    let Ok(before) = reference::values(model, inputs) else { return Ok(false) };
+    let after = reference::run(other, inputs).map_err(|error| format!("{error:#}"))?;
+    let finite = |value: &Value| value.floats().ok().cloned();
+    let numbers = before.values().filter_map(finite).flatten();
+    let largest = numbers.filter(|v| v.is_finite()).fold(1.0, |largest: f64, v| largest.max(v.abs()));
+    for (output, after) in model.graph().output.iter().zip(after) {
+        let name = output.name();
+        let (Value::Floats(before), Value::Floats(after)) = (&before[name], &after) else { continue };
+        if before.shape() != after.shape() {
+            return Err(format!("{name} was {:?} and is {:?}", before.shape(), after.shape()));
+        }
+        // The mean of nothing is no number, before as after.
+        let same =
+            |a: &f64, b: &f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * largest;
+        if !Zip::from(before).and(after).all(same) {
+            return Err(format!("{name} was\n{before}\nand is\n{after}"));
+        }
+    }
+    Ok(true)
+}
