@@ -37,7 +37,8 @@ pub fn overview_lines(report: &Report) -> String {
 /// The ratios and the memory of each setting of all reports, as Markdown.
 pub fn overview_markdown(reports: &[Report]) -> String {
     let heads = WIDE.map(|(variant, by)| format!(" {variant} ÷ {by} |")).concat();
-    let mut out = format!(
+    let mut out = reports.first().map_or_else(String::new, made_on);
+    out += &format!(
         "| model | inputs |{heads} samples/s, fused |\n| --- | --- |{} ---: |\n",
         " ---: |".repeat(WIDE.len())
     );
@@ -59,6 +60,13 @@ pub fn overview_markdown(reports: &[Report]) -> String {
         out += &format!("| {model} | {label} | {live} | {allocated} |\n");
     }
     out
+}
+
+/// What the reports were made with, by the first of them.
+fn made_on(report: &Report) -> String {
+    let machine = &report.machine;
+    let (processor, system) = (escape(&machine.processor), escape(&machine.system));
+    format!("unfold {}, tract, {processor}, {} cores, {system}.\n\n", report.version, machine.cores)
 }
 
 fn settings(reports: &[Report]) -> impl Iterator<Item = (&Report, &Setting)> {

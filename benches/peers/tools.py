@@ -1,0 +1,78 @@
+"""One tool on one file, in a process of its own, so that its peak of memory is its own.
+
+    python tools.py TOOL INPUT OUTPUT
+
+Prints the seconds that the tool took, reading and writing included, and the peak of its resident set in MB.
+"""
+
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def onnxsim(source, target):
+    import onnx
+    import onnxsim
+
+    model, agrees = onnxsim.simplify(onnx.load(source))
+    assert agrees
+    onnx.save(model, target)
+
+
+def onnxslim(source, target):
+    import onnx
+    import onnxslim
+
+    onnx.save(onnxslim.slim(onnx.load(source)), target)
+
+
+def onnxoptimizer(source, target):
+    import onnx
+    import onnxoptimizer
+
+    onnx.save(onnxoptimizer.optimize(onnx.load(source), onnxoptimizer.get_fuse_and_elimination_passes()), target)
+
+
+def onnxscript(source, target):
+    import onnx
+    import onnxscript.optimizer
+    import onnxscript.rewriter
+
+    onnx.save(onnxscript.rewriter.rewrite(onnxscript.optimizer.optimize(onnx.load(source))), target)
+
+
+def onnxruntime(source, target):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = target
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def unfold(source, target):
+    subprocess.run(["unfold", "fuse", source, "-o", target, "--verify", "off"], check=True, capture_output=True)
+
+
+def peak():
+    """The largest resident set so far, of this process or of one that it ran, in MB.
+
+    That of this process is not read from getrusage, which keeps what the process had before it began this program.
+    """
+    own = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+    return max(int(own[1]), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1e3
+
+
+TOOLS = {tool.__name__: tool for tool in (onnxsim, onnxslim, onnxoptimizer, onnxscript, onnxruntime, unfold)}
+
+if __name__ == "__main__":
+    name, source, target = sys.argv[1:]
+    if name != "unfold":
+        __import__(name)
+    start = time.perf_counter()
+    TOOLS[name](source, target)
+    print(time.perf_counter() - start, peak())
