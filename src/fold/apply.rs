@@ -14,7 +14,7 @@ use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
-use crate::normalizer::Lowering;
+use crate::normalizer::{Lowering, Reset};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::refusal::{Reason, Refusal};
@@ -65,7 +65,7 @@ pub fn apply(
             .map_err(|reason| Failed { sites: job.sites(&folds), refusal: refuse(reason) })?;
     }
     for reset in &plan.resets {
-        job.reset(reset.node, reset.slot, reset.neutral);
+        job.reset(reset);
     }
     for rewrite in &plan.rewrites {
         job.rewrite(rewrite).map_err(|reason| {
@@ -258,10 +258,10 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn reset(&mut self, node: NodeId, slot: usize, neutral: f64) {
+    fn reset(&mut self, reset: &Reset) {
+        let Reset { node, slot, neutral, optional } = *reset;
         let Some(value) = self.graph.input(node, slot) else { return };
-        let last = slot + 1 == self.graph.inputs(node).len();
-        if neutral == 0.0 && last {
+        if optional && neutral == 0.0 {
             self.editor.clear_input(node, slot);
             return;
         }
@@ -346,6 +346,10 @@ impl Job<'_> {
         for reset in &rewrite.part.resets {
             let array =
                 if reset.neutral == 1.0 { &rewrite.part.affine.scale } else { &rewrite.part.affine.shift };
+            if array.iter().all(|&v| v == reset.neutral) {
+                self.reset(reset);
+                continue;
+            }
             let Some(value) = self.graph.input(reset.node, reset.slot) else {
                 return Err(Reason::NotConstant);
             };

@@ -275,13 +275,28 @@ impl<'a> Planner<'a> {
     fn worthwhile(&self, part: usize, wave: Wave) -> Result<Wave, Refusal> {
         for (other, affine, before) in &wave.merges {
             let there = &self.parts[*other];
-            let after = size(&merged(there, affine, *before));
-            if self.fixed[*other] || after >= self.size(part) + self.size(*other) {
+            let after = merged(there, affine, *before);
+            let smaller = size(&after) < self.size(part) + self.size(*other);
+            if self.fixed[*other] || !smaller || !self.holds(&after) {
                 let at = self.draft.graph.value_name(there.output);
                 return Err(Refusal::new(Reason::NotLinear("a normalizer that stays".into()), at));
             }
         }
         Ok(wave)
+    }
+
+    /// Whether parameters inside a node have the places and the sizes for their affine.
+    fn holds(&self, part: &Part) -> bool {
+        let place = |neutral: f64| part.resets.iter().find(|reset| reset.neutral == neutral);
+        let fits = |neutral: f64, array: &ndarray::ArrayD<f64>| match place(neutral) {
+            None => array.iter().all(|&v| v == neutral),
+            Some(reset) => {
+                let value = self.draft.graph.input(reset.node, reset.slot);
+                let count = value.and_then(|value| self.draft.constants.len(value));
+                array.len() == 1 || Some(array.len()) == count
+            }
+        };
+        !part.nodes.is_empty() || (fits(1.0, &part.affine.scale) && fits(0.0, &part.affine.shift))
     }
 
     /// How many nodes a part is as it is by now.

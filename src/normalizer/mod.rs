@@ -151,6 +151,8 @@ pub struct Reset {
     pub slot: usize,
     /// 1 for what multiplies, 0 for what is added.
     pub neutral: f64,
+    /// Whether the operator does without it.
+    pub optional: bool,
 }
 
 /// How a kind is told from others.

@@ -10,7 +10,7 @@ use crate::refusal::{Reason, Refusal};
 /// Along which axes of the value the parameters lie.
 #[derive(Clone, Copy)]
 pub enum Along {
-    /// The last ones, as broadcasting aligns them.
+    /// The last ones, as broadcasting aligns them; operators that have it so do without a bias.
     Trailing,
     /// One axis, the parameters counting its places or groups of them.
     Axis(usize),
@@ -39,9 +39,10 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let (post, refusal) = match affine(view, node, operator) {
         Ok(affine) if affine.is_identity() => (None, Some(Reason::Identity)),
         Ok(affine) => {
-            let mut resets = vec![Reset { node, slot: operator.scale, neutral: 1.0 }];
+            let mut resets = vec![Reset { node, slot: operator.scale, neutral: 1.0, optional: false }];
             let bias = operator.bias.filter(|&slot| view.graph.input(node, slot).is_some());
-            resets.extend(bias.map(|slot| Reset { node, slot, neutral: 0.0 }));
+            let optional = matches!(operator.along, Along::Trailing);
+            resets.extend(bias.map(|slot| Reset { node, slot, neutral: 0.0, optional }));
             (Some(Part { affine, input: output, output, nodes: vec![], resets }), None)
         }
         Err(reason) => (None, Some(reason)),
