@@ -15,7 +15,7 @@ use crate::lower::lower;
 use crate::normalizer::{self, Kind, Site, View};
 use crate::onnx::Model;
 use crate::refusal::{Reason, Refusal};
-use crate::simplify::{Known, simplify};
+use crate::simplify::simplify_known;
 
 /// The newest version of ONNX's operator set whose operators the rules are written for.
 const NEWEST_OPSET: i64 = 28;
@@ -146,18 +146,9 @@ fn fold(
         tell("simplify", 0, 1);
         let removed = plan.removals.iter().map(|removal| removal.source.as_str());
         let lowered = plan.lowerings.iter().flat_map(|lowering| lowering.ends());
-        let seeds: Vec<String> = removed.chain(lowered).map(|name| editor.current(name).to_owned()).collect();
-        let origins = editor.origins();
-        let shape = |name: &str| {
-            let value = graph.value(name).or_else(|| graph.value(origins.get(name)?))?;
-            facts.shape(value)
-        };
+        let seeds = removed.chain(lowered).map(str::to_owned).collect();
         let mut result = model.clone();
-        *result.graph_mut() = simplify(
-            editor,
-            &seeds,
-            &Known { shape: &shape, extents: &|name| facts.extents(graph.value(name)?) },
-        );
+        *result.graph_mut() = simplify_known(editor, seeds, &graph, &facts, &HashMap::new());
         return Ok((result, plan));
     }
     Ok((model.clone(), Plan::default()))
