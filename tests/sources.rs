@@ -42,6 +42,11 @@ impl Case {
         self.builder.constant(&values)
     }
 
+    /// A constant of one element.
+    fn number(&mut self, value: f64) -> String {
+        self.builder.constant(&ArrayD::from_elem(IxDyn(&[]), value))
+    }
+
     fn op(&mut self, op: &str, inputs: &[&str]) -> String {
         self.builder.op(op, inputs, vec![])
     }
@@ -82,7 +87,7 @@ impl Case {
         if self.rng.random() {
             return self.op("Softsign", &[value]);
         }
-        let (size, one) = (self.op("Abs", &[value]), self.constant(&[], 1.0, 1.0000001));
+        let (size, one) = (self.op("Abs", &[value]), self.number(1.0));
         let below = self.either("Add", &size, &one);
         self.op("Div", &[value, &below])
     }
@@ -105,10 +110,10 @@ impl Case {
         let square = if self.rng.random() {
             self.op("Mul", &[value, value])
         } else {
-            let two = self.constant(&[], 2.0, 2.0000001);
+            let two = self.number(2.0);
             self.op("Pow", &[value, &two])
         };
-        let epsilon = self.constant(&[], 1e-5, 2e-5);
+        let epsilon = self.number(1e-5);
         let moment = self.mean(&square, &[-1]);
         let shifted = self.either("Add", &moment, &epsilon);
         let root = self.op("Sqrt", &[&shifted]);
@@ -119,7 +124,7 @@ impl Case {
                 self.either("Mul", x, &inverse)
             }
             _ => {
-                let one = self.constant(&[], 1.0, 1.0000001);
+                let one = self.number(1.0);
                 let inverse = self.op("Div", &[&one, &root]);
                 self.either("Mul", x, &inverse)
             }
@@ -196,7 +201,7 @@ fn make(seed: u64) -> Wanted {
         }
         "Gemma" => {
             let normed = case.rms(&x, &x);
-            let (gamma, one) = (case.constant(&[4], -0.9, 0.9), case.constant(&[], 1.0, 1.0000001));
+            let (gamma, one) = (case.constant(&[4], -0.9, 0.9), case.number(1.0));
             let gamma = case.either("Add", &gamma, &one);
             case.either("Mul", &normed, &gamma)
         }
@@ -237,7 +242,7 @@ fn group_scaled(case: &mut Case, x: &str) -> String {
     let moment = case.op("Expand", &[&moment, &wide]);
     let together = case.builder.ints(&[0, 0, -1]);
     let moment = case.op("Reshape", &[&moment, &together]);
-    let epsilon = case.constant(&[], 1e-5, 2e-5);
+    let epsilon = case.number(1e-5);
     let shifted = case.either("Add", &moment, &epsilon);
     let root = case.op("Sqrt", &[&shifted]);
     let scaled = case.op("Div", &[x, &root]);
@@ -374,7 +379,7 @@ fn a_layer_norm_in_the_clothes_of_a_batch_norm_is_left_alone() {
     let turned = case.builder.op("Transpose", &["x"], vec![("perm", vec![1, 0, 2].into())]);
     let mean = case.builder.ints(&[0, 2]);
     let mean = case.builder.op("ReduceMean", &[&turned, &mean], vec![("keepdims", 0.into())]);
-    let (ones, zeros) = (case.constant(&[4], 1.0, 1.0000001), case.constant(&[4], 0.0, 1e-30));
+    let (ones, zeros) = (case.constant(&[4], 1.0, 2.0), case.constant(&[4], 0.0, 1.0));
     let normed = case.op("BatchNormalization", &[&turned, &ones, &zeros, &mean, &ones]);
     let output = case.reader(&normed);
     let model = case.finish(&output);
@@ -406,8 +411,8 @@ fn a_scale_of_tokens_is_not_one_of_channels() {
 #[test]
 fn a_tanh_alone_is_no_dynamic_tanh() {
     let mut case = Case::new(10);
-    let (half, one) = (case.constant(&[], 0.5, 0.5000001), case.constant(&[], 1.0, 1.0000001));
-    let (cubic, slope) = (case.constant(&[], 0.044715, 0.0447151), case.constant(&[], 0.79788, 0.797881));
+    let (half, one) = (case.number(0.5), case.number(1.0));
+    let (cubic, slope) = (case.number(0.044715), case.number(0.79788));
     let square = case.op("Mul", &["x", "x"]);
     let cube = case.op("Mul", &[&square, "x"]);
     let cube = case.op("Mul", &[&cube, &cubic]);
