@@ -123,13 +123,7 @@ pub enum Reason {
     /// The per-position constant that the fold needs is larger than is worth keeping.
     #[error("the folded constant would be too large ({0} elements)")]
     TooLarge(usize),
-    /// Only statistics of the input are left: there is nothing constant in the site to fold.
-    #[error("statistics are computed from the input; nothing constant to fold")]
-    Online,
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,
-    /// Recognised, but no fold of this kind exists.
-    #[error("kind is listed, not folded")]
-    ListedOnly,
 }
