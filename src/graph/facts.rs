@@ -255,14 +255,20 @@ impl Engine {
         tract_onnx::tensor::load_tensor(provider, &decoded, None).ok().map(Arc::new)
     }
 
-    /// Builds tract's operator for a node, and lists the values that its bodies close over.
-    fn build(&self, graph: &Graph, node: NodeId) -> Option<(Box<dyn InferenceOp>, Vec<String>)> {
+    /// Builds tract's operator for a node, or the one that stands in for it, and lists the values
+    /// that its bodies close over.
+    fn build(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        stand_in: Option<&'static str>,
+    ) -> Option<(Box<dyn InferenceOp>, Vec<String>)> {
         let (domain, op) = graph.domain_op(node);
         if !matches!(domain, "" | "com.microsoft" | "ai.onnx.ml") {
             return None;
         }
         let mut lean = graph.node(node).clone();
-        let op = match stand_in((domain, op)) {
+        let op = match stand_in {
             Some(stand_in) => {
                 lean.op_type = Some(stand_in.to_owned());
                 lean.attribute.clear();
@@ -286,7 +292,8 @@ impl Engine {
                 None => vec![],
             };
         }
-        let Some((mut op, closures)) = self.build(graph, node) else { return vec![] };
+        let stand_in = stand_in(graph.domain_op(node));
+        let Some((mut op, closures)) = self.build(graph, node, stand_in) else { return vec![] };
         let closed = closures.iter().filter_map(|name| graph.value(name));
         let mut inputs: TVec<InferenceFact> = graph
             .inputs(node)
@@ -296,7 +303,7 @@ impl Engine {
             .chain(closed)
             .map(|value| facts[value.index()].clone())
             .collect();
-        match stand_in(graph.domain_op(node)) {
+        match stand_in {
             Some("MatMul") => {
                 for (slot, attribute) in ["transA", "transB"].into_iter().enumerate() {
                     if graph.node(node).attr_i(attribute).ok().flatten().unwrap_or(0) != 0 {
@@ -309,16 +316,16 @@ impl Engine {
         }
         let inputs: TVec<&InferenceFact> = inputs.iter().collect();
         let made = graph.outputs(node).iter().flatten().count();
-        let unknown = vec![InferenceFact::default(); made];
+        // Outputs that tract does not have, such as the statistics of training, stay unknown.
+        let Some(count) = op.nboutputs().ok().filter(|&count| count <= made) else { return vec![] };
+        let unknown = vec![InferenceFact::default(); count];
         let outputs: TVec<&InferenceFact> = unknown.iter().collect();
-        if op.nboutputs().ok() != Some(made) {
-            return vec![];
-        }
         let Some((_, inferred, _)) = guarded(|| op.infer(inputs, outputs, TVec::new())) else {
             return vec![];
         };
-        // tract counts only the outputs that are there.
-        let mut inferred = inferred.into_iter();
+        // tract counts only the outputs that are there. What stands in has the shapes, not the values.
+        let valued = |fact: InferenceFact| if stand_in.is_some() { fact.without_value() } else { fact };
+        let mut inferred = inferred.into_iter().map(valued);
         let slots = graph.outputs(node).iter();
         slots.map(|slot| slot.and_then(|_| inferred.next()).unwrap_or_default()).collect()
     }
@@ -330,7 +337,7 @@ impl Engine {
         node: NodeId,
         inputs: &[Arc<Tensor>],
     ) -> Option<Vec<Arc<Tensor>>> {
-        let (op, closures) = self.build(graph, node)?;
+        let (op, closures) = self.build(graph, node, None)?;
         if !closures.is_empty() {
             return None;
         }
@@ -340,9 +347,12 @@ impl Engine {
     }
 }
 
-/// An operator of the same shapes, for those of runtimes that tract does not know.
+/// An operator of the same shapes, for those of runtimes that tract does not know, and for those of
+/// which it knows only some forms.
 fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     match operator {
+        // With statistics of another type than the value, or among its outputs.
+        ("", "BatchNormalization") => Some("Identity"),
         ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
         ("com.microsoft", "BiasGelu") => Some("Add"),
         ("com.microsoft", "FastGelu" | "QuickGelu" | "BiasSoftmax") => Some("Identity"),
