@@ -170,6 +170,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
     let one = match proto.op_type() {
         "Identity" | "Dropout" => call.value(0)?.clone(),
         "Cast" => cast(&call)?,
+        "DequantizeLinear" => {
+            ensure!(call.value(1)?.shape().is_empty() && call.optional(2)?.is_none(), "per axis");
+            let Value::Ints(x) = call.value(0)? else { bail!("floats") };
+            Value::Floats(x.mapv(|v| v as f64) * call.floats(1)?)
+        }
         "Constant" => constant(proto.attr_t("value")?.context("no value")?)?,
         "Shape" => shape(&call)?,
         "Relu" => map(|v| v.max(0.0))?,

@@ -1,7 +1,7 @@
 //! Small models as text, to be read and to be printed.
 //!
 //! ```text
-//! input x batch 4 6
+//! input x batch 4 6                  floats; the others are half, indices and condition
 //! weight w 6 3                       numbers that are drawn: weight, scale, shift, divisor
 //! const c 2 = 1 -0.5                 numbers that are given
 //! ints i 2 = 0 1
@@ -29,6 +29,9 @@ pub fn model(text: &str) -> Model {
             ["ir", version] => builder.proto.ir_version = version.parse().ok(),
             ["input", name, ref dims @ ..] => {
                 builder.input(name, dims);
+            }
+            ["half", name, ref dims @ ..] => {
+                builder.graph().input.push(declared(name, DataType::Float16, dims));
             }
             ["condition", name] => builder.graph().input.push(declared(name, DataType::Bool, &[])),
             ["indices", name, ref dims @ ..] => {
@@ -98,8 +101,12 @@ pub fn print(model: &Model) -> String {
             Some(Dim::DimParam(name)) => name.clone(),
             None => "?".into(),
         });
-        let is_condition = tensor.is_some_and(|tensor| tensor.elem_type() == DataType::Bool.code());
-        let word = if is_condition { "condition" } else { "input" };
+        let word = match tensor.and_then(|tensor| DataType::from_code(tensor.elem_type())) {
+            Some(DataType::Bool) => "condition",
+            Some(DataType::Int64) => "indices",
+            Some(DataType::Float16) => "half",
+            _ => "input",
+        };
         lines.push([vec![word.into(), input.name().to_owned()], dims.collect()].concat().join(" "));
     }
     let read = unfold::graph::editor::reads(graph);

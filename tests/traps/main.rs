@@ -1,0 +1,85 @@
+//! What has gone wrong elsewhere, and must not here: each trap by number, each rule with a twin that
+//! must be refused, each reason with an example.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod numbered;
+mod reasons;
+mod regressions;
+mod rules;
+
+use common::judge;
+use common::numbers::Kind;
+use unfold::fold::plan::{Outcome, SitePlan};
+use unfold::onnx::Model;
+use unfold::onnx::proto::TensorProto;
+use unfold::onnx::tensor;
+use unfold::refusal::Reason;
+use unfold::{FuseOptions, Fused, fuse};
+
+/// Fuses a model, and holds that the result computes exactly the same, for several extents of open
+/// axes.
+fn fused(model: &Model) -> Fused {
+    let fused = fuse(model, &FuseOptions::default()).unwrap();
+    same(model, &fused.model, 0.0);
+    fused
+}
+
+/// Holds that two models compute the same, up to a part of the largest number on the way.
+fn same(model: &Model, other: &Model, tolerance: f64) {
+    let runs = [(1, true), (2, false), (4, true), (4, false)].map(|(open, truth)| {
+        let inputs = judge::inputs(model, open, truth, Kind::Exact);
+        let outcome = judge::agree(model, other, &inputs, tolerance);
+        outcome.unwrap_or_else(|why| panic!("{why}\n{}", common::text::print(other)))
+    });
+    assert!(runs.contains(&true), "it cannot be run:\n{}", common::text::print(model));
+}
+
+/// The result of a model of which every site folds.
+fn folded(model: &Model) -> Model {
+    let Fused { model: after, plan, .. } = fused(model);
+    assert!(!plan.sites.is_empty(), "there is no site");
+    let kept = plan.sites.iter().find(|site| !site.is_folded());
+    assert!(kept.is_none(), "{kept:#?}");
+    after
+}
+
+/// Why the only site of a model stays: forward, and backward where that was tried. Nothing but a
+/// shift may have gone.
+fn kept(model: &Model) -> (Reason, Option<Reason>) {
+    let Fused { model: after, plan, .. } = fuse(model, &FuseOptions::default()).unwrap();
+    let [site] = &plan.sites[..] else { panic!("{:#?}", plan.sites) };
+    match &site.post {
+        Some(Outcome::Partly { .. }) => same(model, &after, 0.0),
+        _ => assert_eq!(after.proto, model.proto, "something has changed"),
+    }
+    reasons_of(site)
+}
+
+fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
+    match &site.post {
+        Some(Outcome::Kept { forward, backward }) => {
+            (forward.reason.clone(), backward.as_ref().map(|refusal| refusal.reason.clone()))
+        }
+        Some(Outcome::Partly { scale, .. }) => (scale.reason.clone(), None),
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+/// The operators of a model, in order.
+fn operators(model: &Model) -> Vec<&str> {
+    model.graph().node.iter().map(|node| node.op_type()).collect()
+}
+
+/// An initializer by name.
+fn initializer<'m>(model: &'m Model, name: &str) -> &'m TensorProto {
+    model.graph().initializer.iter().find(|tensor| tensor.name() == name).expect(name)
+}
+
+/// Stores initializers as another float type.
+fn retype(model: &mut Model, names: &[&str], data_type: tensor::DataType) {
+    for tensor in model.graph_mut().initializer.iter_mut().filter(|tensor| names.contains(&tensor.name())) {
+        let values = tensor::read_f64(tensor, &unfold::onnx::external::Externals::none()).unwrap();
+        *tensor = tensor::make(tensor.name(), data_type, &values.view()).unwrap();
+    }
+}

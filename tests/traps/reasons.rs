@@ -1,0 +1,214 @@
+//! An example for every reason.
+
+use unfold::fold::plan::Outcome;
+use unfold::onnx::Model;
+use unfold::onnx::tensor::{self, DataType};
+use unfold::refusal::Reason;
+use unfold::{FuseOptions, fuse};
+
+use crate::common::text::model;
+use crate::common::{node, undeclared};
+use crate::retype;
+
+/// A normalizer of four channels on the last axis, and what reads it.
+fn behind(readers: &str) -> Model {
+    model(&format!(
+        "input x batch 3 4
+         scale g 4
+         shift t 4
+         n = Mul(x, g)
+         m = Add(n, t)
+         {readers}"
+    ))
+}
+
+/// The same, read by a MatMul.
+fn matmul() -> Model {
+    behind(
+        "weight w 4 4
+         y = MatMul(m, w)
+         output y",
+    )
+}
+
+/// A BatchNormalization, and what there is to say of it.
+fn batch_norm(gamma: &str, variance: &str, attributes: &str) -> Model {
+    model(&format!(
+        "input x batch 2 3
+         const g 2 = {gamma}
+         shift t 2
+         const v 2 = {variance}
+         n = BatchNormalization(x, g, t, t, v) {attributes}
+         weight w 2 2 1
+         y = Conv(n, w)
+         output y"
+    ))
+}
+
+/// A model that is refused for this reason, and the reason that comes next: no reason can be without
+/// either.
+fn example(reason: &Reason) -> (Model, Option<Reason>) {
+    let (model, next) = match reason {
+        Reason::Skipped => (matmul(), Reason::FutureOpset(99)),
+        Reason::FutureOpset(version) => {
+            let mut model = matmul();
+            model.proto.opset_import[0].version = Some(*version);
+            (model, Reason::GraphOutput)
+        }
+        Reason::GraphOutput => (behind("output m"), Reason::GraphInput),
+        Reason::GraphInput => (behind("output m"), Reason::CapturedBySubgraph),
+        Reason::CapturedBySubgraph => {
+            let mut model = behind("condition c\n output y");
+            let body = |op: &str| {
+                let mut body = unfold::onnx::proto::GraphProto::default();
+                body.node.push(node(op, &["m"], &["inner"], vec![]));
+                body.output.push(undeclared("inner"));
+                body
+            };
+            let attrs = vec![("then_branch", body("Identity").into()), ("else_branch", body("Neg").into())];
+            model.graph_mut().node.push(node("If", &["c"], &["y"], attrs));
+            (model, Reason::OtherReader)
+        }
+        Reason::OtherReader => (
+            crate::common::text::model(
+                "input x batch 4
+                 weight w 4 4
+                 scale g 4
+                 y = MatMul(x, w)
+                 n = Mul(y, g)
+                 r = Relu(n)
+                 s = Tanh(y)
+                 output r s",
+            ),
+            Reason::NotLinear("Relu".into()),
+        ),
+        Reason::NotLinear(op) => {
+            (behind(&format!("y = {op}(m)\n output y")), Reason::UnknownOperator("com.example.Relu".into()))
+        }
+        Reason::UnknownOperator(_) => {
+            let mut model = behind("y = Relu(m)\n output y");
+            let node = model.graph_mut().node.last_mut().unwrap();
+            node.domain = Some("com.example".into());
+            (model, Reason::Attribute("fancy".into()))
+        }
+        Reason::Attribute(name) => {
+            let text = "ints s 2 = -1 4
+                 f = Reshape(m, s)
+                 weight w 4 4
+                 y = Gemm(f, w) NAME=1
+                 output y";
+            (behind(&text.replace("NAME", name)), Reason::ResidualStream)
+        }
+        Reason::ResidualStream => (behind("o = Relu(x)\n y = Add(m, o)\n output y"), Reason::NotConstant),
+        Reason::NotConstant => (
+            behind("turned = Transpose(x) perm=[0,2,1]\n y = MatMul(m, turned)\n output y"),
+            Reason::UnknownShape,
+        ),
+        Reason::UnknownShape => (behind("indices s n\n y = Reshape(m, s)\n output y"), Reason::MixedAxes),
+        Reason::MixedAxes => (behind("ints s 1 = -1\n y = Reshape(m, s)\n output y"), Reason::WrongAxis),
+        Reason::WrongAxis => (behind("weight w 4 3\n y = MatMul(w, m)\n output y"), Reason::ReducedAxis),
+        Reason::ReducedAxis => (behind("y = ReduceMean(m) axes=[-1]\n output y"), Reason::Padding),
+        Reason::Padding => (
+            behind("ints p 6 = 0 0 1 0 0 1\n y = Pad(m, p)\n output y"),
+            Reason::Constant("BiasSoftmax failed".into()),
+        ),
+        // Its shape is known, and what it computes is not.
+        Reason::Constant(_) => {
+            let mut model = behind("weight w 4 4\n f = BiasSoftmax(w, w)\n y = MatMul(m, f)\n output y");
+            let nodes = &mut model.graph_mut().node;
+            let foreign = nodes.iter_mut().find(|node| node.op_type() == "BiasSoftmax").unwrap();
+            foreign.domain = Some("com.microsoft".into());
+            (model, Reason::Quantized)
+        }
+        Reason::Quantized => {
+            let mut model = behind(
+                "const step = 0.5
+                 w = DequantizeLinear(q, step)
+                 y = MatMul(m, w)
+                 output y",
+            );
+            let quantized = unfold::onnx::proto::TensorProto {
+                name: Some("q".into()),
+                dims: vec![4, 4],
+                data_type: Some(DataType::Int8.code()),
+                raw_data: Some((0..16).collect()),
+                ..Default::default()
+            };
+            model.graph_mut().initializer.push(quantized);
+            (model, Reason::TrainingMode)
+        }
+        Reason::TrainingMode => (batch_norm("1 2", "1 4", "training_mode=1"), Reason::BadStatistics),
+        Reason::BadStatistics => (batch_norm("1 2", "1 -1", "epsilon=0.5"), Reason::NotFinite),
+        Reason::NotFinite => (batch_norm("1 inf", "1 4", ""), Reason::Overflow("float16".into())),
+        Reason::Overflow(_) => {
+            let mut model = crate::common::text::model(
+                "half x batch 2
+                 const g 2 = 1024 1
+                 n = Mul(x, g)
+                 const w 2 1 = 1024 1
+                 y = MatMul(n, w)
+                 output y",
+            );
+            retype(&mut model, &["g", "w"], DataType::Float16);
+            (model, Reason::TooLarge(4100 * 4100))
+        }
+        Reason::TooLarge(_) => (
+            crate::common::text::model(
+                "input x 4100 4100
+                 scale g 4100 1
+                 n = Mul(x, g)
+                 ints s 1 = -1
+                 y = Reshape(n, s)
+                 output y",
+            ),
+            Reason::Identity,
+        ),
+        Reason::Identity => {
+            let one = "const one 4 = 1 1 1 1
+                 input x batch 4
+                 y = LayerNormalization(x, one)
+                 output y";
+            return (crate::common::text::model(one), None);
+        }
+    };
+    (model, Some(next))
+}
+
+#[test]
+fn every_reason_is_given() {
+    let mut reason = Some(Reason::Skipped);
+    while let Some(expected) = reason {
+        let (model, next) = example(&expected);
+        let skip = if expected == Reason::Skipped { vec!["*".into()] } else { vec![] };
+        let fused = fuse(&model, &FuseOptions { skip, ..Default::default() }).unwrap();
+        let outcomes = fused.plan.sites.iter().flat_map(|site| site.pre.iter().chain(&site.post));
+        let given: Vec<Reason> = outcomes
+            .flat_map(|outcome| match outcome {
+                Outcome::Kept { forward, backward } => [Some(forward), backward.as_ref()],
+                Outcome::Partly { scale, .. } => [Some(scale), None],
+                outcome => panic!("{expected:?}: {outcome:?}"),
+            })
+            .flatten()
+            .map(|refusal| refusal.reason.clone())
+            .collect();
+        assert!(given.contains(&expected), "{expected:?} is not among {given:?}");
+        reason = next;
+    }
+}
+
+#[test]
+fn an_overflow_is_one_of_the_result_not_of_the_way_there() {
+    // 1024 times 60 fits, and so does its half precision.
+    let mut model = model(
+        "half x batch 2
+         const g 2 = 1024 1
+         n = Mul(x, g)
+         const w 2 1 = 60 1
+         y = MatMul(n, w)
+         output y",
+    );
+    retype(&mut model, &["g", "w"], DataType::Float16);
+    let folded = crate::folded(&model);
+    let weight = crate::initializer(&folded, "w_folded");
+    assert_eq!(tensor::data_type(weight).unwrap(), DataType::Float16);
+}

@@ -1,0 +1,170 @@
+//! Graphs that were folded wrongly once, as the property test found them.
+
+use super::{folded, fused};
+use crate::common::text::model;
+
+#[test]
+fn a_bias_behind_its_operator_is_scaled_once() {
+    folded(&model(
+        "input x b 6
+         weight w 6 4
+         shift c 4
+         scale g 4
+         shift t 4
+         y = MatMul(x, w)
+         z = Add(y, c)
+         n = Mul(z, g)
+         m = Add(n, t)
+         r = Relu(m)
+         output r",
+    ));
+}
+
+#[test]
+fn an_operator_with_a_bias_and_an_add_behind_it_keeps_the_two_apart() {
+    folded(&model(
+        "input x b 4 8
+         weight w 6 4 3
+         shift c 6
+         shift a 6 1
+         scale g 6 1
+         shift t 6 1
+         y = Conv(x, w, c)
+         z = Add(y, a)
+         n = Mul(z, g)
+         m = Add(n, t)
+         r = Relu(m)
+         output r",
+    ));
+}
+
+#[test]
+fn an_add_that_comes_to_lie_behind_an_operator_is_no_bias_before_it() {
+    // Two sites go backward, with an Add between them that belongs to neither.
+    folded(&model(
+        "input x 2 3 4
+         weight w 4 4
+         scale g 4
+         shift t 4
+         shift place 3 4
+         scale h 4
+         shift u 4
+         y = MatMul(x, w)
+         n = Mul(y, g)
+         m = Add(n, t)
+         z = Add(m, place)
+         o = Mul(z, h)
+         p = Add(o, u)
+         r = Relu(p)
+         output r",
+    ));
+}
+
+#[test]
+fn a_diamond_takes_an_affine_in_once() {
+    fused(&model(
+        "input x 2 2 2
+         const two 2 1 1 = 2 4
+         scale g 4
+         shift t 4
+         const v 4 = 4 1 4 1
+         a = Mul(x, two)
+         b = Concat(a, x) axis=1
+         n = BatchNormalization(b, g, t, t, v) epsilon=0.0
+         m = Add(n, b)
+         output m",
+    ));
+}
+
+#[test]
+fn a_weight_of_rank_1_meets_the_contracted_axis_only() {
+    fused(&model(
+        "input x 2 2 2 2
+         const g 2 = 3 -1
+         shift t 2
+         const v 2 = 4 4
+         const w 2 = 2 -1
+         n = BatchNormalization(x, g, t, t, v) epsilon=0.0
+         ints s 5 = 2 1 2 2 2
+         m = Reshape(n, s)
+         y = MatMul(w, m)
+         output y",
+    ));
+}
+
+#[test]
+fn batched_weights_before_a_vector_are_scaled_along_their_rows_only() {
+    // The result has the axes of the batch and of the rows, here of one extent.
+    fused(&model(
+        "input x 3
+         weight w 4 4 3
+         scale g 4 1
+         y = MatMul(w, x)
+         n = Mul(y, g)
+         r = Relu(n)
+         output r",
+    ));
+}
+
+#[test]
+fn a_scale_does_not_pass_an_operator_that_has_got_a_bias() {
+    fused(&model(
+        "input x 2 4
+         scale g 4
+         shift t 4
+         scale rows 2 1
+         weight v 4
+         weight w 4 3
+         weight u 2
+         n = Mul(x, g)
+         m = Add(n, t)
+         a = MatMul(m, v)
+         b = Mul(m, rows)
+         c = MatMul(b, w)
+         d = MatMul(u, c)
+         output a d",
+    ));
+}
+
+#[test]
+fn a_slice_that_may_reach_past_an_open_end_has_an_unknown_extent() {
+    fused(&model(
+        "input x batch 8 4
+         const g 1 4 1 = 3 -1 3 1
+         weight w 4 1 1
+         ints start 1 = 0
+         ints end 1 = 3
+         ints axis 1 = 0
+         ints step 1 = 2
+         a = Transpose(x) perm=[0,2,1]
+         n = Mul(a, g)
+         m = Sub(n, g)
+         b = Slice(m, start, end, axis, step)
+         c = Transpose(b) perm=[2,1,0]
+         y = ConvTranspose(c, w) strides=[2]
+         output y",
+    ));
+}
+
+#[test]
+fn a_constant_takes_the_affines_of_two_sites() {
+    // A class token is joined to the patches, and two sites behind go back into both.
+    folded(&model(
+        "input x 2 3 4
+         weight w 4 4
+         shift token 2 1 4
+         scale g 4
+         shift t 4
+         scale h 4 1
+         shift u 4 1
+         y = MatMul(x, w)
+         z = Concat(token, y) axis=1
+         n = Mul(z, g)
+         m = Add(n, t)
+         turned = Transpose(m) perm=[0,2,1]
+         o = Mul(turned, h)
+         p = Add(o, u)
+         r = Relu(p)
+         output r",
+    ));
+}

@@ -1,0 +1,317 @@
+//! Every rule, with a graph that it folds and a twin that it must refuse.
+
+use unfold::onnx::Model;
+use unfold::refusal::Reason;
+
+use crate::common::text::model;
+use crate::{folded, kept};
+
+/// A normalizer of six channels on the last axis of `[2, 4, 6]`, what follows, and a MatMul.
+fn forward(steps: &str) -> Model {
+    model(&format!(
+        "input x 2 4 6
+         scale g 6
+         shift t 6
+         n = Mul(x, g)
+         m = Add(n, t)
+         {steps}
+         output y"
+    ))
+}
+
+/// The same, where an image `[2, 4, 4, 4]` is normalized along an axis.
+fn image(axis: usize, steps: &str) -> Model {
+    let along = ["2 1 1 1", "4 1 1", "4 1", "4"][axis];
+    model(&format!(
+        "input x 2 4 4 4
+         scale g {along}
+         shift t {along}
+         n = Mul(x, g)
+         m = Add(n, t)
+         {steps}
+         output y"
+    ))
+}
+
+/// A linear operator, what follows, and a normalizer that can only go back.
+fn backward(steps: &str, along: &str) -> Model {
+    model(&format!(
+        "input x 2 4 6
+         weight w 6 6
+         l = MatMul(x, w)
+         {steps}
+         scale g {along}
+         shift t {along}
+         n = Mul(v, g)
+         m = Add(n, t)
+         y = Relu(m)
+         output y"
+    ))
+}
+
+/// The reason against going forward.
+fn stops(model: &Model) -> Reason {
+    kept(model).0
+}
+
+/// The reason against going backward.
+fn stops_backward(model: &Model) -> Reason {
+    kept(model).1.expect("backward was not tried")
+}
+
+fn not_linear(op: &str) -> Reason {
+    Reason::NotLinear(op.into())
+}
+
+const MATMUL: &str = "weight w 6 3\n y = MatMul(v, w)\n";
+
+#[test]
+fn pass() {
+    for op in ["Identity(m)", "Dropout(m)", "Cast(m) to=1"] {
+        folded(&forward(&format!("v = {op}\n {MATMUL}")));
+    }
+    let whole = forward("v = Cast(m) to=7\n y = Cast(v) to=1\n");
+    assert_eq!(stops(&whole), not_linear("Cast to a type that is no float"));
+    let training = "const ratio = 0.5\n ints yes = 1\n v = Dropout(m, ratio, yes)\n";
+    assert_eq!(stops(&forward(&format!("{training}{MATMUL}"))), Reason::TrainingMode);
+    folded(&backward("v = Identity(l)", "6"));
+    assert_eq!(
+        stops_backward(&backward("k = Cast(l) to=7\n v = Cast(k) to=1", "6")),
+        not_linear("Cast to a type that is no float")
+    );
+}
+
+#[test]
+fn transpose() {
+    folded(&forward("v = Transpose(m) perm=[1,2,0]\n weight w 3 6\n y = MatMul(w, v)\n"));
+    folded(&backward("v = Transpose(l) perm=[2,1,0]", "6 1 1"));
+    let wrong = stops(&forward("v = Transpose(m) perm=[0,1,1]\n y = Relu(v)"));
+    assert_eq!(wrong, Reason::Attribute("perm".into()));
+    // The same extents, another axis.
+    assert_eq!(
+        stops(&forward("v = Transpose(m) perm=[0,2,1]\n weight w 4 3\n y = MatMul(v, w)")),
+        Reason::WrongAxis
+    );
+}
+
+#[test]
+fn reshape() {
+    folded(&forward(
+        "ints s 4 = 2 4 2 3\n h = Reshape(m, s)\n ints r 3 = 0 0 -1\n v = Reshape(h, r)\n weight w 6 3\n y = MatMul(v, w)",
+    ));
+    folded(&forward("v = Flatten(m) axis=2\n weight w 3 6\n y = Gemm(v, w) transB=1"));
+    folded(&forward(
+        "ints a 1 = 0\n u = Unsqueeze(m, a)\n v = Squeeze(u, a)\n weight w 6 3\n y = MatMul(v, w)",
+    ));
+    folded(&backward("ints s 4 = 2 4 2 3\n v = Reshape(l, s)", "2 1"));
+    let open = model(
+        "input x batch 6
+         scale g 6
+         n = Mul(x, g)
+         ints s 1 = -1
+         y = Reshape(n, s)
+         output y",
+    );
+    assert_eq!(stops(&open), Reason::MixedAxes);
+}
+
+#[test]
+fn slice() {
+    let bounds = |axis: i64| {
+        format!(
+            "ints s 1 = 4\n ints e 1 = -7\n ints a 1 = {axis}\n ints p 1 = -2\n v = Slice(m, s, e, a, p)\n"
+        )
+    };
+    folded(&forward(&format!("{} weight w 3 3\n y = MatMul(v, w)", bounds(-1))));
+    folded(&forward(&format!("{} {MATMUL}", bounds(1))));
+    folded(&backward("ints s 1 = 1\n ints e 1 = 3\n ints a 1 = 2\n v = Slice(l, s, e, a)", "2"));
+    let open =
+        "indices s 1\n ints e 1 = 6\n ints a 1 = 2\n v = Slice(m, s, e, a)\n weight w 6 3\n y = MatMul(v, w)";
+    assert_eq!(stops(&forward(open)), Reason::NotConstant);
+    // What another slice takes as well cannot be changed.
+    let shared = "ints s 1 = 1\n ints e 1 = 3\n ints f 1 = 2\n ints a 1 = 2\n v = Slice(l, s, e, a)\n o = Slice(l, s, f, a)\n output o";
+    assert_eq!(stops_backward(&backward(shared, "2")), Reason::OtherReader);
+}
+
+#[test]
+fn split() {
+    let heads = "ints s 2 = 2 4\n v, o = Split(m, s) axis=2\n weight w 2 3\n weight k 4 3\n y = MatMul(v, w)\n z = MatMul(o, k)\n output z\n";
+    folded(&forward(heads));
+    folded(&backward("ints s 2 = 2 4\n v, o = Split(l, s) axis=2\n output o", "2"));
+    let open = heads.replace("ints s 2 = 2 4", "indices s 2");
+    assert_eq!(stops(&forward(&open)), Reason::UnknownShape);
+}
+
+#[test]
+fn gather() {
+    folded(&forward("ints i 1 3 = 0 -1 2\n v = Gather(m, i) axis=2\n weight w 3 3\n y = MatMul(v, w)"));
+    folded(&forward("ints i = 1\n v = Gather(m, i) axis=1\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&backward("ints i 2 = 5 0\n v = Gather(l, i) axis=2", "2"));
+    let open = "indices i 6\n v = Gather(m, i) axis=AXIS\n weight w 6 3\n y = MatMul(v, w)";
+    assert_eq!(stops(&forward(&open.replace("AXIS", "2"))), Reason::NotConstant);
+    folded(&forward(&open.replace("AXIS", "1")));
+    // One channel that is taken twice cannot be scaled in two ways.
+    assert_eq!(
+        stops_backward(&backward("ints i 2 = 5 5\n v = Gather(l, i) axis=2", "2")),
+        Reason::OtherReader
+    );
+}
+
+#[test]
+fn concat() {
+    folded(&forward("v = Concat(x, m) axis=2\n weight w 12 3\n y = MatMul(v, w)"));
+    folded(&forward("v = Concat(m, m) axis=1\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&backward("shift c 2 1 6\n v = Concat(c, l) axis=1", "6"));
+    // Tokens with and without the affine: one weight cannot tell them apart.
+    assert_eq!(stops(&forward(&format!("v = Concat(x, m) axis=1\n {MATMUL}"))), Reason::WrongAxis);
+    let open = model(
+        "input x batch 6
+         scale g 6
+         n = Mul(x, g)
+         v = Concat(x, n) axis=0
+         weight w 6 3
+         y = MatMul(v, w)
+         output y",
+    );
+    assert_eq!(stops(&open), Reason::UnknownShape);
+}
+
+#[test]
+fn expand_and_tile() {
+    folded(&forward("ints s 4 = 3 1 1 1\n v = Expand(m, s)\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&forward("ints r 3 = 1 2 1\n v = Tile(m, r)\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&backward("ints r 3 = 1 2 1\n v = Tile(l, r)", "6"));
+    let tiled = "ints r 3 = 1 1 2\n v = Tile(m, r)\n weight w 12 3\n y = MatMul(v, w)";
+    assert_eq!(stops(&forward(tiled)), Reason::MixedAxes);
+    assert_eq!(stops_backward(&backward("ints r 3 = 1 1 2\n v = Tile(l, r)", "12")), Reason::MixedAxes);
+}
+
+#[test]
+fn pad() {
+    let padded = |pads: &str, mode: &str| format!("ints p 6 = {pads}\n v = Pad(m, p) mode={mode}\n");
+    for mode in ["constant", "reflect", "edge"] {
+        folded(&forward(&format!("{} {MATMUL}", padded("0 1 0 0 2 0", mode))));
+    }
+    folded(&forward(&format!("{} {MATMUL}", padded("0 0 0 0 0 0", "constant"))));
+    for mode in ["constant", "reflect"] {
+        let channels = format!("{} weight w 7 3\n y = MatMul(v, w)", padded("0 0 1 0 0 0", mode));
+        assert_eq!(stops(&forward(&channels)), Reason::Padding);
+    }
+    folded(&backward("ints p 6 = 0 1 0 0 0 0\n v = Pad(l, p) mode=edge", "6"));
+    assert_eq!(stops_backward(&backward("ints p 6 = 0 1 0 0 0 0\n v = Pad(l, p)", "6")), Reason::Padding);
+}
+
+#[test]
+fn reduce() {
+    folded(&forward("v = ReduceMean(m) axes=[1] keepdims=0\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&forward("ints a 1 = -2\n v = ReduceSum(m, a)\n weight w 6 3\n y = MatMul(v, w)"));
+    folded(&backward("v = ReduceMean(l) axes=[1] keepdims=0", "6"));
+    for op in ["ReduceMean(m) axes=[2]", "ReduceMean(m)"] {
+        assert_eq!(stops(&forward(&format!("y = {op}"))), Reason::ReducedAxis);
+    }
+    assert_eq!(stops(&forward("y = ReduceMax(m) axes=[1]")), not_linear("ReduceMax"));
+    assert_eq!(stops_backward(&backward("ints a 1 = 1\n v = ReduceSum(l, a)", "6")), Reason::ReducedAxis);
+}
+
+#[test]
+fn pool() {
+    let conv = "weight w 2 4 1 1\n y = Conv(v, w)";
+    folded(&image(1, &format!("v = GlobalAveragePool(m)\n {conv}")));
+    folded(&image(1, &format!("v = AveragePool(m) kernel_shape=[2,2]\n {conv}")));
+    folded(&image(1, &format!("v = AveragePool(m) kernel_shape=[2,2] pads=[1,0,0,1]\n {conv}")));
+    assert_eq!(stops(&image(3, "y = AveragePool(m) kernel_shape=[2,2]")), Reason::ReducedAxis);
+    let counted = "y = AveragePool(m) kernel_shape=[2,2] pads=[1,0,0,1] count_include_pad=1";
+    assert_eq!(stops(&image(1, counted)), Reason::Padding);
+    assert_eq!(
+        stops(&image(1, "y = AveragePool(m) kernel_shape=[2,2] fancy=1")),
+        Reason::Attribute("fancy".into())
+    );
+    assert_eq!(stops(&image(1, "y = MaxPool(m) kernel_shape=[2,2]")), not_linear("MaxPool"));
+}
+
+#[test]
+fn elementwise() {
+    // What is before the constant is another affine to the constant, not part of the normalizer.
+    let between = "v = Identity(m)\n shift c 4 6\n a = Add(c, v)\n scale d 4 6\n b = Mul(a, d)\n f = Neg(b)\n weight w 6 3\n y = MatMul(f, w)\n";
+    folded(&forward(between));
+    folded(&backward("shift c 4 6\n v = Add(l, c)", "6"));
+    assert_eq!(stops(&forward("o = Relu(x)\n y = Add(m, o)")), Reason::ResidualStream);
+    assert_eq!(stops(&forward("y = Mul(m, m)")), not_linear("Mul"));
+    assert_eq!(
+        stops(&forward("const c = 2\n i = Identity(m)\n y = Div(c, i)")),
+        not_linear("Div by the value")
+    );
+    let bare = backward("scale c 4 6\n v = Mul(l, c)", "6");
+    assert_eq!(stops_backward(&bare), not_linear("a bare Mul, which has no place for a shift,"));
+}
+
+#[test]
+fn matmul() {
+    folded(&forward("weight w 6 3\n y = MatMul(m, w)"));
+    folded(&forward("weight w 6\n y = MatMul(m, w)"));
+    folded(&forward("weight w 2 6 3\n y = MatMul(m, w)"));
+    folded(&forward("v = Transpose(m) perm=[0,2,1]\n weight w 3 6\n y = MatMul(w, v)"));
+    folded(&backward("v = Identity(l)", "6"));
+    assert_eq!(stops(&forward("weight w 3 4\n y = MatMul(w, m)")), Reason::WrongAxis);
+    assert_eq!(stops(&forward("v = Transpose(x) perm=[0,2,1]\n y = MatMul(m, v)")), Reason::NotConstant);
+    assert_eq!(stops_backward(&backward("v = Identity(l)", "4 1")), Reason::WrongAxis);
+}
+
+#[test]
+fn gemm() {
+    let flat = "ints s 2 = -1 6\n v = Reshape(m, s)\n";
+    folded(&forward(&format!(
+        "{flat} weight w 3 6\n shift c 3\n y = Gemm(v, w, c) transB=1 alpha=2.0 beta=0.5"
+    )));
+    folded(&forward(&format!("{flat} weight w 3 6\n u = Transpose(v)\n y = Gemm(w, u)")));
+    let rows = format!("{flat} weight w 8 3\n y = Gemm(v, w) transA=1");
+    assert_eq!(stops(&forward(&rows)), Reason::WrongAxis);
+    let unknown = format!("{flat} weight w 6 3\n y = Gemm(v, w) fancy=1");
+    assert_eq!(stops(&forward(&unknown)), Reason::Attribute("fancy".into()));
+    let third = format!("{flat} weight a 8 2\n weight b 2 6\n y = Gemm(a, b, v)");
+    assert_eq!(stops(&forward(&third)), not_linear("Gemm"));
+    let linear = |along: &str| {
+        model(&format!(
+            "input x 8 6
+             weight w 6 3
+             shift c 3
+             l = Gemm(x, w, c) beta=2.0
+             scale g {along}
+             shift t {along}
+             n = Mul(l, g)
+             m = Add(n, t)
+             y = Relu(m)
+             output y"
+        ))
+    };
+    folded(&linear("3"));
+    assert_eq!(stops_backward(&linear("8 1")), Reason::WrongAxis);
+}
+
+#[test]
+fn conv() {
+    for (op, weight) in [("Conv", "4 4 2 2"), ("ConvTranspose", "4 3 2 2")] {
+        folded(&image(1, &format!("weight w {weight}\n y = {op}(m, w) strides=[2,1] pads=[1,0,0,1]")));
+        let wrong = format!("weight w {weight}\n y = {op}(m, w)");
+        assert_eq!(stops(&image(2, &wrong)), Reason::WrongAxis);
+        let unknown = format!("weight w {weight}\n y = {op}(m, w) fancy=1");
+        assert_eq!(stops(&image(1, &unknown)), Reason::Attribute("fancy".into()));
+        let linear = |along: &str| {
+            model(&format!(
+                "input x 2 4 4 4
+                 weight w {weight}
+                 l = {op}(x, w)
+                 scale g {along}
+                 shift t {along}
+                 n = Mul(l, g)
+                 m = Add(n, t)
+                 y = Relu(m)
+                 output y"
+            ))
+        };
+        let channels = if op == "Conv" { 4 } else { 3 };
+        folded(&linear(&format!("{channels} 1 1")));
+        let columns = if op == "Conv" { 3 } else { 5 };
+        assert_eq!(stops_backward(&linear(&columns.to_string())), Reason::WrongAxis);
+    }
+}
