@@ -67,14 +67,14 @@ pub fn apply(
     for reset in &plan.resets {
         job.reset(reset);
     }
+    for lowering in &plan.lowerings {
+        job.lower(lowering);
+    }
     for rewrite in &plan.rewrites {
         job.rewrite(rewrite).map_err(|reason| {
             let at = graph.value_name(rewrite.part.output);
             Failed { sites: vec![], refusal: Refusal::new(reason, at) }
         })?;
-    }
-    for lowering in &plan.lowerings {
-        job.lower(lowering);
     }
     for removal in &plan.removals {
         job.editor.remove(&removal.nodes, &removal.output, &removal.source);

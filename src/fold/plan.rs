@@ -127,6 +127,7 @@ impl Plan {
             && self.resets.is_empty()
             && self.folds.is_empty()
             && self.rewrites.is_empty()
+            && self.lowerings.is_empty()
     }
 }
 
@@ -178,12 +179,18 @@ impl<'a> Planner<'a> {
         };
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused(site));
-            planner.lowerings.extend(site.lowering.clone().filter(|_| refusal.is_none()));
+            let lowering = site.lowering.as_ref().filter(|_| refusal.is_none());
+            planner.lowerings.extend(lowering.cloned());
             for (part, is_pre) in
                 site.pre.iter().map(|p| (p, true)).chain(site.post.iter().map(|p| (p, false)))
             {
                 for &node in &part.nodes {
                     planner.draft.owned.insert(node, planner.parts.len());
+                }
+                // Behind other operators it may be another affine than its nodes compute.
+                let input = graph.value_name(part.input);
+                if lowering.is_some_and(|lowering| lowering.makes(input)) {
+                    planner.rewritten.insert(planner.parts.len());
                 }
                 planner.parts.push(part.clone());
                 planner.owners.push((index, is_pre));

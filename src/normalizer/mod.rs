@@ -9,6 +9,7 @@ pub mod chain;
 mod dynamic_sigmoid;
 mod dynamic_softsign;
 mod dynamic_tanh;
+mod dynamic_token;
 mod group_norm;
 mod instance_norm;
 mod layer_norm;
@@ -64,6 +65,7 @@ pub struct Kind {
 
 /// The kinds, the most telling first: the first that recognises a node has it.
 pub const KINDS: &[&dyn Normalizer] = &[
+    &dynamic_token::DynamicToken,
     &dynamic_tanh::DynamicTanh,
     &dynamic_sigmoid::DynamicSigmoid,
     &dynamic_softsign::DynamicSoftsign,
@@ -119,10 +121,14 @@ pub struct Lowering {
 }
 
 impl Lowering {
+    /// Whether one of the new nodes makes a value of this name.
+    pub fn makes(&self, name: &str) -> bool {
+        self.made.iter().any(|node| node.output.iter().any(|output| output == name))
+    }
+
     /// The names of the values between which the new nodes lie.
     pub fn ends(&self) -> impl Iterator<Item = &str> {
-        let made = |name: &str| self.made.iter().any(|node| node.output.iter().any(|output| output == name));
-        let first = self.made.iter().flat_map(|node| &node.input).filter(move |name| !made(name));
+        let first = self.made.iter().flat_map(|node| &node.input).filter(|name| !self.makes(name));
         first.chain(self.made.last().into_iter().flat_map(|node| &node.output)).map(String::as_str)
     }
 }

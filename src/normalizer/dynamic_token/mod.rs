@@ -1,0 +1,164 @@
+//! DTN: Dynamic Token Normalization (Shao et al., 2021).
+//!
+//! `γ(x − μ)/√(σ² + ε) + β`, where each head blends the mean and the variance of a token with those
+//! of its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. `P` and λ are
+//! constants of a trained model.
+
+mod constant;
+mod formula;
+mod interpret;
+mod layout;
+mod lower;
+mod region;
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::{Family, Kind, Lowering, Normalizer, Part, Site, View};
+use crate::affine::Affine;
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::DataType;
+use crate::refusal::{Reason, Refusal};
+use constant::Alike;
+use interpret::{MOVE, Meaning, interpret};
+use lower::{Target, lower};
+use region::{Region, regions};
+
+/// Dynamic Token Normalization.
+pub struct DynamicToken;
+
+/// How many regions are read before a node is given up.
+const ATTEMPTS: usize = 4;
+
+impl Normalizer for DynamicToken {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let divisor = divisor(view, node)?;
+        let alike = Alike::new(view);
+        let found = regions(view, &alike, node)
+            .into_iter()
+            .take(ATTEMPTS)
+            .find_map(|region| Some((interpret(view, &alike, &region)?, region)));
+        let (meaning, region) = found?;
+        site(view, node, divisor, &region, &meaning)
+    }
+}
+
+/// The operand of a Div, or of a Mul, that a square root makes.
+fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
+    let slots: &[usize] = match view.graph.op(node) {
+        "Div" => &[1],
+        "Mul" => &[0, 1],
+        _ => return None,
+    };
+    let is_root = |&value: &ValueId| {
+        let mut value = value;
+        while let Some(maker) = view.maker(value) {
+            match view.graph.op(maker) {
+                "Sqrt" | "Pow" | "Reciprocal" => return true,
+                "Div" => {
+                    let one = view.graph.input(maker, 0).and_then(|one| view.scalar(one));
+                    return one == Some(1.0);
+                }
+                op if MOVE.contains(&op) => {
+                    let Some(input) = view.graph.input(maker, 0) else { return false };
+                    value = input;
+                }
+                _ => return false,
+            }
+        }
+        false
+    };
+    slots.iter().filter_map(|&slot| view.graph.input(node, slot)).find(is_root)
+}
+
+fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Option<Site> {
+    let output = meaning.output;
+    let chain = view.chain_from(output).filter(|_| view.only_reader(output).is_some());
+    let mut nodes = [&region.nodes[..], &meaning.moves].concat();
+    let behind = chain.filter(|chain| !chain.affine.is_identity()).map(|chain| Part {
+        affine: chain.affine.clone(),
+        input: chain.input,
+        output: chain.output,
+        nodes: chain.nodes.clone(),
+        resets: vec![],
+    });
+    let lowered = lowering(view, node, divisor, region, meaning, behind.as_ref());
+    nodes.extend(behind.iter().flat_map(|part| part.nodes.clone()));
+    let (lowering, post) = match lowered {
+        Some((lowering, post)) => (Some(lowering), post),
+        None => (None, behind),
+    };
+    let nothing = lowering.is_none() && post.is_none();
+    Some(Site {
+        kind: Kind { name: "DTN", family: Family::Online },
+        name: view.site_name(node),
+        channels: meaning.channels,
+        axis: 2,
+        nodes,
+        pre: None,
+        post,
+        lowering,
+        refusal: nothing.then(|| Refusal::new(Reason::Identity, view.graph.name(node))),
+    })
+}
+
+/// The site in fewer operators, and the affine that is behind them then: γ may have been before the
+/// division, and the operators may leave a factor of their own to it.
+fn lowering(
+    view: &View,
+    node: NodeId,
+    divisor: ValueId,
+    region: &Region,
+    meaning: &Meaning,
+    behind: Option<&Part>,
+) -> Option<(Lowering, Option<Part>)> {
+    let graph = view.graph;
+    let output = meaning.output;
+    // A value that nothing else reads, to be the one without the factor: that before the affine
+    // behind, or else the divisor, which is not there any more.
+    let free = |value: &ValueId| {
+        let read = matches!(graph.readers(*value), [Reader::Node { .. }]);
+        read && view.facts.shape(*value) == view.facts.shape(output)
+    };
+    let apart = if behind.is_some() { Some(output) } else { Some(divisor) };
+    let apart = apart.filter(|value| free(value) && (behind.is_some() || meaning.moves.is_empty()));
+    let core = apart.unwrap_or(output);
+    let replaced = view.maker(core).filter(|_| is_float(view, region))?;
+    let target = Target {
+        input: graph.value_name(region.input),
+        output: graph.value_name(core),
+        like: graph.node(node),
+        scaled: apart.is_none(),
+    };
+    let lowered = lower(graph, meaning, &target)?;
+    // Where the operators are these already, they have been written by this.
+    let mut there: Vec<&str> = region.nodes.iter().map(|&node| graph.op(node)).collect();
+    let mut made: Vec<&str> = lowered.made.iter().map(NodeProto::op_type).collect();
+    there.sort_unstable();
+    made.sort_unstable();
+    if there == made {
+        return None;
+    }
+    let lowering = Lowering { nodes: vec![replaced], made: lowered.made, constants: lowered.constants };
+    if apart.is_none() {
+        return Some((lowering, behind.cloned()));
+    }
+    let factor = ArrayD::from_shape_vec(IxDyn(&[1, 1, meaning.channels]), lowered.scale).ok()?;
+    let factor = Affine::scale(factor);
+    let post = match behind {
+        Some(part) => Part { affine: factor.then(&part.affine), ..part.clone() },
+        None => Part { affine: factor, input: core, output, nodes: vec![node], resets: vec![] },
+    };
+    Some((lowering, Some(post)))
+}
+
+/// Whether the site computes in float32.
+fn is_float(view: &View, region: &Region) -> bool {
+    let inputs = region.nodes.iter().flat_map(|&node| view.graph.inputs(node).iter().flatten());
+    let types: Vec<i32> = inputs
+        .filter(|&&input| view.constants.is_constant(input))
+        .filter_map(|&input| view.constants.data_type(input))
+        .filter(|&code| DataType::from_code(code).is_some_and(DataType::is_float))
+        .collect();
+    !types.is_empty() && types.iter().all(|&code| code == DataType::Float.code())
+}

@@ -1,0 +1,46 @@
+//! The nodes between a value and a node, where all that the node sees of the input goes through the
+//! value.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::View;
+use super::constant::Alike;
+use crate::graph::{NodeId, ValueId};
+
+/// How many nodes a normalizer may have.
+const LARGEST: usize = 160;
+
+/// The nodes that compute one value from another.
+pub struct Region {
+    /// The value that they start from, the only one that varies from item to item.
+    pub input: ValueId,
+    /// The nodes, in execution order.
+    pub nodes: Vec<NodeId>,
+}
+
+/// The regions that end in a node, the smallest first.
+///
+/// Going backwards, always from the last value on, there is a cut wherever only one value is left.
+pub fn regions(view: &View, alike: &Alike, last: NodeId) -> Vec<Region> {
+    let mut regions = vec![];
+    let mut nodes = BTreeMap::from([(view.graph.place(last), last)]);
+    // Inputs of the model come before all nodes.
+    let mut open: BTreeSet<(Option<usize>, ValueId)> = BTreeSet::new();
+    let mut reached = last;
+    loop {
+        for &input in view.graph.inputs(reached).iter().flatten() {
+            if !alike.is(input) {
+                open.insert((view.maker(input).map(|node| view.graph.place(node)), input));
+            }
+        }
+        if let (1, Some(&(_, input))) = (open.len(), open.first())
+            && nodes.len() > 1
+        {
+            regions.push(Region { input, nodes: nodes.values().copied().collect() });
+        }
+        let Some((Some(place), value)) = open.pop_last() else { return regions };
+        let Some(node) = view.maker(value).filter(|_| nodes.len() < LARGEST) else { return regions };
+        nodes.insert(place, node);
+        reached = node;
+    }
+}
