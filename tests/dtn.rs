@@ -1,0 +1,747 @@
+//! Dynamic Token Normalization against its definition, written out in float64.
+
+use ndarray::{Array1, Array2, Array3, Array4, ArrayD, Axis, Ix2, IxDyn, s};
+use unfold::fold::plan::Plan;
+use unfold::fuse;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{
+    AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
+};
+use unfold::onnx::tensor::{self, DataType};
+use unfold::run::{Dims, Engine, Tensor};
+
+/// A site: tokens on a grid of `side` x `side`, averaged over blocks of `pool` x `pool` before `P`.
+#[derive(Clone)]
+struct Dtn {
+    side: usize,
+    pool: usize,
+    channels: usize,
+    /// ω of each head, λ = sigmoid(ω).
+    omega: Vec<f64>,
+    /// `a` of equation (5) for each head.
+    attention: Vec<[f64; 3]>,
+    gamma: Vec<f64>,
+    beta: Vec<f64>,
+    form: Form,
+}
+
+/// How the site is written.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// Algorithm 1: the statistics are put together from the heads, γ comes before the division.
+    Algorithm,
+    /// Everything by heads; `P` for every item of the batch, λ as one number less another.
+    ByHeads,
+    /// The products as Einsum, a reciprocal root.
+    Einsum,
+}
+
+impl Dtn {
+    fn new(omega: &[f64]) -> Self {
+        let (heads, channels) = (omega.len(), 4 * omega.len());
+        let wave = |i: usize| (1.7 * i as f64 + 0.4).sin();
+        Dtn {
+            side: 4,
+            pool: 1,
+            channels,
+            omega: omega.to_vec(),
+            attention: (0..heads).map(|h| [-0.3, 0.5 * wave(h), 0.5 * wave(h + 9)]).collect(),
+            gamma: (0..channels).map(|c| 1.5 * wave(c + 1)).collect(),
+            beta: (0..channels).map(|c| wave(3 * c)).collect(),
+            form: Form::Algorithm,
+        }
+    }
+
+    fn uniform(mut self) -> Self {
+        self.attention.fill([0.0; 3]);
+        self
+    }
+
+    fn form(self, form: Form) -> Self {
+        Dtn { form, ..self }
+    }
+
+    fn heads(&self) -> usize {
+        self.omega.len()
+    }
+
+    fn tokens(&self) -> usize {
+        self.side * self.side
+    }
+
+    fn opset(&self) -> i64 {
+        if self.form == Form::ByHeads { 16 } else { 18 }
+    }
+
+    /// R of equation (6).
+    fn positions(&self) -> Array3<f64> {
+        let side = self.side / self.pool;
+        Array3::from_shape_fn((side * side, side * side, 3), |(i, j, k)| {
+            let shift = |f: fn(usize, usize) -> usize| f(j, side) as f64 - f(i, side) as f64;
+            let (dx, dy) = (shift(|t, n| t % n), shift(|t, n| t / n));
+            [dx * dx + dy * dy, dx, dy][k]
+        })
+    }
+
+    /// `P` of equation (5).
+    fn mixing(&self) -> Array3<f64> {
+        let positions = self.positions();
+        let (tokens, _, _) = positions.dim();
+        let mut mixing = Array3::from_shape_fn((self.heads(), tokens, tokens), |(h, i, j)| {
+            let a = self.attention[h];
+            (0..3).map(|k| positions[[i, j, k]] * a[k]).sum::<f64>().exp()
+        });
+        for mut row in mixing.lanes_mut(Axis(2)) {
+            let sum = row.sum();
+            row /= sum;
+        }
+        mixing
+    }
+
+    /// Lines 5 to 13 of Algorithm 1, one token and channel at a time.
+    fn normalize(&self, x: &Array3<f64>) -> Array3<f64> {
+        let mixing = self.mixing();
+        let (size, blocks) = (self.pool, self.side / self.pool);
+        let block = |t: usize| (t / self.side / size) * blocks + t % self.side / size;
+        let (epsilon, area) = (f64::from(1e-5_f32), (size * size) as f64);
+        Array3::from_shape_fn(x.dim(), |(b, t, c)| {
+            let head = c / (self.channels / self.heads());
+            let lambda = 1.0 / (1.0 + (-self.omega[head]).exp());
+            let token = x.slice(s![b, t, ..]);
+            let mean = token.mean().unwrap();
+            let variance = token.mapv(|v| (v - mean).powi(2)).mean().unwrap();
+            let weighted = |f: fn(f64) -> f64| -> f64 {
+                let of = |j: usize| f(x[[b, j, c]]) * mixing[[head, block(t), block(j)]] / area;
+                (0..self.tokens()).map(of).sum()
+            };
+            let inter = weighted(|v| v);
+            let spread = weighted(|v| v * v) - inter * inter;
+            let mean = lambda * mean + (1.0 - lambda) * inter;
+            let variance = lambda * variance + (1.0 - lambda) * spread;
+            self.gamma[c] * (x[[b, t, c]] - mean) / (variance + epsilon).sqrt() + self.beta[c]
+        })
+    }
+
+    /// `DTN(x) W`, as an exporter would write it.
+    fn model(&self) -> Model {
+        let mut g = Builder { opset: self.opset(), ..Default::default() };
+        let (heads, tokens, channels) = (self.heads(), self.tokens() as i64, self.channels as i64);
+        let each = channels / heads as i64;
+        g.floats("R", self.positions().into_dyn());
+        let a = Array2::from_shape_fn((3, heads), |(k, h)| self.attention[h][k]);
+        g.floats("a", a.into_dyn());
+        g.floats("omega", ArrayD::from_shape_vec(IxDyn(&[heads, 1, 1]), self.omega.clone()).unwrap());
+        g.floats("one", ArrayD::from_elem(IxDyn(&[]), 1.0));
+        g.floats("two", ArrayD::from_elem(IxDyn(&[]), 2.0));
+        g.floats("epsilon", ArrayD::from_elem(IxDyn(&[]), 1e-5));
+        g.floats("gamma", Array1::from(self.gamma.clone()).into_dyn());
+        g.floats("beta", Array1::from(self.beta.clone()).into_dyn());
+        g.floats("W", weight(self.channels).into_dyn());
+        g.ints("by head", &[0, tokens, heads as i64, each]);
+        g.ints("whole", &[0, tokens, channels]);
+        g.ints("axis 1", &[1]);
+        g.ints("axis 2", &[2]);
+        g.op("Sigmoid omega -> lambda");
+        g.op("Sub one, lambda -> rest");
+        match self.form {
+            Form::Algorithm => self.algorithm(&mut g),
+            Form::ByHeads => self.by_heads(&mut g),
+            Form::Einsum => self.einsum(&mut g),
+        }
+        g.op("MatMul y, W -> out");
+        g.model(&[tokens, channels])
+    }
+
+    fn intra(&self, g: &mut Builder) {
+        g.mean("x", "mean");
+        g.op("Sub x, mean -> centred");
+        g.op("Pow centred, two -> squares");
+        g.mean("squares", "variance");
+    }
+
+    fn algorithm(&self, g: &mut Builder) {
+        let channels = self.channels as i64;
+        g.op("MatMul R, a -> logits");
+        g.with("Softmax logits -> weights", "axis", 1);
+        g.turn("weights -> P", &[2, 0, 1]);
+        self.intra(g);
+        g.op("Mul x, x -> square");
+        for (value, result) in [("x", "q"), ("square", "r")] {
+            let mut value = value.to_owned();
+            let name = |what: &str| format!("{result} {what}");
+            if self.pool > 1 {
+                let side = self.side as i64;
+                g.turn(&format!("{value} -> {}", name("turned")), &[0, 2, 1]);
+                g.ints(&name("image shape"), &[0, channels, side, side]);
+                g.op(&format!("Reshape {}, {} -> {}", name("turned"), name("image shape"), name("image")));
+                g.pool(&name("image"), &name("means"), self.pool as i64);
+                g.ints(&name("list shape"), &[0, channels, -1]);
+                g.op(&format!("Reshape {}, {} -> {}", name("means"), name("list shape"), name("list")));
+                g.turn(&format!("{} -> {}", name("list"), name("blocks")), &[0, 2, 1]);
+                value = name("blocks");
+            }
+            g.ints(&name("head shape"), &[0, -1, self.heads() as i64, channels / self.heads() as i64]);
+            g.op(&format!("Reshape {value}, {} -> {}", name("head shape"), name("heads")));
+            g.turn(&format!("{} -> {}", name("heads"), name("by head")), &[0, 2, 1, 3]);
+            if self.pool == 1 {
+                g.op(&format!("MatMul P, {} -> {result}", name("by head")));
+                continue;
+            }
+            let blocks = (self.side / self.pool) as i64;
+            g.op(&format!("MatMul P, {} -> {}", name("by head"), name("mixed")));
+            g.turn(&format!("{} -> {}", name("mixed"), name("side by side")), &[0, 1, 3, 2]);
+            g.ints(&name("small shape"), &[0, channels, blocks, blocks]);
+            g.op(&format!("Reshape {}, {} -> {}", name("side by side"), name("small shape"), name("small")));
+            g.widen(&name("small"), &name("wide"), self.pool as f64);
+            g.ints(&name("wide shape"), &[0, self.heads() as i64, -1, self.tokens() as i64]);
+            g.op(&format!("Reshape {}, {} -> {}", name("wide"), name("wide shape"), name("apart")));
+            g.turn(&format!("{} -> {result}", name("apart")), &[0, 1, 3, 2]);
+        }
+        g.op("Mul q, q -> q square");
+        g.op("Sub r, q square -> spread");
+        for (intra, inter, result) in [("mean", "q", "mu"), ("variance", "spread", "sigma")] {
+            g.op(&format!("Unsqueeze {intra}, axis 1 -> {result} intra"));
+            g.op(&format!("Mul lambda, {result} intra -> {result} intra weighted"));
+            g.op(&format!("Mul rest, {inter} -> {result} inter weighted"));
+            g.op(&format!("Add {result} intra weighted, {result} inter weighted -> {result} heads"));
+            g.turn(&format!("{result} heads -> {result} turned"), &[0, 2, 1, 3]);
+            g.op(&format!("Reshape {result} turned, whole -> {result}"));
+        }
+        g.op("Sub x, mu -> less");
+        g.op("Mul gamma, less -> scaled");
+        g.op("Add sigma, epsilon -> shifted");
+        g.op("Sqrt shifted -> root");
+        g.op("Div scaled, root -> normalized");
+        g.op("Add normalized, beta -> y");
+    }
+
+    fn by_heads(&self, g: &mut Builder) {
+        let tokens = self.tokens() as i64;
+        g.op("Shape x -> shape");
+        g.with("Gather shape, axis 0 -> batch", "axis", 0);
+        g.ints("axis 0", &[0]);
+        g.ints("rest of R", &[tokens, tokens, 3]);
+        g.with("Concat batch, rest of R -> wide R", "axis", 0);
+        g.op("Expand R, wide R -> R for each");
+        g.op("MatMul R for each, a -> logits");
+        g.turn("logits -> by token", &[0, 3, 1, 2]);
+        g.with("Softmax by token -> P", "axis", -1);
+        self.intra(g);
+        g.op("Unsqueeze mean, axis 1 -> m");
+        g.op("Unsqueeze variance, axis 1 -> v");
+        g.op("Reshape x, by head -> heads");
+        g.turn("heads -> xh", &[0, 2, 1, 3]);
+        g.op("MatMul P, xh -> q");
+        g.op("Pow xh, two -> xh square");
+        g.op("MatMul P, xh square -> r");
+        g.op("Mul m, lambda -> lm");
+        g.op("Sub xh, lm -> less");
+        g.op("Mul q, rest -> wq");
+        g.op("Sub less, wq -> numerator");
+        g.op("Pow q, two -> q square");
+        g.op("Mul r, rest -> wr");
+        g.op("Mul rest, q square -> wqq");
+        g.op("Sub wr, wqq -> spread");
+        g.op("Mul v, lambda -> lv");
+        g.op("Add epsilon, spread -> above");
+        g.op("Add above, lv -> sigma");
+        g.op("Sqrt sigma -> root");
+        g.op("Div numerator, root -> quotient");
+        g.turn("quotient -> turned", &[0, 2, 1, 3]);
+        g.op("Reshape turned, whole -> normalized");
+        g.op("Mul normalized, gamma -> scaled");
+        g.op("Add scaled, beta -> y");
+    }
+
+    fn einsum(&self, g: &mut Builder) {
+        let heads = self.heads();
+        g.floats("P", self.mixing().into_dyn());
+        g.ints("lambda shape", &[heads as i64, 1]);
+        g.op("Reshape lambda, lambda shape -> l");
+        g.op("Reshape rest, lambda shape -> w");
+        self.intra(g);
+        g.op("Unsqueeze mean, axis 2 -> m");
+        g.op("Unsqueeze variance, axis 2 -> v");
+        g.op("Reshape x, by head -> xh");
+        g.op("Mul xh, xh -> square");
+        g.equation("P, xh -> q", "hts,bshc->bthc");
+        g.equation("square, P -> r", "bshc,hts->bthc");
+        g.op("Mul q, q -> q square");
+        g.op("Sub r, q square -> spread");
+        g.op("Mul l, m -> lm");
+        g.op("Mul w, q -> wq");
+        g.op("Add lm, wq -> mu");
+        g.op("Mul l, v -> lv");
+        g.op("Mul w, spread -> ws");
+        g.op("Add lv, ws -> sigma");
+        g.op("Add sigma, epsilon -> shifted");
+        g.op("Sqrt shifted -> root");
+        g.op("Reciprocal root -> inverse");
+        g.op("Sub xh, mu -> less");
+        g.op("Mul inverse, less -> normalized");
+        g.op("Reshape normalized, whole -> flat");
+        g.op("Mul flat, gamma -> scaled");
+        g.op("Add scaled, beta -> y");
+    }
+}
+
+fn weight(channels: usize) -> Array2<f64> {
+    Array2::from_shape_fn((channels, 5), |(c, i)| (0.9 * c as f64 + 2.3 * i as f64).cos())
+}
+
+/// Makes graphs from lines such as `Add a, b -> c`.
+#[derive(Default)]
+struct Builder {
+    opset: i64,
+    nodes: Vec<NodeProto>,
+    constants: Vec<TensorProto>,
+}
+
+impl Builder {
+    fn op(&mut self, line: &str) {
+        let (left, output) = line.split_once(" -> ").unwrap();
+        let (op, inputs) = left.split_once(' ').unwrap();
+        self.nodes.push(NodeProto {
+            op_type: Some(op.into()),
+            name: Some(format!("make {output}")),
+            input: inputs.split(", ").map(str::to_owned).collect(),
+            output: vec![output.into()],
+            ..Default::default()
+        });
+    }
+
+    fn attribute(&mut self, attribute: AttributeProto) {
+        self.nodes.last_mut().unwrap().attribute.push(attribute);
+    }
+
+    fn with(&mut self, line: &str, name: &str, i: i64) {
+        self.op(line);
+        let r#type = Some(AttributeType::Int as i32);
+        self.attribute(AttributeProto { name: Some(name.into()), r#type, i: Some(i), ..Default::default() });
+    }
+
+    fn list(&mut self, name: &str, ints: &[i64]) {
+        let r#type = Some(AttributeType::Ints as i32);
+        self.attribute(AttributeProto {
+            name: Some(name.into()),
+            r#type,
+            ints: ints.to_vec(),
+            ..Default::default()
+        });
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        let (r#type, s) = (Some(AttributeType::String as i32), Some(text.to_owned().into()));
+        self.attribute(AttributeProto { name: Some(name.into()), r#type, s, ..Default::default() });
+    }
+
+    fn turn(&mut self, line: &str, perm: &[i64]) {
+        self.op(&format!("Transpose {line}"));
+        self.list("perm", perm);
+    }
+
+    fn equation(&mut self, line: &str, equation: &str) {
+        self.op(&format!("Einsum {line}"));
+        self.text("equation", equation);
+    }
+
+    fn mean(&mut self, value: &str, result: &str) {
+        if self.opset >= 18 {
+            self.op(&format!("ReduceMean {value}, axis 2 -> {result}"));
+        } else {
+            self.op(&format!("ReduceMean {value} -> {result}"));
+            self.list("axes", &[-1]);
+        }
+    }
+
+    fn pool(&mut self, value: &str, result: &str, size: i64) {
+        self.op(&format!("AveragePool {value} -> {result}"));
+        self.list("kernel_shape", &[size, size]);
+        self.list("strides", &[size, size]);
+    }
+
+    fn widen(&mut self, value: &str, result: &str, by: f64) {
+        self.floats(&format!("{result} scales"), ndarray::arr1(&[1.0, 1.0, by, by]).into_dyn());
+        self.op(&format!("Resize {value}, , {result} scales -> {result}"));
+        self.text("mode", "nearest");
+        self.text("coordinate_transformation_mode", "asymmetric");
+        self.text("nearest_mode", "floor");
+    }
+
+    fn floats(&mut self, name: &str, values: ArrayD<f64>) {
+        self.constants.push(tensor::make(name, DataType::Float, &values.view()).unwrap());
+    }
+
+    fn ints(&mut self, name: &str, values: &[i64]) {
+        self.constants.push(tensor::make_i64(name, values));
+    }
+
+    /// From `x` of [b, tokens, channels] to `out`.
+    fn model(self, shape: &[i64]) -> Model {
+        let dim = |value| Dimension { value: Some(value), denotation: None };
+        let mut dims = vec![dim(Dim::DimParam("b".into()))];
+        dims.extend(shape.iter().map(|&extent| dim(Dim::DimValue(extent))));
+        let value = |name: &str, shape: Option<TensorShapeProto>| ValueInfoProto {
+            name: Some(name.into()),
+            r#type: Some(TypeProto {
+                tensor_type: Some(TensorType { elem_type: Some(DataType::Float.code()), shape }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        Model::from_proto(ModelProto {
+            ir_version: Some(8),
+            opset_import: vec![OperatorSetIdProto { domain: None, version: Some(self.opset) }],
+            graph: Some(GraphProto {
+                name: Some("dtn".into()),
+                node: self.nodes,
+                initializer: self.constants,
+                input: vec![value("x", Some(TensorShapeProto { dim: dims }))],
+                output: vec![value("out", None)],
+                ..Default::default()
+            }),
+            ..Default::default()
+        })
+    }
+}
+
+fn run(model: &Model, x: &Array3<f64>) -> ArrayD<f64> {
+    let batch: Dims = format!("b={}", x.dim().0).parse().unwrap();
+    let engine = Engine::load(model, &batch).unwrap();
+    let outputs = engine.run(&[Tensor::from(x.mapv(|v| v as f32))]).unwrap();
+    outputs[0].to_plain_array_view::<f32>().unwrap().mapv(f64::from)
+}
+
+/// The largest difference beside the largest number.
+fn error(result: &ArrayD<f64>, expected: &ArrayD<f64>) -> f64 {
+    assert_eq!(result.shape(), expected.shape());
+    let largest = |values: &ArrayD<f64>| values.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+    largest(&(result - expected)) / largest(expected)
+}
+
+fn tokens(dtn: &Dtn) -> Array3<f64> {
+    let value = |(b, t, c): (usize, usize, usize)| {
+        let wave = (1.3 * (c + 1) as f64 * (t + 2) as f64 + b as f64).sin();
+        f64::from((2.0 * wave + 0.3 * c as f64 - 0.2 * t as f64) as f32)
+    };
+    Array3::from_shape_fn((3, dtn.tokens(), dtn.channels), value)
+}
+
+fn operators(model: &Model, op: &str) -> usize {
+    model.graph().node.iter().filter(|node| node.op_type() == op).count()
+}
+
+fn sites(plan: &Plan) -> usize {
+    plan.sites.iter().filter(|site| site.kind.name == "DTN").count()
+}
+
+/// The fused model, after it was compared with the definition and fused a second time.
+fn fused(dtn: &Dtn) -> Model {
+    let original = dtn.model();
+    let fused = fuse(&original, &Default::default()).unwrap();
+    assert_eq!(sites(&fused.plan), 1);
+    assert_eq!(fused.plan.lowerings.len(), 1);
+    assert!(fused.plan.sites[0].is_folded(), "{:?}", fused.plan.sites[0]);
+    let x = tokens(dtn);
+    let normalized = dtn.normalize(&x).into_dyn();
+    let count = x.dim().0 * dtn.tokens();
+    let rows = normalized.into_shape_with_order((count, dtn.channels)).unwrap();
+    let expected = rows.dot(&weight(dtn.channels)).into_dyn();
+    let expected = expected.into_shape_with_order(IxDyn(&[x.dim().0, dtn.tokens(), 5])).unwrap();
+    for (name, model) in [("original", &original), ("fused", &fused.model)] {
+        let error = error(&run(model, &x), &expected);
+        assert!(error < 1e-5, "{name}: {error}");
+    }
+    let again = fuse(&fused.model, &Default::default()).unwrap();
+    assert!(again.plan.is_empty());
+    assert_eq!(again.model.graph(), fused.model.graph());
+    fused.model
+}
+
+#[test]
+fn every_form_computes_what_the_definition_says() {
+    for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
+        for omega in [&[0.3, -1.0, 2.0][..], &[0.7], &[-20.0, 20.0], &[40.0, 0.0, -40.0]] {
+            let fused = fused(&Dtn::new(omega).form(form));
+            // One product with P and the linear layer, nothing of what makes P and λ, no affine.
+            assert_eq!(operators(&fused, "MatMul"), 2);
+            for op in ["Softmax", "Sigmoid", "Expand", "Einsum", "Shape", "Pow"] {
+                assert_eq!(operators(&fused, op), 0, "{op}");
+            }
+        }
+    }
+}
+
+#[test]
+fn statistics_of_blocks_stand_for_their_tokens() {
+    for omega in [&[0.3, -1.0, 2.0][..], &[0.7], &[-200.0, -200.0]] {
+        let dtn = Dtn { pool: 2, ..Dtn::new(omega) };
+        let fused = fused(&dtn);
+        assert_eq!((operators(&fused, "AveragePool"), operators(&fused, "Resize")), (0, 0));
+        assert_eq!(operators(&fused, "MatMul"), 2);
+    }
+}
+
+#[test]
+fn heads_of_tokens_alone_are_layer_normalization() {
+    for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
+        let dtn = Dtn::new(&[200.0, 200.0]).form(form);
+        let fused = fused(&dtn);
+        let layer_norm = usize::from(dtn.opset() >= 17);
+        assert_eq!(operators(&fused, "LayerNormalization"), layer_norm);
+        assert_eq!(operators(&fused, "MatMul"), 1);
+        assert_eq!(operators(&fused, "Reshape"), 0);
+    }
+}
+
+#[test]
+fn heads_of_all_tokens_alike_are_instance_normalization() {
+    for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
+        let fused = fused(&Dtn::new(&[-200.0, -200.0]).uniform().form(form));
+        assert_eq!(operators(&fused, "MatMul"), 1);
+        assert_eq!(operators(&fused, "ReduceMean"), 2);
+    }
+}
+
+#[test]
+fn heads_of_neighbours_alone_need_no_statistics_of_a_token() {
+    let fused = fused(&Dtn::new(&[-200.0, -200.0]));
+    assert_eq!((operators(&fused, "MatMul"), operators(&fused, "ReduceMean")), (2, 0));
+}
+
+#[test]
+fn heads_that_blend_differently_are_computed_apart() {
+    let omegas: [&[f64]; 4] = [
+        &[200.0, -200.0, 0.4],
+        &[0.4, 0.1, 200.0, 200.0],
+        &[-200.0, 200.0],
+        &[-200.0, -200.0, 0.3, -0.2, -200.0],
+    ];
+    for omega in omegas {
+        for dtn in [Dtn::new(omega), Dtn::new(omega).uniform()] {
+            let fused = fused(&dtn);
+            assert!(operators(&fused, "Slice") >= 2);
+            assert_eq!(operators(&fused, "Concat") - operators(&fused, "Split"), 1);
+        }
+    }
+}
+
+#[test]
+fn a_channel_that_gamma_silences_stays_silent() {
+    let mut dtn = Dtn::new(&[0.5, -0.5]);
+    dtn.gamma[3] = 0.0;
+    dtn.gamma[4] = -2.0;
+    fused(&dtn);
+}
+
+#[test]
+fn rows_that_do_not_sum_to_one_are_kept_as_they_are() {
+    let dtn = Dtn::new(&[0.5, -0.5]).form(Form::Einsum);
+    let mut model = dtn.model();
+    let constants = &mut model.graph_mut().initializer;
+    let place = constants.iter().position(|tensor| tensor.name() == "P").unwrap();
+    let doubled = dtn.mixing().mapv(|p| 1.25 * p).into_dyn();
+    constants[place] = tensor::make("P", DataType::Float, &doubled.view()).unwrap();
+    let fused = fuse(&model, &Default::default()).unwrap();
+    assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
+    // Small tokens, so that what is under the root stays positive.
+    let x = tokens(&dtn).mapv(|v| f64::from((0.2 * v) as f32));
+    let (before, after) = (run(&model, &x), run(&fused.model, &x));
+    assert!(before.iter().all(|v| v.is_finite()));
+    assert!(error(&after, &before) < 1e-5);
+}
+
+#[test]
+fn large_means_lose_no_more_than_in_the_definition() {
+    for omega in [0.0, -30.0, 6.0] {
+        let dtn = Dtn::new(&[omega, omega]);
+        let original = dtn.model();
+        let fused = fuse(&original, &Default::default()).unwrap();
+        for offset in [30.0, 300.0] {
+            let x = tokens(&dtn).mapv(|v| f64::from((v + offset) as f32));
+            let rows = dtn.normalize(&x).into_shape_with_order((x.dim().0 * dtn.tokens(), dtn.channels));
+            let expected = rows.unwrap().dot(&weight(dtn.channels)).into_dyn();
+            let expected = expected.into_shape_with_order(IxDyn(&[x.dim().0, dtn.tokens(), 5])).unwrap();
+            let before = error(&run(&original, &x), &expected);
+            let after = error(&run(&fused.model, &x), &expected);
+            assert!(after < 2.0 * before + 1e-5, "{omega} {offset}: {before} {after}");
+        }
+    }
+}
+
+/// Changes a graph that would be recognised.
+fn spoiled(dtn: &Dtn, spoil: impl Fn(&mut GraphProto)) -> (Model, Plan) {
+    let mut model = dtn.model();
+    spoil(model.graph_mut());
+    let plan = fuse(&model, &Default::default()).unwrap().plan;
+    (model, plan)
+}
+
+fn maker<'g>(graph: &'g mut GraphProto, output: &str) -> &'g mut NodeProto {
+    graph.node.iter_mut().find(|node| node.output[0] == output).unwrap()
+}
+
+#[test]
+fn what_is_not_the_definition_is_left_alone() {
+    let square = Dtn { side: 2, ..Dtn::new(&[0.5, -0.5]) };
+    type Spoil = fn(&mut GraphProto);
+    let cases: [(&str, Dtn, Spoil); 9] = [
+        ("P varies with the input", Dtn::new(&[0.5, -0.5]), |g| {
+            let more = NodeProto {
+                op_type: Some("ReduceMax".into()),
+                name: Some("more".into()),
+                input: vec!["x".into()],
+                output: vec!["highest".into()],
+                ..Default::default()
+            };
+            let logits = g.node.iter().position(|node| node.output[0] == "logits").unwrap();
+            g.node.insert(logits, more);
+            g.node.insert(
+                logits + 2,
+                NodeProto {
+                    op_type: Some("Mul".into()),
+                    input: vec!["logits".into(), "highest".into()],
+                    output: vec!["hot".into()],
+                    ..Default::default()
+                },
+            );
+            maker(g, "weights").input[0] = "hot".into();
+        }),
+        ("λ may be given by the caller", Dtn::new(&[0.5, -0.5]), |g| {
+            let omega = g.initializer.iter().position(|tensor| tensor.name() == "omega").unwrap();
+            let dims = g.initializer[omega].dims.clone();
+            let dim = |value| Dimension { value: Some(Dim::DimValue(value)), denotation: None };
+            let shape = Some(TensorShapeProto { dim: dims.into_iter().map(dim).collect() });
+            let mut input = g.input[0].clone();
+            input.name = Some("omega".into());
+            let tensor_type = Some(TensorType { elem_type: Some(DataType::Float.code()), shape });
+            input.r#type = Some(TypeProto { tensor_type, ..Default::default() });
+            g.input.push(input);
+        }),
+        ("the squares are mixed along the channels", square, |g| {
+            // As many tokens as channels of a head: only the axis tells.
+            let node = maker(g, "r");
+            node.input.swap(0, 1);
+        }),
+        ("the squares are those of another value", Dtn::new(&[0.5, -0.5]), |g| {
+            maker(g, "square").input[1] = "centred".into();
+        }),
+        ("the variance is not of the mean", Dtn::new(&[0.5, -0.5]), |g| {
+            maker(g, "q square").input[0] = "r".into();
+        }),
+        ("the mean of tokens is taken twice", Dtn::new(&[0.5, -0.5]), |g| {
+            maker(g, "mu intra").input[0] = "variance".into();
+        }),
+        ("a sum in the place of a difference", Dtn::new(&[0.5, -0.5]), |g| {
+            maker(g, "spread").op_type = Some("Add".into());
+        }),
+        ("a cubic root", Dtn::new(&[0.5, -0.5]), |g| {
+            let root = maker(g, "root");
+            root.op_type = Some("Pow".into());
+            root.input.push("third".into());
+            let third =
+                tensor::make("third", DataType::Float, &ArrayD::from_elem(IxDyn(&[]), 1.0 / 3.0).view());
+            g.initializer.push(third.unwrap());
+        }),
+        ("heads are put together in another order", Dtn::new(&[0.5, -0.5, 0.1, 0.9]), |g| {
+            // 4 heads of 4 channels: the shapes do not tell.
+            maker(g, "mu turned").attribute[0].ints = vec![0, 2, 3, 1];
+        }),
+    ];
+    for (name, dtn, spoil) in cases {
+        let (_, plan) = spoiled(&dtn, spoil);
+        assert_eq!(sites(&plan), 0, "{name}");
+        assert!(plan.lowerings.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_value_inside_that_something_else_reads_keeps_its_meaning() {
+    for value in ["normalized", "mu", "scaled", "root", "spread"] {
+        let dtn = Dtn::new(&[0.5, -0.5]);
+        let mut model = dtn.model();
+        let output = ValueInfoProto { name: Some(value.into()), ..model.graph().output[0].clone() };
+        model.graph_mut().output.push(output);
+        let fused = fuse(&model, &Default::default()).unwrap();
+        let x = tokens(&dtn);
+        let both = [&model, &fused.model].map(|model| {
+            let engine = Engine::load(model, &"b=3".parse().unwrap()).unwrap();
+            let outputs = engine.run(&[Tensor::from(x.mapv(|v| v as f32))]).unwrap();
+            outputs
+                .iter()
+                .map(|o| o.to_plain_array_view::<f32>().unwrap().mapv(f64::from))
+                .collect::<Vec<_>>()
+        });
+        for (before, after) in both[0].iter().zip(&both[1]) {
+            assert!(error(after, before) < 1e-5, "{value}");
+        }
+    }
+}
+
+#[test]
+fn an_affine_that_has_to_stay_is_written_behind_the_site() {
+    for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
+        let dtn = Dtn::new(&[0.5, -0.5]).form(form);
+        let mut model = dtn.model();
+        // On a residual stream, nothing takes γ and β in.
+        let last = model.graph().node.len() - 1;
+        model.graph_mut().node[last].op_type = Some("Add".into());
+        model.graph_mut().node[last].input = vec!["y".into(), "x".into()];
+        let fused = fuse(&model, &Default::default()).unwrap();
+        assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
+        let x = tokens(&dtn);
+        assert!(error(&run(&fused.model, &x), &(dtn.normalize(&x) + &x).into_dyn()) < 1e-5);
+        assert!(fused.model.graph().node.len() < model.graph().node.len());
+        let again = fuse(&fused.model, &Default::default()).unwrap();
+        assert!(again.plan.is_empty());
+    }
+}
+
+#[test]
+fn without_an_affine_there_is_a_factor_of_its_own_at_most() {
+    for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
+        let mut dtn = Dtn::new(&[0.5, -0.5]).form(form);
+        let mut model = dtn.model();
+        let graph = model.graph_mut();
+        let bare = if form == Form::Einsum { "flat" } else { "normalized" };
+        maker(graph, "out").input[0] = bare.into();
+        if form == Form::Algorithm {
+            maker(graph, "normalized").input[0] = "less".into();
+        }
+        dtn.gamma.fill(1.0);
+        dtn.beta.fill(0.0);
+        graph.node.retain(|node| !["scaled", "y"].contains(&node.output[0].as_str()));
+        let fused = fuse(&model, &Default::default()).unwrap();
+        assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
+        let x = tokens(&dtn);
+        assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
+        assert!(fused.model.graph().node.len() < model.graph().node.len());
+    }
+}
+
+#[test]
+fn the_digits_are_told_as_before() {
+    let images: Array4<f32> = ndarray_npy::read_npy("models/digits/test-images.npy").unwrap();
+    for exporter in ["dynamo", "legacy"] {
+        let model = Model::open(format!("models/digits/dtn-{exporter}.onnx")).unwrap();
+        let fused = fuse(&model, &Default::default()).unwrap();
+        assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (7, 7));
+        assert!(fused.plan.sites.iter().all(|site| site.is_folded()));
+        let [before, after] = [&model, &fused.model].map(|model| {
+            let batch = format!("batch={}", images.dim().0).parse().unwrap();
+            let outputs = Engine::load(model, &batch).unwrap().run(&[Tensor::from(images.clone())]).unwrap();
+            outputs[0].to_plain_array_view::<f32>().unwrap().mapv(f64::from)
+        });
+        assert!(error(&after, &before) < 1e-5);
+        let told = |logits: &ArrayD<f64>| -> Vec<usize> {
+            let rows = logits.view().into_dimensionality::<Ix2>().unwrap();
+            let highest = |row: ndarray::ArrayView1<f64>| {
+                (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap()
+            };
+            rows.rows().into_iter().map(highest).collect()
+        };
+        assert_eq!(told(&before), told(&after));
+        assert!(fuse(&fused.model, &Default::default()).unwrap().plan.is_empty());
+    }
+}
