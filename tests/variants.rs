@@ -12,8 +12,8 @@ use unfold::onnx::tensor::{self, DataType};
 use unfold::run::{Dims, Engine, Tensor, random};
 use unfold::variants::{floor, ln_twin, normalizers};
 
-const KINDS: [&str; 12] =
-    ["un", "bn", "bnt", "mabn", "pnstar", "repbn", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm"];
+const KINDS: [&str; 13] =
+    ["un", "bn", "bnt", "mabn", "pnstar", "repbn", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm", "dtn"];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
 
 fn digits(kind: &str, exporter: &str) -> Model {
