@@ -39,8 +39,14 @@ fn each_reason_has_a_section() {
 
 #[test]
 fn links_lead_somewhere() {
-    for page in ["README.md", "docs/algebra.md", "docs/refusals.md", "docs/extending.md", "docs/accuracy.md"]
-    {
+    for page in [
+        "README.md",
+        "docs/algebra.md",
+        "docs/dtn.md",
+        "docs/refusals.md",
+        "docs/extending.md",
+        "docs/accuracy.md",
+    ] {
         let text = read(page);
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
