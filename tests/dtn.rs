@@ -586,7 +586,7 @@ fn maker<'g>(graph: &'g mut GraphProto, output: &str) -> &'g mut NodeProto {
 fn what_is_not_the_definition_is_left_alone() {
     let square = Dtn { side: 2, ..Dtn::new(&[0.5, -0.5]) };
     type Spoil = fn(&mut GraphProto);
-    let cases: [(&str, Dtn, Spoil); 9] = [
+    let cases: [(&str, Dtn, Spoil); 10] = [
         ("P varies with the input", Dtn::new(&[0.5, -0.5]), |g| {
             let more = NodeProto {
                 op_type: Some("ReduceMax".into()),
@@ -643,6 +643,9 @@ fn what_is_not_the_definition_is_left_alone() {
             let third =
                 tensor::make("third", DataType::Float, &ArrayD::from_elem(IxDyn(&[]), 1.0 / 3.0).view());
             g.initializer.push(third.unwrap());
+        }),
+        ("statistics of blocks are interpolated", Dtn { pool: 2, ..Dtn::new(&[0.5, -0.5]) }, |g| {
+            maker(g, "q wide").attribute[0].s = Some("linear".to_owned().into());
         }),
         ("heads are put together in another order", Dtn::new(&[0.5, -0.5, 0.1, 0.9]), |g| {
             // 4 heads of 4 channels: the shapes do not tell.

@@ -14,6 +14,7 @@ use super::super::View;
 use crate::graph::at::axis;
 use crate::graph::facts::Shape;
 use crate::graph::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
 
 /// How far from the value its constants may lie.
 const DEPTH: usize = 48;
@@ -23,7 +24,7 @@ const LARGEST: usize = 1 << 24;
 
 /// Operators that move elements and treat all items of a batch alike.
 const MOVE: &[&str] =
-    &["Identity", "Cast", "Dropout", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"];
+    &["Identity", "Cast", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"];
 
 /// Operators that compute, and treat all items of a batch alike.
 const COMPUTE: &[&str] = &[
@@ -105,7 +106,11 @@ impl<'v> Alike<'v> {
         let extents = self.one_item(&shape)?;
         let unary = |f: fn(f64) -> f64| Some(input(0)?.mapv(f));
         match view.graph.op(node) {
-            "Identity" | "Cast" | "Dropout" => input(0),
+            "Identity" => input(0),
+            "Cast" => {
+                let to = DataType::from_code(i32::try_from(at.attr("to", 0).ok()?).ok()?)?;
+                matches!(to, DataType::Float | DataType::Double).then(|| input(0)).flatten()
+            }
             "Transpose" => {
                 let array = input(0)?;
                 let perm = match at.attr_ints("perm").ok()? {

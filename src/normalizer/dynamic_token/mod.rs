@@ -39,7 +39,7 @@ impl Normalizer for DynamicToken {
             .take(ATTEMPTS)
             .find_map(|region| Some((interpret(view, &alike, &region)?, region)));
         let (meaning, region) = found?;
-        site(view, node, divisor, &region, &meaning)
+        Some(site(view, node, divisor, &region, &meaning))
     }
 }
 
@@ -71,7 +71,7 @@ fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
     slots.iter().filter_map(|&slot| view.graph.input(node, slot)).find(is_root)
 }
 
-fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Option<Site> {
+fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Site {
     let output = meaning.output;
     let chain = view.chain_from(output).filter(|_| view.only_reader(output).is_some());
     let mut nodes = [&region.nodes[..], &meaning.moves].concat();
@@ -89,7 +89,7 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
         None => (None, behind),
     };
     let nothing = lowering.is_none() && post.is_none();
-    Some(Site {
+    Site {
         kind: Kind { name: "DTN", family: Family::Online },
         name: view.site_name(node),
         channels: meaning.channels,
@@ -99,7 +99,7 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
         post,
         lowering,
         refusal: nothing.then(|| Refusal::new(Reason::Identity, view.graph.name(node))),
-    })
+    }
 }
 
 /// The site in fewer operators, and the affine that is behind them then: γ may have been before the
@@ -120,8 +120,8 @@ fn lowering(
         let read = matches!(graph.readers(*value), [Reader::Node { .. }]);
         read && view.facts.shape(*value) == view.facts.shape(output)
     };
-    let apart = if behind.is_some() { Some(output) } else { Some(divisor) };
-    let apart = apart.filter(|value| free(value) && (behind.is_some() || meaning.moves.is_empty()));
+    let apart = Some(behind.map_or(divisor, |_| output))
+        .filter(|value| free(value) && (behind.is_some() || meaning.moves.is_empty()));
     let core = apart.unwrap_or(output);
     let replaced = view.maker(core).filter(|_| is_float(view, region))?;
     let target = Target {
