@@ -1,7 +1,8 @@
 //! Other versions of a model, which tell what its normalizers cost: with LayerNorm in their place,
 //! and with nothing there.
 //!
-//! They compute something else than the model does. They are there to be timed.
+//! They compute something else than the model does. They are there to be timed. Opaque normalizers are
+//! written out first, so that the variants run where the model does not.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,6 +16,7 @@ use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::lower::lower;
 use crate::normalizer::{self, Family, Part, Site, View};
 use crate::onnx::Model;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
@@ -51,7 +53,7 @@ pub fn floor(model: &Model) -> Result<Model> {
                 remaking.take_out(&block);
             }
         }
-        remaking.finish(model)
+        remaking.finish()
     })
 }
 
@@ -72,12 +74,13 @@ pub fn ln_twin(model: &Model) -> Result<Model> {
             blocks.iter().for_each(|block| remaking.take_out(block));
             remaking.put_layer_norm(site, &last);
         }
-        remaking.finish(model)
+        remaking.finish()
     })
 }
 
 fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
-    let graph = Graph::new(model)?;
+    let lowered = lower(model, &|_, _| false);
+    let graph = Graph::new(lowered.as_ref().unwrap_or(model))?;
     let facts = Facts::infer(&graph);
     let constants = Constants::new(&graph, &facts);
     let view = View::new(&graph, &facts, &constants);
@@ -321,9 +324,9 @@ impl<'v, 'a> Remaking<'v, 'a> {
         output
     }
 
-    fn finish(self, model: &Model) -> Model {
+    fn finish(self) -> Model {
         let Remaking { view, editor, seeds, made } = self;
-        let mut result = model.clone();
+        let mut result = view.graph.model().clone();
         *result.graph_mut() = simplify_known(editor, seeds, view.graph, view.facts, &made);
         result
     }

@@ -1,8 +1,11 @@
 //! LayerNorm in the place of normalizers, and nothing there, against what exporters write for that.
 
+mod common;
+
 use std::collections::BTreeMap;
 
-use ndarray::{Array3, ArrayView1, Axis, array};
+use common::Builder;
+use ndarray::{Array3, ArrayD, ArrayView1, Axis, array};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
     Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TensorType,
@@ -142,4 +145,33 @@ fn without_its_only_node_a_model_hands_its_input_on() {
     let floor = floor(&batch_norm(17)).unwrap();
     assert_eq!(operators(&floor), BTreeMap::from([("Identity", 1)]));
     runs(&floor);
+}
+
+/// A normalizer that is one node of a custom domain, between two products.
+fn opaque() -> Model {
+    let mut builder = Builder::new(17);
+    let x = builder.input("x", &["5", "4"]);
+    let weight = builder.constant(&ArrayD::from_elem(vec![4, 4], 0.5));
+    let row = |first: f64| ArrayD::from_shape_fn(vec![4], |at| first + at[0] as f64);
+    let parameters = [1.5, -0.25, 2.0].map(|first| builder.constant(&row(first)));
+    let first = builder.op("MatMul", &[&x, &weight], vec![]);
+    let [gamma, beta, var] = &parameters;
+    let norm = builder.op("UN", &[&first, gamma, beta, var], vec![]);
+    builder.graph().node[1].domain = Some("com.example".into());
+    let second = builder.op("MatMul", &[&norm, &weight], vec![]);
+    let domain = OperatorSetIdProto { domain: Some("com.example".into()), version: Some(1) };
+    builder.proto.opset_import.push(domain);
+    builder.model(&[&second])
+}
+
+/// tract cannot run the model itself; what it is compared with, it can.
+#[test]
+fn opaque_normalizers_have_variants() {
+    let model = opaque();
+    assert!(Engine::load(&model, &Dims::default()).is_err());
+    let (floor, twin) = (floor(&model).unwrap(), ln_twin(&model).unwrap());
+    assert_eq!(operators(&floor), BTreeMap::from([("MatMul", 2)]));
+    assert_eq!(operators(&twin), BTreeMap::from([("LayerNormalization", 1), ("MatMul", 2)]));
+    runs(&floor);
+    runs(&twin);
 }

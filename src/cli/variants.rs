@@ -23,7 +23,7 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<report::Site>)> {
         variant("fused", &fused.model)?,
         variant("floor", &variants::floor(model)?)?,
     ];
-    let rows = sites::rows(&Graph::new(model)?, &fused.plan);
+    let rows = sites::rows(&Graph::new(fused.lowered.as_ref().unwrap_or(model))?, &fused.plan);
     let sites = rows.into_iter().map(|row| report::Site {
         name: row.site.name.clone(),
         kind: row.site.kind.name.to_owned(),
