@@ -18,7 +18,7 @@ use tract_onnx::prelude::{TValue, Tensor};
 
 use crate::memory;
 use crate::onnx::Model;
-use crate::report::{Class, Latency, Measured, Measurement, Memory, Outcome, Ratio, Setting};
+use crate::report::{Class, Latency, Measured, Measurement, Memory, Outcome, Ratio, Setting, Share};
 use crate::run::{Dims, Engine, Failure, Session, random};
 
 pub use inputs::read_inputs;
@@ -136,6 +136,7 @@ pub fn bench(variants: &[Variant], options: &BenchOptions, stop: &Stop, progress
         });
     }
     let rounds = rounds(&mut runners, options, stop, progress);
+    profiles(&mut runners, stop, progress);
     let references = reference_samples(variants, &runners, options);
     let finish = |variant: &Variant, runner: Result<Runner, Failure>| {
         let outcome = runner.and_then(|runner| {
@@ -159,7 +160,10 @@ struct Runner {
     engine: Engine,
     session: Session,
     inputs: Vec<TValue>,
+    classes: Vec<Class>,
     seconds: Vec<f64>,
+    /// Of the fastest run that was measured operator by operator: the one that was disturbed least.
+    time: Option<Vec<Share>>,
 }
 
 impl Runner {
@@ -167,7 +171,9 @@ impl Runner {
         let engine = Engine::load_with(&variant.model, &options.dims, options.threads)?;
         let inputs = options.inputs.clone().unwrap_or_else(|| random(engine.inputs(), 0));
         let inputs = inputs.into_iter().map(TValue::from).collect();
-        let mut runner = Self { session: engine.session()?, engine, inputs, seconds: Vec::new() };
+        let classes = profile::classes(&engine, &variant.normalizers);
+        let session = engine.session()?;
+        let mut runner = Self { session, engine, inputs, classes, seconds: Vec::new(), time: None };
         for _ in 0..BenchOptions::WARM_UP {
             runner.session.run(&runner.inputs)?;
         }
@@ -182,6 +188,14 @@ impl Runner {
         Ok(())
     }
 
+    fn profile(&mut self) -> Result<(), Failure> {
+        let time = profile::profile(&mut self.session, &self.inputs, &self.classes)?;
+        if self.time.as_ref().is_none_or(|fastest| profile::total(&time) < profile::total(fastest)) {
+            self.time = Some(time);
+        }
+        Ok(())
+    }
+
     fn finish(
         mut self,
         variant: &Variant,
@@ -192,8 +206,6 @@ impl Runner {
         if self.seconds.is_empty() {
             return Err(Failure::interrupted());
         }
-        let classes = profile::classes(&self.engine, &variant.normalizers);
-        let time = profile::profile(&mut self.session, &self.inputs, &classes, BenchOptions::PROFILED)?;
         let (ran, heap) = memory::heap(|| self.session.run(&self.inputs).map(drop));
         ran?;
         let ratio = |(reference, seconds): &(String, Vec<f64>)| {
@@ -217,11 +229,11 @@ impl Runner {
                 heap_peak: heap.map(|heap| heap.peak),
                 allocated: heap.map(|heap| heap.allocated),
                 resident_peak: child.and_then(|child| child.resident_peak(variant, options, stop)),
-                ..live_memory(&self.engine, &classes)
+                ..live_memory(&self.engine, &self.classes)
             },
             file_bytes: variant.model.file_bytes(),
             weight_bytes: variant.model.weight_bytes(),
-            time,
+            time: self.time.unwrap_or_default(),
         })
     }
 }
@@ -265,6 +277,25 @@ fn rounds(
     }
 }
 
+/// Measures the runs operator by operator, interleaved as the rounds are; not once somebody asked to stop
+/// and there is one of each.
+fn profiles(runners: &mut [Result<Runner, Failure>], stop: &Stop, progress: OnProgress<'_>) {
+    for done in 0..BenchOptions::PROFILED {
+        if stop.asked() && done > 0 {
+            return;
+        }
+        progress("operator by operator", done as f64 / BenchOptions::PROFILED as f64);
+        for runner in runners.iter_mut() {
+            if let Ok(running) = runner
+                && !running.seconds.is_empty()
+                && let Err(failure) = running.profile()
+            {
+                *runner = Err(failure);
+            }
+        }
+    }
+}
+
 /// Forgets the times of a round that was not finished: ratios compare times of the same round.
 fn drop_incomplete(runners: &mut [Result<Runner, Failure>], rounds: usize) {
     for runner in runners.iter_mut().flatten() {
@@ -293,7 +324,7 @@ fn reference_samples(
     chosen.into_iter().map(|(name, runner)| (name.to_owned(), runner.seconds.clone())).collect()
 }
 
-/// The part of [`Memory`] that follows from the order of execution.
+/// The part of [`Memory`] that follows from the order of the graph.
 fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     let steps = memory::live(engine);
     let peak = steps.iter().max_by_key(|step| step.bytes);

@@ -61,25 +61,8 @@ fn by_operator(name: &str) -> Class {
     }
 }
 
-/// The time of each class of operators in the fastest of `runs` runs: the one that was disturbed least.
-pub fn profile(
-    session: &mut Session,
-    inputs: &[TValue],
-    classes: &[Class],
-    runs: usize,
-) -> Result<Vec<Share>, Failure> {
-    let total = |shares: &[Share]| shares.iter().map(|share| share.seconds).sum::<f64>();
-    let mut fastest = profile_once(session, inputs, classes)?;
-    for _ in 1..runs {
-        let shares = profile_once(session, inputs, classes)?;
-        if total(&shares) < total(&fastest) {
-            fastest = shares;
-        }
-    }
-    Ok(fastest)
-}
-
-fn profile_once(session: &mut Session, inputs: &[TValue], classes: &[Class]) -> Result<Vec<Share>, Failure> {
+/// The time of each class of operators in one run.
+pub fn profile(session: &mut Session, inputs: &[TValue], classes: &[Class]) -> Result<Vec<Share>, Failure> {
     let mut shares = Class::ALL.map(|class| Share { class, seconds: 0.0 });
     let mut last = Instant::now();
     session.run_with(inputs, |node| {
@@ -90,4 +73,9 @@ fn profile_once(session: &mut Session, inputs: &[TValue], classes: &[Class]) -> 
         last = now;
     })?;
     Ok(shares.to_vec())
+}
+
+/// The seconds of all classes.
+pub fn total(shares: &[Share]) -> f64 {
+    shares.iter().map(|share| share.seconds).sum()
 }
