@@ -104,7 +104,7 @@ fn the_report_reads_well_in_a_browser() {
         eprintln!("skipped: no Chromium was found; CHROME=program names one");
         return;
     };
-    let page = html(&report());
+    let page = html(&[report()]);
     assert!(!page.contains("http://") && !page.contains("https://"), "the page links to the outside");
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("page.html"), page + PROBE).unwrap();

@@ -72,7 +72,7 @@ pub struct BenchArgs {
     pub markdown: bool,
 
     /// Writes the report as one self-contained page
-    #[arg(long, value_name = "FILE", requires = "models")]
+    #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
     /// Shows no progress
@@ -106,6 +106,9 @@ pub fn run(args: &BenchArgs, make: MakeVariants<'_>) -> Result<ExitCode> {
             vec![report]
         }
     };
+    if let Some(path) = &args.html {
+        fs::write(path, html(&reports)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let mut settings = reports.iter().flat_map(|report| &report.settings);
     Ok(match () {
         () if stop.asked() => ExitCode::from(130),
@@ -288,9 +291,6 @@ fn told(verdict: &Verdict, label: &str) -> String {
 }
 
 fn print(args: &BenchArgs, report: &Report) -> Result<()> {
-    if let Some(path) = &args.html {
-        fs::write(path, html(report)).with_context(|| format!("cannot write {}", path.display()))?;
-    }
     out::print(&match (args.json, args.markdown) {
         (true, _) => serde_json::to_string_pretty(report)? + "\n",
         (_, true) => markdown(report),

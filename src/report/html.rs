@@ -1,45 +1,65 @@
-//! A report as one page that needs nothing else: no script, no font, no request.
+//! Reports as one page that needs nothing else: no script, no font, no request.
 
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
 use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time, verdicts};
+use super::overview::ratios;
 use super::svg::{self, class_colour, escape};
 
 const MEMORY: &str = "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";
 
 const STYLE: &str = include_str!("page.css");
 
-/// The report as a page of HTML, readable in light and dark, on a phone and on paper.
-pub fn html(report: &Report) -> String {
+/// One report, or several after a table of their ratios, as a page of HTML, readable in light and dark, on
+/// a phone and on paper.
+pub fn html(reports: &[Report]) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
-    let _ = write(&mut out, report);
+    let _ = write(&mut out, reports);
     out
 }
 
-fn write(out: &mut String, report: &Report) -> std::fmt::Result {
-    let model = escape(&report.model);
+fn write(out: &mut String, reports: &[Report]) -> std::fmt::Result {
+    let title = match reports {
+        [report] => escape(&report.model),
+        _ => format!("{} benchmarks", reports.len()),
+    };
     write!(
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{model} - unfold bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{model}</h1>\n"
+         <title>{title} - unfold bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
     )?;
+    if reports.len() > 1 {
+        writeln!(out, "<h1>{title}</h1>\n<p>Ratios of latencies, with their 95 % intervals.</p>")?;
+        let (heads, rows) = ratios(reports);
+        table(out, "", &heads.iter().map(String::as_str).collect::<Vec<_>>(), rows.into_iter())?;
+    }
+    for one in reports {
+        writeln!(out, "<section>")?;
+        report(out, one)?;
+        writeln!(out, "</section>")?;
+    }
+    writeln!(out, "</body>\n</html>")
+}
+
+fn report(out: &mut String, report: &Report) -> std::fmt::Result {
+    writeln!(out, "<h1>{}</h1>", escape(&report.model))?;
     let machine = &report.machine;
     let (processor, system) = (escape(&machine.processor), escape(&machine.system));
     let (version, cores) = (escape(&report.version), machine.cores);
     writeln!(out, "<p class=\"faint\">unfold {version}, tract, {processor}, {cores} cores, {system}</p>")?;
     report.notes.iter().try_for_each(|note| writeln!(out, "<p>{}</p>", escape(note)))?;
     report.settings.iter().try_for_each(|one| setting(out, one))?;
-    if !report.sites.is_empty() {
-        let rows = report.sites.iter().map(|site| {
-            vec![site.name.clone(), site.kind.clone(), site.channels.to_string(), site.outcome.clone()]
-        });
-        writeln!(out, "<h2>Normalizers</h2>")?;
-        table(out, "text", &["site", "kind", "channels", "what happened"], rows)?;
+    if report.sites.is_empty() {
+        return Ok(());
     }
-    writeln!(out, "</body>\n</html>")
+    let rows = report.sites.iter().map(|site| {
+        vec![site.name.clone(), site.kind.clone(), site.channels.to_string(), site.outcome.clone()]
+    });
+    writeln!(out, "<h2>Normalizers</h2>")?;
+    table(out, "text", &["site", "kind", "channels", "what happened"], rows)
 }
 
 fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
@@ -135,7 +155,7 @@ fn memory(out: &mut String, ran: &[(usize, &str, &Measurement)]) -> std::fmt::Re
     table(out, "", &heads, rows)?;
     writeln!(
         out,
-        "<p class=\"faint\">Live peak: values held at one time, by the order of execution. Heap peak and \
+        "<p class=\"faint\">Live peak: values held at one time, by the order of the graph. Heap peak and \
          allocated: what one run asks the allocator for. Resident peak: a process that runs only this \
          variant, with its weights.</p>"
     )
@@ -163,15 +183,26 @@ mod tests {
 
     #[test]
     fn the_page_asks_for_nothing_and_holds_no_script() {
-        let page = html(&report());
+        let page = html(&[report()]);
         for word in ["http:", "https:", "//", "<script", "<link", "@import", "url(", "src="] {
             assert!(!page.contains(word), "{word}");
         }
     }
 
     #[test]
+    fn several_reports_begin_with_a_table_of_their_ratios() {
+        let page = html(&[report(), report()]);
+        assert!(page.contains("<h1>2 benchmarks</h1>"));
+        assert_eq!(page.matches("<h1>vit &lt;small&gt;.onnx</h1>").count(), 2);
+        let overview = page.split("</table>").next().unwrap();
+        let row = ["vit &lt;small&gt;.onnx", "batch=8", "1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]", "-", "-"];
+        let cells: String = row.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        assert_eq!(overview.matches(&cells).count(), 2, "{overview}");
+    }
+
+    #[test]
     fn every_tag_is_closed_and_names_are_text() {
-        let page = html(&report());
+        let page = html(&[report()]);
         assert!(page.contains("<h1>vit &lt;small&gt;.onnx</h1>"));
         for tag in ["svg", "table", "figure", "tr", "td", "text", "path", "p", "ul", "li", "div", "title"] {
             let (with, without) = (format!("<{tag} "), format!("<{tag}>"));

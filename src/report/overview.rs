@@ -1,6 +1,6 @@
 //! Several reports in one table: a line for each model and size of its inputs.
 
-use super::data::{Measurement, Ratio, Report, Setting};
+use super::data::{Measurement, Memory, Ratio, Report, Setting};
 use super::format::{bytes, escape, ratio};
 
 /// Which variant is divided by which.
@@ -36,30 +36,43 @@ pub fn overview_lines(report: &Report) -> String {
 
 /// The ratios and the memory of each setting of all reports, as Markdown.
 pub fn overview_markdown(reports: &[Report]) -> String {
-    let heads = WIDE.map(|(variant, by)| format!(" {variant} ÷ {by} |")).concat();
     let mut out = reports.first().map_or_else(String::new, made_on);
-    out += &format!(
-        "| model | inputs |{heads} samples/s, fused |\n| --- | --- |{} ---: |\n",
-        " ---: |".repeat(WIDE.len())
-    );
-    for (report, setting) in settings(reports) {
-        let cells = WIDE.map(|pair| format!(" {} |", cell(setting, pair))).concat();
-        let rate =
-            measurement(setting, "fused").map_or_else(dash, |m| format!("{:.1}", m.latency.throughput));
-        out += &format!("| {} | {} |{cells} {rate} |\n", escape(&report.model), escape(&setting.label));
+    let (heads, rows) = ratios(reports);
+    out += &format!("| {} |\n| --- | --- |{}\n", heads.join(" | "), " ---: |".repeat(heads.len() - 2));
+    for row in rows {
+        let (names, numbers) = row.split_at(2);
+        let names: Vec<String> = names.iter().map(|name| escape(name)).collect();
+        out += &format!("| {} | {} |\n", names.join(" | "), numbers.join(" | "));
     }
-    out += "\n| model | inputs | live peak: LN twin | as exported | fused | floor | allocated: as exported | fused |\n";
-    out += &format!("| --- | --- |{}\n", " ---: |".repeat(6));
+    out += "\n| model | inputs | live peak: LN twin | as exported | fused | floor | heap peak: as exported | fused | \
+            allocated: as exported | fused |\n";
+    out += &format!("| --- | --- |{}\n", " ---: |".repeat(8));
     for (report, setting) in settings(reports) {
-        let live = |name| measurement(setting, name).map_or_else(dash, |m| bytes(m.memory.live_peak));
-        let allocated =
-            |name| measurement(setting, name).and_then(|m| m.memory.allocated).map_or_else(dash, bytes);
-        let live = ["LN twin", "as exported", "fused", "floor"].map(live).join(" | ");
-        let allocated = ["as exported", "fused"].map(allocated).join(" | ");
-        let (model, label) = (escape(&report.model), escape(&setting.label));
-        out += &format!("| {model} | {label} | {live} | {allocated} |\n");
+        let of = |name, what: fn(&Memory) -> Option<u64>| {
+            measurement(setting, name).and_then(|m| what(&m.memory)).map_or_else(dash, bytes)
+        };
+        let live = ["LN twin", "as exported", "fused", "floor"].map(|name| of(name, |m| Some(m.live_peak)));
+        let heap = ["as exported", "fused"].map(|name| of(name, |m| m.heap_peak));
+        let allocated = ["as exported", "fused"].map(|name| of(name, |m| m.allocated));
+        let cells = [live.as_slice(), &heap, &allocated].concat().join(" | ");
+        out += &format!("| {} | {} | {cells} |\n", escape(&report.model), escape(&setting.label));
     }
     out
+}
+
+/// The ratios of each setting of all reports: the heads of the columns, and the rows.
+pub(super) fn ratios(reports: &[Report]) -> (Vec<String>, Vec<Vec<String>>) {
+    let mut heads = vec!["model".to_owned(), "inputs".to_owned()];
+    heads.extend(WIDE.map(|(variant, by)| format!("{variant} ÷ {by}")));
+    heads.push("samples/s, fused".to_owned());
+    let row = |(report, setting): (&Report, &Setting)| {
+        let mut row = vec![report.model.clone(), setting.label.clone()];
+        row.extend(WIDE.map(|pair| cell(setting, pair)));
+        let fused = measurement(setting, "fused");
+        row.push(fused.map_or_else(dash, |m| format!("{:.1}", m.latency.throughput)));
+        row
+    };
+    (heads, settings(reports).map(row).collect())
 }
 
 /// What the reports were made with, by the first of them.
