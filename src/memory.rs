@@ -1,8 +1,8 @@
-//! Memory of a run, three ways: live bytes along the execution order, the heap, and the resident set.
+//! Memory of a run, three ways: live bytes along the order of the graph, the heap, and the resident set.
 //!
 //! | | what it is | changes from run to run |
 //! |---|---|---|
-//! | [`live`] | the sizes of the values that tract holds at each step, from their shapes | no |
+//! | [`live`] | the sizes of the values that are held at each step, from their shapes | no |
 //! | [`heap`] | what the run really asks the allocator for | hardly |
 //! | [`resident_peak`] | what the system gives the whole process, weights included | yes |
 
@@ -25,16 +25,25 @@ pub struct Step {
     pub bytes: u64,
 }
 
-/// The live bytes at every step of a run, in the order of execution. Weights are not counted.
+/// The live bytes at every step along the order of the graph. Weights are not counted.
+///
+/// The order is tract's `eval_order`: from the outputs, each node after its inputs. It follows from the
+/// graph alone. What tract runs may be ordered otherwise: it begins whatever is ready by the number of the
+/// node and puts off what waits for a constant, so that one scalar more or less on one path moves other
+/// nodes, and with them the [`heap`]'s peak, up or down.
 ///
 /// The inputs and the output of an operator that tract runs in place are both counted, so that a step may
 /// be up to one value above what the heap really holds.
 pub fn live(engine: &Engine) -> Vec<Step> {
-    let usage: TractResult<_> =
-        engine.graph().eval_tmp_memory_usage(engine.order(), |node| !node.op_is::<Const>());
+    let graph = engine.graph();
+    let usage = || -> TractResult<_> {
+        let order: Vec<usize> =
+            graph.eval_order()?.into_iter().filter(|&node| !graph.node(node).op_is::<Const>()).collect();
+        graph.eval_tmp_memory_usage(&order, |node| !node.op_is::<Const>())
+    };
     let bytes = |size: &TDim| size.as_i64().map_or(0, |bytes| bytes.max(0) as u64);
-    // The order is that of the plan itself, and shapes are concrete: there is nothing left that could fail.
-    usage
+    // tract ordered this graph when it planned it, and shapes are concrete: there is nothing left to fail.
+    usage()
         .map(|steps| steps.iter().map(|(node, size)| Step { node: *node, bytes: bytes(size) }).collect())
         .unwrap_or_default()
 }

@@ -156,7 +156,7 @@ impl Ratio {
 /// How much memory a run takes, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The most bytes of values that are live at one time, by the order of execution.
+    /// The most bytes of values that are live at one time, by the order of the graph.
     pub live_peak: u64,
     /// The operator that holds the peak.
     pub live_peak_at: String,

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use super::data::{Measured, Outcome, Ratio, Setting};
+use super::data::{Measured, Memory, Outcome, Ratio, Setting};
 
 /// Seconds, in the unit that fits.
 pub(super) fn time(seconds: f64) -> String {
@@ -66,38 +66,73 @@ pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
     })
 }
 
-/// What the peaks of live memory show, in a sentence.
+/// What the peaks of memory show, in one sentence or two.
 pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
     let ran: Vec<_> =
         setting.variants.iter().filter_map(|v| Some((v.name.as_str(), &v.measurement()?.memory))).collect();
-    let lowest = ran.iter().min_by_key(|(_, memory)| memory.live_peak)?;
-    let highest = ran.iter().max_by_key(|(_, memory)| memory.live_peak)?;
-    let spread = highest.1.live_peak as f64 / (lowest.1.live_peak as f64).max(1.0) - 1.0;
+    let live = live_sentence(&ran)?;
+    Some(match heap_sentence(&ran) {
+        Some(heap) => format!("{live} {heap}"),
+        None => live,
+    })
+}
+
+fn live_sentence(ran: &[(&str, &Memory)]) -> Option<String> {
+    let (lowest, highest) = extremes(ran, |memory| Some(memory.live_peak))?;
+    let held = format!("{} holds it", highest.1.live_peak_at);
     let at = |bytes: Option<u64>| match bytes {
         Some(bytes) => format!(", and at the normalizers at most {}", self::bytes(bytes)),
         None => String::new(),
     };
-    let held = format!("{} holds it", highest.1.live_peak_at);
-    Some(if ran.len() > 1 && spread < 0.005 {
-        let most = ran.iter().filter_map(|(_, memory)| memory.live_at_normalizers).max();
+    let (low, high) = (lowest.1.live_peak, highest.1.live_peak);
+    Some(match ran.len() > 1 {
+        true if same(low, high) => {
+            let most = ran.iter().filter_map(|(_, memory)| memory.live_at_normalizers).max();
+            let high = bytes(high);
+            format!("The peak of live memory is the same in every variant, {high}: {held}{}.", at(most))
+        }
+        true => format!(
+            "The peak of live memory is lowest in {} ({}) and highest in {} ({}; {held}).",
+            lowest.0,
+            bytes(low),
+            highest.0,
+            bytes(high)
+        ),
+        false => format!(
+            "The peak of live memory is {}: {held}{}.",
+            bytes(high),
+            at(highest.1.live_at_normalizers)
+        ),
+    })
+}
+
+/// How the heap differs, where it does.
+fn heap_sentence(ran: &[(&str, &Memory)]) -> Option<String> {
+    let (lowest, highest) = extremes(ran, |memory| memory.heap_peak)?;
+    let (low, high) = (lowest.1.heap_peak?, highest.1.heap_peak?);
+    (!same(low, high)).then(|| {
+        let (low, high) = (bytes(low), bytes(high));
         format!(
-            "The peak of live memory is the same in every variant, {}: {held}{}.",
-            bytes(highest.1.live_peak),
-            at(most)
-        )
-    } else if ran.len() > 1 {
-        let (low, high) = (bytes(lowest.1.live_peak), bytes(highest.1.live_peak));
-        format!(
-            "The peak of live memory is lowest in {} ({low}) and highest in {} ({high}; {held}).",
+            "In the order in which tract runs them, the heap held least in {} ({low}) and most in {} ({high}).",
             lowest.0, highest.0
         )
-    } else {
-        format!(
-            "The peak of live memory is {}: {held}{}.",
-            bytes(highest.1.live_peak),
-            at(highest.1.live_at_normalizers)
-        )
     })
+}
+
+/// The variants with the least and the most of something, of those that have it.
+fn extremes<'a>(
+    ran: &[(&'a str, &'a Memory)],
+    of: impl Fn(&Memory) -> Option<u64>,
+) -> Option<((&'a str, &'a Memory), (&'a str, &'a Memory))> {
+    let have = || ran.iter().copied().filter_map(|variant| Some((of(variant.1)?, variant)));
+    let (_, lowest) = have().min_by_key(|(bytes, _)| *bytes)?;
+    let (_, highest) = have().max_by_key(|(bytes, _)| *bytes)?;
+    Some((lowest, highest))
+}
+
+/// Whether nobody would call the one larger.
+fn same(low: u64, high: u64) -> bool {
+    high as f64 / (low as f64).max(1.0) < 1.005
 }
 
 /// How a setting was measured, in a line.

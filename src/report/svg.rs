@@ -150,5 +150,5 @@ pub(super) fn memory(ran: &[(usize, &str, &Measurement)]) -> String {
             y(memory.live_peak),
         );
     }
-    chart(ran.len() as f64 * STRIP, "Live bytes of each variant along the order of execution", &body)
+    chart(ran.len() as f64 * STRIP, "Live bytes of each variant along the order of the graph", &body)
 }

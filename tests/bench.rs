@@ -1,0 +1,149 @@
+//! `unfold bench`, as people run it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use serde_json::Value;
+use tempfile::{TempDir, tempdir};
+use unfold::onnx::Model;
+use unfold::onnx::proto::NodeProto;
+
+const VARIANTS: [&str; 4] = ["LN twin", "as exported", "fused", "floor"];
+
+fn digits(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/digits/{kind}-dynamo.onnx"))
+}
+
+/// What the program prints, and its exit code.
+fn bench(args: &[&str]) -> (i32, String) {
+    let output = cargo_bin_cmd!("unfold").arg("bench").args(args).arg("--quiet").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+}
+
+fn report(args: &[&str]) -> Value {
+    let (code, text) = bench(&[args, &["--json"]].concat());
+    assert_eq!(code, 0, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The variants that ran in the only setting of a report: their names and what was measured.
+fn ran(report: &Value) -> Vec<(&str, &Value)> {
+    assert_eq!(report["settings"].as_array().unwrap().len(), 1);
+    let variants = report["settings"][0]["variants"].as_array().unwrap();
+    variants.iter().filter_map(|v| Some((v["name"].as_str()?, v["outcome"].get("ran")?))).collect()
+}
+
+/// A digits model with an operator behind its output that tract does not have.
+fn beyond_tract() -> (TempDir, PathBuf) {
+    let mut model = Model::open(digits("un")).unwrap();
+    let graph = model.graph_mut();
+    let output = graph.output[0].name().to_owned();
+    let last = graph.node.iter_mut().find(|node| node.output[0] == output).unwrap();
+    last.output[0] = "before".into();
+    graph.node.push(NodeProto {
+        input: vec!["before".into()],
+        output: vec![output],
+        op_type: Some("Mystery".into()),
+        name: Some("last".into()),
+        domain: Some("com.example".into()),
+        ..Default::default()
+    });
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("beyond.onnx");
+    model.save(&path).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn a_model_is_measured_in_four_variants_and_folding_costs_no_memory() {
+    for kind in ["un", "bn", "mabn", "pnstar", "dyt", "ln", "dtn"] {
+        let report = report(&[digits(kind).to_str().unwrap(), "--rounds", "10", "--batch", "8"]);
+        let ran = ran(&report);
+        assert_eq!(ran.iter().map(|(name, _)| *name).collect::<Vec<_>>(), VARIANTS, "{kind}");
+        assert_eq!(report["settings"][0]["rounds"], 10);
+        for (name, measured) in &ran {
+            let median = &measured["latency"]["median"];
+            let [low, value, high] = ["low", "value", "high"].map(|what| median[what].as_f64().unwrap());
+            assert!(0.0 < low && low <= value && value <= high, "{kind} {name}: {median}");
+            let ratios = measured["ratios"].as_array().unwrap();
+            assert!(ratios.iter().all(|ratio| ratio["rounds"] == 10), "{kind} {name}");
+            let throughput = measured["latency"]["throughput"].as_f64().unwrap();
+            assert!((throughput * value - 8.0).abs() < 1e-6, "{kind} {name}: 8 samples in each run");
+        }
+        let bytes = |variant: usize, what: &str| ran[variant].1["memory"][what].as_u64().unwrap();
+        assert!(bytes(2, "live_peak") <= bytes(1, "live_peak"), "{kind}");
+        assert!(bytes(2, "allocated") <= bytes(1, "allocated"), "{kind}");
+        let said = report["notes"][0].as_str().unwrap();
+        assert!(said.starts_with("With batch=8, fused and as exported agree: "), "{kind}: {said}");
+        assert_eq!(report["differs"], false);
+    }
+}
+
+/// What does not depend on the machine is the same in every run.
+#[test]
+fn two_runs_agree() {
+    let run = || report(&[digits("un").to_str().unwrap(), "--rounds", "10"]);
+    let (first, second) = (run(), run());
+    for ((name, one), (_, other)) in ran(&first).iter().zip(ran(&second)) {
+        for what in ["live_peak", "live_peak_at", "curve", "allocated", "heap_peak"] {
+            assert_eq!(one["memory"][what], other["memory"][what], "{name} {what}");
+        }
+        assert_eq!(one["file_bytes"], other["file_bytes"], "{name}");
+    }
+    assert_eq!(first["sites"], second["sites"]);
+}
+
+#[test]
+fn what_tract_cannot_run_is_named_and_the_others_run() {
+    let (_folder, beyond) = beyond_tract();
+    let beyond = format!("beyond={}", beyond.display());
+    let (code, text) = bench(&[&beyond, digits("un").to_str().unwrap(), "--rounds", "3"]);
+    assert_eq!(code, 0, "{text}");
+    let reason =
+        "beyond: tract cannot load Mystery `last`: tract has no operators of the domain `com.example`";
+    assert!(text.lines().any(|line| line == reason), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("un-dynamo ")), "{text}");
+
+    let (code, text) = bench(&[&beyond, "--rounds", "3"]);
+    assert_eq!(code, 1, "{text}");
+}
+
+#[test]
+fn the_page_holds_every_variant_and_site() {
+    let folder = tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let report = report(&[digits("un").to_str().unwrap(), "--rounds", "3", "--html", page.to_str().unwrap()]);
+    let page = fs::read_to_string(page).unwrap();
+    for name in VARIANTS
+        .into_iter()
+        .chain(report["sites"].as_array().unwrap().iter().map(|site| site["name"].as_str().unwrap()))
+    {
+        assert!(page.contains(name), "{name}");
+    }
+}
+
+/// Whoever interrupts sees what was measured until then.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_prints_what_there_is() {
+    use std::process::{Command, Stdio};
+    use std::thread::sleep;
+    use std::time::Duration;
+    let child = Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
+        .args(["bench", "--json", "--rounds", "1000000000"])
+        .arg(digits("un"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A round takes milliseconds.
+    sleep(Duration::from_secs(5));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["settings"][0]["interrupted"], true);
+    assert!(report["settings"][0]["rounds"].as_u64().unwrap() > 0);
+    assert_eq!(ran(&report).len(), VARIANTS.len());
+}
