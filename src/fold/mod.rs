@@ -10,6 +10,7 @@ pub mod apply;
 
 mod draft;
 pub mod plan;
+mod softmax;
 
 pub mod travel;
 mod wave;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::absorb::linear;
 use super::draft::Draft;
-use super::{Fold, Side, Step, rule};
+use super::{Fold, Side, Step, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Part;
@@ -180,16 +180,20 @@ fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
 impl Wave {
     /// Notes what a step leaves in a node, and what has to be made for it.
     fn note(&mut self, draft: &Draft, node: NodeId, step: &Step) {
-        let Some((side, affine)) = &step.fold else { return };
+        let Some((side, mut affine)) = step.fold.clone() else { return };
         self.leaves += step.leaves;
         if !affine.has_no_shift() {
             let slots = linear(draft.graph.op(node)).and_then(|linear| linear.slots(&draft.at(node)).ok());
             let has_place = slots.is_some_and(|slots| slots.bias.is_some());
             if !has_place && draft.bias_add(node).is_none() {
-                self.leaves += 1;
+                if softmax::ignores(draft, node, side, &affine.shift) {
+                    affine = Affine::scale(affine.scale);
+                } else {
+                    self.leaves += 1;
+                }
             }
         }
-        self.folds.push(Fold { node, side: *side, affine: affine.clone() });
+        self.folds.push(Fold { node, side, affine });
     }
 }
 

@@ -1,10 +1,13 @@
 //! Every rule, with a graph that it folds and a twin that it must refuse.
 
 use unfold::onnx::Model;
+use unfold::onnx::proto::NodeProto;
 use unfold::refusal::Reason;
+use unfold::{FuseOptions, fuse};
 
 use crate::common::text::model;
-use crate::{folded, kept};
+use crate::common::undeclared;
+use crate::{folded, kept, same};
 
 /// A normalizer of six channels on the last axis of `[2, 4, 6]`, what follows, and a MatMul.
 fn forward(steps: &str) -> Model {
@@ -314,4 +317,60 @@ fn conv() {
         let columns = if op == "Conv" { 3 } else { 5 };
         assert_eq!(stops_backward(&linear(&columns.to_string())), Reason::WrongAxis);
     }
+}
+
+/// Attention with two heads of three channels behind a normalizer, no projection with a bias; what comes
+/// between the keys and the product, and between the product and the Softmax.
+fn attention(keys: &str, scores: &str) -> Model {
+    forward(&format!(
+        "weight wq 6 6
+         weight wk 6 6
+         weight wv 6 6
+         ints heads 4 = 2 4 2 3
+         q = MatMul(m, wq)
+         k = MatMul(m, wk)
+         v = MatMul(m, wv)
+         qr = Reshape(q, heads)
+         kr = Reshape(k, heads)
+         vr = Reshape(v, heads)
+         qt = Transpose(qr) perm=[0,2,1,3]
+         vt = Transpose(vr) perm=[0,2,1,3]
+         {keys}
+         z = MatMul(qt, kt)
+         {scores}
+         o = MatMul(a, vt)
+         ot = Transpose(o) perm=[0,2,1,3]
+         y = Identity(ot)"
+    ))
+}
+
+/// Numbers that are exact throughout do not pass a Softmax.
+fn biases(model: &Model) -> usize {
+    let fused = fuse(model, &FuseOptions::default()).unwrap();
+    assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
+    same(model, &fused.model, 1e-6);
+    let is_bias = |node: &&NodeProto| node.name().ends_with("_bias_add");
+    fused.model.graph().node.iter().filter(is_bias).count()
+}
+
+#[test]
+fn what_a_softmax_ignores_is_not_computed() {
+    let keys = "kt = Transpose(kr) perm=[0,2,3,1]";
+    let softmax = "a = Softmax(z) axis=-1";
+    assert_eq!(biases(&attention(keys, softmax)), 2);
+    let masked =
+        "input mask 4 4\n const s 1 = 0.5\n zs = Mul(z, s)\n zm = Add(zs, mask)\n a = Softmax(zm) axis=3";
+    assert_eq!(biases(&attention(keys, masked)), 2);
+    let scaled = "const s = 0.5\n ks = Mul(kr, s)\n kt = Transpose(ks) perm=[0,2,3,1]";
+    assert_eq!(biases(&attention(scaled, softmax)), 2);
+
+    // Along the queries the shift of the keys is not the same.
+    assert_eq!(biases(&attention(keys, "a = Softmax(z) axis=2")), 3);
+    let varying = "input s 4\n zs = Mul(z, s)\n a = Softmax(zs) axis=-1";
+    assert_eq!(biases(&attention(keys, varying)), 3);
+    assert_eq!(biases(&attention(keys, "a = Sigmoid(z)")), 3);
+    // Somebody else reads the keys.
+    let mut cached = attention(keys, softmax);
+    cached.graph_mut().output.push(undeclared("kt"));
+    assert_eq!(biases(&cached), 3);
 }

@@ -91,6 +91,14 @@ fn matrix_axes(slot: usize, rank: usize) -> (usize, usize) {
     if slot == 0 { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) }
 }
 
+/// The axis of an operand of this rank that becomes an axis of the result's matrix; `None` where the
+/// product is of other forms.
+pub fn kept_axis(at: &At, slot: usize, rank: usize) -> Option<usize> {
+    let is_matrix = rank >= 2 && at.rank(1 - slot).ok()? >= 2 && check_form(at).is_ok();
+    let (contracted, kept) = matrix_axes(slot, if is_matrix { rank } else { return None });
+    Some(if is_turned(at, slot) { contracted } else { kept })
+}
+
 /// Whether the weight can take the affine from that side.
 fn check(at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
     let affine = &match side {

@@ -8,7 +8,7 @@
 pub mod conv;
 mod elementwise;
 mod gemm;
-mod matmul;
+pub(super) mod matmul;
 
 use ndarray::ArrayD;
 

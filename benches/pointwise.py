@@ -1,0 +1,113 @@
+"""Which exact form of a pointwise normalizer is the fastest, in tract and in onnxruntime.
+
+    pip install -r benches/peers/requirements.txt
+    python benches/pointwise.py
+
+Twelve matrix products of ViT-S's width over its 197 tokens, each behind one pointwise function. Prints, for each way
+to write it, its latency over that of the products alone. `unfold` is found on the PATH. The table is in
+docs/pointwise.md.
+"""
+
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+CHANNELS, TOKENS, LAYERS, ROUNDS = 384, 197, 12, 60
+
+# Operators on the value so far, z; a number is an operand.
+FORMS = {
+    "nothing": [],
+    "Softsign": [("Softsign", "z")],
+    "Abs, Add, Div": [("Abs", "z"), ("Add", "last", 1.0), ("Div", "z", "last")],
+    "Abs, Add, Reciprocal, Mul": [("Abs", "z"), ("Add", "last", 1.0), ("Reciprocal", "last"), ("Mul", "z", "last")],
+    "Tanh": [("Tanh", "z")],
+    "Sigmoid": [("Sigmoid", "z")],
+    "Tanh for Sigmoid": [("Mul", "z", 0.5), ("Tanh", "last"), ("Mul", "last", 0.5), ("Add", "last", 0.5)],
+}
+
+
+def model(form):
+    """The products, each behind the operators of a form."""
+    generator = np.random.default_rng(0)
+    nodes, initializers = [], []
+
+    def constant(values):
+        initializers.append(numpy_helper.from_array(np.asarray(values, np.float32), f"c{len(initializers)}"))
+        return initializers[-1].name
+
+    def node(op, *inputs):
+        nodes.append(helper.make_node(op, inputs, [f"v{len(nodes)}"], name=f"n{len(nodes)}"))
+        return nodes[-1].output[0]
+
+    value = "x"
+    for _ in range(LAYERS):
+        names = {"z": value, "last": value}
+        for op, *operands in FORMS[form]:
+            inputs = [names[one] if isinstance(one, str) else constant(one) for one in operands]
+            names["last"] = node(op, *inputs)
+        weight = generator.standard_normal((CHANNELS, CHANNELS)) / np.sqrt(CHANNELS)
+        value = node("MatMul", names["last"], constant(weight))
+    nodes[-1].output[0] = "y"
+    declare = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", TOKENS, CHANNELS])
+    graph = helper.make_graph(nodes, "pointwise", [declare("x")], [declare("y")], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def interval(ratios):
+    """The median and the 95 % interval of its bootstrap."""
+    generator = np.random.default_rng(0)
+    medians = [np.median(generator.choice(ratios, len(ratios))) for _ in range(1000)]
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return f"{np.median(ratios):.2f} [{low:.2f}, {high:.2f}]"
+
+
+def in_onnxruntime(paths, batch):
+    """The ratios to the first, of latencies within a round, on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    sessions = [onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in paths]
+    feed = {"x": np.random.default_rng(0).standard_normal((batch, TOKENS, CHANNELS), np.float32)}
+    times = np.zeros((ROUNDS + 2, len(sessions)))
+    for round in range(len(times)):
+        for place in range(len(sessions)):
+            which = (place + round) % len(sessions)
+            start = time.perf_counter()
+            sessions[which].run(None, feed)
+            times[round, which] = time.perf_counter() - start
+    return [interval(one) for one in (times[2:] / times[2:, :1]).T]
+
+
+def in_tract(paths, batch):
+    """The same, by `unfold bench`."""
+    command = ["unfold", "bench", *paths, "--batch", str(batch), "--rounds", str(ROUNDS), "--json", "-q"]
+    command += ["--reference", Path(paths[0]).stem]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    ratios = [variant["outcome"]["ran"]["ratios"][0]["ratio"] for variant in report["settings"][0]["variants"]]
+    return [f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]" for ratio in ratios]
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for form in FORMS:
+            paths.append(str(Path(folder) / f"{form}.onnx"))
+            onnx.save(model(form), paths[-1])
+        columns = {}
+        for batch in (1, 8):
+            columns[f"tract, batch {batch}"] = in_tract(paths, batch)
+            columns[f"onnxruntime, batch {batch}"] = in_onnxruntime(paths, batch)
+    print("| form |" + "".join(f" {head} |" for head in columns))
+    print("|---|" + "---:|" * len(columns))
+    for row, form in enumerate(FORMS):
+        print(f"| {form} |" + "".join(f" {column[row]} |" for column in columns.values()))
+
+
+if __name__ == "__main__":
+    main()

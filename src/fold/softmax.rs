@@ -1,0 +1,126 @@
+//! Shifts that a Softmax takes no notice of.
+//!
+//! With a constant `c` added to every key, the scores `q·(k + c)ᵀ = q·kᵀ + q·c` gain the same along the
+//! keys, and `softmax(z + a) = softmax(z)` for whatever `a` is the same along its axis. So the part of a
+//! fold that would have to be made into a bias of the keys need not be there at all.
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::absorb::matmul;
+use super::draft::Draft;
+use super::{Side, rule};
+use crate::affine::Affine;
+use crate::graph::at::{At, axis};
+use crate::graph::facts::extent;
+use crate::graph::{NodeId, Reader, ValueId};
+
+/// How many operators may lie between the keys and the Softmax.
+const DEPTH: usize = 24;
+
+/// Whether it makes no difference to the model what a shift on the operand of a product with a constant
+/// adds to each channel of the result.
+pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &ArrayD<f64>) -> bool {
+    let by_channel = shift.shape().split_last().is_some_and(|(_, others)| others.iter().all(|&n| n == 1));
+    if draft.graph.op(node) != "MatMul" || side != Side::Operand(0) || !by_channel {
+        return false;
+    }
+    let Some(output) = draft.graph.only_output(node) else { return false };
+    let Some(shape) = draft.facts.shape(output) else { return false };
+    let Some(channels) = shape.last().and_then(extent) else { return false };
+    let mut wide = vec![1; shape.len()];
+    wide[shape.len() - 1] = channels;
+    // Any numbers would do: what counts is along which axes they vary.
+    let numbers = (0..channels).map(|channel| channel as f64 + 1.0).collect();
+    let Ok(shift) = ArrayD::from_shape_vec(IxDyn(&wide), numbers) else { return false };
+    keys(draft, output, &shift, DEPTH)
+}
+
+/// The nodes that read a value, and where; `None` where something else reads it, or nothing does.
+fn readers(draft: &Draft, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
+    let readers = draft.readers(value);
+    let nodes = readers.into_iter().map(|(_, reader)| match reader {
+        Reader::Node { node, input } => Some((node, input)),
+        Reader::Output | Reader::Capture { .. } => None,
+    });
+    nodes.collect::<Option<Vec<_>>>().filter(|nodes| !nodes.is_empty())
+}
+
+/// Whether nobody notices the shift of a value on the way to the scores.
+fn keys(draft: &Draft, value: ValueId, shift: &ArrayD<f64>, depth: usize) -> bool {
+    let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
+    readers.into_iter().all(|(node, slot)| {
+        let at = draft.at(node);
+        match draft.graph.op(node) {
+            "Shape" => true,
+            "Mul" | "Div" if slot == 0 || draft.graph.op(node) == "Mul" => {
+                is_one_number(&at, 1 - slot)
+                    && at.output(0).is_ok_and(|output| keys(draft, output, shift, depth - 1))
+            }
+            "MatMul" | "FusedMatMul" if !at.is_constant(1 - slot) => product(draft, &at, slot, shift, depth),
+            op => {
+                let inputs: Vec<_> =
+                    (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
+                let step = rule(op).and_then(|rule| rule.forward(&at, &inputs).ok());
+                let Some(step) = step.filter(|step| step.fold.is_none() && step.bypass.is_none()) else {
+                    return false;
+                };
+                let way = step.ways.into_iter().next().unwrap_or_default();
+                way.into_iter().all(|(slot, affine)| {
+                    affine.has_no_scale()
+                        && at.output(slot).is_ok_and(|output| keys(draft, output, &affine.shift, depth - 1))
+                })
+            }
+        }
+    })
+}
+
+/// Whether nobody notices the shift of an operand of a product: the product of the shift with the other
+/// operand, which varies, is the same along the axis of the matrix that the operand brings and the
+/// shift does not vary along.
+fn product(draft: &Draft, at: &At, slot: usize, shift: &ArrayD<f64>, depth: usize) -> bool {
+    let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else { return false };
+    let Some(kept) = matmul::kept_axis(at, slot, shift.ndim()) else { return false };
+    let brought = if slot == 0 { rank.checked_sub(2) } else { rank.checked_sub(1) };
+    shift.shape()[kept] == 1 && brought.is_some_and(|axis| scores(draft, output, axis, depth - 1))
+}
+
+/// Whether nobody notices what is added to a value and is the same along an axis.
+fn scores(draft: &Draft, value: ValueId, along: usize, depth: usize) -> bool {
+    let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
+    let twice = |node| readers.iter().filter(|(other, _)| *other == node).count() > 1;
+    readers.iter().all(|&(node, slot)| {
+        let at = draft.at(node);
+        let Ok(rank) = at.output_rank(0) else { return false };
+        let goes_on = || {
+            at.rank(slot) == Ok(rank)
+                && at.output(0).is_ok_and(|output| scores(draft, output, along, depth - 1))
+        };
+        match draft.graph.op(node) {
+            "Shape" => true,
+            "Softmax" => {
+                // Before operator set 13 the axis and all behind it are one: the last is itself either way.
+                let absent = if at.opset() < 13 { 1 } else { -1 };
+                let found = at.attr("axis", absent).and_then(|number| axis(number, rank));
+                along + 1 == rank && found == Ok(along)
+            }
+            "Identity" => goes_on(),
+            "Add" | "Sub" if slot == 0 || draft.graph.op(node) == "Add" => !twice(node) && goes_on(),
+            "Mul" | "Div" if slot == 0 || draft.graph.op(node) == "Mul" => {
+                is_same_along(&at, 1 - slot, rank, along) && !twice(node) && goes_on()
+            }
+            _ => false,
+        }
+    })
+}
+
+/// Whether an operand is a constant of one element.
+fn is_one_number(at: &At, slot: usize) -> bool {
+    at.is_constant(slot) && at.extents(slot).is_ok_and(|extents| extents.iter().product::<usize>() == 1)
+}
+
+/// Whether an operand does not vary along an axis of the result.
+fn is_same_along(at: &At, slot: usize, rank: usize, along: usize) -> bool {
+    let Ok(shape) = at.shape(slot) else { return false };
+    let missing = rank.saturating_sub(shape.len());
+    along < missing || shape.get(along - missing).is_some_and(|size| extent(size) == Some(1))
+}
