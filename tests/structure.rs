@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fold", &["affine", "graph", "normalizer", "onnx", "refusal"]),
     ("simplify", &["graph", "onnx"]),
     ("fuse", &["error", "fold", "graph", "lower", "normalizer", "onnx", "refusal", "simplify"]),
-    ("variants", &["affine", "error", "fold", "graph", "normalizer", "onnx", "simplify"]),
+    ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "simplify"]),
     ("run", &["error", "onnx"]),
     ("verify", &["error", "onnx", "run"]),
     ("memory", &["run"]),
