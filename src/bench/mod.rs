@@ -64,7 +64,7 @@ impl BenchOptions {
     /// Runs of a variant before it is measured.
     const WARM_UP: usize = 2;
     /// Runs of a variant that are measured operator by operator.
-    const PROFILED: usize = 5;
+    const PROFILED: usize = 3;
 }
 
 impl Default for BenchOptions {

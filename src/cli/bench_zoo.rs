@@ -21,7 +21,7 @@ const BUDGET: Duration = Duration::from_secs(270);
 /// What a measurement takes beside its rounds, and how many runs it makes at least, of each variant:
 /// warming up, rounds, profile, memory, verification.
 const OVERHEAD: Duration = Duration::from_secs(12);
-const RUNS: f64 = 21.0;
+const RUNS: f64 = 18.0;
 
 /// Measures the networks, the small batch of each before the large one of any.
 pub fn run(args: &BenchArgs, make: MakeVariants<'_>, stop: &Stop) -> Result<Vec<Report>> {
