@@ -149,6 +149,20 @@ impl At<'_> {
         Ok((reduced, self.attr("keepdims", 1)? != 0))
     }
 
+    /// The permutation of a Transpose: new axis `i` is old axis `perm[i]`; reversed where not given.
+    pub fn permutation(&self, rank: usize) -> Result<Vec<usize>, Reason> {
+        let perm = match self.attr_ints("perm")? {
+            Some(perm) => axes(&perm, rank)?,
+            None => (0..rank).rev().collect(),
+        };
+        let mut sorted = perm.clone();
+        sorted.sort_unstable();
+        if sorted != (0..rank).collect::<Vec<_>>() {
+            return Err(Reason::Attribute("perm".into()));
+        }
+        Ok(perm)
+    }
+
     /// Refuses every attribute that the caller does not list.
     pub fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
         let unknown = self.proto().attribute.iter().find(|attribute| !known.contains(&attribute.name()));

@@ -3,6 +3,7 @@
 //! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. Behind recognition nobody
 //! asks for the kind any more: a site is an affine before, a core, and an affine after.
 
+mod alike;
 mod attention_scale;
 mod batch_norm;
 pub mod chain;
@@ -14,11 +15,13 @@ mod group_norm;
 mod instance_norm;
 mod layer_norm;
 mod layer_scale;
+mod layout;
 mod mabn;
 mod parameters;
 mod per_channel;
 mod pointwise;
 mod power_norm;
+mod region;
 mod rep_bn;
 mod rms_norm;
 mod scale_norm;

@@ -9,16 +9,15 @@ use std::collections::HashMap;
 use ndarray::{Array3, ArrayD, IxDyn};
 
 use super::super::View;
-use super::constant::Alike;
+use super::super::alike::Alike;
+use super::super::layout::{Atom, Atoms, Axes, MOVE};
+use super::super::region::Region;
+
 use super::formula::{Coefficient, Factor, Formula, Normalized};
-use super::layout::{Atom, Atoms, Axes};
-use super::region::Region;
+
 use crate::graph::at::{At, axis};
 use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, ValueId};
-
-/// Operators that only move elements.
-pub const MOVE: &[&str] = &["Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];
 
 /// What a region computes.
 pub struct Meaning {
@@ -73,7 +72,7 @@ enum Power {
 /// Reads a region; `None` where it is no Dynamic Token Normalization of [batch, tokens, channels].
 pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning> {
     let shape = view.facts.shape(region.input)?;
-    let [batch, tokens, channels] = &shape[..] else { return None };
+    let [_, tokens, channels] = &shape[..] else { return None };
     let mut reader = Reader {
         view,
         alike,
@@ -87,11 +86,7 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
         mixing: None,
     };
     (extent(tokens)? > 1 && reader.count > 1).then_some(())?;
-    let mut axes = vec![];
-    for dim in [batch, tokens, channels] {
-        let dim = dim.clone()?;
-        axes.push(if dim.is_one() { vec![] } else { vec![reader.atoms.make(dim)] });
-    }
+    let axes = reader.atoms.of(&shape)?;
     (reader.batch, reader.tokens, reader.channels) = (axes[0].first().copied(), axes[1][0], axes[2][0]);
     let whole = axes.clone();
     reader.values.insert(region.input, Value::new(Formula::term(&[Factor::Input], vec![1.0]), axes));
@@ -164,10 +159,7 @@ impl<'r> Reader<'r> {
     }
 
     fn is_in_place(&self, value: ValueId, whole: &Axes) -> Option<bool> {
-        let axes = &self.values.get(&value)?.axes;
-        let same =
-            |(one, other): (&Vec<Atom>, &Vec<Atom>)| self.atoms.leaves(one) == self.atoms.leaves(other);
-        Some(axes.len() == whole.len() && axes.iter().zip(whole).all(same))
+        Some(self.atoms.same(&self.values.get(&value)?.axes, whole))
     }
 
     /// A value that is no root, and one formula.
@@ -185,24 +177,18 @@ impl<'r> Reader<'r> {
 
     fn node(&mut self, node: NodeId) -> Option<Value> {
         match self.view.graph.op(node) {
-            "Identity" => self.value(node, 0).cloned(),
-            "Transpose" => {
-                let value = self.value(node, 0)?;
-                let perm: Vec<usize> = match self.at(node).attr_ints("perm").ok()? {
-                    Some(perm) => perm.iter().map(|&p| usize::try_from(p).ok()).collect::<Option<_>>()?,
-                    None => (0..value.axes.len()).rev().collect(),
+            op if MOVE.contains(&op) => {
+                let at = self.at(node);
+                let value = self.value(node, 0)?.clone();
+                let beside = match (&value.beside, op) {
+                    (Some((other, axis)), "Transpose") => {
+                        let perm = at.permutation(value.axes.len()).ok()?;
+                        Some((other.clone(), perm.iter().position(|p| p == axis)?))
+                    }
+                    (Some(_), op) if op != "Identity" => return None,
+                    (beside, _) => beside.clone(),
                 };
-                let axes = perm.iter().map(|&p| value.axes.get(p).cloned()).collect::<Option<_>>()?;
-                let beside = match &value.beside {
-                    Some((other, axis)) => Some((other.clone(), perm.iter().position(|p| p == axis)?)),
-                    None => None,
-                };
-                Some(Value { axes, beside, ..value.clone() })
-            }
-            "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => {
-                let value = self.value(node, 0).filter(|value| value.beside.is_none())?.clone();
-                let axes = self.atoms.reshape(&value.axes, &self.shape(node)?)?;
-                Some(Value { axes, ..value })
+                Some(Value { axes: self.atoms.moved(&at, &value.axes)?, beside, ..value })
             }
             "Add" => self.sum(node, 1.0),
             "Sub" => self.sum(node, -1.0),
@@ -362,18 +348,7 @@ impl<'r> Reader<'r> {
     /// A mean over the channels, or over blocks of tokens.
     fn mean(&mut self, node: NodeId) -> Option<Value> {
         let value = self.plain(node, 0)?.clone();
-        let (reduced, keep) = self.at(node).reduction(value.axes.len()).ok()?;
-        let mut leaves: Vec<Atom> =
-            reduced.iter().flat_map(|&axis| self.atoms.leaves(&value.axes[axis])).collect();
-        leaves.sort_unstable();
-        let mut axes = vec![];
-        for (i, axis) in value.axes.iter().enumerate() {
-            match (reduced.contains(&i), keep) {
-                (false, _) => axes.push(axis.clone()),
-                (true, true) => axes.push(vec![]),
-                (true, false) => {}
-            }
-        }
+        let (leaves, axes) = self.atoms.reduced(&self.at(node), &value.axes)?;
         let mut channels = self.atoms.leaves(&[self.channels]);
         channels.sort_unstable();
         let is_mean = self.view.graph.op(node) == "ReduceMean";

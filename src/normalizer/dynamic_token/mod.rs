@@ -4,31 +4,25 @@
 //! of its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. `P` and λ are
 //! constants of a trained model.
 
-mod constant;
 mod formula;
 mod interpret;
-mod layout;
 mod lower;
-mod region;
 
 use ndarray::{ArrayD, IxDyn};
 
+use super::alike::Alike;
+use super::region::{ATTEMPTS, Region, divisor, regions};
 use super::{Family, Kind, Lowering, Normalizer, Part, Site, View};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
-use constant::Alike;
-use interpret::{MOVE, Meaning, interpret};
+use interpret::{Meaning, interpret};
 use lower::{Target, lower};
-use region::{Region, regions};
 
 /// Dynamic Token Normalization.
 pub struct DynamicToken;
-
-/// How many regions are read before a node is given up.
-const ATTEMPTS: usize = 4;
 
 impl Normalizer for DynamicToken {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
@@ -41,34 +35,6 @@ impl Normalizer for DynamicToken {
         let (meaning, region) = found?;
         Some(site(view, node, divisor, &region, &meaning))
     }
-}
-
-/// The operand of a Div, or of a Mul, that a square root makes.
-fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
-    let slots: &[usize] = match view.graph.op(node) {
-        "Div" => &[1],
-        "Mul" => &[0, 1],
-        _ => return None,
-    };
-    let is_root = |&value: &ValueId| {
-        let mut value = value;
-        while let Some(maker) = view.maker(value) {
-            match view.graph.op(maker) {
-                "Sqrt" | "Pow" | "Reciprocal" => return true,
-                "Div" => {
-                    let one = view.graph.input(maker, 0).and_then(|one| view.scalar(one));
-                    return one == Some(1.0);
-                }
-                op if MOVE.contains(&op) => {
-                    let Some(input) = view.graph.input(maker, 0) else { return false };
-                    value = input;
-                }
-                _ => return false,
-            }
-        }
-        false
-    };
-    slots.iter().filter_map(|&slot| view.graph.input(node, slot)).find(is_root)
 }
 
 fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Site {

@@ -1,4 +1,4 @@
-//! Which axes of a value hold which axes of the normalized tokens.
+//! Which axes of a value hold which axes of the value that is normalized.
 //!
 //! An axis is a list of atoms, row-major: a transpose permutes the lists, a reshape groups the atoms
 //! anew and splits one where it must. An axis along which the value does not vary has none.
@@ -7,9 +7,13 @@ use std::collections::{HashSet, VecDeque};
 
 use tract_onnx::tract_hir::internal::TDim;
 
+use crate::graph::at::At;
 use crate::graph::facts::Shape;
 
-/// A part of an axis of the tokens.
+/// Operators that only move elements.
+pub const MOVE: &[&str] = &["Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];
+
+/// A part of an axis of that value.
 pub type Atom = usize;
 
 /// The atoms of each axis of a value.
@@ -23,6 +27,12 @@ pub struct Atoms {
 }
 
 impl Atoms {
+    /// The axes of a value of this shape, each an atom of its own.
+    pub fn of(&mut self, shape: &Shape) -> Option<Axes> {
+        let dims: Vec<TDim> = shape.iter().cloned().collect::<Option<_>>()?;
+        Some(dims.into_iter().map(|dim| if dim.is_one() { vec![] } else { vec![self.make(dim)] }).collect())
+    }
+
     /// A new atom.
     pub fn make(&mut self, extent: TDim) -> Atom {
         self.extents.push(extent);
@@ -86,6 +96,41 @@ impl Atoms {
             reshaped.push(axis);
         }
         queue.is_empty().then_some(reshaped)
+    }
+
+    /// The axes behind a node that only moves elements.
+    pub fn moved(&mut self, at: &At, axes: &Axes) -> Option<Axes> {
+        match at.graph.op(at.node) {
+            "Identity" => Some(axes.clone()),
+            "Transpose" => {
+                let perm = at.permutation(axes.len()).ok()?;
+                Some(perm.into_iter().map(|axis| axes[axis].clone()).collect())
+            }
+            op if MOVE.contains(&op) => self.reshape(axes, &at.output_shape(0).ok()?),
+            _ => None,
+        }
+    }
+
+    /// The atoms over which a Reduce operator goes, in ascending order, and the axes behind it.
+    pub fn reduced(&self, at: &At, axes: &Axes) -> Option<(Vec<Atom>, Axes)> {
+        let (reduced, keep) = at.reduction(axes.len()).ok()?;
+        let mut leaves: Vec<Atom> = reduced.iter().flat_map(|&axis| self.leaves(&axes[axis])).collect();
+        leaves.sort_unstable();
+        let mut rest = vec![];
+        for (i, axis) in axes.iter().enumerate() {
+            match (reduced.contains(&i), keep) {
+                (false, _) => rest.push(axis.clone()),
+                (true, true) => rest.push(vec![]),
+                (true, false) => {}
+            }
+        }
+        Some((leaves, rest))
+    }
+
+    /// Whether two lists of axes hold the same, place by place.
+    pub fn same(&self, left: &Axes, right: &Axes) -> bool {
+        let alike = |(one, other): (&Vec<Atom>, &Vec<Atom>)| self.leaves(one) == self.leaves(other);
+        left.len() == right.len() && left.iter().zip(right).all(alike)
     }
 
     /// The axes of what an element-wise operator makes of two values; `None` where they do not hold

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use ndarray::{ArrayD, Axis, IxDyn};
 use tract_onnx::tract_hir::internal::{SymbolValues, TDim};
 
-use super::super::View;
+use super::View;
 use crate::graph::at::axis;
 use crate::graph::facts::Shape;
 use crate::graph::{NodeId, ValueId};
@@ -113,12 +113,7 @@ impl<'v> Alike<'v> {
             }
             "Transpose" => {
                 let array = input(0)?;
-                let perm = match at.attr_ints("perm").ok()? {
-                    Some(perm) => {
-                        perm.iter().map(|&p| usize::try_from(p).ok()).collect::<Option<Vec<_>>>()?
-                    }
-                    None => (0..array.ndim()).rev().collect(),
-                };
+                let perm = at.permutation(array.ndim()).ok()?;
                 Some(array.permuted_axes(perm).as_standard_layout().into_owned())
             }
             "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => {

@@ -3,9 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::View;
-use super::constant::Alike;
+use super::View;
+use super::alike::Alike;
+use super::layout::MOVE;
 use crate::graph::{NodeId, ValueId};
+
+/// How many regions are read before a node is given up.
+pub const ATTEMPTS: usize = 4;
 
 /// How many nodes a normalizer may have.
 const LARGEST: usize = 160;
@@ -43,4 +47,32 @@ pub fn regions(view: &View, alike: &Alike, last: NodeId) -> Vec<Region> {
         nodes.insert(place, node);
         reached = node;
     }
+}
+
+/// The operand of a Div, or of a Mul, that a square root makes.
+pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
+    let slots: &[usize] = match view.graph.op(node) {
+        "Div" => &[1],
+        "Mul" => &[0, 1],
+        _ => return None,
+    };
+    let is_root = |&value: &ValueId| {
+        let mut value = value;
+        while let Some(maker) = view.maker(value) {
+            match view.graph.op(maker) {
+                "Sqrt" | "Pow" | "Reciprocal" => return true,
+                "Div" => {
+                    let one = view.graph.input(maker, 0).and_then(|one| view.scalar(one));
+                    return one == Some(1.0);
+                }
+                op if MOVE.contains(&op) => {
+                    let Some(input) = view.graph.input(maker, 0) else { return false };
+                    value = input;
+                }
+                _ => return false,
+            }
+        }
+        false
+    };
+    slots.iter().filter_map(|&slot| view.graph.input(node, slot)).find(is_root)
 }
