@@ -12,9 +12,9 @@ use unfold::onnx::Model;
 use unfold::run::{Dims, Engine, Tensor};
 use unfold::{Fused, fuse};
 
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
     "none", "bn", "bnt", "repbn", "un", "mabn", "pnstar", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm", "dtn",
-    "dpn",
+    "sn", "dpn",
 ];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
 

@@ -131,9 +131,86 @@ impl Case {
         }
     }
 
+    /// `w·v` for a number.
+    fn weighted(&mut self, value: &str, weight: f64) -> String {
+        let weight = self.number(weight);
+        self.either("Mul", value, &weight)
+    }
+
+    /// Switchable Normalization with channels on the last axis, equation (3) of its paper; the
+    /// statistics are those of `of`.
+    fn switchable(&mut self, x: &str, of: &str, twin: Twin) -> String {
+        let (places, channels): (&[i64], &[i64]) = (&[1], &[2]);
+        let square = |case: &mut Case, value: &str| {
+            let two = case.number(2.0);
+            if case.rng.random() { case.op("Pow", &[value, &two]) } else { case.op("Mul", &[value, value]) }
+        };
+        let mean = self.mean(of, places);
+        let (variance, moment) = if self.rng.random() {
+            let centred = self.op("Sub", &[of, &mean]);
+            let squares = square(self, &centred);
+            let variance = self.mean(&squares, places);
+            let mean_square = square(self, &mean);
+            let moment = self.either("Add", &variance, &mean_square);
+            (variance, moment)
+        } else {
+            let squares = square(self, of);
+            let moment = self.mean(&squares, places);
+            let mean_square = square(self, &mean);
+            (self.op("Sub", &[&moment, &mean_square]), moment)
+        };
+        let layer_mean = if self.rng.random() { self.mean(&mean, channels) } else { self.mean(of, &[1, 2]) };
+        let layer_moment = self.mean(&moment, channels);
+        let layer_square = square(self, &layer_mean);
+        let less = if twin == Twin::SumOfSquares { "Add" } else { "Sub" };
+        let layer_variance = self.op(less, &[&layer_moment, &layer_square]);
+        let mut mixed = vec![];
+        for (own, layer, low) in [(&mean, &layer_mean, -1.0), (&variance, &layer_variance, 0.5)] {
+            let own = self.weighted(own, 0.5);
+            if twin == Twin::OneOfEach {
+                mixed.push(own);
+                continue;
+            }
+            let layer = self.weighted(layer, 0.25);
+            let sum = self.either("Add", &own, &layer);
+            let batch = self.constant(&[4], low, 2.0);
+            mixed.push(self.either("Add", &sum, &batch));
+        }
+        if twin == Twin::OwnWeight {
+            let weight = self.mean(of, &[0, 1, 2]);
+            mixed[0] = self.op("Mul", &[&mixed[0], &weight]);
+        }
+        let centred = self.op("Sub", &[x, &mixed[0]]);
+        let epsilon = self.number(1e-5);
+        let shifted = self.either("Add", &mixed[1], &epsilon);
+        let root = self.op("Sqrt", &[&shifted]);
+        if self.rng.random() {
+            let normed = self.op("Div", &[&centred, &root]);
+            return self.affine(&normed, &[4]);
+        }
+        let gamma = self.constant(&[4], -2.0, 2.0);
+        let scaled = self.either("Mul", &centred, &gamma);
+        let normed = self.op("Div", &[&scaled, &root]);
+        let beta = self.constant(&[4], -1.0, 1.0);
+        self.either("Add", &normed, &beta)
+    }
+
     fn finish(self, output: &str) -> Model {
         self.builder.model(&[output])
     }
+}
+
+/// What is not Switchable Normalization, and looks like it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Twin {
+    /// Nothing: it is one.
+    None,
+    /// The statistics of one axis set alone: that is Instance Normalization.
+    OneOfEach,
+    /// E[x²] + E[x]² is no variance.
+    SumOfSquares,
+    /// The weight of the means is one of the input's statistics itself.
+    OwnWeight,
 }
 
 /// What a case is to show.
@@ -158,6 +235,7 @@ fn make(seed: u64) -> Wanted {
         "Gemma",
         "IN",
         "PN",
+        "SN",
         "attention scale",
         "LayerScale",
         "standardisation",
@@ -212,6 +290,7 @@ fn make(seed: u64) -> Wanted {
             case.builder.op("Transpose", &[&normed], vec![("perm", vec![0, 2, 1].into())])
         }
         "PN" => group_scaled(&mut case, &x),
+        "SN" => case.switchable(&x, &x, Twin::None),
         "attention scale" => return attention(case, &x),
         "LayerScale" => {
             let weight = case.constant(&[4, 4], -1.0, 1.0);
@@ -344,7 +423,7 @@ fn is_folded(site: &SitePlan) -> bool {
 
 #[test]
 fn every_source_computes_the_same_after_folding() {
-    for seed in 0..2_400 {
+    for seed in 0..2_550 {
         let wanted = make(seed);
         let fused =
             unfold::fuse(wanted.opaque.as_ref().unwrap_or(&wanted.original), &Default::default()).unwrap();
@@ -427,6 +506,30 @@ fn a_tanh_alone_is_no_dynamic_tanh() {
     let fused = fuse(&model);
     assert!(fused.plan.sites.iter().all(|site| site.kind.name != "DyT"), "{:?}", fused.plan.sites);
     assert_eq!(fused.model.proto, model.proto);
+}
+
+/// More than one mean and more than one variance, all of the value that is normalized, or no SN.
+#[test]
+fn what_only_looks_like_switchable_normalization_is_not_listed_as_it() {
+    for seed in 0..24 {
+        for twin in [Twin::None, Twin::OneOfEach, Twin::SumOfSquares, Twin::OwnWeight] {
+            for other in [false, true] {
+                let mut case = Case::new(seed);
+                let of = if other { case.op("Tanh", &["x"]) } else { "x".to_owned() };
+                let normed = case.switchable("x", &of, twin);
+                let output = case.reader(&normed);
+                let model = case.finish(&output);
+                let fused = fuse(&model);
+                let listed = fused.plan.sites.iter().any(|site| site.kind.name == "SN");
+                assert_eq!(listed, twin == Twin::None && !other, "{twin:?} {other}: {:?}", fused.plan.sites);
+                let x = Case::new(seed + 1).array(&SHAPE, -2.0, 2.0);
+                let (before, after) = (compute(&model, &x), compute(&fused.model, &x));
+                for (before, after) in before.iter().zip(&after).filter(|(before, _)| before.is_finite()) {
+                    assert!((before - after).abs() < 1e-5 * before.abs().max(1.0), "{twin:?} {other}");
+                }
+            }
+        }
+    }
 }
 
 /// An opaque node with an attribute that the convention does not know is not guessed at.

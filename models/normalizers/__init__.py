@@ -12,6 +12,7 @@ from .dynamic_token import DTN
 from .moving_average import MABN, MABN2d
 from .power import MaskPowerNorm, PowerNorm
 from .root_mean_square import RMSNorm
+from .switchable import SN
 from .tokens import ChannelsFirst, NoNorm
 from .unified import UN, UN2d
 
@@ -30,6 +31,7 @@ NORMALIZERS = {
     "dys": DyS,
     "dyss": DySS,
     "dtn": DTN,
+    "sn": SN,
 }
 
 CHANNELS_FIRST = {
@@ -41,6 +43,7 @@ CHANNELS_FIRST = {
     "dyt": lambda channels: DyT(channels, channels_first=True),
     "dys": lambda channels: DyS(channels, channels_first=True),
     "dyss": lambda channels: DySS(channels, channels_first=True),
+    "sn": lambda channels: SN(channels, channels_first=True),
 }
 
 

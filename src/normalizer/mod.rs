@@ -27,6 +27,7 @@ mod rms_norm;
 mod scale_norm;
 mod standardisation;
 mod statistics;
+mod switchable_norm;
 mod unified_norm;
 
 use std::collections::{HashMap, HashSet};
@@ -69,6 +70,7 @@ pub struct Kind {
 /// The kinds, the most telling first: the first that recognises a node has it.
 pub const KINDS: &[&dyn Normalizer] = &[
     &dynamic_token::DynamicToken,
+    &switchable_norm::SwitchableNorm,
     &dynamic_tanh::DynamicTanh,
     &dynamic_sigmoid::DynamicSigmoid,
     &dynamic_softsign::DynamicSoftsign,

@@ -2,7 +2,9 @@
 //!
 //! Read backwards from the last division, through whatever moves or widens the statistics.
 
+use super::chain::Chain;
 use super::{Family, Kind, Part, Site, View};
+use crate::graph::at::same;
 use crate::graph::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 
@@ -93,10 +95,22 @@ pub fn core(view: &View, node: NodeId) -> Option<Core> {
 
 /// A site around a core: the chain behind it, if there is one, is its affine.
 pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
-    let graph = view.graph;
-    let last = core.nodes[core.nodes.len() - 1];
     let chain = view.chain_from(core.output);
     let axis = chain.and_then(|chain| chain.axis()).unwrap_or_else(|| core.rank.max(1) - 1);
+    around(view, kind, &core.nodes, core.output, axis, chain)
+}
+
+/// A site around the nodes that make a normalized value, the last one of them last, with the chain
+/// that is its affine.
+pub fn around(
+    view: &View,
+    kind: &'static str,
+    nodes: &[NodeId],
+    output: ValueId,
+    axis: usize,
+    chain: Option<&Chain>,
+) -> Site {
+    let last = nodes[nodes.len() - 1];
     let post = chain.filter(|chain| !chain.affine.is_identity()).map(|chain| Part {
         affine: chain.affine.clone(),
         input: chain.input,
@@ -104,13 +118,13 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
         nodes: chain.nodes.clone(),
         resets: vec![],
     });
-    let mut nodes = core.nodes.clone();
-    nodes.extend(post.iter().flat_map(|part| part.nodes.clone()));
-    let refusal = post.is_none().then(|| Refusal::new(Reason::Identity, graph.name(last)));
+    let mut nodes = nodes.to_vec();
+    nodes.extend(post.iter().flat_map(|part| &part.nodes));
+    let refusal = post.is_none().then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
     Site {
         kind: Kind { name: kind, family: Family::Online },
         name: view.site_name(last),
-        channels: view.facts.extent(core.output, axis).unwrap_or(0),
+        channels: view.facts.extent(output, axis).unwrap_or(0),
         axis,
         nodes,
         pre: None,
@@ -118,6 +132,32 @@ pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
         lowering: None,
         refusal,
     }
+}
+
+/// A normalization of a reshaped value whose result is reshaped back.
+pub struct Reshaped {
+    /// The value before.
+    pub input: ValueId,
+    /// The result, in the shape of `input`.
+    pub output: ValueId,
+    /// The two Reshapes.
+    pub nodes: [NodeId; 2],
+}
+
+/// What is around a normalization from `input` to `output`, if it is two Reshapes that undo each
+/// other. Between them nothing may move.
+pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
+    let reshape = |&node: &NodeId| view.graph.op(node) == "Reshape";
+    let apart = view.maker(input).filter(reshape)?;
+    let together = view.only_reader(output).filter(reshape)?;
+    let (before, after) = (view.graph.input(apart, 0)?, view.graph.only_output(together)?);
+    let alike = |one: ValueId, other: ValueId| {
+        let (one, other) = (view.facts.shape(one)?, view.facts.shape(other)?);
+        Some(one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| same(one, other)))
+    };
+    let undone =
+        view.graph.input(together, 0) == Some(output) && alike(before, after)? && alike(input, output)?;
+    undone.then_some(Reshaped { input: before, output: after, nodes: [apart, together] })
 }
 
 /// Walks backwards and notes the nodes that belong to the core.
