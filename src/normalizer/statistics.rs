@@ -37,8 +37,7 @@ impl Core {
 }
 
 /// Operators that move or widen statistics, or change their type.
-const WIDEN: &[&str] =
-    &["Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Reshape", "Transpose", "Clip", "Max"];
+const WIDEN: &[&str] = &["Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Reshape", "Transpose"];
 
 /// The core that ends in a node: a Div, or a Mul by a reciprocal.
 pub fn core(view: &View, node: NodeId) -> Option<Core> {
