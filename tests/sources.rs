@@ -56,6 +56,24 @@ impl Case {
         if self.rng.random() { self.op(op, &[left, right]) } else { self.op(op, &[right, left]) }
     }
 
+    /// With tokens and channels exchanged.
+    fn turned(&mut self, value: &str) -> String {
+        self.builder.op("Transpose", &[value], vec![("perm", vec![0, 2, 1].into())])
+    }
+
+    /// IN or GN as an operator. Before version 21, GN has one γ for a group.
+    fn image_norm(&mut self, value: &str, kind: &str) -> String {
+        let (op, attrs, version) = match (kind, self.rng.random()) {
+            ("GN", false) => ("GroupNormalization", vec![("num_groups", 2.into())], 18),
+            ("GN", true) => ("GroupNormalization", vec![("num_groups", 2.into())], 21),
+            _ => ("InstanceNormalization", vec![], 18),
+        };
+        self.builder.proto.opset_import[0].version = Some(version);
+        let count = if kind == "GN" && version < 21 { 2 } else { 4 };
+        let (gamma, beta) = (self.constant(&[count], -2.0, 2.0), self.constant(&[count], -1.0, 1.0));
+        self.builder.op(op, &[value, &gamma, &beta], attrs)
+    }
+
     fn mean(&mut self, value: &str, axes: &[i64]) -> String {
         let axes = self.builder.ints(axes);
         self.op("ReduceMean", &[value, &axes])
@@ -105,8 +123,8 @@ impl Case {
         self.affine(&bounded, shape)
     }
 
-    /// `v/√(mean(v²) + ε)` over the last axis, in the forms that exporters write.
-    fn rms(&mut self, x: &str, value: &str) -> String {
+    /// `x/√(mean(v²) + ε)`, in the forms that exporters write.
+    fn rms(&mut self, x: &str, value: &str, axes: &[i64]) -> String {
         let square = if self.rng.random() {
             self.op("Mul", &[value, value])
         } else {
@@ -114,7 +132,7 @@ impl Case {
             self.op("Pow", &[value, &two])
         };
         let epsilon = self.number(1e-5);
-        let moment = self.mean(&square, &[-1]);
+        let moment = self.mean(&square, axes);
         let shifted = self.either("Add", &moment, &epsilon);
         let root = self.op("Sqrt", &[&shifted]);
         match self.rng.random_range(0..3) {
@@ -129,6 +147,60 @@ impl Case {
                 self.either("Mul", x, &inverse)
             }
         }
+    }
+
+    /// Group Normalization of two groups of the channels on axis 1, written out.
+    fn grouped(&mut self, x: &str, twin: Groups) -> String {
+        let (shape, axes): (&[i64], &[i64]) = match twin {
+            Groups::Interleaved => (&[0, 2, 2, 4], &[1, 3]),
+            Groups::Batch => (&[0, 2, 2, 4], &[0, 2, 3]),
+            _ if self.rng.random() => (&[0, 2, 2, 4], &[2, 3]),
+            _ => (&[0, 2, -1], &[2]),
+        };
+        let shape = self.builder.ints(shape);
+        let apart = self.op("Reshape", &[x, &shape]);
+        let by_operator = twin == Groups::Scaled || self.rng.random();
+        let normed = if by_operator && !matches!(twin, Groups::Interleaved | Groups::Batch) {
+            let scaled = if twin == Groups::Scaled { 2.0 } else { 1.0 };
+            let one = self.builder.constant(&ArrayD::from_elem(IxDyn(&[2]), scaled));
+            let zero = self.builder.constant(&ArrayD::zeros(IxDyn(&[2])));
+            self.op("InstanceNormalization", &[&apart, &one, &zero])
+        } else {
+            let mean = self.mean(&apart, axes);
+            let centred = self.op("Sub", &[&apart, &mean]);
+            self.rms(&centred, &centred, axes)
+        };
+        let back = match twin {
+            Groups::OtherChannels => self.builder.ints(&[0, 8, 2]),
+            _ if self.rng.random() => self.op("Shape", &[x]),
+            _ => self.builder.ints(&[0, 4, 4]),
+        };
+        let together = self.op("Reshape", &[&normed, &back]);
+        if twin != Groups::OtherChannels {
+            return self.affine(&together, &[4, 1]);
+        }
+        let normed = self.affine(&together, &[8, 1]);
+        let whole = self.builder.ints(&[0, 4, 4]);
+        self.op("Reshape", &[&normed, &whole])
+    }
+
+    /// `g·x/‖x‖`.
+    fn scale_norm(&mut self, x: &str) -> String {
+        let epsilon = self.number(1e-5);
+        let norm = if self.rng.random() {
+            let axes = self.builder.ints(&[-1]);
+            self.op("ReduceL2", &[x, &axes])
+        } else {
+            let (square, axes) = (self.op("Mul", &[x, x]), self.builder.ints(&[-1]));
+            let sum = self.op("ReduceSum", &[&square, &axes]);
+            self.op("Sqrt", &[&sum])
+        };
+        let positive = if self.rng.random() { "Max" } else { "Add" };
+        let norm = self.either(positive, &norm, &epsilon);
+        let normed = self.op("Div", &[x, &norm]);
+        let shape: &[usize] = if self.rng.random() { &[1] } else { &[4] };
+        let g = self.constant(shape, -2.0, 2.0);
+        self.either("Mul", &normed, &g)
     }
 
     /// `w·v` for a number.
@@ -213,6 +285,21 @@ enum Twin {
     OwnWeight,
 }
 
+/// What is not Group Normalization, and looks like it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Groups {
+    /// Nothing: it is one.
+    None,
+    /// What is reshaped back has other channels than what was normalized.
+    OtherChannels,
+    /// A group is every other channel.
+    Interleaved,
+    /// Statistics of the whole batch.
+    Batch,
+    /// Each group is scaled by a number of its own before γ.
+    Scaled,
+}
+
 /// What a case is to show.
 struct Wanted {
     kind: &'static str,
@@ -235,6 +322,9 @@ fn make(seed: u64) -> Wanted {
         "Gemma",
         "IN",
         "PN",
+        "GN",
+        "GN written out",
+        "ScaleNorm",
         "SN",
         "attention scale",
         "LayerScale",
@@ -251,6 +341,7 @@ fn make(seed: u64) -> Wanted {
         "DyT first" => "DyT",
         "LN written out" => "LN",
         "Gemma" => "RMSNorm",
+        "GN written out" => "GN",
         "opaque DyT" | "function DyT" => "DyT",
         "opaque UN" => "UN",
         kind => kind,
@@ -259,9 +350,9 @@ fn make(seed: u64) -> Wanted {
         "DyT" | "DyS" | "DySS" => case.pointwise(&x, kind, &[4]),
         "DyT first" => {
             // Channels on the second axis, as in an image.
-            let turned = case.builder.op("Transpose", &[&x], vec![("perm", vec![0, 2, 1].into())]);
+            let turned = case.turned(&x);
             let normed = case.pointwise(&turned, "DyT", &[4, 1]);
-            case.builder.op("Transpose", &[&normed], vec![("perm", vec![0, 2, 1].into())])
+            case.turned(&normed)
         }
         "LN" => {
             let (gamma, beta) = (case.constant(&[4], -2.0, 2.0), case.constant(&[4], -1.0, 1.0));
@@ -270,25 +361,28 @@ fn make(seed: u64) -> Wanted {
         "LN written out" => {
             let mean = case.mean(&x, &[-1]);
             let centred = case.op("Sub", &[&x, &mean]);
-            let normed = case.rms(&centred, &centred);
+            let normed = case.rms(&centred, &centred, &[-1]);
             case.affine(&normed, &[4])
         }
         "RMSNorm" => {
-            let normed = case.rms(&x, &x);
+            let normed = case.rms(&x, &x, &[-1]);
             case.affine(&normed, &[4])
         }
         "Gemma" => {
-            let normed = case.rms(&x, &x);
+            let normed = case.rms(&x, &x, &[-1]);
             let (gamma, one) = (case.constant(&[4], -0.9, 0.9), case.number(1.0));
             let gamma = case.either("Add", &gamma, &one);
             case.either("Mul", &normed, &gamma)
         }
-        "IN" => {
-            let (gamma, beta) = (case.constant(&[4], -2.0, 2.0), case.constant(&[4], -1.0, 1.0));
-            let turned = case.builder.op("Transpose", &[&x], vec![("perm", vec![0, 2, 1].into())]);
-            let normed = case.op("InstanceNormalization", &[&turned, &gamma, &beta]);
-            case.builder.op("Transpose", &[&normed], vec![("perm", vec![0, 2, 1].into())])
+        "IN" | "GN" | "GN written out" => {
+            let turned = case.turned(&x);
+            let normed = match kind {
+                "GN written out" => case.grouped(&turned, Groups::None),
+                _ => case.image_norm(&turned, kind),
+            };
+            case.turned(&normed)
         }
+        "ScaleNorm" => case.scale_norm(&x),
         "PN" => group_scaled(&mut case, &x),
         "SN" => case.switchable(&x, &x, Twin::None),
         "attention scale" => return attention(case, &x),
@@ -423,7 +517,7 @@ fn is_folded(site: &SitePlan) -> bool {
 
 #[test]
 fn every_source_computes_the_same_after_folding() {
-    for seed in 0..2_550 {
+    for seed in 0..3_000 {
         let wanted = make(seed);
         let fused =
             unfold::fuse(wanted.opaque.as_ref().unwrap_or(&wanted.original), &Default::default()).unwrap();
@@ -473,7 +567,7 @@ fn a_layer_norm_in_the_clothes_of_a_batch_norm_is_left_alone() {
 #[test]
 fn a_scale_of_tokens_is_not_one_of_channels() {
     let mut case = Case::new(8);
-    let normed = case.rms("x", "x");
+    let normed = case.rms("x", "x", &[-1]);
     let gamma = case.constant(&[4, 1], -2.0, 2.0);
     let scaled = case.op("Mul", &[&normed, &gamma]);
     let output = case.reader(&scaled);
@@ -506,6 +600,28 @@ fn a_tanh_alone_is_no_dynamic_tanh() {
     let fused = fuse(&model);
     assert!(fused.plan.sites.iter().all(|site| site.kind.name != "DyT"), "{:?}", fused.plan.sites);
     assert_eq!(fused.model.proto, model.proto);
+}
+
+/// Statistics of runs of channels of one item, whose γ and β come when they are in their places.
+#[test]
+fn what_only_looks_like_group_normalization_is_not_listed_as_it() {
+    let twins = [Groups::None, Groups::OtherChannels, Groups::Interleaved, Groups::Batch, Groups::Scaled];
+    for seed in 0..24 {
+        for twin in twins {
+            let mut case = Case::new(seed);
+            let normed = case.grouped("x", twin);
+            let turned = case.turned(&normed);
+            let output = case.reader(&turned);
+            let model = case.finish(&output);
+            let fused = fuse(&model);
+            let listed = fused.plan.sites.iter().find(|site| site.kind.name == "GN");
+            assert_eq!(listed.is_some(), twin == Groups::None, "{twin:?}: {:?}", fused.plan.sites);
+            assert!(listed.is_none_or(is_folded), "{twin:?}: {:?}", fused.plan.sites);
+            let x = Case::new(seed + 1).array(&SHAPE, -2.0, 2.0);
+            let difference = compute(&model, &x) - compute(&fused.model, &x);
+            assert!(difference.iter().all(|v| v.abs() < 1e-5), "{twin:?} {seed}: {difference}");
+        }
+    }
 }
 
 /// More than one mean and more than one variance, all of the value that is normalized, or no SN.

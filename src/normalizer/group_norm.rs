@@ -1,8 +1,13 @@
-//! GN: statistics over the places of groups of channels.
+//! GN: statistics over the places of groups of channels, as an operator or written out.
+//!
+//! Exporters write `[N, C, ...]` as `[N, G, -1]`, normalize the groups without an affine, by
+//! InstanceNormalization or by means, and bring the result back: γ and β of the channels come then.
 
+use super::layout::Atoms;
 use super::parameters::{Along, Operator, site};
+use super::statistics::{around, core, reshaped};
 use super::{Normalizer, Site, View};
-use crate::graph::NodeId;
+use crate::graph::{NodeId, ValueId};
 
 /// Group Normalization.
 pub struct GroupNorm;
@@ -20,8 +25,83 @@ impl Normalizer for GroupNorm {
                 let last = view.facts.rank(view.graph.output(node, 0)?)?.checked_sub(1)?;
                 if at.attr("channels_last", 1).ok()? != 0 { last } else { 1 }
             }
-            _ => return None,
+            _ => return written_out(view, node),
         };
         site(view, node, &Operator { kind: "GN", scale: 1, bias: Some(2), along: Along::Axis(axis) })
+    }
+}
+
+fn written_out(view: &View, node: NodeId) -> Option<Site> {
+    let groups = Groups::by_operator(view, node).or_else(|| Groups::by_means(view, node))?;
+    let around_it = reshaped(view, groups.input, groups.output)?;
+    let channels = groups.channels(view, around_it.input)?;
+    let chain = view.chain_from(around_it.output);
+    let chain = chain.filter(|chain| chain.axis().is_none_or(|axis| axis == channels));
+    let nodes = [&groups.nodes[..], &around_it.nodes].concat();
+    Some(around(view, "GN", &nodes, around_it.output, channels, chain))
+}
+
+/// A normalization by the mean and the variance over some axes.
+struct Groups {
+    input: ValueId,
+    output: ValueId,
+    axes: Vec<usize>,
+    nodes: Vec<NodeId>,
+}
+
+impl Groups {
+    fn by_operator(view: &View, node: NodeId) -> Option<Groups> {
+        if view.graph.op(node) != "InstanceNormalization" {
+            return None;
+        }
+        let at = view.at(node);
+        let all = |slot: usize, neutral: f64| Some(at.floats(slot).ok()?.iter().all(|&v| v == neutral));
+        let axes = (2..at.rank(0).ok()?).collect();
+        let bare = all(1, 1.0)? && all(2, 0.0)?;
+        bare.then_some(Groups {
+            input: at.input(0).ok()?,
+            output: view.graph.only_output(node)?,
+            axes,
+            nodes: vec![node],
+        })
+    }
+
+    fn by_means(view: &View, node: NodeId) -> Option<Groups> {
+        let core = core(view, node)?;
+        let fits = core.centred && !core.norm && core.input_is_squared(view);
+        let (input, output) = (core.input, core.output);
+        fits.then_some(Groups { input, output, axes: core.axes, nodes: core.nodes })
+    }
+
+    /// The axis of the channels in the value before it is reshaped: statistics are those of an item
+    /// and of a run of its channels, over everything else.
+    fn channels(&self, view: &View, whole: ValueId) -> Option<usize> {
+        let mut atoms = Atoms::default();
+        let before = atoms.of(&view.facts.shape(whole)?)?;
+        let apart = atoms.reshape(&before, &view.facts.shape(self.input)?)?;
+        let reduced: Vec<_> = self
+            .axes
+            .iter()
+            .filter_map(|&axis| apart.get(axis))
+            .flat_map(|axis| atoms.leaves(axis))
+            .collect();
+        let (items, rest) = before.split_first()?;
+        if atoms.leaves(items).iter().any(|atom| reduced.contains(atom)) {
+            return None;
+        }
+        let mut cut = None;
+        for (axis, atom) in rest.iter().enumerate() {
+            let leaves = atoms.leaves(atom);
+            let kept = leaves.iter().take_while(|atom| !reduced.contains(atom)).count();
+            if !leaves[kept..].iter().all(|atom| reduced.contains(atom)) {
+                return None;
+            }
+            // A whole axis with statistics of its own makes it IN, or LN of flattened tokens.
+            if kept > 0 && (kept == leaves.len() || cut.replace(axis + 1).is_some()) {
+                return None;
+            }
+        }
+        // One group for all channels, which exporters keep before the places.
+        Some(cut.unwrap_or(1))
     }
 }

@@ -186,6 +186,8 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Softsign" => map(|v| v / (1.0 + v.abs()))?,
         "Reciprocal" => map(|v| 1.0 / v)?,
         "Pow" => two(f64::powf)?,
+        "Max" => two(f64::max)?,
+        "GroupNormalization" => group_norm(&call)?,
         "LayerNormalization" => layer_norm(&call)?,
         "InstanceNormalization" => instance_norm(&call)?,
         "Add" => two(|a, b| a + b)?,
@@ -204,7 +206,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             let spatial: Vec<usize> = (2..x.ndim()).collect();
             Value::Floats(reduce(x, &spatial, true, true))
         }
-        "ReduceMean" | "ReduceSum" => reduction(&call)?,
+        "ReduceMean" | "ReduceSum" | "ReduceL2" => reduction(&call)?,
         "Transpose" => transpose(&call)?,
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => reshape(&call)?,
         "Slice" => slice(&call)?,
@@ -521,6 +523,25 @@ fn instance_norm(call: &Call) -> Result<Value> {
     Ok(Value::Floats(standardized(x, &axes, epsilon(call)?) * of_channel(1)? + of_channel(2)?))
 }
 
+/// γ and β are those of the channels from version 21 on, and of the groups before.
+fn group_norm(call: &Call) -> Result<Value> {
+    let x = call.floats(0)?;
+    let (items, channels) = (x.shape()[0], x.shape()[1]);
+    let groups = usize::try_from(call.int("num_groups", 0)?)?;
+    ensure!(groups > 0 && channels % groups == 0, "{groups} groups of {channels} channels");
+    let apart = x.as_standard_layout().into_owned();
+    let apart = apart.into_shape_with_order(IxDyn(&[items, groups, x.len() / (items * groups)]))?;
+    let mut y = standardized(&apart, &[2], epsilon(call)?).into_shape_with_order(x.raw_dim())?;
+    let (gamma, beta) = (call.floats(1)?, call.floats(2)?);
+    let count = if call.opset < 21 { groups } else { channels };
+    ensure!(gamma.shape() == [count] && beta.shape() == [count], "{:?}", gamma.shape());
+    for (channel, mut lane) in y.axis_iter_mut(Axis(1)).enumerate() {
+        let place = [channel * count / channels];
+        lane.mapv_inplace(|v| gamma[place] * v + beta[place]);
+    }
+    Ok(Value::Floats(y))
+}
+
 fn reduction(call: &Call) -> Result<Value> {
     let x = call.floats(0)?;
     let axes = match call.list("axes", 1)?.filter(|list| !list.is_empty()) {
@@ -529,7 +550,10 @@ fn reduction(call: &Call) -> Result<Value> {
         None => (0..x.ndim()).collect(),
     };
     let keep = call.int("keepdims", 1)? != 0;
-    Ok(Value::Floats(reduce(x, &axes, keep, call.proto.op_type() == "ReduceMean")))
+    Ok(Value::Floats(match call.proto.op_type() {
+        "ReduceL2" => reduce(&x.mapv(|v| v * v), &axes, keep, false).mapv(f64::sqrt),
+        op => reduce(x, &axes, keep, op == "ReduceMean"),
+    }))
 }
 
 fn reduce(x: &ArrayD<f64>, axes: &[usize], keep: bool, mean: bool) -> ArrayD<f64> {
