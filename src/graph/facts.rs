@@ -327,7 +327,15 @@ impl Engine {
         let valued = |fact: InferenceFact| if stand_in.is_some() { fact.without_value() } else { fact };
         let mut inferred = inferred.into_iter().map(valued);
         let slots = graph.outputs(node).iter();
-        slots.map(|slot| slot.and_then(|_| inferred.next()).unwrap_or_default()).collect()
+        let mut outputs: Vec<InferenceFact> =
+            slots.map(|slot| slot.and_then(|_| inferred.next()).unwrap_or_default()).collect();
+        // The sum that they normalize, which goes on as the residual stream.
+        if let ("SkipLayerNormalization" | "SkipSimplifiedLayerNormalization", [normed, _, _, sum]) =
+            (graph.domain_op(node).1, &mut outputs[..])
+        {
+            *sum = normed.clone();
+        }
+        outputs
     }
 
     /// Evaluates one node on constants.
@@ -356,6 +364,9 @@ fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
         ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
         ("com.microsoft", "BiasGelu") => Some("Add"),
         ("com.microsoft", "FastGelu" | "QuickGelu" | "BiasSoftmax") => Some("Identity"),
+        ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" | "GroupNorm") => {
+            Some("Identity")
+        }
         _ => None,
     }
 }
