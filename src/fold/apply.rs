@@ -261,7 +261,9 @@ impl Job<'_> {
     fn reset(&mut self, reset: &Reset) {
         let Reset { node, slot, neutral, optional } = *reset;
         let Some(value) = self.graph.input(node, slot) else { return };
-        if optional && neutral == 0.0 {
+        // An empty name before another input is more than some runtimes read.
+        let is_last = self.graph.inputs(node).iter().rposition(Option::is_some) == Some(slot);
+        if optional && is_last && neutral == 0.0 {
             self.editor.clear_input(node, slot);
             return;
         }
