@@ -6,8 +6,9 @@
 
 mod common;
 
+use common::numbers::Kind;
 use common::reference::{self, Env, Value};
-use common::{Attrs, Builder, floats, node};
+use common::{Attrs, Builder, floats, judge, node, text};
 use ndarray::{ArrayD, IxDyn};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -24,13 +25,15 @@ const TOLERANCE: f64 = 2e-6;
 struct Case {
     builder: Builder,
     rng: ChaCha8Rng,
+    /// Whether what is written out has no γ and no β.
+    bare: bool,
 }
 
 impl Case {
     fn new(seed: u64) -> Self {
         let mut builder = Builder::new(18);
         builder.input("x", &["batch", "4", "4"]);
-        Case { builder, rng: ChaCha8Rng::seed_from_u64(seed) }
+        Case { builder, rng: ChaCha8Rng::seed_from_u64(seed), bare: false }
     }
 
     fn array(&mut self, shape: &[usize], low: f64, high: f64) -> ArrayD<f64> {
@@ -81,6 +84,9 @@ impl Case {
 
     /// `γ·v + β`, with or without β, γ of both signs.
     fn affine(&mut self, value: &str, shape: &[usize]) -> String {
+        if self.bare {
+            return value.to_owned();
+        }
         let gamma = self.constant(shape, -2.0, 2.0);
         let scaled = self.either("Mul", value, &gamma);
         if self.rng.random_range(0..4) == 0 {
@@ -267,6 +273,144 @@ impl Case {
         self.either("Add", &normed, &beta)
     }
 
+    /// A normalizer of a runtime's own. Some have a second operand, which is added before, as is a bias.
+    fn runtime_norm(&mut self, x: &str, op: &str) -> String {
+        let skips = op.starts_with("Skip");
+        let simplified = op.contains("Simplified");
+        let mut inputs = vec![x.to_owned()];
+        if skips {
+            inputs.push(self.op("Tanh", &[x]));
+        }
+        inputs.push(self.constant(&[4], -2.0, 2.0));
+        if !simplified {
+            let some = self.rng.random();
+            inputs.push(if some { self.constant(&[4], -1.0, 1.0) } else { String::new() });
+        }
+        if skips && self.rng.random() {
+            inputs.push(self.constant(&[4], -1.0, 1.0));
+        }
+        let attrs: Attrs = vec![("epsilon", 1e-3f32.into())];
+        let outputs = if skips && self.rng.random() { 4 } else { 1 };
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let made = self.builder.op_many(op, &inputs, attrs, outputs);
+        let domain = "com.microsoft";
+        if let Some(node) = self.builder.graph().node.last_mut() {
+            node.domain = Some(domain.into());
+        }
+        let set = OperatorSetIdProto { domain: Some(domain.into()), version: Some(1) };
+        self.builder.proto.opset_import.push(set);
+        if let [normed, _, _, sum] = &made[..] {
+            // The sum of the operands goes on as the residual stream.
+            self.builder.output(sum);
+            return normed.clone();
+        }
+        made[0].clone()
+    }
+
+    /// Algorithm 1 of the DTN paper for two heads.
+    fn dynamic_token(&mut self, x: &str) -> String {
+        let logits = self.array(&[2, 4, 4], -2.0, 2.0);
+        let uniform = self.rng.random_range(0..4) == 0;
+        let logits = self.builder.constant(&if uniform { logits * 0.0 } else { logits });
+        let mixing = self.builder.op("Softmax", &[&logits], vec![("axis", (-1i64).into())]);
+        let omega: Vec<f64> = (0..2)
+            .map(|_| match self.rng.random_range(0..4) {
+                0 => 200.0,
+                1 => -200.0,
+                _ => f64::from(self.rng.random_range(-2.0..2.0f32)),
+            })
+            .collect();
+        let omega = ArrayD::from_shape_vec(IxDyn(&[2, 1, 1]), omega).unwrap();
+        let omega = self.builder.constant(&omega);
+        let (ratio, one) = (self.op("Sigmoid", &[&omega]), self.number(1.0));
+        let rest = self.op("Sub", &[&one, &ratio]);
+        let mean = self.mean(x, &[-1]);
+        let centred = self.op("Sub", &[x, &mean]);
+        let squares = self.op("Mul", &[&centred, &centred]);
+        let variance = self.mean(&squares, &[-1]);
+        let by_head = |case: &mut Case, value: &str| {
+            let heads = case.builder.ints(&[0, 4, 2, 2]);
+            let apart = case.op("Reshape", &[value, &heads]);
+            case.builder.op("Transpose", &[&apart], vec![("perm", vec![0, 2, 1, 3].into())])
+        };
+        let square = self.op("Mul", &[x, x]);
+        let [q, r] = [x, &square].map(|value| {
+            let heads = by_head(self, value);
+            self.op("MatMul", &[&mixing, &heads])
+        });
+        let q_square = self.op("Mul", &[&q, &q]);
+        let spread = self.op("Sub", &[&r, &q_square]);
+        let [mean, variance] = [(mean, q), (variance, spread)].map(|(intra, inter)| {
+            let axis = self.builder.ints(&[1]);
+            let intra = self.op("Unsqueeze", &[&intra, &axis]);
+            let (intra, inter) = (self.either("Mul", &ratio, &intra), self.either("Mul", &rest, &inter));
+            let both = self.either("Add", &intra, &inter);
+            let turned = self.builder.op("Transpose", &[&both], vec![("perm", vec![0, 2, 1, 3].into())]);
+            let whole = self.builder.ints(&[0, 4, 4]);
+            self.op("Reshape", &[&turned, &whole])
+        });
+        let less = self.op("Sub", &[x, &mean]);
+        let epsilon = self.number(1e-5);
+        let shifted = self.either("Add", &variance, &epsilon);
+        let root = self.op("Sqrt", &[&shifted]);
+        let normed = self.op("Div", &[&less, &root]);
+        self.affine(&normed, &[4])
+    }
+
+    /// One of [`SOURCES`] on a value.
+    fn source(&mut self, kind: &str, x: &str) -> String {
+        match kind {
+            "DyT" | "DyS" | "DySS" => self.pointwise(x, kind, &[4]),
+            "DyT first" => {
+                // Channels on the second axis, as in an image.
+                let turned = self.turned(x);
+                let normed = self.pointwise(&turned, "DyT", &[4, 1]);
+                self.turned(&normed)
+            }
+            "LN" => {
+                let (gamma, beta) = (self.constant(&[4], -2.0, 2.0), self.constant(&[4], -1.0, 1.0));
+                self.op("LayerNormalization", &[x, &gamma, &beta])
+            }
+            "LN written out" => {
+                let mean = self.mean(x, &[-1]);
+                let centred = self.op("Sub", &[x, &mean]);
+                let normed = self.rms(&centred, &centred, &[-1]);
+                self.affine(&normed, &[4])
+            }
+            "RMSNorm" => {
+                let normed = self.rms(x, x, &[-1]);
+                self.affine(&normed, &[4])
+            }
+            "Gemma" => {
+                let normed = self.rms(x, x, &[-1]);
+                let (gamma, one) = (self.constant(&[4], -0.9, 0.9), self.number(1.0));
+                let gamma = self.either("Add", &gamma, &one);
+                self.either("Mul", &normed, &gamma)
+            }
+            "IN" | "GN" | "GN written out" => {
+                let turned = self.turned(x);
+                let normed = match kind {
+                    "GN written out" => self.grouped(&turned, Groups::None),
+                    _ => self.image_norm(&turned, kind),
+                };
+                self.turned(&normed)
+            }
+            "ScaleNorm" => self.scale_norm(x),
+            "SkipLayerNormalization"
+            | "SimplifiedLayerNormalization"
+            | "SkipSimplifiedLayerNormalization" => self.runtime_norm(x, kind),
+            "DTN" => self.dynamic_token(x),
+            "PN" => group_scaled(self, x),
+            "SN" => self.switchable(x, x, Twin::None),
+            "standardisation" => {
+                let (mean, std) = (self.constant(&[1, 1, 4], -1.0, 1.0), self.constant(&[1, 1, 4], 0.5, 2.0));
+                let centred = self.op("Sub", &[x, &mean]);
+                self.op("Div", &[&centred, &std])
+            }
+            source => panic!("no source is called {source}"),
+        }
+    }
+
     fn finish(self, output: &str) -> Model {
         self.builder.model(&[output])
     }
@@ -308,83 +452,54 @@ struct Wanted {
     opaque: Option<Model>,
 }
 
-/// A graph around one source. `which` runs over all of them.
+/// The sources that normalize one value.
+const SOURCES: [&str; 19] = [
+    "DyT",
+    "DyS",
+    "DySS",
+    "DyT first",
+    "LN",
+    "LN written out",
+    "RMSNorm",
+    "Gemma",
+    "SkipLayerNormalization",
+    "SimplifiedLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+    "IN",
+    "PN",
+    "GN",
+    "GN written out",
+    "ScaleNorm",
+    "SN",
+    "DTN",
+    "standardisation",
+];
+
+/// All others.
+const OTHERS: [&str; 5] = ["attention scale", "LayerScale", "opaque DyT", "opaque UN", "function DyT"];
+
+/// The kind that a source is listed as.
+fn listed(source: &'static str) -> &'static str {
+    match source {
+        "DyT first" | "opaque DyT" | "function DyT" => "DyT",
+        "LN written out" | "SkipLayerNormalization" => "LN",
+        "Gemma" | "SimplifiedLayerNormalization" | "SkipSimplifiedLayerNormalization" => "RMSNorm",
+        "GN written out" => "GN",
+        "opaque UN" => "UN",
+        source => source,
+    }
+}
+
+/// A graph around one source, which the seed tells.
 fn make(seed: u64) -> Wanted {
     let mut case = Case::new(seed);
-    let kinds = [
-        "DyT",
-        "DyS",
-        "DySS",
-        "DyT first",
-        "LN",
-        "LN written out",
-        "RMSNorm",
-        "Gemma",
-        "IN",
-        "PN",
-        "GN",
-        "GN written out",
-        "ScaleNorm",
-        "SN",
-        "attention scale",
-        "LayerScale",
-        "standardisation",
-        "opaque DyT",
-        "opaque UN",
-        "function DyT",
-    ];
-    let kind = kinds[(seed % kinds.len() as u64) as usize];
+    let all = [&SOURCES[..], &OTHERS].concat();
+    let kind = all[(seed % all.len() as u64) as usize];
     // Something linear in front that nothing else reads, or that a residual stream reads too.
     let front = case.constant(&[4, 4], -1.0, 1.0);
     let x = if kind == "standardisation" { "x".to_owned() } else { case.op("MatMul", &["x", &front]) };
-    let name = match kind {
-        "DyT first" => "DyT",
-        "LN written out" => "LN",
-        "Gemma" => "RMSNorm",
-        "GN written out" => "GN",
-        "opaque DyT" | "function DyT" => "DyT",
-        "opaque UN" => "UN",
-        kind => kind,
-    };
+    let name = listed(kind);
     let normed = match kind {
-        "DyT" | "DyS" | "DySS" => case.pointwise(&x, kind, &[4]),
-        "DyT first" => {
-            // Channels on the second axis, as in an image.
-            let turned = case.turned(&x);
-            let normed = case.pointwise(&turned, "DyT", &[4, 1]);
-            case.turned(&normed)
-        }
-        "LN" => {
-            let (gamma, beta) = (case.constant(&[4], -2.0, 2.0), case.constant(&[4], -1.0, 1.0));
-            case.op("LayerNormalization", &[&x, &gamma, &beta])
-        }
-        "LN written out" => {
-            let mean = case.mean(&x, &[-1]);
-            let centred = case.op("Sub", &[&x, &mean]);
-            let normed = case.rms(&centred, &centred, &[-1]);
-            case.affine(&normed, &[4])
-        }
-        "RMSNorm" => {
-            let normed = case.rms(&x, &x, &[-1]);
-            case.affine(&normed, &[4])
-        }
-        "Gemma" => {
-            let normed = case.rms(&x, &x, &[-1]);
-            let (gamma, one) = (case.constant(&[4], -0.9, 0.9), case.number(1.0));
-            let gamma = case.either("Add", &gamma, &one);
-            case.either("Mul", &normed, &gamma)
-        }
-        "IN" | "GN" | "GN written out" => {
-            let turned = case.turned(&x);
-            let normed = match kind {
-                "GN written out" => case.grouped(&turned, Groups::None),
-                _ => case.image_norm(&turned, kind),
-            };
-            case.turned(&normed)
-        }
-        "ScaleNorm" => case.scale_norm(&x),
-        "PN" => group_scaled(&mut case, &x),
-        "SN" => case.switchable(&x, &x, Twin::None),
         "attention scale" => return attention(case, &x),
         "LayerScale" => {
             let weight = case.constant(&[4, 4], -1.0, 1.0);
@@ -393,11 +508,7 @@ fn make(seed: u64) -> Wanted {
             let sum = case.either("Add", &scaled, "x");
             return Wanted { kind: name, original: case.finish(&sum), opaque: None };
         }
-        "standardisation" => {
-            let (mean, std) = (case.constant(&[1, 1, 4], -1.0, 1.0), case.constant(&[1, 1, 4], 0.5, 2.0));
-            let centred = case.op("Sub", &[&x, &mean]);
-            case.op("Div", &[&centred, &std])
-        }
+        source if SOURCES.contains(&source) => case.source(source, &x),
         opaque => return opaque_case(case, &x, opaque, name),
     };
     let output = case.reader(&normed);
@@ -456,7 +567,7 @@ fn opaque_case(mut case: Case, x: &str, how: &str, kind: &'static str) -> Wanted
     let (beta, variance) = (case.array(&[4], -1.0, 1.0), case.array(&[4], 0.5, 2.0));
     let names = [&alpha, &gamma, &beta, &variance].map(|array| case.builder.constant(array));
     let [alpha, gamma, beta, variance] = &names;
-    let mut twin = Case { builder: case.builder.clone(), rng: case.rng.clone() };
+    let mut twin = Case { builder: case.builder.clone(), rng: case.rng.clone(), bare: false };
     let written = if kind == "DyT" {
         let scaled = twin.op("Mul", &[x, alpha]);
         let bounded = twin.op("Tanh", &[&scaled]);
@@ -517,7 +628,7 @@ fn is_folded(site: &SitePlan) -> bool {
 
 #[test]
 fn every_source_computes_the_same_after_folding() {
-    for seed in 0..3_000 {
+    for seed in 0..3_600 {
         let wanted = make(seed);
         let fused =
             unfold::fuse(wanted.opaque.as_ref().unwrap_or(&wanted.original), &Default::default()).unwrap();
@@ -531,8 +642,67 @@ fn every_source_computes_the_same_after_folding() {
         let largest = before.iter().fold(0.0f64, |largest, v| largest.max(v.abs()));
         let error = (&before - &after).iter().fold(0.0f64, |worst, v| worst.max(v.abs())) / largest;
         assert!(error < TOLERANCE, "seed {seed}: {} is off by {error:e}", wanted.kind);
-        let again = unfold::fuse(&fused.model, &Default::default()).unwrap();
-        assert!(!again.changed(), "seed {seed}: {} folds twice", wanted.kind);
+        nothing_is_left(&fused.model, &format!("seed {seed}: {}", wanted.kind));
+    }
+}
+
+/// A fused model is fused: once more, and not a byte changes.
+fn nothing_is_left(fused: &Model, what: &str) {
+    let again = unfold::fuse(fused, &Default::default()).unwrap();
+    let show = || text::print(&again.model);
+    assert!(!again.changed(), "{what} folds twice: {:#?}\n{}", again.plan.sites, show());
+    assert_eq!(again.model.proto, fused.proto, "{what} changes");
+}
+
+/// What a source goes into.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// A linear layer.
+    Linear,
+    /// A linear layer behind a layout move.
+    Turned,
+    /// Two linear layers.
+    Twice,
+    /// A linear layer, and a reader that takes no affine.
+    Beside,
+    /// The residual stream.
+    Residual,
+    /// The caller.
+    Output,
+}
+
+#[test]
+fn fusing_a_fused_model_changes_nothing() {
+    let ends = [End::Linear, End::Turned, End::Twice, End::Beside, End::Residual, End::Output];
+    for (number, source) in SOURCES.into_iter().enumerate() {
+        for end in ends {
+            for seed in 0..24 {
+                let what = format!("{source} {end:?} {seed}");
+                let mut case = Case::new(100 * number as u64 + seed);
+                case.bare = seed % 3 == 0;
+                let x = if seed % 2 == 0 { case.op("Tanh", &["x"]) } else { "x".to_owned() };
+                let normed = case.source(source, &x);
+                let outputs = match end {
+                    End::Linear => vec![case.reader(&normed)],
+                    End::Turned => {
+                        let turned = case.turned(&normed);
+                        let weight = case.constant(&[5, 4], -1.0, 1.0);
+                        vec![case.op("MatMul", &[&weight, &turned])]
+                    }
+                    End::Twice => vec![case.reader(&normed), case.reader(&normed)],
+                    End::Beside => vec![case.reader(&normed), case.op("Tanh", &[&normed])],
+                    End::Residual => vec![case.op("Add", &[&x, &normed])],
+                    End::Output => vec![normed],
+                };
+                let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
+                let model = case.builder.model(&outputs);
+                let fused = fuse(&model);
+                let inputs = judge::inputs(&model, 2, true, Kind::Real);
+                let ran = judge::agree(&model, &fused.model, &inputs, TOLERANCE);
+                assert_eq!(ran, Ok(true), "{what}\n{}", text::print(&fused.model));
+                nothing_is_left(&fused.model, &what);
+            }
+        }
     }
 }
 
@@ -660,6 +830,33 @@ fn an_opaque_node_is_understood_whole_or_not_at_all() {
     let output = case.reader("normed");
     let model = case.finish(&output);
     assert_eq!(fuse(&model).model.proto, model.proto);
+}
+
+/// A runtime's normalizer hands on the sum that it normalizes: the residual stream of a pre-norm
+/// network, whose shape the next one has.
+#[test]
+fn a_residual_stream_of_sums_keeps_its_shape() {
+    for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
+        let mut case = Case::new(13);
+        let set = OperatorSetIdProto { domain: Some("com.microsoft".into()), version: Some(1) };
+        case.builder.proto.opset_import.push(set);
+        let (mut stream, mut branch) = ("x".to_owned(), case.op("Tanh", &["x"]));
+        for _ in 0..3 {
+            let gamma = case.constant(&[4], -2.0, 2.0);
+            let outputs = case.builder.op_many(op, &[&stream, &branch, &gamma], vec![], 4);
+            case.builder.graph().node.last_mut().unwrap().domain = Some("com.microsoft".into());
+            let weight = case.constant(&[4, 4], -1.0, 1.0);
+            let linear = case.op("MatMul", &[&outputs[0], &weight]);
+            (stream, branch) = (outputs[3].clone(), case.op("Tanh", &[&linear]));
+        }
+        let model = case.finish(&branch);
+        let fused = fuse(&model);
+        assert_eq!(fused.plan.sites.len(), 3);
+        assert!(fused.plan.sites.iter().all(is_folded), "{:?}", fused.plan.sites);
+        let x = Case::new(14).array(&SHAPE, -2.0, 2.0);
+        let difference = compute(&model, &x) - compute(&fused.model, &x);
+        assert!(difference.iter().all(|v| v.abs() < 1e-5), "{difference}");
+    }
 }
 
 /// The second normalizer of DPN: its scale stays before the residual stream, its shift joins the

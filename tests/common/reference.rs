@@ -189,6 +189,13 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Max" => two(f64::max)?,
         "GroupNormalization" => group_norm(&call)?,
         "LayerNormalization" => layer_norm(&call)?,
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => return skip_norm(&call),
+        "SimplifiedLayerNormalization" => {
+            let x = call.floats(0)?;
+            let axis = call.axis(-1, x.ndim())?;
+            let axes: Vec<usize> = (axis..x.ndim()).collect();
+            Value::Floats(rooted(x, &axes, epsilon(&call)?) * call.floats(1)?)
+        }
         "InstanceNormalization" => instance_norm(&call)?,
         "Add" => two(|a, b| a + b)?,
         "Sub" => two(|a, b| a - b)?,
@@ -521,6 +528,33 @@ fn instance_norm(call: &Call) -> Result<Value> {
         Ok(call.floats(slot)?.clone().into_shape_with_order(shape.clone())?)
     };
     Ok(Value::Floats(standardized(x, &axes, epsilon(call)?) * of_channel(1)? + of_channel(2)?))
+}
+
+/// `x/√(mean(x²) + ε)`.
+fn rooted(x: &ArrayD<f64>, axes: &[usize], epsilon: f64) -> ArrayD<f64> {
+    let moment = reduce(&x.mapv(|v| v * v), axes, true, true);
+    x / moment.mapv(|v| (v + epsilon).sqrt())
+}
+
+/// LN or RMSNorm of a sum, which is the last output: onnxruntime's ContribOperators.md.
+fn skip_norm(call: &Call) -> Result<Vec<Value>> {
+    let simplified = call.proto.op_type() == "SkipSimplifiedLayerNormalization";
+    let mut sum = zip(call.floats(0)?, call.floats(1)?, |a, b| a + b)?;
+    if let Some(bias) = call.optional(if simplified { 3 } else { 4 })? {
+        sum = zip(&sum, bias.floats()?, |a, b| a + b)?;
+    }
+    let last = [sum.ndim() - 1];
+    let epsilon = f64::from(call.proto.attr_f("epsilon")?.unwrap_or(1e-12));
+    let normed = match simplified {
+        true => rooted(&sum, &last, epsilon),
+        false => standardized(&sum, &last, epsilon),
+    };
+    let mut scaled = normed * call.floats(2)?;
+    if let (false, Some(beta)) = (simplified, call.optional(3)?) {
+        scaled = scaled + beta.floats()?;
+    }
+    let nothing = Value::Floats(ArrayD::zeros(IxDyn(&[0])));
+    Ok(vec![Value::Floats(scaled), nothing.clone(), nothing, Value::Floats(sum)])
 }
 
 /// γ and β are those of the channels from version 21 on, and of the groups before.
