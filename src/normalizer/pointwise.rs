@@ -4,6 +4,7 @@
 
 use super::{Family, Kind, Lowering, Part, Site, View};
 use crate::graph::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
 
 /// The bounded function in the middle, as the graph writes it.
 pub struct Core {
@@ -28,13 +29,46 @@ impl Core {
     }
 }
 
+/// Whether a node changes nothing but the type of floats: in mixed precision the function is
+/// computed in float32.
+fn is_cast(view: &View, node: NodeId) -> bool {
+    let to = view.at(node).attr("to", 0).ok().and_then(|code| DataType::from_code(i32::try_from(code).ok()?));
+    view.graph.op(node) == "Cast" && to.is_some_and(DataType::is_float)
+}
+
+/// The value before casts, and these.
+fn before_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
+    let mut casts = vec![];
+    while let Some(node) = view.maker(value).filter(|&node| is_cast(view, node))
+        && let Some(input) = view.graph.input(node, 0)
+    {
+        casts.insert(0, node);
+        value = input;
+    }
+    (value, casts)
+}
+
+/// The value behind casts that alone read it, and these.
+fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
+    let mut casts = vec![];
+    while let Some(node) = view.only_reader(value).filter(|&node| is_cast(view, node))
+        && let Some(output) = view.graph.only_output(node)
+    {
+        casts.push(node);
+        value = output;
+    }
+    (value, casts)
+}
+
 /// The site around a core, if it is one: behind it a chain that scales channel by channel, before it
 /// a scale by one number.
 pub fn site(view: &View, name: &'static str, core: Core) -> Option<Site> {
-    let chain = view.chain_from(core.output)?;
+    let (input, before) = before_casts(view, core.input);
+    let (output, behind) = behind_casts(view, core.output);
+    let chain = view.chain_from(output)?;
     let axis = chain.axis().filter(|_| chain.affine.scale.len() > 1)?;
-    let pre = view.maker(core.input).and_then(|node| view.chain(node)).filter(|before| {
-        before.output == core.input && before.affine.scale.len() == 1 && before.affine.has_no_shift()
+    let pre = view.maker(input).and_then(|node| view.chain(node)).filter(|before| {
+        before.output == input && before.affine.scale.len() == 1 && before.affine.has_no_shift()
     });
     // Without a scale in front it is an activation that happens to be followed by one.
     let named = chain.mentions(&["dynamictanh", "dyt", "dynamicsigmoid", "dys", "dynamicsoftsign", "dyss"]);
@@ -42,7 +76,7 @@ pub fn site(view: &View, name: &'static str, core: Core) -> Option<Site> {
         return None;
     }
     let mut nodes: Vec<NodeId> = pre.iter().flat_map(|chain| chain.nodes.clone()).collect();
-    nodes.extend(&core.nodes);
+    nodes.extend([&before[..], &core.nodes, &behind].concat());
     nodes.extend(&chain.nodes);
     let part = |chain: &super::Chain| Part {
         affine: chain.affine.clone(),

@@ -9,6 +9,7 @@ pub mod text;
 
 use ndarray::ArrayD;
 use unfold::onnx::Model;
+use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{
     AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
@@ -207,5 +208,23 @@ impl Builder {
     pub fn model(mut self, outputs: &[&str]) -> Model {
         outputs.iter().for_each(|name| self.output(name));
         Model::from_proto(self.proto)
+    }
+}
+
+/// The operators of a model, in order.
+pub fn operators(model: &Model) -> Vec<&str> {
+    model.graph().node.iter().map(|node| node.op_type()).collect()
+}
+
+/// An initializer by name.
+pub fn initializer<'m>(model: &'m Model, name: &str) -> &'m TensorProto {
+    model.graph().initializer.iter().find(|tensor| tensor.name() == name).expect(name)
+}
+
+/// Stores initializers as another float type.
+pub fn retype(model: &mut Model, names: &[&str], data_type: DataType) {
+    for tensor in model.graph_mut().initializer.iter_mut().filter(|tensor| names.contains(&tensor.name())) {
+        let values = tensor::read_f64(tensor, &Externals::none()).unwrap();
+        *tensor = tensor::make(tensor.name(), data_type, &values.view()).unwrap();
     }
 }

@@ -8,12 +8,10 @@ mod reasons;
 mod regressions;
 mod rules;
 
-use common::judge;
 use common::numbers::Kind;
+use common::{initializer, judge, operators, retype};
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
-use unfold::onnx::proto::TensorProto;
-use unfold::onnx::tensor;
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused, fuse};
 
@@ -63,23 +61,5 @@ fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
         }
         Some(Outcome::Partly { scale, .. }) => (scale.reason.clone(), None),
         outcome => panic!("{outcome:?}"),
-    }
-}
-
-/// The operators of a model, in order.
-fn operators(model: &Model) -> Vec<&str> {
-    model.graph().node.iter().map(|node| node.op_type()).collect()
-}
-
-/// An initializer by name.
-fn initializer<'m>(model: &'m Model, name: &str) -> &'m TensorProto {
-    model.graph().initializer.iter().find(|tensor| tensor.name() == name).expect(name)
-}
-
-/// Stores initializers as another float type.
-fn retype(model: &mut Model, names: &[&str], data_type: tensor::DataType) {
-    for tensor in model.graph_mut().initializer.iter_mut().filter(|tensor| names.contains(&tensor.name())) {
-        let values = tensor::read_f64(tensor, &unfold::onnx::external::Externals::none()).unwrap();
-        *tensor = tensor::make(tensor.name(), data_type, &values.view()).unwrap();
     }
 }
