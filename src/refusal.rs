@@ -120,6 +120,9 @@ pub enum Reason {
     /// A folded weight does not fit its element type.
     #[error("a folded value does not fit {0}")]
     Overflow(String),
+    /// The operators that would take the place of these compute in float32 only.
+    #[error("it is computed in {0}, and what would take its place in float32")]
+    ElementType(String),
     /// The per-position constant that the fold needs is larger than is worth keeping.
     #[error("the folded constant would be too large ({0} elements)")]
     TooLarge(usize),

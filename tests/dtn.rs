@@ -1,7 +1,8 @@
 //! Dynamic Token Normalization against its definition, written out in float64.
 
+use half::f16;
 use ndarray::{Array1, Array2, Array3, Array4, ArrayD, Axis, Ix2, IxDyn, s};
-use unfold::fold::plan::Plan;
+use unfold::fold::plan::{Outcome, Plan};
 use unfold::fuse;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
@@ -9,6 +10,7 @@ use unfold::onnx::proto::{
     TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
+use unfold::refusal::Reason;
 use unfold::run::{Dims, Engine, Tensor};
 
 /// A site: tokens on a grid of `side` x `side`, averaged over blocks of `pool` x `pool` before `P`.
@@ -657,6 +659,61 @@ fn what_is_not_the_definition_is_left_alone() {
         assert_eq!(sites(&plan), 0, "{name}");
         assert!(plan.lowerings.is_empty(), "{name}");
     }
+}
+
+/// Whether γ and β fold, and why the statistics stay as they are written.
+fn folds_but_for_its_core(fused: &unfold::Fused) -> Reason {
+    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
+    assert_eq!(site.kind.name, "DTN");
+    assert!(matches!(site.post, Some(Outcome::Folded { .. })) && !site.is_folded(), "{site:#?}");
+    assert!(fused.plan.lowerings.is_empty());
+    assert_eq!(operators(&fused.model, "MatMul"), 4);
+    assert!(fuse(&fused.model, &Default::default()).unwrap().plan.is_empty());
+    match &site.core {
+        Some(Outcome::Kept { forward, .. }) => forward.reason.clone(),
+        core => panic!("{core:?}"),
+    }
+}
+
+#[test]
+fn interpolated_statistics_stay_as_they_are_written() {
+    let dtn = Dtn { pool: 2, ..Dtn::new(&[0.5, -0.5]) };
+    let mut model = dtn.model();
+    for value in ["q wide", "r wide"] {
+        let node = maker(model.graph_mut(), value);
+        node.attribute[0].s = Some("linear".to_owned().into());
+        node.attribute[1].s = Some("half_pixel".to_owned().into());
+    }
+    let fused = fuse(&model, &Default::default()).unwrap();
+    assert_eq!(folds_but_for_its_core(&fused), Reason::Attribute("mode".into()));
+    let x = tokens(&dtn);
+    assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
+}
+
+#[test]
+fn half_precision_stays_as_it_is_written() {
+    let dtn = Dtn::new(&[0.5, -0.5]);
+    let mut model = dtn.model();
+    let graph = model.graph_mut();
+    let externals = unfold::onnx::external::Externals::none();
+    for constant in graph.initializer.iter_mut().filter(|t| t.data_type() == DataType::Float.code()) {
+        let values = tensor::read_f64(constant, &externals).unwrap();
+        *constant = tensor::make(constant.name(), DataType::Float16, &values.view()).unwrap();
+    }
+    for value in graph.input.iter_mut().chain(&mut graph.output) {
+        let tensor = value.r#type.as_mut().and_then(|of| of.tensor_type.as_mut()).unwrap();
+        tensor.elem_type = Some(DataType::Float16.code());
+    }
+    let fused = fuse(&model, &Default::default()).unwrap();
+    assert_eq!(folds_but_for_its_core(&fused), Reason::ElementType("float16".into()));
+    let x = tokens(&dtn);
+    let [before, after] = [&model, &fused.model].map(|model| {
+        let engine = Engine::load(model, &"b=3".parse().unwrap()).unwrap();
+        let outputs = engine.run(&[Tensor::from(x.mapv(|v| f16::from_f64(0.5 * v)))]).unwrap();
+        outputs[0].to_plain_array_view::<f16>().unwrap().mapv(f64::from)
+    });
+    // Eleven bits, a few roundings after one another.
+    assert!(error(&after, &before) < 8.0 / 2048.0, "{}", error(&after, &before));
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub fn rows<'p>(graph: &Graph, plan: &'p Plan) -> Vec<Row<'p>> {
     let names: HashMap<&str, NodeId> = graph.order().iter().map(|&node| (graph.name(node), node)).collect();
     let row = |site: &'p SitePlan| {
         let describe = |into: &[String]| describe(graph, &names, &site.name, into);
-        let outcomes = site.pre.iter().chain(&site.post).map(|outcome| tell(outcome, &describe));
+        let outcomes = site.outcomes().map(|outcome| tell(outcome, &describe));
         Row { site, outcomes: outcomes.collect() }
     };
     plan.sites.iter().map(row).collect()
@@ -88,7 +88,7 @@ fn in_short(refusal: &Refusal) -> String {
 
 /// What the names of the reasons mean, one line each.
 fn legend(rows: &[Row], paint: Paint) -> String {
-    let outcomes = rows.iter().flat_map(|row| row.site.pre.iter().chain(&row.site.post));
+    let outcomes = rows.iter().flat_map(|row| row.site.outcomes());
     let refusals = outcomes.flat_map(|outcome| match outcome {
         Outcome::Folded { .. } => vec![],
         Outcome::Partly { scale, .. } => vec![scale],
@@ -215,7 +215,7 @@ impl Summary {
             };
             count.sites += 1;
             let folds = |outcome: &Outcome| matches!(outcome, Outcome::Folded { .. });
-            let some = site.pre.iter().chain(&site.post).any(folds);
+            let some = site.outcomes().any(folds);
             count.folded += usize::from(site.is_folded());
             count.partly += usize::from(some && !site.is_folded());
         }

@@ -421,6 +421,5 @@ fn encode(data_type: Option<i32>, array: &ArrayD<f64>) -> Result<crate::onnx::pr
     if array.iter().any(|v| !v.is_finite()) {
         return Err(Reason::NotFinite);
     }
-    tensor::make("", data_type, &array.view())
-        .map_err(|_| Reason::Overflow(format!("{data_type:?}").to_lowercase()))
+    tensor::make("", data_type, &array.view()).map_err(|_| Reason::Overflow(data_type.name()))
 }

@@ -67,6 +67,8 @@ pub struct SitePlan {
     pub nodes: Vec<String>,
     /// The affine before the core, where there is one.
     pub pre: Option<Outcome>,
+    /// The core, where other operators would do with less and cannot take its place.
+    pub core: Option<Outcome>,
     /// The affine behind the core, or all of an offline normalizer.
     pub post: Option<Outcome>,
 }
@@ -75,7 +77,12 @@ impl SitePlan {
     /// Whether its affine goes: the one behind the core, or all of an offline normalizer. What is
     /// before a core may stay, as the α of a Dynamic Tanh on a residual stream does.
     pub fn is_folded(&self) -> bool {
-        matches!(self.post, Some(Outcome::Folded { .. }))
+        matches!(self.post, Some(Outcome::Folded { .. })) && self.core.is_none()
+    }
+
+    /// What happens to its parts, in the order in which they act.
+    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.pre.iter().chain(&self.core).chain(&self.post)
     }
 }
 
@@ -387,6 +394,7 @@ impl<'a> Planner<'a> {
                 axis: site.axis,
                 nodes: site.nodes.iter().map(|&node| graph.name(node).to_owned()).collect(),
                 pre: None,
+                core: site.core.clone().map(|forward| Outcome::Kept { forward, backward: None }),
                 post: site.refusal.clone().map(|forward| Outcome::Kept { forward, backward: None }),
             })
             .collect();

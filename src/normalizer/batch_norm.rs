@@ -35,6 +35,7 @@ impl Normalizer for BatchNorm {
             pre: None,
             post: None,
             lowering: None,
+            core: None,
             refusal: Some(Refusal::new(reason, name)),
         })
     }

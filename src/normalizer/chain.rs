@@ -83,6 +83,7 @@ impl Chain {
                 resets: vec![],
             }),
             lowering: None,
+            core: None,
             refusal: (!finite).then(|| Refusal::new(Reason::NotFinite, graph.name(self.nodes[0]))),
         }
     }

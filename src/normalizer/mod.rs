@@ -109,6 +109,8 @@ pub struct Site {
     pub post: Option<Part>,
     /// Other operators for some of its nodes, which compute the same with less.
     pub lowering: Option<Lowering>,
+    /// Why its core stays as it is written, though other operators would do with less.
+    pub core: Option<Refusal>,
     /// Why it cannot be folded, where recognition knows already.
     pub refusal: Option<Refusal>,
 }

@@ -56,6 +56,7 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
         pre: None,
         post,
         lowering: None,
+        core: None,
         refusal: refusal.map(|reason| Refusal::new(reason, view.graph.name(node))),
     })
 }

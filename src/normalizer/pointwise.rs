@@ -94,6 +94,7 @@ pub fn site(view: &View, name: &'static str, core: Core) -> Option<Site> {
         pre: pre.filter(|before| !before.affine.is_identity()).map(part),
         post: Some(part(chain)),
         lowering: core.lowering,
+        core: None,
         refusal: None,
     })
 }

@@ -129,6 +129,7 @@ pub fn around(
         pre: None,
         post,
         lowering: None,
+        core: None,
         refusal,
     }
 }
@@ -157,6 +158,15 @@ pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped
     let undone =
         view.graph.input(together, 0) == Some(output) && alike(before, after)? && alike(input, output)?;
     undone.then_some(Reshaped { input: before, output: after, nodes: [apart, together] })
+}
+
+/// The chain that scales a quotient: behind its result, or else its numerator, for a scale passes the
+/// division; or a chain that only shifts the result.
+pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Option<&'v Chain> {
+    let behind = view.chain_from(result);
+    let before = view.maker(numerator).and_then(|node| view.chain(node));
+    let before = before.filter(|chain| chain.output == numerator && chain.affine.has_no_shift());
+    behind.filter(|chain| !chain.affine.has_no_scale()).or(before).or(behind)
 }
 
 /// Walks backwards and notes the nodes that belong to the core.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::alike::Alike;
 use super::layout::{Atom, Atoms, Axes, MOVE};
 use super::region::{ATTEMPTS, Region, divisor, regions};
-use super::statistics::{around, reshaped};
+use super::statistics::{around, reshaped, scaling};
 use super::{Normalizer, Site, View};
 use crate::graph::at::At;
 use crate::graph::facts::extent;
@@ -37,16 +37,11 @@ fn site(view: &View, alike: &Alike, region: &Region) -> Option<Site> {
     let mut nodes = region.nodes.clone();
     nodes.extend(around_it.iter().flat_map(|around_it| around_it.nodes));
     let result = around_it.map_or(output, |around_it| around_it.output);
-    let behind = view.chain_from(result);
-    // γ may be before the division, which it passes.
-    let before = view.maker(quotient.numerator.value).and_then(|node| view.chain(node));
-    let before = before.filter(|chain| quotient.numerator.scaled && chain.affine.has_no_shift());
-    let scales = behind.filter(|chain| !chain.affine.has_no_scale());
-    let chain = scales.or(before).or(behind);
+    let chain = scaling(view, quotient.numerator.value, result);
     let axis = chain.and_then(|chain| chain.axis());
     let last = view.facts.rank(result)?.checked_sub(1)?;
     let mut site = around(view, "SN", &nodes, result, axis.unwrap_or(last), chain);
-    site.nodes.extend(behind.iter().flat_map(|chain| &chain.nodes));
+    site.nodes.extend(view.chain_from(result).iter().flat_map(|chain| &chain.nodes));
     site.nodes.sort_by_key(|&node| view.graph.place(node));
     site.nodes.dedup();
     Some(site)

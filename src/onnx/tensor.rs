@@ -120,6 +120,11 @@ impl DataType {
         }
     }
 
+    /// Its name, as ONNX writes it in text.
+    pub fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
     /// Whether elements can be read and written as `f64`: half, bfloat16, float, double.
     pub fn is_float(self) -> bool {
         matches!(self, Self::Float16 | Self::BFloat16 | Self::Float | Self::Double)

@@ -150,6 +150,37 @@ fn example(reason: &Reason) -> (Model, Option<Reason>) {
                  output y",
             );
             retype(&mut model, &["g", "w"], DataType::Float16);
+            (model, Reason::ElementType("float16".into()))
+        }
+        // Dynamic Token Normalization of one head, which blends the statistics half and half.
+        Reason::ElementType(_) => {
+            let mut model = crate::common::text::model(
+                "half x batch 3 2
+                 const P 3 3 = 0.5 0.25 0.25 0.25 0.5 0.25 0.25 0.25 0.5
+                 const half = 0.5
+                 const epsilon = 0.001
+                 m = ReduceMean(x) axes=[-1]
+                 c = Sub(x, m)
+                 s = Mul(c, c)
+                 v = ReduceMean(s) axes=[-1]
+                 xx = Mul(x, x)
+                 q = MatMul(P, x)
+                 r = MatMul(P, xx)
+                 qq = Mul(q, q)
+                 d = Sub(r, qq)
+                 ma = Mul(m, half)
+                 mb = Mul(q, half)
+                 mu = Add(ma, mb)
+                 va = Mul(v, half)
+                 vb = Mul(d, half)
+                 var = Add(va, vb)
+                 e = Add(var, epsilon)
+                 root = Sqrt(e)
+                 less = Sub(x, mu)
+                 y = Div(less, root)
+                 output y",
+            );
+            retype(&mut model, &["P", "half", "epsilon"], DataType::Float16);
             (model, Reason::TooLarge(4100 * 4100))
         }
         Reason::TooLarge(_) => (
@@ -181,7 +212,7 @@ fn every_reason_is_given() {
         let (model, next) = example(&expected);
         let skip = if expected == Reason::Skipped { vec!["*".into()] } else { vec![] };
         let fused = fuse(&model, &FuseOptions { skip, ..Default::default() }).unwrap();
-        let outcomes = fused.plan.sites.iter().flat_map(|site| site.pre.iter().chain(&site.post));
+        let outcomes = fused.plan.sites.iter().flat_map(|site| site.outcomes());
         let given: Vec<Reason> = outcomes
             .flat_map(|outcome| match outcome {
                 Outcome::Kept { forward, backward } => [Some(forward), backward.as_ref()],

@@ -18,6 +18,7 @@ use super::formula::{Coefficient, Factor, Formula, Normalized};
 use crate::graph::at::{At, axis};
 use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, ValueId};
+use crate::refusal::{Reason, Refusal};
 
 /// What a region computes.
 pub struct Meaning {
@@ -31,6 +32,8 @@ pub struct Meaning {
     pub mixing: Array3<f64>,
     /// Side lengths of the image of tokens and of the blocks that are averaged before `P`.
     pub pooling: Option<Pooling>,
+    /// Why other operators cannot compute the same.
+    pub refusal: Option<Refusal>,
     /// Number of tokens.
     pub tokens: usize,
     /// Number of channels.
@@ -62,6 +65,36 @@ impl Value {
     }
 }
 
+/// A Resize, which has to be the same for means and for squares.
+#[derive(Clone)]
+struct Widening {
+    settings: (String, String, String, i64),
+    /// Where tokens of a block do not have the statistics of the block: only the formula of their
+    /// neighbours is then that of the paper.
+    refusal: Option<Refusal>,
+}
+
+impl Widening {
+    fn of(at: &At) -> Option<Widening> {
+        let text = |name: &str, absent: &'static str| at.attr_text(name, absent).ok().map(str::to_owned);
+        let mode = text("mode", "nearest")?;
+        let place = text("coordinate_transformation_mode", "half_pixel")?;
+        let rounding = match mode.as_str() {
+            "nearest" => text("nearest_mode", "round_prefer_floor")?,
+            _ => String::new(),
+        };
+        let antialias = at.attr("antialias", 0).ok()?;
+        at.attr_ints("axes").ok()?.is_none().then_some(())?;
+        let repeats = mode == "nearest" && place == "asymmetric" && rounding == "floor" && antialias == 0;
+        let refusal = || Refusal::new(Reason::Attribute("mode".into()), at.graph.name(at.node));
+        // What crops has numbers of its own beside the image.
+        (place != "tf_crop_and_resize").then(|| Widening {
+            refusal: (!repeats).then(refusal),
+            settings: (mode, place, rounding, antialias),
+        })
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Power {
     One,
@@ -83,6 +116,7 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
         channels: 0,
         count: extent(channels)?,
         blocks: None,
+        widening: None,
         mixing: None,
     };
     (extent(tokens)? > 1 && reader.count > 1).then_some(())?;
@@ -128,6 +162,7 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
         normalized: Normalized::of(&numerator, &square, count)?,
         mixing,
         pooling,
+        refusal: reader.widening.and_then(|widening| widening.refusal),
         tokens: extent(tokens)?,
         channels: count,
     })
@@ -145,6 +180,8 @@ struct Reader<'r> {
     count: usize,
     /// Rows and columns of blocks, and those within a block.
     blocks: Option<[[Atom; 2]; 2]>,
+    /// How statistics of blocks become those of tokens.
+    widening: Option<Widening>,
     /// `P`, and which of its matrices is for a channel.
     mixing: Option<(Array3<f64>, Vec<usize>)>,
 }
@@ -420,15 +457,12 @@ impl<'r> Reader<'r> {
     }
 
     /// Statistics of blocks, once for every token of the block.
-    fn widen(&self, node: NodeId) -> Option<Value> {
-        let value = self.plain(node, 0)?;
+    fn widen(&mut self, node: NodeId) -> Option<Value> {
+        let value = self.plain(node, 0)?.clone();
         let at = self.at(node);
         let [[y, dy], [x, dx]] = self.blocks?;
-        let nearest = at.attr_text("mode", "nearest").ok()? == "nearest"
-            && at.attr_text("coordinate_transformation_mode", "half_pixel").ok()? == "asymmetric"
-            && at.attr_text("nearest_mode", "round_prefer_floor").ok()? == "floor"
-            && at.attr("antialias", 0).ok()? == 0
-            && at.attr_ints("axes").ok()?.is_none();
+        let widening = Widening::of(&at)?;
+        (self.widening.get_or_insert_with(|| widening.clone()).settings == widening.settings).then_some(())?;
         let image = value.axes.len() == 4
             && self.atoms.leaves(&value.axes[2]) == [y]
             && self.atoms.leaves(&value.axes[3]) == [x];
@@ -436,9 +470,9 @@ impl<'r> Reader<'r> {
         let (shape, wide) = (self.shape(node)?, [number(y)? * number(dy)?, number(x)? * number(dx)?]);
         let fits = shape.len() == 4 && [extent(&shape[2]), extent(&shape[3])] == wide.map(Some);
         let inter = is_inter(&value.formula);
-        (nearest && image && fits && inter).then(|| {
+        (image && fits && inter).then(|| {
             let axes = vec![value.axes[0].clone(), value.axes[1].clone(), vec![y, dy], vec![x, dx]];
-            Value { axes, ..value.clone() }
+            Value { axes, ..value }
         })
     }
 

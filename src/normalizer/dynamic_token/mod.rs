@@ -11,7 +11,9 @@ mod lower;
 use ndarray::{ArrayD, IxDyn};
 
 use super::alike::Alike;
+use super::chain::Chain;
 use super::region::{ATTEMPTS, Region, divisor, regions};
+use super::statistics::scaling;
 use super::{Family, Kind, Lowering, Normalizer, Part, Site, View};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
@@ -39,22 +41,33 @@ impl Normalizer for DynamicToken {
 
 fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Site {
     let output = meaning.output;
-    let chain = view.chain_from(output).filter(|_| view.only_reader(output).is_some());
-    let mut nodes = [&region.nodes[..], &meaning.moves].concat();
-    let behind = chain.filter(|chain| !chain.affine.is_identity()).map(|chain| Part {
+    let part = |chain: &Chain| Part {
         affine: chain.affine.clone(),
         input: chain.input,
         output: chain.output,
         nodes: chain.nodes.clone(),
         resets: vec![],
-    });
-    let lowered = lowering(view, node, divisor, region, meaning, behind.as_ref());
-    nodes.extend(behind.iter().flat_map(|part| part.nodes.clone()));
-    let (lowering, post) = match lowered {
-        Some((lowering, post)) => (Some(lowering), post),
-        None => (None, behind),
     };
-    let nothing = lowering.is_none() && post.is_none();
+    let scales = |chain: &&Chain| !chain.affine.is_identity();
+    let chain = view.chain_from(output).filter(|_| view.only_reader(output).is_some());
+    let mut nodes = [&region.nodes[..], &meaning.moves].concat();
+    let behind = chain.filter(scales).map(part);
+    nodes.extend(behind.iter().flat_map(|part| part.nodes.clone()));
+    let core = meaning.refusal.clone().or_else(|| not_in_float(view, node, region));
+    let lowered = match core {
+        None => lowering(view, node, divisor, region, meaning, behind.as_ref()),
+        Some(_) => None,
+    };
+    let (lowering, post) = match (lowered, &core) {
+        (Some((lowering, post)), _) => (Some(lowering), post),
+        (None, None) => (None, behind),
+        (None, Some(_)) => {
+            let numerator = view.graph.inputs(node).iter().flatten().find(|&&input| input != divisor);
+            let chain = numerator.and_then(|&numerator| scaling(view, numerator, output));
+            (None, chain.filter(scales).map(part))
+        }
+    };
+    let nothing = lowering.is_none() && post.is_none() && core.is_none();
     Site {
         kind: Kind { name: "DTN", family: Family::Online },
         name: view.site_name(node),
@@ -64,6 +77,7 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
         pre: None,
         post,
         lowering,
+        core,
         refusal: nothing.then(|| Refusal::new(Reason::Identity, view.graph.name(node))),
     }
 }
@@ -89,7 +103,7 @@ fn lowering(
     let apart = Some(behind.map_or(divisor, |_| output))
         .filter(|value| free(value) && (behind.is_some() || meaning.moves.is_empty()));
     let core = apart.unwrap_or(output);
-    let replaced = view.maker(core).filter(|_| is_float(view, region))?;
+    let replaced = view.maker(core)?;
     let target = Target {
         input: graph.value_name(region.input),
         output: graph.value_name(core),
@@ -118,13 +132,13 @@ fn lowering(
     Some((lowering, Some(post)))
 }
 
-/// Whether the site computes in float32.
-fn is_float(view: &View, region: &Region) -> bool {
+/// The refusal of a site that does not compute in float32.
+fn not_in_float(view: &View, node: NodeId, region: &Region) -> Option<Refusal> {
     let inputs = region.nodes.iter().flat_map(|&node| view.graph.inputs(node).iter().flatten());
-    let types: Vec<i32> = inputs
+    let mut types = inputs
         .filter(|&&input| view.constants.is_constant(input))
-        .filter_map(|&input| view.constants.data_type(input))
-        .filter(|&code| DataType::from_code(code).is_some_and(DataType::is_float))
-        .collect();
-    !types.is_empty() && types.iter().all(|&code| code == DataType::Float.code())
+        .filter_map(|&input| DataType::from_code(view.constants.data_type(input)?))
+        .filter(|data_type| data_type.is_float());
+    let other = types.find(|&data_type| data_type != DataType::Float)?;
+    Some(Refusal::new(Reason::ElementType(other.name()), view.graph.name(node)))
 }
