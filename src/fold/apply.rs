@@ -380,6 +380,14 @@ impl Unit {
         let Affine { scale, shift } = &fold.affine;
         let shifts = !fold.affine.has_no_shift();
         let scales = !fold.affine.has_no_scale();
+        // A fold on the Add behind: a scale of its result reaches the operator as a fold of its own.
+        if fold.node != at.node {
+            let result = matches!(fold.side, Side::Result);
+            self.added =
+                self.added.take().map(|added| if result { added * scale + shift } else { added + shift });
+            self.added_changed = true;
+            return Ok(());
+        }
         if let Side::Operand(operand) = fold.side {
             if shifts {
                 let weight = self.weight.as_ref().map(|(_, weight)| weight);
@@ -395,12 +403,6 @@ impl Unit {
                 *weight = rules.scaled(at, weight, fold.side, scale)?;
                 self.weight_changed = true;
             }
-            return Ok(());
-        }
-        // A fold on the Add behind: its scale reaches the operator as a fold of its own.
-        if fold.node != at.node {
-            self.added = self.added.take().map(|added| added * scale + shift);
-            self.added_changed = true;
             return Ok(());
         }
         if scales && let Some((_, weight)) = self.weight.as_mut() {

@@ -5,7 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{At, Fold, Side};
+use super::absorb::biased::Biased;
+use super::{At, Fold, Rule, Side};
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
@@ -112,14 +113,17 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The Add behind a node that adds a constant to its only output and is its only reader.
+    /// What is behind a node, adds a constant to its only output and is its only reader: an Add, or an
+    /// activation with a bias.
     ///
     /// Returns the node and the slot of its constant.
     pub fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
         let output = self.graph.only_output(node)?;
         let [(_, Reader::Node { node: add, input })] = self.readers(output)[..] else { return None };
         let slot = 1 - input.min(1);
-        let adds = self.graph.op(add) == "Add" && !self.owned.contains_key(&add);
+        let op = self.graph.op(add);
+        let adds =
+            (op == "Add" || (slot == 1 && Biased.ops().contains(&op))) && !self.owned.contains_key(&add);
         let same_shape = self.facts.shape(output)? == self.facts.shape(self.graph.output(add, 0)?)?;
         let fits = adds && same_shape && self.at(add).weight(slot).is_ok();
         fits.then_some((add, slot))

@@ -204,9 +204,11 @@ impl Wave {
 pub fn backward(draft: &Draft, parts: &Parts, part: usize) -> Result<Wave, Refusal> {
     let start = &parts.all[part];
     if start.nodes.is_empty() {
-        let node = draft.graph.producer(start.output).map_or("", |(node, _)| draft.graph.op(node));
-        let at = draft.graph.value_name(start.output);
-        return Err(Refusal::new(Reason::NotLinear(node.into()), at));
+        // Its parameters are behind what the node itself computes.
+        let maker = draft.graph.producer(start.output).map(|(node, _)| node);
+        let op = maker.map_or("", |node| draft.graph.domain_op(node).1);
+        let at = maker.map_or(draft.graph.value_name(start.output), |node| draft.graph.name(node));
+        return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
     let allowed: HashSet<NodeId> = start.nodes.iter().copied().collect();
     let mut pull = Pull { draft, parts, part, budget: BUDGET };

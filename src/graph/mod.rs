@@ -254,7 +254,8 @@ impl<'m> Graph<'m> {
     pub fn op(&self, node: NodeId) -> &'m str {
         match self.domain_op(node) {
             ("", op) => op,
-            ("com.microsoft", op @ "FusedMatMul") => op,
+            ("com.microsoft", op @ ("FusedMatMul" | "BiasGelu" | "FastGelu")) => op,
+            ("com.microsoft", op @ ("SkipLayerNormalization" | "SkipSimplifiedLayerNormalization")) => op,
             _ => "",
         }
     }

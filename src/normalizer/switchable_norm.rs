@@ -370,5 +370,5 @@ impl<'r> Reader<'r> {
 }
 
 fn inverse(value: Value) -> Option<Value> {
-    (value.power == Power::Root).then(|| Value { power: Power::InverseRoot, ..value })
+    (value.power == Power::Root).then_some(Value { power: Power::InverseRoot, ..value })
 }

@@ -196,6 +196,18 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             let axes: Vec<usize> = (axis..x.ndim()).collect();
             Value::Floats(rooted(x, &axes, epsilon(&call)?) * call.floats(1)?)
         }
+        "BiasGelu" => {
+            let sum = zip(call.floats(0)?, call.floats(1)?, |a, b| a + b)?;
+            Value::Floats(sum.mapv(|v| 0.5 * v * (1.0 + erf(v / 2f64.sqrt()))))
+        }
+        "FastGelu" => {
+            let sum = match call.optional(1)? {
+                Some(bias) => zip(call.floats(0)?, bias.floats()?, |a, b| a + b)?,
+                None => call.floats(0)?.clone(),
+            };
+            let slope = (2.0 / std::f64::consts::PI).sqrt();
+            Value::Floats(sum.mapv(|v| 0.5 * v * (1.0 + (slope * (v + 0.044715 * v.powi(3))).tanh())))
+        }
         "InstanceNormalization" => instance_norm(&call)?,
         "Add" => two(|a, b| a + b)?,
         "Sub" => two(|a, b| a - b)?,
@@ -528,6 +540,20 @@ fn instance_norm(call: &Call) -> Result<Value> {
         Ok(call.floats(slot)?.clone().into_shape_with_order(shape.clone())?)
     };
     Ok(Value::Floats(standardized(x, &axes, epsilon(call)?) * of_channel(1)? + of_channel(2)?))
+}
+
+/// The error function, by its series.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 5.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        let n = f64::from(n);
+        term *= -x * x / n;
+        sum += term / (2.0 * n + 1.0);
+    }
+    sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
 /// `x/√(mean(x²) + ε)`.

@@ -1,13 +1,16 @@
 //! Every rule, with a graph that it folds and a twin that it must refuse.
 
+use unfold::fold::plan::Outcome;
 use unfold::onnx::Model;
-use unfold::onnx::proto::NodeProto;
+use unfold::onnx::external::Externals;
+use unfold::onnx::proto::{NodeProto, OperatorSetIdProto};
+use unfold::onnx::tensor;
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, fuse};
 
 use crate::common::text::model;
 use crate::common::undeclared;
-use crate::{folded, kept, same};
+use crate::{folded, initializer, kept, operators, same};
 
 /// A normalizer of six channels on the last axis of `[2, 4, 6]`, what follows, and a MatMul.
 fn forward(steps: &str) -> Model {
@@ -373,4 +376,74 @@ fn what_a_softmax_ignores_is_not_computed() {
     let mut cached = attention(keys, softmax);
     cached.graph_mut().output.push(undeclared("kt"));
     assert_eq!(biases(&cached), 3);
+}
+
+/// The same model, its operators of that name being a runtime's.
+fn of_a_runtime(mut model: Model, op: &str) -> Model {
+    for node in model.graph_mut().node.iter_mut().filter(|node| node.op_type() == op) {
+        node.domain = Some("com.microsoft".into());
+    }
+    let set = OperatorSetIdProto { domain: Some("com.microsoft".into()), version: Some(1) };
+    model.proto.opset_import.push(set);
+    model
+}
+
+#[test]
+fn biased() {
+    for op in ["BiasGelu", "FastGelu"] {
+        let behind = |steps: &str| {
+            let text = format!(
+                "const w 6 3 = 1 0 0 0 1 0 0 0 1 1 0 0 0 1 0 0 0 1
+                 weight v 3 2
+                 const b 3 = 10 20 30
+                 l = MatMul(m, w)
+                 {steps}
+                 y = MatMul(a, v)"
+            );
+            of_a_runtime(forward(&text), op)
+        };
+        // b + t·W, and no Add between the product and the activation.
+        let model = behind(&format!("a = {op}(l, b)"));
+        let after = folded(&model);
+        assert_eq!(operators(&after), ["MatMul", op, "MatMul"]);
+        let numbers = |model: &Model, name: &str| {
+            tensor::read_f64(initializer(model, name), &Externals::none()).unwrap()
+        };
+        let (shift, bias) = (numbers(&model, "t"), numbers(&after, &after.graph().node[1].input[1]));
+        let expected =
+            [10.0 + shift[[0]] + shift[[3]], 20.0 + shift[[1]] + shift[[4]], 30.0 + shift[[2]] + shift[[5]]];
+        assert_eq!(bias.iter().copied().collect::<Vec<_>>(), expected);
+        assert_eq!(bias.ndim(), 1);
+        // Something else reads the product, which must have its bias before.
+        let both = folded(&behind(&format!("c = Tanh(l)\n a = {op}(l, b)\n output c")));
+        assert_eq!(operators(&both)[..2], ["MatMul", "Add"]);
+        // The shift alone goes; a scale stops before the activation.
+        let scaled = of_a_runtime(forward(&format!("const b 6 = 1 2 3 4 5 6\n y = {op}(m, b)")), op);
+        assert_eq!(stops(&scaled), not_linear(op));
+        let after = fuse(&scaled, &Default::default()).unwrap().model;
+        assert_eq!(operators(&after), ["Mul", op]);
+    }
+    let bare = of_a_runtime(forward("y = FastGelu(m)"), "FastGelu");
+    assert_eq!(stops(&bare), not_linear("FastGelu"));
+}
+
+#[test]
+fn skip() {
+    for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
+        // The sum is inside; that of a value with itself is scaled on both sides.
+        let one = forward(&format!("scale h 6\n y = {op}(m, x, h)"));
+        let both = forward(&format!("scale h 6\n y = {op}(m, m, h)"));
+        let first = |model| {
+            let plan = fuse(&of_a_runtime(model, op), &Default::default()).unwrap().plan;
+            plan.sites[0].clone()
+        };
+        let (reason, at) = match first(one).post {
+            Some(Outcome::Kept { forward, .. }) => (forward.reason, forward.at),
+            outcome => panic!("{outcome:?}"),
+        };
+        assert_eq!((reason, at), (Reason::ResidualStream, format!("{op}_y")));
+        assert!(
+            matches!(first(both).post, Some(Outcome::Kept { forward, .. }) if forward.reason == not_linear(op))
+        );
+    }
 }

@@ -5,6 +5,7 @@
 //! result gives `W' = diag(s)·W`, `b' = s·b + t`. A new operator is one file, and one line in
 //! [`RULES`] and [`LINEAR`].
 
+pub mod biased;
 pub mod conv;
 mod elementwise;
 mod gemm;
@@ -17,12 +18,24 @@ use crate::affine::Affine;
 use crate::refusal::Reason;
 
 /// The rules of this folder.
-pub const RULES: &[&dyn Rule] =
-    &[&matmul::MatMul, &gemm::Gemm, &conv::Conv, &conv::ConvTranspose, &elementwise::Elementwise];
+pub const RULES: &[&dyn Rule] = &[
+    &matmul::MatMul,
+    &gemm::Gemm,
+    &conv::Conv,
+    &conv::ConvTranspose,
+    &elementwise::Elementwise,
+    &biased::Biased,
+];
 
 /// The same operators, as what they do with the numbers of their constants.
-pub const LINEAR: &[&dyn Linear] =
-    &[&matmul::MatMul, &gemm::Gemm, &conv::Conv, &conv::ConvTranspose, &elementwise::Elementwise];
+pub const LINEAR: &[&dyn Linear] = &[
+    &matmul::MatMul,
+    &gemm::Gemm,
+    &conv::Conv,
+    &conv::ConvTranspose,
+    &elementwise::Elementwise,
+    &biased::Biased,
+];
 
 /// Where an operator keeps its constants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@ mod pass;
 mod pool;
 mod reduce;
 mod reshape;
+mod skip;
 mod slice;
 mod split;
 mod transpose;
@@ -21,6 +22,7 @@ pub const RULES: &[&dyn Rule] = &[
     &pass::Pass,
     &transpose::Transpose,
     &reshape::Reshape,
+    &skip::Skip,
     &slice::Slice,
     &split::Split,
     &gather::Gather,
