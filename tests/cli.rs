@@ -170,7 +170,7 @@ fn json_has_the_fields_that_it_promises() {
     let inspected = unfold([&"inspect", &un(), &"--json"]).json();
     assert_eq!(keys(&inspected), ["model", "sites", "summary"]);
     let site = &inspected["sites"][0];
-    assert_eq!(keys(site), ["axis", "channels", "folded", "kind", "name", "nodes", "post", "pre"]);
+    assert_eq!(keys(site), ["axis", "channels", "core", "folded", "kind", "name", "nodes", "post", "pre"]);
     assert_eq!(site["kind"]["name"], "UN");
     assert_eq!(site["kind"]["family"], "offline");
     assert_eq!(site["post"]["outcome"], "folded");

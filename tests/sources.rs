@@ -273,6 +273,34 @@ impl Case {
         self.either("Add", &normed, &beta)
     }
 
+    /// A node of onnxruntime's domain.
+    fn of_a_runtime(&mut self, op: &str, inputs: &[&str], attrs: Attrs, outputs: usize) -> Vec<String> {
+        let made = self.builder.op_many(op, inputs, attrs, outputs);
+        let set = OperatorSetIdProto { domain: Some("com.microsoft".into()), version: Some(1) };
+        if let Some(node) = self.builder.graph().node.last_mut() {
+            node.domain = set.domain.clone();
+        }
+        if !self.builder.proto.opset_import.contains(&set) {
+            self.builder.proto.opset_import.push(set);
+        }
+        made
+    }
+
+    /// onnxruntime's GroupNorm of an image, with its channels last or second.
+    fn runtime_group_norm(&mut self, x: &str) -> String {
+        let last = self.rng.random();
+        let (image, whole) = (if last { [0, 2, 2, 4] } else { [0, 4, 2, 2] }, [0, 4, 4]);
+        let (image, whole) = (self.builder.ints(&image), self.builder.ints(&whole));
+        let turned = if last { x.to_owned() } else { self.turned(x) };
+        let image = self.op("Reshape", &[&turned, &image]);
+        let (gamma, beta) = (self.constant(&[4], -2.0, 2.0), self.constant(&[4], -1.0, 1.0));
+        let attrs: Attrs =
+            vec![("groups", 2.into()), ("activation", 0.into()), ("channels_last", i64::from(last).into())];
+        let normed = self.of_a_runtime("GroupNorm", &[&image, &gamma, &beta], attrs, 1).remove(0);
+        let tokens = self.op("Reshape", &[&normed, &whole]);
+        if last { tokens } else { self.turned(&tokens) }
+    }
+
     /// A normalizer of a runtime's own. Some have a second operand, which is added before, as is a bias.
     fn runtime_norm(&mut self, x: &str, op: &str) -> String {
         let skips = op.starts_with("Skip");
@@ -292,13 +320,7 @@ impl Case {
         let attrs: Attrs = vec![("epsilon", 1e-3f32.into())];
         let outputs = if skips && self.rng.random() { 4 } else { 1 };
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-        let made = self.builder.op_many(op, &inputs, attrs, outputs);
-        let domain = "com.microsoft";
-        if let Some(node) = self.builder.graph().node.last_mut() {
-            node.domain = Some(domain.into());
-        }
-        let set = OperatorSetIdProto { domain: Some(domain.into()), version: Some(1) };
-        self.builder.proto.opset_import.push(set);
+        let made = self.of_a_runtime(op, &inputs, attrs, outputs);
         if let [normed, _, _, sum] = &made[..] {
             // The sum of the operands goes on as the residual stream.
             self.builder.output(sum);
@@ -399,6 +421,7 @@ impl Case {
             "SkipLayerNormalization"
             | "SimplifiedLayerNormalization"
             | "SkipSimplifiedLayerNormalization" => self.runtime_norm(x, kind),
+            "GroupNorm" => self.runtime_group_norm(x),
             "DTN" => self.dynamic_token(x),
             "PN" => group_scaled(self, x),
             "SN" => self.switchable(x, x, Twin::None),
@@ -453,7 +476,7 @@ struct Wanted {
 }
 
 /// The sources that normalize one value.
-const SOURCES: [&str; 19] = [
+const SOURCES: [&str; 20] = [
     "DyT",
     "DyS",
     "DySS",
@@ -469,6 +492,7 @@ const SOURCES: [&str; 19] = [
     "PN",
     "GN",
     "GN written out",
+    "GroupNorm",
     "ScaleNorm",
     "SN",
     "DTN",
@@ -484,7 +508,7 @@ fn listed(source: &'static str) -> &'static str {
         "DyT first" | "opaque DyT" | "function DyT" => "DyT",
         "LN written out" | "SkipLayerNormalization" => "LN",
         "Gemma" | "SimplifiedLayerNormalization" | "SkipSimplifiedLayerNormalization" => "RMSNorm",
-        "GN written out" => "GN",
+        "GroupNorm" | "GN written out" => "GN",
         "opaque UN" => "UN",
         source => source,
     }
@@ -838,13 +862,10 @@ fn an_opaque_node_is_understood_whole_or_not_at_all() {
 fn a_residual_stream_of_sums_keeps_its_shape() {
     for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
         let mut case = Case::new(13);
-        let set = OperatorSetIdProto { domain: Some("com.microsoft".into()), version: Some(1) };
-        case.builder.proto.opset_import.push(set);
         let (mut stream, mut branch) = ("x".to_owned(), case.op("Tanh", &["x"]));
         for _ in 0..3 {
             let gamma = case.constant(&[4], -2.0, 2.0);
-            let outputs = case.builder.op_many(op, &[&stream, &branch, &gamma], vec![], 4);
-            case.builder.graph().node.last_mut().unwrap().domain = Some("com.microsoft".into());
+            let outputs = case.of_a_runtime(op, &[&stream, &branch, &gamma], vec![], 4);
             let weight = case.constant(&[4, 4], -1.0, 1.0);
             let linear = case.op("MatMul", &[&outputs[0], &weight]);
             (stream, branch) = (outputs[3].clone(), case.op("Tanh", &[&linear]));

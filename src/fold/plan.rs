@@ -81,6 +81,14 @@ impl SitePlan {
     }
 
     /// What happens to its parts, in the order in which they act.
+    ///
+    /// ```
+    /// let model = unfold::onnx::Model::open("models/digits/dyt-dynamo.onnx")?;
+    /// let plan = unfold::plan(&model, &Default::default())?;
+    /// let tanh = plan.sites.iter().find(|site| site.kind.name == "DyT").unwrap();
+    /// assert_eq!(tanh.outcomes().count(), 2); // α before the tanh, γ and β behind it
+    /// # Ok::<(), unfold::error::Error>(())
+    /// ```
     pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
         self.pre.iter().chain(&self.core).chain(&self.post)
     }

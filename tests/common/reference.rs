@@ -187,7 +187,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Reciprocal" => map(|v| 1.0 / v)?,
         "Pow" => two(f64::powf)?,
         "Max" => two(f64::max)?,
-        "GroupNormalization" => group_norm(&call)?,
+        "GroupNormalization" | "GroupNorm" => group_norm(&call)?,
         "LayerNormalization" => layer_norm(&call)?,
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => return skip_norm(&call),
         "SimplifiedLayerNormalization" => {
@@ -577,27 +577,41 @@ fn skip_norm(call: &Call) -> Result<Vec<Value>> {
     };
     let mut scaled = normed * call.floats(2)?;
     if let (false, Some(beta)) = (simplified, call.optional(3)?) {
-        scaled = scaled + beta.floats()?;
+        scaled += beta.floats()?;
     }
     let nothing = Value::Floats(ArrayD::zeros(IxDyn(&[0])));
     Ok(vec![Value::Floats(scaled), nothing.clone(), nothing, Value::Floats(sum)])
 }
 
-/// γ and β are those of the channels from version 21 on, and of the groups before.
+/// γ and β are those of the channels from version 21 on, and of the groups before. onnxruntime's own has
+/// those of the channels, which may be last: ContribOperators.md.
 fn group_norm(call: &Call) -> Result<Value> {
-    let x = call.floats(0)?;
+    let own = call.proto.op_type() == "GroupNorm";
+    let last = own && call.int("channels_last", 1)? != 0;
+    ensure!(!own || call.int("activation", 0)? == 0, "with an activation");
+    let mut x = call.floats(0)?.clone();
+    if last {
+        let rank = x.ndim();
+        let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+        x = x.permuted_axes(order);
+    }
     let (items, channels) = (x.shape()[0], x.shape()[1]);
-    let groups = usize::try_from(call.int("num_groups", 0)?)?;
+    let groups = usize::try_from(call.int(if own { "groups" } else { "num_groups" }, 0)?)?;
     ensure!(groups > 0 && channels % groups == 0, "{groups} groups of {channels} channels");
     let apart = x.as_standard_layout().into_owned();
     let apart = apart.into_shape_with_order(IxDyn(&[items, groups, x.len() / (items * groups)]))?;
     let mut y = standardized(&apart, &[2], epsilon(call)?).into_shape_with_order(x.raw_dim())?;
     let (gamma, beta) = (call.floats(1)?, call.floats(2)?);
-    let count = if call.opset < 21 { groups } else { channels };
+    let count = if !own && call.opset < 21 { groups } else { channels };
     ensure!(gamma.shape() == [count] && beta.shape() == [count], "{:?}", gamma.shape());
     for (channel, mut lane) in y.axis_iter_mut(Axis(1)).enumerate() {
         let place = [channel * count / channels];
         lane.mapv_inplace(|v| gamma[place] * v + beta[place]);
+    }
+    if last {
+        let rank = y.ndim();
+        let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+        y = y.permuted_axes(order);
     }
     Ok(Value::Floats(y))
 }
