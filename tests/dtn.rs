@@ -718,23 +718,28 @@ fn half_precision_stays_as_it_is_written() {
 
 #[test]
 fn a_value_inside_that_something_else_reads_keeps_its_meaning() {
-    for value in ["normalized", "mu", "scaled", "root", "spread"] {
-        let dtn = Dtn::new(&[0.5, -0.5]);
-        let mut model = dtn.model();
-        let output = ValueInfoProto { name: Some(value.into()), ..model.graph().output[0].clone() };
-        model.graph_mut().output.push(output);
-        let fused = fuse(&model, &Default::default()).unwrap();
-        let x = tokens(&dtn);
-        let both = [&model, &fused.model].map(|model| {
-            let engine = Engine::load(model, &"b=3".parse().unwrap()).unwrap();
-            let outputs = engine.run(&[Tensor::from(x.mapv(|v| v as f32))]).unwrap();
-            outputs
-                .iter()
-                .map(|o| o.to_plain_array_view::<f32>().unwrap().mapv(f64::from))
-                .collect::<Vec<_>>()
-        });
-        for (before, after) in both[0].iter().zip(&both[1]) {
-            assert!(error(after, before) < 1e-5, "{value}");
+    for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
+        let dtn = Dtn::new(&[0.5, -0.5]).form(form);
+        for plain in [dtn.model(), bare(&dtn)] {
+            let first = plain.graph().node.iter().position(|node| node.output[0] == "mean").unwrap();
+            let inside: Vec<String> =
+                plain.graph().node[first..].iter().map(|node| node.output[0].clone()).collect();
+            for value in inside.iter().filter(|&value| value != "out") {
+                let mut model = plain.clone();
+                let output = ValueInfoProto { name: Some(value.clone()), ..model.graph().output[0].clone() };
+                model.graph_mut().output.push(output);
+                let fused = fuse(&model, &Default::default()).unwrap();
+                let x = tokens(&dtn);
+                let [before, after] = [&model, &fused.model].map(|model| {
+                    let engine = Engine::load(model, &"b=3".parse().unwrap()).unwrap();
+                    let outputs = engine.run(&[Tensor::from(x.mapv(|v| v as f32))]).unwrap();
+                    let floats = |o: &Tensor| o.to_plain_array_view::<f32>().unwrap().mapv(f64::from);
+                    outputs.iter().map(floats).collect::<Vec<_>>()
+                });
+                for (before, after) in before.iter().zip(&after) {
+                    assert!(error(after, before) < 1e-5, "{value}");
+                }
+            }
         }
     }
 }
@@ -758,26 +763,89 @@ fn an_affine_that_has_to_stay_is_written_behind_the_site() {
     }
 }
 
+/// The model without γ and β.
+fn bare(dtn: &Dtn) -> Model {
+    let mut model = dtn.model();
+    let graph = model.graph_mut();
+    let end = if dtn.form == Form::Einsum { "flat" } else { "normalized" };
+    maker(graph, "out").input[0] = end.into();
+    if dtn.form == Form::Algorithm {
+        maker(graph, "normalized").input[0] = "less".into();
+    }
+    graph.node.retain(|node| !["scaled", "y"].contains(&node.output[0].as_str()));
+    model
+}
+
 #[test]
 fn without_an_affine_there_is_a_factor_of_its_own_at_most() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
-        let mut dtn = Dtn::new(&[0.5, -0.5]).form(form);
-        let mut model = dtn.model();
-        let graph = model.graph_mut();
-        let bare = if form == Form::Einsum { "flat" } else { "normalized" };
-        maker(graph, "out").input[0] = bare.into();
-        if form == Form::Algorithm {
-            maker(graph, "normalized").input[0] = "less".into();
-        }
-        dtn.gamma.fill(1.0);
-        dtn.beta.fill(0.0);
-        graph.node.retain(|node| !["scaled", "y"].contains(&node.output[0].as_str()));
+        let dtn = Dtn::new(&[0.5, -0.5]).form(form);
+        let model = bare(&dtn);
         let fused = fuse(&model, &Default::default()).unwrap();
         assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
         let x = tokens(&dtn);
         assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
         assert!(fused.model.graph().node.len() < model.graph().node.len());
     }
+}
+
+/// The linear layer of a model behind a layout move, with another reader beside it, or with neither.
+fn ended(mut model: Model, channels: usize, turned: bool, beside: Option<&str>) -> Model {
+    let graph = model.graph_mut();
+    let last = graph.node.pop().unwrap();
+    let value = last.input[0].clone();
+    if turned {
+        let mut g = Builder::default();
+        g.turn(&format!("{value} -> behind"), &[0, 2, 1]);
+        g.floats("V", weight(channels).reversed_axes().into_dyn());
+        g.op("MatMul V, behind -> out");
+        graph.node.extend(g.nodes);
+        graph.initializer.extend(g.constants);
+    } else {
+        graph.node.push(last);
+    }
+    if let Some(op) = beside {
+        let mut g = Builder::default();
+        let operands = if op == "Add" { format!("{value}, x") } else { value };
+        g.op(&format!("{op} {operands} -> more"));
+        graph.node.extend(g.nodes);
+        let more = ValueInfoProto { name: Some("more".into()), ..graph.output[0].clone() };
+        graph.output.push(more);
+    }
+    model
+}
+
+#[test]
+fn fusing_twice_is_fusing_once() {
+    let forms = [Form::Algorithm, Form::ByHeads, Form::Einsum].map(|form| (form, 1));
+    for (form, pool) in [&forms[..], &[(Form::Algorithm, 2)]].concat() {
+        for omega in [&[0.5, -0.5][..], &[200.0, -200.0, 0.4], &[200.0, 200.0], &[-200.0, -200.0]] {
+            for uniform in [false, true] {
+                let dtn = Dtn { pool, ..Dtn::new(omega).form(form) };
+                let dtn = if uniform { dtn.uniform() } else { dtn };
+                for model in [dtn.model(), bare(&dtn)] {
+                    for turned in [false, true] {
+                        for beside in [None, Some("Tanh"), Some("Add")] {
+                            let model = ended(model.clone(), dtn.channels, turned, beside);
+                            is_fused_at_once(&model, &tokens(&dtn));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The second fuse changes nothing, and the first one no number.
+fn is_fused_at_once(model: &Model, x: &Array3<f64>) {
+    let nodes = || model.graph().node.iter().map(|node| (node.op_type(), &node.input, &node.output));
+    let what = || format!("{:#?}", nodes().collect::<Vec<_>>());
+    let fused = fuse(model, &Default::default()).unwrap();
+    assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1), "{}", what());
+    let again = fuse(&fused.model, &Default::default()).unwrap();
+    assert!(again.plan.is_empty(), "{:#?}\n{}", again.plan.sites, what());
+    assert_eq!(again.model.graph(), fused.model.graph(), "{}", what());
+    assert!(error(&run(&fused.model, x), &run(model, x)) < 1e-5, "{}", what());
 }
 
 #[test]

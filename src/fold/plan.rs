@@ -13,6 +13,7 @@ use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId};
 use crate::normalizer::{Kind, Lowering, Part, Reset, Site, View};
+use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 
 /// Where an affine goes.
@@ -442,9 +443,11 @@ impl<'a> Planner<'a> {
     /// The element type of a part's constants.
     fn data_type(&self, part: &Part) -> i32 {
         let graph = self.draft.graph;
-        let mut inputs = part.nodes.iter().flat_map(|&node| graph.inputs(node).iter().flatten().copied());
-        let constant = inputs.find(|&value| self.draft.constants.is_constant(value));
-        constant.and_then(|value| self.draft.constants.data_type(value)).unwrap_or(1)
+        let inputs = part.nodes.iter().flat_map(|&node| graph.inputs(node).iter().flatten().copied());
+        let constants = inputs.filter(|&value| self.draft.constants.is_constant(value));
+        let mut types = constants.filter_map(|value| self.draft.constants.data_type(value));
+        let is_float = |&code: &i32| DataType::from_code(code).is_some_and(DataType::is_float);
+        types.find(is_float).unwrap_or(DataType::Float.code())
     }
 }
 

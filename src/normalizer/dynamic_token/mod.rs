@@ -8,6 +8,8 @@ mod formula;
 mod interpret;
 mod lower;
 
+use std::collections::HashSet;
+
 use ndarray::{ArrayD, IxDyn};
 
 use super::alike::Alike;
@@ -16,7 +18,7 @@ use super::region::{ATTEMPTS, Region, divisor, regions};
 use super::statistics::scaling;
 use super::{Family, Kind, Lowering, Normalizer, Part, Site, View};
 use crate::affine::Affine;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
@@ -95,13 +97,20 @@ fn lowering(
     let graph = view.graph;
     let output = meaning.output;
     // A value that nothing else reads, to be the one without the factor: that before the affine
-    // behind, or else the divisor, which is not there any more.
-    let free = |value: &ValueId| {
-        let read = matches!(graph.readers(*value), [Reader::Node { .. }]);
-        read && view.facts.shape(*value) == view.facts.shape(output)
+    // behind, or else one of those that are not there any more.
+    let apart = match behind {
+        Some(_) => Some(output).filter(|&value| matches!(graph.readers(value), [Reader::Node { .. }])),
+        None => {
+            let own = [&region.nodes[..], &meaning.moves].concat();
+            let inner = region.nodes.iter().rev().filter_map(|&node| graph.only_output(node));
+            let free = |&value: &ValueId| {
+                value != output
+                    && view.facts.shape(value) == view.facts.shape(output)
+                    && leads_only_to(graph, value, output, &own)
+            };
+            [divisor].into_iter().chain(inner).find(free)
+        }
     };
-    let apart = Some(behind.map_or(divisor, |_| output))
-        .filter(|value| free(value) && (behind.is_some() || meaning.moves.is_empty()));
     let core = apart.unwrap_or(output);
     let replaced = view.maker(core)?;
     let target = Target {
@@ -127,9 +136,30 @@ fn lowering(
     let factor = Affine::scale(factor);
     let post = match behind {
         Some(part) => Part { affine: factor.then(&part.affine), ..part.clone() },
-        None => Part { affine: factor, input: core, output, nodes: vec![node], resets: vec![] },
+        None => {
+            Part { affine: factor, input: core, output, nodes: vec![view.maker(output)?], resets: vec![] }
+        }
     };
     Some((lowering, Some(post)))
+}
+
+/// Whether nothing comes of a value but another one, through these nodes.
+fn leads_only_to(graph: &Graph, value: ValueId, end: ValueId, through: &[NodeId]) -> bool {
+    let (mut open, mut seen) = (vec![value], HashSet::from([end]));
+    while let Some(value) = open.pop() {
+        if !seen.insert(value) {
+            continue;
+        }
+        for reader in graph.readers(value) {
+            match reader {
+                Reader::Node { node, .. } if through.contains(node) => {
+                    open.extend(graph.outputs(*node).iter().flatten());
+                }
+                _ => return false,
+            }
+        }
+    }
+    true
 }
 
 /// The refusal of a site that does not compute in float32.
