@@ -77,7 +77,7 @@ pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
     })
 }
 
-fn live_sentence(ran: &[(&str, &Memory)]) -> Option<String> {
+fn live_sentence(ran: &[Named]) -> Option<String> {
     let (lowest, highest) = extremes(ran, |memory| Some(memory.live_peak))?;
     let held = format!("{} holds it", highest.1.live_peak_at);
     let at = |bytes: Option<u64>| match bytes {
@@ -107,7 +107,7 @@ fn live_sentence(ran: &[(&str, &Memory)]) -> Option<String> {
 }
 
 /// How the heap differs, where it does.
-fn heap_sentence(ran: &[(&str, &Memory)]) -> Option<String> {
+fn heap_sentence(ran: &[Named]) -> Option<String> {
     let (lowest, highest) = extremes(ran, |memory| memory.heap_peak)?;
     let (low, high) = (lowest.1.heap_peak?, highest.1.heap_peak?);
     (!same(low, high)).then(|| {
@@ -119,11 +119,11 @@ fn heap_sentence(ran: &[(&str, &Memory)]) -> Option<String> {
     })
 }
 
+/// A variant, by its name.
+type Named<'a> = (&'a str, &'a Memory);
+
 /// The variants with the least and the most of something, of those that have it.
-fn extremes<'a>(
-    ran: &[(&'a str, &'a Memory)],
-    of: impl Fn(&Memory) -> Option<u64>,
-) -> Option<((&'a str, &'a Memory), (&'a str, &'a Memory))> {
+fn extremes<'a>(ran: &[Named<'a>], of: impl Fn(&Memory) -> Option<u64>) -> Option<(Named<'a>, Named<'a>)> {
     let have = || ran.iter().copied().filter_map(|variant| Some((of(variant.1)?, variant)));
     let (_, lowest) = have().min_by_key(|(bytes, _)| *bytes)?;
     let (_, highest) = have().max_by_key(|(bytes, _)| *bytes)?;
