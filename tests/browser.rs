@@ -104,13 +104,19 @@ fn the_report_reads_well_in_a_browser() {
         eprintln!("skipped: no Chromium was found; CHROME=program names one");
         return;
     };
-    let page = html(&[report()]);
+    let one = report();
+    reads_well(&browser, &html(std::slice::from_ref(&one)));
+    reads_well(&browser, &html(&[one.clone(), one]));
+}
+
+/// A page at the width of a desk and of a phone, in light and dark.
+fn reads_well(browser: &Path, page: &str) {
     assert!(!page.contains("http://") && !page.contains("https://"), "the page links to the outside");
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("page.html"), page + PROBE).unwrap();
+    fs::write(folder.path().join("page.html"), page.to_owned() + PROBE).unwrap();
     for width in [1200, 390] {
         let looks = [true, false].map(|dark| {
-            let seen = look(&browser, folder.path(), width, dark);
+            let seen = look(browser, folder.path(), width, dark);
             for fact in
                 ["overflow=0", "requests=0", "hidden=0", &format!("width={width}"), &format!("dark={dark}")]
             {
