@@ -1,5 +1,5 @@
-//! The numbers in folded constants: what an output is de-normalised by, and a Dynamic Tanh that is
-//! computed in float32 within a float16 model.
+//! The numbers in folded constants: what an output is de-normalised by, the scale of attention, and a
+//! Dynamic Tanh that is computed in float32 within a float16 model.
 
 mod common;
 
@@ -205,4 +205,46 @@ fn a_tanh_of_which_only_the_sign_is_left_is_no_dynamic_tanh() {
          output y",
     ));
     assert!(fused.plan.sites.iter().all(|site| site.kind.name != "DyT"), "{:#?}", fused.plan.sites);
+}
+
+/// Scores of two heads of queries of which something was made, before the heads' scores are mixed.
+fn talking_heads(queries: &str) -> Model {
+    model(&format!(
+        "input x 2 4 6
+         input k 2 2 3 4
+         weight wq 6 6
+         weight mix 2 2
+         shift b 2
+         ints heads 4 = 2 4 2 3
+         q = MatMul(x, wq)
+         qr = Reshape(q, heads)
+         qt = Transpose(qr) perm=[0,2,1,3]
+         {queries}
+         z = MatMul(qs, k)
+         zt = Transpose(z) perm=[0,2,3,1]
+         zm = MatMul(zt, mix)
+         zb = Add(zm, b)
+         s = Transpose(zb) perm=[0,3,1,2]
+         a = Softmax(s) axis=-1
+         output a"
+    ))
+}
+
+#[test]
+fn the_scale_of_attention_folds_though_heads_talk() {
+    let model = talking_heads("const half = 0.5\n qs = Mul(qt, half)");
+    let fused = fuse(&model, &Default::default()).unwrap();
+    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
+    assert_eq!((site.kind.name, site.is_folded()), ("attention scale", true));
+    assert!(!operators(&fused.model).contains(&"Mul"));
+    // The smallest weight on the way takes it.
+    let talk = operators(&fused.model).iter().rposition(|op| *op == "MatMul").unwrap();
+    let before = tensor::read_f64(initializer(&model, "mix"), &Externals::none()).unwrap();
+    assert_eq!(numbers(&fused.model, talk, 1), before * 0.5);
+}
+
+#[test]
+fn a_sign_is_no_scale_of_attention() {
+    let fused = fuse(&talking_heads("qs = Neg(qt)"), &Default::default()).unwrap();
+    assert!(fused.plan.sites.is_empty(), "{:#?}", fused.plan.sites);
 }

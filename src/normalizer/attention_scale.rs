@@ -14,8 +14,10 @@ impl Normalizer for AttentionScale {
         let chain = view.chain(node)?;
         let is_number =
             chain.affine.scale.len() == 1 && chain.affine.has_no_shift() && !chain.affine.has_no_scale();
+        // Rotary embeddings turn one half of the channels round; that is no scale of the scores.
+        let is_scale = chain.nodes.iter().any(|&node| view.graph.op(node) != "Neg");
         let kind = Kind { name: "attention scale", family: Family::Scale };
-        (is_number && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
+        (is_number && is_scale && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
             axis: view.facts.rank(chain.output).unwrap_or(1).max(1) - 1,
             ..chain.site(view.graph, view.facts, kind)
         })
@@ -44,6 +46,8 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
                 "Add" | "Mul" | "Div" | "Sub" | "Concat" | "Slice" | "Split" | "Neg" | "Where"
             );
             let product_here = is_product(view, node);
+            // Talking heads mix the scores of all heads on their way.
+            let passes = passes || (product && op == "MatMul");
             if steps < REACH && (passes || (product_here && !product)) {
                 let outputs = view.graph.outputs(node).iter().flatten();
                 open.extend(outputs.map(|&value| (value, product || product_here, steps + 1)));
