@@ -8,16 +8,14 @@ to write it, its latency over that of the products alone. `unfold` is found on t
 docs/pointwise.md.
 """
 
-import json
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+from engines import in_onnxruntime, in_tract
 
 CHANNELS, TOKENS, LAYERS, ROUNDS = 384, 197, 12, 60
 
@@ -60,39 +58,6 @@ def model(form):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def interval(ratios):
-    """The median and the 95 % interval of its bootstrap."""
-    generator = np.random.default_rng(0)
-    medians = [np.median(generator.choice(ratios, len(ratios))) for _ in range(1000)]
-    low, high = np.quantile(medians, [0.025, 0.975])
-    return f"{np.median(ratios):.2f} [{low:.2f}, {high:.2f}]"
-
-
-def in_onnxruntime(paths, batch):
-    """The ratios to the first, of latencies within a round, on one thread."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    sessions = [onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in paths]
-    feed = {"x": np.random.default_rng(0).standard_normal((batch, TOKENS, CHANNELS), np.float32)}
-    times = np.zeros((ROUNDS + 2, len(sessions)))
-    for round in range(len(times)):
-        for place in range(len(sessions)):
-            which = (place + round) % len(sessions)
-            start = time.perf_counter()
-            sessions[which].run(None, feed)
-            times[round, which] = time.perf_counter() - start
-    return [interval(one) for one in (times[2:] / times[2:, :1]).T]
-
-
-def in_tract(paths, batch):
-    """The same, by `unfold bench`."""
-    command = ["unfold", "bench", *paths, "--batch", str(batch), "--rounds", str(ROUNDS), "--json", "-q"]
-    command += ["--reference", Path(paths[0]).stem]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    ratios = [variant["outcome"]["ran"]["ratios"][0]["ratio"] for variant in report["settings"][0]["variants"]]
-    return [f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]" for ratio in ratios]
-
-
 def main():
     with tempfile.TemporaryDirectory() as folder:
         paths = []
@@ -101,8 +66,8 @@ def main():
             onnx.save(model(form), paths[-1])
         columns = {}
         for batch in (1, 8):
-            columns[f"tract, batch {batch}"] = in_tract(paths, batch)
-            columns[f"onnxruntime, batch {batch}"] = in_onnxruntime(paths, batch)
+            columns[f"tract, batch {batch}"] = in_tract(paths, batch, ROUNDS)
+            columns[f"onnxruntime, batch {batch}"] = in_onnxruntime(paths, batch, ROUNDS)
     print("| form |" + "".join(f" {head} |" for head in columns))
     print("|---|" + "---:|" * len(columns))
     for row, form in enumerate(FORMS):

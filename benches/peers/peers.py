@@ -12,26 +12,20 @@ import importlib.metadata
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-import numpy as np
-import onnxruntime
-
-from tools import TOOLS
-
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+
+from engines import in_onnxruntime, in_tract, unfold  # noqa: E402
+from tools import TOOLS  # noqa: E402
+
 DOCUMENT = HERE.parent.parent / "docs" / "peers.md"
 DEFAULT = ["vit-s.un", "vit-s.bn", "swin-t.un", "swin-t.bn"]
 ROUNDS = 12
-
-
-def unfold(*arguments):
-    return subprocess.run(["unfold", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 def run_tool(name, source, target):
@@ -50,34 +44,6 @@ def sites_left(path):
     return sum(site["kind"]["family"] == "offline" for site in sites)
 
 
-def onnxruntime_latencies(paths, batch):
-    """Median milliseconds of each model in onnxruntime on one thread, in interleaved rounds."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    sessions = [onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]) for path in paths]
-    generator = np.random.default_rng(0)
-    shape = [batch, *sessions[0].get_inputs()[0].shape[1:]]
-    inputs = {sessions[0].get_inputs()[0].name: generator.standard_normal(shape, dtype=np.float32)}
-    times = [[] for _ in sessions]
-    for round in range(ROUNDS + 1):
-        for place in range(len(sessions)):
-            place = (place + round) % len(sessions)
-            start = time.perf_counter()
-            sessions[place].run(None, inputs)
-            if round:
-                times[place].append(time.perf_counter() - start)
-    return [1e3 * statistics.median(one) for one in times]
-
-
-def tract_latencies(paths, batch):
-    """The same in tract, by `unfold bench`; None for what tract cannot run."""
-    named = [f"{name}={path}" for name, path in paths.items()]
-    report = json.loads(unfold("bench", *named, "--batch", str(batch), "--rounds", str(ROUNDS), "--json", "-q"))
-    ran = {variant["name"]: variant["outcome"].get("ran") for variant in report["settings"][0]["variants"]}
-    return [1e3 * ran[name]["latency"]["median"]["value"] if ran[name] else None for name in paths]
-
-
 def compare(model, batch, folder):
     """The lines of the table of one model."""
     source = folder / f"{model}.onnx"
@@ -91,12 +57,11 @@ def compare(model, batch, folder):
             failures[name] = memory
         else:
             paths[name], facts[name] = target, (f"{seconds:.2f}", f"{memory:.0f}")
-    tract = tract_latencies(paths, batch)
-    ort = onnxruntime_latencies(list(paths.values()), batch)
-    for (name, path), in_tract, in_ort in zip(paths.items(), tract, ort):
-        shown = "-" if in_tract is None else f"{in_tract:.1f}"
+    models = list(paths.values())
+    latencies = zip(in_tract(models, batch, ROUNDS), in_onnxruntime(models, batch, ROUNDS))
+    for (name, path), (tract, ort) in zip(paths.items(), latencies):
         seconds, memory = facts[name]
-        yield f"| {name} | {sites_left(path)} | {seconds} | {memory} | {shown} | {in_ort:.1f} |"
+        yield f"| {name} | {sites_left(path)} | {seconds} | {memory} | {tract} | {ort} |"
     for name, reason in failures.items():
         yield f"| {name} | failed: {reason} | | | | |"
 
@@ -117,7 +82,8 @@ def main():
         "# unfold and its peers",
         "",
         "Written by `python benches/peers/peers.py`. Seconds and peak memory (resident set, with the Python that a",
-        "tool runs in) are of the tool; latencies are medians of its result, one thread, interleaved rounds.",
+        "tool runs in) are of the tool. tract and onnxruntime: the latency of its result over that of the model as",
+        "exported, one thread, median over interleaved rounds with its 95 % interval.",
         "`sites left` counts the normalizers with fixed statistics that `unfold inspect` still finds. A tool that",
         "rewrites them into other operators may hide them from that count, so read it with the latencies.",
         "",
@@ -126,7 +92,7 @@ def main():
     ]
     for model in arguments.models:
         lines += ["", f"## {model}", ""]
-        lines += ["| tool | sites left | seconds | peak, MB | tract, ms | onnxruntime, ms |"]
+        lines += ["| tool | sites left | seconds | peak, MB | tract | onnxruntime |"]
         lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
         with tempfile.TemporaryDirectory() as folder:
             lines += compare(model, arguments.batch, Path(folder))

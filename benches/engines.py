@@ -1,0 +1,51 @@
+"""Latencies of models in onnxruntime and in tract, as ratios to the first of them: interleaved rounds, one thread.
+
+A ratio is of latencies within one round; its median over all rounds is given with the 95 % interval of a bootstrap.
+"""
+
+import json
+import subprocess
+import time
+
+import numpy as np
+import onnxruntime
+
+
+def unfold(*arguments):
+    """What the program prints; it is found on the PATH."""
+    return subprocess.run(["unfold", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def in_onnxruntime(paths, batch, rounds):
+    """A ratio for each model, as text."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    sessions = [onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]) for path in paths]
+    [value] = sessions[0].get_inputs()
+    feed = {value.name: np.random.default_rng(0).standard_normal([batch, *value.shape[1:]], np.float32)}
+    times = np.zeros((rounds + 2, len(sessions)))
+    for round in range(len(times)):
+        for place in range(len(sessions)):
+            which = (place + round) % len(sessions)
+            start = time.perf_counter()
+            sessions[which].run(None, feed)
+            times[round, which] = time.perf_counter() - start
+    ratios = times[2:] / times[2:, :1]
+    resampled = np.random.default_rng(0).integers(rounds, size=(1000, rounds))
+    low, high = np.quantile(np.median(ratios[resampled], axis=1), [0.025, 0.975], axis=0)
+    return [told(*numbers) for numbers in zip(np.median(ratios, axis=0), low, high)]
+
+
+def in_tract(paths, batch, rounds):
+    """The same, by `unfold bench`; a dash for what tract cannot run."""
+    named = [f"{name}={path}" for name, path in enumerate(paths)]
+    arguments = ["--reference", "0", "--batch", str(batch), "--rounds", str(rounds), "--json", "--quiet"]
+    report = json.loads(unfold("bench", *named, *arguments))
+    ran = [variant["outcome"].get("ran") for variant in report["settings"][0]["variants"]]
+    ratios = [measured and measured["ratios"][0]["ratio"] for measured in ran]
+    return [told(ratio["value"], ratio["low"], ratio["high"]) if ratio else "-" for ratio in ratios]
+
+
+def told(value, low, high):
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
