@@ -1,13 +1,15 @@
 //! `unfold bench`, as people run it.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::cargo::cargo_bin_cmd;
+use common::beyond_tract;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 use unfold::onnx::Model;
-use unfold::onnx::proto::NodeProto;
 
 const VARIANTS: [&str; 4] = ["LN twin", "as exported", "fused", "floor"];
 
@@ -35,21 +37,10 @@ fn ran(report: &Value) -> Vec<(&str, &Value)> {
     variants.iter().filter_map(|v| Some((v["name"].as_str()?, v["outcome"].get("ran")?))).collect()
 }
 
-/// A digits model with an operator behind its output that tract does not have.
-fn beyond_tract() -> (TempDir, PathBuf) {
+/// A digits model that tract cannot run.
+fn beyond() -> (TempDir, PathBuf) {
     let mut model = Model::open(digits("un")).unwrap();
-    let graph = model.graph_mut();
-    let output = graph.output[0].name().to_owned();
-    let last = graph.node.iter_mut().find(|node| node.output[0] == output).unwrap();
-    last.output[0] = "before".into();
-    graph.node.push(NodeProto {
-        input: vec!["before".into()],
-        output: vec![output],
-        op_type: Some("Mystery".into()),
-        name: Some("last".into()),
-        domain: Some("com.example".into()),
-        ..Default::default()
-    });
+    beyond_tract(&mut model.proto);
     let folder = tempdir().unwrap();
     let path = folder.path().join("beyond.onnx");
     model.save(&path).unwrap();
@@ -97,7 +88,7 @@ fn two_runs_agree() {
 
 #[test]
 fn what_tract_cannot_run_is_named_and_the_others_run() {
-    let (_folder, beyond) = beyond_tract();
+    let (_folder, beyond) = beyond();
     let beyond = format!("beyond={}", beyond.display());
     let (code, text) = bench(&[&beyond, digits("un").to_str().unwrap(), "--rounds", "3"]);
     assert_eq!(code, 0, "{text}");

@@ -1,10 +1,13 @@
 //! The commands, as people run them.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin_cmd;
+use common::beyond_tract;
 use prost::Message;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
@@ -248,21 +251,6 @@ fn a_result_that_differs_is_not_written() {
     assert_eq!(names_in(&folder), [""; 0]);
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--no-verify"]).code, DONE);
     assert_eq!(names_in(&folder), ["out.onnx"]);
-}
-
-/// An operator that tract does not have, behind the last site.
-fn beyond_tract(proto: &mut ModelProto) {
-    let graph = proto.graph.as_mut().unwrap();
-    let output = graph.output[0].name().to_owned();
-    let last = graph.node.iter_mut().find(|node| node.output[0] == output).unwrap();
-    last.output[0] = "before".into();
-    graph.node.push(NodeProto {
-        input: vec!["before".into()],
-        output: vec![output],
-        op_type: Some("Mystery".into()),
-        domain: Some("com.example".into()),
-        ..Default::default()
-    });
 }
 
 #[test]

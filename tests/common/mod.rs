@@ -135,6 +135,22 @@ pub fn floats(name: &str, values: &ArrayD<f64>) -> TensorProto {
     tensor::make(name, DataType::Float, &values.view()).unwrap()
 }
 
+/// Puts an operator that tract does not have behind the first output.
+pub fn beyond_tract(proto: &mut ModelProto) {
+    let graph = proto.graph.get_or_insert_default();
+    let output = graph.output[0].name().to_owned();
+    let last = graph.node.iter_mut().find(|node| node.output[0] == output).unwrap();
+    last.output[0] = "before".into();
+    graph.node.push(NodeProto {
+        input: vec!["before".into()],
+        output: vec![output],
+        op_type: Some("Mystery".into()),
+        name: Some("last".into()),
+        domain: Some("com.example".into()),
+        ..Default::default()
+    });
+}
+
 /// A model that is made one node at a time.
 #[derive(Debug, Clone)]
 pub struct Builder {
