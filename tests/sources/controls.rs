@@ -1,0 +1,175 @@
+//! What only looks like a source is left alone, or folds exactly; and single graphs whose result is known.
+
+use unfold::Outcome;
+use unfold::onnx::Model;
+
+use crate::common::{Attrs, floats, node};
+use crate::make::{Case, Groups, Twin};
+use crate::{SHAPE, compute, fuse, is_folded};
+/// Operators left in a fused model.
+fn count(model: &Model, op: &str) -> usize {
+    model.graph().node.iter().filter(|node| node.op_type() == op).count()
+}
+
+/// tf2onnx writes Keras' LayerNormalization with BatchNormalization whose statistics are computed.
+#[test]
+fn a_layer_norm_in_the_clothes_of_a_batch_norm_is_left_alone() {
+    let mut case = Case::new(7);
+    let turned = case.builder.op("Transpose", &["x"], vec![("perm", vec![1, 0, 2].into())]);
+    let mean = case.builder.ints(&[0, 2]);
+    let mean = case.builder.op("ReduceMean", &[&turned, &mean], vec![("keepdims", 0.into())]);
+    let (ones, zeros) = (case.constant(&[4], 1.0, 2.0), case.constant(&[4], 0.0, 1.0));
+    let normed = case.op("BatchNormalization", &[&turned, &ones, &zeros, &mean, &ones]);
+    let output = case.reader(&normed);
+    let model = case.finish(&output);
+    let fused = fuse(&model);
+    assert_eq!(fused.plan.sites[0].kind.name, "BN");
+    assert!(matches!(&fused.plan.sites[0].post, Some(Outcome::Kept { forward, .. })
+        if forward.reason == unfold::refusal::Reason::NotConstant));
+    assert_eq!(count(&fused.model, "BatchNormalization"), 1);
+}
+
+/// A γ that broadcasts over the tokens instead of the channels is on another axis, though as long.
+#[test]
+fn a_scale_of_tokens_is_not_one_of_channels() {
+    let mut case = Case::new(8);
+    let normed = case.rms("x", "x", &[-1]);
+    let gamma = case.constant(&[4, 1], -2.0, 2.0);
+    let scaled = case.op("Mul", &[&normed, &gamma]);
+    let output = case.reader(&scaled);
+    let model = case.finish(&output);
+    let fused = fuse(&model);
+    let x = Case::new(9).array(&SHAPE, -2.0, 2.0);
+    let difference = compute(&model, &x) - compute(&fused.model, &x);
+    assert!(difference.iter().all(|v| v.abs() < 1e-6), "{difference}");
+    // MatMul contracts the channels: a scale of each token cannot go into its weight.
+    assert!(fused.plan.sites.iter().all(|site| !is_folded(site)));
+}
+
+/// GELU by its tanh is no Dynamic Tanh, nor is a Tanh whose scale varies at run time.
+#[test]
+fn a_tanh_alone_is_no_dynamic_tanh() {
+    let mut case = Case::new(10);
+    let (half, one) = (case.number(0.5), case.number(1.0));
+    let (cubic, slope) = (case.number(0.044715), case.number(0.79788));
+    let square = case.op("Mul", &["x", "x"]);
+    let cube = case.op("Mul", &[&square, "x"]);
+    let cube = case.op("Mul", &[&cube, &cubic]);
+    let inner = case.op("Add", &["x", &cube]);
+    let inner = case.op("Mul", &[&inner, &slope]);
+    let tanh = case.op("Tanh", &[&inner]);
+    let outer = case.op("Add", &[&tanh, &one]);
+    let gelu = case.op("Mul", &["x", &outer]);
+    let gelu = case.op("Mul", &[&gelu, &half]);
+    let output = case.reader(&gelu);
+    let model = case.finish(&output);
+    let fused = fuse(&model);
+    assert!(fused.plan.sites.iter().all(|site| site.kind.name != "DyT"), "{:?}", fused.plan.sites);
+    assert_eq!(fused.model.proto, model.proto);
+}
+
+/// Statistics of runs of channels of one item, whose γ and β come when they are in their places.
+#[test]
+fn what_only_looks_like_group_normalization_is_not_listed_as_it() {
+    let twins = [Groups::None, Groups::OtherChannels, Groups::Interleaved, Groups::Batch, Groups::Scaled];
+    for seed in 0..24 {
+        for twin in twins {
+            let mut case = Case::new(seed);
+            let normed = case.grouped("x", twin);
+            let turned = case.turned(&normed);
+            let output = case.reader(&turned);
+            let model = case.finish(&output);
+            let fused = fuse(&model);
+            let listed = fused.plan.sites.iter().find(|site| site.kind.name == "GN");
+            assert_eq!(listed.is_some(), twin == Groups::None, "{twin:?}: {:?}", fused.plan.sites);
+            assert!(listed.is_none_or(is_folded), "{twin:?}: {:?}", fused.plan.sites);
+            let x = Case::new(seed + 1).array(&SHAPE, -2.0, 2.0);
+            let difference = compute(&model, &x) - compute(&fused.model, &x);
+            assert!(difference.iter().all(|v| v.abs() < 1e-5), "{twin:?} {seed}: {difference}");
+        }
+    }
+}
+
+/// More than one mean and more than one variance, all of the value that is normalized, or no SN.
+#[test]
+fn what_only_looks_like_switchable_normalization_is_not_listed_as_it() {
+    for seed in 0..24 {
+        for twin in [Twin::None, Twin::OneOfEach, Twin::SumOfSquares, Twin::OwnWeight] {
+            for other in [false, true] {
+                let mut case = Case::new(seed);
+                let of = if other { case.op("Tanh", &["x"]) } else { "x".to_owned() };
+                let normed = case.switchable("x", &of, twin);
+                let output = case.reader(&normed);
+                let model = case.finish(&output);
+                let fused = fuse(&model);
+                let listed = fused.plan.sites.iter().any(|site| site.kind.name == "SN");
+                assert_eq!(listed, twin == Twin::None && !other, "{twin:?} {other}: {:?}", fused.plan.sites);
+                let x = Case::new(seed + 1).array(&SHAPE, -2.0, 2.0);
+                let (before, after) = (compute(&model, &x), compute(&fused.model, &x));
+                for (before, after) in before.iter().zip(&after).filter(|(before, _)| before.is_finite()) {
+                    assert!((before - after).abs() < 1e-5 * before.abs().max(1.0), "{twin:?} {other}");
+                }
+            }
+        }
+    }
+}
+
+/// An opaque node with an attribute that the convention does not know is not guessed at.
+#[test]
+fn an_opaque_node_is_understood_whole_or_not_at_all() {
+    let mut case = Case::new(11);
+    let (alpha, gamma) = (case.constant(&[1], 0.5, 1.0), case.constant(&[4], 0.5, 1.0));
+    let attrs: Attrs = vec![("mode", "fancy".into())];
+    let mut call = node("DyT", &["x", &alpha, &gamma], &["normed"], attrs);
+    call.domain = Some("some.norms".into());
+    case.builder.graph().node.push(call);
+    let output = case.reader("normed");
+    let model = case.finish(&output);
+    assert_eq!(fuse(&model).model.proto, model.proto);
+}
+
+/// A runtime's normalizer hands on the sum that it normalizes: the residual stream of a pre-norm
+/// network, whose shape the next one has.
+#[test]
+fn a_residual_stream_of_sums_keeps_its_shape() {
+    for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
+        let mut case = Case::new(13);
+        let (mut stream, mut branch) = ("x".to_owned(), case.op("Tanh", &["x"]));
+        for _ in 0..3 {
+            let gamma = case.constant(&[4], -2.0, 2.0);
+            let outputs = case.of_a_runtime(op, &[&stream, &branch, &gamma], vec![], 4);
+            let weight = case.constant(&[4, 4], -1.0, 1.0);
+            let linear = case.op("MatMul", &[&outputs[0], &weight]);
+            (stream, branch) = (outputs[3].clone(), case.op("Tanh", &[&linear]));
+        }
+        let model = case.finish(&branch);
+        let fused = fuse(&model);
+        assert_eq!(fused.plan.sites.len(), 3);
+        assert!(fused.plan.sites.iter().all(is_folded), "{:?}", fused.plan.sites);
+        let x = Case::new(14).array(&SHAPE, -2.0, 2.0);
+        let difference = compute(&model, &x) - compute(&fused.model, &x);
+        assert!(difference.iter().all(|v| v.abs() < 1e-5), "{difference}");
+    }
+}
+
+/// The second normalizer of DPN: its scale stays before the residual stream, its shift joins the
+/// position embedding.
+#[test]
+fn the_shift_before_a_residual_stream_joins_the_position_embedding() {
+    let mut case = Case::new(12);
+    let (gamma, beta) = (case.array(&[4], 0.5, 2.0), case.array(&[4], -1.0, 1.0));
+    let position = case.array(&[1, 4, 4], -1.0, 1.0);
+    let names = [&gamma, &beta, &position].map(|array| case.builder.constant(array));
+    let normed = case.op("LayerNormalization", &["x", &names[0], &names[1]]);
+    let embedded = case.op("Add", &[&normed, &names[2]]);
+    let inner = case.op("Tanh", &[&embedded]);
+    let sum = case.op("Add", &[&embedded, &inner]);
+    let fused = fuse(&case.finish(&sum));
+    assert!(matches!(fused.plan.sites[0].post, Some(Outcome::Partly { .. })));
+    let norm = &fused.model.graph().node[0];
+    assert_eq!(norm.input.len(), 2, "β is left out");
+    let joined =
+        fused.model.graph().initializer.iter().find(|t| t.name() == fused.model.graph().node[1].input[1]);
+    let expected = floats(joined.unwrap().name(), &(&position + &beta));
+    assert_eq!(joined.unwrap().raw_data, expected.raw_data);
+}
