@@ -166,6 +166,27 @@ fn meaning(model: &Model, node: &NodeProto) -> Option<&'static Meaning> {
     MEANINGS.iter().find(|meaning| meaning.names.contains(&name.as_str()))
 }
 
+/// The numbers of an attribute.
+fn numbers(attribute: &AttributeProto, model: &Model) -> Option<ArrayD<f64>> {
+    let vector = |values: Vec<f64>| ArrayD::from_shape_vec(IxDyn(&[values.len()]), values).ok();
+    match attribute.r#type() {
+        AttributeType::Float => vector(vec![f64::from(attribute.f())]),
+        AttributeType::Floats => vector(attribute.floats.iter().map(|&v| f64::from(v)).collect()),
+        AttributeType::Tensor => tensor::read_f64(attribute.t.as_deref()?, model.externals()).ok(),
+        _ => None,
+    }
+}
+
+/// A parameter as a vector over the channels, which have `behind` axes behind them: it is one, or
+/// broadcasts along them alone.
+fn by_channel(array: ArrayD<f64>, behind: usize) -> Option<ArrayD<f64>> {
+    let (length, rank) = (array.len(), array.ndim());
+    let along = array.shape().iter().position(|&extent| extent == length);
+    let fits =
+        length == 1 || (rank == 1 && length > 0) || along.is_some_and(|along| rank - 1 - along == behind);
+    fits.then(|| array.into_shape_with_order(IxDyn(&[length])).ok()).flatten()
+}
+
 struct Writer<'w> {
     model: &'w Model,
     node: &'w NodeProto,
@@ -184,17 +205,30 @@ impl Writer<'_> {
         let named = |name: &str| meaning.parameters.iter().any(|parameter| parameter.names().contains(&name));
         let understood = self.node.attribute.iter().all(|a| known.contains(&a.name()) || named(a.name()));
         let [output] = &self.node.output[..] else { return None };
-        if !understood || self.node.input.len() > meaning.parameters.len() + 1 {
+        let x = self.node.input.first().filter(|x| !x.is_empty())?.clone();
+        // Before operator set 7 constants did not broadcast by themselves.
+        let broadcasts = self.model.opset("").is_some_and(|opset| opset >= 7);
+        if !understood
+            || !broadcasts
+            || output.is_empty()
+            || self.node.input.len() > meaning.parameters.len() + 1
+        {
             return None;
         }
-        let axis = self.node.attr_i("axis").ok()?.unwrap_or(-1);
-        let behind =
-            if axis < 0 { (-axis - 1) as usize } else { self.rank?.checked_sub(axis as usize + 1)? };
-        let place = self.rank.and_then(|rank| rank.checked_sub(behind + 1));
+        let place = match (self.node.attr_i("axis").ok()?.unwrap_or(-1), self.rank) {
+            (axis, Some(rank)) => Some(crate::graph::at::axis(axis, rank).ok()?),
+            (-1, None) => None,
+            (_, None) => return None,
+        };
+        let behind = place.zip(self.rank).map_or(0, |(place, rank)| rank - 1 - place);
         let count = place.and_then(channels);
         let mut values = vec![];
         for (slot, &parameter) in meaning.parameters.iter().enumerate() {
-            values.push((parameter, self.parameter(slot + 1, parameter)?));
+            let value = match self.parameter(slot + 1, parameter)? {
+                Some(array) => Some(by_channel(array, behind)?),
+                None => None,
+            };
+            values.push((parameter, value));
         }
         let get = |wanted: Parameter| {
             values.iter().find(|(parameter, _)| *parameter == wanted).and_then(|(_, value)| value.clone())
@@ -203,14 +237,11 @@ impl Writer<'_> {
             value.unwrap_or_else(|| ArrayD::from_elem(IxDyn(&[1]), neutral))
         };
         let (gamma, beta) = (one_or(get(Gamma), 1.0), one_or(get(Beta), 0.0));
-        let fits = |array: &ArrayD<f64>| {
-            array.len() == 1 || (array.ndim() == 1 && count.is_none_or(|count| array.len() == count))
-        };
-        let all_fit = values.iter().all(|(_, value)| value.as_ref().is_none_or(fits));
-        if !all_fit {
+        let lengths = values.iter().filter_map(|(_, value)| Some(value.as_ref()?.len()));
+        let lengths: HashSet<usize> = lengths.chain(count).filter(|&length| length != 1).collect();
+        if lengths.len() > 1 || (count == Some(1) && !lengths.is_empty()) {
             return None;
         }
-        let x = self.node.input.first()?.clone();
         let mut nodes = vec![];
         let (value, scale, shift) = match meaning.formula {
             Formula::Bounded(function) => {
@@ -226,7 +257,7 @@ impl Writer<'_> {
                     return None;
                 }
                 let value = if meaning.formula == Formula::Grouped {
-                    self.group_scaling(&mut nodes, meaning, &x, epsilon, behind)?
+                    self.group_scaling(&mut nodes, meaning, &x, epsilon, count.filter(|_| behind == 0)?)?
                 } else {
                     x
                 };
@@ -239,8 +270,12 @@ impl Writer<'_> {
             }
         };
         let shifts = shift.iter().any(|&t| t != 0.0);
+        let scales = !shifts || scale.iter().any(|&s| s != 1.0);
         let last = (!shifts).then_some(output.as_str());
-        let scaled = self.step(&mut nodes, meaning, "Mul", &value, Some((&scale, behind)), last)?;
+        let scaled = match scales {
+            true => self.step(&mut nodes, meaning, "Mul", &value, Some((&scale, behind)), last)?,
+            false => value,
+        };
         if shifts {
             self.step(&mut nodes, meaning, "Add", &scaled, Some((&shift, behind)), Some(output))?;
         }
@@ -248,37 +283,47 @@ impl Writer<'_> {
     }
 
     fn epsilon(&self) -> Option<f64> {
-        let given = self.node.attr_f("epsilon").ok()?.or(self.node.attr_f("eps").ok()?);
-        Some(f64::from(given.unwrap_or(1e-5)))
+        match (self.node.attr_f("epsilon").ok()?, self.node.attr_f("eps").ok()?) {
+            (Some(_), Some(_)) => None,
+            (one, other) => Some(f64::from(one.or(other).unwrap_or(1e-5))),
+        }
     }
 
-    /// A parameter: an input, else an attribute; `Some(None)` where it is left out, `None` where it
-    /// is no constant.
+    /// A parameter: an input or an attribute; `Some(None)` where it is left out, `None` where it is no
+    /// constant, or is said more than once.
     fn parameter(&self, slot: usize, parameter: Parameter) -> Option<Option<ArrayD<f64>>> {
-        if let Some(name) = self.node.input.get(slot).filter(|name| !name.is_empty()) {
-            let graph = self.model.graph();
-            let listed =
-                graph.input.iter().any(|input| input.name() == name) && self.model.proto.ir_version() >= 4;
-            let stored = graph.initializer.iter().find(|tensor| tensor.name() == name).filter(|_| !listed);
-            let node =
-                graph.node.iter().find(|node| node.op_type() == "Constant" && node.output.contains(name));
-            let in_node = node.and_then(|node| node.attr_t("value").ok().flatten());
-            return Some(Some(tensor::read_f64(stored.or(in_node)?, self.model.externals()).ok()?));
-        }
-        let found = self.node.attribute.iter().find(|a| parameter.names().contains(&a.name()));
-        let Some(attribute) = found else { return Some(None) };
-        let vector = |values: Vec<f64>| ArrayD::from_shape_vec(IxDyn(&[values.len()]), values).ok();
-        match attribute.r#type() {
-            AttributeType::Float => vector(vec![f64::from(attribute.f())]).map(Some),
-            AttributeType::Floats => {
-                vector(attribute.floats.iter().map(|&v| f64::from(v)).collect()).map(Some)
-            }
-            AttributeType::Tensor => {
-                let read = tensor::read_f64(attribute.t.as_deref()?, self.model.externals());
-                read.ok().map(Some)
-            }
+        let input = self.node.input.get(slot).filter(|name| !name.is_empty());
+        let attributes: Vec<&AttributeProto> =
+            self.node.attribute.iter().filter(|a| parameter.names().contains(&a.name())).collect();
+        match (input, &attributes[..]) {
+            (Some(name), []) => self.constant(name).map(Some),
+            (None, [attribute]) => numbers(attribute, self.model).map(Some),
+            (None, []) => Some(None),
             _ => None,
         }
+    }
+
+    /// The numbers of a constant by name.
+    fn constant(&self, name: &str) -> Option<ArrayD<f64>> {
+        let graph = self.model.graph();
+        let mut name = name;
+        // Exporters write parameters that are equal as one, and the others as its copies.
+        for _ in 0..=graph.node.len() {
+            let node = graph.node.iter().find(|node| node.output.iter().any(|output| output == name));
+            match node {
+                Some(node) if node.op() == ("", "Identity") => name = node.input.first()?,
+                Some(node) if node.op() == ("", "Constant") => {
+                    let [attribute] = &node.attribute[..] else { return None };
+                    return numbers(attribute, self.model);
+                }
+                Some(_) => return None,
+                None => break,
+            }
+        }
+        let can_vary =
+            graph.input.iter().any(|input| input.name() == name) && self.model.proto.ir_version() >= 4;
+        let stored = graph.initializer.iter().find(|tensor| tensor.name() == name).filter(|_| !can_vary)?;
+        tensor::read_f64(stored, self.model.externals()).ok()
     }
 
     /// `x / √(mean over a group of channels of x² + ε)`, the channels on the last axis.
@@ -288,11 +333,12 @@ impl Writer<'_> {
         meaning: &Meaning,
         x: &str,
         epsilon: f64,
-        behind: usize,
+        channels: usize,
     ) -> Option<String> {
-        let rank = self.rank.filter(|_| behind == 0)?;
+        let rank = self.rank?;
         let groups = self.node.attr_i("groups").ok()?.unwrap_or(1);
-        if groups < 1 || self.model.opset("")? < 13 {
+        let divides = usize::try_from(groups).is_ok_and(|groups| groups > 0 && channels % groups == 0);
+        if !divides || self.model.opset("")? < 13 {
             return None;
         }
         let mut apart = vec![0; rank - 1];
