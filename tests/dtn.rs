@@ -729,6 +729,9 @@ fn a_value_inside_that_something_else_reads_keeps_its_meaning() {
                 let output = ValueInfoProto { name: Some(value.clone()), ..model.graph().output[0].clone() };
                 model.graph_mut().output.push(output);
                 let fused = fuse(&model, &Default::default()).unwrap();
+                assert!(fused.model.graph().node.len() <= model.graph().node.len(), "{value}");
+                let again = fuse(&fused.model, &Default::default()).unwrap();
+                assert!(!again.changed(), "{value} folds twice: {:#?}", again.plan.sites);
                 let x = tokens(&dtn);
                 let [before, after] = [&model, &fused.model].map(|model| {
                     let engine = Engine::load(model, &"b=3".parse().unwrap()).unwrap();

@@ -112,6 +112,13 @@ fn lowering(
         }
     };
     let core = apart.unwrap_or(output);
+    // What something else reads would stay, and its operators beside the new ones.
+    let own = [&region.nodes[..], &meaning.moves, behind.map_or(&[], |part| &part.nodes)].concat();
+    let inside = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if own.contains(node) || graph.op(*node) == "Shape");
+    let mut inner = region.nodes.iter().filter_map(|&node| graph.only_output(node));
+    if inner.any(|value| ![core, output].contains(&value) && !graph.readers(value).iter().all(inside)) {
+        return None;
+    }
     let replaced = view.maker(core)?;
     let target = Target {
         input: graph.value_name(region.input),
