@@ -29,6 +29,8 @@ pub struct Chain {
     pub affine: Affine,
     /// Whether it is a sum of several branches over `input`.
     pub branches: bool,
+    /// The axis along which its factors lie, also where all of them are equal, as they are before training.
+    pub spread: Option<usize>,
     /// Words that tell where it came from: classes, module path, names of its parameters.
     pub words: Vec<String>,
     /// The module path of its first node.
@@ -63,7 +65,7 @@ impl Chain {
 
     /// The chain as a site of a kind whose statistics are fixed.
     pub fn site(&self, graph: &Graph, facts: &Facts, kind: Kind) -> Site {
-        let axis = self.axis().unwrap_or(0);
+        let axis = self.axis().or(self.spread).unwrap_or(0);
         let channels = facts.extent(self.input, axis).unwrap_or(1);
         let finite = self.affine.is_finite();
         let name =
@@ -171,6 +173,7 @@ impl Search<'_> {
             nodes: vec![node],
             affine,
             branches: false,
+            spread: None,
             words: vec![],
             path: String::new(),
         }
@@ -292,7 +295,25 @@ impl Search<'_> {
                 self.origins(*input, &mut |name| word(name));
             }
         }
-        Chain { words, path, ..chain }
+        Chain { words, path, spread: self.spread(&chain.nodes), ..chain }
+    }
+
+    fn spread(&self, nodes: &[NodeId]) -> Option<usize> {
+        let along = |&node: &NodeId| {
+            let constant = |value: &&ValueId| self.constants.is_constant(**value);
+            let operands = self.graph.inputs(node).iter().flatten().filter(constant);
+            let rank = self.facts.rank(self.graph.only_output(node)?)?;
+            let of = |&operand: &ValueId| {
+                let shape = self.facts.shape(operand)?;
+                let axis = shape.iter().position(|dim| extent(dim) != Some(1))?;
+                (axis + rank).checked_sub(shape.len())
+            };
+            match self.graph.op(node) {
+                "Mul" | "Div" => operands.filter_map(of).next(),
+                _ => None,
+            }
+        };
+        nodes.iter().find_map(along)
     }
 
     /// The names of the initializers that a constant is computed from.

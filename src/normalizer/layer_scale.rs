@@ -9,7 +9,7 @@ pub struct LayerScale;
 impl Normalizer for LayerScale {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
-        let scales = chain.affine.scale.len() > 1 && chain.affine.has_no_shift();
+        let scales = chain.spread.is_some() && chain.affine.has_no_shift();
         let maker = view.graph.op(view.maker(chain.input)?);
         let linear = matches!(maker, "Add" | "MatMul" | "Gemm" | "Conv" | "Reshape" | "Transpose");
         let residual = view.only_reader(chain.output).is_some_and(|reader| view.graph.op(reader) == "Add");

@@ -66,13 +66,13 @@ pub fn site(view: &View, name: &'static str, core: Core) -> Option<Site> {
     let (input, before) = before_casts(view, core.input);
     let (output, behind) = behind_casts(view, core.output);
     let chain = view.chain_from(output)?;
-    let axis = chain.axis().filter(|_| chain.affine.scale.len() > 1)?;
+    let axis = chain.axis().or(chain.spread)?;
     let pre = view.maker(input).and_then(|node| view.chain(node)).filter(|before| {
         before.output == input && before.affine.scale.len() == 1 && before.affine.has_no_shift()
     });
     // Without a scale in front it is an activation that happens to be followed by one.
     let named = chain.mentions(&["dynamictanh", "dyt", "dynamicsigmoid", "dys", "dynamicsoftsign", "dyss"]);
-    if pre.is_none() && !named {
+    if (pre.is_none() || chain.spread.is_none()) && !named {
         return None;
     }
     let mut nodes: Vec<NodeId> = pre.iter().flat_map(|chain| chain.nodes.clone()).collect();

@@ -2,10 +2,12 @@
 
 use unfold::Outcome;
 use unfold::onnx::Model;
+use unfold::onnx::proto::OperatorSetIdProto;
 
-use crate::common::{Attrs, floats, node};
+use crate::common::numbers::Kind;
+use crate::common::{floats, judge, text};
 use crate::make::{Case, Groups, Twin};
-use crate::{SHAPE, compute, fuse, is_folded};
+use crate::{SHAPE, TOLERANCE, compute, fuse, is_folded};
 /// Operators left in a fused model.
 fn count(model: &Model, op: &str) -> usize {
     model.graph().node.iter().filter(|node| node.op_type() == op).count()
@@ -115,21 +117,97 @@ fn what_only_looks_like_switchable_normalization_is_not_listed_as_it() {
 }
 
 /// An opaque node with an attribute that the convention does not know is not guessed at.
-#[test]
-fn an_opaque_node_is_understood_whole_or_not_at_all() {
-    let mut case = Case::new(11);
-    let (alpha, gamma) = (case.constant(&[1], 0.5, 1.0), case.constant(&[4], 0.5, 1.0));
-    let attrs: Attrs = vec![("mode", "fancy".into())];
-    let mut call = node("DyT", &["x", &alpha, &gamma], &["normed"], attrs);
+/// An opaque node between two linear layers, as text says it.
+fn opaque(call: &str) -> Model {
+    let mut model = text::model(&format!(
+        "input x 2 4 4
+         weight w 4 4
+         const alpha 1 = 0.5
+         const gamma 4 = 1 2 3 4
+         const wide 1 1 4 = 1 2 3 4
+         const tall 4 1 1 = 1 2 3 4
+         const short 3 = 1 2 3
+         const beta 4 = -1 0 2 1
+         const var 4 = 3 1 2 5
+         copy = Identity(gamma)
+         l = MatMul(x, w)
+         n = {call}
+         y = MatMul(n, w)
+         output y"
+    ));
+    let call = model.graph_mut().node.iter_mut().find(|node| node.output[0] == "n").unwrap();
     call.domain = Some("some.norms".into());
-    case.builder.graph().node.push(call);
-    let output = case.reader("normed");
-    let model = case.finish(&output);
-    assert_eq!(fuse(&model).model.proto, model.proto);
+    let domain = OperatorSetIdProto { domain: Some("some.norms".into()), version: Some(1) };
+    model.proto.opset_import.push(domain);
+    model
 }
 
-/// A runtime's normalizer hands on the sum that it normalizes: the residual stream of a pre-norm
-/// network, whose shape the next one has.
+#[test]
+fn an_opaque_node_is_understood_whole_or_not_at_all() {
+    let understood = [
+        "DyT(l, alpha, gamma, beta)",
+        "DyT(l, alpha, copy, beta)",
+        "DyT(l, alpha, wide, beta)",
+        "UN(l, gamma, beta, var) axis=2",
+        "BN(l, gamma, beta, beta, var) axis=-1",
+        "PN(l, gamma, beta, var) groups=2",
+    ];
+    for call in understood {
+        let fused = fuse(&opaque(call));
+        let folded = fused.plan.sites.iter().filter(|site| is_folded(site)).count();
+        assert_eq!((fused.plan.sites.len(), folded), (1, 1), "{call}: {:#?}", fused.plan.sites);
+    }
+    let unknown = [
+        "DyT(l, alpha, gamma, beta) mode=fancy",
+        "DyT(l, alpha, gamma, beta) alpha=0.5",
+        "DyT(l, alpha, gamma, short)",
+        "DyT(l, alpha, tall, beta)",
+        "DyT(l, gamma, gamma, beta)",
+        "DyT(l, alpha, x, beta)",
+        "UN(l, gamma, beta, short)",
+        "UN(l, gamma, beta, var) epsilon=0.1 eps=0.1",
+        "UN(l, gamma, beta, var) axis=3",
+        "UN(l, gamma, beta, var) axis=-9",
+        "UN(l, gamma, beta, var) axis=-9223372036854775808",
+        "UN(l, gamma, beta)",
+        "PN(l, gamma, beta, var) groups=3",
+        "PN(l, gamma, beta, var) groups=4611686018427387904",
+    ];
+    for call in unknown {
+        let model = opaque(call);
+        assert_eq!(fuse(&model).model.proto, model.proto, "{call}");
+    }
+}
+
+/// Before training all elements of γ are equal.
+#[test]
+fn one_number_for_all_channels_is_a_gamma_all_the_same() {
+    let model = text::model(
+        "input x 2 4 4
+         weight w 4 4
+         const alpha 1 = 0.5
+         const gamma 4 = 1 1 1 1
+         const beta 4 = 0 0 0 0
+         const small 4 = 0.25 0.25 0.25 0.25
+         a = Mul(x, alpha)
+         t = Tanh(a)
+         g = Mul(t, gamma)
+         n = Add(g, beta)
+         l = MatMul(n, w)
+         s = Mul(l, small)
+         y = Add(x, s)
+         output y",
+    );
+    let fused = fuse(&model);
+    let found: Vec<_> =
+        fused.plan.sites.iter().map(|site| (site.kind.name, site.channels, is_folded(site))).collect();
+    assert_eq!(found, [("DyT", 4, true), ("LayerScale", 4, true)]);
+    let left: Vec<&str> = fused.model.graph().node.iter().map(|node| node.op_type()).collect();
+    assert_eq!(left, ["Mul", "Tanh", "MatMul", "Add"]);
+    let inputs = judge::inputs(&model, 2, true, Kind::Real);
+    assert_eq!(judge::agree(&model, &fused.model, &inputs, TOLERANCE), Ok(true));
+}
+
 #[test]
 fn a_residual_stream_of_sums_keeps_its_shape() {
     for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
