@@ -1,7 +1,8 @@
-//! A per-channel affine that no name tells the kind of.
+//! A per-channel affine that neither names nor statistics tell the kind of.
 
 use super::chain::offline;
-use super::{Normalizer, Site, View};
+use super::region::divisor;
+use super::{Family, Kind, Normalizer, Site, View};
 use crate::graph::NodeId;
 
 /// Any other chain that scales channel by channel.
@@ -10,7 +11,24 @@ pub struct PerChannel;
 impl Normalizer for PerChannel {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
+        // The factor of each channel may come before the division.
+        let divided = || view.only_reader(chain.output).is_some_and(|reader| is_quotient(view, reader));
+        let kind = match view.maker(chain.input).is_some_and(|maker| is_quotient(view, maker)) || divided() {
+            true => Kind { name: "affine of a quotient", family: Family::Online },
+            false => offline("per-channel affine"),
+        };
         // A bare shift is a bias; one scale for all channels is no normalizer.
-        chain.is_per_channel().then(|| chain.site(view.graph, view.facts, offline("per-channel affine")))
+        chain.is_per_channel().then(|| chain.site(view.graph, view.facts, kind))
+    }
+}
+
+/// Whether a node divides a value that varies by another: then the statistics in it are those of the
+/// input, whatever they are.
+fn is_quotient(view: &View, node: NodeId) -> bool {
+    let varies = |slot| view.graph.input(node, slot).is_some_and(|input| !view.constants.is_constant(input));
+    match view.graph.op(node) {
+        "Div" => varies(0) && varies(1),
+        "Mul" => varies(0) && varies(1) && divisor(view, node).is_some(),
+        _ => false,
     }
 }

@@ -1,6 +1,7 @@
 //! What only looks like a source is left alone, or folds exactly; and single graphs whose result is known.
 
 use unfold::Outcome;
+use unfold::normalizer::Family;
 use unfold::onnx::Model;
 use unfold::onnx::proto::OperatorSetIdProto;
 
@@ -250,4 +251,32 @@ fn the_shift_before_a_residual_stream_joins_the_position_embedding() {
         fused.model.graph().initializer.iter().find(|t| t.name() == fused.model.graph().node[1].input[1]);
     let expected = floats(joined.unwrap().name(), &(&position + &beta));
     assert_eq!(joined.unwrap().raw_data, expected.raw_data);
+}
+
+/// The affine of a normalizer that has no name here folds like any other, and is not called offline.
+#[test]
+fn the_affine_of_a_quotient_is_one_of_statistics_of_the_input() {
+    for steps in ["g = Mul(c, gamma)\n q = Div(g, d)", "g = Div(c, d)\n q = Mul(g, gamma)"] {
+        let model = text::model(&format!(
+            "input x 2 4 4
+             weight w 4 4
+             scale gamma 4
+             shift beta 4
+             const e 1 = 1
+             m = ReduceMean(x) axes=[-1] keepdims=1
+             c = Sub(x, m)
+             a = Abs(c)
+             s = ReduceMean(a) axes=[-1] keepdims=1
+             d = Add(s, e)
+             {steps}
+             n = Add(q, beta)
+             y = MatMul(n, w)
+             output y"
+        ));
+        let fused = fuse(&model);
+        let found: Vec<_> = fused.plan.sites.iter().map(|site| (site.kind.family, is_folded(site))).collect();
+        assert!(!found.is_empty() && found.iter().all(|&found| found == (Family::Online, true)), "{found:?}");
+        let inputs = judge::inputs(&model, 2, true, Kind::Real);
+        assert_eq!(judge::agree(&model, &fused.model, &inputs, TOLERANCE), Ok(true));
+    }
 }
