@@ -337,7 +337,8 @@ impl Writer<'_> {
     ) -> Option<String> {
         let rank = self.rank?;
         let groups = self.node.attr_i("groups").ok()?.unwrap_or(1);
-        let divides = usize::try_from(groups).is_ok_and(|groups| groups > 0 && channels % groups == 0);
+        let divides =
+            usize::try_from(groups).is_ok_and(|groups| groups > 0 && channels.is_multiple_of(groups));
         if !divides || self.model.opset("")? < 13 {
             return None;
         }
