@@ -17,16 +17,9 @@ const NAMES: &[&str] = &["un", "bn", "pn", "ln", "dtn", "repbn"];
 
 /// Inlines one level of calls; `None` where there are none to inline.
 pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
-    let functions: HashMap<(String, &str, &str), &FunctionProto> = model
-        .proto
-        .functions
-        .iter()
-        .filter(|function| is_normalizer(function) && speaks_the_same(model, function))
-        .map(|f| ((canonical_domain(f.domain()).to_owned(), f.name(), f.overload()), f))
-        .collect();
+    let functions = with_normalizers(model);
     let called = |node: &NodeProto| {
-        let key = (canonical_domain(node.domain()).to_owned(), node.op_type(), node.overload());
-        let function = functions.get(&key).copied()?;
+        let function = functions.get(&callee(node)).copied()?;
         (!skip(label(node), node.op_type())).then_some(function)
     };
     if functions.is_empty() || !model.graph().node.iter().any(|node| called(node).is_some()) {
@@ -51,6 +44,32 @@ pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
     result.graph_mut().node = nodes;
     forget_uncalled(&mut result, model);
     Some(result)
+}
+
+/// A function by domain, name and overload.
+type Key<'m> = (String, &'m str, &'m str);
+
+/// The function that a node calls, if it is a call.
+fn callee(node: &NodeProto) -> Key<'_> {
+    (canonical_domain(node.domain()).to_owned(), node.op_type(), node.overload())
+}
+
+/// The functions that are normalizers, and those that call one: a block has to be opened for what is in
+/// it to be seen.
+fn with_normalizers(model: &Model) -> HashMap<Key<'_>, &FunctionProto> {
+    let mut found: HashMap<Key, &FunctionProto> = HashMap::new();
+    loop {
+        let before = found.len();
+        for function in model.proto.functions.iter().filter(|function| speaks_the_same(model, function)) {
+            if is_normalizer(function) || function.node.iter().any(|node| found.contains_key(&callee(node))) {
+                let domain = canonical_domain(function.domain()).to_owned();
+                found.insert((domain, function.name(), function.overload()), function);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
 }
 
 fn is_normalizer(function: &FunctionProto) -> bool {

@@ -3,10 +3,10 @@
 use unfold::Outcome;
 use unfold::normalizer::Family;
 use unfold::onnx::Model;
-use unfold::onnx::proto::OperatorSetIdProto;
+use unfold::onnx::proto::{FunctionProto, NodeProto, OperatorSetIdProto};
 
 use crate::common::numbers::Kind;
-use crate::common::{floats, judge, text};
+use crate::common::{floats, judge, node, text};
 use crate::make::{Case, Groups, Twin};
 use crate::{SHAPE, TOLERANCE, compute, fuse, is_folded};
 /// Operators left in a fused model.
@@ -279,4 +279,76 @@ fn the_affine_of_a_quotient_is_one_of_statistics_of_the_input() {
         let inputs = judge::inputs(&model, 2, true, Kind::Real);
         assert_eq!(judge::agree(&model, &fused.model, &inputs, TOLERANCE), Ok(true));
     }
+}
+
+/// Exporters write every module as a function, blocks that call normalizers among them.
+#[test]
+fn a_normalizer_within_the_function_of_a_block_is_found() {
+    let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let call = |op: &str, inputs: &[&str], output: &str| {
+        let mut call = node(op, inputs, &[output], vec![]);
+        call.domain = Some("my.modules".into());
+        call
+    };
+    let function = |name: &str, input: &[&str], nodes: Vec<NodeProto>| FunctionProto {
+        name: Some(name.into()),
+        domain: Some("my.modules".into()),
+        input: names(input),
+        output: names(&["out"]),
+        node: nodes,
+        opset_import: [("", 18), ("my.modules", 1)]
+            .map(|(domain, version)| OperatorSetIdProto {
+                domain: Some(domain.into()),
+                version: Some(version),
+            })
+            .to_vec(),
+        ..Default::default()
+    };
+    let mut case = Case::new(15);
+    let [alpha, gamma, weight] = [&[1][..], &[4], &[4, 4]].map(|shape| case.constant(shape, 0.5, 1.5));
+    case.builder.proto.functions = vec![
+        function(
+            "Block",
+            &["v", "a", "g", "w"],
+            vec![
+                call("DyT", &["v", "a", "g"], "n"),
+                node("MatMul", &["n", "w"], &["l"], vec![]),
+                node("Add", &["v", "l"], &["out"], vec![]),
+            ],
+        ),
+        function(
+            "DyT",
+            &["v", "a", "g"],
+            vec![
+                node("Mul", &["v", "a"], &["z"], vec![]),
+                node("Tanh", &["z"], &["t"], vec![]),
+                node("Mul", &["t", "g"], &["out"], vec![]),
+            ],
+        ),
+    ];
+    let domain = OperatorSetIdProto { domain: Some("my.modules".into()), version: Some(1) };
+    case.builder.proto.opset_import.push(domain);
+    for (input, output) in [("x", "first"), ("first", "second")] {
+        let block = call("Block", &[input, &alpha, &gamma, &weight], output);
+        case.builder.graph().node.push(block);
+    }
+    let model = case.finish("second");
+    let fused = fuse(&model);
+    let found: Vec<_> = fused.plan.sites.iter().map(|site| (site.kind.name, is_folded(site))).collect();
+    assert_eq!(found, [("DyT", true), ("DyT", true)]);
+    assert!(fused.model.proto.functions.is_empty());
+
+    let mut twin = Case::new(15);
+    let [alpha, gamma, weight] = [&[1][..], &[4], &[4, 4]].map(|shape| twin.constant(shape, 0.5, 1.5));
+    let mut value = "x".to_owned();
+    for _ in 0..2 {
+        let scaled = twin.op("Mul", &[&value, &alpha]);
+        let bounded = twin.op("Tanh", &[&scaled]);
+        let normed = twin.op("Mul", &[&bounded, &gamma]);
+        let linear = twin.op("MatMul", &[&normed, &weight]);
+        value = twin.op("Add", &[&value, &linear]);
+    }
+    let x = Case::new(16).array(&SHAPE, -2.0, 2.0);
+    let difference = compute(&twin.finish(&value), &x) - compute(&fused.model, &x);
+    assert!(difference.iter().all(|d| d.abs() < 1e-5), "{difference}");
 }
