@@ -1,6 +1,9 @@
 //! ScaleNorm: `g·x/‖x‖`, the norm taken of each token.
 
-use super::{Normalizer, Site, View, statistics};
+use ndarray::ArrayD;
+
+use super::{Normalizer, Part, Reset, Site, View, statistics};
+use crate::affine::Affine;
 use crate::graph::NodeId;
 
 /// Scale Normalization.
@@ -8,8 +11,25 @@ pub struct ScaleNorm;
 
 impl Normalizer for ScaleNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        let core = statistics::core(view, node)?;
+        let core = statistics::scaled_core(view, node)?;
         let is_scale_norm = !core.centred && core.norm && core.input_is_squared(view);
-        is_scale_norm.then(|| statistics::site(view, "ScaleNorm", &core))
+        let site = is_scale_norm.then(|| statistics::site(view, "ScaleNorm", &core))?;
+        let inside = core.factor.filter(|_| site.post.is_none()).and_then(|factor| part(view, &core, factor));
+        Some(match inside {
+            Some(part) => Site { post: Some(part), refusal: None, ..site },
+            None => site,
+        })
     }
+}
+
+/// `g` where it is divided by the norm before it meets x.
+fn part(view: &View, core: &statistics::Core, factor: NodeId) -> Option<Part> {
+    let number = view.scalar(view.graph.input(factor, 0)?)?;
+    Some(Part {
+        affine: Affine::scale(ArrayD::from_elem(vec![1; view.facts.rank(core.output)?], number)),
+        input: core.output,
+        output: core.output,
+        nodes: vec![],
+        resets: vec![Reset { node: factor, slot: 0, neutral: 1.0, optional: false }],
+    })
 }

@@ -27,6 +27,8 @@ pub struct Core {
     pub rank: usize,
     /// The nodes, last one last.
     pub nodes: Vec<NodeId>,
+    /// The Div `g/‖x‖` whose `g`, a constant of one element, scales the result.
+    pub factor: Option<NodeId>,
 }
 
 impl Core {
@@ -41,9 +43,14 @@ const WIDEN: &[&str] = &["Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "
 
 /// The core that ends in a node: a Div, or a Mul by a reciprocal.
 pub fn core(view: &View, node: NodeId) -> Option<Core> {
+    scaled_core(view, node).filter(|core| core.factor.is_none())
+}
+
+/// The same, where the reciprocal may have another number than 1 in its place.
+pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
-    let mut trail = Trail { view, nodes: vec![node] };
+    let mut trail = Trail { view, nodes: vec![node], factor: None };
     let (numerator, root) = match graph.op(node) {
         "Div" => (graph.input(node, 0)?, graph.input(node, 1)?),
         "Mul" => {
@@ -77,6 +84,10 @@ pub fn core(view: &View, node: NodeId) -> Option<Core> {
     if !fits {
         return None;
     }
+    let own = |factor: NodeId| view.only_reader(graph.only_output(factor)?);
+    if trail.factor.is_some_and(|factor| own(factor) != Some(node)) {
+        return None;
+    }
     let rank = view.facts.rank(squared)?;
     trail.nodes.sort_by_key(|&node| graph.place(node));
     trail.nodes.dedup();
@@ -89,6 +100,7 @@ pub fn core(view: &View, node: NodeId) -> Option<Core> {
         axes,
         rank,
         nodes: trail.nodes,
+        factor: trail.factor,
     })
 }
 
@@ -173,6 +185,7 @@ pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Optio
 struct Trail<'t, 'a> {
     view: &'t View<'a>,
     nodes: Vec<NodeId>,
+    factor: Option<NodeId>,
 }
 
 impl Trail<'_, '_> {
@@ -212,7 +225,7 @@ impl Trail<'_, '_> {
         value
     }
 
-    /// `r` of `1/r`.
+    /// `r` of `1/r`, or of `g/r`.
     fn reciprocal(&mut self, value: ValueId) -> Option<ValueId> {
         let value = self.widened(value);
         let graph = self.view.graph;
@@ -220,8 +233,9 @@ impl Trail<'_, '_> {
         let root = match graph.op(node) {
             "Reciprocal" => graph.input(node, 0)?,
             "Div" => {
-                let one = self.view.scalar(graph.input(node, 0)?) == Some(1.0);
-                graph.input(node, 1).filter(|_| one)?
+                let number = self.view.scalar(graph.input(node, 0)?)?;
+                self.factor = (number != 1.0).then_some(node);
+                graph.input(node, 1)?
             }
             _ => {
                 let half = self.view.scalar(graph.input(node, 1)?) == Some(-0.5);

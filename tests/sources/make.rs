@@ -188,6 +188,12 @@ impl Case {
         };
         let positive = if self.rng.random() { "Max" } else { "Add" };
         let norm = self.either(positive, &norm, &epsilon);
+        if self.rng.random() {
+            // As its authors wrote it: x·(g/‖x‖).
+            let g = self.constant(&[1], -2.0, 2.0);
+            let factor = self.op("Div", &[&g, &norm]);
+            return self.either("Mul", x, &factor);
+        }
         let normed = self.op("Div", &[x, &norm]);
         let shape: &[usize] = if self.rng.random() { &[1] } else { &[4] };
         let g = self.constant(shape, -2.0, 2.0);
