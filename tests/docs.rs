@@ -80,7 +80,6 @@ fn the_tables_to_extend_are_there() {
     for (table, file) in [
         ("pub const KINDS: &[&dyn Normalizer]", "src/normalizer/mod.rs"),
         ("pub const RULES: &[&dyn Rule]", "src/fold/travel/mod.rs"),
-        ("pub const RULES: &[&dyn Rule]", "src/fold/absorb/mod.rs"),
         ("pub const LINEAR: &[&dyn Linear]", "src/fold/absorb/mod.rs"),
     ] {
         assert!(read(file).contains(table), "{file}");

@@ -95,6 +95,7 @@ pub trait Rule: Sync {
 
 /// The rule for an operator.
 pub fn rule(op: &str) -> Option<&'static dyn Rule> {
-    let mut rules = travel::RULES.iter().chain(absorb::RULES);
-    rules.find(|rule| rule.ops().contains(&op)).copied()
+    let absorbing = absorb::LINEAR.iter().map(|&linear| linear as &dyn Rule);
+    let mut rules = travel::RULES.iter().copied().chain(absorbing);
+    rules.find(|rule| rule.ops().contains(&op))
 }

@@ -3,7 +3,7 @@
 //! For `y = L(x) + b` with a constant weight `W` behind `L`, Algorithm 1 of the UN paper in general
 //! form: an affine `(s, t)` on the operand gives `W' = W·diag(s)`, `b' = b + L(t)`, and one on the
 //! result gives `W' = diag(s)·W`, `b' = s·b + t`. A new operator is one file, and one line in
-//! [`RULES`] and [`LINEAR`].
+//! [`LINEAR`].
 
 pub mod biased;
 pub mod conv;
@@ -17,17 +17,7 @@ use super::{At, Rule, Side};
 use crate::affine::Affine;
 use crate::refusal::Reason;
 
-/// The rules of this folder.
-pub const RULES: &[&dyn Rule] = &[
-    &matmul::MatMul,
-    &gemm::Gemm,
-    &conv::Conv,
-    &conv::ConvTranspose,
-    &elementwise::Elementwise,
-    &biased::Biased,
-];
-
-/// The same operators, as what they do with the numbers of their constants.
+/// The operators of this folder.
 pub const LINEAR: &[&dyn Linear] = &[
     &matmul::MatMul,
     &gemm::Gemm,
