@@ -1,9 +1,11 @@
 //! Dynamic Token Normalization against its definition, written out in float64.
 
+mod common;
+
+use common::fuse;
 use half::f16;
 use ndarray::{Array1, Array2, Array3, Array4, ArrayD, Axis, Ix2, IxDyn, s};
 use unfold::fold::plan::{Outcome, Plan};
-use unfold::fuse;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
     AttributeProto, AttributeType, Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
@@ -441,7 +443,7 @@ fn sites(plan: &Plan) -> usize {
 /// The fused model, after it was compared with the definition and fused a second time.
 fn fused(dtn: &Dtn) -> Model {
     let original = dtn.model();
-    let fused = fuse(&original, &Default::default()).unwrap();
+    let fused = fuse(&original);
     assert_eq!(sites(&fused.plan), 1);
     assert_eq!(fused.plan.lowerings.len(), 1);
     assert!(fused.plan.sites[0].is_folded(), "{:?}", fused.plan.sites[0]);
@@ -455,7 +457,7 @@ fn fused(dtn: &Dtn) -> Model {
         let error = error(&run(model, &x), &expected);
         assert!(error < 1e-5, "{name}: {error}");
     }
-    let again = fuse(&fused.model, &Default::default()).unwrap();
+    let again = fuse(&fused.model);
     assert!(again.plan.is_empty());
     assert_eq!(again.model.graph(), fused.model.graph());
     fused.model
@@ -545,7 +547,7 @@ fn rows_that_do_not_sum_to_one_are_kept_as_they_are() {
     let place = constants.iter().position(|tensor| tensor.name() == "P").unwrap();
     let doubled = dtn.mixing().mapv(|p| 1.25 * p).into_dyn();
     constants[place] = tensor::make("P", DataType::Float, &doubled.view()).unwrap();
-    let fused = fuse(&model, &Default::default()).unwrap();
+    let fused = fuse(&model);
     assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
     // Small tokens, so that what is under the root stays positive.
     let x = tokens(&dtn).mapv(|v| f64::from((0.2 * v) as f32));
@@ -559,7 +561,7 @@ fn large_means_lose_no_more_than_in_the_definition() {
     for omega in [0.0, -30.0, 6.0] {
         let dtn = Dtn::new(&[omega, omega]);
         let original = dtn.model();
-        let fused = fuse(&original, &Default::default()).unwrap();
+        let fused = fuse(&original);
         for offset in [30.0, 300.0] {
             let x = tokens(&dtn).mapv(|v| f64::from((v + offset) as f32));
             let rows = dtn.normalize(&x).into_shape_with_order((x.dim().0 * dtn.tokens(), dtn.channels));
@@ -576,7 +578,7 @@ fn large_means_lose_no_more_than_in_the_definition() {
 fn spoiled(dtn: &Dtn, spoil: impl Fn(&mut GraphProto)) -> (Model, Plan) {
     let mut model = dtn.model();
     spoil(model.graph_mut());
-    let plan = fuse(&model, &Default::default()).unwrap().plan;
+    let plan = fuse(&model).plan;
     (model, plan)
 }
 
@@ -668,7 +670,7 @@ fn folds_but_for_its_core(fused: &unfold::Fused) -> Reason {
     assert!(matches!(site.post, Some(Outcome::Folded { .. })) && !site.is_folded(), "{site:#?}");
     assert!(fused.plan.lowerings.is_empty());
     assert_eq!(operators(&fused.model, "MatMul"), 4);
-    assert!(fuse(&fused.model, &Default::default()).unwrap().plan.is_empty());
+    assert!(fuse(&fused.model).plan.is_empty());
     match &site.core {
         Some(Outcome::Kept { forward, .. }) => forward.reason.clone(),
         core => panic!("{core:?}"),
@@ -684,7 +686,7 @@ fn interpolated_statistics_stay_as_they_are_written() {
         node.attribute[0].s = Some("linear".to_owned().into());
         node.attribute[1].s = Some("half_pixel".to_owned().into());
     }
-    let fused = fuse(&model, &Default::default()).unwrap();
+    let fused = fuse(&model);
     assert_eq!(folds_but_for_its_core(&fused), Reason::Attribute("mode".into()));
     let x = tokens(&dtn);
     assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
@@ -704,7 +706,7 @@ fn half_precision_stays_as_it_is_written() {
         let tensor = value.r#type.as_mut().and_then(|of| of.tensor_type.as_mut()).unwrap();
         tensor.elem_type = Some(DataType::Float16.code());
     }
-    let fused = fuse(&model, &Default::default()).unwrap();
+    let fused = fuse(&model);
     assert_eq!(folds_but_for_its_core(&fused), Reason::ElementType("float16".into()));
     let x = tokens(&dtn);
     let [before, after] = [&model, &fused.model].map(|model| {
@@ -728,9 +730,9 @@ fn a_value_inside_that_something_else_reads_keeps_its_meaning() {
                 let mut model = plain.clone();
                 let output = ValueInfoProto { name: Some(value.clone()), ..model.graph().output[0].clone() };
                 model.graph_mut().output.push(output);
-                let fused = fuse(&model, &Default::default()).unwrap();
+                let fused = fuse(&model);
                 assert!(fused.model.graph().node.len() <= model.graph().node.len(), "{value}");
-                let again = fuse(&fused.model, &Default::default()).unwrap();
+                let again = fuse(&fused.model);
                 assert!(!again.changed(), "{value} folds twice: {:#?}", again.plan.sites);
                 let x = tokens(&dtn);
                 let [before, after] = [&model, &fused.model].map(|model| {
@@ -756,12 +758,12 @@ fn an_affine_that_has_to_stay_is_written_behind_the_site() {
         let last = model.graph().node.len() - 1;
         model.graph_mut().node[last].op_type = Some("Add".into());
         model.graph_mut().node[last].input = vec!["y".into(), "x".into()];
-        let fused = fuse(&model, &Default::default()).unwrap();
+        let fused = fuse(&model);
         assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
         let x = tokens(&dtn);
         assert!(error(&run(&fused.model, &x), &(dtn.normalize(&x) + &x).into_dyn()) < 1e-5);
         assert!(fused.model.graph().node.len() < model.graph().node.len());
-        let again = fuse(&fused.model, &Default::default()).unwrap();
+        let again = fuse(&fused.model);
         assert!(again.plan.is_empty());
     }
 }
@@ -784,7 +786,7 @@ fn without_an_affine_there_is_a_factor_of_its_own_at_most() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
         let model = bare(&dtn);
-        let fused = fuse(&model, &Default::default()).unwrap();
+        let fused = fuse(&model);
         assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
         let x = tokens(&dtn);
         assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
@@ -843,9 +845,9 @@ fn fusing_twice_is_fusing_once() {
 fn is_fused_at_once(model: &Model, x: &Array3<f64>) {
     let nodes = || model.graph().node.iter().map(|node| (node.op_type(), &node.input, &node.output));
     let what = || format!("{:#?}", nodes().collect::<Vec<_>>());
-    let fused = fuse(model, &Default::default()).unwrap();
+    let fused = fuse(model);
     assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1), "{}", what());
-    let again = fuse(&fused.model, &Default::default()).unwrap();
+    let again = fuse(&fused.model);
     assert!(again.plan.is_empty(), "{:#?}\n{}", again.plan.sites, what());
     assert_eq!(again.model.graph(), fused.model.graph(), "{}", what());
     assert!(error(&run(&fused.model, x), &run(model, x)) < 1e-5, "{}", what());
@@ -856,7 +858,7 @@ fn the_digits_are_told_as_before() {
     let images: Array4<f32> = ndarray_npy::read_npy("models/digits/test-images.npy").unwrap();
     for exporter in ["dynamo", "legacy"] {
         let model = Model::open(format!("models/digits/dtn-{exporter}.onnx")).unwrap();
-        let fused = fuse(&model, &Default::default()).unwrap();
+        let fused = fuse(&model);
         assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (7, 7));
         assert!(fused.plan.sites.iter().all(|site| site.is_folded()));
         let [before, after] = [&model, &fused.model].map(|model| {
@@ -873,6 +875,6 @@ fn the_digits_are_told_as_before() {
             rows.rows().into_iter().map(highest).collect()
         };
         assert_eq!(told(&before), told(&after));
-        assert!(fuse(&fused.model, &Default::default()).unwrap().plan.is_empty());
+        assert!(fuse(&fused.model).plan.is_empty());
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::numbers::Kind;
 use common::text::{self, model};
-use common::{initializer, judge, operators, retype};
+use common::{fuse, initializer, judge, operators, retype};
 use ndarray::{ArrayD, IxDyn};
 use unfold::fold::plan::{Direction, Outcome};
 use unfold::normalizer::Family;
@@ -13,11 +13,11 @@ use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
-use unfold::{Fused, fuse};
+use unfold::Fused;
 
 /// Fuses a model, and holds that the result computes the same to the last bit.
 fn fused(model: &Model) -> Fused {
-    let fused = fuse(model, &Default::default()).unwrap();
+    let fused = fuse(model);
     let inputs = judge::inputs(model, 3, true, Kind::Exact);
     let agree = judge::agree(model, &fused.model, &inputs, 0.0);
     assert_eq!(agree, Ok(true), "{}", text::print(&fused.model));
@@ -156,7 +156,7 @@ fn mixed(scaled_in_half: bool, shift: &str) -> Model {
 fn a_dynamic_tanh_folds_round_the_casts_of_mixed_precision() {
     for scaled_in_half in [true, false] {
         let original = mixed(scaled_in_half, "-4");
-        let fused = fuse(&original, &Default::default()).unwrap();
+        let fused = fuse(&original);
         let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
         assert_eq!((site.kind.name, site.kind.family), ("DyT", Family::Pointwise));
         assert!(matches!(site.pre, Some(Outcome::Folded { direction: Direction::Backward, .. })));
@@ -180,9 +180,9 @@ fn a_dynamic_tanh_folds_round_the_casts_of_mixed_precision() {
 #[test]
 fn a_dynamic_tanh_whose_folded_numbers_are_no_halves_stays() {
     // βW = 1 + 3e4·1 fits, and 3 + 3e4·2 fits; with 4e4 the second does not.
-    let fits = fuse(&mixed(true, "-30000"), &Default::default()).unwrap();
+    let fits = fuse(&mixed(true, "-30000"));
     assert!(fits.plan.sites[0].is_folded(), "{:#?}", fits.plan.sites);
-    let over = fuse(&mixed(true, "40000"), &Default::default()).unwrap();
+    let over = fuse(&mixed(true, "40000"));
     let Some(Outcome::Kept { forward, .. }) = &over.plan.sites[0].post else {
         panic!("{:#?}", over.plan.sites)
     };
@@ -233,7 +233,7 @@ fn talking_heads(queries: &str) -> Model {
 #[test]
 fn the_scale_of_attention_folds_though_heads_talk() {
     let model = talking_heads("const half = 0.5\n qs = Mul(qt, half)");
-    let fused = fuse(&model, &Default::default()).unwrap();
+    let fused = fuse(&model);
     let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
     assert_eq!((site.kind.name, site.is_folded()), ("attention scale", true));
     assert!(!operators(&fused.model).contains(&"Mul"));
@@ -245,6 +245,6 @@ fn the_scale_of_attention_folds_though_heads_talk() {
 
 #[test]
 fn a_sign_is_no_scale_of_attention() {
-    let fused = fuse(&talking_heads("qs = Neg(qt)"), &Default::default()).unwrap();
+    let fused = fuse(&talking_heads("qs = Neg(qt)"));
     assert!(fused.plan.sites.is_empty(), "{:#?}", fused.plan.sites);
 }

@@ -7,6 +7,8 @@ pub mod numbers;
 pub mod reference;
 pub mod text;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use ndarray::ArrayD;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
@@ -15,6 +17,24 @@ use unfold::onnx::proto::{
     TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
+use unfold::{FuseOptions, Fused};
+
+/// Folds a model as `unfold::fuse` does, and keeps it in the folder that `UNFOLD_GRAPHS` names, if it names one: what
+/// two builds make of the same models can then be compared.
+pub fn fuse(model: &Model) -> Fused {
+    keep(model);
+    unfold::fuse(model, &FuseOptions::default()).unwrap()
+}
+
+/// Keeps a model in the folder that `UNFOLD_GRAPHS` names, under a name that tells it from others.
+pub fn keep(model: &Model) {
+    let Some(folder) = std::env::var_os("UNFOLD_GRAPHS") else { return };
+    let bytes = model.to_bytes().unwrap();
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    let name = format!("{:016x}.onnx", hasher.finish());
+    std::fs::write(std::path::Path::new(&folder).join(name), bytes).unwrap();
+}
 
 /// The value of an attribute.
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ use unfold::{FuseOptions, Fused};
 use crate::Counts;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
-use crate::common::{judge, text};
+use crate::common::{judge, keep, text};
 use crate::generate::Case;
 
 /// How far a result may be off when numbers are as they come: this part of the largest number in
@@ -33,6 +33,7 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     let model = &case.model;
     facts_hold(case, kind)?;
     let options = FuseOptions::default();
+    keep(model);
     let Fused { model: fused, plan, .. } =
         unfold::fuse(model, &options).map_err(|error| error.to_string())?;
     let told = |why: String| format!("{why}\nfused:\n{}", text::print(&fused));

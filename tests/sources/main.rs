@@ -11,7 +11,7 @@ mod make;
 
 use common::numbers::Kind;
 use common::reference::{self, Env, Value};
-use common::{judge, text};
+use common::{fuse, judge, text};
 use make::{Case, SOURCES, make};
 use ndarray::{ArrayD, IxDyn};
 use rand::{RngExt, SeedableRng};
@@ -24,10 +24,6 @@ const SHAPE: [usize; 3] = [2, 4, 4];
 
 /// Folded weights are rounded once to single precision.
 const TOLERANCE: f64 = 2e-6;
-
-fn fuse(model: &Model) -> unfold::Fused {
-    unfold::fuse(model, &Default::default()).unwrap()
-}
 
 fn compute(model: &Model, x: &ArrayD<f64>) -> ArrayD<f64> {
     let inputs: Env = [("x".to_owned(), Value::Floats(x.clone()))].into();
@@ -42,8 +38,7 @@ fn is_folded(site: &SitePlan) -> bool {
 fn every_source_computes_the_same_after_folding() {
     for seed in 0..3_600 {
         let wanted = make(seed);
-        let fused =
-            unfold::fuse(wanted.opaque.as_ref().unwrap_or(&wanted.original), &Default::default()).unwrap();
+        let fused = fuse(wanted.opaque.as_ref().unwrap_or(&wanted.original));
         let site = fused.plan.sites.iter().find(|site| site.kind.name == wanted.kind);
         let found: Vec<_> = fused.plan.sites.iter().map(|site| site.kind.name).collect();
         let site = site.unwrap_or_else(|| panic!("seed {seed}: no {} among {found:?}", wanted.kind));

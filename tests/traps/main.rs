@@ -9,16 +9,16 @@ mod regressions;
 mod rules;
 
 use common::numbers::Kind;
-use common::{initializer, judge, operators, retype};
+use common::{fuse, initializer, judge, operators, retype};
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
-use unfold::{FuseOptions, Fused, fuse};
+use unfold::Fused;
 
 /// Fuses a model, and holds that the result computes exactly the same, for several extents of open
 /// axes.
 fn fused(model: &Model) -> Fused {
-    let fused = fuse(model, &FuseOptions::default()).unwrap();
+    let fused = fuse(model);
     same(model, &fused.model, 0.0);
     fused
 }
@@ -45,7 +45,7 @@ fn folded(model: &Model) -> Model {
 /// Why the only site of a model stays: forward, and backward where that was tried. Nothing but a
 /// shift may have gone.
 fn kept(model: &Model) -> (Reason, Option<Reason>) {
-    let Fused { model: after, plan, .. } = fuse(model, &FuseOptions::default()).unwrap();
+    let Fused { model: after, plan, .. } = fuse(model);
     let [site] = &plan.sites[..] else { panic!("{:#?}", plan.sites) };
     match &site.post {
         Some(Outcome::Partly { .. }) => same(model, &after, 0.0),

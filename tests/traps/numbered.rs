@@ -6,10 +6,9 @@ use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{StringStringEntryProto, TensorProto};
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
-use unfold::{FuseOptions, fuse};
 
 use crate::common::text::{self, model};
-use crate::common::{declared, node, undeclared};
+use crate::common::{declared, fuse, node, undeclared};
 use crate::{folded, fused, initializer, kept, operators, reasons_of, retype};
 
 /// An affine of four channels on the last axis of `[batch, 3, 4]`, and what reads it.
@@ -255,8 +254,8 @@ fn trap_6_the_border_of_a_convolution_holds_zeros() {
     };
     let both = "n = Mul(x, g)\n m = Add(n, t)";
     assert_eq!(kept(&open(both, "pads=[1,1,1,1]")).0, Reason::Padding);
-    assert_eq!(fuse(&open(both, ""), &FuseOptions::default()).unwrap().model.graph().node.len(), 1);
-    let scaled = fuse(&open("m = Mul(x, g)", "pads=[1,1,1,1]"), &FuseOptions::default()).unwrap();
+    assert_eq!(fuse(&open(both, "")).model.graph().node.len(), 1);
+    let scaled = fuse(&open("m = Mul(x, g)", "pads=[1,1,1,1]"));
     assert_eq!(operators(&scaled.model), ["Conv"]);
 }
 
@@ -306,13 +305,13 @@ fn trap_8_forms_of_batch_normalization() {
         folded(&norm(opset, "n", "epsilon=0.0"));
         // 1e-5 where nothing is said: compared by the reference, which says so too.
         let model = norm(opset, "n", "");
-        let after = fuse(&model, &FuseOptions::default()).unwrap().model;
+        let after = fuse(&model).model;
         assert_eq!(operators(&after), ["Conv"]);
         crate::same(&model, &after, 1e-7);
         let exact = norm(opset, "n", "epsilon=0.0");
         assert_ne!(
             initializer(&after, "w_folded"),
-            initializer(&fuse(&exact, &FuseOptions::default()).unwrap().model, "w_folded")
+            initializer(&fuse(&exact).model, "w_folded")
         );
     }
     assert_eq!(kept(&norm(15, "n", "training_mode=1")).0, Reason::TrainingMode);
@@ -468,7 +467,7 @@ fn trap_11_half_precision_is_rounded_once_and_never_overflows() {
         retype(&mut model, &["g", "w"], DataType::Float16);
         model
     };
-    let after = fuse(&half("0.77734375 1.3671875"), &FuseOptions::default()).unwrap().model;
+    let after = fuse(&half("0.77734375 1.3671875")).model;
     let expected = [3.140625 * 0.77734375, 0.3330078125 * 1.3671875].map(f16::from_f64);
     let bytes: Vec<u8> = expected.iter().flat_map(|v| v.to_le_bytes()).collect();
     assert_eq!(initializer(&after, "w_folded").raw_data.as_deref(), Some(&bytes[..]));
@@ -494,7 +493,7 @@ fn trap_11_half_precision_is_rounded_once_and_never_overflows() {
     };
     for data_type in [DataType::Float16, DataType::BFloat16] {
         let model = wide(data_type);
-        let after = fuse(&model, &FuseOptions::default()).unwrap().model;
+        let after = fuse(&model).model;
         assert_eq!(operators(&after), ["MatMul"]);
         let read = |model: &Model, name: &str| tensor::read_f64(initializer(model, name), &Externals::none());
         let doubled = read(&model, "w").unwrap() * 2.0;
@@ -543,7 +542,7 @@ fn trap_13_a_quantized_weight_stays() {
     assert_eq!(kept(&quantized("w = Transpose(d)\n y = MatMul(m, w)")).0, Reason::Quantized);
     assert_eq!(kept(&quantized("v = Flatten(m) axis=2\n y = Gemm(v, d) transB=1")).0, Reason::Quantized);
     let back = quantized("l = MatMul(x, d)\n o = Mul(l, g)\n y = Relu(o)\n z = Relu(m)\n output z");
-    let plan = fuse(&back, &FuseOptions::default()).unwrap().plan;
+    let plan = fuse(&back).plan;
     assert!(plan.sites.iter().any(|site| reasons_of(site).1 == Some(Reason::Quantized)));
 }
 

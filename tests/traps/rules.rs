@@ -6,10 +6,9 @@ use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{NodeProto, OperatorSetIdProto};
 use unfold::onnx::tensor;
 use unfold::refusal::Reason;
-use unfold::{FuseOptions, fuse};
 
 use crate::common::text::model;
-use crate::common::undeclared;
+use crate::common::{fuse, undeclared};
 use crate::{folded, initializer, kept, operators, same};
 
 /// A normalizer of six channels on the last axis of `[2, 4, 6]`, what follows, and a MatMul.
@@ -349,7 +348,7 @@ fn attention(keys: &str, scores: &str) -> Model {
 
 /// Numbers that are exact throughout do not pass a Softmax.
 fn biases(model: &Model) -> usize {
-    let fused = fuse(model, &FuseOptions::default()).unwrap();
+    let fused = fuse(model);
     assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
     same(model, &fused.model, 1e-6);
     let is_bias = |node: &&NodeProto| node.name().ends_with("_bias_add");
@@ -420,7 +419,7 @@ fn biased() {
         // The shift alone goes; a scale stops before the activation.
         let scaled = of_a_runtime(forward(&format!("const b 6 = 1 2 3 4 5 6\n y = {op}(m, b)")), op);
         assert_eq!(stops(&scaled), not_linear(op));
-        let after = fuse(&scaled, &Default::default()).unwrap().model;
+        let after = fuse(&scaled).model;
         assert_eq!(operators(&after), ["Mul", op]);
     }
     let bare = of_a_runtime(forward("y = FastGelu(m)"), "FastGelu");
@@ -434,7 +433,7 @@ fn skip() {
         let one = forward(&format!("scale h 6\n y = {op}(m, x, h)"));
         let both = forward(&format!("scale h 6\n y = {op}(m, m, h)"));
         let first = |model| {
-            let plan = fuse(&of_a_runtime(model, op), &Default::default()).unwrap().plan;
+            let plan = fuse(&of_a_runtime(model, op)).plan;
             plan.sites[0].clone()
         };
         let (reason, at) = match first(one).post {
