@@ -4,6 +4,7 @@ use serde::Serialize;
 use tract_onnx::prelude::{Datum, DatumType, Tensor, TractResult};
 
 use crate::onnx::Model;
+use crate::onnx::misread::misread;
 use crate::onnx::proto::{GraphProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Engine, Failure, random};
@@ -173,9 +174,6 @@ fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
     };
     graph.node.iter().find_map(|node| {
         let reason = match node.op() {
-            ("", "BatchNormalization") if node.attr_i("training_mode").ok().flatten().unwrap_or(0) != 0 => {
-                Some("tract takes its running statistics, where training_mode=1 asks for those of the batch")
-            }
             ("", "BatchNormalization") if mixed_types(node, graph) => {
                 Some("tract needs its five inputs to be of one type")
             }
@@ -185,7 +183,7 @@ fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
                 | "Bernoulli",
             ) => Some("its output is random"),
             ("", "Dropout") if dropping(node, graph, model) => Some("it may be dropping elements at random"),
-            _ => None,
+            _ => misread(node, model.opset("").unwrap_or(0)),
         };
         reason
             .map(|reason| format!("{} `{}`: {reason}", node.op_type(), node.label()))
@@ -386,7 +384,13 @@ mod tests {
             model(inputs, ["g", "b", "m", "v"].map(vector).into(), vec![node], &["y"])
         };
         assert!(verdict(&norm(0), &norm(0)).passed());
-        assert!(reason(&norm(1), &norm(0)).contains("training_mode=1"));
+        assert!(reason(&norm(1), &norm(0)).contains("in training mode"));
+        let mut listed = norm(0);
+        listed.proto.opset_import[0].version = Some(13);
+        listed.graph_mut().node[0].attribute.clear();
+        assert!(verdict(&listed, &listed).passed());
+        listed.graph_mut().node[0].output.extend(["m2".into(), "v2".into()]);
+        assert!(reason(&listed, &norm(0)).contains("in training mode"));
 
         let mut mixed = norm(0);
         let half = mixed.graph().initializer.iter().map(|tensor| {

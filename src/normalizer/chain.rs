@@ -14,6 +14,7 @@ use crate::graph::constants::Constants;
 use crate::graph::facts::{Facts, extent};
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::onnx::misread::batch_norm_trains;
 use crate::refusal::{Reason, Refusal};
 
 /// An affine on one value, as the nodes that compute it.
@@ -182,6 +183,7 @@ impl Search<'_> {
     /// What one node does to its varying input.
     fn step(&self, node: NodeId, value: ValueId, rank: usize) -> Option<Affine> {
         let graph = self.graph;
+        let at = At { graph, facts: self.facts, constants: self.constants, node };
         let first = graph.input(node, 0) == Some(value);
         let constant = || -> Option<ArrayD<f64>> {
             let other = graph.input(node, if first { 1 } else { 0 })?;
@@ -202,11 +204,10 @@ impl Search<'_> {
                 let shift = constant()?;
                 Affine::new(ArrayD::from_elem(vec![1; rank], -1.0), shift)
             }
-            "BatchNormalization" if first => {
-                batch_norm(&At { graph, facts: self.facts, constants: self.constants, node }).ok()?
-            }
+            "BatchNormalization" if first => return batch_norm(&at).ok(),
             _ => return None,
         };
+        at.only_attributes(&[]).ok()?;
         // The constant must not be what gives the result its shape.
         let shape = self.facts.shape(value)?;
         let fits = affine.axes().iter().all(|&axis| {
@@ -337,10 +338,12 @@ impl Search<'_> {
 /// # Errors
 /// Why this BatchNormalization is no affine with constants.
 pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
-    at.only_attributes(&["epsilon", "momentum", "training_mode", "spatial", "is_test", "consumed_inputs"])?;
+    at.only_attributes(&["epsilon", "momentum", "training_mode", "spatial"])?;
     let extra = at.graph.outputs(at.node).iter().skip(1).flatten();
-    let training = at.attr("training_mode", 0)? != 0 || (at.opset() < 7 && at.attr("is_test", 0)? == 0);
-    if training || extra.copied().any(|output| !at.graph.readers(output).is_empty()) {
+    let trains = batch_norm_trains(at.proto(), at.opset());
+    if trains.map_err(|_| Reason::Attribute("training_mode".into()))?
+        || extra.copied().any(|output| !at.graph.readers(output).is_empty())
+    {
         return Err(Reason::TrainingMode);
     }
     if at.attr("spatial", 1)? != 1 {

@@ -14,8 +14,13 @@ pub struct GroupNorm;
 
 impl Normalizer for GroupNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        let axis = match view.graph.domain_op(node) {
-            ("", "GroupNormalization") => 1,
+        let along = match view.graph.domain_op(node) {
+            ("", "GroupNormalization") => {
+                let at = view.at(node);
+                let groups = usize::try_from(at.attr("num_groups", 0).ok()?).ok()?;
+                // Operator set 21 gave each channel its own.
+                if at.opset() < 21 { Along::Groups(1, groups) } else { Along::Axis(1) }
+            }
             ("com.microsoft", "GroupNorm") => {
                 let at = view.at(node);
                 // With an activation behind it the parameters are in the middle of the operator.
@@ -23,11 +28,11 @@ impl Normalizer for GroupNorm {
                     return None;
                 }
                 let last = view.facts.rank(view.graph.output(node, 0)?)?.checked_sub(1)?;
-                if at.attr("channels_last", 1).ok()? != 0 { last } else { 1 }
+                Along::Axis(if at.attr("channels_last", 1).ok()? != 0 { last } else { 1 })
             }
             _ => return written_out(view, node),
         };
-        site(view, node, &Operator { kind: "GN", scale: 1, bias: Some(2), along: Along::Axis(axis) })
+        site(view, node, &Operator { kind: "GN", scale: 1, bias: Some(2), along })
     }
 }
 

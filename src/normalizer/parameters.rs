@@ -12,8 +12,10 @@ use crate::refusal::{Reason, Refusal};
 pub enum Along {
     /// The last ones, as broadcasting aligns them; operators that have it so do without a bias.
     Trailing,
-    /// One axis, the parameters counting its places or groups of them.
+    /// One axis, the parameters counting its places.
     Axis(usize),
+    /// One axis, the parameters counting that many groups of its places.
+    Groups(usize, usize),
 }
 
 /// An operator that normalizes and then scales and shifts.
@@ -33,7 +35,7 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let output = view.graph.output(node, 0)?;
     let rank = view.facts.rank(output);
     let axis = match (operator.along, rank) {
-        (Along::Axis(axis), _) => axis,
+        (Along::Axis(axis) | Along::Groups(axis, _), _) => axis,
         (Along::Trailing, rank) => rank.unwrap_or(1) - 1,
     };
     let (post, refusal) = match affine(view, node, operator) {
@@ -84,11 +86,15 @@ fn spread(
     along: Along,
     rank: usize,
 ) -> Result<ArrayD<f64>, Reason> {
-    let Along::Axis(axis) = along else { return align(&array, rank).ok_or(Reason::UnknownShape) };
+    let (axis, groups) = match along {
+        Along::Trailing => return align(&array, rank).ok_or(Reason::UnknownShape),
+        Along::Axis(axis) => (axis, None),
+        Along::Groups(axis, groups) => (axis, Some(groups)),
+    };
     let output = view.at(node).output(0)?;
     let channels = view.facts.extent(output, axis).ok_or(Reason::UnknownShape)?;
-    let count = array.len();
-    if array.ndim() != 1 || count == 0 || channels % count != 0 || axis >= rank {
+    let count = groups.unwrap_or(channels);
+    if array.shape() != [count] || count == 0 || channels % count != 0 || axis >= rank {
         return Err(Reason::UnknownShape);
     }
     let repeat = channels / count;

@@ -3,6 +3,7 @@
 pub mod external;
 mod identify;
 mod load;
+pub mod misread;
 pub mod node;
 pub mod proto;
 mod save;

@@ -89,6 +89,10 @@ impl Cut {
             return Err(Reason::Attribute("steps".into()));
         }
         let length = whole as i64;
+        if self.step < 0 && self.start < -length {
+            // The specification takes the first place here, and its reference none.
+            return Err(Reason::Attribute("starts".into()));
+        }
         let clamp = |bound: i64, low: i64, high: i64| {
             let counted = if bound < 0 { bound.saturating_add(length) } else { bound };
             counted.clamp(low, high)

@@ -1,0 +1,124 @@
+//! Where tract, the engine that unfold asks, reads an operator otherwise than ONNX means it.
+//!
+//! Such nodes have no known value, and a model that has one is not verified.
+
+use super::node::canonical_domain;
+use super::proto::NodeProto;
+use crate::error::Result;
+
+/// Operators whose second operand had its place given by an attribute before it broadcast by itself.
+const PLACED: &[&str] = &["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"];
+
+/// What tract does with a node, under a version of ONNX's operator set, that it should not; `None` where
+/// nothing is known against it.
+pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
+    let has = |name: &str| node.attribute.iter().any(|attribute| attribute.name() == name);
+    let text = |name: &str, absent: &'static str| match node.attr_s(name) {
+        Ok(text) => text.unwrap_or(absent).to_owned(),
+        Err(_) => String::new(),
+    };
+    if !canonical_domain(node.domain()).is_empty() {
+        return None;
+    }
+    match node.op_type() {
+        "BatchNormalization" if batch_norm_trains(node, opset).unwrap_or(true) => {
+            Some("tract takes its running statistics, where in training mode those of the batch are meant")
+        }
+        "Dropout" if opset < 7 && node.attr_i("is_test").ok().flatten().unwrap_or(0) == 0 => {
+            Some("it drops elements at random, and tract none")
+        }
+        op if opset < 7 && (op == "PRelu" || (PLACED.contains(&op) && has("axis"))) => {
+            Some("tract broadcasts from the last axis, as operator set 7 does")
+        }
+        "Pad"
+            if opset >= 11
+                && text("mode", "constant") != "constant"
+                && node.input.get(2).is_some_and(|value| !value.is_empty()) =>
+        {
+            Some("tract pads with the constant that only the mode `constant` takes")
+        }
+        "ConvTranspose" if has("output_shape") => Some("tract pads at other ends for its output_shape"),
+        "AveragePool" | "MaxPool"
+            if has("dilations") && !matches!(text("auto_pad", "NOTSET").as_str(), "NOTSET" | "VALID") =>
+        {
+            Some("engines do not agree on auto_pad where there are dilations")
+        }
+        _ => None,
+    }
+}
+
+/// Whether a BatchNormalization takes the statistics of its input, or makes more than its result.
+///
+/// From operator set 14 on `training_mode` says so, and before 7 `is_test`. In between a node is in training
+/// that lists outputs behind the first, whether anything reads them or not.
+pub fn batch_norm_trains(node: &NodeProto, opset: i64) -> Result<bool> {
+    Ok(match opset {
+        14.. => node.attr_i("training_mode")?.unwrap_or(0) != 0,
+        7..=13 => node.output.len() > 1,
+        _ => node.attr_i("is_test")?.unwrap_or(0) == 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{AttributeProto, AttributeType};
+    use super::*;
+
+    /// `op(inputs, outputs)` with attributes that are integers, lists of one, or text.
+    fn node(op: &str, inputs: &[&str], outputs: usize, attributes: &[(&str, &str)]) -> NodeProto {
+        let attribute = |&(name, value): &(&str, &str)| match value.parse::<i64>() {
+            Ok(i) => AttributeProto {
+                name: Some(name.into()),
+                i: Some(i),
+                r#type: Some(AttributeType::Int as i32),
+                ..Default::default()
+            },
+            Err(_) => AttributeProto {
+                name: Some(name.into()),
+                s: Some(value.to_owned().into()),
+                r#type: Some(AttributeType::String as i32),
+                ..Default::default()
+            },
+        };
+        NodeProto {
+            op_type: Some(op.into()),
+            input: inputs.iter().map(|&input| input.to_owned()).collect(),
+            output: (0..outputs).map(|output| format!("y{output}")).collect(),
+            attribute: attributes.iter().map(attribute).collect(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn what_is_misread_depends_on_the_version() {
+        let x = &["x"][..];
+        let cases: &[(NodeProto, &[i64], &[i64])] = &[
+            (node("BatchNormalization", x, 1, &[]), &[1, 6], &[7, 9, 13, 14, 15]),
+            (node("BatchNormalization", x, 1, &[("is_test", "1")]), &[], &[1, 6]),
+            (node("BatchNormalization", x, 5, &[]), &[7, 9, 13], &[14, 15]),
+            (node("BatchNormalization", x, 3, &[("training_mode", "1")]), &[14, 15], &[]),
+            (node("BatchNormalization", x, 1, &[("training_mode", "mode")]), &[14, 15], &[]),
+            (node("Dropout", x, 1, &[]), &[1, 6], &[7, 10, 12, 13]),
+            (node("Mul", x, 1, &[("broadcast", "1"), ("axis", "1")]), &[1, 6], &[]),
+            (node("Mul", x, 1, &[("broadcast", "1")]), &[], &[1, 6]),
+            (node("PRelu", x, 1, &[]), &[1, 6], &[7, 9, 16]),
+            (node("Pad", &["x", "p", "c"], 1, &[("mode", "reflect")]), &[11, 13, 18, 21], &[2, 10]),
+            (node("Pad", &["x", "p", "", "a"], 1, &[("mode", "reflect")]), &[], &[18, 21]),
+            (node("Pad", &["x", "p", "c"], 1, &[]), &[], &[11, 13, 18, 21]),
+            (node("ConvTranspose", x, 1, &[("output_shape", "9")]), &[1, 11, 22], &[]),
+            (node("MaxPool", x, 1, &[("auto_pad", "SAME_UPPER"), ("dilations", "2")]), &[10, 12, 22], &[]),
+            (node("AveragePool", x, 1, &[("auto_pad", "VALID"), ("dilations", "2")]), &[], &[19, 22]),
+            (node("AveragePool", x, 1, &[("auto_pad", "SAME_LOWER")]), &[], &[7, 10, 19]),
+        ];
+        for (node, wrong, right) in cases {
+            for opset in *wrong {
+                assert!(misread(node, *opset).is_some(), "{node:?} under {opset}");
+            }
+            for opset in *right {
+                assert_eq!(misread(node, *opset), None, "{node:?} under {opset}");
+            }
+            let foreign = NodeProto { domain: Some("com.example".into()), ..node.clone() };
+            assert_eq!(misread(&foreign, wrong.first().copied().unwrap_or(7)), None);
+        }
+    }
+}
