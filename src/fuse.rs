@@ -20,6 +20,9 @@ use crate::simplify::simplify_known;
 /// The newest version of ONNX's operator set whose operators the rules are written for.
 const NEWEST_OPSET: i64 = 28;
 
+/// The oldest: before it arithmetic did not broadcast by itself, as what a fold makes has to.
+const OLDEST_OPSET: i64 = 7;
+
 /// Is told the stage, and how much of it is done out of how much.
 pub type OnProgress<'o> = &'o dyn Fn(&str, usize, usize);
 
@@ -123,7 +126,7 @@ fn fold(
             let skipped = is_skipped(skip, &site.name, &site.kind);
             let known = index.get(site.name.as_str()).and_then(|i| failed.get(i)).cloned();
             let skipped = skipped.then(|| Refusal::new(Reason::Skipped, ""));
-            known.or(skipped).or_else(|| too_new(model))
+            known.or(skipped).or_else(|| not_known(model))
         };
         let plan = crate::fold::plan::plan(&view, &sites, &refused);
         if !carry_out || plan.is_empty() {
@@ -154,10 +157,14 @@ fn fold(
     Ok((model.clone(), Plan::default()))
 }
 
-/// What operators of a later version mean is not known.
-fn too_new(model: &Model) -> Option<Refusal> {
-    let opset = model.opset("").filter(|&opset| opset > NEWEST_OPSET)?;
-    Some(Refusal::new(Reason::FutureOpset(opset), ""))
+/// Why nothing is known of what the operators of a model mean. One that imports no version means the first.
+fn not_known(model: &Model) -> Option<Refusal> {
+    let reason = match model.opset("").unwrap_or(1) {
+        opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),
+        opset if opset > NEWEST_OPSET => Reason::FutureOpset(opset),
+        _ => return None,
+    };
+    Some(Refusal::new(reason, ""))
 }
 
 fn is_skipped(skip: &GlobSet, name: &str, kind: &Kind) -> bool {

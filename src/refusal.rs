@@ -60,6 +60,9 @@ pub enum Reason {
     /// The model imports a version of ONNX's operator set that is newer than the rules of unfold.
     #[error("operator set {0} is newer than unfold knows")]
     FutureOpset(i64),
+    /// The model imports a version of ONNX's operator set in which constants do not broadcast by themselves.
+    #[error("operator set {0} is older than unfold knows")]
+    PastOpset(i64),
     /// The value with the affine on it is an output of the model, which must keep its meaning.
     #[error("is a graph output")]
     GraphOutput,
@@ -120,6 +123,9 @@ pub enum Reason {
     /// A folded weight does not fit its element type.
     #[error("a folded value does not fit {0}")]
     Overflow(String),
+    /// A folded weight is so small that its element type has too few digits for it, or none.
+    #[error("a folded value is too small for {0}")]
+    Underflow(String),
     /// The operators that would take the place of these compute in float32 only.
     #[error("it is computed in {0}, and what would take its place in float32")]
     ElementType(String),

@@ -261,7 +261,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     /// The operators: one where the operator set of the model has it.
     fn write(&mut self, site: &Site, value: ValueId, input: &str, gamma_beta: Affine) -> String {
-        let data_type = self.data_type(site);
+        let data_type = self.view.facts.data_type(value).unwrap_or(DataType::Float);
         let channels = site.channels;
         let mut parameter = |what: &str, array: &ArrayD<f64>| {
             let flat = match array.len() {
@@ -290,13 +290,6 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let normed = step("Div", &[&centred, &root]);
         let scaled = step("Mul", &[&normed, &gamma]);
         step("Add", &[&scaled, &beta])
-    }
-
-    /// The element type of a site's parameters.
-    fn data_type(&self, site: &Site) -> DataType {
-        let inputs = site.nodes.iter().flat_map(|&node| self.view.graph.inputs(node).iter().flatten());
-        let mut types = inputs.filter_map(|&value| self.view.constants.data_type(value));
-        types.find_map(|code| DataType::from_code(code).filter(|t| t.is_float())).unwrap_or(DataType::Float)
     }
 
     /// Puts a node behind the one that makes `value`, and returns the name of its output.

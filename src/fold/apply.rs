@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Zip};
 
 use super::absorb::{Linear, linear};
 use super::plan::{Plan, Rewrite};
+use super::rounding::{store, store_factor, store_weight};
 use super::{At, Fold, Side};
 use crate::affine::Affine;
 use crate::graph::constants::Constants;
@@ -15,8 +16,8 @@ use crate::graph::editor::Editor;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::normalizer::{Lowering, Reset};
-use crate::onnx::proto::NodeProto;
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::proto::{NodeProto, TensorProto};
+use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 
 /// A fold that turned out not to be exact when its weights were read.
@@ -161,22 +162,20 @@ impl Job<'_> {
     fn write(&mut self, at: At, unit: Unit) -> Result<(), Reason> {
         let rules = self.rules(at.node)?;
         let slots = rules.slots(&at)?;
-        let mut data_type = None;
-        if let Some((slot, weight)) = unit.weight {
+        if let Some((slot, weight)) = unit.weight.filter(|_| unit.weight_changed) {
             let value = at.input(slot)?;
-            data_type = self.constants.data_type(value);
-            if unit.weight_changed {
-                let name = self.store(value, data_type, &weight)?;
-                self.editor.set_input(at.node, slot, &name);
-            }
+            let (data_type, axes) = (self.facts.data_type(value), rules.contracted(&at)?);
+            let tensor = store_weight(data_type, &weight, &axes, || at.floats(slot))?;
+            let name = self.keep(value, tensor);
+            self.editor.set_input(at.node, slot, &name);
         }
         let bias = unit.bias.filter(|_| unit.bias_changed);
         let in_slot =
             slots.bias.zip(bias.as_ref()).and_then(|(slot, b)| Some((slot, rules.write_bias(&at, b)?)));
         if let Some((slot, array)) = &in_slot {
             let name = match at.graph.input(at.node, *slot) {
-                Some(value) => self.store(value, self.constants.data_type(value), array)?,
-                None => self.make(&format!("{}_bias", at.graph.name(at.node)), data_type, array)?,
+                Some(value) => self.keep(value, store(self.facts.data_type(value), array)?),
+                None => self.make_bias(at, array)?,
             };
             self.editor.set_input(at.node, *slot, &name);
             if at.graph.op(at.node) == "Gemm" && at.attr_float("beta", 1.0)? != 1.0 {
@@ -196,7 +195,7 @@ impl Job<'_> {
         if let Some(added) = unit.added {
             return self.write_added(at.node, &(added + bias));
         }
-        let constant = self.make(&format!("{}_bias", at.graph.name(at.node)), data_type, &bias)?;
+        let constant = self.make_bias(at, &bias)?;
         let (inner, outer) = self.editor.rename_output(at.node, 0);
         let add =
             self.operator("Add", &format!("{}_bias_add", at.graph.name(at.node)), &inner, &constant, &outer);
@@ -209,7 +208,7 @@ impl Job<'_> {
         let &(add, slot) = self.plan.bias_adds.get(&node).ok_or(Reason::NotConstant)?;
         let value = self.at(add).input(slot)?;
         let array = self.rules(add)?.write_bias(&self.at(add), added).ok_or(Reason::UnknownShape)?;
-        let name = self.store(value, self.constants.data_type(value), &array)?;
+        let name = self.keep(value, store(self.facts.data_type(value), &array)?);
         self.editor.set_input(add, slot, &name);
         Ok(())
     }
@@ -224,25 +223,23 @@ impl Job<'_> {
         }
     }
 
-    /// Writes a changed constant under a name of its own, once.
-    fn store(
-        &mut self,
-        value: ValueId,
-        data_type: Option<i32>,
-        array: &ArrayD<f64>,
-    ) -> Result<String, Reason> {
-        let tensor = encode(data_type, array)?;
+    /// Keeps a changed constant under a name of its own, once.
+    fn keep(&mut self, value: ValueId, tensor: TensorProto) -> String {
         let key = (value, tensor.raw_data.clone().unwrap_or_default());
         if let Some(name) = self.shared.get(&key) {
-            return Ok(name.clone());
+            return name.clone();
         }
         let name = self.editor.add_constant(&format!("{}_folded", self.graph.value_name(value)), tensor);
         self.shared.insert(key, name.clone());
-        Ok(name)
+        name
     }
 
-    fn make(&mut self, wish: &str, data_type: Option<i32>, array: &ArrayD<f64>) -> Result<String, Reason> {
-        Ok(self.editor.add_constant(wish, encode(data_type, array)?))
+    /// A bias for a node that has none, of the type of what it is added to, which that of the weight is too.
+    fn make_bias(&mut self, at: At, bias: &ArrayD<f64>) -> Result<String, Reason> {
+        let values = at.graph.outputs(at.node).iter().chain(at.graph.inputs(at.node)).flatten();
+        let data_type = values.copied().find_map(|value| self.facts.data_type(value));
+        let tensor = store(data_type, bias)?;
+        Ok(self.editor.add_constant(&format!("{}_bias", at.graph.name(at.node)), tensor))
     }
 
     /// A constant operand that carries the affines itself.
@@ -253,7 +250,7 @@ impl Job<'_> {
             let Affine { scale, shift } = &self.plan.folds[index].affine;
             array = array * scale + shift;
         }
-        let name = self.store(value, self.constants.data_type(value), &array)?;
+        let name = self.keep(value, store(self.facts.data_type(value), &array)?);
         self.editor.set_input(node, slot, &name);
         Ok(())
     }
@@ -271,7 +268,8 @@ impl Job<'_> {
         let extents: Option<Vec<usize>> = extents.iter().map(crate::graph::facts::extent).collect();
         let Some(extents) = extents else { return };
         let array = ArrayD::from_elem(extents, neutral);
-        if let Ok(name) = self.store(value, self.constants.data_type(value), &array) {
+        if let Ok(tensor) = store(self.facts.data_type(value), &array) {
+            let name = self.keep(value, tensor);
             self.editor.set_input(node, slot, &name);
         }
     }
@@ -294,8 +292,11 @@ impl Job<'_> {
         }
         let (count, mut made) = (steps.len(), vec![]);
         for (i, (op, array)) in steps.into_iter().enumerate() {
-            let constant =
-                self.make(&format!("{output}_{}", op.to_lowercase()), Some(rewrite.data_type), array)?;
+            let tensor = match op {
+                "Mul" => store_factor(rewrite.data_type, array)?,
+                _ => store(rewrite.data_type, array)?,
+            };
+            let constant = self.editor.add_constant(&format!("{output}_{}", op.to_lowercase()), tensor);
             let result =
                 if i + 1 == count { output.clone() } else { self.editor.fresh(&format!("{output}_scaled")) };
             made.push(self.operator(
@@ -367,7 +368,12 @@ impl Job<'_> {
                 return Err(Reason::WrongAxis);
             };
             let array = ArrayD::from_shape_vec(extents, flat).map_err(|_| Reason::UnknownShape)?;
-            let name = self.store(value, self.constants.data_type(value), &array)?;
+            let data_type = self.facts.data_type(value);
+            let tensor = match reset.neutral {
+                1.0 => store_factor(data_type, &array)?,
+                _ => store(data_type, &array)?,
+            };
+            let name = self.keep(value, tensor);
             self.editor.set_input(reset.node, reset.slot, &name);
         }
         Ok(())
@@ -400,13 +406,13 @@ impl Unit {
             }
             if scales {
                 let (_, weight) = self.weight.as_mut().ok_or(Reason::NotConstant)?;
-                *weight = rules.scaled(at, weight, fold.side, scale)?;
+                *weight = scaled(at, rules, weight, fold.side, scale)?;
                 self.weight_changed = true;
             }
             return Ok(());
         }
         if scales && let Some((_, weight)) = self.weight.as_mut() {
-            *weight = rules.scaled(at, weight, fold.side, scale)?;
+            *weight = scaled(at, rules, weight, fold.side, scale)?;
             self.weight_changed = true;
         }
         if self.bias.is_some() || shifts {
@@ -418,10 +424,18 @@ impl Unit {
     }
 }
 
-fn encode(data_type: Option<i32>, array: &ArrayD<f64>) -> Result<crate::onnx::proto::TensorProto, Reason> {
-    let data_type = data_type.and_then(DataType::from_code).unwrap_or(DataType::Float);
-    if array.iter().any(|v| !v.is_finite()) {
-        return Err(Reason::NotFinite);
+/// The weight after a scale came in, none of whose products is too small for float64 itself.
+fn scaled(
+    at: &At,
+    rules: &dyn Linear,
+    weight: &ArrayD<f64>,
+    side: Side,
+    scale: &ArrayD<f64>,
+) -> Result<ArrayD<f64>, Reason> {
+    let scaled = rules.scaled(at, weight, side, scale)?;
+    let vanishes = || Zip::from(weight).and(&scaled).any(|&before, &after| before != 0.0 && after == 0.0);
+    if scale.iter().all(|&s| s != 0.0) && vanishes() {
+        return Err(Reason::Underflow(DataType::Double.name()));
     }
-    tensor::make("", data_type, &array.view()).map_err(|_| Reason::Overflow(data_type.name()))
+    Ok(scaled)
 }

@@ -10,6 +10,7 @@ pub mod apply;
 
 mod draft;
 pub mod plan;
+mod rounding;
 mod softmax;
 
 pub mod travel;

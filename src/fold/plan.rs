@@ -111,8 +111,8 @@ pub struct Removal {
 pub struct Rewrite {
     /// The part, with its new affine.
     pub part: Part,
-    /// Element type of its constants (ONNX code).
-    pub data_type: i32,
+    /// Element type of its value, which its constants have; `None` where nothing tells.
+    pub data_type: Option<DataType>,
 }
 
 /// Everything that folding will do to a model, as data.
@@ -234,7 +234,7 @@ impl<'a> Planner<'a> {
         for part in self.open() {
             let there = &self.parts[part];
             let drops = there.nodes.len() > 1 || there.resets.iter().any(|reset| reset.neutral == 0.0);
-            if !drops || there.affine.has_no_shift() || there.affine.has_no_scale() {
+            if !drops || there.affine.has_no_shift() || there.affine.has_no_scale() || !self.holds(there) {
                 continue;
             }
             let parts = self.parts(false);
@@ -308,7 +308,8 @@ impl<'a> Planner<'a> {
         Ok(wave)
     }
 
-    /// Whether parameters inside a node have the places and the sizes for their affine.
+    /// Whether it is known how to write a part: parameters inside a node have the places and the sizes for
+    /// their affine, operators of its own an element type.
     fn holds(&self, part: &Part) -> bool {
         let place = |neutral: f64| part.resets.iter().find(|reset| reset.neutral == neutral);
         let fits = |neutral: f64, array: &ndarray::ArrayD<f64>| match place(neutral) {
@@ -319,7 +320,10 @@ impl<'a> Planner<'a> {
                 array.len() == 1 || Some(array.len()) == count
             }
         };
-        !part.nodes.is_empty() || (fits(1.0, &part.affine.scale) && fits(0.0, &part.affine.shift))
+        match part.nodes.is_empty() {
+            true => fits(1.0, &part.affine.scale) && fits(0.0, &part.affine.shift),
+            false => self.data_type(part).is_some(),
+        }
     }
 
     /// How many nodes a part is as it is by now.
@@ -440,14 +444,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The element type of a part's constants.
-    fn data_type(&self, part: &Part) -> i32 {
-        let graph = self.draft.graph;
-        let inputs = part.nodes.iter().flat_map(|&node| graph.inputs(node).iter().flatten().copied());
-        let constants = inputs.filter(|&value| self.draft.constants.is_constant(value));
-        let mut types = constants.filter_map(|value| self.draft.constants.data_type(value));
-        let is_float = |&code: &i32| DataType::from_code(code).is_some_and(DataType::is_float);
-        types.find(is_float).unwrap_or(DataType::Float.code())
+    /// The element type of the value that a part acts on, whatever its constants are.
+    fn data_type(&self, part: &Part) -> Option<DataType> {
+        let facts = self.draft.facts;
+        facts.data_type(part.input).or_else(|| facts.data_type(part.output))
     }
 }
 

@@ -17,7 +17,8 @@ use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor;
 use crate::refusal::{Reason, Refusal};
 
-/// Operators whose result differs from one run to the next.
+/// Operators whose result differs from one run to the next, as that of a Dropout does that may be told to
+/// be in training.
 const RANDOM: &[&str] =
     &["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
 
@@ -54,6 +55,7 @@ impl<'g, 'm> Constants<'g, 'm> {
             let from_constants = known
                 && (op == "Constant" || !inputs.is_empty())
                 && !RANDOM.contains(&op)
+                && !(op == "Dropout" && graph.input(node, 2).is_some())
                 && graph.captures(node).is_empty()
                 && inputs.iter().flatten().all(|value| constant[value.index()]);
             let from_quantized =
@@ -89,20 +91,6 @@ impl<'g, 'm> Constants<'g, 'm> {
             }
             _ => None,
         }
-    }
-
-    /// Element type (ONNX code) of a constant.
-    pub fn data_type(&self, value: ValueId) -> Option<i32> {
-        if let Some(tensor) = self.stored(value) {
-            return Some(tensor.data_type());
-        }
-        // A computed constant has the type of the first thing it is computed from, unless cast.
-        let (node, _) = self.graph.producer(value)?;
-        if self.graph.op(node) == "Cast" {
-            return self.graph.node(node).attr_i("to").ok()??.try_into().ok();
-        }
-        let first = self.graph.inputs(node).iter().flatten().next()?;
-        self.data_type(*first)
     }
 
     /// The elements of a constant of floats.

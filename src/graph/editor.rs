@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::names::Names;
 use crate::onnx::Model;
 use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 
@@ -10,7 +11,7 @@ use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, T
 /// Values that go become other names of values that stay; an output of the model keeps its name.
 pub struct Editor {
     graph: GraphProto,
-    names: HashSet<String>,
+    names: Names,
     renamed: HashMap<String, String>,
     /// Initializers that a training graph refers to, and inputs with defaults: not to be touched.
     pinned: HashSet<String>,
@@ -26,14 +27,6 @@ impl Editor {
     /// Begins with a copy of the model's main graph. Weights are shared, not copied.
     pub fn new(model: &Model) -> Self {
         let graph = model.graph().clone();
-        let mut names: HashSet<String> = HashSet::new();
-        names.extend(graph.node.iter().flat_map(|n| n.input.iter().chain(&n.output)).cloned());
-        names.extend(graph.node.iter().map(|node| node.name().to_owned()));
-        names.extend(graph.initializer.iter().map(|tensor| tensor.name().to_owned()));
-        names.extend(graph.input.iter().chain(&graph.output).map(|info| info.name().to_owned()));
-        for node in &graph.node {
-            bodies(node).for_each(|body| collect_names(body, &mut names));
-        }
         let mut pinned: HashSet<String> = graph.input.iter().map(|input| input.name().to_owned()).collect();
         for training in &model.proto.training_info {
             let bindings = training.initialization_binding.iter().chain(&training.update_binding);
@@ -44,7 +37,7 @@ impl Editor {
         let was_read = reads(&graph);
         Editor {
             graph,
-            names,
+            names: Names::of(model),
             renamed: HashMap::new(),
             pinned,
             constants_as_nodes: model.proto.ir_version() < 4,
@@ -57,12 +50,7 @@ impl Editor {
 
     /// A name that nothing has yet.
     pub fn fresh(&mut self, wish: &str) -> String {
-        let name = (0..)
-            .map(|i| if i == 0 { wish.to_owned() } else { format!("{wish}_{i}") })
-            .find(|name| !self.names.contains(name))
-            .unwrap_or_default();
-        self.names.insert(name.clone());
-        name
+        self.names.fresh(wish)
     }
 
     /// The name that a value of the original graph has now.

@@ -18,6 +18,7 @@ use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
 use super::{Graph, NodeId, ValueId};
+use crate::onnx::misread::misread;
 use crate::onnx::proto::{AttributeType, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 
@@ -31,6 +32,7 @@ const SMALL: usize = 1 << 14;
 /// Shapes, and the values of small constants.
 pub struct Facts {
     facts: Vec<InferenceFact>,
+    types: Vec<Option<DataType>>,
     /// Owns the symbols of the extents, which are mere names once it is gone.
     engine: Engine,
 }
@@ -69,7 +71,7 @@ impl Facts {
                 facts[value.index()] = fact;
             }
         }
-        Facts { facts, engine }
+        Facts { types: super::types::infer(graph, &facts), facts, engine }
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -80,6 +82,11 @@ impl Facts {
     pub fn shape(&self, value: ValueId) -> Option<Shape> {
         let shape = &self.facts[value.index()].shape;
         (!shape.is_open()).then(|| shape.dims().map(|dim| dim.concretize()).collect())
+    }
+
+    /// The element type of a value.
+    pub fn data_type(&self, value: ValueId) -> Option<DataType> {
+        self.types[value.index()]
     }
 
     /// How many axes a value has.
@@ -176,14 +183,16 @@ impl Engine {
         }
     }
 
+    /// The version of ONNX's own operator set.
+    fn opset(&self) -> i64 {
+        let mut sets = self.model.opset_import.iter();
+        let own = sets.find(|set| crate::onnx::node::canonical_domain(&set.domain).is_empty());
+        own.map_or(0, |set| set.version)
+    }
+
     fn context(&self) -> ParsingContext<'_> {
         ParsingContext {
-            onnx_operator_set_version: self
-                .model
-                .opset_import
-                .iter()
-                .find(|set| crate::onnx::node::canonical_domain(&set.domain).is_empty())
-                .map_or(0, |set| set.version),
+            onnx_operator_set_version: self.opset(),
             framework: &self.onnx,
             model: &self.model,
             parent_graphs: vec![],
@@ -323,8 +332,10 @@ impl Engine {
         let Some((_, inferred, _)) = guarded(|| op.infer(inputs, outputs, TVec::new())) else {
             return vec![];
         };
-        // tract counts only the outputs that are there. What stands in has the shapes, not the values.
-        let valued = |fact: InferenceFact| if stand_in.is_some() { fact.without_value() } else { fact };
+        // tract counts only the outputs that are there. What stands in, or is misread, has the shapes, not
+        // the values.
+        let is_valued = stand_in.is_none() && !self.misreads(graph, node);
+        let valued = |fact: InferenceFact| if is_valued { fact } else { fact.without_value() };
         let mut inferred = inferred.into_iter().map(valued);
         let slots = graph.outputs(node).iter();
         let mut outputs: Vec<InferenceFact> =
@@ -338,6 +349,10 @@ impl Engine {
         outputs
     }
 
+    fn misreads(&self, graph: &Graph, node: NodeId) -> bool {
+        misread(graph.node(node), self.opset()).is_some()
+    }
+
     /// Evaluates one node on constants.
     pub(super) fn evaluate(
         &self,
@@ -345,6 +360,9 @@ impl Engine {
         node: NodeId,
         inputs: &[Arc<Tensor>],
     ) -> Option<Vec<Arc<Tensor>>> {
+        if self.misreads(graph, node) {
+            return None;
+        }
         let (op, closures) = self.build(graph, node, None)?;
         if !closures.is_empty() {
             return None;

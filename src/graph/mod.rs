@@ -5,7 +5,9 @@ pub mod constants;
 pub mod editor;
 pub mod facts;
 pub mod movement;
+pub mod names;
 pub mod scope;
+mod types;
 
 use std::collections::HashMap;
 

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::{fresh, label, plain, taken_names};
+use super::{label, plain};
 use crate::graph::Graph;
-use crate::graph::facts::{Facts, extent};
+use crate::graph::facts::Facts;
+use crate::graph::names::Names;
 use crate::onnx::Model;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
@@ -127,17 +128,17 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
     }
     let graph = Graph::new(model).ok()?;
     let facts = Facts::infer(&graph);
-    let mut taken = taken_names(model.graph());
+    let mut names = Names::of(model);
     let mut result = model.clone();
     let (mut nodes, mut constants) = (vec![], vec![]);
     for (place, node) in model.graph().node.iter().enumerate() {
         let written = candidates.contains(&place).then(|| {
-            let rank = graph.value(node.input.first()?).and_then(|value| facts.shape(value)).map(|s| s.len());
-            let channels = |axis: usize| {
-                let value = graph.value(node.input.first()?)?;
-                facts.shape(value)?.get(axis).and_then(extent)
-            };
-            Writer { model, node, taken: &mut taken, constants: vec![], rank }.write(&channels)
+            let value = graph.value(node.input.first()?)?;
+            let channels = |axis: usize| facts.extent(value, axis);
+            let data_type = facts.data_type(value).or_else(|| only_float_type(model));
+            let rank = facts.rank(value);
+            let constants = vec![];
+            Writer { model, node, names: &mut names, constants, rank, data_type }.write(&channels)
         });
         match written.flatten() {
             Some((made, with)) => {
@@ -153,6 +154,18 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
     result.graph_mut().node = nodes;
     result.graph_mut().initializer.extend(constants);
     Some(result)
+}
+
+/// The type of all floats that a model is given, if they have one: behind an operator that is not known yet it
+/// is what tells the type of a value.
+fn only_float_type(model: &Model) -> Option<DataType> {
+    let graph = model.graph();
+    let inputs = graph.input.iter().filter_map(|input| Some(input.r#type.as_ref()?.tensor_type.as_ref()?));
+    let stored = graph.initializer.iter().map(|tensor| tensor.data_type());
+    let codes = stored.chain(inputs.map(|input| input.elem_type()));
+    let mut types = codes.filter_map(DataType::from_code).filter(|data_type| data_type.is_float());
+    let first = types.next()?;
+    types.all(|other| other == first).then_some(first)
 }
 
 fn meaning(model: &Model, node: &NodeProto) -> Option<&'static Meaning> {
@@ -190,9 +203,11 @@ fn by_channel(array: ArrayD<f64>, behind: usize) -> Option<ArrayD<f64>> {
 struct Writer<'w> {
     model: &'w Model,
     node: &'w NodeProto,
-    taken: &'w mut HashSet<String>,
+    names: &'w mut Names,
     constants: Vec<TensorProto>,
     rank: Option<usize>,
+    /// The element type of the value, which the constants have.
+    data_type: Option<DataType>,
 }
 
 impl Writer<'_> {
@@ -393,8 +408,13 @@ impl Writer<'_> {
             let mut shape = vec![array.len()];
             shape.extend(vec![1; if array.len() == 1 { 0 } else { behind }]);
             let shaped = array.to_shape(shape).ok()?;
-            let name = fresh(&format!("{}_{}", label(self.node), op.to_lowercase()), self.taken);
-            self.constants.push(tensor::make(&name, self.data_type(), &shaped.into_dyn().view()).ok()?);
+            let data_type = self.data_type?;
+            // A factor has its digits, or the node stays as it is.
+            if op == "Mul" && array.iter().any(|&number| tensor::underflow(data_type, number) != 0.0) {
+                return None;
+            }
+            let name = self.names.fresh(&format!("{}_{}", label(self.node), op.to_lowercase()));
+            self.constants.push(tensor::make(&name, data_type, &shaped.into_dyn().view()).ok()?);
             inputs.push(name);
         }
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
@@ -411,10 +431,10 @@ impl Writer<'_> {
         attribute: Vec<AttributeProto>,
     ) -> String {
         let path = format!("{}/{}", label(self.node), meaning.word);
-        let output = output.map_or_else(|| fresh(&format!("{path}/{op}_output"), self.taken), str::to_owned);
+        let output = output.map_or_else(|| self.names.fresh(&format!("{path}/{op}_output")), str::to_owned);
         nodes.push(NodeProto {
             op_type: Some(op.into()),
-            name: Some(fresh(&format!("{path}/{op}"), self.taken)),
+            name: Some(self.names.fresh(&format!("{path}/{op}"))),
             input: inputs.iter().map(|&input| input.to_owned()).collect(),
             output: vec![output.clone()],
             attribute,
@@ -425,22 +445,8 @@ impl Writer<'_> {
     }
 
     fn integers(&mut self, what: &str, values: &[i64]) -> String {
-        let name = fresh(&format!("{}_{what}", label(self.node)), self.taken);
+        let name = self.names.fresh(&format!("{}_{what}", label(self.node)));
         self.constants.push(tensor::make_i64(&name, values));
         name
-    }
-
-    /// The type of the parameters, which is that of the value.
-    fn data_type(&self) -> DataType {
-        let graph = self.model.graph();
-        let stored = self.node.input.iter().skip(1).find_map(|name| {
-            graph.initializer.iter().find(|tensor| tensor.name() == name).map(|tensor| tensor.data_type())
-        });
-        let declared = || {
-            let x = self.node.input.first()?;
-            let info = graph.input.iter().chain(&graph.value_info).find(|info| info.name() == x)?;
-            Some(info.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
-        };
-        stored.or_else(declared).and_then(DataType::from_code).unwrap_or(DataType::Float)
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{fresh, label, plain, taken_names};
+use super::{label, plain};
 use crate::graph::editor::bodies;
+use crate::graph::names::Names;
 use crate::onnx::Model;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
@@ -25,7 +26,7 @@ pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
     if functions.is_empty() || !model.graph().node.iter().any(|node| called(node).is_some()) {
         return None;
     }
-    let mut taken = taken_names(model.graph());
+    let mut taken = Names::of(model);
     let mut nodes = vec![];
     let mut inlined = false;
     for node in &model.graph().node {
@@ -85,7 +86,7 @@ fn speaks_the_same(model: &Model, function: &FunctionProto) -> bool {
 }
 
 /// The body of a function for one call.
-fn body(function: &FunctionProto, call: &NodeProto, taken: &mut HashSet<String>) -> Option<Vec<NodeProto>> {
+fn body(function: &FunctionProto, call: &NodeProto, taken: &mut Names) -> Option<Vec<NodeProto>> {
     let mut names: HashMap<&str, String> = HashMap::new();
     let absent = String::new();
     for (place, formal) in function.input.iter().enumerate() {
@@ -100,7 +101,7 @@ fn body(function: &FunctionProto, call: &NodeProto, taken: &mut HashSet<String>)
         }
         match call.output.get(place).filter(|name| !name.is_empty()) {
             Some(actual) => names.insert(formal, actual.clone()),
-            None => names.insert(formal, fresh(formal, taken)),
+            None => names.insert(formal, taken.fresh(formal)),
         };
     }
     let mut nodes = vec![];
@@ -119,14 +120,14 @@ fn body(function: &FunctionProto, call: &NodeProto, taken: &mut HashSet<String>)
         node.attribute = attributes;
         for name in node.input.iter_mut().chain(&mut node.output).filter(|name| !name.is_empty()) {
             let known = names.get(name.as_str()).cloned();
-            let actual = known.unwrap_or_else(|| fresh(&format!("{}/{name}", label(call)), taken));
+            let actual = known.unwrap_or_else(|| taken.fresh(&format!("{}/{name}", label(call))));
             let formal =
                 function.node.iter().flat_map(|n| n.input.iter().chain(&n.output)).find(|n| *n == name)?;
             names.entry(formal).or_insert_with(|| actual.clone());
             *name = actual;
         }
         let step = if inner.name().is_empty() { inner.op_type() } else { inner.name() };
-        node.name = Some(fresh(&format!("{}/{}/{step}", label(call), function.name()), taken));
+        node.name = Some(taken.fresh(&format!("{}/{}/{step}", label(call), function.name())));
         if node.metadata_props.is_empty() {
             node.metadata_props = call.metadata_props.clone();
         }

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use crate::graph::editor::reads;
 use crate::onnx::Model;
-use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::proto::NodeProto;
 
 /// How deep functions may call functions.
 const DEPTH: usize = 16;
@@ -51,32 +51,6 @@ fn forget_unread(result: &mut Model, before: &Model) {
 /// Letters and digits of a name, in lower case.
 fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
-}
-
-/// Every name in a graph, so that new ones can differ from all of them.
-fn taken_names(graph: &GraphProto) -> HashSet<String> {
-    let mut names: HashSet<String> = HashSet::new();
-    for node in &graph.node {
-        names.insert(node.name().to_owned());
-        names.extend(node.input.iter().chain(&node.output).cloned());
-        for body in crate::graph::editor::bodies(node) {
-            names.extend(taken_names(body));
-        }
-    }
-    names.extend(graph.initializer.iter().map(|tensor| tensor.name().to_owned()));
-    names.extend(graph.input.iter().chain(&graph.output).map(|info| info.name().to_owned()));
-    names
-}
-
-/// A name that is not taken yet, and is from now on.
-fn fresh(wish: &str, taken: &mut HashSet<String>) -> String {
-    let mut name = wish.to_owned();
-    let mut count = 0;
-    while !taken.insert(name.clone()) {
-        count += 1;
-        name = format!("{wish}_{count}");
-    }
-    name
 }
 
 /// The name of a node, or that of what it makes.

@@ -130,6 +130,16 @@ impl DataType {
         matches!(self, Self::Float16 | Self::BFloat16 | Self::Float | Self::Double)
     }
 
+    /// The largest part of itself by which a normal number of a type of floats changes when it is rounded.
+    pub fn rounding(self) -> f64 {
+        match self {
+            Self::Float16 => f16::EPSILON.to_f64() / 2.0,
+            Self::BFloat16 => bf16::EPSILON.to_f64() / 2.0,
+            Self::Float => f64::from(f32::EPSILON) / 2.0,
+            _ => f64::EPSILON / 2.0,
+        }
+    }
+
     /// Whether elements can be read as `i64`: the integers and bool.
     pub fn is_integer(self) -> bool {
         use DataType::*;
@@ -502,6 +512,37 @@ fn to_odd(value: f64) -> f32 {
     let away_from_zero = f64::from(nearest).abs() > value.abs();
     let toward_zero = nearest.to_bits() - u32::from(away_from_zero);
     f32::from_bits(toward_zero | 1)
+}
+
+/// What a number loses beyond one rounding of a normal number when it is stored as an element of a type
+/// of floats: how far it is from the subnormal number, or the 0, that it becomes.
+///
+/// A float64 that is subnormal itself has lost its digits where it was computed.
+///
+/// ```
+/// use unfold::onnx::tensor::{DataType, underflow};
+///
+/// assert_eq!(underflow(DataType::Float16, 0.1), 0.0);
+/// assert_eq!(underflow(DataType::Float16, 2.25 / f64::from(1 << 24)), 0.25 / f64::from(1 << 24));
+/// assert_eq!(underflow(DataType::Float16, 1e-9), 1e-9);
+/// ```
+pub fn underflow(data_type: DataType, value: f64) -> f64 {
+    let least_normal = match data_type {
+        DataType::Float16 => f16::MIN_POSITIVE.to_f64(),
+        DataType::BFloat16 => bf16::MIN_POSITIVE.to_f64(),
+        DataType::Float => f32::MIN_POSITIVE.into(),
+        _ => f64::MIN_POSITIVE,
+    };
+    if value.abs() >= least_normal {
+        return 0.0;
+    }
+    let stored = match data_type {
+        DataType::Float16 => f16::from_f32(to_odd(value)).to_f64(),
+        DataType::BFloat16 => bf16::from_f32(to_odd(value)).to_f64(),
+        DataType::Float => f64::from(value as f32),
+        _ => 0.0,
+    };
+    (value - stored).abs()
 }
 
 /// A tensor of floats, as [`encode_f64`] stores them.

@@ -6,7 +6,9 @@ mod common;
 mod numbered;
 mod reasons;
 mod regressions;
+mod roundings;
 mod rules;
+mod types;
 
 use common::numbers::Kind;
 use common::{fuse, initializer, judge, operators, retype};

@@ -53,6 +53,11 @@ fn example(reason: &Reason) -> (Model, Option<Reason>) {
         Reason::FutureOpset(version) => {
             let mut model = matmul();
             model.proto.opset_import[0].version = Some(*version);
+            (model, Reason::PastOpset(6))
+        }
+        Reason::PastOpset(version) => {
+            let mut model = matmul();
+            model.proto.opset_import[0].version = Some(*version);
             (model, Reason::GraphOutput)
         }
         Reason::GraphOutput => (behind("output m"), Reason::GraphInput),
@@ -146,6 +151,18 @@ fn example(reason: &Reason) -> (Model, Option<Reason>) {
                  const g 2 = 1024 1
                  n = Mul(x, g)
                  const w 2 1 = 1024 1
+                 y = MatMul(n, w)
+                 output y",
+            );
+            retype(&mut model, &["g", "w"], DataType::Float16);
+            (model, Reason::Underflow("float16".into()))
+        }
+        Reason::Underflow(_) => {
+            let mut model = crate::common::text::model(
+                "half x batch 2
+                 const g 2 = 0.001 0.001
+                 n = Mul(x, g)
+                 const w 2 1 = 0.01 0.03
                  y = MatMul(n, w)
                  output y",
             );

@@ -1,6 +1,8 @@
 //! Graphs that were folded wrongly once, as the property test found them.
 
-use super::{folded, fused};
+use unfold::refusal::Reason;
+
+use super::{folded, fused, kept};
 use crate::common::text::model;
 
 #[test]
@@ -167,4 +169,51 @@ fn a_constant_takes_the_affines_of_two_sites() {
          r = Relu(p)
          output r",
     ));
+}
+
+#[test]
+fn the_parameters_of_group_normalization_count_groups_before_version_21() {
+    let norm = |opset: i64, count: usize| {
+        model(&format!(
+            "opset {opset}
+             input x 2 4 3
+             scale g {count}
+             shift b {count}
+             n = GroupNormalization(x, g, b) num_groups=2
+             weight w 5 4 1
+             y = Conv(n, w)
+             output y"
+        ))
+    };
+    for (opset, right, wrong) in [(18, 2, 4), (20, 2, 4), (21, 4, 2)] {
+        let model = norm(opset, right);
+        let after = unfold::fuse(&model, &Default::default()).unwrap();
+        assert!(after.plan.sites[0].is_folded());
+        super::same(&model, &after.model, 1e-12);
+        assert_eq!(kept(&norm(opset, wrong)).0, Reason::UnknownShape);
+    }
+}
+
+#[test]
+fn what_tract_reads_otherwise_than_onnx_means_it_is_no_constant_that_is_known() {
+    let weight = |made: &str| {
+        model(&format!(
+            "input x batch 4
+             scale g 4
+             n = Mul(x, g)
+             weight v 2 4
+             shift one 4
+             {made}
+             y = MatMul(n, w)
+             output y"
+        ))
+    };
+    let standardized = "b = BatchNormalization(v, one, one, one, one) training_mode=1\n w = Transpose(b)";
+    let padded = "ints p 4 = 1 0 1 0\n const c = 9\n t = Pad(v, p, c) mode=reflect\n w = Transpose(t)";
+    for (made, op) in [(standardized, "BatchNormalization"), (padded, "Pad")] {
+        let fused = unfold::fuse(&weight(made), &Default::default()).unwrap();
+        assert!(!fused.changed());
+        let site = fused.plan.sites.iter().find(|site| site.name == "Mul_n").unwrap();
+        assert_eq!(super::reasons_of(site).0, Reason::Constant(format!("{op} failed")));
+    }
 }

@@ -47,6 +47,10 @@ impl Linear for Biased {
         Err(Reason::NotLinear(at.proto().op_type().into()))
     }
 
+    fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
+        Ok(vec![])
+    }
+
     fn image(
         &self,
         _: &At,

@@ -76,6 +76,10 @@ impl Linear for Conv {
         }
     }
 
+    fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
+        Ok((1..at.extents(1)?.len()).collect())
+    }
+
     fn image(
         &self,
         at: &At,
@@ -114,6 +118,12 @@ impl Linear for ConvTranspose {
             Side::Operand(_) => along(weight, scale, 0),
             _ => along_grouped(weight, scale, group, 0, 1),
         }
+    }
+
+    /// The channels too, unless they are in groups: then each result sums over some of them only.
+    fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
+        let channels = (at.attr("group", 1)? == 1).then_some(0);
+        Ok(channels.into_iter().chain(2..at.extents(1)?.len()).collect())
     }
 
     fn image(

@@ -20,6 +20,7 @@ impl Rule for Elementwise {
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        at.only_attributes(&[])?;
         let rank = at.output_rank(0)?;
         let inputs: Vec<Option<Affine>> = inputs
             .iter()
@@ -37,6 +38,7 @@ impl Rule for Elementwise {
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        at.only_attributes(&[])?;
         let constant = [1, 0].into_iter().find(|&slot| at.is_constant(slot));
         match (at.proto().op_type(), constant) {
             ("Neg", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift))),
@@ -179,6 +181,10 @@ impl Linear for Elementwise {
         scale: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason> {
         Ok(weight * scale)
+    }
+
+    fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
+        Ok(vec![])
     }
 
     fn image(

@@ -82,6 +82,10 @@ impl Linear for Gemm {
         if scaled.shape() == weight.shape() { Ok(scaled) } else { Err(Reason::WrongAxis) }
     }
 
+    fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
+        Ok(vec![contracted(at, self.slots(at)?.weight.ok_or(Reason::NotConstant)?)?])
+    }
+
     fn image(
         &self,
         at: &At,

@@ -233,6 +233,18 @@ impl Linear for MatMul {
         if scaled.shape() == weight.shape() { Ok(turned(at, slot, &scaled)) } else { Err(Reason::WrongAxis) }
     }
 
+    fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
+        let slot = at.is_constant(1) as usize;
+        Ok(match at.rank(slot)? {
+            0 => vec![],
+            1 => vec![0],
+            rank => {
+                let (contracted, kept) = matrix_axes(slot, rank);
+                vec![if is_turned(at, slot) { kept } else { contracted }]
+            }
+        })
+    }
+
     fn image(
         &self,
         at: &At,

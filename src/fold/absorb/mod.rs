@@ -61,6 +61,12 @@ pub trait Linear: Rule {
         scale: &ArrayD<f64>,
     ) -> Result<ArrayD<f64>, Reason>;
 
+    /// The axes of the weight along which its products are added up.
+    ///
+    /// # Errors
+    /// Where they are not known.
+    fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason>;
+
     /// `L(t)`: what a shift on the operand adds to the result, broadcast over the result's shape.
     ///
     /// # Errors

@@ -42,10 +42,10 @@ fn check(at: &At) -> Result<(), Reason> {
             }
         }
         "Dropout" => {
-            // Opset 12 made training a run-time input; before 7 it was the attribute is_test.
+            // Opset 12 made training a run-time input.
             let training = at.graph.input(at.node, 2).is_some();
             let is_off = training && at.ints(2)?.is_some_and(|values| values.iter().all(|&v| v == 0));
-            if (training && !is_off) || at.opset() < 7 {
+            if training && !is_off {
                 return Err(Reason::TrainingMode);
             }
         }

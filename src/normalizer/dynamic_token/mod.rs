@@ -174,7 +174,7 @@ fn not_in_float(view: &View, node: NodeId, region: &Region) -> Option<Refusal> {
     let inputs = region.nodes.iter().flat_map(|&node| view.graph.inputs(node).iter().flatten());
     let mut types = inputs
         .filter(|&&input| view.constants.is_constant(input))
-        .filter_map(|&input| DataType::from_code(view.constants.data_type(input)?))
+        .filter_map(|&input| view.facts.data_type(input))
         .filter(|data_type| data_type.is_float());
     let other = types.find(|&data_type| data_type != DataType::Float)?;
     Some(Refusal::new(Reason::ElementType(other.name()), view.graph.name(node)))

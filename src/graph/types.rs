@@ -1,0 +1,105 @@
+//! The element type of every value, bfloat16 and float apart.
+//!
+//! tract reads bfloat16 as float. Where it says float, the node tells which of the two it is: most
+//! operators make what they are given.
+
+use std::collections::HashMap;
+
+use tract_onnx::prelude::{DatumType, InferenceFact};
+use tract_onnx::tract_hir::infer::Factoid;
+
+use super::editor::bodies;
+use super::{Graph, NodeId, ValueId};
+use crate::onnx::proto::ValueInfoProto;
+use crate::onnx::tensor::DataType;
+
+/// The element types by value; `None` where nothing tells.
+pub(super) fn infer(graph: &Graph, facts: &[InferenceFact]) -> Vec<Option<DataType>> {
+    let proto = graph.proto();
+    let mut types = vec![None; graph.value_count()];
+    for input in &proto.input {
+        if let Some(value) = graph.value(input.name()) {
+            types[value.index()] = declared(input);
+        }
+    }
+    for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
+        if let Some(tensor) = graph.initializer(value) {
+            types[value.index()] = DataType::from_code(tensor.data_type());
+        }
+    }
+    let told: HashMap<&str, DataType> = proto
+        .value_info
+        .iter()
+        .chain(&proto.output)
+        .filter_map(|info| Some((info.name(), declared(info)?)))
+        .collect();
+    for &node in graph.order() {
+        for (slot, value) in graph.outputs(node).iter().enumerate() {
+            let Some(value) = value else { continue };
+            let told = told.get(graph.value_name(*value)).copied();
+            types[value.index()] = match facts[value.index()].datum_type.concretize().and_then(of_tract) {
+                Some(DataType::Float) => float_or_bfloat16(graph, node, slot, &types, told),
+                inferred => inferred.or(told),
+            };
+        }
+    }
+    types
+}
+
+fn declared(info: &ValueInfoProto) -> Option<DataType> {
+    DataType::from_code(info.r#type.as_ref()?.tensor_type.as_ref()?.elem_type())
+}
+
+fn of_tract(datum_type: DatumType) -> Option<DataType> {
+    Some(match datum_type {
+        DatumType::F16 => DataType::Float16,
+        DatumType::F32 => DataType::Float,
+        DatumType::F64 => DataType::Double,
+        DatumType::Bool => DataType::Bool,
+        DatumType::I8 => DataType::Int8,
+        DatumType::I16 => DataType::Int16,
+        DatumType::I32 => DataType::Int32,
+        DatumType::I64 | DatumType::TDim => DataType::Int64,
+        DatumType::U8 => DataType::Uint8,
+        DatumType::U16 => DataType::Uint16,
+        DatumType::U32 => DataType::Uint32,
+        DatumType::U64 => DataType::Uint64,
+        _ => return None,
+    })
+}
+
+/// The type of an output that tract takes for float.
+fn float_or_bfloat16(
+    graph: &Graph,
+    node: NodeId,
+    slot: usize,
+    types: &[Option<DataType>],
+    told: Option<DataType>,
+) -> Option<DataType> {
+    let proto = graph.node(node);
+    let code = |name: &str| proto.attr_i(name).ok().flatten().and_then(|code| code.try_into().ok());
+    let of = |slot: usize| graph.input(node, slot).and_then(|input| types[input.index()]);
+    let is_float = |data_type: &DataType| data_type.is_float();
+    let stored = || match graph.op(node) {
+        "Constant" => super::constants::attribute_tensor(proto)?.data_type,
+        "ConstantOfShape" => proto.attr_t("value").ok()??.data_type,
+        _ => None,
+    };
+    let named = ["to", "dtype", "output_dtype"].into_iter().find_map(code).filter(|&code| code != 0);
+    if let Some(code) = named.or_else(stored) {
+        return DataType::from_code(code);
+    }
+    match graph.op(node) {
+        // Their statistics have a type of their own.
+        "LayerNormalization" if slot > 0 => {
+            code("stash_type").map_or(Some(DataType::Float), DataType::from_code)
+        }
+        "CastLike" | "RMSNormalization" | "DequantizeLinear" => of(1),
+        // What a body makes only the body tells.
+        _ if bodies(proto).next().is_some() => told,
+        _ => {
+            let first = (0..graph.inputs(node).len()).filter_map(of).find(is_float);
+            first.or(told).or(Some(DataType::Float))
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What a weight loses when it is folded: one rounding of the sum that it is part of, and no more.
+
+use ndarray::{ArrayD, Axis, IxDyn};
+use unfold::onnx::Model;
+use unfold::onnx::external::Externals;
+use unfold::onnx::tensor::{self, DataType};
+use unfold::refusal::Reason;
+use unfold::{FuseOptions, fuse};
+
+use crate::common::numbers::Numbers;
+use crate::common::text::model;
+use crate::common::{declared, initializer, retype};
+use crate::kept;
+
+/// The model, with all its floats of another type.
+fn of_type(text: &str, data_type: DataType) -> Model {
+    let mut model = model(text);
+    for input in &mut model.graph_mut().input {
+        let shape = input.r#type.take().and_then(|t| t.tensor_type).and_then(|tensor| tensor.shape);
+        *input = declared(input.name(), data_type, &[]);
+        if let Some(tensor) = input.r#type.as_mut().and_then(|t| t.tensor_type.as_mut()) {
+            tensor.shape = shape;
+        }
+    }
+    let names: Vec<String> =
+        model.graph().initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
+    retype(&mut model, &names.iter().map(String::as_str).collect::<Vec<_>>(), data_type);
+    model
+}
+
+/// A scale of four channels, and a linear operator.
+fn scaled(scale: &str, weight: &str, reader: &str, data_type: DataType) -> Model {
+    of_type(
+        &format!(
+            "input x 2 4
+             const s 4 = {scale}
+             const w {weight}
+             a = Mul(x, s)
+             y = {reader}
+             output y"
+        ),
+        data_type,
+    )
+}
+
+fn read(model: &Model, name: &str) -> ArrayD<f64> {
+    tensor::read_f64(initializer(model, name), &Externals::none()).unwrap()
+}
+
+/// Numbers as trained weights have them: most are small, none is large.
+fn trained(shape: &[usize], seed: u64) -> ArrayD<f64> {
+    let mut numbers = Numbers::new(seed);
+    let mut uniform = || (numbers.any() >> 40) as f64 / (1_u64 << 24) as f64;
+    ArrayD::from_shape_simple_fn(shape, || 0.02 * (0..12).map(|_| uniform() - 0.5).sum::<f64>())
+}
+
+#[test]
+fn a_weight_that_becomes_subnormal_or_zero_is_refused() {
+    let cases = [
+        (DataType::Float16, "1e-4", "1e-3 3e-3 2e-4 8e-4 2e-3 1.5e-3 4e-4 1e-3 9e-4 2e-3 5e-4 7e-4"),
+        (DataType::Float16, "4e-4", "1e-4 4e-4 3e-5 7e-5 1e-4 1e-4 2e-5 9e-5 6e-5 2e-4 4e-5 5e-5"),
+        (DataType::Float, "1e-25", "1e-20 2e-20 3e-21 7e-21 1e-20 1e-20 2e-21 9e-21 6e-21 1e-20 4e-21 5e-21"),
+        (
+            DataType::BFloat16,
+            "1e-25",
+            "1e-20 2e-20 3e-21 7e-21 1e-20 1e-20 2e-21 9e-21 6e-21 1e-20 4e-21 5e-21",
+        ),
+        (
+            DataType::Double,
+            "1e-30",
+            "1e-30 2e-30 3e-31 7e-31 1e-30 1e-30 2e-31 9e-31 6e-31 1e-30 4e-31 5e-31",
+        ),
+    ];
+    for (data_type, scale, weight) in cases {
+        let scale = [scale; 4].join(" ");
+        for reader in ["MatMul(a, w)", "Gemm(a, w)"] {
+            let model = scaled(&scale, &format!("4 3 = {weight}"), reader, data_type);
+            match data_type {
+                // Of 1e-60 a float64 has all the digits.
+                DataType::Double => assert!(fuse(&model, &FuseOptions::default()).unwrap().changed()),
+                _ => assert_eq!(kept(&model).0, Reason::Underflow(data_type.name())),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_float64_that_underflows_on_the_way_is_refused() {
+    let mut model = scaled("1 1 1 1", "4 1 = 1 1 1 1", "MatMul(a, w)", DataType::Double);
+    for (name, value) in [("s", 1e-160), ("w", 1e-150)] {
+        let shape = if name == "s" { vec![4] } else { vec![4, 1] };
+        let tensor = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == name).unwrap();
+        *tensor = tensor::make(name, DataType::Double, &ArrayD::from_elem(shape, value).view()).unwrap();
+    }
+    assert_eq!(kept(&model).0, Reason::Underflow("double".into()));
+    let tensor = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
+    *tensor = tensor::make("w", DataType::Double, &ArrayD::from_elem(vec![4, 1], 1e-170).view()).unwrap();
+    assert_eq!(kept(&model).0, Reason::Underflow("double".into()));
+}
+
+#[test]
+fn one_channel_that_all_but_vanishes_is_refused_and_one_that_is_zero_is_not() {
+    let weight = "4 3 = 0.5 0.25 0.125 0.5 0.3 0.2 0.7 0.9 0.8 0.2 0.3 0.4";
+    let dying = scaled("1 1e-6 1 1", weight, "MatMul(a, w)", DataType::Float16);
+    assert_eq!(kept(&dying).0, Reason::Underflow("float16".into()));
+    let dead = scaled("1 0 1 2", weight, "MatMul(a, w)", DataType::Float16);
+    let after = fuse(&dead, &FuseOptions::default()).unwrap().model;
+    let expected = &read(&dead, "w") * &read(&dead, "s").insert_axis(Axis(1));
+    assert_eq!(read(&after, "w_folded"), expected);
+}
+
+#[test]
+fn a_subnormal_weight_that_stays_what_it_is_is_no_loss() {
+    // Of six units in the last place, doubled or left alone.
+    let weight = "4 1 = 3.5762787e-7 3.5762787e-7 3.5762787e-7 3.5762787e-7";
+    let model = scaled("1 2 -1 4", weight, "MatMul(a, w)", DataType::Float16);
+    let after = fuse(&model, &FuseOptions::default()).unwrap().model;
+    let unit = 1.0 / f64::from(1 << 24);
+    let expected = ArrayD::from_shape_vec(IxDyn(&[4, 1]), [6.0, 12.0, -6.0, 24.0].map(|n| n * unit).into());
+    assert_eq!(read(&after, "w_folded"), expected.unwrap());
+    // Half of an odd number of units is none.
+    let halved = scaled("1 2 0.5 4", &weight.replace("3.57", "4.17"), "MatMul(a, w)", DataType::Float16);
+    assert_eq!(kept(&halved).0, Reason::Underflow("float16".into()));
+}
+
+#[test]
+fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
+    let with = |weight: &ArrayD<f64>, text: &str| {
+        let mut model = of_type(text, DataType::Float16);
+        model.graph_mut().initializer.push(tensor::make("w", DataType::Float16, &weight.view()).unwrap());
+        let scales = trained(&[64], 1).mapv(|number| 1.25 + 0.75 * (number * 1e3).sin());
+        model.graph_mut().initializer.push(tensor::make("s", DataType::Float16, &scales.view()).unwrap());
+        model
+    };
+    let matrix = "input x 8 64
+                  a = Mul(x, s)
+                  y = MatMul(a, w)
+                  output y";
+    let weight = trained(&[64, 200], 2);
+    let model = with(&weight, matrix);
+    let after = fuse(&model, &FuseOptions::default()).unwrap();
+    assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:?}", after.plan.sites);
+    let exact = &read(&model, "w") * &read(&model, "s").insert_axis(Axis(1));
+    let stored = read(&after.model, "w_folded");
+    let largest = exact.iter().fold(0.0_f64, |largest, number| largest.max(number.abs()));
+    let least = half::f16::MIN_POSITIVE.to_f64();
+    assert!(exact.iter().zip(&stored).any(|(e, s)| e != s && s.abs() < least), "none is subnormal");
+    assert!(exact.iter().zip(&stored).all(|(e, s)| (e - s).abs() <= largest / 2048.0));
+    // One result of several whose weights are all small is another matter.
+    let mut column = weight.clone();
+    column.index_axis_mut(Axis(1), 7).mapv_inplace(|number| number / 1e4);
+    assert_eq!(kept(&with(&column, matrix)).0, Reason::Underflow("float16".into()));
+    // Depthwise, each result has the weights of one channel.
+    let depthwise = "input x 1 64 8
+                     ints shape 2 = 64 1
+                     c = Reshape(s, shape)
+                     a = Mul(x, c)
+                     y = Conv(a, w) group=64
+                     output y";
+    let mut taps = trained(&[64, 1, 9], 3);
+    let mut model = with(&taps, "input x 1 64 12");
+    model.graph_mut().node = crate::common::text::model(depthwise).graph().node.clone();
+    model.graph_mut().output = crate::common::text::model(depthwise).graph().output.clone();
+    model.graph_mut().initializer.push(tensor::make_i64("shape", &[64, 1]));
+    assert!(fuse(&model, &FuseOptions::default()).unwrap().plan.sites[0].is_folded());
+    taps.index_axis_mut(Axis(0), 5).mapv_inplace(|number| number / 1e4);
+    let tensor = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
+    *tensor = tensor::make("w", DataType::Float16, &taps.view()).unwrap();
+    assert_eq!(kept(&model).0, Reason::Underflow("float16".into()));
+}
+
+#[test]
+fn what_is_added_may_be_as_small_as_it_likes() {
+    // The sum has no digits there either.
+    let model = of_type(
+        "input x 2 4
+         const w 4 3 = 1 2 3 1 2 3 1 2 3 1 2 3
+         const c 3 = 1e-6 2e-6 3e-6
+         const s 3 = 0.3 0.7 0.9
+         l = MatMul(x, w)
+         b = Add(l, c)
+         n = Mul(b, s)
+         y = Relu(n)
+         output y",
+        DataType::Float16,
+    );
+    let after = fuse(&model, &FuseOptions::default()).unwrap();
+    assert!(after.plan.sites[0].is_folded());
+    let exact = &read(&model, "c") * &read(&model, "s");
+    assert_eq!(read(&after.model, "c_folded").into_raw_vec_and_offset().0, {
+        exact.mapv(|number| half::f16::from_f64(number).to_f64()).into_raw_vec_and_offset().0
+    });
+}
+
+#[test]
+fn a_factor_is_alone_in_its_sum() {
+    // Two scales in a row become one, which no half holds.
+    let merged = |first: &str| {
+        of_type(
+            &format!(
+                "input x 4 4
+                 const s 4 1 = {first}
+                 const g 4 = 0.01 0.02 0.03 0.04
+                 a = Mul(x, s)
+                 t = Transpose(a) perm=[1,0]
+                 n = Mul(t, g)
+                 y = Relu(n)
+                 output y"
+            ),
+            DataType::Float16,
+        )
+    };
+    assert!(fuse(&merged("0.5 0.5 0.5 2"), &FuseOptions::default()).unwrap().changed());
+    assert!(!fuse(&merged("0.5 0.5 1e-4 2"), &FuseOptions::default()).unwrap().changed());
+}

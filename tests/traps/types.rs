@@ -1,0 +1,182 @@
+//! The element types and the names of what a fold makes.
+
+use std::collections::HashSet;
+
+use ndarray::ArrayD;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{GraphProto, SparseTensorProto, TensorAnnotation, TensorProto};
+use unfold::onnx::tensor::{self, DataType};
+
+use crate::common::text::model;
+use crate::common::{declared, floats, initializer, node, retype, undeclared};
+use crate::{folded, fused, operators, same};
+
+/// The model with its only input, and these constants, of another type.
+fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) -> Model {
+    let mut model = model(text);
+    model.graph_mut().input = vec![declared("x", data_type, shape)];
+    retype(&mut model, constants, data_type);
+    model
+}
+
+/// The types of the constants that a fold has made.
+fn made(before: &Model, after: &Model) -> HashSet<DataType> {
+    let old: HashSet<&str> = before.graph().initializer.iter().map(|tensor| tensor.name()).collect();
+    let new = after.graph().initializer.iter().filter(|tensor| !old.contains(tensor.name()));
+    new.map(|tensor| tensor::data_type(tensor).unwrap()).collect()
+}
+
+const TYPES: [DataType; 4] = [DataType::Float16, DataType::BFloat16, DataType::Float, DataType::Double];
+
+#[test]
+fn a_part_without_constants_has_the_type_of_its_value() {
+    for data_type in TYPES {
+        let text = "input x 4 4
+                    const c 4 1 = 2 3 4 5
+                    const d 4 1 = 1 -1 2 -2
+                    a = Mul(x, c)
+                    b = Add(a, d)
+                    t = Transpose(b) perm=[1,0]
+                    y = Neg(t)
+                    output y";
+        let model = of_type(text, &["4", "4"], &["c", "d"], data_type);
+        let after = fused(&model).model;
+        assert!(operators(&after).len() < operators(&model).len());
+        assert_eq!(made(&model, &after), HashSet::from([data_type]));
+    }
+}
+
+#[test]
+fn bfloat16_and_float_are_told_apart_though_tract_takes_them_for_one() {
+    let text = "input x 4 4
+                const c 4 1 = 2 3 4 5
+                const h 4 = 2 -1 1 2
+                z = Relu(x)
+                a = Mul(z, c)
+                t = Transpose(a) perm=[1,0]
+                n = Mul(t, h)
+                k = Cast(n) to=TO
+                y = Relu(k)
+                output y";
+    let behind = "k = Cast(t) to=TO\n n = Mul(k, h)\n y = Relu(n)\n output y";
+    for (data_type, other) in [(DataType::BFloat16, DataType::Float), (DataType::Float, DataType::BFloat16)] {
+        let text = text.replace("TO", &other.code().to_string());
+        let model = of_type(&text, &["4", "4"], &["c", "h"], data_type);
+        assert_eq!(made(&model, &fused(&model).model), HashSet::from([data_type]));
+        let (before, _) = text.split_once("n = Mul").unwrap();
+        let text = format!("{before}{}", behind.replace("TO", &other.code().to_string()));
+        let mut model = of_type(&text, &["4", "4"], &["c"], data_type);
+        retype(&mut model, &["h"], other);
+        assert_eq!(made(&model, &fused(&model).model), HashSet::from([other]));
+    }
+}
+
+#[test]
+fn a_batch_norm_of_other_types_than_its_value_becomes_what_the_value_is() {
+    let text = "opset 15
+                input x 4 4
+                const c 4 1 = 2 3 4 0.5
+                const d 4 1 = 2 3 4 0.5
+                scale g 4
+                shift b 4
+                shift m 4
+                const v 4 = 4 1 16 0.25
+                a = Mul(x, c)
+                e = Add(a, d)
+                t = Transpose(e) perm=[1,0]
+                n = BatchNormalization(t, g, b, m, v) epsilon=0.0
+                y = Relu(n)
+                output y";
+    for data_type in TYPES {
+        let model = of_type(text, &["4", "4"], &["c", "d"], data_type);
+        let after = fused(&model).model;
+        assert!(!operators(&after).contains(&"BatchNormalization"));
+        assert_eq!(made(&model, &after), HashSet::from([data_type]));
+    }
+}
+
+#[test]
+fn a_bias_that_is_made_has_the_type_of_the_result() {
+    for data_type in TYPES {
+        let text = "input x 2 4
+                    shift t 4
+                    weight w 4 3
+                    shift g 4
+                    n = Add(x, t)
+                    m = Mul(n, g)
+                    y = MatMul(m, w)
+                    output y";
+        let model = of_type(text, &["2", "4"], &["t", "w", "g"], data_type);
+        assert_eq!(made(&model, &folded(&model)), HashSet::from([data_type]));
+    }
+}
+
+#[test]
+fn an_opaque_normalizer_is_written_out_in_the_type_of_its_value() {
+    let mut model = of_type(
+        "input x 2 4
+         scale g 4
+         const v 4 = 4 1 16 0.25
+         n = UN(x, g, , v)
+         weight w 4 3
+         y = MatMul(n, w)
+         output y",
+        &["2", "4"],
+        &["w"],
+        DataType::Float16,
+    );
+    model.graph_mut().node[0].domain = Some("com.example".into());
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    let lowered = fused.lowered.as_ref().unwrap();
+    assert_eq!(made(&model, lowered), HashSet::from([DataType::Float16]));
+    assert_eq!(made(&model, &fused.model), HashSet::from([DataType::Float16]));
+}
+
+#[test]
+fn a_new_name_is_none_that_the_model_says_anywhere() {
+    let mut model = model(
+        "input x 2 4
+         condition cond
+         scale s 4
+         shift t 4
+         weight w 4 3
+         n = Mul(x, s)
+         m = Add(n, t)
+         y = MatMul(m, w)
+         output y",
+    );
+    let body = |op: &str| {
+        let mut body = GraphProto { name: Some("body".into()), ..Default::default() };
+        body.node.push(node(op, &["x"], &["y_unbiased_1"], vec![]));
+        body.value_info.push(declared("y_unbiased_2", DataType::Float, &["2", "4"]));
+        body.initializer.push(floats("w_folded", &ArrayD::zeros(vec![1])));
+        body.output.push(undeclared("y_unbiased_1"));
+        body
+    };
+    let branches = vec![("then_branch", body("Neg").into()), ("else_branch", body("Relu").into())];
+    let branching = node("If", &["cond"], &["z"], branches);
+    let graph = model.graph_mut();
+    graph.node.push(branching);
+    graph.output.push(undeclared("z"));
+    graph.value_info.push(declared("y_unbiased", DataType::Int64, &["7"]));
+    graph
+        .quantization_annotation
+        .push(TensorAnnotation { tensor_name: Some("w_folded_1".into()), ..Default::default() });
+    let sparse = |name: &str| TensorProto {
+        name: Some(name.into()),
+        dims: vec![0],
+        data_type: Some(DataType::Float.code()),
+        ..Default::default()
+    };
+    graph.sparse_initializer.push(SparseTensorProto {
+        values: Some(sparse("MatMul_y_bias")),
+        dims: vec![1],
+        ..Default::default()
+    });
+    let after = unfold::fuse(&model, &Default::default()).unwrap().model;
+    assert_eq!(operators(&after), ["MatMul", "Add", "If"]);
+    assert_eq!(after.graph().node[0].output, ["y_unbiased_3"]);
+    initializer(&after, "w_folded_2");
+    initializer(&after, "MatMul_y_bias_1");
+    same(&model, &after, 0.0);
+}
