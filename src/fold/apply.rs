@@ -91,7 +91,7 @@ struct Job<'j> {
     constants: &'j Constants<'j, 'j>,
     editor: &'j mut Editor,
     /// Constants that were written already: the same change to the same tensor is written once.
-    shared: HashMap<(ValueId, Bytes), String>,
+    shared: HashMap<(ValueId, Vec<i64>, Bytes), String>,
 }
 
 /// A linear operator's constants while they change.
@@ -225,7 +225,7 @@ impl Job<'_> {
 
     /// Keeps a changed constant under a name of its own, once.
     fn keep(&mut self, value: ValueId, tensor: TensorProto) -> String {
-        let key = (value, tensor.raw_data.clone().unwrap_or_default());
+        let key = (value, tensor.dims.clone(), tensor.raw_data.clone().unwrap_or_default());
         if let Some(name) = self.shared.get(&key) {
             return name.clone();
         }

@@ -217,3 +217,23 @@ fn what_tract_reads_otherwise_than_onnx_means_it_is_no_constant_that_is_known() 
         assert_eq!(super::reasons_of(site).0, Reason::Constant(format!("{op} failed")));
     }
 }
+
+#[test]
+fn one_number_that_becomes_the_same_numbers_along_two_axes_is_two_constants() {
+    folded(&model(
+        "input x batch 3 3
+         const w 3 3 = 1 2 3 -1 0 4 2 -2 1
+         const one 1 = 2
+         const rows 3 1 = 4 0.5 -2
+         const columns 3 = 4 0.5 -2
+         a = MatMul(x, w)
+         b = Add(a, one)
+         c = Mul(b, columns)
+         d = Relu(c)
+         e = MatMul(w, x)
+         f = Add(e, one)
+         g = Mul(f, rows)
+         h = Relu(g)
+         output d h",
+    ));
+}
