@@ -223,8 +223,10 @@ impl Job<'_> {
         }
     }
 
-    /// Keeps a changed constant under a name of its own, once.
+    /// Keeps a changed constant under a name of its own, once, with the axes that it had.
     fn keep(&mut self, value: ValueId, tensor: TensorProto) -> String {
+        let rank = self.facts.rank(value).unwrap_or(tensor.dims.len());
+        let tensor = trimmed(tensor, rank);
         let key = (value, tensor.dims.clone(), tensor.raw_data.clone().unwrap_or_default());
         if let Some(name) = self.shared.get(&key) {
             return name.clone();
@@ -238,7 +240,7 @@ impl Job<'_> {
     fn make_bias(&mut self, at: At, bias: &ArrayD<f64>) -> Result<String, Reason> {
         let values = at.graph.outputs(at.node).iter().chain(at.graph.inputs(at.node)).flatten();
         let data_type = values.copied().find_map(|value| self.facts.data_type(value));
-        let tensor = store(data_type, bias)?;
+        let tensor = trimmed(store(data_type, bias)?, 1);
         Ok(self.editor.add_constant(&format!("{}_bias", at.graph.name(at.node)), tensor))
     }
 
@@ -296,6 +298,7 @@ impl Job<'_> {
                 "Mul" => store_factor(rewrite.data_type, array)?,
                 _ => store(rewrite.data_type, array)?,
             };
+            let tensor = trimmed(tensor, 1);
             let constant = self.editor.add_constant(&format!("{output}_{}", op.to_lowercase()), tensor);
             let result =
                 if i + 1 == count { output.clone() } else { self.editor.fresh(&format!("{output}_scaled")) };
@@ -422,6 +425,14 @@ impl Unit {
         }
         Ok(())
     }
+}
+
+/// The tensor without its leading axes of extent 1 beyond `rank`. Broadcasting adds them again, and engines know a
+/// bias by its one axis.
+fn trimmed(mut tensor: TensorProto, rank: usize) -> TensorProto {
+    let leading = tensor.dims.iter().take_while(|&&extent| extent == 1).count();
+    tensor.dims.drain(..leading.min(tensor.dims.len().saturating_sub(rank)));
+    tensor
 }
 
 /// The weight after a scale came in, none of whose products is too small for float64 itself.

@@ -1,8 +1,9 @@
 //! Graphs that were folded wrongly once, as the property test found them.
 
+use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
-use super::{folded, fused, kept};
+use super::{folded, fused, initializer, kept};
 use crate::common::text::model;
 
 #[test]
@@ -169,6 +170,78 @@ fn a_constant_takes_the_affines_of_two_sites() {
          r = Relu(p)
          output r",
     ));
+}
+
+/// The shape of the constant that the last Add of a model adds.
+fn added(model: &Model) -> Vec<i64> {
+    let add = model.graph().node.iter().rfind(|node| node.op_type() == "Add").expect("there is no Add");
+    initializer(model, &add.input[1]).dims.clone()
+}
+
+#[test]
+fn a_bias_that_is_made_has_no_axis_that_broadcasting_gives_it() {
+    let made = |shape: &str, weight: &str, along: &str, product: &str| {
+        added(&folded(&model(&format!(
+            "input x {shape}
+             scale g {along}
+             shift t {along}
+             weight w {weight}
+             n = Mul(x, g)
+             m = Add(n, t)
+             y = MatMul({product})
+             output y"
+        ))))
+    };
+    assert_eq!(made("batch 4 6", "6 3", "6", "m, w"), [3]);
+    assert_eq!(made("batch 2 4 6", "6 3", "6", "m, w"), [3]);
+    // What varies along other axes keeps those behind them.
+    assert_eq!(made("batch 4 6", "3 4", "4 1", "w, m"), [3, 1]);
+    assert_eq!(made("batch 4 6", "6 3", "1", "m, w"), [3]);
+}
+
+#[test]
+fn a_bias_that_takes_a_shift_in_keeps_its_axes() {
+    let merged = |bias: &str, along: &str| {
+        added(&folded(&model(&format!(
+            "input x batch 4 6
+             scale g {along}
+             shift t {along}
+             weight w 6 3
+             shift b {bias}
+             n = Mul(x, g)
+             m = Add(n, t)
+             l = MatMul(m, w)
+             y = Add(l, b)
+             output y"
+        ))))
+    };
+    assert_eq!(merged("3", "6"), [3]);
+    assert_eq!(merged("1", "6"), [3]);
+    assert_eq!(merged("1 1 3", "6"), [1, 1, 3]);
+    assert_eq!(merged("4 3", "6"), [4, 3]);
+    assert_eq!(merged("4 1", "6"), [4, 3]);
+}
+
+#[test]
+fn a_normalizer_that_takes_another_in_has_no_axis_that_broadcasting_gives_it() {
+    let after = fused(&model(
+        "input x batch 4 6
+         scale g 6
+         shift t 6
+         scale h 6
+         shift u 6
+         n = Mul(x, g)
+         m = Add(n, t)
+         ints s 4 = 0 4 2 3
+         ints r 3 = 0 4 6
+         a = Reshape(m, s)
+         b = Reshape(a, r)
+         o = Mul(b, h)
+         p = Add(o, u)
+         y = Relu(p)
+         output y",
+    ));
+    assert_eq!(added(&after.model), [6]);
 }
 
 #[test]
