@@ -59,6 +59,11 @@ def run(path, inputs):
     return session.run(None, inputs)[0]
 
 
+def relative_error(actual, expected):
+    """The largest difference between two arrays, as a part of the largest number expected."""
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
+
+
 def verify(model, inputs, path):
     """Checks the file and compares it with PyTorch, at the batch it was exported with and at batch 1."""
     onnx.checker.check_model(path, full_check=True)
@@ -69,7 +74,7 @@ def verify(model, inputs, path):
         actual = run(path, {name: value.numpy() for name, value in inputs.items()})
         if not np.isfinite(expected).all() or actual.shape != expected.shape:
             raise ValueError(f"{path}: {expected.shape} against {actual.shape}, or not finite")
-        worst = max(worst, float(np.abs(actual - expected).max() / np.abs(expected).max()))
+        worst = max(worst, relative_error(actual, expected))
     if worst > TOLERANCE:
         raise ValueError(f"{path}: onnxruntime and PyTorch differ by {worst:.1e}")
     return worst

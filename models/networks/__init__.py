@@ -41,6 +41,14 @@ TINY = {
     "deit_small_patch16_224": (32, VIT),
     "deit3_small_patch16_224": (32, VIT),
     "vit_small_patch14_dinov2": (32, VIT),
+    "vit_base_patch16_siglip_224": (32, VIT | dict(num_classes=0)),
+    "eva02_tiny_patch14_224": (32, VIT),
+    "convnext_atto": (32, dict(dims=(16, 32, 48, 64), depths=(1, 1, 1, 1), num_classes=10)),
+    "tiny_vit_5m_224": (
+        64,
+        dict(embed_dims=(16, 32, 48, 64), depths=(1, 1, 1, 1), num_heads=(1, 2, 3, 4), window_sizes=(4, 4, 4, 2)),
+    ),
+    "maxvit_nano_rw_256": (64, dict(img_size=64, embed_dim=(32, 32, 64, 64), depths=(1, 1, 1, 1), num_classes=10)),
     "cait_xxs24_224": (32, VIT),
     "swin_tiny_patch4_window7_224": (
         32,

@@ -1,0 +1,199 @@
+"""What onnxruntime fuses in networks as they were exported, and what in the same networks after `unfold fuse`.
+
+    pip install -r benches/fusions/requirements.txt
+    python benches/fusions/fusions.py
+    python benches/fusions/fusions.py --keep folder BERT GPT-2
+
+The networks have their own normalizers, random weights, biases that are not zero, and a depth of about 2; `--keep`
+leaves their files in a folder. `unfold` is found on the PATH. Writes docs/fusions.md where no network is named, and
+ends with exit code 1 where a network has lost a fused operator, or computes something else.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import torch
+import transformers
+from torch import nn
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path += [str(HERE.parent), str(ROOT / "models")]
+
+from engines import unfold  # noqa: E402
+from export import TOLERANCE, export, relative_error, run  # noqa: E402
+from export_timm import network  # noqa: E402
+from swap import randomize  # noqa: E402
+
+DOCUMENT = ROOT / "docs" / "fusions.md"
+
+IMAGES = {
+    "ViT": "vit_small_patch16_224",
+    "MaxViT": "maxvit_nano_rw_256",
+    "DINOv2": "vit_small_patch14_dinov2",
+    "SigLIP": "vit_base_patch16_siglip_224",
+    "TinyViT": "tiny_vit_5m_224",
+    "EVA-02": "eva02_tiny_patch14_224",
+    "ConvNeXt": "convnext_atto",
+}
+TEXT = {
+    "BERT": ("bert", transformers.AutoModelForMaskedLM),
+    "GPT-2": ("gpt2", transformers.AutoModelForCausalLM),
+    "LLaMA": ("llama", transformers.AutoModelForCausalLM),
+}
+SIZES = dict(
+    vocab_size=1000,
+    hidden_size=96,
+    intermediate_size=192,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=32,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+
+# Operators of ONNX that onnxruntime makes of others; all of its own are fused.
+FUSED = {"Gelu", "Gemm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
+# What an operator may become that takes in even more.
+BETTER = {
+    "Gelu": {"BiasGelu"},
+    "LayerNormalization": {"SkipLayerNormalization", "EmbedLayerNormalization"},
+    "SimplifiedLayerNormalization": {"SkipSimplifiedLayerNormalization"},
+    "SkipLayerNormalization": {"EmbedLayerNormalization"},
+}
+BATCHES = {"any": None, "1": 1}
+
+
+class Logits(nn.Module):
+    """A language model of transformers: ids [B, N] -> logits [B, N, vocabulary]."""
+
+    def __init__(self, kind, auto):
+        super().__init__()
+        config = transformers.AutoConfig.for_model(kind, **SIZES)
+        self.model = auto.from_config(config)
+
+    def forward(self, ids):
+        return self.model(input_ids=ids, use_cache=False).logits
+
+
+def build(name):
+    """A network with random weights, and example inputs."""
+    if name in IMAGES:
+        return network(IMAGES[name], "own", tiny=True)
+    torch.manual_seed(0)
+    model = randomize(Logits(*TEXT[name])).eval()
+    return model, {"ids": torch.randint(SIZES["vocab_size"], (2, 16))}
+
+
+def optimised(path, batch, folder):
+    """The nodes of a model as onnxruntime runs it; `None` leaves the batch open."""
+    target = folder / "optimised.onnx"
+    options = onnxruntime.SessionOptions()
+    # Beyond this come layouts of one machine, for which operators are not fused but renamed.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(target)
+    options.log_severity_level = 3
+    if batch:
+        options.add_free_dimension_override_by_name("batch", batch)
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return list(onnx.load(target).graph.node)
+
+
+def is_fused(node):
+    """Whether a node does what several operators did.
+
+    A FusedMatMul that only scales its product does not count: once the scale is in a weight, nothing is left to fuse.
+    """
+    if node.op_type == "FusedMatMul":
+        return any(attribute.name.startswith("trans") and attribute.i for attribute in node.attribute)
+    return node.domain == "com.microsoft" or node.op_type in FUSED
+
+
+def lost(before, after):
+    """The kinds of which there are fewer, where they have not become better ones."""
+
+    def with_better(counts, kind):
+        return sum(counts[one] for one in {kind} | BETTER.get(kind, set()))
+
+    return [kind for kind in before if with_better(after, kind) < with_better(before, kind)]
+
+
+def told(before, after):
+    """What onnxruntime fused, by kind, and how many there were before where that is another number."""
+    change = lambda kind: f" (of {before[kind]})" if before[kind] != after[kind] else ""
+    return ", ".join(f"{after[kind]} {kind}{change(kind)}" for kind in sorted(before | after))
+
+
+def compare(name, folder):
+    """The rows of one network, and whether nothing is lost and the outputs agree."""
+    exported, folded = folder / f"{name}.onnx", folder / f"{name}.fused.onnx"
+    model, inputs = build(name)
+    export(model, inputs, str(exported), "dynamo")
+    report = json.loads(unfold("fuse", str(exported), "-o", str(folded), "--json", "--quiet"))
+    sites = sum(family["folded"] for family in report["summary"].values())
+    feed = {key: value.numpy() for key, value in inputs.items()}
+    error = relative_error(run(str(folded), feed), run(str(exported), feed))
+    rows, fine = [], error <= TOLERANCE
+    for said, batch in BATCHES.items():
+        graphs = [optimised(path, batch, folder) for path in (exported, folded)]
+        before, after = (Counter(node.op_type for node in graph if is_fused(node)) for graph in graphs)
+        kinds, gone = told(before, after), lost(before, after)
+        if gone:
+            kinds += f"; **lost: {', '.join(gone)}**"
+        fine &= not gone
+        cells = [name, sites, said, *map(len, graphs), before.total(), after.total(), kinds]
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    if error > TOLERANCE:
+        print(f"{name}: the outputs differ by {error:.1e}", file=sys.stderr)
+    return rows, fine
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    every = [*IMAGES, *TEXT]
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(every))
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    arguments = parser.parse_args()
+    names = arguments.networks or every
+    torch.set_num_threads(1)
+    packages = ["torch", "timm", "transformers", "onnxruntime"]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    lines = [
+        "# What engines fuse",
+        "",
+        "Written by `python benches/fusions/fusions.py`: small versions of ten networks with their own normalizers,",
+        "random weights and biases, exported by the dynamo exporter of PyTorch, and the same after `unfold fuse`.",
+        "onnxruntime optimises both for the CPU; nodes and fused operators are those of its own graphs. With any batch",
+        "it joins a bias to the GELU behind it, with a fixed one to the product before it. A FusedMatMul that does no",
+        "more than scale its product is not counted: where `fuse` takes the scale of attention into a weight, a MatMul",
+        "is left of it.",
+        "",
+        f"{datetime.date.today()}, {', '.join(versions)}, {unfold('--version').strip()}.",
+        "",
+        "| network | sites folded | batch | nodes | after `fuse` | fused operators | after `fuse` | what they are |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    fine = True
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.keep or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            rows, well = compare(name, folder)
+            print("\n".join(rows), flush=True)
+            lines += rows
+            fine &= well
+    if names == every:
+        DOCUMENT.write_text("\n".join(lines) + "\n")
+    sys.exit(not fine)
+
+
+if __name__ == "__main__":
+    main()
