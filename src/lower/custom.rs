@@ -160,7 +160,7 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
 /// is what tells the type of a value.
 fn only_float_type(model: &Model) -> Option<DataType> {
     let graph = model.graph();
-    let inputs = graph.input.iter().filter_map(|input| Some(input.r#type.as_ref()?.tensor_type.as_ref()?));
+    let inputs = graph.input.iter().filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref());
     let stored = graph.initializer.iter().map(|tensor| tensor.data_type());
     let codes = stored.chain(inputs.map(|input| input.elem_type()));
     let mut types = codes.filter_map(DataType::from_code).filter(|data_type| data_type.is_float());
