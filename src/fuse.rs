@@ -98,7 +98,7 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
     let skip = globs(&options.skip)?;
     // Checked before anything is made of it, so that errors speak of the model as it is.
     Graph::new(model)?;
-    let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op));
+    let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op))?;
     let (model, plan) = fold(lowered.as_ref().unwrap_or(model), &skip, carry_out, &tell)?;
     Ok(Fused { model, plan, lowered })
 }

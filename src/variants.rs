@@ -79,7 +79,7 @@ pub fn ln_twin(model: &Model) -> Result<Model> {
 }
 
 fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
-    let lowered = lower(model, &|_, _| false);
+    let lowered = lower(model, &|_, _| false)?;
     let graph = Graph::new(lowered.as_ref().unwrap_or(model))?;
     let facts = Facts::infer(&graph);
     let constants = Constants::new(&graph, &facts);

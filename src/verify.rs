@@ -3,11 +3,13 @@
 use serde::Serialize;
 use tract_onnx::prelude::{Datum, DatumType, Tensor, TractResult};
 
+use crate::graph::Graph;
+use crate::graph::facts::Facts;
 use crate::onnx::Model;
 use crate::onnx::misread::misread;
 use crate::onnx::proto::{GraphProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
-use crate::run::{Dims, Engine, Failure, random};
+use crate::run::{Dims, Engine, Failure, Input, fix_shapes, random};
 
 /// How two models are compared.
 #[derive(Debug, Clone)]
@@ -109,7 +111,8 @@ impl OutputError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn compare(original: &Model, fused: &Model, options: &VerifyOptions) -> Verdict {
-    let reference = match untrusted(original.graph(), original) {
+    let reference = match untrusted(original.graph(), original).or_else(|| unbounded(original, &options.dims))
+    {
         Some(reason) => return Verdict::CouldNotVerify { reason },
         None => run(original, options),
     };
@@ -189,6 +192,15 @@ fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
             .map(|reason| format!("{} `{}`: {reason}", node.op_type(), node.label()))
             .or_else(|| bodies(node))
     })
+}
+
+/// Why tract is not asked to run a model: it would look for an end that is not there, or for memory.
+fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
+    let mut concrete = model.clone();
+    fix_shapes(concrete.graph_mut(), &Input::of(model, dims).ok()?);
+    let graph = Graph::new(&concrete).ok()?;
+    let place = Facts::infer(&graph).out_of_bounds()?;
+    Some(format!("`{place}` has attributes out of bounds, or a value too large to be held"))
 }
 
 /// Whether what is known about the inputs of a node shows that they are of several types.

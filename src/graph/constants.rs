@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ndarray::ArrayD;
 use tract_onnx::prelude::{DatumType, Tensor};
 
+use super::bounds::Budget;
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::proto::{NodeProto, TensorProto};
@@ -22,6 +23,11 @@ use crate::refusal::{Reason, Refusal};
 const RANDOM: &[&str] =
     &["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
 
+/// Bytes that the evaluation of constants may read and make, whatever the weights are; and how many
+/// times the weights themselves.
+const EVALUATED: u64 = 1 << 27;
+const TIMES_THE_WEIGHTS: u64 = 16;
+
 /// The constants of a graph.
 pub struct Constants<'g, 'm> {
     graph: &'g Graph<'m>,
@@ -29,6 +35,7 @@ pub struct Constants<'g, 'm> {
     constant: Vec<bool>,
     quantized: Vec<bool>,
     evaluated: RefCell<HashMap<ValueId, Arc<Tensor>>>,
+    budget: Budget,
 }
 
 impl<'g, 'm> Constants<'g, 'm> {
@@ -66,7 +73,9 @@ impl<'g, 'm> Constants<'g, 'm> {
                 quantized[value.index()] |= constant[value.index()] && from_quantized;
             }
         }
-        Constants { graph, facts, constant, quantized, evaluated: RefCell::default() }
+        let weights = graph.model().weight_bytes();
+        let budget = Budget::new(EVALUATED.saturating_add(weights.saturating_mul(TIMES_THE_WEIGHTS)));
+        Constants { graph, facts, constant, quantized, evaluated: RefCell::default(), budget }
     }
 
     /// Whether nothing that varies at run time reaches the value.
@@ -162,9 +171,7 @@ impl<'g, 'm> Constants<'g, 'm> {
                 continue;
             }
             let result = self.compute(node, slot, &inputs);
-            let tensor = result.ok_or_else(|| {
-                refuse(self.graph.name(node), &format!("{} failed", self.graph.domain_op(node).1))
-            })?;
+            let tensor = result.map_err(|why| refuse(self.graph.name(node), &why))?;
             self.evaluated.borrow_mut().insert(top, tensor);
         }
         Ok(self.evaluated.borrow()[&value].clone())
@@ -178,13 +185,13 @@ impl<'g, 'm> Constants<'g, 'm> {
         self.facts.engine().tensor(self.graph, &self.stored(value)?)
     }
 
-    fn compute(&self, node: NodeId, slot: usize, inputs: &[ValueId]) -> Option<Arc<Tensor>> {
+    fn compute(&self, node: NodeId, slot: usize, inputs: &[ValueId]) -> Result<Arc<Tensor>, String> {
         let known = self.evaluated.borrow();
         let inputs: Vec<_> = inputs.iter().map(|input| known[input].clone()).collect();
         drop(known);
-        let outputs = self.facts.engine().evaluate(self.graph, node, &inputs)?;
+        let outputs = self.facts.engine().evaluate(self.graph.node(node), &inputs, &self.budget)?;
         let present = self.graph.outputs(node)[..slot].iter().flatten().count();
-        outputs.get(present).cloned()
+        outputs.get(present).cloned().ok_or_else(|| "tract does not have this output".to_owned())
     }
 }
 

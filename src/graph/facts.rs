@@ -5,11 +5,13 @@
 //! that the exporter left open is carried through `Shape`, `Gather` and `Concat` and comes out at
 //! the `Reshape` it was computed for.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use prost::Message;
+use tract_core::tract_data::TooEarly;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb;
@@ -17,9 +19,11 @@ use tract_onnx::prelude::{InferenceFact, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
-use super::{Graph, NodeId, ValueId};
+use super::bounds::{self, Budget, Cost};
+use super::editor::bodies;
+use super::{Graph, ValueId};
 use crate::onnx::misread::misread;
-use crate::onnx::proto::{AttributeType, NodeProto, TensorProto, ValueInfoProto};
+use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 
 /// Extents of a value; `None` is an extent that is unknown even symbolically.
@@ -28,6 +32,13 @@ pub type Shape = Vec<Option<TDim>>;
 /// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
 /// parameters of normalizers are far below it, weights above.
 const SMALL: usize = 1 << 14;
+
+/// Bytes of constants that are evaluated while shapes are inferred; those behind are left to whoever
+/// asks for them.
+const EVALUATED: u64 = 3 << 26;
+
+/// A symbolic extent that is written longer than this is an extent that nobody knows.
+const LONGEST_SYMBOL: usize = 200;
 
 /// Shapes, and the values of small constants.
 pub struct Facts {
@@ -56,13 +67,11 @@ impl Facts {
         let declared: HashMap<&str, &ValueInfoProto> =
             graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
         for &node in graph.order() {
-            let inferred = engine.infer(graph, node, &facts);
+            let known = |name: &str| Some(facts[graph.value(name)?.index()].clone());
+            let inferred = engine.infer(graph, graph.node(node), &known);
             for (slot, value) in graph.outputs(node).iter().enumerate() {
                 let Some(value) = value else { continue };
                 let mut fact = inferred.get(slot).cloned().unwrap_or_default();
-                if let ("Slice", Some(from)) = (graph.op(node), graph.input(node, 0)) {
-                    fact = within_reach(fact, &facts[from.index()]);
-                }
                 if fact.shape.concretize().is_none()
                     && let Some(info) = declared.get(graph.value_name(*value))
                 {
@@ -76,6 +85,12 @@ impl Facts {
 
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The first node with attributes that its operator does not have, or value that is too large to
+    /// be made.
+    pub fn out_of_bounds(&self) -> Option<String> {
+        self.engine.out_of_bounds.borrow().clone()
     }
 
     /// The extents of a value, or `None` where not even the rank is known.
@@ -164,7 +179,12 @@ pub(super) struct Engine {
     /// The imports of the model, without its graph: what operators look at while they are built.
     model: pb::ModelProto,
     template: tract_onnx::prelude::InferenceModel,
+    budget: Budget,
+    out_of_bounds: RefCell<Option<String>>,
 }
+
+/// What is known of the values around a node, by name.
+type Known<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
 
 impl Engine {
     pub(super) fn new(graph: &Graph) -> Self {
@@ -180,6 +200,8 @@ impl Engine {
             onnx: tract_onnx::onnx(),
             model: pb::ModelProto { opset_import, ir_version, ..Default::default() },
             template: Default::default(),
+            budget: Budget::new(EVALUATED),
+            out_of_bounds: RefCell::default(),
         }
     }
 
@@ -210,13 +232,22 @@ impl Engine {
         if elem_type == DataType::BFloat16.code() {
             elem_type = DataType::Float.code();
         }
+        let dims = tensor.shape.iter().flat_map(|shape| &shape.dim);
+        let written = dims.filter_map(|dim| match &dim.value {
+            Some(Dim::DimParam(symbol)) => Some(symbol.len()),
+            _ => None,
+        });
+        if written.max().is_some_and(|longest| longest > LONGEST_SYMBOL) {
+            return InferenceFact::default();
+        }
         let bytes = tensor.encode_to_vec();
         let Ok(mut declared) = pb::type_proto::Tensor::decode(bytes.as_slice()) else {
             return InferenceFact::default();
         };
         declared.elem_type = elem_type;
-        let translated = tract_onnx::tensor::translate_inference_fact(&self.context(), &declared, fresh);
-        let Ok(fact) = translated else { return InferenceFact::default() };
+        let translate = || tract_onnx::tensor::translate_inference_fact(&self.context(), &declared, fresh);
+        let Some(fact) = guarded(translate) else { return InferenceFact::default() };
+        let fact = self.admit(fact, || info.name().to_owned());
         if !fresh || fact.shape.is_open() {
             return fact;
         }
@@ -264,19 +295,14 @@ impl Engine {
         tract_onnx::tensor::load_tensor(provider, &decoded, None).ok().map(Arc::new)
     }
 
-    /// Builds tract's operator for a node, or the one that stands in for it, and lists the values
-    /// that its bodies close over.
-    fn build(
-        &self,
-        graph: &Graph,
-        node: NodeId,
-        stand_in: Option<&'static str>,
-    ) -> Option<(Box<dyn InferenceOp>, Vec<String>)> {
-        let (domain, op) = graph.domain_op(node);
-        if !matches!(domain, "" | "com.microsoft" | "ai.onnx.ml") {
+    /// Builds tract's operator for a node, or the one that stands in for it. One with bodies is not
+    /// built: tract would infer and evaluate them on its own.
+    fn build(&self, node: &NodeProto, stand_in: Option<&'static str>) -> Option<Box<dyn InferenceOp>> {
+        let (domain, op) = node.op();
+        if !matches!(domain, "" | "com.microsoft" | "ai.onnx.ml") || bodies(node).next().is_some() {
             return None;
         }
-        let mut lean = graph.node(node).clone();
+        let mut lean = node.clone();
         let op = match stand_in {
             Some(stand_in) => {
                 lean.op_type = Some(stand_in.to_owned());
@@ -291,31 +317,60 @@ impl Engine {
         lean.device_configurations.clear();
         spell_bfloat16_as_float(&mut lean);
         let node = pb::NodeProto::decode(lean.encode_to_vec().as_slice()).ok()?;
-        guarded(|| builder(&self.context(), &node))
+        guarded(|| builder(&self.context(), &node)).map(|(op, _)| op)
     }
 
-    fn infer(&self, graph: &Graph, node: NodeId, facts: &[InferenceFact]) -> Vec<InferenceFact> {
-        if graph.op(node) == "Constant" {
-            return match super::constants::attribute_tensor(graph.node(node)) {
-                Some(tensor) => vec![self.tensor_fact(graph, &tensor)],
-                None => vec![],
-            };
+    /// The facts of the outputs of a node, in the places of the outputs.
+    fn infer(&self, graph: &Graph, node: &NodeProto, known: Known) -> Vec<InferenceFact> {
+        match node.op() {
+            ("", "Constant") => {
+                let tensor = super::constants::attribute_tensor(node);
+                return tensor.iter().map(|tensor| self.tensor_fact(graph, tensor)).collect();
+            }
+            ("", "If") => return self.branches(graph, node, known),
+            _ => {}
         }
-        let stand_in = stand_in(graph.domain_op(node));
-        let Some((mut op, closures)) = self.build(graph, node, stand_in) else { return vec![] };
-        let closed = closures.iter().filter_map(|name| graph.value(name));
-        let mut inputs: TVec<InferenceFact> = graph
-            .inputs(node)
+        let inputs: Vec<Option<InferenceFact>> = node
+            .input
             .iter()
-            .flatten()
-            .copied()
-            .chain(closed)
-            .map(|value| facts[value.index()].clone())
+            .map(|name| (!name.is_empty()).then(|| known(name).unwrap_or_default()))
             .collect();
+        let slots: Vec<_> = inputs.iter().map(Option::as_ref).collect();
+        if !bounds::can_be_asked(node, &slots) {
+            self.note(|| node.label());
+            return vec![];
+        }
+        let inferred = self.ask(node, inputs).into_iter();
+        let mut inferred = inferred.map(|fact| self.admit(fact, || node.label()));
+        // tract counts only the outputs that are there.
+        let outputs = node.output.iter();
+        let mut outputs: Vec<InferenceFact> = outputs
+            .map(|name| if name.is_empty() { None } else { inferred.next() }.unwrap_or_default())
+            .collect();
+        match (node.op(), &mut outputs[..]) {
+            (("", "Slice"), [taken, ..]) => {
+                let from = node.input.first().and_then(|from| known(from)).unwrap_or_default();
+                *taken = within_reach(std::mem::take(taken), &from);
+            }
+            // The sum that they normalize, which goes on as the residual stream.
+            (
+                ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"),
+                [normed, _, _, sum],
+            ) => *sum = normed.clone(),
+            _ => {}
+        }
+        outputs
+    }
+
+    /// What tract's operator says of the outputs that are there.
+    fn ask(&self, node: &NodeProto, inputs: Vec<Option<InferenceFact>>) -> Vec<InferenceFact> {
+        let stand_in = stand_in(node.op());
+        let Some(mut op) = self.build(node, stand_in) else { return vec![] };
+        let mut inputs: Vec<InferenceFact> = inputs.into_iter().flatten().collect();
         match stand_in {
             Some("MatMul") => {
                 for (slot, attribute) in ["transA", "transB"].into_iter().enumerate() {
-                    if graph.node(node).attr_i(attribute).ok().flatten().unwrap_or(0) != 0 {
+                    if node.attr_i(attribute).ok().flatten().unwrap_or(0) != 0 && slot < inputs.len() {
                         inputs[slot] = transposed(&inputs[slot]);
                     }
                 }
@@ -324,53 +379,167 @@ impl Engine {
             _ => {}
         }
         let inputs: TVec<&InferenceFact> = inputs.iter().collect();
-        let made = graph.outputs(node).iter().flatten().count();
+        let made = node.output.iter().filter(|name| !name.is_empty()).count();
         // Outputs that tract does not have, such as the statistics of training, stay unknown.
         let Some(count) = op.nboutputs().ok().filter(|&count| count <= made) else { return vec![] };
-        let unknown = vec![InferenceFact::default(); count];
-        let outputs: TVec<&InferenceFact> = unknown.iter().collect();
-        let Some((_, inferred, _)) = guarded(|| op.infer(inputs, outputs, TVec::new())) else {
-            return vec![];
-        };
-        // tract counts only the outputs that are there. What stands in, or is misread, has the shapes, not
-        // the values.
-        let is_valued = stand_in.is_none() && !self.misreads(graph, node);
-        let valued = |fact: InferenceFact| if is_valued { fact } else { fact.without_value() };
-        let mut inferred = inferred.into_iter().map(valued);
-        let slots = graph.outputs(node).iter();
-        let mut outputs: Vec<InferenceFact> =
-            slots.map(|slot| slot.and_then(|_| inferred.next()).unwrap_or_default()).collect();
-        // The sum that they normalize, which goes on as the residual stream.
-        if let ("SkipLayerNormalization" | "SkipSimplifiedLayerNormalization", [normed, _, _, sum]) =
-            (graph.domain_op(node).1, &mut outputs[..])
-        {
-            *sum = normed.clone();
+        let Some(shapes) = shapes(&mut *op, &inputs, count) else { return vec![] };
+        if stand_in.is_some() || self.misreads(node) {
+            // What stands in, or is misread, has the shapes, not the values.
+            return shapes.into_iter().map(|fact| fact.without_value()).collect();
         }
-        outputs
+        let shapes: Vec<_> = shapes.into_iter().map(|fact| self.budget.charge(fact)).collect();
+        let values = inputs.iter().map(|fact| fact.value.concretize());
+        let Some(values) = values.collect::<Option<Vec<_>>>().filter(|values| !values.is_empty()) else {
+            return shapes;
+        };
+        match bounds::evaluation(node, &inputs, &shapes) {
+            Cost::Unknown => {}
+            Cost::TooMuch => self.note(|| node.label()),
+            Cost::Bytes(bytes) if !self.budget.spend(bytes) => {}
+            Cost::Bytes(_) => match evaluated(&*op, &values) {
+                Evaluated::Values(values) => {
+                    let facts = values.into_iter().map(InferenceFact::try_from);
+                    return facts.map(Result::unwrap_or_default).collect();
+                }
+                Evaluated::TooEarly => {}
+                Evaluated::Failed => return vec![],
+            },
+        }
+        shapes
     }
 
-    fn misreads(&self, graph: &Graph, node: NodeId) -> bool {
-        misread(graph.node(node), self.opset()).is_some()
+    /// The facts of an If: of the branch that is taken, or what both have in common.
+    fn branches(&self, graph: &Graph, node: &NodeProto, known: Known) -> Vec<InferenceFact> {
+        let facts = |branch: &str| {
+            let body = node.attr_g(branch).ok().flatten();
+            body.map_or(vec![], |body| self.body(graph, body, known))
+        };
+        let condition = node.input.first().and_then(|name| known(name));
+        let condition = condition.and_then(|fact| fact.value.concretize());
+        match condition.and_then(|value| value.cast_to_scalar::<bool>().ok()) {
+            Some(true) => facts("then_branch"),
+            Some(false) => facts("else_branch"),
+            None => {
+                let both = facts("then_branch").into_iter().zip(facts("else_branch"));
+                both.map(|(one, other)| common(&one, &other)).collect()
+            }
+        }
+    }
+
+    /// The facts of the outputs of a body, which sees the values around it.
+    fn body(&self, graph: &Graph, body: &GraphProto, around: Known) -> Vec<InferenceFact> {
+        let constants = body.initializer.iter();
+        let mut facts: HashMap<&str, InferenceFact> =
+            constants.map(|tensor| (tensor.name(), self.tensor_fact(graph, tensor))).collect();
+        for node in &body.node {
+            let known = |name: &str| facts.get(name).cloned().or_else(|| around(name));
+            let mut inferred = self.infer(graph, node, &known).into_iter();
+            for name in &node.output {
+                facts.insert(name, inferred.next().unwrap_or_default());
+            }
+        }
+        let fact = |name: &str| facts.get(name).cloned().or_else(|| around(name)).unwrap_or_default();
+        body.output.iter().map(|output| fact(output.name())).collect()
+    }
+
+    fn misreads(&self, node: &NodeProto) -> bool {
+        misread(node, self.opset()).is_some()
     }
 
     /// Evaluates one node on constants.
+    ///
+    /// # Errors
+    /// Why it cannot be.
     pub(super) fn evaluate(
         &self,
-        graph: &Graph,
-        node: NodeId,
+        node: &NodeProto,
         inputs: &[Arc<Tensor>],
-    ) -> Option<Vec<Arc<Tensor>>> {
-        if self.misreads(graph, node) {
-            return None;
+        budget: &Budget,
+    ) -> Result<Vec<Arc<Tensor>>, String> {
+        let name = node.op_type();
+        let failed = || format!("{name} failed");
+        let facts = inputs.iter().map(|tensor| InferenceFact::try_from(tensor.clone()));
+        let facts: Vec<InferenceFact> = facts.collect::<TractResult<_>>().map_err(|_| failed())?;
+        let mut present = facts.iter();
+        let slots: Vec<_> =
+            node.input.iter().map(|name| if name.is_empty() { None } else { present.next() }).collect();
+        if !bounds::can_be_asked(node, &slots) {
+            return Err(format!("{name} has attributes out of bounds"));
         }
-        let (op, closures) = self.build(graph, node, None)?;
-        if !closures.is_empty() {
-            return None;
+        if self.misreads(node) {
+            return Err(failed());
         }
-        let inputs: TVec<_> = inputs.iter().map(|tensor| tensor.clone().into_tvalue()).collect();
-        let outputs = guarded(|| op.eval_out_of_plan(inputs))??;
-        Some(outputs.into_iter().map(|value| value.into_arc_tensor()).collect())
+        let mut op = self.build(node, None).ok_or_else(failed)?;
+        let facts: TVec<&InferenceFact> = facts.iter().collect();
+        let count = op.nboutputs().map_err(|_| failed())?;
+        let shapes = shapes(&mut *op, &facts, count).ok_or_else(failed)?;
+        let bytes = match bounds::evaluation(node, &facts, &shapes) {
+            Cost::Bytes(bytes) => bytes,
+            Cost::TooMuch => return Err(format!("what {name} makes, or its work, is too large")),
+            Cost::Unknown => return Err(format!("what {name} costs is not known")),
+        };
+        if !budget.spend(bytes) {
+            return Err("the constants of the model are too large to be evaluated".to_owned());
+        }
+        match evaluated(&*op, inputs) {
+            Evaluated::Values(values) => Ok(values),
+            Evaluated::TooEarly | Evaluated::Failed => Err(failed()),
+        }
     }
+
+    /// What of a fact is within bounds.
+    fn admit(&self, fact: InferenceFact, name: impl FnOnce() -> String) -> InferenceFact {
+        if !bounds::fits(&fact) {
+            self.note(name);
+        }
+        self.budget.admit(fact)
+    }
+
+    fn note(&self, name: impl FnOnce() -> String) {
+        self.out_of_bounds.borrow_mut().get_or_insert_with(name);
+    }
+}
+
+/// What tract infers from shapes and values, without evaluating anything.
+fn shapes(op: &mut dyn InferenceOp, inputs: &[&InferenceFact], count: usize) -> Option<TVec<InferenceFact>> {
+    let unknown = vec![InferenceFact::default(); count];
+    let (inputs, outputs) = (inputs.iter().copied().collect(), unknown.iter().collect());
+    guarded(|| op.infer_facts(inputs, outputs, TVec::new())).map(|(_, outputs, _)| outputs)
+}
+
+/// What came of an evaluation.
+enum Evaluated {
+    Values(Vec<Arc<Tensor>>),
+    /// It needs what only a run knows.
+    TooEarly,
+    Failed,
+}
+
+fn evaluated(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
+    let inputs: TVec<_> = inputs.iter().map(|tensor| tensor.clone().into_tvalue()).collect();
+    match catch_unwind(AssertUnwindSafe(|| op.eval_out_of_plan(inputs))) {
+        Ok(Ok(Some(values))) => {
+            Evaluated::Values(values.into_iter().map(|value| value.into_arc_tensor()).collect())
+        }
+        Ok(Ok(None)) => Evaluated::TooEarly,
+        Ok(Err(error)) if error.root_cause().is::<TooEarly>() => Evaluated::TooEarly,
+        _ => Evaluated::Failed,
+    }
+}
+
+/// What is known of a value that is one or the other.
+fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFact {
+    let mut fact = InferenceFact::default();
+    if one.datum_type == other.datum_type {
+        fact.datum_type = one.datum_type;
+    }
+    let rank = |fact: &InferenceFact| (!fact.shape.is_open()).then(|| fact.shape.dims().count());
+    if rank(one).is_some() && rank(one) == rank(other) {
+        let dims = one.shape.dims().zip(other.shape.dims());
+        let dims = dims.map(|(one, other)| if one == other { one.clone() } else { DimFact::default() });
+        fact.shape = ShapeFactoid::closed(dims.collect());
+    }
+    fact
 }
 
 /// An operator of the same shapes, for those of runtimes that tract does not know, and for those of

@@ -1,6 +1,7 @@
 //! A read-only view of the main graph: who makes a value, who reads it, what is known of it.
 
 pub mod at;
+mod bounds;
 pub mod constants;
 pub mod editor;
 pub mod facts;

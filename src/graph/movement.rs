@@ -18,6 +18,10 @@ pub const LARGEST: usize = 1 << 24;
 /// # Errors
 /// [`Reason::MixedAxes`] where the array varies within a cut of symbolic extents.
 pub fn reshape(array: &ArrayD<f64>, from: &Shape, to: &Shape) -> Result<ArrayD<f64>, Reason> {
+    if array.ndim() != from.len() {
+        // Of a model whose ranks contradict each other.
+        return Err(Reason::UnknownShape);
+    }
     let (mut expanded, mut result) = (vec![], vec![]);
     let mut start = (0, 0);
     for end in cuts(from, to) {
@@ -47,7 +51,8 @@ pub fn reshape(array: &ArrayD<f64>, from: &Shape, to: &Shape) -> Result<ArrayD<f
         expanded.extend(before);
         result.extend(after);
     }
-    let size = expanded.iter().product::<usize>();
+    let size = expanded.iter().try_fold(1, |size: usize, &extent| size.checked_mul(extent));
+    let size = size.unwrap_or(usize::MAX);
     if size > LARGEST {
         return Err(Reason::TooLarge(size));
     }

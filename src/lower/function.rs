@@ -1,13 +1,15 @@
 //! Calls of local functions that are normalizers, replaced by the bodies of the functions.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use super::{label, plain};
+use crate::error::{Error, Result};
 use crate::graph::editor::bodies;
 use crate::graph::names::Names;
 use crate::onnx::Model;
 use crate::onnx::node::canonical_domain;
-use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
+use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 
 /// What the name of a function, or the last part of its domain, has in it if it is a normalizer.
 const WORDS: &[&str] =
@@ -16,61 +18,118 @@ const WORDS: &[&str] =
 /// Such names that are too short to be looked for inside others.
 const NAMES: &[&str] = &["un", "bn", "pn", "ln", "dtn", "repbn"];
 
-/// Inlines one level of calls; `None` where there are none to inline.
-pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+/// How many nodes calls may become, and how many bytes their names; what becomes more stays a call.
+const NODES: usize = 1 << 15;
+const NAME_BYTES: usize = 1 << 24;
+
+/// Inlines calls, and the calls in what they become; `None` where there are none to inline.
+///
+/// # Errors
+/// Where a function calls itself, which ONNX does not allow.
+pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Model>> {
+    let sizes = sizes(model)?;
     let functions = with_normalizers(model);
     let called = |node: &NodeProto| {
         let function = functions.get(&callee(node)).copied()?;
         (!skip(label(node), node.op_type())).then_some(function)
     };
     if functions.is_empty() || !model.graph().node.iter().any(|node| called(node).is_some()) {
-        return None;
+        return Ok(None);
     }
     let mut taken = Names::of(model);
     let mut nodes = vec![];
+    let (mut left, mut names) = (NODES, NAME_BYTES);
     let mut inlined = false;
     for node in &model.graph().node {
-        match called(node).and_then(|function| body(function, node, &mut taken)) {
-            Some(body) => {
-                inlined = true;
-                nodes.extend(body);
+        let fits = sizes.get(&callee(node)).and_then(|&size| left.checked_sub(size));
+        let Some(rest) = fits.filter(|_| called(node).is_some()) else {
+            nodes.push(node.clone());
+            continue;
+        };
+        left = rest;
+        let mut open = vec![node.clone()];
+        while let Some(node) = open.pop() {
+            let function = called(&node).filter(|_| names > 0);
+            match function.and_then(|function| body(function, &node, &mut taken)) {
+                Some(body) => {
+                    inlined = true;
+                    let made = body.iter().flat_map(|node| node.name.iter().chain(&node.output));
+                    names = names.saturating_sub(made.map(String::len).sum());
+                    open.extend(body.into_iter().rev());
+                }
+                None => nodes.push(node),
             }
-            None => nodes.push(node.clone()),
         }
     }
     if !inlined {
-        return None;
+        return Ok(None);
     }
     let mut result = model.clone();
     result.graph_mut().node = nodes;
     forget_uncalled(&mut result, model);
-    Some(result)
+    Ok(Some(result))
 }
 
 /// A function by domain, name and overload.
-type Key<'m> = (String, &'m str, &'m str);
+type Key<'m> = (&'m str, &'m str, &'m str);
 
 /// The function that a node calls, if it is a call.
 fn callee(node: &NodeProto) -> Key<'_> {
-    (canonical_domain(node.domain()).to_owned(), node.op_type(), node.overload())
+    (canonical_domain(node.domain()), node.op_type(), node.overload())
+}
+
+/// How many nodes a call of each function becomes, with all that it calls in turn.
+fn sizes(model: &Model) -> Result<HashMap<Key<'_>, usize>> {
+    let functions: HashMap<Key, &FunctionProto> =
+        model.proto.functions.iter().map(|function| (key(function), function)).collect();
+    let mut sizes: HashMap<Key, usize> = HashMap::new();
+    // Depth-first without recursion: a function is open while those that it calls are counted.
+    let mut open: HashSet<Key> = HashSet::new();
+    let mut stack: Vec<&FunctionProto> = model.proto.functions.iter().collect();
+    while let Some(&function) = stack.last() {
+        let calls = function.node.iter().map(callee).filter(|call| functions.contains_key(call));
+        let waiting: HashSet<Key> = calls.filter(|call| !sizes.contains_key(call)).collect();
+        if waiting.is_empty() {
+            let size = |node| sizes.get(&callee(node)).copied().unwrap_or(1);
+            let size = function.node.iter().map(size).fold(0, usize::saturating_add);
+            sizes.insert(key(function), size);
+            stack.pop();
+            continue;
+        }
+        open.insert(key(function));
+        if let Some((_, name, _)) = waiting.iter().find(|call| open.contains(*call)) {
+            let file = model.path().unwrap_or(Path::new("model")).to_owned();
+            let reason = "the function calls itself, which ONNX does not allow".to_owned();
+            return Err(Error::Graph { file, node: (*name).to_owned(), reason });
+        }
+        stack.extend(waiting.iter().map(|call| functions[call]));
+    }
+    Ok(sizes)
 }
 
 /// The functions that are normalizers, and those that call one: a block has to be opened for what is in
 /// it to be seen.
 fn with_normalizers(model: &Model) -> HashMap<Key<'_>, &FunctionProto> {
+    let functions: Vec<_> =
+        model.proto.functions.iter().filter(|function| speaks_the_same(model, function)).collect();
+    let mut callers: HashMap<Key, Vec<&FunctionProto>> = HashMap::new();
+    for function in &functions {
+        let calls: HashSet<Key> = function.node.iter().map(callee).collect();
+        calls.into_iter().for_each(|call| callers.entry(call).or_default().push(function));
+    }
     let mut found: HashMap<Key, &FunctionProto> = HashMap::new();
-    loop {
-        let before = found.len();
-        for function in model.proto.functions.iter().filter(|function| speaks_the_same(model, function)) {
-            if is_normalizer(function) || function.node.iter().any(|node| found.contains_key(&callee(node))) {
-                let domain = canonical_domain(function.domain()).to_owned();
-                found.insert((domain, function.name(), function.overload()), function);
-            }
-        }
-        if found.len() == before {
-            return found;
+    let mut open: Vec<_> = functions.into_iter().filter(|function| is_normalizer(function)).collect();
+    while let Some(function) = open.pop() {
+        if found.insert(key(function), function).is_none() {
+            open.extend(callers.get(&key(function)).into_iter().flatten());
         }
     }
+    found
+}
+
+/// What a call of the function says.
+fn key(function: &FunctionProto) -> Key<'_> {
+    (canonical_domain(function.domain()), function.name(), function.overload())
 }
 
 fn is_normalizer(function: &FunctionProto) -> bool {
@@ -118,13 +177,11 @@ fn body(function: &FunctionProto, call: &NodeProto, taken: &mut Names) -> Option
             }
         }
         node.attribute = attributes;
-        for name in node.input.iter_mut().chain(&mut node.output).filter(|name| !name.is_empty()) {
-            let known = names.get(name.as_str()).cloned();
-            let actual = known.unwrap_or_else(|| taken.fresh(&format!("{}/{name}", label(call))));
-            let formal =
-                function.node.iter().flat_map(|n| n.input.iter().chain(&n.output)).find(|n| *n == name)?;
-            names.entry(formal).or_insert_with(|| actual.clone());
-            *name = actual;
+        let formals = inner.input.iter().chain(&inner.output);
+        let names_of = node.input.iter_mut().chain(&mut node.output);
+        for (formal, name) in formals.zip(names_of).filter(|(formal, _)| !formal.is_empty()) {
+            let actual = || taken.fresh(&format!("{}/{formal}", label(call)));
+            names.entry(formal).or_insert_with(actual).clone_into(name);
         }
         let step = if inner.name().is_empty() { inner.op_type() } else { inner.name() };
         node.name = Some(taken.fresh(&format!("{}/{}/{step}", label(call), function.name())));
@@ -158,22 +215,27 @@ fn resolve(
 
 /// Drops functions that were called before and are not any more.
 fn forget_uncalled(result: &mut Model, before: &Model) {
-    let calls = |model: &Model| {
-        let mut names = HashSet::new();
-        collect_calls(&model.graph().node, &mut names);
-        for function in &model.proto.functions {
-            collect_calls(&function.node, &mut names);
-        }
-        names
-    };
-    let (was, is) = (calls(before), calls(result));
-    let key = |f: &FunctionProto| (canonical_domain(f.domain()).to_owned(), f.name().to_owned());
-    result.proto.functions.retain(|function| is.contains(&key(function)) || !was.contains(&key(function)));
+    let (was, is) = (called_functions(before), called_functions(result));
+    let functions = result.proto.functions.iter().map(key);
+    let kept: Vec<bool> = functions.map(|key| is.contains(&key) || !was.contains(&key)).collect();
+    let mut kept = kept.into_iter();
+    result.proto.functions.retain(|_| kept.next() == Some(true));
 }
 
-fn collect_calls(nodes: &[NodeProto], names: &mut HashSet<(String, String)>) {
-    for node in nodes {
-        names.insert((canonical_domain(node.domain()).to_owned(), node.op_type().to_owned()));
-        bodies(node).for_each(|body: &GraphProto| collect_calls(&body.node, names));
+/// What the graph calls, and what that calls in turn.
+fn called_functions(model: &Model) -> HashSet<Key<'_>> {
+    let functions: HashMap<Key, &FunctionProto> =
+        model.proto.functions.iter().map(|function| (key(function), function)).collect();
+    let mut found = HashSet::new();
+    let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
+    while let Some(node) = open.pop() {
+        open.extend(bodies(node).flat_map(|body| &body.node));
+        let call = callee(node);
+        if let Some(function) = functions.get(&call)
+            && found.insert(call)
+        {
+            open.extend(&function.node);
+        }
     }
+    found
 }

@@ -9,35 +9,31 @@ mod function;
 
 use std::collections::HashSet;
 
+use crate::error::Result;
 use crate::graph::editor::reads;
 use crate::onnx::Model;
 use crate::onnx::proto::NodeProto;
-
-/// How deep functions may call functions.
-const DEPTH: usize = 16;
 
 /// The model with its opaque normalizers written out; `None` where it has none.
 ///
 /// `skip` tells by the name of a node and the name of its operator which ones are to stay.
 ///
+/// # Errors
+/// Where a function of the model calls itself.
+///
 /// ```
 /// use unfold::onnx::Model;
 /// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// assert!(unfold::lower::lower(&model, &|_, _| false).is_none());
+/// assert!(unfold::lower::lower(&model, &|_, _| false)?.is_none());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
-pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
-    let mut result = None;
-    for _ in 0..DEPTH {
-        let current = result.as_ref().unwrap_or(model);
-        match function::inline(current, skip) {
-            Some(next) => result = Some(next),
-            None => break,
-        }
-    }
-    let mut result = custom::expand(result.as_ref().unwrap_or(model), skip).or(result)?;
+pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Model>> {
+    let inlined = function::inline(model, skip)?;
+    let Some(mut result) = custom::expand(inlined.as_ref().unwrap_or(model), skip).or(inlined) else {
+        return Ok(None);
+    };
     forget_unread(&mut result, model);
-    Some(result)
+    Ok(Some(result))
 }
 
 /// Drops initializers that only what was written out has read.

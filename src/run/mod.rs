@@ -15,6 +15,7 @@ pub use dims::Dims;
 pub use engine::{Engine, Session};
 pub use failure::{Failure, Stage};
 pub use input::{Input, random};
+pub(crate) use skeleton::fix_shapes;
 
 /// A tensor as tract holds it: a type, a shape, and the elements.
 pub use tract_onnx::prelude::Tensor;

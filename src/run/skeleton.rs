@@ -44,7 +44,7 @@ pub(super) fn skeleton(model: &Model, inputs: &[Input]) -> Result<(pb::ModelProt
 }
 
 /// Writes the shapes that the inputs have in this run into their declarations.
-fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
+pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     for input in inputs {
         let declared = graph.input.iter_mut().find(|declared| declared.name() == input.name);
         let tensor =

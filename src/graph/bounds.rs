@@ -1,0 +1,542 @@
+//! What tract may be asked.
+//!
+//! Its operators trust the model: they loop up to what an attribute says, allocate what a shape says,
+//! and write sums of symbols in all their forms. A panic can be caught, a loop without end and an abort
+//! for want of memory cannot. So the limits are kept here, before an operator is asked.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor};
+use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
+use tract_onnx::tract_hir::internal::{DimFact, TDim};
+
+use crate::onnx::proto::{AttributeType, NodeProto};
+use crate::onnx::tensor::DataType;
+
+/// As many axes as arrays have in numpy.
+const RANK: usize = 64;
+
+/// Sizes, steps and counts among the attributes are no larger than this.
+const LARGEST_INT: u64 = i32::MAX as u64;
+
+/// A value of more elements than this fits nowhere, and its extents are taken for unknown.
+const LARGEST_VALUE: u64 = 1 << 40;
+
+/// Nor is a model run on values of more elements than this.
+const LARGEST_RUN: u64 = 1 << 28;
+
+/// Results of up to this many bytes are made whatever their inputs are; larger ones only where the
+/// inputs are as large.
+const LARGEST_RESULT: u64 = 1 << 26;
+
+/// An EyeLike of more elements is not asked, as it is evaluated while it is asked.
+const LARGEST_EYE: u64 = 1 << 20;
+
+/// How many multiplications the evaluation of one node may take.
+const WORK: f64 = (1_u64 << 31) as f64;
+
+/// How much the arithmetic on one extent may cost, in nodes of its expression times forms of it, and
+/// how much all of them together.
+const DIM_COST: u64 = 1 << 12;
+const DIMS_COST: u64 = 1 << 20;
+
+/// How much symbolic arithmetic may go into one node.
+const NODE_COST: u64 = 1 << 14;
+
+/// Attributes that name axes of the first input.
+const AXES: &[&str] = &["axis", "axes", "batch_dims"];
+
+/// Inputs that name axes of the first; the Reduce operators have them in the second too.
+const AXES_INPUT: &[(&str, usize)] =
+    &[("CumSum", 1), ("DFT", 2), ("Pad", 3), ("Slice", 3), ("Squeeze", 1), ("Unsqueeze", 1)];
+
+/// Operators that make extents of the numbers in their inputs, from one of them on.
+const EXTENTS: &[(&str, usize)] = &[
+    ("ConstantOfShape", 0),
+    ("Expand", 1),
+    ("OneHot", 1),
+    ("Pad", 1),
+    ("Range", 0),
+    ("Reshape", 1),
+    ("Resize", 1),
+    ("Split", 1),
+    ("Tile", 1),
+    ("TopK", 1),
+];
+
+/// Operators that count back from the last axis of each of their first inputs, so that there has to be
+/// one.
+const LEAST_RANK: &[(&str, &[usize])] = &[
+    ("ArrayFeatureExtractor", &[1]),
+    ("DFT", &[2]),
+    ("GatherND", &[1, 1]),
+    ("GridSample", &[3]),
+    ("Hardmax", &[1]),
+    ("LayerNormalization", &[1]),
+    ("LogSoftmax", &[1]),
+    ("LpNormalization", &[1]),
+    ("MatMulInteger", &[1, 1]),
+    ("MatMulNBits", &[1]),
+    ("RMSNormalization", &[1]),
+    ("STFT", &[1]),
+    ("ScatterND", &[1, 1]),
+    ("SimplifiedLayerNormalization", &[1]),
+    ("SkipLayerNormalization", &[1]),
+    ("SkipSimplifiedLayerNormalization", &[1]),
+    ("Softmax", &[1]),
+    ("TopK", &[1]),
+];
+
+/// Operators that tract is not to evaluate: what they cost does not follow from the shapes of what they
+/// read and make.
+const UNEVALUATED: &[&str] = &[
+    "Attention",
+    "BlackmanWindow",
+    "DFT",
+    "GRU",
+    "GatherBlockQuantized",
+    "GroupQueryAttention",
+    "HammingWindow",
+    "HannWindow",
+    "LSTM",
+    "MatMulNBits",
+    "MelWeightMatrix",
+    "MultiHeadAttention",
+    "NonMaxSuppression",
+    "RNN",
+    "STFT",
+];
+
+/// Whether tract's operator can be asked for the facts of a node.
+pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+    let op = node.op_type();
+    if op == "ConstantLike" {
+        // An experiment of long ago, which allocates while it is built.
+        return false;
+    }
+    if op == "EyeLike"
+        && !inputs.iter().flatten().all(|fact| count(fact).is_some_and(|count| count <= LARGEST_EYE))
+    {
+        return false;
+    }
+    if beyond_symbols(node, inputs) {
+        return false;
+    }
+    let rank_of = |slot: usize| inputs.get(slot).copied().flatten().and_then(rank);
+    let least = LEAST_RANK.iter().find(|(name, _)| *name == op).map_or(&[][..], |(_, ranks)| ranks);
+    if least.iter().enumerate().any(|(slot, &least)| rank_of(slot).is_some_and(|rank| rank < least)) {
+        return false;
+    }
+    // Where the first rank is unknown, an operator may find it among the others.
+    let others = || inputs.iter().flatten().filter_map(|fact| rank(fact)).min();
+    let first = rank_of(0).or_else(others).unwrap_or(RANK) as i64;
+    let named = |axes: &[i64]| {
+        let (below, above) = match op {
+            "Flatten" => (-first, first),
+            "OneHot" => (-first - 1, first),
+            "Unsqueeze" => (-first - axes.len() as i64, first + axes.len() as i64 - 1),
+            // Without meaning where there is one scale for all.
+            "QuantizeLinear" | "DequantizeLinear" => (-(RANK as i64), RANK as i64),
+            _ => (-first, first - 1),
+        };
+        axes.len() <= RANK && axes.iter().all(|axis| (below..=above).contains(axis))
+    };
+    let as_input = AXES_INPUT.iter().find(|(name, _)| *name == op).map(|&(_, slot)| slot);
+    let as_input = as_input.or_else(|| op.starts_with("Reduce").then_some(1));
+    let given = as_input.and_then(|slot| ints(inputs.get(slot).copied().flatten()?));
+    given.is_none_or(|axes| named(&axes))
+        && node.attribute.iter().all(|attribute| {
+            let numbers: &[i64] = match attribute.r#type() {
+                AttributeType::Int => &[attribute.i()],
+                AttributeType::Ints => &attribute.ints,
+                _ => return true,
+            };
+            match attribute.name() {
+                name if AXES.contains(&name) => named(numbers),
+                "perm" => is_permutation(numbers) && rank_of(0).is_none_or(|rank| rank == numbers.len()),
+                // Bounds, which an operator cuts to what is there.
+                "start" | "end" | "starts" | "ends" => true,
+                _ => numbers.iter().all(|number| number.unsigned_abs() <= LARGEST_INT),
+            }
+        })
+        && inputs.iter().flatten().map(|fact| fact_cost(fact)).fold(0, u64::saturating_add) <= NODE_COST
+}
+
+/// Whether tract would make symbols of numbers that do not fit: it takes them through 32 bits.
+fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+    let op = node.op_type();
+    let is_symbolic =
+        |fact: &InferenceFact| fact.datum_type.concretize().is_some_and(|element| element == DatumType::TDim);
+    let first = match op {
+        // Of which whoever asks for all of an axis writes the largest number that there is.
+        "Slice" => return false,
+        "Cast" if node.attr_i("to").ok().flatten() == Some(DataType::Int64.code().into()) => 0,
+        _ if inputs.iter().flatten().any(|fact| is_symbolic(fact)) => 0,
+        _ => match EXTENTS.iter().find(|(name, _)| *name == op) {
+            Some(&(_, first)) => first,
+            None => return false,
+        },
+    };
+    let large = |fact: &InferenceFact| {
+        let value = fact.value.concretize().filter(|_| !is_symbolic(fact))?;
+        let numbers = value.cast_to::<f64>().ok()?;
+        let limit = LARGEST_INT as f64;
+        Some(numbers.to_plain_array_view::<f64>().ok()?.iter().any(|number| number.abs() > limit))
+    };
+    inputs.iter().skip(first).flatten().any(|fact| large(fact) == Some(true))
+}
+
+/// Whether a value can be held in memory, as far as its shape is known.
+pub fn fits(fact: &InferenceFact) -> bool {
+    let known = fact.shape.dims().filter_map(|dim| dim.concretize()?.as_i64());
+    let mut known = known.map(|extent| u64::try_from(extent).ok()).filter(|&extent| extent != Some(0));
+    let count = known.try_fold(1_u64, |count, extent| count.checked_mul(extent?));
+    count.is_some_and(|count| count <= LARGEST_RUN)
+}
+
+/// What the evaluation of a node costs.
+pub enum Cost {
+    /// So many bytes to read and make.
+    Bytes(u64),
+    /// More memory or time than anything is worth.
+    TooMuch,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// What an evaluation costs, by what is known of the outputs from the shapes and values of the inputs.
+pub fn evaluation(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) -> Cost {
+    if has_negative_pads(node, inputs) {
+        return Cost::TooMuch;
+    }
+    cost(node, inputs, outputs).unwrap_or(Cost::Unknown)
+}
+
+fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) -> Option<Cost> {
+    let (op, domain) = (node.op_type(), node.domain());
+    if UNEVALUATED.contains(&op) || domain == "ai.onnx.ml" {
+        return None;
+    }
+    let counts: Vec<u64> = inputs.iter().map(|fact| count(fact)).collect::<Option<_>>()?;
+    let read = counts.iter().sum::<u64>();
+    let bytes = |count: u64, fact: &InferenceFact| {
+        count.saturating_mul(fact.datum_type.concretize().unwrap_or(DatumType::I64).size_of() as u64)
+    };
+    let made = |output: &InferenceFact| match op {
+        // What these find depends on the elements, and is no more than they look through.
+        "NonZero" | "Compress" => Some(read.saturating_mul(rank(inputs[0])?.max(1) as u64)),
+        "Range" => range(inputs),
+        _ => count(output),
+    };
+    let made: Vec<u64> = outputs.iter().map(made).collect::<Option<_>>()?;
+    let largest = made.iter().copied().max().unwrap_or(0);
+    let [first, second] = [0, 1].map(|slot| counts.get(slot).copied().unwrap_or(1) as f64);
+    let work = match op {
+        "MatMul" | "Gemm" | "MatMulInteger" | "QLinearMatMul" | "FusedMatMul" => {
+            (first * second * largest as f64).sqrt()
+        }
+        "Einsum" => counts.iter().map(|&count| count as f64).product(),
+        "Conv" | "ConvInteger" | "QLinearConv" | "ConvTranspose" => {
+            let weight = if op == "QLinearConv" { 3 } else { 1 };
+            let rows = extents(inputs.get(weight)?)?.first().copied().unwrap_or(1).max(1);
+            counts[weight] as f64 / rows as f64 * first.max(largest as f64)
+        }
+        _ => largest as f64 * window(node),
+    };
+    let read: u64 = inputs.iter().zip(&counts).map(|(fact, &count)| bytes(count, fact)).sum();
+    let made =
+        outputs.iter().zip(&made).map(|(fact, &count)| bytes(count, fact)).fold(0, u64::saturating_add);
+    // It lists the neighbours of each element, with their weights.
+    let made = if op == "Resize" { made.saturating_mul(16) } else { made };
+    let fits = work <= WORK && made <= read.max(LARGEST_RESULT);
+    Some(if fits { Cost::Bytes(read + made) } else { Cost::TooMuch })
+}
+
+/// How many elements the window of a pooling operator covers.
+fn window(node: &NodeProto) -> f64 {
+    let kernel = node.attr_ints("kernel_shape").ok().flatten().unwrap_or_default();
+    let size = node.attr_i("size").ok().flatten().unwrap_or(1);
+    kernel.iter().chain([&size]).map(|&extent| extent.unsigned_abs() as f64).product()
+}
+
+/// Whether a Pad is to take away, which tract takes for a huge number to add.
+fn has_negative_pads(node: &NodeProto, inputs: &[&InferenceFact]) -> bool {
+    let by_input = || inputs.get(1).and_then(|fact| ints(fact));
+    let pads = node.attr_ints("pads").ok().flatten().map(<[i64]>::to_vec);
+    node.op_type() == "Pad" && pads.or_else(by_input).is_none_or(|pads| pads.iter().any(|&pad| pad < 0))
+}
+
+/// How many elements a Range makes.
+fn range(inputs: &[&InferenceFact]) -> Option<u64> {
+    let number = |slot: usize| {
+        let tensor = inputs.get(slot)?.value.concretize()?;
+        tensor.cast_to_scalar::<f64>().ok()
+    };
+    let length = ((number(1)? - number(0)?) / number(2)?).ceil();
+    (length.is_finite()).then_some(length.max(0.0) as u64)
+}
+
+fn is_permutation(axes: &[i64]) -> bool {
+    let mut sorted = axes.to_vec();
+    sorted.sort_unstable();
+    axes.len() <= RANK && sorted.iter().enumerate().all(|(place, &axis)| axis == place as i64)
+}
+
+fn rank(fact: &InferenceFact) -> Option<usize> {
+    (!fact.shape.is_open()).then(|| fact.shape.dims().count())
+}
+
+fn extents(fact: &InferenceFact) -> Option<Vec<u64>> {
+    let number = |dim: &DimFact| u64::try_from(dim.concretize()?.as_i64()?).ok();
+    (!fact.shape.is_open()).then(|| fact.shape.dims().map(number).collect())?
+}
+
+/// How many elements a value has, at least 1 along every axis: what is empty may take its time too.
+fn count(fact: &InferenceFact) -> Option<u64> {
+    extents(fact)?.into_iter().map(|extent| extent.max(1)).try_fold(1, u64::checked_mul)
+}
+
+/// The elements of a known value of integers.
+fn ints(fact: &InferenceFact) -> Option<Vec<i64>> {
+    let tensor = fact.value.concretize()?;
+    let cast = tensor.cast_to::<i64>().ok()?;
+    Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
+}
+
+/// What tract tries while it simplifies an expression: nodes, forms in which sums with quotients are
+/// written, and products once all of it is multiplied out.
+fn measure(dim: &TDim) -> [u64; 3] {
+    let all = |terms: &[TDim], join: fn([u64; 3], [u64; 3]) -> [u64; 3]| {
+        terms.iter().map(measure).reduce(join).unwrap_or([0, 1, 1])
+    };
+    let [nodes, forms, products] = match dim {
+        // Sums and products of larger numbers might not fit.
+        TDim::Val(n) | TDim::MulInt(n, _) if n.unsigned_abs() > LARGEST_VALUE => return [u64::MAX; 3],
+        TDim::Val(_) | TDim::Sym(_) => return [1, 1, 1],
+        TDim::Add(terms) => all(terms, |a, b| {
+            [a[0].saturating_add(b[0]), a[1].saturating_mul(b[1]), a[2].saturating_add(b[2])]
+        }),
+        TDim::MulInt(_, inner) => measure(inner),
+        TDim::Div(inner, _) => {
+            let [nodes, forms, products] = measure(inner);
+            [nodes, forms.saturating_mul(2), products]
+        }
+        TDim::Mul(terms) | TDim::Broadcast(terms) | TDim::Min(terms) | TDim::Max(terms) => {
+            all(terms, |a, b| {
+                [a[0].saturating_add(b[0]), a[1].saturating_add(b[1]), a[2].saturating_mul(b[2])]
+            })
+        }
+        TDim::Ge(a, b) | TDim::Eq(a, b) => {
+            let (a, b) = (measure(a), measure(b));
+            [a[0].saturating_add(b[0]), a[1].saturating_add(b[1]), a[2].saturating_mul(b[2])]
+        }
+    };
+    [nodes.saturating_add(1), forms, products]
+}
+
+fn dim_cost(dim: &TDim) -> u64 {
+    let [nodes, forms, products] = measure(dim);
+    nodes.saturating_mul(forms.max(products))
+}
+
+/// What the symbols in a fact cost whoever computes on them; numbers cost nothing.
+fn fact_cost(fact: &InferenceFact) -> u64 {
+    let symbolic = |dim: &TDim| if matches!(dim, TDim::Val(_)) { 0 } else { dim_cost(dim) };
+    let shape = fact.shape.dims().filter_map(|dim| dim.concretize()).map(|dim| symbolic(&dim));
+    let value = fact.value.concretize();
+    let elements = value.as_deref().map_or(0, |tensor| symbols(tensor).map(symbolic).sum());
+    shape.fold(elements, u64::saturating_add)
+}
+
+/// The elements of a tensor of symbols; none of any other.
+fn symbols(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
+    let is_symbolic = tensor.datum_type() == DatumType::TDim;
+    let plain = is_symbolic.then(|| tensor.try_as_plain_ram().ok()).flatten();
+    plain.and_then(|plain| plain.as_slice::<TDim>().ok()).unwrap_or_default().iter()
+}
+
+/// What may be spent on one graph.
+pub struct Budget {
+    bytes: Cell<u64>,
+    dims: Cell<u64>,
+    known: RefCell<HashMap<TDim, bool>>,
+}
+
+impl Budget {
+    /// So many bytes of evaluated constants, and symbols within bounds.
+    pub fn new(bytes: u64) -> Self {
+        Self { bytes: Cell::new(bytes), dims: Cell::new(DIMS_COST), known: RefCell::default() }
+    }
+
+    /// Takes bytes from what is left; `false` where it is not enough.
+    pub fn spend(&self, bytes: u64) -> bool {
+        spend(&self.bytes, bytes)
+    }
+
+    /// Takes the bytes of a value from what is left; without it where it is not enough.
+    pub fn charge(&self, fact: InferenceFact) -> InferenceFact {
+        let value = fact.value.concretize();
+        let bytes = value.map_or(0, |tensor| (tensor.volume() * tensor.datum_type().size_of()) as u64);
+        if self.spend(bytes) { fact } else { fact.without_value() }
+    }
+
+    /// What of a fact is within bounds, and the rest unknown.
+    pub fn admit(&self, fact: InferenceFact) -> InferenceFact {
+        let fact = match &fact.value.concretize() {
+            Some(tensor) if !symbols(tensor).all(|dim| self.admits(dim)) => fact.without_value(),
+            _ => fact,
+        };
+        let Some(rank) = rank(&fact) else { return fact };
+        let numbers = fact.shape.dims().filter_map(|dim| dim.concretize()?.as_i64());
+        let count = numbers.filter(|&n| n != 0).try_fold(1_u64, |count, extent| {
+            count.checked_mul(u64::try_from(extent).ok()?).filter(|&count| count <= LARGEST_VALUE)
+        });
+        if rank > RANK || count.is_none() {
+            return fact.without_value().with_shape(ShapeFactoid::default());
+        }
+        if fact.shape.dims().all(|dim| dim.concretize().is_none_or(|dim| self.admits(&dim))) {
+            return fact;
+        }
+        let known = |dim: &DimFact| match dim.concretize() {
+            Some(dim) if self.admits(&dim) => DimFact::from(dim),
+            _ => DimFact::default(),
+        };
+        let dims: TVec<DimFact> = fact.shape.dims().map(known).collect();
+        fact.with_shape(ShapeFactoid::closed(dims))
+    }
+
+    fn admits(&self, dim: &TDim) -> bool {
+        match dim {
+            TDim::Val(n) => return n.unsigned_abs() <= LARGEST_VALUE,
+            TDim::Sym(_) => return true,
+            _ => {}
+        }
+        if let Some(&admitted) = self.known.borrow().get(dim) {
+            return admitted;
+        }
+        let cost = dim_cost(dim);
+        // What has no symbol and is no number has overflown.
+        let admitted = dim.find_scope().is_some() && cost <= DIM_COST && spend(&self.dims, cost);
+        self.known.borrow_mut().insert(dim.clone(), admitted);
+        admitted
+    }
+}
+
+fn spend(left: &Cell<u64>, amount: u64) -> bool {
+    let rest = left.get().checked_sub(amount);
+    left.set(rest.unwrap_or(left.get()));
+    rest.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::AttributeProto;
+    use tract_onnx::prelude::{tensor0, tensor1, tensor2};
+    use tract_onnx::tract_hir::internal::SymbolScope;
+
+    fn node(op: &str, attributes: &[(&str, &[i64])]) -> NodeProto {
+        let attribute = |&(name, ints): &(&str, &[i64])| AttributeProto {
+            name: Some(name.into()),
+            ints: ints.to_vec(),
+            r#type: Some(AttributeType::Ints.into()),
+            ..Default::default()
+        };
+        NodeProto {
+            op_type: Some(op.into()),
+            attribute: attributes.iter().map(attribute).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn shaped(dims: &[i64]) -> InferenceFact {
+        let dims = dims.iter().map(|&dim| DimFact::from(TDim::from(dim)));
+        InferenceFact::dt(DatumType::F32).with_shape(ShapeFactoid::closed(dims.collect()))
+    }
+
+    #[test]
+    fn axes_lie_within_the_rank() {
+        let matrix = shaped(&[2, 4]);
+        let asked = |op: &str, axis: i64| can_be_asked(&node(op, &[("axes", &[axis])]), &[Some(&matrix)]);
+        let ranges =
+            [("LayerNormalization", -2, 1), ("OneHot", -3, 2), ("Unsqueeze", -3, 2), ("Flatten", -2, 2)];
+        for (op, first, last) in ranges {
+            let within: Vec<i64> = (-9..9).filter(|&axis| asked(op, axis)).collect();
+            assert_eq!(within, (first..=last).collect::<Vec<_>>(), "{op}");
+        }
+        let given = InferenceFact::from(tensor1(&[5_i64]));
+        assert!(!can_be_asked(&node("ReduceSum", &[]), &[Some(&matrix), Some(&given)]));
+    }
+
+    #[test]
+    fn a_permutation_has_every_axis_once() {
+        let asked =
+            |perm: &[i64]| can_be_asked(&node("Transpose", &[("perm", perm)]), &[Some(&shaped(&[2, 4]))]);
+        assert!(asked(&[1, 0]));
+        assert!([&[0, 0][..], &[0, 2], &[-1, 0], &[0], &[0, 1, 2]].iter().all(|perm| !asked(perm)));
+    }
+
+    #[test]
+    fn numbers_that_tract_would_cut_are_not_given_to_it() {
+        let value = shaped(&[1, 1]);
+        let asked = |op: &str, extent: i64| {
+            let extents = InferenceFact::from(tensor1(&[4, extent]));
+            can_be_asked(&node(op, &[]), &[Some(&value), Some(&extents)])
+        };
+        assert!(asked("Expand", 1 << 30) && !asked("Expand", 1 << 31) && !asked("Tile", (1 << 32) + 1));
+        assert!(asked("Slice", i64::MAX) && asked("Add", 1 << 40));
+    }
+
+    #[test]
+    fn the_cost_of_an_evaluation_is_known_before() {
+        let is_within = |op: &str, inputs: &[InferenceFact], output: InferenceFact| {
+            let inputs: Vec<&InferenceFact> = inputs.iter().collect();
+            match evaluation(&node(op, &[]), &inputs, &[output]) {
+                Cost::Bytes(bytes) => Some(bytes),
+                Cost::TooMuch | Cost::Unknown => None,
+            }
+        };
+        let (small, large) = (shaped(&[16, 16]), shaped(&[1 << 13, 1 << 13]));
+        assert_eq!(is_within("Relu", &[small.clone()], small.clone()), Some(2 * 16 * 16 * 4));
+        assert_eq!(is_within("Expand", &[small.clone()], large.clone()), None);
+        assert_eq!(is_within("Transpose", &[large.clone()], large.clone()), Some(2 << 28));
+        assert_eq!(is_within("MatMul", &[large.clone(), large.clone()], large.clone()), None);
+        assert_eq!(is_within("LSTM", &[small.clone()], small.clone()), None);
+        let down = [1 << 34, 0, -1].map(|number: i64| InferenceFact::from(tensor0(number)));
+        assert_eq!(is_within("Range", &down, shaped(&[1])), None);
+        let pads = InferenceFact::from(tensor1(&[0_i64, 0, 0, -1]));
+        assert_eq!(
+            is_within("Pad", &[InferenceFact::from(tensor2(&[[1_f32, 2.0]])), pads], shaped(&[1, 1])),
+            None
+        );
+    }
+
+    #[test]
+    fn symbols_are_admitted_while_they_are_short() {
+        let scope = SymbolScope::default();
+        let dim = |text: &str| scope.parse_tdim(text).unwrap();
+        assert_eq!(measure(&dim("a")), [1, 1, 1]);
+        let quotients = TDim::Add((0..20).map(|_| TDim::Div(Box::new(dim("a")), 7)).collect());
+        let product = TDim::Mul((0..20).map(|_| TDim::Add(vec![dim("a"), dim("b")])).collect());
+        assert_eq!(measure(&quotients)[1], 1 << 20);
+        assert_eq!(measure(&product)[2], 1 << 20);
+
+        let budget = Budget::new(0);
+        let shape = |dims: Vec<TDim>| {
+            let dims = dims.into_iter().map(DimFact::from).collect();
+            InferenceFact::default().with_shape(ShapeFactoid::closed(dims))
+        };
+        let known = budget.admit(shape(vec![dim("a+1"), quotients, product]));
+        let known: Vec<bool> = known.shape.dims().map(|dim| dim.concretize().is_some()).collect();
+        assert_eq!(known, [true, false, false]);
+        let huge = vec![TDim::from(1 << 30), TDim::from(1 << 30)];
+        assert!(budget.admit(shape(huge)).shape.is_open());
+    }
+
+    #[test]
+    fn a_budget_is_spent_once() {
+        let budget = Budget::new(10);
+        assert_eq!([6, 6, 4, 1].map(|bytes| budget.spend(bytes)), [true, false, true, false]);
+    }
+}

@@ -1,0 +1,338 @@
+//! Models that ask for endless loops, or for more memory than there is.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use ndarray::ArrayD;
+use unfold::error::Error;
+use unfold::fold::plan::Outcome;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use unfold::onnx::tensor;
+use unfold::refusal::Reason;
+use unfold::verify::{Verdict, VerifyOptions, compare};
+use unfold::{FuseOptions, Fused, fuse};
+
+use crate::common::text::model;
+use crate::common::{Attr, Builder, floats, node, undeclared};
+
+/// What `work` comes to, which has to be soon.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(Duration::from_secs(10)).expect("it fails, or does not end")
+}
+
+fn fused(model: &Model) -> Fused {
+    let model = model.clone();
+    in_time(move || fuse(&model, &FuseOptions::default()).unwrap())
+}
+
+/// Holds that nothing is folded, and returns why.
+fn left_alone(model: &Model) -> Vec<Reason> {
+    let Fused { model: after, plan, .. } = fused(model);
+    assert_eq!(after.proto, model.proto, "something has changed");
+    let outcomes = plan.sites.iter().flat_map(|site| site.outcomes());
+    outcomes
+        .flat_map(|outcome| match outcome {
+            Outcome::Kept { forward, backward } => [Some(forward), backward.as_ref()],
+            outcome => panic!("{outcome:?}"),
+        })
+        .flatten()
+        .map(|refusal| refusal.reason.clone())
+        .collect()
+}
+
+/// A site whose weight is made by `lines`.
+fn weight_from(lines: &str) -> Model {
+    model(&format!(
+        "opset 18
+         input x 2 4
+         scale s 4
+         {lines}
+         a = Mul(x, s)
+         y = MatMul(a, w)
+         output y"
+    ))
+}
+
+#[test]
+fn a_normalization_over_an_axis_that_no_value_has_is_left_alone() {
+    for axis in [i64::MIN, -(1 << 40), -9, -3, 2, 9, 1 << 40, i64::MAX] {
+        for operator in ["LayerNormalization", "RMSNormalization"] {
+            left_alone(&model(&format!(
+                "input x 2 4
+                 scale g 4
+                 weight w 4 4
+                 n = {operator}(x, g) axis={axis}
+                 y = MatMul(n, w)
+                 output y"
+            )));
+        }
+    }
+}
+
+#[test]
+fn axes_out_of_range_end() {
+    for axis in [i64::MIN, -9, 9, 1 << 40] {
+        for line in [
+            format!("z = OneHot(i, depth, two) axis={axis}"),
+            format!("z = Concat(x, x) axis={axis}"),
+            format!("z = Unsqueeze(x, axes)\nints axes 1 = {axis}"),
+            format!("z = ReduceSum(x, axes)\nints axes 1 = {axis}"),
+            format!("z = Slice(x, axes, axes, axes)\nints axes 1 = {axis}"),
+            format!("z = Split(x) axis={axis}"),
+            format!("z = Transpose(x) perm=[{axis},0]"),
+            format!("z = Gather(x, i) axis={axis}"),
+            format!("z = Flatten(x) axis={axis}"),
+            "z = GatherND(x, depth)".to_owned(),
+        ] {
+            left_alone(&model(&format!(
+                "input x n 4
+                 ints i 1 = 0
+                 ints depth = 3
+                 const two 2 = 0 1
+                 {line}
+                 y = Relu(z)
+                 output y"
+            )));
+        }
+    }
+}
+
+#[test]
+fn constants_without_bound_are_not_evaluated() {
+    // Beyond 2^32 an extent looks small to whoever keeps its lower half.
+    for huge in [1_i64 << 30, (1 << 32) + 1, 1 << 34] {
+        without_bound(huge);
+    }
+}
+
+fn without_bound(huge: i64) {
+    for lines in [
+        format!("const one 1 1 = 1\nints p 4 = 0 0 3 {huge}\nw = Pad(one, p)"),
+        format!("const one 4 8 = {}\nints p 4 = 0 0 0 -4\nw = Pad(one, p)", "1 ".repeat(32)),
+        format!("const one 1 1 = 1\nints p 2 = 4 {huge}\nw = Expand(one, p)"),
+        format!("const one 1 1 = 1\nints p 2 = 4 {huge}\nw = Tile(one, p)"),
+        format!("ints p 2 = 4 {huge}\nw = ConstantOfShape(p)"),
+        "ints p 2 = -4 -4\nw = ConstantOfShape(p)".to_owned(),
+        format!("ints from = {huge}\nints to = 0\nints by = -1\nr = Range(from, to, by)\nw = Cast(r) to=1"),
+        format!("ints i 4 = 0 1 2 3\nints d = {huge}\nconst v 2 = 0 1\nw = OneHot(i, d, v)"),
+        format!("const one 1 1 = 1\nints p 2 = 4 {huge}\nconst none 0 =\nw = Resize(one, none, none, p)"),
+    ] {
+        let reasons = left_alone(&weight_from(&lines));
+        assert!(!reasons.is_empty(), "{lines}");
+    }
+}
+
+#[test]
+fn a_constant_that_is_too_large_names_its_operator() {
+    let lines = "const one 1 1 = 1\nints p 2 = 4 100000000\nwide = Expand(one, p)
+                 ints axis 1 = 1\nw = ReduceMean(wide, axis)";
+    let reasons = left_alone(&weight_from(lines));
+    let why = "what Expand makes, or its work, is too large";
+    assert!(reasons.contains(&Reason::Constant(why.into())), "{reasons:?}");
+}
+
+#[test]
+fn a_constant_within_bounds_is_evaluated() {
+    crate::folded(&weight_from("const one 1 3 = 1 2 4\nints p 2 = 4 1\nw = Tile(one, p)"));
+}
+
+#[test]
+fn constants_are_evaluated_up_to_a_total() {
+    // Each is 16 MB, and 64 of them are not kept.
+    let mut lines = "ints p 2 = 4 1000000\nw0 = ConstantOfShape(p)\n".to_owned();
+    for i in 0..64 {
+        lines += &format!("w{} = Neg(w{i})\n", i + 1);
+    }
+    let reasons = left_alone(&weight_from(&(lines + "w = Neg(w64)")));
+    let why = "the constants of the model are too large to be evaluated";
+    assert!(reasons.contains(&Reason::Constant(why.into())), "{reasons:?}");
+}
+
+#[test]
+fn products_of_huge_extents_end() {
+    // Attention over 2^31 tokens.
+    left_alone(&model(
+        "input x batch 1 2147483648 8
+         r = Reshape(x, s)
+         ints s 3 = 0 -1 8
+         t = Transpose(r) perm=[0,2,1]
+         scores = MatMul(r, t)
+         wide = Reshape(scores, flat)
+         ints flat 2 = 0 -1
+         shape = Shape(wide)
+         size = ReduceProd(shape)
+         more = Mul(size, size)
+         long = Concat(more, more) axis=0
+         z = Expand(wide, long)
+         y = Relu(z)
+         output y",
+    ));
+}
+
+#[test]
+fn quotients_in_sums_end() {
+    // Each sum doubles the forms in which tract writes it.
+    let mut lines = "opset 17
+         input x a b c d e 4
+         s = Shape(x)
+         ints two 1 = 2
+         h = Div(s, two)
+         v0 = ReduceSum(h)
+         "
+    .to_owned();
+    for i in 0..60 {
+        lines += &format!(
+            "q{i} = Div(v{i}, two)\np{i} = Mul(q{i}, h)\nr{i} = ReduceSum(p{i})\nv{} = Add(r{i}, q{i})\n",
+            i + 1
+        );
+    }
+    lines += "z = Reshape(x, t)\nt = Concat(v60, two) axis=0\ny = Relu(z)\noutput y";
+    left_alone(&model(&lines));
+}
+
+#[test]
+fn a_symbol_of_parentheses_is_unknown() {
+    let name = format!("{}a{}", "(".repeat(100_000), ")".repeat(100_000));
+    left_alone(&model(&format!("input x {name} 4\ny = Relu(x)\noutput y")));
+}
+
+#[test]
+fn bodies_are_bounded_too() {
+    // One that never ends, one that asks for memory, and 2^40 ways through both branches.
+    let constant = tensor::make_i64("p", &[4, 1 << 34]);
+    let body = |nodes: Vec<NodeProto>, output: &str| GraphProto {
+        node: nodes,
+        output: vec![undeclared(output)],
+        initializer: vec![constant.clone(), floats("g", &ArrayD::ones(vec![4]))],
+        ..Default::default()
+    };
+    for inner in [
+        node("LayerNormalization", &["x", "g"], &["inner"], vec![("axis", Attr::Int(-9))]),
+        node("ConstantOfShape", &["p"], &["inner"], vec![]),
+    ] {
+        let mut nodes = vec![inner];
+        let mut output = "inner".to_owned();
+        for depth in 0..40 {
+            let branches = vec![
+                ("then_branch", body(nodes.clone(), &output).into()),
+                ("else_branch", body(vec![node("Identity", &["x"], &["other"], vec![])], "other").into()),
+            ];
+            output = format!("if{depth}");
+            nodes = vec![node("If", &["c"], &[&output], branches)];
+        }
+        let mut builder = Builder::new(17);
+        builder.input("x", &["n", "4"]);
+        builder.graph().input.push(crate::common::declared("c", tensor::DataType::Bool, &[]));
+        builder.graph().node = nodes;
+        left_alone(&builder.model(&[&output]));
+    }
+}
+
+#[test]
+fn the_shape_of_an_if_is_that_of_both_branches() {
+    // A site behind it folds where both agree on the channels.
+    let branch = |operator: &str| GraphProto {
+        node: vec![node(operator, &["x"], &[operator], vec![])],
+        output: vec![undeclared(operator)],
+        ..Default::default()
+    };
+    let mut built = model(
+        "input x n 4
+         condition c
+         scale s 4
+         weight w 4 3
+         a = Mul(either, s)
+         y = MatMul(a, w)
+         output y",
+    );
+    let branches = vec![("then_branch", branch("Relu").into()), ("else_branch", branch("Neg").into())];
+    built.graph_mut().node.insert(0, node("If", &["c"], &["either"], branches));
+    let Fused { plan, .. } = fused(&built);
+    assert!(plan.sites.len() == 1 && plan.sites[0].is_folded(), "{plan:#?}");
+}
+
+/// Functions by name, each with the operators that it applies one after the other.
+fn with_functions(functions: &[(&str, Vec<&str>)]) -> Model {
+    let names: Vec<&str> = functions.iter().map(|(name, _)| *name).collect();
+    let call = |operator: &str, from: &str, to: &str| {
+        let domain = names.contains(&operator).then(|| "f".to_owned());
+        NodeProto { domain, ..node(operator, &[from], &[to], vec![]) }
+    };
+    let sets = ["", "f"].map(|domain| OperatorSetIdProto {
+        domain: Some(domain.into()),
+        version: Some(if domain.is_empty() { 17 } else { 1 }),
+    });
+    let mut builder = Builder::new(17);
+    builder.input("x", &["n", "4"]);
+    builder.proto.opset_import = sets.to_vec();
+    builder.proto.functions = functions
+        .iter()
+        .map(|(name, steps)| {
+            let value = |step: usize| format!("v{step}");
+            let nodes = steps.iter().enumerate().map(|(i, step)| call(step, &value(i), &value(i + 1)));
+            FunctionProto {
+                name: Some((*name).into()),
+                domain: Some("f".into()),
+                input: vec![value(0)],
+                output: vec![value(steps.len())],
+                node: nodes.collect(),
+                opset_import: sets.to_vec(),
+                ..Default::default()
+            }
+        })
+        .collect();
+    builder.graph().node = vec![call(functions[0].0, "x", "y")];
+    builder.model(&["y"])
+}
+
+#[test]
+fn functions_that_become_too_many_nodes_stay_calls() {
+    let names: Vec<String> = (0..=15).map(|level| format!("Norm{level}")).collect();
+    let level = |i: usize| (names[i].as_str(), vec![names.get(i + 1).map_or("Relu", String::as_str); 10]);
+    let laughs = with_functions(&(0..=15).map(level).collect::<Vec<_>>());
+    let Fused { model: after, lowered, .. } = fused(&laughs);
+    assert!(lowered.is_none());
+    assert_eq!(after.proto, laughs.proto);
+}
+
+#[test]
+fn functions_of_few_nodes_are_written_out_to_the_last_one() {
+    let names: Vec<String> = (0..40).map(|level| format!("Norm{level}")).collect();
+    let level = |i: usize| (names[i].as_str(), vec![names.get(i + 1).map_or("Neg", String::as_str), "Relu"]);
+    let Fused { lowered, .. } = fused(&with_functions(&(0..40).map(level).collect::<Vec<_>>()));
+    let lowered = lowered.expect("it has a function");
+    let operators = crate::operators(&lowered);
+    assert_eq!(operators.len(), 41);
+    assert_eq!((operators[0], &operators[1..]), ("Neg", &["Relu"; 40][..]));
+    assert_eq!(lowered.proto.functions.len(), 0);
+}
+
+#[test]
+fn a_function_that_calls_itself_is_an_error() {
+    for functions in [
+        vec![("Norm", vec!["Relu", "Norm"])],
+        vec![("Norm", vec!["Other"]), ("Other", vec!["Third"]), ("Third", vec!["Relu", "Norm"])],
+    ] {
+        let model = with_functions(&functions);
+        let error = in_time(move || fuse(&model, &FuseOptions::default()).err()).expect("it has no end");
+        assert!(matches!(&error, Error::Graph { reason, .. } if reason.contains("calls itself")), "{error}");
+        assert!(!error.to_string().contains('\n'));
+    }
+}
+
+#[test]
+fn what_cannot_be_held_is_not_verified() {
+    for lines in [
+        "input x 2 4\nscale g 4\nn = LayerNormalization(x, g) axis=-9\noutput n",
+        "input x 2 4\nconst one 1 1 = 1\nints p 4 = 0 0 3 17179869184\nw = Pad(one, p)\ny = MatMul(x, w)\noutput y",
+        "input x batch 1 2147483648 8\ny = Relu(x)\noutput y",
+    ] {
+        let model = model(lines);
+        let verdict = in_time(move || compare(&model, &model, &VerifyOptions::default()));
+        assert!(matches!(&verdict, Verdict::CouldNotVerify { .. }), "{verdict:?}");
+    }
+}
