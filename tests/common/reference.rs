@@ -231,6 +231,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Slice" => slice(&call)?,
         "Split" => return split(&call),
         "Gather" => gather(&call)?,
+        "GatherND" => gather_nd(&call)?,
         "Concat" => concat(&call)?,
         "Expand" => expand(&call)?,
         "Tile" => tile(&call)?,
@@ -756,6 +757,28 @@ fn gather(call: &Call) -> Result<Value> {
     shape.splice(axis..=axis, places.shape().iter().copied());
     Ok(either!(value, x => {
         x.select(Axis(axis), &taken).as_standard_layout().into_owned().into_shape_with_order(shape)?
+    }))
+}
+
+fn gather_nd(call: &Call) -> Result<Value> {
+    let (value, places) = (call.value(0)?, call.value(1)?);
+    let (shape, batch) = (value.shape(), usize::try_from(call.int("batch_dims", 0)?)?);
+    let (&length, picked) = places.shape().split_last().context("no indices")?;
+    ensure!(batch <= picked.len() && picked.starts_with(&shape[..batch]), "{shape:?} in {picked:?}");
+    ensure!(length > 0 && batch + length <= shape.len(), "{length} places in {shape:?}");
+    let indexed = &shape[batch..batch + length];
+    let mut taken: Vec<Vec<usize>> = vec![];
+    for (tuple, item) in places.ints()?.chunks(length).zip(indices(IxDyn(picked))) {
+        let places = tuple.iter().zip(indexed).map(|(&index, &n)| counted(index, n));
+        taken.push([item.slice()[..batch].to_vec(), places.collect::<Result<_>>()?].concat());
+    }
+    let to = [picked, &shape[batch + length..]].concat();
+    Ok(either!(value, x => {
+        let part = |place: &Vec<usize>| {
+            place.iter().fold(x.view(), |part, &index| part.index_axis_move(Axis(0), index))
+        };
+        let elements = taken.iter().flat_map(|place| part(place).iter().copied().collect::<Vec<_>>());
+        ArrayD::from_shape_vec(to, elements.collect())?
     }))
 }
 

@@ -447,6 +447,7 @@ impl<'t> Maker<'t> {
             5 => self.flatten(value),
             6 => self.slice(value),
             7 => self.split(value),
+            8 if self.tape.chance(40) => self.gather_nd(value),
             8 => self.gather(value),
             9 | 10 => self.concat(value),
             11 => self.expand(value),
@@ -614,12 +615,38 @@ impl<'t> Maker<'t> {
             let place = self.tape.below(length as usize) as i64;
             if self.tape.chance(20) { place - length } else { place }
         });
+        let name = self.indices(indices)?;
+        let axis = self.axis(axis, shape.len());
+        self.emit("Gather", &[value, &name], vec![("axis", axis.into())])
+    }
+
+    fn indices(&mut self, indices: ArrayD<i64>) -> Option<String> {
         let name = self.ints(&indices.iter().copied().collect::<Vec<_>>());
         let tensor = self.builder.graph().initializer.last_mut()?;
         tensor.dims = indices.shape().iter().map(|&n| n as i64).collect();
         self.env.insert(name.clone(), Value::Ints(indices));
-        let axis = self.axis(axis, shape.len());
-        self.emit("Gather", &[value, &name], vec![("axis", axis.into())])
+        Some(name)
+    }
+
+    fn gather_nd(&mut self, value: &str) -> Option<String> {
+        let shape = self.shape(value);
+        if shape.is_empty() {
+            return None;
+        }
+        let batch = if self.opset < 12 { 0 } else { self.tape.below(shape.len().min(3)) };
+        let indexed = &shape[batch..batch + 1 + self.tape.below((shape.len() - batch).min(2))];
+        let picks = self.tape.pick(&[vec![], vec![2], vec![1], vec![2, 2]]);
+        let dims = [&shape[..batch], &picks, &[indexed.len()]].concat();
+        let mut place = 0;
+        let indices = ArrayD::from_shape_simple_fn(dims, || {
+            let length = indexed[place % indexed.len()];
+            place += 1;
+            let index = self.tape.below(length) as i64;
+            if self.tape.chance(20) { index - length as i64 } else { index }
+        });
+        let name = self.indices(indices)?;
+        let attrs = if batch == 0 { vec![] } else { vec![("batch_dims", (batch as i64).into())] };
+        self.emit("GatherND", &[value, &name], attrs)
     }
 
     fn concat(&mut self, value: &str) -> Option<String> {

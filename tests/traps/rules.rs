@@ -163,6 +163,36 @@ fn gather() {
 }
 
 #[test]
+fn gather_nd() {
+    let read = "weight w 6 3\n y = MatMul(v, w)";
+    // One token of each item, as the end of a text is picked.
+    folded(&forward(&format!("ints i 2 2 = 0 3 1 -2\n v = GatherND(m, i)\n {read}")));
+    folded(&forward(&format!("ints i 2 3 1 = 3 -1 1 0 0 2\n v = GatherND(m, i) batch_dims=1\n {read}")));
+    folded(&forward(&format!("indices i 3 5 1\n v = GatherND(m, i)\n {read}")));
+    folded(&backward("ints i 2 1 = 3 0\n v = GatherND(l, i) batch_dims=1", "6"));
+    folded(&backward("indices i 3 5 1\n v = GatherND(l, i)", "6"));
+    // The axes of a batch are those of the value.
+    let by_item = model(
+        "input x 4 2 4
+         scale g 4 1 1
+         n = Mul(x, g)
+         ints i 4 1 1 = 1 0 0 1
+         v = GatherND(n, i) batch_dims=1
+         t = Transpose(v) perm=[1,2,0]
+         weight w 4 3
+         y = MatMul(t, w)
+         output y",
+    );
+    folded(&by_item);
+    // What is picked among channels has other numbers from one place to the next.
+    let channels = "ints i 2 3 = 0 3 5 1 2 0\n y = GatherND(m, i)";
+    assert_eq!(stops(&forward(channels)), Reason::WrongAxis);
+    assert_eq!(stops_backward(&backward("indices i 5 1\n v = GatherND(l, i)", "5 1 1")), Reason::WrongAxis);
+    let open = "indices i 2 count\n v = GatherND(m, i)\n y = Relu(v)";
+    assert_eq!(stops(&forward(open)), Reason::UnknownShape);
+}
+
+#[test]
 fn concat() {
     folded(&forward("v = Concat(x, m) axis=2\n weight w 12 3\n y = MatMul(v, w)"));
     folded(&forward("v = Concat(m, m) axis=1\n weight w 6 3\n y = MatMul(v, w)"));

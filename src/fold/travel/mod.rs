@@ -5,6 +5,7 @@
 mod concat;
 mod expand;
 mod gather;
+mod gather_nd;
 mod pad;
 mod pass;
 mod pool;
@@ -26,6 +27,7 @@ pub const RULES: &[&dyn Rule] = &[
     &slice::Slice,
     &split::Split,
     &gather::Gather,
+    &gather_nd::GatherND,
     &concat::Concat,
     &expand::Expand,
     &pad::Pad,
