@@ -199,7 +199,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             if channels.axes() == [last] && channels.scale.iter().eq(&count) {
                 found = Some((value, mover));
             }
-            let leads_on = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if below.contains(node) || graph.op(*node) == "Shape");
+            let leads_on = |reader: &Reader| matches!(reader, Reader::Node { node, input } if below.contains(node) || !graph.reads_elements(*node, *input));
             let next = self.view.maker(value).filter(|&node| is_movement(graph.node(node)));
             let Some(node) = next.filter(|_| graph.readers(value).iter().all(leads_on)) else { return found };
             let at = At { graph, facts, constants, node };

@@ -35,12 +35,15 @@ pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &ArrayD<f64>) -> 
     keys(draft, output, &shift, DEPTH)
 }
 
-/// The nodes that read a value, and where; `None` where something else reads it, or nothing does.
+/// The nodes that read the elements of a value, and where; `None` where something else reads it, or
+/// nothing does.
 fn readers(draft: &Draft, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
     let readers = draft.readers(value);
-    let nodes = readers.into_iter().map(|(_, reader)| match reader {
-        Reader::Node { node, input } => Some((node, input)),
-        Reader::Output | Reader::Capture { .. } => None,
+    let nodes = readers.into_iter().filter_map(|(_, reader)| match reader {
+        Reader::Node { node, input } => {
+            draft.graph.reads_elements(node, input).then_some(Some((node, input)))
+        }
+        Reader::Output | Reader::Capture { .. } => Some(None),
     });
     nodes.collect::<Option<Vec<_>>>().filter(|nodes| !nodes.is_empty())
 }
@@ -51,7 +54,6 @@ fn keys(draft: &Draft, value: ValueId, shift: &ArrayD<f64>, depth: usize) -> boo
     readers.into_iter().all(|(node, slot)| {
         let at = draft.at(node);
         match draft.graph.op(node) {
-            "Shape" => true,
             "Mul" | "Div" if slot == 0 || draft.graph.op(node) == "Mul" => {
                 is_one_number(&at, 1 - slot)
                     && at.output(0).is_ok_and(|output| keys(draft, output, shift, depth - 1))
@@ -96,7 +98,6 @@ fn scores(draft: &Draft, value: ValueId, along: usize, depth: usize) -> bool {
                 && at.output(0).is_ok_and(|output| scores(draft, output, along, depth - 1))
         };
         match draft.graph.op(node) {
-            "Shape" => true,
             "Softmax" => {
                 // Before operator set 13 the axis and all behind it are one: the last is itself either way.
                 let absent = if at.opset() < 13 { 1 } else { -1 };

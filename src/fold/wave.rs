@@ -12,9 +12,6 @@ use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Part;
 use crate::refusal::{Reason, Refusal};
 
-/// Operators that read nothing but the shape.
-const SHAPE_ONLY: &[&str] = &["Shape", "Size"];
-
 /// How many nodes one wave may visit backward, where several ways are open at each.
 const BUDGET: usize = 4096;
 
@@ -118,6 +115,7 @@ impl Front<'_, '_> {
                 Reader::Capture { node } => {
                     return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
                 }
+                Reader::Node { node, input } if !graph.reads_elements(node, input) => {}
                 Reader::Node { node, .. } => {
                     let next = match self.draft.owned.get(&node) {
                         Some(&other) if other != self.part => Next::Part(other),
@@ -136,7 +134,11 @@ impl Front<'_, '_> {
         let inputs: Vec<Option<Affine>> = graph
             .inputs(node)
             .iter()
-            .map(|input| self.affines.get(&self.draft.source((*input)?)).cloned())
+            .enumerate()
+            .map(|(slot, input)| {
+                let value = input.filter(|_| graph.reads_elements(node, slot))?;
+                self.affines.get(&self.draft.source(value)).cloned()
+            })
             .collect();
         step_forward(self.draft, node, &inputs)
     }
@@ -156,9 +158,6 @@ fn known<'m>(draft: &Draft<'m>, node: NodeId) -> Result<&'m str, Reason> {
 fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
     let op = known(draft, node).map_err(refuse)?;
-    if SHAPE_ONLY.contains(&op) {
-        return Ok(Step::default());
-    }
     if draft.is_touched(node) && linear(op).is_some_and(|linear| linear.is_elementwise()) {
         // Its constant is no longer the one that a rule would read.
         return Err(refuse(Reason::OtherReader));
@@ -323,7 +322,7 @@ impl Pull<'_, '_> {
                 Reader::Node { node, input } => (node, input),
             };
             let expected = allowed.contains(&node) && consumer.is_none_or(|(_, slot)| slot == input);
-            if expected || self.sees_nothing(node, input, affine) {
+            if expected || !graph.reads_elements(node, input) || self.sees_nothing(node, input, affine) {
                 continue;
             }
             return Err(Refusal::new(Reason::OtherReader, graph.name(node)));

@@ -115,6 +115,11 @@ impl Facts {
         extent(self.shape(value)?.get(axis)?)
     }
 
+    /// Whether the elements are known to be floats.
+    pub fn is_float(&self, value: ValueId) -> bool {
+        self.facts[value.index()].datum_type.concretize().is_some_and(|datum_type| datum_type.is_float())
+    }
+
     /// The value itself where it was small enough to be evaluated; its elements may be symbolic.
     pub fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
         self.facts[value.index()].value.concretize()
@@ -377,6 +382,13 @@ impl Engine {
             }
             Some("Identity") => inputs.truncate(1),
             _ => {}
+        }
+        if graph.op(node) == "CastLike"
+            && let Some(datum_type) = inputs.get(1).and_then(|like| like.datum_type.concretize())
+            && let Ok(any) = Tensor::zero_scalar_dt(datum_type)
+        {
+            // tract evaluates what it knows all inputs of, and of this one only the type counts.
+            inputs[1] = InferenceFact::try_from(any.into_arc_tensor()).unwrap_or_default();
         }
         let inputs: TVec<&InferenceFact> = inputs.iter().collect();
         let made = node.output.iter().filter(|name| !name.is_empty()).count();

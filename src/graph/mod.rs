@@ -324,6 +324,14 @@ impl<'m> Graph<'m> {
         self.inputs[node].get(slot).copied().flatten()
     }
 
+    /// Whether a node looks at the elements of an input, and not at its shape or element type alone.
+    pub fn reads_elements(&self, node: NodeId, slot: usize) -> bool {
+        !matches!(
+            (self.op(node), slot),
+            ("Shape" | "Size" | "EyeLike" | "RandomNormalLike" | "RandomUniformLike", _) | ("CastLike", 1)
+        )
+    }
+
     /// What a node makes; `None` is an optional output left out.
     pub fn outputs(&self, node: NodeId) -> &[Option<ValueId>] {
         &self.outputs[node]

@@ -74,8 +74,8 @@ fn fewest(view: &View, core: &Core) -> Option<Lowering> {
         node == last
             || graph.outputs(node).iter().flatten().all(|&value| {
                 graph.readers(value).iter().all(|reader| match reader {
-                    crate::graph::Reader::Node { node, .. } => {
-                        core.nodes.contains(node) || graph.op(*node) == "Shape"
+                    crate::graph::Reader::Node { node, input } => {
+                        core.nodes.contains(node) || !graph.reads_elements(*node, *input)
                     }
                     _ => false,
                 })

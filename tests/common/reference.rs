@@ -169,7 +169,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
     let two = |f: fn(f64, f64) -> f64| zip(call.floats(0)?, call.floats(1)?, f).map(Value::Floats);
     let one = match proto.op_type() {
         "Identity" | "Dropout" => call.value(0)?.clone(),
-        "Cast" => cast(&call)?,
+        "Cast" | "CastLike" => cast(&call)?,
         "DequantizeLinear" => {
             ensure!(call.value(1)?.shape().is_empty() && call.optional(2)?.is_none(), "per axis");
             let Value::Ints(x) = call.value(0)? else { bail!("floats") };
@@ -177,6 +177,15 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         }
         "Constant" => constant(proto.attr_t("value")?.context("no value")?)?,
         "Shape" => shape(&call)?,
+        "Size" => {
+            Value::Ints(ndarray::arr0(call.value(0)?.shape().iter().product::<usize>() as i64).into_dyn())
+        }
+        "EyeLike" => {
+            ensure!(call.int("k", 0)? == 0, "another diagonal");
+            let mut y = ArrayD::zeros(call.floats(0)?.shape());
+            y.diag_mut().fill(1.0);
+            Value::Floats(y)
+        }
         "Relu" => map(|v| v.max(0.0))?,
         "Tanh" => map(f64::tanh)?,
         "Sigmoid" => map(|v| 1.0 / (1.0 + (-v).exp()))?,
@@ -251,11 +260,14 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
 }
 
 fn cast(call: &Call) -> Result<Value> {
-    let to = DataType::from_code(call.int("to", 0)? as i32).context("unknown type")?;
+    let to_floats = match call.optional(1)? {
+        Some(like) => like.floats().is_ok(),
+        None => DataType::from_code(call.int("to", 0)? as i32).context("unknown type")?.is_float(),
+    };
     Ok(match call.value(0)? {
-        Value::Floats(x) if to.is_float() => Value::Floats(x.clone()),
+        Value::Floats(x) if to_floats => Value::Floats(x.clone()),
         Value::Floats(x) => Value::Ints(x.mapv(|v| v as i64)),
-        Value::Ints(x) if to.is_float() => Value::Floats(x.mapv(|v| v as f64)),
+        Value::Ints(x) if to_floats => Value::Floats(x.mapv(|v| v as f64)),
         Value::Ints(x) => Value::Ints(x.clone()),
     })
 }

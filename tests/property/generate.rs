@@ -703,10 +703,18 @@ impl<'t> Maker<'t> {
 
     fn pass(&mut self, value: &str) -> Option<String> {
         let (float, double) = (DataType::Float as i64, DataType::Double as i64);
-        match self.tape.below(4) {
+        match self.tape.below(if self.opset < 15 { 4 } else { 6 }) {
             0 => self.emit("Identity", &[value], vec![]),
             1 => self.emit("Dropout", &[value], vec![]),
             2 => self.emit("Cast", &[value], vec![("to", float.into())]),
+            4 => self.emit("CastLike", &[value, value], vec![]),
+            5 => {
+                // What looks only at the type stands beside the readers.
+                let number = self.scalar(2.0);
+                let typed = self.emit("CastLike", &[&number, value], vec![])?;
+                self.keep(&typed);
+                self.emit("CastLike", &[value, &typed], vec![])
+            }
             _ => {
                 let wide = self.emit_many("Cast", &[value], vec![("to", double.into())], 1)?;
                 self.emit("Cast", &[&wide[0]], vec![("to", float.into())])

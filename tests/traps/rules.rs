@@ -72,14 +72,18 @@ const MATMUL: &str = "weight w 6 3\n y = MatMul(v, w)\n";
 
 #[test]
 fn pass() {
-    for op in ["Identity(m)", "Dropout(m)", "Cast(m) to=1"] {
+    for op in ["Identity(m)", "Dropout(m)", "Cast(m) to=1", "CastLike(m, x)", "CastLike(m, m)"] {
         folded(&forward(&format!("v = {op}\n {MATMUL}")));
     }
     let whole = forward("v = Cast(m) to=7\n y = Cast(v) to=1\n");
     assert_eq!(stops(&whole), not_linear("Cast to a type that is no float"));
+    let whole = forward("ints i 1 = 0\n v = CastLike(m, i)\n y = CastLike(v, x)");
+    assert_eq!(stops(&whole), not_linear("CastLike to a type that is no float"));
     let training = "const ratio = 0.5\n ints yes = 1\n v = Dropout(m, ratio, yes)\n";
     assert_eq!(stops(&forward(&format!("{training}{MATMUL}"))), Reason::TrainingMode);
-    folded(&backward("v = Identity(l)", "6"));
+    for text in ["v = Identity(l)", "v = CastLike(l, x)"] {
+        folded(&backward(text, "6"));
+    }
     assert_eq!(
         stops_backward(&backward("k = Cast(l) to=7\n v = Cast(k) to=1", "6")),
         not_linear("Cast to a type that is no float")
@@ -190,6 +194,34 @@ fn gather_nd() {
     assert_eq!(stops_backward(&backward("indices i 5 1\n v = GatherND(l, i)", "5 1 1")), Reason::WrongAxis);
     let open = "indices i 2 count\n v = GatherND(m, i)\n y = Relu(v)";
     assert_eq!(stops(&forward(open)), Reason::UnknownShape);
+}
+
+#[test]
+fn what_reads_a_shape_or_a_type_alone_takes_no_notice() {
+    let beside = |read: &str| format!("const c = 0.5\n z = {read}\n output z\n {MATMUL}");
+    for read in ["Shape(m)", "Size(m)", "CastLike(c, m)"] {
+        folded(&forward(&format!("v = Identity(m)\n {}", beside(read))));
+        let read = read.replace('m', "l");
+        folded(&backward(&format!("const c = 0.5\n v = Identity(l)\n z = {read}\n output z"), "6"));
+    }
+    let plane = model(
+        "input x 4 6
+         scale g 6
+         n = Mul(x, g)
+         z = EyeLike(n)
+         weight w 6 3
+         y = MatMul(n, w)
+         output y z",
+    );
+    folded(&plane);
+    // A bias of zeros, as the dynamo exporter writes it, is a constant whatever it is cast like.
+    let bias = "const c = 0\n k = CastLike(c, m)\n ints s 1 = 2\n b = Expand(k, s)";
+    folded(&image(1, &format!("{bias}\n weight w 2 4 1 1\n y = Conv(m, w, b)")));
+    // What is cast is read.
+    let cast = forward(&format!("v = Identity(m)\n {}", beside("CastLike(m, c)")));
+    assert_eq!(stops(&cast), Reason::GraphOutput);
+    let cast = backward("const c = 0.5\n v = Identity(l)\n z = CastLike(l, c)\n output z", "6");
+    assert_eq!(stops_backward(&cast), Reason::OtherReader);
 }
 
 #[test]
@@ -401,6 +433,8 @@ fn what_a_softmax_ignores_is_not_computed() {
     let varying = "input s 4\n zs = Mul(z, s)\n a = Softmax(zs) axis=-1";
     assert_eq!(biases(&attention(keys, varying)), 3);
     assert_eq!(biases(&attention(keys, "a = Sigmoid(z)")), 3);
+    let typed = format!("{keys}\n const c = 2\n like = CastLike(c, kr)\n output like");
+    assert_eq!(biases(&attention(&typed, softmax)), 2);
     // Somebody else reads the keys.
     let mut cached = attention(keys, softmax);
     cached.graph_mut().output.push(undeclared("kt"));

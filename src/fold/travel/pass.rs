@@ -1,4 +1,4 @@
-//! Identity, Dropout at inference, Cast between float types.
+//! Identity, Dropout at inference, Cast and CastLike between float types.
 //!
 //! `f(s·x + t) = s·f(x) + t`.
 
@@ -12,7 +12,7 @@ pub struct Pass;
 
 impl Rule for Pass {
     fn ops(&self) -> &'static [&'static str] {
-        &["Identity", "Dropout", "Cast"]
+        &["Identity", "Dropout", "Cast", "CastLike"]
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
@@ -40,6 +40,9 @@ fn check(at: &At) -> Result<(), Reason> {
             if !to.is_some_and(is_plain_float) {
                 return Err(Reason::NotLinear("Cast to a type that is no float".into()));
             }
+        }
+        "CastLike" if !at.facts.is_float(at.input(1)?) => {
+            return Err(Reason::NotLinear("CastLike to a type that is no float".into()));
         }
         "Dropout" => {
             // Opset 12 made training a run-time input.

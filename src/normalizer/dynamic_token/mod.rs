@@ -114,7 +114,7 @@ fn lowering(
     let core = apart.unwrap_or(output);
     // What something else reads would stay, and its operators beside the new ones.
     let own = [&region.nodes[..], &meaning.moves, behind.map_or(&[], |part| &part.nodes)].concat();
-    let inside = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if own.contains(node) || graph.op(*node) == "Shape");
+    let inside = |reader: &Reader| matches!(reader, Reader::Node { node, input } if own.contains(node) || !graph.reads_elements(*node, *input));
     let mut inner = region.nodes.iter().filter_map(|&node| graph.only_output(node));
     if inner.any(|value| ![core, output].contains(&value) && !graph.readers(value).iter().all(inside)) {
         return None;
