@@ -6,6 +6,7 @@
 mod dead;
 mod movement;
 mod order;
+mod twins;
 
 use std::collections::HashMap;
 
@@ -24,8 +25,8 @@ pub struct Known<'k> {
     pub extents: &'k dyn Fn(&str) -> Option<Shape>,
 }
 
-/// Finishes an edited graph: movements around the seeds that undo each other or are one, nodes and constants
-/// that only removed nodes read, and what was noted about values that are no more.
+/// Finishes an edited graph: movements around the seeds that undo each other, are one, or are the same,
+/// nodes and constants that only removed nodes read, and what was noted about values that are no more.
 ///
 /// `seeds` are the values at which something was taken out.
 pub fn simplify(editor: Editor, seeds: &[String], known: &Known) -> GraphProto {
@@ -36,8 +37,9 @@ pub fn simplify(editor: Editor, seeds: &[String], known: &Known) -> GraphProto {
     // Only now is it known who still reads what is in between.
     dead::remove(&mut graph, &was_read, &pinned);
     movement::join(&mut graph, &seeds, known);
-    dead::remove(&mut graph, &was_read, &pinned);
     order::sort(&mut graph);
+    twins::merge(&mut graph, &seeds, known);
+    dead::remove(&mut graph, &was_read, &pinned);
     graph
 }
 

@@ -125,6 +125,73 @@ fn reshape() {
 }
 
 #[test]
+fn windows_of_an_image_carry_a_shift_unless_the_image_is_padded() {
+    let windows = |height: usize, shift: &str| {
+        model(&format!(
+            "input x batch {height} 4 6
+             scale g 6
+             shift t 6
+             n = Mul(x, g)
+             {shift}
+             ints p 8 = 0 0 0 0 0 {} 0 0
+             a = Pad(m, p)
+             ints s 6 = 0 2 2 2 2 6
+             b = Reshape(a, s)
+             c = Transpose(b) perm=[0,1,3,2,4,5]
+             ints r 4 = -1 2 2 6
+             v = Reshape(c, r)
+             weight w 6 3
+             y = MatMul(v, w)
+             output y",
+            4 - height
+        ))
+    };
+    let (shifted, plain) = ("m = Add(n, t)", "m = Identity(n)");
+    folded(&windows(4, shifted));
+    folded(&windows(3, plain));
+    // Zeros are not shifted, and windows of one batch are not the same.
+    assert_eq!(stops(&windows(3, shifted)), Reason::MixedAxes);
+}
+
+#[test]
+fn movements_that_become_the_same_are_one() {
+    // Two sites on channels first; what is between them is read as tokens, and so is the last.
+    let behind = |first: &str, second: &str| {
+        let model = model(&format!(
+            "input x batch 6 4
+             scale g 6 1
+             shift t 6 1
+             n = Mul(x, g)
+             m = Add(n, t)
+             {first}
+             weight w 6 3
+             y = MatMul(v, w)
+             i = Identity(m)
+             scale h 6 1
+             shift u 6 1
+             o = Mul(i, h)
+             p = Add(o, u)
+             {second}
+             weight k 6 3
+             z = MatMul(q, k)
+             output y z"
+        ));
+        let after = folded(&model);
+        operators(&after).iter().filter(|&&op| op == "Transpose" || op == "Reshape").count()
+    };
+    assert_eq!(behind("v = Transpose(m) perm=[0,2,1]", "q = Transpose(p) perm=[0,2,1]"), 1);
+    assert_eq!(behind("v = Transpose(m) perm=[0,2,1]", "q = Transpose(p) perm=[2,0,1]"), 2);
+    let heads = |name: &str, from: &str, to: &str, extents: &str| {
+        format!(
+            "ints {name}s 4 = {extents}\n {name}h = Reshape({from}, {name}s)\n {name}f = Transpose({name}h) perm=[0,2,3,1]\n ints {name}r 3 = 0 4 6\n {to} = Reshape({name}f, {name}r)"
+        )
+    };
+    let (first, second) = (heads("a", "m", "v", "0 6 2 2"), heads("b", "p", "q", "-1 6 2 2"));
+    assert_eq!(behind(&first, &second), 3);
+    assert_eq!(behind(&first, &heads("b", "p", "q", "-1 6 4 1")), 6);
+}
+
+#[test]
 fn slice() {
     let bounds = |axis: i64| {
         format!(
