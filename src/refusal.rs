@@ -93,8 +93,9 @@ pub enum Reason {
     /// The rank or a needed extent is unknown even symbolically.
     #[error("the shape is not known")]
     UnknownShape,
-    /// A reshape, or another movement, mixes the affine's axis with an axis of unknown extent.
-    #[error("the reshape mixes the channels with an axis of unknown extent")]
+    /// A reshape, or another movement, mixes an axis along which the affine varies with one of unknown
+    /// extent.
+    #[error("an axis along which the affine varies is mixed with one of unknown extent")]
     MixedAxes,
     /// The affine varies along an axis that the operator does not contract.
     #[error("the affine varies along an axis that the operator cannot take it from")]

@@ -250,6 +250,19 @@ mod tests {
     }
 
     #[test]
+    fn an_axis_at_either_end_is_kept_whatever_is_between() {
+        let scope = SymbolScope::default();
+        // `?` is no extent: not even symbolically is it known.
+        let (from, to) = (shape(&scope, "3,?,?,2"), shape(&scope, "3,?,2"));
+        let channels = array![[[[5.0, 7.0]]]].into_dyn();
+        assert_eq!(reshape(&channels, &from, &to).unwrap(), array![[[5.0, 7.0]]].into_dyn());
+        let items = array![[[[5.0]]], [[[6.0]]], [[[7.0]]]].into_dyn();
+        assert_eq!(reshape(&items, &from, &to).unwrap(), array![[[5.0]], [[6.0]], [[7.0]]].into_dyn());
+        let between = array![[[[5.0], [7.0]]]].into_dyn();
+        assert_eq!(reshape(&between, &from, &to), Err(Reason::MixedAxes));
+    }
+
+    #[test]
     fn channels_split_into_heads() {
         let scope = SymbolScope::default();
         let (from, to) = (shape(&scope, "b,n,6"), shape(&scope, "b,n,2,3"));
