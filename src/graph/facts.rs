@@ -115,11 +115,6 @@ impl Facts {
         extent(self.shape(value)?.get(axis)?)
     }
 
-    /// Whether the elements are known to be floats.
-    pub fn is_float(&self, value: ValueId) -> bool {
-        self.facts[value.index()].datum_type.concretize().is_some_and(|datum_type| datum_type.is_float())
-    }
-
     /// The value itself where it was small enough to be evaluated; its elements may be symbolic.
     pub fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
         self.facts[value.index()].value.concretize()
@@ -383,7 +378,7 @@ impl Engine {
             Some("Identity") => inputs.truncate(1),
             _ => {}
         }
-        if graph.op(node) == "CastLike"
+        if node.op() == ("", "CastLike")
             && let Some(datum_type) = inputs.get(1).and_then(|like| like.datum_type.concretize())
             && let Ok(any) = Tensor::zero_scalar_dt(datum_type)
         {
