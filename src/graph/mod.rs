@@ -126,7 +126,9 @@ impl<'m> Graph<'m> {
         let proto = self.proto;
         for input in &proto.input {
             let id = self.intern(input.name());
-            self.is_input[id.index()] = true;
+            if std::mem::replace(&mut self.is_input[id.index()], true) {
+                return Err(self.error(input.name(), "two inputs have this name"));
+            }
         }
         let dense = proto.initializer.iter();
         let sparse = proto.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
