@@ -72,7 +72,7 @@ pub enum Error {
         file.display()
     )]
     TooLarge {
-        /// The file that was to be written.
+        /// The file that was to be written, or read.
         file: PathBuf,
         /// The size of the encoded model.
         bytes: usize,

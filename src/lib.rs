@@ -24,7 +24,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; weights are mapped, not copied |
+//! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; weights in other files are read when they are needed |
 //! | recognise, plan | [`plan()`] says which sites there are and where each goes, and changes nothing |
 //! | apply, simplify | [`fuse()`] does that, rewrites the weights, and takes out what is no longer needed |
 //! | verify | [`verify::compare`] runs both models on the same inputs |

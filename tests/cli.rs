@@ -335,6 +335,51 @@ fn only_models_are_overwritten() {
     assert!(unfold([&"fuse", &un(), &"-o", &nowhere]).error().contains("there is no folder"));
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_that_leads_to_nothing_is_followed() {
+    use std::os::unix::fs::symlink;
+    let (folder, path) = out();
+    let link = folder.path().join("link.onnx");
+    symlink("out.onnx", &link).unwrap();
+    for _ in 0..2 {
+        let run = unfold([&"fuse", &un(), &"-o", &link]);
+        assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+        assert!(link.is_symlink() && !path.is_symlink());
+        assert!(Model::open(&path).is_ok());
+    }
+    symlink("no/out.onnx", folder.path().join("far.onnx")).unwrap();
+    let far = folder.path().join("far.onnx");
+    assert!(unfold([&"fuse", &un(), &"-o", &far]).error().contains("there is no folder"));
+    symlink("round.onnx", folder.path().join("round.onnx")).unwrap();
+    let round = folder.path().join("round.onnx");
+    assert!(unfold([&"fuse", &un(), &"-o", &round]).error().contains("circle"));
+}
+
+#[test]
+fn where_the_weights_went_is_said() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut model = Model::open(un()).unwrap();
+    model.external = true;
+    model.save(path("model.onnx")).unwrap();
+    fs::write(path("out.onnx.data"), "somebody's").unwrap();
+    let run = unfold([&"fuse", &path("model.onnx"), &"-o", &path("out.onnx")]);
+    assert!(
+        run.stdout.contains("its weights to") && run.stdout.contains("out.onnx.1.data"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(fs::read(path("out.onnx.data")).unwrap(), b"somebody's");
+
+    fs::copy(path("out.onnx"), path("backup.onnx")).unwrap();
+    let run = unfold([&"fuse", &path("model.onnx"), &"-o", &path("out.onnx"), &"--json"]);
+    let data = run.json()["data"].as_str().unwrap().to_owned();
+    assert!(data.ends_with("out.onnx.2.data"), "{data}");
+    assert!(run.stderr.starts_with("warning: ") && run.stderr.contains("out.onnx.1.data"), "{}", run.stderr);
+    assert_eq!(run.stderr.trim_end().lines().count(), 1);
+}
+
 #[test]
 fn what_is_no_model_is_one_line() {
     let whole = fs::read(un()).unwrap();

@@ -16,7 +16,7 @@ use unfold::verify::{Verdict, VerifyOptions, compare};
 use unfold::zoo;
 
 use super::bench_zoo;
-
+use super::interrupt::{INTERRUPTED, end};
 use super::out;
 
 /// Measures variants of a model against each other in tract, on the CPU.
@@ -111,7 +111,7 @@ pub fn run(args: &BenchArgs, make: MakeVariants<'_>) -> Result<ExitCode> {
     }
     let mut settings = reports.iter().flat_map(|report| &report.settings);
     Ok(match () {
-        () if stop.asked() => ExitCode::from(130),
+        () if stop.asked() => ExitCode::from(INTERRUPTED),
         () if reports.iter().any(|report| report.differs) => ExitCode::from(3),
         () if settings.all(nothing_ran) => ExitCode::FAILURE,
         () => ExitCode::SUCCESS,
@@ -125,7 +125,7 @@ fn stop_on_interrupt() -> Result<Stop> {
     ctrlc::set_handler(move || match asked.asked() {
         false => asked.ask(),
         // Whoever asks twice does not want to wait for the operator that is running.
-        true => std::process::exit(130),
+        true => end(),
     })
     .context("cannot listen for interrupts")?;
     Ok(stop)

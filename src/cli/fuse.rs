@@ -10,6 +10,7 @@ use unfold::verify::{Verdict, VerifyOptions, compare};
 use unfold::{FuseOptions, Plan};
 
 use super::fused::Report;
+use super::interrupt::end_between_saves;
 use super::out::{self, Paint};
 use super::steps::Steps;
 use super::target::target;
@@ -96,6 +97,7 @@ fn tolerance(text: &str) -> Result<f64, String> {
 /// Runs the command.
 pub fn run(args: &FuseArgs) -> Result<End> {
     let report = fuse(args)?;
+    warn_of_left_data(&report);
     let end = args.judge(report.verdict.as_ref());
     if args.json {
         out::print(&(serde_json::to_string_pretty(&report.json())? + "\n"))?;
@@ -131,6 +133,7 @@ fn fuse(args: &FuseArgs) -> Result<Report> {
         warn_of_idle_skips(&options, &plan);
         return Ok(Report::dry(model, plan));
     }
+    end_between_saves()?;
     let path = target(&args.model, args.output.as_deref())?;
     let dims = args.dims(&model)?;
     let fused = unfold::fuse(&model, &options)?;
@@ -139,8 +142,7 @@ fn fuse(args: &FuseArgs) -> Result<Report> {
     let Some(after) = &report.after else {
         if !args.in_place {
             steps.begin("save");
-            report.before.copy(&path)?;
-            report.written = Some(path);
+            report.written = Some(report.before.copy(&path)?);
         }
         return Ok(report);
     };
@@ -151,10 +153,20 @@ fn fuse(args: &FuseArgs) -> Result<Report> {
     }
     if args.judge(report.verdict.as_ref()) == End::Done {
         steps.begin("save");
-        after.save(&path)?;
-        report.written = Some(path);
+        report.written = Some(after.save(&path)?);
     }
     Ok(report)
+}
+
+fn warn_of_left_data(report: &Report) {
+    for data in report.written.iter().flat_map(|saved| &saved.left) {
+        let data = data.display();
+        let reason = "unfold may not have written it, or another model may refer to it";
+        out::complain(
+            "warning",
+            &format!("{data}: the model that was replaced had its weights there; it is left, as {reason}"),
+        );
+    }
 }
 
 fn warn_of_idle_skips(options: &FuseOptions, plan: &Plan) {

@@ -1,10 +1,10 @@
 //! What `unfold fuse` tells: as text, and as JSON.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 use unfold::graph::Graph;
-use unfold::onnx::Model;
+use unfold::onnx::{Model, Saved};
 use unfold::report::bytes;
 use unfold::verify::{Comparison, Verdict};
 use unfold::{Fused, Plan};
@@ -21,8 +21,8 @@ pub struct Report {
     pub after: Option<Model>,
     /// What verifying said, if it was asked.
     pub verdict: Option<Verdict>,
-    /// The file that was written, if one was.
-    pub written: Option<PathBuf>,
+    /// What was written, if anything was.
+    pub written: Option<Saved>,
     lowered: Option<Model>,
     plan: Plan,
     dry: bool,
@@ -74,8 +74,11 @@ impl Report {
             None => String::new(),
         };
         text += &match &self.written {
-            Some(path) if self.after.is_some() => format!("written to {}\n", path.display()),
-            Some(path) => format!("copied to {}\n", path.display()),
+            Some(saved) => {
+                let done = if self.after.is_some() { "written" } else { "copied" };
+                let data = saved.data.as_ref().map(|data| format!(", its weights to {}", data.display()));
+                format!("{done} to {}{}\n", saved.path.display(), data.unwrap_or_default())
+            }
             None => "nothing was written\n".to_owned(),
         };
         text
@@ -86,7 +89,8 @@ impl Report {
         Json {
             model: self.before.path(),
             changed: self.after.is_some(),
-            written: self.written.as_deref(),
+            written: self.written.as_ref().map(|saved| &*saved.path),
+            data: self.written.as_ref().and_then(|saved| saved.data.as_deref()),
             sites: sites::json(&self.plan),
             summary: Summary::of(&self.plan),
             result: self.after.as_ref().map(|after| Sizes::of(&self.before, after)),
@@ -115,6 +119,9 @@ struct Json<'j> {
     changed: bool,
     /// The file that was written, if one was.
     written: Option<&'j Path>,
+    /// The file with its weights, if they were written into one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'j Path>,
     sites: Vec<JsonSite<'j>>,
     summary: Summary,
     /// What was made of the model; nothing where nothing was made.

@@ -5,6 +5,7 @@ mod bench_zoo;
 mod fuse;
 mod fused;
 mod inspect;
+mod interrupt;
 mod operators;
 pub mod out;
 pub mod panics;
@@ -41,7 +42,8 @@ Exit codes:
   1  a file could not be read, is no valid model, or could not be written
   2  the command line was not understood
   3  the folded model computes something else; nothing was written
-  4  the folded model could not be verified, and --verify require was given; nothing was written";
+  4  the folded model could not be verified, and --verify require was given; nothing was written
+  130  interrupted; what was there is left, or the result is complete";
 
 /// How a command can end without having failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

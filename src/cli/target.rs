@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use unfold::onnx::Model;
+use unfold::onnx::{Model, destination};
 
 /// The file that a result replaces or makes, after links are followed.
 ///
@@ -15,11 +15,12 @@ pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     };
     let shown = output.display();
     let Ok(existing) = output.canonicalize() else {
-        let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let new = destination(output).with_context(|| shown.to_string())?;
+        let folder = new.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
             bail!("{shown}: there is no folder {}", folder.display());
         }
-        return Ok(output.to_owned());
+        return Ok(new);
     };
     if input.canonicalize().is_ok_and(|input| input == existing) {
         bail!("{shown} is the input; --in-place overwrites it");

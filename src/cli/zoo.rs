@@ -8,6 +8,7 @@ use anyhow::{Result, anyhow, bail};
 use unfold::report::bytes;
 use unfold::zoo::{Entry, entries, find};
 
+use super::interrupt::end_between_saves;
 use super::out;
 
 /// Writes a network of the papers at its published size, with weights drawn at random.
@@ -41,6 +42,7 @@ pub fn run(args: &ZooArgs) -> Result<ExitCode> {
     let entry = entry(&args.network, args.norm.as_deref())?;
     let Some(output) = &args.output else { bail!("-o FILE says where to write the model") };
     let model = entry.model(args.seed)?;
+    end_between_saves()?;
     model.save(output)?;
     let size = bytes(output.metadata()?.len());
     out::print(&format!("{}: {}, {size}\n", output.display(), entry.name()))?;

@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use memmap2::MmapOptions;
 
+use super::load;
 use super::proto::TensorProto;
 use super::tensor::{self, DataType};
 use crate::error::{Error, Result};
+
+/// How much is read at a time of what is only copied.
+const PIECE: usize = 1 << 20;
 
 /// Where the external data of the tensors of one model is found.
 ///
@@ -27,16 +30,17 @@ pub struct Externals {
 /// A file that holds data of tensors.
 #[derive(Debug)]
 struct DataFile {
-    path: PathBuf,
-    file: File,
+    location: String,
+    /// Locked from finding a place in it to reading what is there.
+    file: Mutex<File>,
 }
 
 /// Which bytes of which file the data of a tensor is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Span {
-    location: String,
-    offset: u64,
-    length: usize,
+pub(crate) struct Span {
+    pub location: String,
+    pub offset: u64,
+    pub length: usize,
 }
 
 impl Externals {
@@ -56,24 +60,35 @@ impl Externals {
         }
     }
 
-    /// The external data of a tensor.
-    ///
-    /// It is mapped, not copied, for as long as the bytes are kept.
+    /// The external data of a tensor, read anew whenever it is asked for.
     pub fn bytes(&self, tensor: &TensorProto) -> Result<Bytes> {
         let (file, span) = self.locate(tensor)?;
-        let bytes = map(&file.file, &span);
-        bytes.map_err(|source| self.error(tensor, source.to_string()))
+        let bytes = file.read(span.offset, span.length);
+        bytes.map(Bytes::from).map_err(|reason| self.error(tensor, reason))
     }
 
-    /// Where the data of a tensor is.
-    pub(super) fn span(&self, tensor: &TensorProto) -> Result<Span> {
+    /// The external data of a tensor, one piece after the other.
+    pub(super) fn pieces(
+        &self,
+        tensor: &TensorProto,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (file, Span { offset, length, .. }) = self.locate(tensor)?;
+        for from in (0..length).step_by(PIECE) {
+            let piece = file.read(offset + from as u64, PIECE.min(length - from));
+            take(&piece.map_err(|reason| self.error(tensor, reason))?)?;
+        }
+        Ok(())
+    }
+
+    /// Where the data of a tensor is, if it can be there.
+    pub(crate) fn span(&self, tensor: &TensorProto) -> Result<Span> {
         self.locate(tensor).map(|(_, span)| span)
     }
 
-    /// Whether tensors have been read from a file.
-    pub(super) fn read_from(&self, path: &Path) -> bool {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        path.canonicalize().is_ok_and(|path| files.values().any(|file| file.path == path))
+    /// Opens a file, if it can be opened, so that it can be read after it lost its name.
+    pub(super) fn hold(&self, location: &str) {
+        let _ = self.file(location);
     }
 
     fn locate(&self, tensor: &TensorProto) -> Result<(Arc<DataFile>, Span)> {
@@ -89,7 +104,7 @@ impl Externals {
         let declared = size(tensor, "length")?;
 
         let file = self.file(location)?;
-        let held = file.file.metadata().map_err(|source| source.to_string())?.len();
+        let held = file.open().metadata().map_err(|source| source.to_string())?.len();
         let available = held
             .checked_sub(offset)
             .ok_or_else(|| format!("its offset {offset} is past the end of `{location}`"))?;
@@ -125,7 +140,8 @@ impl Externals {
         if !path.metadata().map_err(unreadable)?.is_file() {
             return Err(format!("`{location}` is no regular file"));
         }
-        let file = Arc::new(DataFile { file: File::open(&path).map_err(unreadable)?, path });
+        let file = Mutex::new(File::open(&path).map_err(unreadable)?);
+        let file = Arc::new(DataFile { location: location.to_owned(), file });
         files.insert(location.to_owned(), file.clone());
         Ok(file)
     }
@@ -155,13 +171,18 @@ fn size(tensor: &TensorProto, key: &str) -> Outcome<Option<u64>> {
     size.map_err(|_| format!("its {key} `{}` is no size", value.unwrap_or_default()))
 }
 
-fn map(file: &File, span: &Span) -> io::Result<Bytes> {
-    if span.length == 0 {
-        return Ok(Bytes::new());
+impl DataFile {
+    fn open(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let mut options = MmapOptions::new();
-    options.offset(span.offset).len(span.length);
-    // SAFETY: the map is read-only, and whoever opens a model leaves its files as they are.
-    let map = unsafe { options.map(file) }?;
-    Ok(Bytes::from_owner(map))
+
+    fn read(&self, offset: u64, length: usize) -> Outcome<Vec<u8>> {
+        let mut file = self.open();
+        let bytes = file.seek(SeekFrom::Start(offset)).and_then(|_| load::read(&mut file, length as u64));
+        match bytes {
+            Ok(bytes) if bytes.len() == length => Ok(bytes),
+            Ok(_) => Err(format!("`{}` was cut short while it was read", self.location)),
+            Err(source) => Err(format!("`{}` cannot be read: {source}", self.location)),
+        }
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use bytes::Bytes;
-use memmap2::Mmap;
 use prost::Message;
 
 use super::external::Externals;
@@ -16,9 +16,18 @@ use super::wire::{self, Flaw, Kind};
 use super::{Model, tensor};
 use crate::error::{Error, Result};
 
+/// The size that protobuf readers refuse to exceed.
+pub(super) const MAX_MESSAGE: usize = i32::MAX as usize;
+
+/// How much of a file tells what it looks like.
+const HEAD: u64 = 512;
+
 impl Model {
-    /// Reads a model from a file, which is mapped and must not be changed in place while the model
-    /// is in use.
+    /// Reads a model from a file.
+    ///
+    /// The file is read once and for all: whatever becomes of it, the model stays what it was. Weights in
+    /// other files are read when they are asked for, or written; where such a file was cut short or taken
+    /// away meanwhile, that is an error. That nobody writes into them meanwhile is for the caller to see to.
     ///
     /// Nothing that the file holds is lost: a field that ONNX does not define is an
     /// [`Error::UnknownField`].
@@ -26,20 +35,25 @@ impl Model {
         let path = path.as_ref();
         let io = |source| Error::Io { path: path.to_owned(), source };
         // Asked before it is opened: opening a pipe would wait for its writer.
-        let metadata = path.metadata().map_err(io)?;
-        if !metadata.is_file() {
+        if !path.metadata().map_err(io)?.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
         }
-        let file = File::open(path).map_err(io)?;
-        let bytes = if metadata.len() == 0 {
-            Bytes::new()
-        } else {
-            // SAFETY: the map is read-only; that nobody changes the file meanwhile is what the
-            // caller promises.
-            Bytes::from_owner(unsafe { Mmap::map(&file) }.map_err(io)?)
-        };
-        let (proto, external) = decode(path, bytes)?;
-        Ok(Self { proto, external, externals: Externals::beside(path), path: Some(path.to_owned()) })
+        let mut file = File::open(path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        if length > MAX_MESSAGE as u64 {
+            let head = read(&mut file, HEAD).map_err(io)?;
+            return Err(match looks_like(&head) {
+                Some(name) => not_onnx(path, format!("it looks like {name}")),
+                None => Error::TooLarge { file: path.to_owned(), bytes: length as usize },
+            });
+        }
+        let bytes = Bytes::from(read(&mut file, length).map_err(io)?);
+        if bytes.len() as u64 != length {
+            return Err(io(io::Error::other("it was cut short while it was read")));
+        }
+        let (proto, external) = decode(path, bytes.clone())?;
+        let source = (!external).then_some(bytes);
+        Ok(Self { proto, external, source, externals: Externals::beside(path), path: Some(path.to_owned()) })
     }
 
     /// Reads a model from memory. Data in other files is out of its reach.
@@ -47,6 +61,14 @@ impl Model {
         let (proto, external) = decode(Path::new("<memory>"), bytes.into())?;
         Ok(Self { external, ..Self::from_proto(proto) })
     }
+}
+
+/// Up to so many bytes of a file.
+pub(super) fn read(file: &mut File, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The message, and whether any of its tensors is in another file.
@@ -112,6 +134,7 @@ fn explain(path: &Path, bytes: &[u8], flaw: Flaw) -> Error {
     match flaw.kind {
         Kind::Truncated => Error::Truncated { file, message, length: bytes.len() },
         Kind::UnknownField(field) => Error::UnknownField { file, message, field },
+        Kind::TooDeep => Error::Decode { file, reason: "its messages are nested too deeply".to_owned() },
         Kind::Malformed(reason) => Error::Decode { file, reason: format!("in {message}: {reason}") },
     }
 }

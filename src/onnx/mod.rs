@@ -1,5 +1,6 @@
 //! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
 
+mod draft;
 pub mod external;
 mod identify;
 mod load;
@@ -17,13 +18,16 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use bytes::Bytes;
+pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
 use proto::{GraphProto, ModelProto};
+pub use save::Saved;
 
 /// An ONNX model, and where it came from.
 ///
-/// Weights are not copied when a model is read: they are slices of the mapped file. Weights in
-/// external files are not even touched before they are asked for.
+/// Weights in the model's own file are read with it, once: they are slices of its bytes. Weights in
+/// external files are not touched before they are asked for.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -54,6 +58,8 @@ pub struct Model {
     pub external: bool,
     /// The file that the model was read from.
     path: Option<PathBuf>,
+    /// What that file holds, if it holds all of the model.
+    source: Option<Bytes>,
     /// The data that its tensors keep in other files.
     externals: Externals,
 }
@@ -61,7 +67,7 @@ pub struct Model {
 impl Model {
     /// A model made in memory, without files behind it.
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self { proto, external: false, path: None, externals: Externals::none() }
+        Self { proto, external: false, path: None, source: None, externals: Externals::none() }
     }
 
     /// The file that the model was read from, if it was.

@@ -1,15 +1,16 @@
 //! Writing a model: whole files or none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
-use tempfile::NamedTempFile;
 
+use super::draft::Draft;
 use super::external::Span;
+use super::load::MAX_MESSAGE;
 use super::proto::{DataLocation, ModelProto, StringStringEntryProto, TensorProto};
 use super::walk::{self, Part};
 use super::{Model, sink, tensor};
@@ -25,8 +26,18 @@ const ALIGNMENT: u64 = 4096;
 /// replaced.
 const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
 
-/// The size that protobuf readers refuse to exceed.
-const MAX_MESSAGE: usize = i32::MAX as usize;
+/// What [`Model::save`] wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Saved {
+    /// The model: the path that was given, or where its links lead.
+    pub path: PathBuf,
+    /// The data file, if one was written.
+    pub data: Option<PathBuf>,
+    /// Data files of the model that was replaced, which this one does not need, and which are left: they may not be
+    /// unfold's own, or another model refers to them.
+    pub left: Vec<PathBuf>,
+}
 
 impl Model {
     /// The model as a file holds it. External data stays where it is.
@@ -41,21 +52,32 @@ impl Model {
     /// Writes the model, and its weights into one data file next to it if [`Model::external`] says
     /// so.
     ///
-    /// The data file has the name of the model with `.data` appended, and holds everything that the
-    /// model kept in other files, so that the two can be moved together. Only a model that is saved
-    /// over the file that it was read from, with no new weights, keeps referring to the data files
-    /// it has. If [`Model::external`] does not say so, everything is written into the model itself.
+    /// The data file holds everything that the model kept in other files, so that the two can be moved
+    /// together. Its name is that of the model with `.data` appended, or with `.1.data` and so on: one that
+    /// nothing else has, as files that are there are never overwritten. Only a model that is saved over the file that
+    /// it was read from, with no new weights, keeps referring to the data files it has. If [`Model::external`]
+    /// does not say so, everything is written into the model itself.
     ///
-    /// Files are complete before they take their names: a failure leaves what was there. The files
-    /// that the model was read from may be overwritten; it can still be used afterwards.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+    /// Files are complete before they take their names, and the moment when the model takes its own is the one
+    /// at which anything changes: before it there is the old model, whole, and after it the new one. A failure
+    /// leaves what was there. The data file of a model that is replaced is removed after it, if it has the name
+    /// and the layout that this function gives, and no `.onnx` file of the folder mentions it. What a process leaves
+    /// that is killed meanwhile is removed by the next one that saves into the folder.
+    ///
+    /// The files that the model was read from may be overwritten; it can still be used afterwards. A link is
+    /// followed, though it may lead to nothing yet.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved> {
         let path = path.as_ref();
         let mut settled = self.external && self.is_at(path);
         walk::parts(&mut self.proto.clone(), &mut |part| {
             settled &= !matches!(part, Part::Initializer(tensor) if is_large(tensor));
             Ok(())
         })?;
-        if settled { Draft::of(&self.proto, path)?.persist() } else { self.save_with(path, |_| Ok(None)) }
+        if settled {
+            self.finish(Saving::new(path)?, &self.proto)
+        } else {
+            self.save_with(path, |_| Ok(None))
+        }
     }
 
     /// As [`Model::save`], with other elements for some of the initializers.
@@ -94,36 +116,34 @@ impl Model {
         &self,
         path: impl AsRef<Path>,
         mut rewrite: impl FnMut(&TensorProto) -> Result<Option<Bytes>>,
-    ) -> Result<()> {
-        let path = path.as_ref();
+    ) -> Result<Saved> {
         let mut proto = self.proto.clone();
-        let mut data = DataFile::new(self, path);
+        let mut saving = Saving::new(path.as_ref())?;
         walk::parts(&mut proto, &mut |part| match part {
             Part::Graph(_) => Ok(()),
             Part::Initializer(tensor) => {
                 if let Some(bytes) = rewrite(tensor)? {
                     tensor::replace(tensor, bytes)?;
                 }
-                if self.external && is_large(tensor) { data.take(tensor) } else { data.copy(tensor) }
+                if self.external && is_large(tensor) {
+                    saving.take(tensor)
+                } else {
+                    saving.copy(self, tensor)
+                }
             }
-            Part::Tensor(tensor) => data.copy(tensor),
+            Part::Tensor(tensor) => saving.copy(self, tensor),
         })?;
-        let model = Draft::of(&proto, path)?;
-        data.persist(self.is_at(path))?;
-        model.persist()
+        self.finish(saving, &proto)
     }
 
-    /// Writes the file that the model was read from under another name, byte for byte.
+    /// Writes the file that the model was read from under another name, byte for byte as it was read.
     ///
     /// A model in memory, and one whose weights are in other files, is saved as [`Model::save`] does: what
     /// refers to other files cannot be moved as it is.
-    pub fn copy(&self, path: impl AsRef<Path>) -> Result<()> {
+    pub fn copy(&self, path: impl AsRef<Path>) -> Result<Saved> {
         let path = path.as_ref();
-        let Some(origin) = self.path().filter(|_| !self.external) else { return self.save(path) };
-        let mut from = File::open(origin).map_err(|source| Error::Io { path: origin.to_owned(), source })?;
-        let mut draft = Draft::new(path)?;
-        io::copy(&mut from, &mut draft.file).map_err(|source| draft.error(source))?;
-        draft.persist()
+        let Some(source) = &self.source else { return self.save(path) };
+        self.finish_with(Saving::new(path)?, |file| file.write_all(source))
     }
 
     /// Whether a path is that of the file that the model was read from.
@@ -131,68 +151,93 @@ impl Model {
         let origin = self.path().and_then(|origin| origin.canonicalize().ok());
         origin.is_some_and(|origin| path.canonicalize().is_ok_and(|path| path == origin))
     }
-}
 
-/// A file that is written beside the one that it replaces, and takes its name only when it is
-/// complete.
-struct Draft {
-    path: PathBuf,
-    file: NamedTempFile,
-}
+    fn finish(&self, saving: Saving, proto: &ModelProto) -> Result<Saved> {
+        check_size(proto, saving.draft.path())?;
+        self.finish_with(saving, |file| sink::write_message(proto, file))
+    }
 
-impl Draft {
-    /// An empty file, with the permissions that the one it replaces has, or that a new one would
-    /// have.
-    fn new(path: &Path) -> Result<Self> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut builder = tempfile::Builder::new();
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let mut create = || {
-            let replaced = path.metadata().ok();
-            if replaced.as_ref().is_some_and(|metadata| !metadata.is_file()) {
-                return Err(io::Error::new(
-                    io::ErrorKind::AlreadyExists,
-                    "it is no regular file, and is not replaced",
-                ));
-            }
-            let file = builder.prefix(".unfold-").tempfile_in(folder)?;
-            replaced.map_or(Ok(()), |metadata| file.as_file().set_permissions(metadata.permissions()))?;
-            Ok(Self { path: path.to_owned(), file })
+    /// Writes the message, and lets the files take their names.
+    fn finish_with(&self, saving: Saving, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Saved> {
+        let Saving { mut draft, data, .. } = saving;
+        let path = draft.path().to_owned();
+        let replaced = Replaced::by(&draft).unwrap_or_default();
+        // Of what will have no name any more, this model may still have something to read.
+        replaced.own.iter().for_each(|name| self.externals.hold(name));
+        let commit = || {
+            let mut file = draft.model()?;
+            write(&mut file)?;
+            file.sync_all()?;
+            data.as_ref().map_or(Ok(()), |data| data.file.sync_all())?;
+            draft.commit(data.as_ref().map(|data| data.name.as_str()), replaced.own.as_deref())
         };
-        create().map_err(|source| Error::Io { path: path.to_owned(), source })
-    }
-
-    /// A file with a model in it.
-    fn of(proto: &ModelProto, path: &Path) -> Result<Self> {
-        check_size(proto, path)?;
-        let mut draft = Self::new(path)?;
-        sink::write_message(proto, &mut draft.file).map_err(|source| draft.error(source))?;
-        Ok(draft)
-    }
-
-    /// Gives the file its name.
-    fn persist(self) -> Result<()> {
-        let Self { path, file } = self;
-        file.persist(&path).map(drop).map_err(|failed| Error::Io { path, source: failed.error })
-    }
-
-    fn error(&self, source: io::Error) -> Error {
-        Error::Io { path: self.path.clone(), source }
+        commit().map_err(|source| Error::Io { path: path.clone(), source })?;
+        let beside = |name: String| path.with_file_name(name);
+        let left = replaced.used.into_iter().filter(|name| draft.is_left(name));
+        let left = left.map(beside).collect();
+        Ok(Saved { data: data.map(|data| beside(data.name)), left, path })
     }
 }
 
-/// The data file of the model that is being saved.
-struct DataFile<'a> {
-    model: &'a Model,
-    path: PathBuf,
-    /// The file itself, from the first tensor in it on.
-    draft: Option<Draft>,
-    /// How many bytes are in it.
-    length: u64,
+/// What the model that is replaced has in files whose names are those of its data files.
+#[derive(Default)]
+struct Replaced {
+    /// The files that it refers to.
+    used: Vec<String>,
+    /// The one that [`Model::save`] wrote for it.
+    own: Option<String>,
+}
+
+impl Replaced {
+    fn by(draft: &Draft) -> Option<Self> {
+        let names = draft.data_names();
+        // Nothing is read where there is nothing to find.
+        names.first()?;
+        let Model { mut proto, externals, .. } = Model::open(draft.path()).ok()?;
+        let mut locations = HashSet::new();
+        let (mut laid_out, mut end, mut seen) = (true, 0, HashSet::new());
+        let walked = walk::parts(&mut proto, &mut |part| {
+            if let Part::Initializer(tensor) | Part::Tensor(tensor) = part
+                && tensor::is_external(tensor)
+            {
+                let span = externals.span(tensor)?;
+                let place = Place { offset: span.offset, length: span.length };
+                laid_out &= tensor.external_data == place.entries(&span.location);
+                locations.insert(span.location.clone());
+                if seen.insert(span) {
+                    laid_out &= place.offset == u64::next_multiple_of(end, ALIGNMENT);
+                    end = place.offset + place.length as u64;
+                }
+            }
+            Ok(())
+        });
+        walked.ok()?;
+        let used: Vec<String> = names.into_iter().filter(|name| locations.contains(name)).collect();
+        let is_whole = |name: &&String| {
+            let held = draft.folder().join(name).metadata();
+            held.is_ok_and(|metadata| metadata.len() == end)
+        };
+        let own = used.first().filter(|_| laid_out && locations.len() == 1).filter(is_whole).cloned();
+        Some(Self { used, own })
+    }
+}
+
+/// A model that is being saved.
+struct Saving {
+    draft: Draft,
+    /// The data file, from the first tensor in it on.
+    data: Option<DataFile>,
     /// What was copied from the data files of the model, and where to: tensors that shared bytes
     /// still do.
     copied: HashMap<Span, Place>,
+}
+
+/// The data file of the model that is being saved.
+struct DataFile {
+    name: String,
+    file: File,
+    /// How many bytes are in it.
+    length: u64,
 }
 
 /// Where the bytes of a tensor are in the data file.
@@ -202,92 +247,98 @@ struct Place {
     length: usize,
 }
 
-impl<'a> DataFile<'a> {
-    fn new(model: &'a Model, path: &Path) -> Self {
-        let mut data = path.as_os_str().to_owned();
-        data.push(".data");
-        Self { model, path: data.into(), draft: None, length: 0, copied: HashMap::new() }
+impl Place {
+    /// How a tensor refers to it.
+    fn entries(self, location: &str) -> Vec<StringStringEntryProto> {
+        let entry = |key: &str, value: String| StringStringEntryProto {
+            key: Some(key.to_owned()),
+            value: Some(value),
+        };
+        vec![
+            entry("location", location.to_owned()),
+            entry("offset", self.offset.to_string()),
+            entry("length", self.length.to_string()),
+        ]
+    }
+}
+
+impl Saving {
+    fn new(path: &Path) -> Result<Self> {
+        let draft = Draft::new(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        Ok(Self { draft, data: None, copied: HashMap::new() })
     }
 
     /// Moves the elements of a tensor out of the message.
     fn take(&mut self, tensor: &mut TensorProto) -> Result<()> {
-        let place = self.append(&tensor.raw_data.take().unwrap_or_default())?;
-        self.refer(tensor, place)
+        let bytes = tensor.raw_data.take().unwrap_or_default();
+        let offset = self.align()?;
+        self.append(&bytes)?;
+        self.refer(tensor, Place { offset, length: bytes.len() });
+        Ok(())
     }
 
-    /// Copies the elements of a tensor, if it has them in another file, to where the model keeps
-    /// them now.
-    fn copy(&mut self, tensor: &mut TensorProto) -> Result<()> {
+    /// Copies the elements of a tensor, if the model has them in another file, to where they are kept now.
+    fn copy(&mut self, model: &Model, tensor: &mut TensorProto) -> Result<()> {
         if !tensor::is_external(tensor) {
             return Ok(());
         }
-        if !self.model.external {
-            let bytes = self.model.externals.bytes(tensor)?;
+        if !model.external {
+            let bytes = model.externals.bytes(tensor)?;
             return tensor::replace(tensor, bytes);
         }
         let known = |key: &str| KNOWN_ENTRIES.contains(&key);
         if let Some(entry) = tensor.external_data.iter().find(|entry| !known(entry.key())) {
             return Err(Error::ExternalData {
-                file: self.path.clone(),
+                file: self.draft.path().to_owned(),
                 tensor: tensor.name().to_owned(),
                 reason: format!("the meaning of its entry `{}` is unknown", entry.key()),
             });
         }
-        let span = self.model.externals.span(tensor)?;
+        let span = model.externals.span(tensor)?;
         let place = match self.copied.get(&span) {
             Some(&place) => place,
             None => {
-                let place = self.append(&self.model.externals.bytes(tensor)?)?;
+                let offset = self.align()?;
+                model.externals.pieces(tensor, |piece| self.append(piece))?;
+                let place = Place { offset, length: span.length };
                 self.copied.insert(span, place);
                 place
             }
         };
-        self.refer(tensor, place)
-    }
-
-    /// Writes bytes behind what is there.
-    fn append(&mut self, bytes: &[u8]) -> Result<Place> {
-        let draft = match &mut self.draft {
-            Some(draft) => draft,
-            None => self.draft.insert(Draft::new(&self.path)?),
-        };
-        let offset = self.length.next_multiple_of(ALIGNMENT);
-        let padding = vec![0; (offset - self.length) as usize];
-        let result = draft.file.write_all(&padding).and_then(|()| draft.file.write_all(bytes));
-        result.map_err(|source| draft.error(source))?;
-        self.length = offset + bytes.len() as u64;
-        Ok(Place { offset, length: bytes.len() })
-    }
-
-    /// Lets a tensor refer to bytes of the file.
-    fn refer(&self, tensor: &mut TensorProto, place: Place) -> Result<()> {
-        let Some(location) = self.path.file_name().and_then(|name| name.to_str()) else {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "a data file must have a name in UTF-8");
-            return Err(Error::Io { path: self.path.clone(), source });
-        };
-        let entry = |key: &str, value: String| StringStringEntryProto {
-            key: Some(key.to_owned()),
-            value: Some(value),
-        };
-        tensor.external_data = vec![
-            entry("location", location.to_owned()),
-            entry("offset", place.offset.to_string()),
-            entry("length", place.length.to_string()),
-        ];
-        tensor.data_location = Some(DataLocation::External.into());
+        self.refer(tensor, place);
         Ok(())
     }
 
-    /// Gives the file its name, if anything is in it.
-    fn persist(self, in_place: bool) -> Result<()> {
-        let Some(draft) = self.draft else {
-            return Ok(());
+    /// Where the next tensor begins in the data file.
+    fn align(&mut self) -> Result<u64> {
+        let length = self.data.as_ref().map_or(0, |data| data.length);
+        let offset = length.next_multiple_of(ALIGNMENT);
+        self.append(&vec![0; (offset - length) as usize])?;
+        Ok(offset)
+    }
+
+    /// Writes bytes into the data file, behind what is there.
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let draft = &self.draft;
+        let mut write = || {
+            let data = match &mut self.data {
+                Some(data) => data,
+                None => {
+                    self.data.insert(DataFile { name: draft.fresh_name()?, file: draft.data()?, length: 0 })
+                }
+            };
+            data.file.write_all(bytes)?;
+            data.length += bytes.len() as u64;
+            Ok(())
         };
-        if !in_place && self.model.externals.read_from(&draft.path) {
-            let reason = "it holds the weights of the model that is being saved under another name";
-            return Err(draft.error(io::Error::new(io::ErrorKind::AlreadyExists, reason)));
-        }
-        draft.persist()
+        write().map_err(|source| Error::Io { path: draft.path().to_owned(), source })
+    }
+
+    /// Lets a tensor refer to bytes of the data file.
+    fn refer(&self, tensor: &mut TensorProto, place: Place) {
+        let location = self.data.as_ref().map_or("", |data| &data.name);
+        tensor.external_data = place.entries(location);
+        tensor.data_location = Some(DataLocation::External.into());
     }
 }
 

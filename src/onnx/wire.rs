@@ -5,8 +5,10 @@
 
 use prost::encoding::WireType;
 
-/// How deep messages may be nested; the decoder has the same limit.
-const MAX_DEPTH: usize = 100;
+/// How deep messages may be nested: a body inside a body is three deeper, so that there may be 60 of them. The decoder
+/// has no limit of its own, and all that goes through the bodies of a model is recursive, in tract too: the stack of
+/// any thread must hold it.
+const MAX_DEPTH: usize = 200;
 
 /// What is wrong with the encoded bytes of a message, and in which part of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub(super) enum Kind {
     Truncated,
     /// They are no protobuf.
     Malformed(&'static str),
+    /// Messages in messages in messages.
+    TooDeep,
     /// They hold a field that the message does not have.
     UnknownField(u32),
 }
@@ -47,7 +51,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), Flaw> {
 
 fn check_message(bytes: &[u8], shape: &'static Shape, depth: usize) -> Result<(), Flaw> {
     if depth == 0 {
-        return Err(Kind::Malformed("messages are nested too deeply").into());
+        return Err(Kind::TooDeep.into());
     }
     let mut chosen = None;
     let mut rest = bytes;
@@ -481,6 +485,6 @@ mod tests {
             bytes = enclose(1, &[enclose(5, &[enclose(6, &[bytes])])]);
         }
         let flaw = check(&enclose(7, &[bytes])).unwrap_err();
-        assert_eq!(flaw.kind, Kind::Malformed("messages are nested too deeply"));
+        assert_eq!(flaw.kind, Kind::TooDeep);
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! tract has its own messages for ONNX. Only the graph is encoded and decoded to get there; every tensor in
 //! it refers to data outside, and tract is given that data from where the model has it. So weights are
-//! copied once, into the tensors that tract computes with, wherever they were stored.
+//! copied once, into the tensors that tract computes with, wherever they were stored, and those in other
+//! files are read one at a time.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use prost::Message;
 use tract_core::internal::TractErrorContext;
 use tract_onnx::data_resolver::ModelDataResolver;
@@ -25,12 +25,10 @@ use crate::onnx::{Model, tensor};
 
 /// The graph in tract's messages, and the tensors that it refers to.
 pub(super) fn skeleton(model: &Model, inputs: &[Input]) -> Result<(pb::ModelProto, Arc<Weights>), Failure> {
-    let mut weights = Weights::default();
+    let mut weights = Weights { tensors: Vec::new(), externals: model.externals().clone() };
     let mut graph = model.graph().clone();
     fix_shapes(&mut graph, inputs);
-    weights
-        .take_graph(&mut graph, model.externals())
-        .map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
+    weights.take_graph(&mut graph).map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
     let light = ModelProto {
         graph: Some(graph),
         training_info: Vec::new(),
@@ -56,49 +54,51 @@ pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     }
 }
 
-/// The elements of the tensors of a model, by the number that stands for each in its skeleton.
-#[derive(Debug, Default)]
-pub(super) struct Weights(Vec<Bytes>);
+/// The tensors of a model, by the number that stands for each in its skeleton.
+#[derive(Debug)]
+pub(super) struct Weights {
+    tensors: Vec<TensorProto>,
+    externals: Externals,
+}
 
 impl Weights {
     /// A folder that exists everywhere, of which tract is told that it is the model's.
     pub(super) const FOLDER: &'static str = "/";
 
-    fn take_graph(&mut self, graph: &mut GraphProto, externals: &Externals) -> Result<(), Error> {
+    fn take_graph(&mut self, graph: &mut GraphProto) -> Result<(), Error> {
         graph.value_info.clear();
-        graph.initializer.iter_mut().try_for_each(|tensor| self.take(tensor, externals))?;
+        graph.initializer.iter_mut().try_for_each(|tensor| self.take(tensor))?;
         let attributes = graph.node.iter_mut().flat_map(|node| &mut node.attribute);
         for AttributeProto { t, tensors, g, graphs, .. } in attributes {
-            t.as_deref_mut()
-                .into_iter()
-                .chain(tensors)
-                .try_for_each(|tensor| self.take(tensor, externals))?;
-            g.as_deref_mut()
-                .into_iter()
-                .chain(graphs)
-                .try_for_each(|graph| self.take_graph(graph, externals))?;
+            t.as_deref_mut().into_iter().chain(tensors).try_for_each(|tensor| self.take(tensor))?;
+            g.as_deref_mut().into_iter().chain(graphs).try_for_each(|graph| self.take_graph(graph))?;
         }
         Ok(())
     }
 
-    /// Keeps the elements of a tensor, and leaves a reference in their place. Strings, which have no raw
+    /// Keeps a tensor whose elements can be had, and leaves a reference in its place. Strings, which have no raw
     /// form, stay.
-    fn take(&mut self, tensor: &mut TensorProto, externals: &Externals) -> Result<(), Error> {
+    fn take(&mut self, tensor: &mut TensorProto) -> Result<(), Error> {
         if tensor::data_type(tensor)? == tensor::DataType::String {
             return Ok(());
         }
-        let bytes = tensor::raw(tensor, externals)?;
+        if tensor::is_external(tensor) {
+            self.externals.span(tensor)?;
+        } else {
+            tensor::raw(tensor, &self.externals)?;
+        }
         let entry =
             |key: &str, value: String| StringStringEntryProto { key: Some(key.into()), value: Some(value) };
-        *tensor = TensorProto {
-            name: tensor.name.take(),
-            dims: std::mem::take(&mut tensor.dims),
+        let number = self.tensors.len().to_string();
+        let reference = TensorProto {
+            name: tensor.name.clone(),
+            dims: tensor.dims.clone(),
             data_type: tensor.data_type,
             data_location: Some(DataLocation::External.into()),
-            external_data: vec![entry("location", ".".into()), entry("offset", self.0.len().to_string())],
+            external_data: vec![entry("location", ".".into()), entry("offset", number)],
             ..TensorProto::default()
         };
-        self.0.push(bytes);
+        self.tensors.push(std::mem::replace(tensor, reference));
         Ok(())
     }
 }
@@ -111,8 +111,8 @@ impl ModelDataResolver for Weights {
         number: usize,
         _: Option<usize>,
     ) -> TractResult<()> {
-        let bytes = self.0.get(number).context("a tensor that the skeleton does not have")?;
-        buffer.extend_from_slice(bytes);
+        let tensor = self.tensors.get(number).context("a tensor that the skeleton does not have")?;
+        buffer.extend_from_slice(&tensor::raw(tensor, &self.externals)?);
         Ok(())
     }
 }

@@ -4,8 +4,12 @@ use proptest::prelude::*;
 use prost::Message;
 use unfold::error::Error;
 use unfold::onnx::Model;
-use unfold::onnx::proto::{GraphProto, ModelProto, SparseTensorProto, TensorProto};
+use unfold::onnx::proto::{
+    AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
+    TensorType, TypeProto, ValueInfoProto,
+};
 use unfold::onnx::tensor::DataType;
+use unfold::run::Engine;
 
 use crate::{cases, model, raw, refusal, with_initializers};
 
@@ -116,6 +120,86 @@ fn a_name_for_two_constants() {
         GraphProto { initializer: vec![tensor("a")], sparse_initializer: vec![sparse], ..Default::default() };
     let message = refusal(&model(graph).encode_to_vec());
     assert!(message.contains("at `a`: two initializers"), "{message}");
+}
+
+#[test]
+fn a_name_for_two_inputs() {
+    let input = || ValueInfoProto { name: Some("x".into()), ..Default::default() };
+    let graph = GraphProto { input: vec![input(), input()], ..Default::default() };
+    let error = unfold::plan(&Model::from_proto(model(graph)), &Default::default()).unwrap_err();
+    assert!(error.to_string().contains("at `x`: two inputs"), "{error}");
+}
+
+/// A graph inside so many bodies of If, each of which gives what it gives.
+fn nested(graph: GraphProto, depth: usize) -> GraphProto {
+    let named = |name: &str| ValueInfoProto { name: Some(name.into()), ..Default::default() };
+    let body = |name: &str, graph: GraphProto| AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(AttributeType::Graph.into()),
+        g: Some(Box::new(graph)),
+        ..Default::default()
+    };
+    (0..depth).fold(graph, |inner, level| {
+        let node = NodeProto {
+            op_type: Some("If".into()),
+            input: vec!["condition".into()],
+            output: vec![format!("y{level}")],
+            attribute: vec![body("then_branch", inner), body("else_branch", identity(&format!("e{level}")))],
+            ..Default::default()
+        };
+        GraphProto { node: vec![node], output: vec![named(&format!("y{level}"))], ..Default::default() }
+    })
+}
+
+/// A graph that gives `x`, of a graph around it, under another name.
+fn identity(output: &str) -> GraphProto {
+    let node = NodeProto {
+        op_type: Some("Identity".into()),
+        input: vec!["x".into()],
+        output: vec![output.into()],
+        ..Default::default()
+    };
+    let output = ValueInfoProto { name: Some(output.into()), ..Default::default() };
+    GraphProto { node: vec![node], output: vec![output], ..Default::default() }
+}
+
+#[test]
+fn bodies_may_be_nested_sixty_deep() {
+    let mut graph = nested(identity("innermost"), 60);
+    for (name, data_type) in [("condition", DataType::Bool), ("x", DataType::Float)] {
+        let tensor_type = TensorType { elem_type: Some(data_type.code()), shape: Some(Default::default()) };
+        let r#type = TypeProto { tensor_type: Some(tensor_type), ..Default::default() };
+        graph.input.push(ValueInfoProto {
+            name: Some(name.into()),
+            r#type: Some(r#type),
+            ..Default::default()
+        });
+    }
+    let bytes = model(graph).encode_to_vec();
+    let read = std::thread::Builder::new().stack_size(2 << 20).spawn({
+        let bytes = bytes.clone();
+        move || {
+            let model = Model::from_bytes(bytes).unwrap();
+            let fused = unfold::fuse(&model, &Default::default()).unwrap();
+            (fused.model.clone().to_bytes().unwrap(), Engine::load(&model, &Default::default()).is_ok())
+        }
+    });
+    assert_eq!(read.unwrap().join().unwrap(), (bytes.into(), true));
+}
+
+#[test]
+fn bodies_nested_without_end_are_refused() {
+    // Backward, as the length of a message is known only after what it holds.
+    let mut backward = Vec::new();
+    for field in std::iter::repeat_n([6, 5, 1], 100_000).flatten().chain([7]) {
+        let mut head = Vec::new();
+        prost::encoding::encode_key(field, prost::encoding::WireType::LengthDelimited, &mut head);
+        prost::encoding::encode_varint(backward.len() as u64, &mut head);
+        backward.extend(head.iter().rev());
+    }
+    let bytes: Vec<u8> = backward.into_iter().rev().collect();
+    let message = refusal(&bytes);
+    assert!(message.contains("nested too deeply") && message.len() < 200, "{message}");
 }
 
 #[test]

@@ -259,6 +259,24 @@ fn an_entry_of_unknown_meaning_is_not_dropped() {
     assert_eq!(open(&folder, "in.onnx").graph().initializer[0].external_data.len(), 4);
 }
 
+/// The file that the weights of a model are in.
+fn data_of(path: &Path) -> String {
+    let contents = contents(path);
+    contents["a"].1[0].strip_prefix("location=").unwrap().to_owned()
+}
+
+#[test]
+fn a_file_that_has_the_name_of_the_data_is_not_overwritten() {
+    let folder = folder();
+    fs::write(folder.path().join("out.onnx.data"), "somebody's").unwrap();
+    fs::create_dir(folder.path().join("out.onnx.7.data")).unwrap();
+    let path = folder.path().join("out.onnx");
+    let saved = open(&folder, "in.onnx").save(&path).unwrap();
+    assert_eq!(saved.data, Some(folder.path().join("out.onnx.8.data")));
+    assert_eq!(fs::read(folder.path().join("out.onnx.data")).unwrap(), b"somebody's");
+    assert_eq!(contents(&path)["b"], (2.0, place("out.onnx.8.data", 4096)));
+}
+
 #[test]
 fn the_data_of_another_model_is_not_overwritten() {
     let folder = folder();
@@ -268,11 +286,195 @@ fn the_data_of_another_model_is_not_overwritten() {
         tensor.external_data[0].value = Some("out.onnx.data".into());
     }
     model.save(folder.path().join("in.onnx")).unwrap();
+    let double = |tensor: &TensorProto| Ok((tensor.name() == "a").then(|| large(7.0).into()));
+    open(&folder, "in.onnx").save_with(folder.path().join("out.onnx"), double).unwrap();
+    assert_eq!(listing(folder.path()), ["in.onnx", "out.onnx", "out.onnx.1.data", "out.onnx.data"]);
+    assert_eq!(contents(&folder.path().join("in.onnx"))["a"].0, 1.0);
+    assert_eq!(contents(&folder.path().join("out.onnx"))["a"].0, 7.0);
+}
+
+#[test]
+fn the_data_of_a_model_that_is_replaced_goes_with_it() {
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("out.onnx");
+    for data in ["out.onnx.data", "out.onnx.1.data", "out.onnx.2.data"] {
+        let saved = open(&folder, "in.onnx").save(&path).unwrap();
+        assert_eq!((saved.data, saved.left), (Some(elsewhere.path().join(data)), vec![]));
+        assert_eq!(listing(elsewhere.path()), ["out.onnx", data]);
+        assert_eq!(contents(&path)["tied"], (1.0, place(data, 0)));
+    }
+    let mut inside = open(&folder, "in.onnx");
+    inside.external = false;
+    inside.save(&path).unwrap();
+    assert_eq!(listing(elsewhere.path()), ["out.onnx"]);
+}
+
+#[test]
+fn data_that_another_model_reads_outlives_the_model_that_is_replaced() {
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("out.onnx");
     let model = open(&folder, "in.onnx");
-    let error = model.save(folder.path().join("out.onnx")).unwrap_err();
-    assert!(error.to_string().contains("under another name"), "{error}");
-    assert_eq!(listing(folder.path()), ["in.onnx", "out.onnx.data"]);
-    assert_eq!(contents(&folder.path().join("in.onnx"))["b"].0, 2.0);
+    model.save(&path).unwrap();
+    fs::copy(&path, elsewhere.path().join("backup.onnx")).unwrap();
+    let saved = model.save(&path).unwrap();
+    assert_eq!(saved.left, [elsewhere.path().join("out.onnx.data")]);
+    assert_eq!(contents(&elsewhere.path().join("backup.onnx"))["b"], (2.0, place("out.onnx.data", 4096)));
+    assert_eq!(contents(&path)["b"], (2.0, place("out.onnx.1.data", 4096)));
+}
+
+#[test]
+fn data_that_is_laid_out_by_somebody_else_is_left() {
+    let folder = folder();
+    let path = folder.path().join("in.onnx");
+    fs::rename(folder.path().join("weights.bin"), folder.path().join("in.onnx.data")).unwrap();
+    let mut proto = Model::open(&path).unwrap().proto;
+    for (tensor, offset) in proto.graph.as_mut().unwrap().initializer.iter_mut().zip(["4096", "0", "4096"]) {
+        tensor.external_data[0].value = Some("in.onnx.data".into());
+        tensor.external_data[1].value = Some(offset.into());
+    }
+    fs::write(&path, proto.encode_to_vec()).unwrap();
+    let zero = |tensor: &TensorProto| Ok((tensor.name() == "a").then(|| large(0.0).into()));
+    let saved = Model::open(&path).unwrap().save_with(&path, zero).unwrap();
+    assert_eq!(saved.left, [folder.path().join("in.onnx.data")]);
+    assert_eq!(listing(folder.path()), ["in.onnx", "in.onnx.1.data", "in.onnx.data"]);
+    assert_eq!((contents(&path)["a"].0, contents(&path)["b"].0), (0.0, 1.0));
+}
+
+#[test]
+fn a_model_that_cannot_take_its_name_leaves_the_old_one_and_its_data() {
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("out.onnx");
+    let model = open(&folder, "in.onnx");
+    model.save(&path).unwrap();
+    let before = contents(&path);
+    // What is a file when the save begins is a folder when the model is to take its name.
+    let swap = |tensor: &TensorProto| {
+        if tensor.name() == "small" {
+            fs::rename(&path, elsewhere.path().join("old.onnx")).unwrap();
+            fs::create_dir(&path).unwrap();
+        }
+        Ok(None)
+    };
+    let error = model.save_with(&path, swap).unwrap_err();
+    assert!(matches!(&error, Error::Io { path: named, .. } if *named == path), "{error}");
+    assert_eq!(listing(elsewhere.path()), ["old.onnx", "out.onnx", "out.onnx.data"]);
+    assert_eq!(contents(&elsewhere.path().join("old.onnx")), before);
+}
+
+#[test]
+fn a_folder_that_goes_away_is_an_error() {
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let inner = elsewhere.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let remove = |tensor: &TensorProto| {
+        if tensor.name() == "b" {
+            fs::remove_dir_all(&inner).unwrap();
+        }
+        Ok(None)
+    };
+    let error = open(&folder, "in.onnx").save_with(inner.join("out.onnx"), remove).unwrap_err();
+    assert!(error.to_string().contains("out.onnx"), "{error}");
+    assert!(listing(elsewhere.path()).is_empty());
+}
+
+/// What a process leaves that is killed: the list of a draft, here one that nobody has locked.
+#[test]
+fn the_next_save_removes_what_a_killed_one_left() {
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let at = |name: &str| elsewhere.path().join(name);
+    let model = open(&folder, "in.onnx");
+    model.save(at("out.onnx")).unwrap();
+    let draft = |name: &str, list: &str| {
+        fs::create_dir(at(name)).unwrap();
+        fs::write(at(name).join("list"), list).unwrap();
+        fs::write(at(name).join("model"), "half").unwrap();
+    };
+    // Killed before the model took its name, and after it.
+    draft(".unfold-before", "out.onnx\0out.onnx.5.data\0out.onnx.data");
+    fs::write(at("out.onnx.5.data"), "new").unwrap();
+    draft(".unfold-after", "out.onnx\0out.onnx.data\0out.onnx.3.data");
+    fs::write(at("out.onnx.3.data"), "old").unwrap();
+    // Killed before it had a list, and what is no draft or of no draft.
+    fs::create_dir(at(".unfold-empty")).unwrap();
+    draft(".unfold-odd", "../x\0../x.data\0notes\0out.onnx.9.data");
+    for kept in [".unfold-odd/more", "notes", "out.onnx.9.data"] {
+        fs::write(at(kept), "kept").unwrap();
+    }
+    fs::create_dir(at(".unfold-folder")).unwrap();
+    fs::write(at(".unfold-folder/kept"), "kept").unwrap();
+
+    model.save(at("other.onnx")).unwrap();
+    let expected = [
+        ".unfold-folder",
+        ".unfold-odd",
+        "notes",
+        "other.onnx",
+        "other.onnx.data",
+        "out.onnx",
+        "out.onnx.9.data",
+        "out.onnx.data",
+    ];
+    assert_eq!(listing(elsewhere.path()), expected);
+    assert_eq!(listing(&at(".unfold-odd")), ["more"]);
+    assert_eq!(contents(&at("out.onnx"))["b"].0, 2.0);
+}
+
+#[test]
+fn a_save_leaves_those_alone_that_are_under_way() {
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let model = open(&folder, "in.onnx");
+    let meanwhile = |tensor: &TensorProto| {
+        if tensor.name() == "b" {
+            model.save(elsewhere.path().join("other.onnx")).unwrap();
+        }
+        Ok(None)
+    };
+    model.save_with(elsewhere.path().join("out.onnx"), meanwhile).unwrap();
+    let names = ["other.onnx", "other.onnx.data", "out.onnx", "out.onnx.data"];
+    assert_eq!(listing(elsewhere.path()), names);
+    assert_eq!(contents(&elsewhere.path().join("out.onnx"))["a"].0, 1.0);
+}
+
+#[test]
+#[cfg(unix)]
+fn links_are_followed_though_they_lead_to_nothing_yet() {
+    use std::os::unix::fs::symlink;
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (link, real) = (folder.path().join("link.onnx"), elsewhere.path().join("real.onnx"));
+    symlink("second.onnx", &link).unwrap();
+    symlink(&real, folder.path().join("second.onnx")).unwrap();
+    for data in ["real.onnx.data", "real.onnx.1.data"] {
+        let saved = open(&folder, "in.onnx").save(&link).unwrap();
+        assert_eq!(saved.path, real);
+        assert_eq!(listing(elsewhere.path()), ["real.onnx", data]);
+        assert_eq!(contents(&real)["b"].0, 2.0);
+        assert!(link.is_symlink());
+    }
+    symlink("round.onnx", folder.path().join("round.onnx")).unwrap();
+    let error = open(&folder, "in.onnx").save(folder.path().join("round.onnx")).unwrap_err();
+    assert!(error.to_string().contains("circle"), "{error}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_second_name_of_the_model_that_is_replaced_keeps_its_weights() {
+    let folder = folder();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("out.onnx");
+    let model = open(&folder, "in.onnx");
+    model.save(&path).unwrap();
+    fs::hard_link(&path, elsewhere.path().join("second.onnx")).unwrap();
+    let zero = |tensor: &TensorProto| Ok((tensor.name() == "a").then(|| large(0.0).into()));
+    model.save_with(&path, zero).unwrap();
+    assert_eq!(contents(&path)["a"].0, 0.0);
+    assert_eq!(contents(&elsewhere.path().join("second.onnx"))["a"].0, 1.0);
 }
 
 #[test]
@@ -289,12 +491,63 @@ fn a_model_survives_being_saved_over_its_own_files() {
     }
     let tied = &model.graph().initializer[2];
     assert_eq!(*tensor::read_f64(tied, model.externals()).unwrap().first().unwrap(), 1.0);
-    let names = ["in.onnx", "model.onnx", "model.onnx.data", "weights.bin"];
-    assert_eq!(listing(folder.path()), names);
+    assert_eq!(listing(folder.path()), ["in.onnx", "model.onnx", &data_of(&path), "weights.bin"]);
 }
 
 #[test]
-fn a_mapped_model_survives_being_overwritten() {
+fn a_model_that_is_rewritten_entirely_can_still_be_read_as_it_was() {
+    let folder = folder();
+    let path = folder.path().join("model.onnx");
+    open(&folder, "in.onnx").save(&path).unwrap();
+    let model = Model::open(&path).unwrap();
+    let zero = |tensor: &TensorProto| Ok(tensor::is_external(tensor).then(|| large(0.0).into()));
+    model.save_with(&path, zero).unwrap();
+    assert_eq!(contents(&path)["b"].0, 0.0);
+    let b = &model.graph().initializer[1];
+    assert_eq!(*tensor::read_f64(b, model.externals()).unwrap().first().unwrap(), 2.0);
+}
+
+#[test]
+fn a_model_does_not_change_when_its_file_is_cut_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.onnx");
+    let proto = with_initializers(vec![raw("w", DataType::Float, &[1024], &large(1.0))]);
+    fs::write(&path, proto.encode_to_vec()).unwrap();
+    let model = Model::open(&path).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
+    let (saved, copied) = (folder.path().join("saved.onnx"), folder.path().join("copied.onnx"));
+    model.save(&saved).unwrap();
+    model.copy(&copied).unwrap();
+    assert_eq!(contents(&saved)["w"].0, 1.0);
+    assert_eq!(fs::read(&copied).unwrap(), proto.encode_to_vec());
+    assert!(unfold::fuse(&model, &Default::default()).is_ok());
+}
+
+#[test]
+fn weights_that_are_cut_short_while_they_are_saved_are_an_error() {
+    let folder = folder();
+    let model = open(&folder, "in.onnx");
+    let cut = |tensor: &TensorProto| {
+        if tensor.name() == "b" {
+            let data = fs::File::options().write(true).open(folder.path().join("weights.bin")).unwrap();
+            data.set_len(6000).unwrap();
+        }
+        Ok(None)
+    };
+    let error = model.save_with(folder.path().join("out.onnx"), cut).unwrap_err();
+    assert!(matches!(&error, Error::ExternalData { tensor, .. } if tensor == "b"), "{error}");
+    assert!(unfold::fuse(&model, &Default::default()).is_ok());
+    assert!(model.copy(folder.path().join("out.onnx")).is_err());
+    assert!(tensor::read_f64(&model.graph().initializer[1], model.externals()).is_err());
+    assert_eq!(
+        *tensor::read_f64(&model.graph().initializer[0], model.externals()).unwrap().first().unwrap(),
+        1.0
+    );
+    assert_eq!(listing(folder.path()), ["in.onnx", "weights.bin"]);
+}
+
+#[test]
+fn a_model_survives_its_file_being_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     let proto = |value| with_initializers(vec![raw("w", DataType::Float, &[1024], &large(value))]);

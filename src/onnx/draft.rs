@@ -1,0 +1,298 @@
+//! Files that are written aside, and take their names when all of them are complete.
+//!
+//! What is being written lies in a folder of its own beside the model, `.unfold-…`. Its list is locked for
+//! as long as the process lives, and names the data files that nobody may need any more, however the save
+//! ends: those of them that no model refers to are removed, by this process, or if it was killed by the next
+//! one that saves into the folder.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use memchr::memmem;
+use tempfile::TempPath;
+
+/// How the name of the folder of a draft begins.
+const PREFIX: &str = ".unfold-";
+
+/// What is in it.
+const LIST: &str = "list";
+const MODEL: &str = "model";
+const DATA: &str = "data";
+
+/// The folders of all drafts of this process. Whoever makes, names or removes a file of a draft holds it.
+static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn open() -> MutexGuard<'static, Vec<PathBuf>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// No save makes, names or removes a file while this is kept.
+#[derive(Debug)]
+#[must_use = "saves go on when it is dropped"]
+pub struct Halt {
+    _open: MutexGuard<'static, Vec<PathBuf>>,
+}
+
+/// Stops saves, for a program that is told to end by a signal: removes what they have written without a name.
+///
+/// One that is giving files their names is waited for. Not to be called in the signal handler itself, but by a
+/// thread that the handler wakes, which then ends the program.
+pub fn halt_saves() -> Halt {
+    let open = open();
+    open.iter().for_each(|aside| remove(aside));
+    Halt { _open: open }
+}
+
+/// The file that writing to a path makes or replaces: where its links lead, though nothing may be there yet.
+///
+/// # Errors
+/// Where links lead in a circle.
+pub fn destination(path: &Path) -> io::Result<PathBuf> {
+    // As many as the systems follow.
+    const LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        match fs::read_link(&path) {
+            Ok(target) => path = folder_of(&path).join(target),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("its links lead in a circle"))
+}
+
+/// A model, and perhaps a data file, that are being written.
+pub(super) struct Draft {
+    path: PathBuf,
+    aside: PathBuf,
+    /// The names of the model and of data files, locked.
+    list: File,
+    /// Those of the file that is replaced.
+    permissions: Option<Permissions>,
+}
+
+impl Draft {
+    /// A draft of nothing yet.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let path = destination(path)?;
+        let replaced = path.metadata().ok();
+        if replaced.as_ref().is_some_and(|metadata| !metadata.is_file()) {
+            let reason = "it is no regular file, and is not replaced";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
+        }
+        let folder = folder_of(&path);
+        let mut open = open();
+        let _turn = turn(folder);
+        sweep(folder);
+        let aside = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder)?;
+        let list = File::create_new(aside.path().join(LIST))?;
+        // Where files cannot be locked, nobody can lock this one to sweep it up either.
+        let _ = list.try_lock();
+        let aside = aside.keep();
+        open.push(aside.clone());
+        Ok(Self { path, aside, list, permissions: replaced.map(|metadata| metadata.permissions()) })
+    }
+
+    /// Where the model will be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder that the model and its data will be in.
+    pub fn folder(&self) -> &Path {
+        folder_of(&self.path)
+    }
+
+    /// The model, empty.
+    pub fn model(&self) -> io::Result<File> {
+        self.create(MODEL)
+    }
+
+    /// The data file, empty.
+    pub fn data(&self) -> io::Result<File> {
+        self.create(DATA)
+    }
+
+    /// A file with the permissions that the replaced model has, or that any new file would have.
+    fn create(&self, name: &str) -> io::Result<File> {
+        let _open = open();
+        let file = File::create_new(self.aside.join(name))?;
+        self.permissions.clone().map_or(Ok(()), |permissions| file.set_permissions(permissions))?;
+        Ok(file)
+    }
+
+    /// The names of data files of this model in the folder, by their number.
+    pub fn data_names(&self) -> Vec<String> {
+        let Ok(model) = self.name() else { return Vec::new() };
+        let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let mut names: Vec<(u64, String)> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter_map(|name| Some((number(model, &name)?, name)))
+            .collect();
+        names.sort();
+        names.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// A name for a data file that no model refers to: `MODEL.data`, or `MODEL.n.data` with the number after
+    /// the last one that is there.
+    pub fn fresh_name(&self) -> io::Result<String> {
+        let model = self.name()?;
+        let last = self.data_names().last().and_then(|name| number(model, name));
+        Ok(match last {
+            None => format!("{model}.data"),
+            Some(last) => format!("{model}.{}.data", last.saturating_add(1)),
+        })
+    }
+
+    /// Lets the files take their names: the data file one that is free, then the model its own, which is the
+    /// moment at which the save happens. An obsolete data file is removed after it, unless a model in the folder
+    /// refers to it.
+    pub fn commit(&mut self, data: Option<&str>, obsolete: Option<&str>) -> io::Result<()> {
+        let names: Vec<&str> = data.into_iter().chain(obsolete).collect();
+        let list = match names[..] {
+            [] => String::new(),
+            _ => [&[self.name()?], &names[..]].concat().join("\0"),
+        };
+        let _open = open();
+        let turn = turn(self.folder());
+        let result = self.take_names(data, &list);
+        if let (Ok(()), Some(folder)) = (&result, &turn) {
+            // The old data should not be gone from the disk before the new model is there. Where a folder cannot
+            // be synced, the order is that of the file system.
+            let _ = folder.sync_all();
+        }
+        settle(self.folder(), &list);
+        result
+    }
+
+    fn take_names(&mut self, data: Option<&str>, list: &str) -> io::Result<()> {
+        self.list.write_all(list.as_bytes())?;
+        self.list.sync_all()?;
+        if let Some(data) = data {
+            let draft = TempPath::try_from_path(self.aside.join(DATA))?;
+            draft.persist_noclobber(self.folder().join(data)).map_err(|failed| failed.error)?;
+        }
+        fs::rename(self.aside.join(MODEL), &self.path)
+    }
+
+    /// Whether a data file is still there, and the model does not refer to it.
+    pub fn is_left(&self, data: &str) -> bool {
+        self.folder().join(data).is_file() && holds(&self.path, data.as_bytes()).is_ok_and(|holds| !holds)
+    }
+
+    /// The file name of the model, as tensors refer to its data by it.
+    fn name(&self) -> io::Result<&str> {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let reason = "a model with a data file must have a name in UTF-8";
+        name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, reason))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let mut open = open();
+        remove(&self.aside);
+        open.retain(|aside| *aside != self.aside);
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The number in the name of a data file of a model: 0 in `MODEL.data`, n in `MODEL.n.data`.
+fn number(model: &str, data: &str) -> Option<u64> {
+    match data.strip_prefix(model)?.strip_suffix(".data")? {
+        "" => Some(0),
+        middle => middle.strip_prefix('.')?.parse().ok().filter(|number| middle == format!(".{number}")),
+    }
+}
+
+/// Waits until no other process names files of a folder. Where folders cannot be locked, nobody waits.
+fn turn(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    folder.lock().ok()?;
+    Some(folder)
+}
+
+/// Removes the drafts of processes that have ended.
+fn sweep(folder: &Path) {
+    let is_draft = |entry: &fs::DirEntry| {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        named && entry.file_type().is_ok_and(|kind| kind.is_dir())
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten().filter(is_draft) {
+        let aside = entry.path();
+        match File::options().read(true).write(true).open(aside.join(LIST)) {
+            Ok(mut list) => {
+                if list.try_lock().is_err() {
+                    continue;
+                }
+                let mut names = String::new();
+                if list.read_to_string(&mut names).is_ok() {
+                    settle(folder, &names);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => continue,
+        }
+        remove(&aside);
+    }
+}
+
+/// Removes the folder of a draft, its list last, and nothing that is no draft's.
+fn remove(aside: &Path) {
+    // What is not there, or cannot be removed, is for the next one to look at.
+    for name in [MODEL, DATA, LIST] {
+        let _ = fs::remove_file(aside.join(name));
+    }
+    let _ = fs::remove_dir(aside);
+}
+
+/// Removes those data files of a list that no model in the folder refers to.
+fn settle(folder: &Path, list: &str) {
+    let mut names = list.split('\0');
+    let model = names.next().unwrap_or_default();
+    for data in names.filter(|data| number(model, data).is_some() && !data.contains(['/', '\\'])) {
+        let file = folder.join(data);
+        let is_file = file.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
+        if is_file && is_mentioned(folder, model, data).is_ok_and(|mentioned| !mentioned) {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+/// Whether the name of a data file occurs in a model, or in any other `.onnx` file of the folder.
+fn is_mentioned(folder: &Path, model: &str, data: &str) -> io::Result<bool> {
+    let holds = |path: &Path| if path.is_file() { holds(path, data.as_bytes()) } else { Ok(false) };
+    if holds(&folder.join(model))? {
+        return Ok(true);
+    }
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_model = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"));
+        if is_model && holds(&path)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether some bytes occur in a file.
+fn holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    const CHUNK: u64 = 1 << 20;
+    let file = File::open(path)?;
+    let mut window = Vec::new();
+    loop {
+        let read = (&file).take(CHUNK).read_to_end(&mut window)?;
+        if memmem::find(&window, bytes).is_some() {
+            return Ok(true);
+        }
+        if read == 0 {
+            return Ok(false);
+        }
+        // What may be the beginning of a match that ends in the next chunk.
+        window.drain(..window.len().saturating_sub(bytes.len() - 1));
+    }
+}

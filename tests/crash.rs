@@ -1,0 +1,143 @@
+//! Saves that are killed at random moments: what is there is the old model or the new one, whole.
+#![cfg(unix)]
+
+mod common;
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use common::Builder;
+use ndarray::ArrayD;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tempfile::TempDir;
+use unfold::onnx::{Model, tensor};
+
+/// A scale before some products, whose weights are in another file: 4 MB of them, no two the same.
+fn model(folder: &Path, scale: f64) -> PathBuf {
+    const WIDTH: usize = 512;
+    let mut builder = Builder::new(17);
+    let mut x = builder.input("x", &["n", "512"]);
+    let factor = builder.constant(&ArrayD::from_elem(vec![WIDTH], scale));
+    x = builder.op("Mul", &[&x, &factor], vec![]);
+    for layer in 0..4 {
+        let weight = ArrayD::from_elem(vec![WIDTH, WIDTH], 10.0 * scale + f64::from(layer));
+        let weight = builder.constant(&weight);
+        x = builder.op("MatMul", &[&x, &weight], vec![]);
+        x = builder.op("Tanh", &[&x], vec![]);
+    }
+    let mut model = builder.model(&[&x]);
+    model.external = true;
+    let path = folder.join(format!("{scale}.onnx"));
+    model.save(&path).unwrap();
+    path
+}
+
+/// All of a model: its operators, and the elements of its initializers.
+fn whole(path: &Path) -> (Vec<String>, Vec<Bytes>) {
+    let model = Model::open(path).unwrap();
+    let operators = common::operators(&model).into_iter().map(str::to_owned).collect();
+    let initializers = model.graph().initializer.iter();
+    (operators, initializers.map(|weight| tensor::raw(weight, model.externals()).unwrap()).collect())
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The name of the data file that a model refers to.
+fn data_of(path: &Path) -> String {
+    let model = Model::open(path).unwrap();
+    let weight = model.graph().initializer.iter().find(|weight| tensor::is_external(weight)).unwrap();
+    weight.external_data[0].value().to_owned()
+}
+
+fn fuse(input: &Path, output: &Path) -> Child {
+    Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
+        .args([OsStr::new("fuse"), input.as_os_str(), OsStr::new("-o"), output.as_os_str()])
+        .args(["--quiet", "--no-verify"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Two models, what folding makes of each, and how long that takes.
+struct Bench {
+    folder: TempDir,
+    inputs: [PathBuf; 2],
+    results: [(Vec<String>, Vec<Bytes>); 2],
+    time: Duration,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let inputs = [2.0, 3.0].map(|scale| model(folder.path(), scale));
+        let start = Instant::now();
+        let results = inputs.each_ref().map(|input| {
+            let output = input.with_extension("fused.onnx");
+            assert!(fuse(input, &output).wait().unwrap().success());
+            whole(&output)
+        });
+        let time = start.elapsed() / 2;
+        assert_ne!(results[0], results[1]);
+        assert!(!results[0].0.contains(&"Mul".to_owned()));
+        Self { folder, inputs, results, time }
+    }
+
+    /// Begins to save one model after the other under one name, and sends a signal some time later: any time, or
+    /// shortly after something is written. Whatever `check` says must hold afterwards.
+    fn interrupt(&self, signal: &str, check: impl Fn(&Path)) {
+        let count = env::var("UNFOLD_KILLS").map_or(40, |count| count.parse().unwrap());
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let folder = self.folder.path().join(signal);
+        fs::create_dir(&folder).unwrap();
+        let output = folder.join("out.onnx");
+        assert!(fuse(&self.inputs[0], &output).wait().unwrap().success());
+        for round in 0..count {
+            let mut child = fuse(&self.inputs[(round + 1) % 2], &output);
+            if round % 4 > 0 {
+                let before = names_in(&folder).len();
+                while names_in(&folder).len() <= before && child.try_wait().unwrap().is_none() {}
+                sleep(self.time.mul_f64(random.random_range(0.0..0.4)));
+            } else {
+                sleep(self.time.mul_f64(random.random_range(0.0..1.2)));
+            }
+            if child.try_wait().unwrap().is_none() {
+                Command::new("kill").args(["-s", signal, &child.id().to_string()]).output().unwrap();
+            }
+            child.wait().unwrap();
+            assert!(self.results.contains(&whole(&output)), "{round}: neither the old nor the new model");
+            check(&output);
+        }
+        assert!(fuse(&self.inputs[1], &output).wait().unwrap().success());
+        assert_eq!(whole(&output), self.results[1]);
+        assert_eq!(names_in(&folder), ["out.onnx".to_owned(), data_of(&output)]);
+    }
+}
+
+#[test]
+fn a_save_that_is_killed_leaves_the_old_model_or_the_new_one() {
+    Bench::new().interrupt("KILL", |_| {});
+}
+
+#[test]
+fn a_save_that_is_told_to_end_leaves_nothing_but_the_old_model_or_the_new_one() {
+    let bench = Bench::new();
+    for signal in ["INT", "TERM"] {
+        bench.interrupt(signal, |output| {
+            assert_eq!(names_in(output.parent().unwrap()), ["out.onnx".to_owned(), data_of(output)]);
+        });
+    }
+}
