@@ -32,17 +32,17 @@ impl Rule for Pass {
 
 fn check(at: &At) -> Result<(), Reason> {
     match at.proto().op_type() {
-        "Cast" => {
-            let to = DataType::from_code(at.attr("to", 0)? as i32);
+        op @ ("Cast" | "CastLike") => {
+            let to = match op {
+                "Cast" => DataType::from_code(at.attr("to", 0)? as i32),
+                _ => at.facts.data_type(at.input(1)?),
+            };
             let is_plain_float = |t: DataType| {
                 matches!(t, DataType::Float | DataType::Double | DataType::Float16 | DataType::BFloat16)
             };
             if !to.is_some_and(is_plain_float) {
-                return Err(Reason::NotLinear("Cast to a type that is no float".into()));
+                return Err(Reason::NotLinear(format!("{op} to a type that is no float")));
             }
-        }
-        "CastLike" if !at.facts.is_float(at.input(1)?) => {
-            return Err(Reason::NotLinear("CastLike to a type that is no float".into()));
         }
         "Dropout" => {
             // Opset 12 made training a run-time input.
