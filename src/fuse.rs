@@ -1,16 +1,17 @@
-//! The whole pass over a model: lower, recognise, plan, apply, simplify.
+//! The whole way of a model: lower; then recognise, plan, apply, simplify, until nothing more folds.
 
 use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::error::{Error, Result};
-use crate::fold::apply::apply;
+use crate::fold::apply::{Weights, apply};
 use crate::fold::plan::Plan;
 use crate::graph::Graph;
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::facts::Facts;
+use crate::history::History;
 use crate::lower::lower;
 use crate::normalizer::{self, Kind, Site, View};
 use crate::onnx::Model;
@@ -22,6 +23,9 @@ const NEWEST_OPSET: i64 = 28;
 
 /// The oldest: before it arithmetic did not broadcast by itself, as what a fold makes has to.
 const OLDEST_OPSET: i64 = 7;
+/// How often a model is passed over. Each time sites went that stopped others; the second one mostly finds
+/// nothing.
+const PASSES: usize = 16;
 
 /// Is told the stage, and how much of it is done out of how much.
 pub type OnProgress<'o> = &'o dyn Fn(&str, usize, usize);
@@ -64,12 +68,12 @@ impl Fused {
     }
 }
 
-/// Plans without changing anything.
+/// Plans without changing anything: does all that [`fuse`] does, but for keeping what comes of it.
 ///
 /// # Errors
 /// Where the model's graph is none that ONNX allows, or a `skip` is no valid glob.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
-    Ok(pass(model, options, false)?.plan)
+    Ok(run(model, options, Weights::AsTheyWere)?.plan)
 }
 
 /// Folds everything that is exact to fold.
@@ -86,10 +90,12 @@ pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
-    pass(model, options, true)
+    run(model, options, Weights::Folded)
 }
 
-fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> {
+/// Passes over the model until one finds nothing to do: where something went, operators meet that did not
+/// before.
+fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Fused> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
             progress(stage, done, of);
@@ -99,62 +105,78 @@ fn pass(model: &Model, options: &FuseOptions, carry_out: bool) -> Result<Fused> 
     // Checked before anything is made of it, so that errors speak of the model as it is.
     Graph::new(model)?;
     let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op))?;
-    let (model, plan) = fold(lowered.as_ref().unwrap_or(model), &skip, carry_out, &tell)?;
-    Ok(Fused { model, plan, lowered })
+    let first = lowered.as_ref().unwrap_or(model);
+    let pass = Pass { skip, weights, tell: &tell };
+    let (mut result, mut history) = (None, History::default());
+    for _ in 0..PASSES {
+        match pass.over(&Graph::new(result.as_ref().unwrap_or(first))?, &mut history) {
+            Some(next) => result = Some(next),
+            None => break,
+        }
+    }
+    Ok(Fused { model: result.unwrap_or_else(|| first.clone()), plan: history.plan, lowered })
 }
 
-fn fold(
-    model: &Model,
-    skip: &GlobSet,
-    carry_out: bool,
-    tell: &dyn Fn(&str, usize, usize),
-) -> Result<(Model, Plan)> {
-    let graph = Graph::new(model)?;
-    tell("shapes", 0, 1);
-    let facts = Facts::infer(&graph);
-    let constants = Constants::new(&graph, &facts);
-    tell("sites", 0, 1);
-    let view = View::new(&graph, &facts, &constants);
-    let sites = normalizer::find(&view);
-    // Sites whose folded numbers did not fit their types: only known once they are computed.
-    let mut failed: HashMap<usize, Refusal> = HashMap::new();
-    for _ in 0..=sites.len() {
-        tell("plan", 0, 1);
-        let index: HashMap<&str, usize> =
-            sites.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
-        let refused = |site: &Site| {
-            let skipped = is_skipped(skip, &site.name, &site.kind);
-            let known = index.get(site.name.as_str()).and_then(|i| failed.get(i)).cloned();
+/// One time over a model.
+struct Pass<'p> {
+    skip: GlobSet,
+    weights: Weights,
+    tell: &'p dyn Fn(&str, usize, usize),
+}
+
+impl Pass<'_> {
+    /// The model with everything folded that folds; `None` where nothing does.
+    fn over(&self, graph: &Graph, history: &mut History) -> Option<Model> {
+        let (model, tell) = (graph.model(), self.tell);
+        tell("shapes", 0, 1);
+        let facts = Facts::infer(graph);
+        let constants = Constants::new(graph, &facts);
+        tell("sites", 0, 1);
+        let sites = normalizer::find(&View::new(graph, &facts, &constants));
+        let seen = history.recognise(graph, &sites);
+        let untouched = |index: usize| {
+            let site: &Site = &sites[index];
+            let skipped = is_skipped(&self.skip, &site.name, &site.kind);
             let skipped = skipped.then(|| Refusal::new(Reason::Skipped, ""));
-            known.or(skipped).or_else(|| not_known(model))
+            history.refusal(&seen[index]).or(skipped).or_else(|| not_known(model))
         };
-        let plan = crate::fold::plan::plan(&view, &sites, &refused);
-        if !carry_out || plan.is_empty() {
-            return Ok((model.clone(), plan));
-        }
-        let mut editor = Editor::new(model);
-        let outcome =
-            apply(&plan, &graph, &facts, &constants, &mut editor, &|done, of| tell("fold", done, of));
-        if let Err(why) = outcome {
-            let before = failed.len();
-            for site in why.sites {
-                failed.entry(site).or_insert_with(|| why.refusal.clone());
+        let mut refused: HashMap<usize, Refusal> =
+            (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();
+        // At most once for each site whose folded numbers do not fit their types, which only those tell.
+        for _ in 0..=sites.len() {
+            tell("plan", 0, 1);
+            let plan = crate::fold::plan::plan(graph, &facts, &constants, &sites, &refused);
+            if plan.is_empty() {
+                history.note(plan, seen, refused, &mut str::to_owned);
+                return None;
             }
-            if failed.len() == before {
-                // Nothing to blame it on: then nothing is folded.
-                failed.extend((0..sites.len()).map(|site| (site, why.refusal.clone())));
+            let mut editor = Editor::new(model);
+            let progress = |done, of| tell("fold", done, of);
+            let outcome = apply(&plan, graph, &facts, &constants, &mut editor, self.weights, &progress);
+            if let Err(why) = outcome {
+                let before = refused.len();
+                for site in why.sites {
+                    refused.entry(site).or_insert_with(|| why.refusal.clone());
+                }
+                if refused.len() == before {
+                    // Nothing to blame it on: then nothing is folded.
+                    let all = (0..sites.len()).map(|site| (site, why.refusal.clone()));
+                    refused = all.chain(refused).collect();
+                }
+                continue;
             }
-            continue;
+            tell("simplify", 0, 1);
+            let removed = plan.removals.iter().map(|removal| removal.source.as_str());
+            let lowered = plan.lowerings.iter().flat_map(|lowering| lowering.ends());
+            let seeds = removed.chain(lowered).map(str::to_owned).collect();
+            history.note(plan, seen, refused, &mut |name| editor.current(name));
+            let simplified = simplify_known(editor, seeds, graph, &facts, &HashMap::new());
+            let mut result = model.clone();
+            *result.graph_mut() = simplified;
+            return Some(result);
         }
-        tell("simplify", 0, 1);
-        let removed = plan.removals.iter().map(|removal| removal.source.as_str());
-        let lowered = plan.lowerings.iter().flat_map(|lowering| lowering.ends());
-        let seeds = removed.chain(lowered).map(str::to_owned).collect();
-        let mut result = model.clone();
-        *result.graph_mut() = simplify_known(editor, seeds, &graph, &facts, &HashMap::new());
-        return Ok((result, plan));
+        None
     }
-    Ok((model.clone(), Plan::default()))
 }
 
 /// Why nothing is known of what the operators of a model mean. One that imports no version means the first.

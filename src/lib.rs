@@ -63,6 +63,7 @@ pub mod error;
 pub mod fold;
 mod fuse;
 pub mod graph;
+mod history;
 pub mod lower;
 pub mod memory;
 pub mod normalizer;

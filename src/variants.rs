@@ -242,7 +242,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     /// Puts LayerNorm over the last axis of a value, and returns the name of what it makes.
     fn layer_norm(&mut self, site: &Site, value: ValueId, gamma_beta: Affine) -> String {
-        let input = self.editor.current(self.name(value)).to_owned();
+        let input = self.editor.current(self.name(value));
         let made = self.write(site, value, &input, gamma_beta);
         self.made.insert(made.clone(), value);
         made
@@ -253,7 +253,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let (axis, last) = (site.axis as i64, rank as i64 - 1);
         let there: Vec<i64> = (0..=last).filter(|&other| other != axis).chain([axis]).collect();
         let back: Vec<i64> = (0..axis).chain([last]).chain(axis..last).collect();
-        let input = self.editor.current(self.name(value)).to_owned();
+        let input = self.editor.current(self.name(value));
         let moved = self.node(value, "Transpose", &[&input], &site.name, vec![ints("perm", &there)]);
         let normed = self.write(site, value, &moved, gamma_beta);
         self.node(value, "Transpose", &[&normed], &site.name, vec![ints("perm", &back)])

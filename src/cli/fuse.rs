@@ -42,7 +42,7 @@ pub struct FuseArgs {
     #[arg(long, conflicts_with = "output")]
     in_place: bool,
 
-    /// Prints the plan, and neither computes, verifies nor writes the result
+    /// Prints the plan, and neither verifies nor writes the result
     #[arg(long)]
     dry_run: bool,
 

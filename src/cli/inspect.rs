@@ -19,7 +19,7 @@ Examples:
 
 /// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
 ///
-/// Nothing is written. No large weight is read.
+/// Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {

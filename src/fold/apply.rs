@@ -2,6 +2,7 @@
 //! rounded once.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
 use ndarray::{ArrayD, Zip};
@@ -19,6 +20,18 @@ use crate::normalizer::{Lowering, Reset};
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
+
+/// Weights of more elements than this are large: nobody but the operators that read them looks into them.
+const LARGE: i64 = 1 << 14;
+
+/// What becomes of large weights once their new numbers are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    /// The new numbers are written.
+    Folded,
+    /// The old ones stay: whoever only wants to know what folds has no use for others, and no room.
+    AsTheyWere,
+}
 
 /// A fold that turned out not to be exact when its weights were read.
 #[derive(Debug, Clone)]
@@ -40,9 +53,10 @@ pub fn apply(
     facts: &Facts,
     constants: &Constants,
     editor: &mut Editor,
+    weights: Weights,
     progress: &dyn Fn(usize, usize),
 ) -> Result<(), Failed> {
-    let mut job = Job { plan, graph, facts, constants, editor, shared: HashMap::new() };
+    let mut job = Job { plan, graph, facts, constants, editor, weights, shared: HashMap::new() };
     let units = job.units();
     let count = units.len();
     for (done, (node, folds)) in units.into_iter().enumerate() {
@@ -66,7 +80,10 @@ pub fn apply(
             .map_err(|reason| Failed { sites: job.sites(&folds), refusal: refuse(reason) })?;
     }
     for reset in &plan.resets {
-        job.reset(reset);
+        job.reset(reset).map_err(|reason| Failed {
+            sites: vec![],
+            refusal: Refusal::new(reason, graph.name(reset.node)),
+        })?;
     }
     for lowering in &plan.lowerings {
         job.lower(lowering);
@@ -74,7 +91,7 @@ pub fn apply(
     for rewrite in &plan.rewrites {
         job.rewrite(rewrite).map_err(|reason| {
             let at = graph.value_name(rewrite.part.output);
-            Failed { sites: vec![], refusal: Refusal::new(reason, at) }
+            Failed { sites: vec![rewrite.site], refusal: Refusal::new(reason, at) }
         })?;
     }
     for removal in &plan.removals {
@@ -90,6 +107,7 @@ struct Job<'j> {
     facts: &'j Facts,
     constants: &'j Constants<'j, 'j>,
     editor: &'j mut Editor,
+    weights: Weights,
     /// Constants that were written already: the same change to the same tensor is written once.
     shared: HashMap<(ValueId, Vec<i64>, Bytes), String>,
 }
@@ -193,7 +211,12 @@ impl Job<'_> {
             self.editor.clear_input(at.node, slot);
         }
         if let Some(added) = unit.added {
-            return self.write_added(at.node, &(added + bias));
+            let whole = &added + &bias;
+            if self.holds_added(at.node, &whole) {
+                return self.write_added(at.node, &whole);
+            }
+            // An activation's own bias is the same at every place, and this one is not.
+            self.write_added(at.node, &added)?;
         }
         let constant = self.make_bias(at, &bias)?;
         let (inner, outer) = self.editor.rename_output(at.node, 0);
@@ -201,6 +224,13 @@ impl Job<'_> {
             self.operator("Add", &format!("{}_bias_add", at.graph.name(at.node)), &inner, &constant, &outer);
         self.editor.insert_behind(at.node, add);
         Ok(())
+    }
+
+    fn holds_added(&self, node: NodeId, added: &ArrayD<f64>) -> bool {
+        let behind = self.plan.bias_adds.get(&node);
+        behind.is_some_and(|&(add, _)| {
+            self.rules(add).is_ok_and(|rules| rules.write_bias(&self.at(add), added).is_some())
+        })
     }
 
     /// Writes the constant of the Add behind a node.
@@ -226,8 +256,16 @@ impl Job<'_> {
     /// Keeps a changed constant under a name of its own, once, with the axes that it had.
     fn keep(&mut self, value: ValueId, tensor: TensorProto) -> String {
         let rank = self.facts.rank(value).unwrap_or(tensor.dims.len());
-        let tensor = trimmed(tensor, rank);
-        let key = (value, tensor.dims.clone(), tensor.raw_data.clone().unwrap_or_default());
+        let mut tensor = trimmed(tensor, rank);
+        let mut bytes = tensor.raw_data.clone().unwrap_or_default();
+        let count: i64 = tensor.dims.iter().product();
+        if self.weights == Weights::AsTheyWere && count > LARGE {
+            let mut hasher = DefaultHasher::new();
+            bytes.hash(&mut hasher);
+            bytes = Bytes::copy_from_slice(&hasher.finish().to_le_bytes());
+            tensor = self.constants.stored(value).filter(|old| old.dims == tensor.dims).unwrap_or(tensor);
+        }
+        let key = (value, tensor.dims.clone(), bytes);
         if let Some(name) = self.shared.get(&key) {
             return name.clone();
         }
@@ -257,23 +295,29 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn reset(&mut self, reset: &Reset) {
+    fn reset(&mut self, reset: &Reset) -> Result<(), Reason> {
         let Reset { node, slot, neutral, optional } = *reset;
-        let Some(value) = self.graph.input(node, slot) else { return };
         // An empty name before another input is more than some runtimes read.
         let is_last = self.graph.inputs(node).iter().rposition(Option::is_some) == Some(slot);
         if optional && is_last && neutral == 0.0 {
             self.editor.clear_input(node, slot);
-            return;
+            return Ok(());
         }
-        let extents = self.facts.shape(value).unwrap_or_default();
-        let extents: Option<Vec<usize>> = extents.iter().map(crate::graph::facts::extent).collect();
-        let Some(extents) = extents else { return };
-        let array = ArrayD::from_elem(extents, neutral);
-        if let Ok(tensor) = store(self.facts.data_type(value), &array) {
-            let name = self.keep(value, tensor);
-            self.editor.set_input(node, slot, &name);
-        }
+        let there = self.at(node).floats(slot)?;
+        self.parameter(reset, &ArrayD::from_elem(there.raw_dim(), neutral))
+    }
+
+    /// Writes a parameter of a node anew.
+    fn parameter(&mut self, reset: &Reset, array: &ArrayD<f64>) -> Result<(), Reason> {
+        let value = self.at(reset.node).input(reset.slot)?;
+        let data_type = self.facts.data_type(value);
+        let tensor = match reset.neutral {
+            1.0 => store_factor(data_type, array)?,
+            _ => store(data_type, array)?,
+        };
+        let name = self.keep(value, tensor);
+        self.editor.set_input(reset.node, reset.slot, &name);
+        Ok(())
     }
 
     /// A part that took another in, as the fewest operators: a Mul, an Add, or both.
@@ -350,34 +394,17 @@ impl Job<'_> {
     /// Parameters inside a node: they are written anew.
     fn rewrite_parameters(&mut self, rewrite: &Rewrite) -> Result<(), Reason> {
         for reset in &rewrite.part.resets {
-            let array =
-                if reset.neutral == 1.0 { &rewrite.part.affine.scale } else { &rewrite.part.affine.shift };
+            let Affine { scale, shift } = &rewrite.part.affine;
+            let array = if reset.neutral == 1.0 { scale } else { shift };
             if array.iter().all(|&v| v == reset.neutral) {
-                self.reset(reset);
+                self.reset(reset)?;
                 continue;
             }
-            let Some(value) = self.graph.input(reset.node, reset.slot) else {
-                return Err(Reason::NotConstant);
-            };
-            let shape = self.facts.shape(value).ok_or(Reason::UnknownShape)?;
-            let extents: Option<Vec<usize>> = shape.iter().map(crate::graph::facts::extent).collect();
-            let extents = extents.ok_or(Reason::UnknownShape)?;
-            let count = extents.iter().product::<usize>();
-            let flat: Vec<f64> = if array.len() == count {
-                array.iter().copied().collect()
-            } else if array.len() == 1 {
-                vec![array.iter().copied().next().unwrap_or_default(); count]
-            } else {
-                return Err(Reason::WrongAxis);
-            };
-            let array = ArrayD::from_shape_vec(extents, flat).map_err(|_| Reason::UnknownShape)?;
-            let data_type = self.facts.data_type(value);
-            let tensor = match reset.neutral {
-                1.0 => store_factor(data_type, &array)?,
-                _ => store(data_type, &array)?,
-            };
-            let name = self.keep(value, tensor);
-            self.editor.set_input(reset.node, reset.slot, &name);
+            let there = self.at(reset.node).floats(reset.slot)?;
+            let flat = array.to_shape(array.len()).map_err(|_| Reason::UnknownShape)?;
+            let flat = flat.broadcast(there.len()).ok_or(Reason::WrongAxis)?;
+            let array = flat.to_shape(there.raw_dim()).map_err(|_| Reason::UnknownShape)?;
+            self.parameter(reset, &array.into_owned())?;
         }
         Ok(())
     }

@@ -3,16 +3,19 @@
 //! Nothing of the model is changed. A part that is folded away makes its output another name of its
 //! input; readers and producers are looked up through such names.
 
-use std::collections::{HashMap, HashSet};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use super::absorb::biased::Biased;
+use super::absorb::linear;
 use super::{At, Fold, Rule, Side};
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::refusal::Refusal;
 
 /// What is decided so far.
-#[derive(Clone)]
 pub struct Draft<'a> {
     /// The graph, its facts and its constants.
     pub graph: &'a Graph<'a>,
@@ -20,18 +23,30 @@ pub struct Draft<'a> {
     pub constants: &'a Constants<'a, 'a>,
     /// Folds in the order in which they were decided, which is the order in which they apply.
     pub folds: Vec<Fold>,
-    /// Nodes that will not be there.
-    pub gone: HashSet<NodeId>,
-    /// What a value is another name of.
-    pub alias: HashMap<ValueId, ValueId>,
-    names: HashMap<ValueId, Vec<ValueId>>,
+    /// What is no longer as it is in the graph: values that lost a reader or have several names. Each is
+    /// found by any of its names.
+    values: Vec<Merged>,
+    of: HashMap<ValueId, usize>,
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
+    /// Values from which no scale goes forward, for waves that pass other parts and those that join them.
+    dead_ends: RefCell<HashMap<(ValueId, bool), Rc<Refusal>>>,
     touched: HashSet<NodeId>,
     /// Nodes that will add something which they do not add in the model.
     shifted: HashSet<NodeId>,
+    /// Nodes behind which an Add will be made.
+    pub makes: HashSet<NodeId>,
     /// The Adds that hold the biases of folded nodes: node and slot.
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
+}
+
+/// One value under all its names.
+struct Merged {
+    /// The name that stays.
+    source: ValueId,
+    names: Vec<ValueId>,
+    /// Who will read it, and by which name.
+    readers: BTreeSet<(ValueId, Reader)>,
 }
 
 impl<'a> Draft<'a> {
@@ -41,12 +56,13 @@ impl<'a> Draft<'a> {
             facts,
             constants,
             folds: vec![],
-            gone: HashSet::new(),
-            alias: HashMap::new(),
-            names: HashMap::new(),
+            values: vec![],
+            of: HashMap::new(),
             owned: HashMap::new(),
+            dead_ends: RefCell::default(),
             touched: HashSet::new(),
             shifted: HashSet::new(),
+            makes: HashSet::new(),
             bias_adds: HashMap::new(),
         }
     }
@@ -57,26 +73,26 @@ impl<'a> Draft<'a> {
     }
 
     /// The value that this one will be another name of, or itself.
-    pub fn source(&self, mut value: ValueId) -> ValueId {
-        while let Some(&source) = self.alias.get(&value) {
-            value = source;
-        }
-        value
+    pub fn source(&self, value: ValueId) -> ValueId {
+        self.of.get(&value).map_or(value, |&merged| self.values[merged].source)
     }
 
     /// Who will read a value, under all its names.
-    pub fn readers(&self, value: ValueId) -> Vec<(ValueId, Reader)> {
-        let mut found = vec![];
-        let mut names = vec![value];
-        while let Some(name) = names.pop() {
-            let stays = |reader: &Reader| match reader {
-                Reader::Node { node, .. } | Reader::Capture { node } => !self.gone.contains(node),
-                Reader::Output => true,
-            };
-            found.extend(self.graph.readers(name).iter().filter(|r| stays(r)).map(|r| (name, *r)));
-            names.extend(self.names.get(&name).into_iter().flatten());
-        }
-        found
+    pub fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
+        let merged = self.of.get(&value).map(|&merged| &self.values[merged].readers);
+        let own = if merged.is_none() { self.graph.readers(value) } else { &[] };
+        own.iter().map(move |reader| (value, *reader)).chain(merged.into_iter().flatten().copied())
+    }
+
+    /// Why no scale goes forward from a value, if that is known. It holds from then on: nothing comes that would
+    /// take one in.
+    pub fn dead_end(&self, value: ValueId, merge: bool) -> Option<Refusal> {
+        self.dead_ends.borrow().get(&(value, merge)).map(|refusal| Refusal::clone(refusal))
+    }
+
+    /// Notes that.
+    pub fn set_dead_end(&self, value: ValueId, merge: bool, why: &Rc<Refusal>) {
+        self.dead_ends.borrow_mut().entry((value, merge)).or_insert_with(|| why.clone());
     }
 
     /// Whether a fold changes a constant of this node.
@@ -96,7 +112,9 @@ impl<'a> Draft<'a> {
             if !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
                 self.shifted.insert(fold.node);
             }
-            if let Some(add) = self.bias_add(fold.node) {
+            if !matches!(fold.side, Side::Constant(_))
+                && let Some(add) = self.bias_add(fold.node)
+            {
                 self.touched.insert(add.0);
                 self.bias_adds.insert(fold.node, add);
             }
@@ -106,26 +124,59 @@ impl<'a> Draft<'a> {
 
     /// The value will be another name of `source`, and `nodes` will be gone.
     pub fn remove(&mut self, nodes: &[NodeId], output: ValueId, source: ValueId) {
-        self.gone.extend(nodes);
-        if output != source {
-            self.alias.insert(output, source);
-            self.names.entry(source).or_default().push(output);
+        let graph = self.graph;
+        for &node in nodes {
+            for (input, &value) in graph.inputs(node).iter().enumerate() {
+                let Some(value) = value else { continue };
+                let merged = self.merged(value);
+                self.values[merged].readers.remove(&(value, Reader::Node { node, input }));
+            }
         }
+        if output == source {
+            return;
+        }
+        let (mut kept, mut other) = (self.merged(source), self.merged(output));
+        let source = self.values[kept].source;
+        let size = |merged: usize| self.values[merged].names.len() + self.values[merged].readers.len();
+        if size(kept) < size(other) {
+            std::mem::swap(&mut kept, &mut other);
+        }
+        let (names, readers) =
+            (std::mem::take(&mut self.values[other].names), std::mem::take(&mut self.values[other].readers));
+        self.of.extend(names.iter().map(|&name| (name, kept)));
+        let kept = &mut self.values[kept];
+        kept.source = source;
+        kept.names.extend(names);
+        kept.readers.extend(readers);
     }
 
-    /// What is behind a node, adds a constant to its only output and is its only reader: an Add, or an
-    /// activation with a bias.
+    /// The place of a value among those that are no longer as they are in the graph.
+    fn merged(&mut self, value: ValueId) -> usize {
+        *self.of.entry(value).or_insert_with(|| {
+            let readers = self.graph.readers(value).iter().map(|&reader| (value, reader)).collect();
+            self.values.push(Merged { source: value, names: vec![value], readers });
+            self.values.len() - 1
+        })
+    }
+
+    /// What is behind an operator with a weight, adds a constant to its only output and is its only reader:
+    /// an Add, or an activation with a bias.
     ///
     /// Returns the node and the slot of its constant.
     pub fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
+        linear(self.graph.op(node)).filter(|linear| !linear.is_elementwise())?;
         let output = self.graph.only_output(node)?;
-        let [(_, Reader::Node { node: add, input })] = self.readers(output)[..] else { return None };
+        let mut readers = self.readers(output);
+        let (Some((_, Reader::Node { node: add, input })), None) = (readers.next(), readers.next()) else {
+            return None;
+        };
         let slot = 1 - input.min(1);
         let op = self.graph.op(add);
         let adds =
             (op == "Add" || (slot == 1 && Biased.ops().contains(&op))) && !self.owned.contains_key(&add);
         let same_shape = self.facts.shape(output)? == self.facts.shape(self.graph.output(add, 0)?)?;
-        let fits = adds && same_shape && self.at(add).weight(slot).is_ok();
+        let constant = || self.constants.check(self.at(add).weight(slot).ok()?).ok();
+        let fits = adds && same_shape && constant().is_some();
         fits.then_some((add, slot))
     }
 }

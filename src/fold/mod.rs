@@ -58,8 +58,8 @@ pub struct Step {
     pub ways: Vec<Vec<(usize, Affine)>>,
     /// The node has nothing left to do: its result is this input.
     pub bypass: Option<usize>,
-    /// How many nodes the fold leaves behind the node, besides a bias that any fold may need.
-    pub leaves: usize,
+    /// Whether an Add behind the node has to hold the fold's shift, whatever place the node has for one.
+    pub by_place: bool,
 }
 
 impl Step {

@@ -11,8 +11,8 @@ use super::{Fold, Side};
 use crate::affine::Affine;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
-use crate::graph::{Graph, NodeId};
-use crate::normalizer::{Kind, Lowering, Part, Reset, Site, View};
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::normalizer::{Kind, Lowering, Part, Reset, Site};
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 
@@ -111,6 +111,8 @@ pub struct Removal {
 pub struct Rewrite {
     /// The part, with its new affine.
     pub part: Part,
+    /// The site that it belongs to.
+    pub site: usize,
     /// Element type of its value, which its constants have; `None` where nothing tells.
     pub data_type: Option<DataType>,
 }
@@ -147,12 +149,20 @@ impl Plan {
     }
 }
 
-/// Plans the folds of a model's sites. `refused` says of which sites nothing is to be touched, and why.
-pub fn plan(view: &View, sites: &[Site], refused: &dyn Fn(&Site) -> Option<Refusal>) -> Plan {
-    let mut planner = Planner::new(view.graph, view.facts, view.constants, sites, refused);
-    planner.fold_apart();
-    planner.fold_together();
-    planner.fold_shifts();
+/// How often all that is left is looked at again. Each time something before it changed, so that the
+/// last one hardly ever comes.
+const SWEEPS: usize = 64;
+
+/// Plans the folds of a model's sites. `refused` has those of which nothing is to be touched, and why.
+pub fn plan(
+    graph: &Graph,
+    facts: &Facts,
+    constants: &Constants,
+    sites: &[Site],
+    refused: &HashMap<usize, Refusal>,
+) -> Plan {
+    let mut planner = Planner::new(graph, facts, constants, sites, refused);
+    planner.fold_all();
     planner.finish(sites)
 }
 
@@ -161,6 +171,8 @@ struct Planner<'a> {
     parts: Vec<Part>,
     /// The site of a part, and whether it is the part before the core.
     owners: Vec<(usize, bool)>,
+    /// The parts that are still there, by the value that they make.
+    by_output: HashMap<ValueId, usize>,
     outcomes: Vec<Option<Outcome>>,
     /// The two refusals of the last attempt.
     refusals: Vec<Option<(Refusal, Option<Refusal>)>>,
@@ -178,12 +190,13 @@ impl<'a> Planner<'a> {
         facts: &'a Facts,
         constants: &'a Constants<'a, 'a>,
         sites: &[Site],
-        refused: &dyn Fn(&Site) -> Option<Refusal>,
+        refused: &HashMap<usize, Refusal>,
     ) -> Self {
         let mut planner = Planner {
             draft: Draft::new(graph, facts, constants),
             parts: vec![],
             owners: vec![],
+            by_output: HashMap::new(),
             outcomes: vec![],
             refusals: vec![],
             fixed: vec![],
@@ -194,7 +207,7 @@ impl<'a> Planner<'a> {
             lowerings: vec![],
         };
         for (index, site) in sites.iter().enumerate() {
-            let refusal = site.refusal.clone().or_else(|| refused(site));
+            let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
             let lowering = site.lowering.as_ref().filter(|_| refusal.is_none());
             planner.lowerings.extend(lowering.cloned());
             for (part, is_pre) in
@@ -208,6 +221,7 @@ impl<'a> Planner<'a> {
                 if lowering.is_some_and(|lowering| lowering.makes(input)) {
                     planner.rewritten.insert(planner.parts.len());
                 }
+                planner.by_output.insert(part.output, planner.parts.len());
                 planner.parts.push(part.clone());
                 planner.owners.push((index, is_pre));
                 planner.outcomes.push(None);
@@ -218,57 +232,61 @@ impl<'a> Planner<'a> {
         planner
     }
 
+    /// The parts of which something may still go.
     fn open(&self) -> Vec<usize> {
-        (0..self.parts.len()).filter(|&part| self.outcomes[part].is_none() && !self.fixed[part]).collect()
-    }
-
-    /// Each part by itself: all of it into linear operators, forward or backward.
-    fn fold_apart(&mut self) {
-        for part in self.open() {
-            self.fold(part, false);
-        }
-    }
-
-    /// Where a scale stays, as it must before a residual stream, its shift may still go on alone.
-    fn fold_shifts(&mut self) {
-        for part in self.open() {
-            let there = &self.parts[part];
-            let drops = there.nodes.len() > 1 || there.resets.iter().any(|reset| reset.neutral == 0.0);
-            if !drops || there.affine.has_no_shift() || there.affine.has_no_scale() || !self.holds(there) {
-                continue;
-            }
-            let parts = self.parts(false);
-            let shift = Affine::shift(there.affine.shift.clone());
-            if let Ok(wave) = wave::forward(&self.draft, &parts, part, &shift)
-                && wave.leaves == 0
-                && let Some((scale, _)) = self.refusals[part].clone()
-            {
-                let into = self.carry(part, wave);
-                self.parts[part].affine = Affine::scale(self.parts[part].affine.scale.clone());
-                self.rewritten.insert(part);
-                self.outcomes[part] = Some(Outcome::Partly { into, scale });
-            }
-        }
-    }
-
-    fn parts(&self, merge: bool) -> Parts<'_> {
-        let live = |&p: &usize| {
-            let folded = matches!(self.outcomes[p], Some(Outcome::Folded { .. }));
-            !folded && (!merge || !self.fixed[p])
+        let is_open = |&part: &usize| {
+            !self.fixed[part] && !matches!(self.outcomes[part], Some(Outcome::Folded { .. }))
         };
-        let by_output = (0..self.parts.len()).filter(live).map(|p| (self.parts[p].output, p)).collect();
-        Parts { all: &self.parts, by_output, merge }
+        (0..self.parts.len()).filter(is_open).collect()
     }
 
-    /// What is left may still join another part that is left: two affines in a row are one.
-    fn fold_together(&mut self) {
-        loop {
-            let folded: Vec<usize> =
-                self.open().into_iter().filter(|&part| self.fold(part, true)).take(1).collect();
-            if folded.is_empty() {
+    /// Folds until nothing more goes: what goes may take away what stopped another part.
+    ///
+    /// A part goes by itself, into linear operators, where it can; where it cannot, it may join another
+    /// that stays, for two affines in a row are one; and where neither, its shift may go on alone.
+    fn fold_all(&mut self) {
+        for _ in 0..SWEEPS {
+            let apart_or_together = self.sweep(Self::fold_apart) | self.sweep(Self::fold_together);
+            if !apart_or_together && !self.sweep(Self::fold_shift) {
                 return;
             }
         }
+    }
+
+    /// Whether any part went that way.
+    fn sweep(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
+        self.open().into_iter().filter(|&part| fold(self, part)).count() > 0
+    }
+
+    fn fold_apart(&mut self, part: usize) -> bool {
+        self.fold(part, false)
+    }
+
+    fn fold_together(&mut self, part: usize) -> bool {
+        self.fold(part, true)
+    }
+
+    /// Where a scale stays, as it must before a residual stream, its shift may still go on alone.
+    fn fold_shift(&mut self, part: usize) -> bool {
+        let there = &self.parts[part];
+        let drops = self.size(part) > 1 || there.resets.iter().any(|reset| reset.neutral == 0.0);
+        let holds = self.holds(there, &there.affine);
+        if !drops || !holds || there.affine.has_no_shift() || there.affine.has_no_scale() {
+            return false;
+        }
+        let shift = Affine::shift(there.affine.shift.clone());
+        let wave = wave::forward(&self.draft, &self.parts(false), part, &shift);
+        let Some(wave) = wave.ok().filter(|wave| wave.makes.is_empty()) else { return false };
+        let Some((scale, _)) = self.refusals[part].clone() else { return false };
+        let into = self.carry(part, wave);
+        self.parts[part].affine = Affine::scale(self.parts[part].affine.scale.clone());
+        self.rewritten.insert(part);
+        self.outcomes[part] = Some(Outcome::Partly { into, scale });
+        true
+    }
+
+    fn parts(&self, merge: bool) -> Parts<'_> {
+        Parts { all: &self.parts, by_output: &self.by_output, merge }
     }
 
     fn fold(&mut self, part: usize, merge: bool) -> bool {
@@ -299,8 +317,8 @@ impl<'a> Planner<'a> {
         for (other, affine, before) in &wave.merges {
             let there = &self.parts[*other];
             let after = merged(there, affine, *before);
-            let smaller = size(&after) < self.size(part) + self.size(*other);
-            if self.fixed[*other] || !smaller || !self.holds(&after) {
+            let smaller = size(there, &after) < self.size(part) + self.size(*other);
+            if self.fixed[*other] || !smaller || !self.holds(there, &after) {
                 let at = self.draft.graph.value_name(there.output);
                 return Err(Refusal::new(Reason::NotLinear("a normalizer that stays".into()), at));
             }
@@ -308,9 +326,9 @@ impl<'a> Planner<'a> {
         Ok(wave)
     }
 
-    /// Whether it is known how to write a part: parameters inside a node have the places and the sizes for
-    /// their affine, operators of its own an element type.
-    fn holds(&self, part: &Part) -> bool {
+    /// Whether it is known how to write a part with an affine: parameters inside a node have the places and the
+    /// sizes for it, operators of its own an element type.
+    fn holds(&self, part: &Part, affine: &Affine) -> bool {
         let place = |neutral: f64| part.resets.iter().find(|reset| reset.neutral == neutral);
         let fits = |neutral: f64, array: &ndarray::ArrayD<f64>| match place(neutral) {
             None => array.iter().all(|&v| v == neutral),
@@ -321,7 +339,7 @@ impl<'a> Planner<'a> {
             }
         };
         match part.nodes.is_empty() {
-            true => fits(1.0, &part.affine.scale) && fits(0.0, &part.affine.shift),
+            true => fits(1.0, &affine.scale) && fits(0.0, &affine.shift),
             false => self.data_type(part).is_some(),
         }
     }
@@ -329,7 +347,7 @@ impl<'a> Planner<'a> {
     /// How many nodes a part is as it is by now.
     fn size(&self, part: usize) -> usize {
         match self.rewritten.contains(&part) {
-            true => size(&self.parts[part]),
+            true => size(&self.parts[part], &self.parts[part].affine),
             false => self.parts[part].nodes.len(),
         }
     }
@@ -351,17 +369,24 @@ impl<'a> Planner<'a> {
                 bytes += self.draft.constants.len(weight).unwrap_or(0);
             }
         }
-        (wave.leaves, wave.merges.len(), bytes)
+        (wave.makes.len(), wave.merges.len(), bytes)
     }
 
     fn commit(&mut self, part: usize, direction: Direction, wave: Wave) {
-        let into = self.carry(part, wave);
+        let mut into = self.carry(part, wave);
         let gone = self.parts[part].clone();
         self.remove(&gone.nodes, gone.output, gone.input);
         self.resets.extend(gone.resets);
         self.rewritten.remove(&part);
+        self.by_output.remove(&gone.output);
         for node in &gone.nodes {
             self.draft.owned.remove(node);
+        }
+        // The shift may have gone before.
+        if let Some(Outcome::Partly { into: before, .. }) = self.outcomes[part].take() {
+            into.extend(before);
+            into.sort();
+            into.dedup();
         }
         self.outcomes[part] = Some(Outcome::Folded { direction, into });
     }
@@ -371,7 +396,7 @@ impl<'a> Planner<'a> {
         let graph = self.draft.graph;
         let mut into: Vec<String> = wave.folds.iter().map(|fold| graph.name(fold.node).to_owned()).collect();
         for (other, affine, before) in wave.merges {
-            self.parts[other] = merged(&self.parts[other], &affine, before);
+            self.parts[other].affine = merged(&self.parts[other], &affine, before);
             self.rewritten.insert(other);
             into.push(graph.value_name(self.parts[other].output).to_owned());
         }
@@ -379,6 +404,7 @@ impl<'a> Planner<'a> {
         into.dedup();
         self.fold_sites.extend(wave.folds.iter().map(|_| self.owners[part].0));
         self.draft.fold(wave.folds);
+        self.draft.makes.extend(wave.makes);
         for (node, slot) in wave.bypass {
             if let (Some(output), Some(input)) = (graph.output(node, 0), graph.input(node, slot)) {
                 self.remove(&[node], output, input);
@@ -387,7 +413,7 @@ impl<'a> Planner<'a> {
         into
     }
 
-    fn remove(&mut self, nodes: &[NodeId], output: crate::graph::ValueId, input: crate::graph::ValueId) {
+    fn remove(&mut self, nodes: &[NodeId], output: ValueId, input: ValueId) {
         let source = self.draft.source(input);
         self.draft.remove(nodes, output, source);
         if !nodes.is_empty() {
@@ -429,6 +455,7 @@ impl<'a> Planner<'a> {
             .into_iter()
             .map(|part| Rewrite {
                 part: self.parts[part].clone(),
+                site: self.owners[part].0,
                 data_type: self.data_type(&self.parts[part]),
             })
             .collect();
@@ -451,16 +478,15 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// How many nodes a part is when it is written anew.
-fn size(part: &Part) -> usize {
+/// How many nodes a part is when it is written anew with an affine.
+fn size(part: &Part, affine: &Affine) -> usize {
     match part.nodes.is_empty() {
         true => 0,
-        false => !part.affine.has_no_scale() as usize + !part.affine.has_no_shift() as usize,
+        false => !affine.has_no_scale() as usize + !affine.has_no_shift() as usize,
     }
 }
 
-/// A part that takes an affine in, before its own or behind it.
-fn merged(part: &Part, affine: &Affine, before: bool) -> Part {
-    let affine = if before { affine.then(&part.affine) } else { part.affine.then(affine) };
-    Part { affine, ..part.clone() }
+/// The affine of a part that takes another one in, before its own or behind it.
+fn merged(part: &Part, affine: &Affine, before: bool) -> Affine {
+    if before { affine.then(&part.affine) } else { part.affine.then(affine) }
 }

@@ -38,8 +38,7 @@ pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &ArrayD<f64>) -> 
 /// The nodes that read the elements of a value, and where; `None` where something else reads it, or
 /// nothing does.
 fn readers(draft: &Draft, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
-    let readers = draft.readers(value);
-    let nodes = readers.into_iter().filter_map(|(_, reader)| match reader {
+    let nodes = draft.readers(value).filter_map(|(_, reader)| match reader {
         Reader::Node { node, input } => {
             draft.graph.reads_elements(node, input).then_some(Some((node, input)))
         }

@@ -3,14 +3,32 @@
 //! A wave only looks. It returns what would have to be done, or the first reason why it cannot be.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
 
-use super::absorb::linear;
+use super::absorb::{check, linear};
 use super::draft::Draft;
-use super::{Fold, Side, Step, rule, softmax};
+use super::{Fold, Rule, Side, Step, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Part;
 use crate::refusal::{Reason, Refusal};
+
+/// Operators that hand a scale on as a scale, or refuse it, where the rest of what they read is constant.
+const HANDS_ON: &[&str] = &[
+    "Identity",
+    "Cast",
+    "Dropout",
+    "Transpose",
+    "Reshape",
+    "Flatten",
+    "Squeeze",
+    "Unsqueeze",
+    "Neg",
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+];
 
 /// How many nodes one wave may visit backward, where several ways are open at each.
 const BUDGET: usize = 4096;
@@ -27,8 +45,8 @@ pub struct Wave {
     pub bypass: Vec<(NodeId, usize)>,
     /// Other parts that take the affine into theirs; `true` where it comes before them.
     pub merges: Vec<(usize, Affine, bool)>,
-    /// How many nodes are made.
-    pub leaves: usize,
+    /// Nodes behind which an Add is made.
+    pub makes: Vec<NodeId>,
 }
 
 /// The parts of all sites, and which of them may take another one in.
@@ -36,7 +54,7 @@ pub struct Parts<'p> {
     /// All parts.
     pub all: &'p [Part],
     /// The parts that are still there, by the value that they make.
-    pub by_output: HashMap<ValueId, usize>,
+    pub by_output: &'p HashMap<ValueId, usize>,
     /// Whether a part that stays may take the affine in.
     pub merge: bool,
 }
@@ -46,9 +64,9 @@ pub struct Parts<'p> {
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(draft: &Draft, parts: &Parts, part: usize, affine: &Affine) -> Result<Wave, Refusal> {
-    let mut front = Front { draft, affines: HashMap::new(), queue: BTreeMap::new(), part };
-    let start = &parts.all[part];
-    front.arrive(start.output, affine.clone())?;
+    let mut front =
+        Front { draft, parts, part, affines: HashMap::new(), from: HashMap::new(), queue: BTreeMap::new() };
+    front.arrive(parts.all[part].output, affine.clone(), None)?;
     let mut wave = Wave::default();
     let mut met = HashSet::new();
     while let Some((_, next)) = front.queue.pop_first() {
@@ -57,22 +75,26 @@ pub fn forward(draft: &Draft, parts: &Parts, part: usize, affine: &Affine) -> Re
             Next::Part(other) if !met.insert(other) => {}
             Next::Part(other) => {
                 let there = &parts.all[other];
-                let affine = front.affines[&draft.source(there.input)].clone();
+                let input = draft.source(there.input);
+                let affine = front.affines[&input].clone();
                 if parts.merge {
                     wave.merges.push((other, affine, true));
                 } else {
-                    front.arrive(there.output, commute(&affine, &there.affine))?;
+                    front.arrive(there.output, commute(&affine, &there.affine), Some(input))?;
                 }
             }
             Next::Node(node) => {
                 let step = front.step(node)?;
-                wave.note(draft, node, &step);
+                if let Some(fold) = step.fold {
+                    wave.note(draft, node, fold, step.by_place)?;
+                }
                 if let Some(slot) = step.bypass {
                     wave.bypass.push((node, slot));
                 }
+                let from = front.hands_on(node);
                 for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
                     if let Some(value) = draft.graph.output(node, slot) {
-                        front.arrive(value, affine)?;
+                        front.arrive(value, affine, from)?;
                     }
                 }
             }
@@ -94,14 +116,17 @@ enum Next {
 
 struct Front<'d, 'a> {
     draft: &'d Draft<'a>,
-    affines: HashMap<ValueId, Affine>,
-    queue: BTreeMap<usize, Next>,
+    parts: &'d Parts<'d>,
     part: usize,
+    affines: HashMap<ValueId, Affine>,
+    /// The value from which every scale comes to this one, whatever it is.
+    from: HashMap<ValueId, ValueId>,
+    queue: BTreeMap<usize, Next>,
 }
 
 impl Front<'_, '_> {
     /// The affine is on this value: all its readers are next.
-    fn arrive(&mut self, value: ValueId, affine: Affine) -> Result<(), Refusal> {
+    fn arrive(&mut self, value: ValueId, affine: Affine, from: Option<ValueId>) -> Result<(), Refusal> {
         if affine.is_identity() {
             return Ok(());
         }
@@ -109,11 +134,22 @@ impl Front<'_, '_> {
         if !affine.is_finite() {
             return Err(Refusal::new(Reason::NotFinite, graph.value_name(value)));
         }
+        let has_scale = !affine.has_no_scale();
+        let value = self.draft.source(value);
+        if let Some(from) = from.filter(|_| has_scale) {
+            self.from.insert(value, from);
+        }
+        self.affines.insert(value, affine);
+        if let Some(refusal) = self.draft.dead_end(value, self.parts.merge).filter(|_| has_scale) {
+            return Err(self.end(value, refusal));
+        }
         for (name, reader) in self.draft.readers(value) {
             match reader {
-                Reader::Output => return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name))),
+                Reader::Output => {
+                    return Err(self.end(value, Refusal::new(Reason::GraphOutput, graph.value_name(name))));
+                }
                 Reader::Capture { node } => {
-                    return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
+                    return Err(self.end(value, Refusal::new(Reason::CapturedBySubgraph, graph.name(node))));
                 }
                 Reader::Node { node, input } if !graph.reads_elements(node, input) => {}
                 Reader::Node { node, .. } => {
@@ -125,22 +161,49 @@ impl Front<'_, '_> {
                 }
             }
         }
-        self.affines.insert(self.draft.source(value), affine);
         Ok(())
     }
 
-    fn step(&self, node: NodeId) -> Result<Step, Refusal> {
+    /// No scale goes on from this value, nor from those from which every one comes to it: the next wave need
+    /// not come so far to know.
+    fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
+        let why = Rc::new(refusal);
+        let mut next = Some(value).filter(|value| !self.affines[value].has_no_scale());
+        while let Some(value) = next {
+            self.draft.set_dead_end(value, self.parts.merge, &why);
+            next = self.from.get(&value).copied();
+        }
+        Refusal::clone(&why)
+    }
+
+    /// The input of a node through which every scale comes to all that it makes, or is refused.
+    fn hands_on(&self, node: NodeId) -> Option<ValueId> {
         let graph = self.draft.graph;
-        let inputs: Vec<Option<Affine>> = graph
+        let inputs = || graph.inputs(node).iter().flatten().map(|&input| self.draft.source(input));
+        let mut varying = inputs().filter(|&input| !self.draft.constants.is_constant(input));
+        let (only, other) = (varying.next()?, varying.next());
+        (HANDS_ON.contains(&graph.op(node)) && other.is_none()).then_some(only)
+    }
+
+    fn step(&self, node: NodeId) -> Result<Step, Refusal> {
+        let draft = self.draft;
+        let carrying = || draft.graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
+        let inputs: Vec<Option<Affine>> = draft
+            .graph
             .inputs(node)
             .iter()
             .enumerate()
             .map(|(slot, input)| {
-                let value = input.filter(|_| graph.reads_elements(node, slot))?;
-                self.affines.get(&self.draft.source(value)).cloned()
+                let value = input.filter(|_| draft.graph.reads_elements(node, slot))?;
+                self.affines.get(&draft.source(value)).cloned()
             })
             .collect();
-        step_forward(self.draft, node, &inputs)
+        if let Err(reason) = passable(draft, node) {
+            let refusal = Refusal::new(reason, draft.graph.name(node));
+            let carried = carrying().find(|input| self.affines.contains_key(input));
+            return Err(carried.map_or(refusal.clone(), |value| self.end(value, refusal)));
+        }
+        step_forward(draft, node, &inputs)
     }
 }
 
@@ -155,15 +218,19 @@ fn known<'m>(draft: &Draft<'m>, node: NodeId) -> Result<&'m str, Reason> {
     }
 }
 
-fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
-    let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
-    let op = known(draft, node).map_err(refuse)?;
+/// The rule by which an affine may go on.
+fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+    let op = known(draft, node)?;
     if draft.is_touched(node) && linear(op).is_some_and(|linear| linear.is_elementwise()) {
         // Its constant is no longer the one that a rule would read.
-        return Err(refuse(Reason::OtherReader));
+        return Err(Reason::OtherReader);
     }
-    let rule = rule(op).ok_or_else(|| refuse(Reason::NotLinear(op.into())))?;
-    let step = rule.forward(&draft.at(node), inputs).map_err(refuse)?;
+    rule(op).ok_or_else(|| Reason::NotLinear(op.into()))
+}
+
+fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
+    let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
+    let step = passable(draft, node).map_err(refuse)?.forward(&draft.at(node), inputs).map_err(refuse)?;
     passes(draft, node, step)
 }
 
@@ -177,22 +244,48 @@ fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
 }
 
 impl Wave {
-    /// Notes what a step leaves in a node, and what has to be made for it.
-    fn note(&mut self, draft: &Draft, node: NodeId, step: &Step) {
-        let Some((side, mut affine)) = step.fold.clone() else { return };
-        self.leaves += step.leaves;
-        if !affine.has_no_shift() {
+    /// How much a wave found so far.
+    fn mark(&self) -> [usize; 4] {
+        [self.folds.len(), self.bypass.len(), self.merges.len(), self.makes.len()]
+    }
+
+    /// Forgets what a way found that led nowhere.
+    fn back_to(&mut self, [folds, bypass, merges, makes]: [usize; 4]) {
+        self.folds.truncate(folds);
+        self.bypass.truncate(bypass);
+        self.merges.truncate(merges);
+        self.makes.truncate(makes);
+    }
+
+    /// Notes what a node takes, and whether an Add has to be made for it.
+    fn note(
+        &mut self,
+        draft: &Draft,
+        node: NodeId,
+        (side, mut affine): (Side, Affine),
+        by_place: bool,
+    ) -> Result<(), Refusal> {
+        if !affine.has_no_shift() && !draft.makes.contains(&node) {
             let slots = linear(draft.graph.op(node)).and_then(|linear| linear.slots(&draft.at(node)).ok());
-            let has_place = slots.is_some_and(|slots| slots.bias.is_some());
+            let has_place = slots.is_some_and(|slots| slots.bias.is_some()) && !by_place;
             if !has_place && draft.bias_add(node).is_none() {
                 if softmax::ignores(draft, node, side, &affine.shift) {
                     affine = Affine::scale(affine.scale);
                 } else {
-                    self.leaves += 1;
+                    self.makes.push(node);
                 }
             }
         }
-        self.folds.push(Fold { node, side, affine });
+        self.take(draft, Fold { node, side, affine })
+    }
+
+    /// Notes what a node takes into its constants, if it can.
+    fn take(&mut self, draft: &Draft, fold: Fold) -> Result<(), Refusal> {
+        let Fold { node, side, affine } = &fold;
+        check(&draft.at(*node), *side, affine)
+            .map_err(|reason| Refusal::new(reason, draft.graph.name(*node)))?;
+        self.folds.push(fold);
+        Ok(())
     }
 }
 
@@ -250,11 +343,7 @@ impl Pull<'_, '_> {
         let value = self.draft.source(value);
         if self.draft.constants.is_constant(value) {
             let (node, slot) = consumer.ok_or_else(|| refuse(Reason::GraphInput))?;
-            if self.draft.constants.is_quantized(value) {
-                return Err(refuse(Reason::Quantized));
-            }
-            wave.folds.push(Fold { node, side: Side::Constant(slot), affine: affine.clone() });
-            return Ok(());
+            return wave.take(self.draft, Fold { node, side: Side::Constant(slot), affine: affine.clone() });
         }
         self.nobody_else(value, consumer, allowed, affine)?;
         if let Some(&other) = self.parts.by_output.get(&value)
@@ -272,17 +361,17 @@ impl Pull<'_, '_> {
         let rule = rule(op).ok_or_else(|| refuse(Reason::NotLinear(op.into())))?;
         let step = rule.backward(&self.draft.at(node), slot, affine).map_err(refuse)?;
         let step = passes(self.draft, node, step)?;
-        wave.note(self.draft, node, &step);
+        if let Some(fold) = step.fold {
+            wave.note(self.draft, node, fold, step.by_place)?;
+        }
         let mut last = refuse(Reason::NotLinear(op.into()));
+        let before = wave.mark();
         for way in &step.ways {
-            let mut attempt = wave.clone();
-            match self.inputs(&mut attempt, node, way, depth) {
-                Ok(()) => {
-                    *wave = attempt;
-                    return Ok(());
-                }
+            match self.inputs(wave, node, way, depth) {
+                Ok(()) => return Ok(()),
                 Err(refusal) => last = refusal,
             }
+            wave.back_to(before);
         }
         Err(last)
     }

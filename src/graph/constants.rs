@@ -15,7 +15,7 @@ use super::bounds::Budget;
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::proto::{NodeProto, TensorProto};
-use crate::onnx::tensor;
+use crate::onnx::tensor::{self, Floats};
 use crate::refusal::{Reason, Refusal};
 
 /// Operators whose result differs from one run to the next, as that of a Dropout does that may be told to
@@ -107,22 +107,43 @@ impl<'g, 'm> Constants<'g, 'm> {
     /// # Errors
     /// A refusal at the node that cannot be evaluated, or whose type holds no real numbers.
     pub fn read(&self, value: ValueId) -> Result<ArrayD<f64>, Refusal> {
-        let name = self.graph.value_name(value);
-        let refuse = |why: &str| Refusal::new(Reason::Constant(why.to_owned()), name);
+        let refuse = |error: &dyn std::fmt::Display| self.refuse(value, &error.to_string());
+        match self.held(value)? {
+            Held::Stored(floats) => floats.all().map_err(|error| refuse(&error)),
+            Held::Computed(tensor) => {
+                let cast = tensor.cast_to::<f64>().map_err(|error| refuse(&error))?;
+                let view = cast.to_plain_array_view::<f64>();
+                view.map(|view| view.to_owned()).map_err(|error| refuse(&error))
+            }
+        }
+    }
+
+    /// Whether [`Constants::read`] gives the elements. What is stored is not read for it.
+    ///
+    /// # Errors
+    /// Those of [`Constants::read`].
+    pub fn check(&self, value: ValueId) -> Result<(), Refusal> {
+        self.held(value).map(|_| ())
+    }
+
+    fn refuse(&self, value: ValueId, why: &str) -> Refusal {
+        Refusal::new(Reason::Constant(why.to_owned()), self.graph.value_name(value))
+    }
+
+    /// A constant of floats, where it is.
+    fn held(&self, value: ValueId) -> Result<Held, Refusal> {
         if !self.is_constant(value) {
-            return Err(Refusal::new(Reason::NotConstant, name));
+            return Err(Refusal::new(Reason::NotConstant, self.graph.value_name(value)));
         }
         if let Some(stored) = self.stored(value) {
-            return tensor::read_f64(&stored, self.graph.model().externals())
-                .map_err(|error| refuse(&error.to_string()));
+            let floats = Floats::new(&stored, self.graph.model().externals());
+            return floats.map(Held::Stored).map_err(|error| self.refuse(value, &error.to_string()));
         }
         let tensor = self.evaluate(value)?;
-        if !tensor.datum_type().is_float() {
-            return Err(refuse("its elements are no floats"));
+        match tensor.datum_type().is_float() {
+            true => Ok(Held::Computed(tensor)),
+            false => Err(self.refuse(value, "its elements are no floats")),
         }
-        let cast = tensor.cast_to::<f64>().map_err(|error| refuse(&error.to_string()))?;
-        let view = cast.to_plain_array_view::<f64>();
-        view.map(|view| view.to_owned()).map_err(|error| refuse(&error.to_string()))
     }
 
     /// The elements of a constant of integers.
@@ -193,6 +214,12 @@ impl<'g, 'm> Constants<'g, 'm> {
         let present = self.graph.outputs(node)[..slot].iter().flatten().count();
         outputs.get(present).cloned().ok_or_else(|| "tract does not have this output".to_owned())
     }
+}
+
+/// The elements of a constant: as the model has them, or computed.
+enum Held {
+    Stored(Floats),
+    Computed(Arc<Tensor>),
 }
 
 /// The tensor that a Constant node holds, whichever attribute holds it.

@@ -12,7 +12,14 @@ use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, T
 pub struct Editor {
     graph: GraphProto,
     names: Names,
+    /// What is read in the place of values that went; put into the nodes at the end, all at once.
     renamed: HashMap<String, String>,
+    /// Values that are made under the name of an output of the model.
+    made_as: HashMap<String, String>,
+    /// Who makes a value: a node of the original graph, or one that came.
+    makers: HashMap<String, Option<usize>>,
+    outputs: HashSet<String>,
+    captured: HashSet<String>,
     /// Initializers that a training graph refers to, and inputs with defaults: not to be touched.
     pinned: HashSet<String>,
     /// Before IR version 4 an initializer is an input too; then new constants are nodes.
@@ -27,6 +34,15 @@ impl Editor {
     /// Begins with a copy of the model's main graph. Weights are shared, not copied.
     pub fn new(model: &Model) -> Self {
         let graph = model.graph().clone();
+        let mut captured = HashSet::new();
+        for node in &graph.node {
+            bodies(node).for_each(|body| collect_names(body, &mut captured));
+        }
+        let made = |(place, node): (usize, &NodeProto)| {
+            node.output.iter().map(move |name| (name.clone(), Some(place))).collect::<Vec<_>>()
+        };
+        let makers = graph.node.iter().enumerate().flat_map(made).collect();
+        let outputs = graph.output.iter().map(|info| info.name().to_owned()).collect();
         let mut pinned: HashSet<String> = graph.input.iter().map(|input| input.name().to_owned()).collect();
         for training in &model.proto.training_info {
             let bindings = training.initialization_binding.iter().chain(&training.update_binding);
@@ -39,6 +55,10 @@ impl Editor {
             graph,
             names: Names::of(model),
             renamed: HashMap::new(),
+            made_as: HashMap::new(),
+            makers,
+            outputs,
+            captured,
             pinned,
             constants_as_nodes: model.proto.ir_version() < 4,
             was_read,
@@ -54,17 +74,18 @@ impl Editor {
     }
 
     /// The name that a value of the original graph has now.
-    pub fn current<'s>(&'s self, name: &'s str) -> &'s str {
-        let mut name = name;
-        while let Some(now) = self.renamed.get(name) {
-            name = now;
+    pub fn current(&mut self, name: &str) -> String {
+        let mut now = name.to_owned();
+        let mut passed = vec![];
+        while let Some(next) = self.renamed.get(&now) {
+            passed.push(std::mem::replace(&mut now, next.clone()));
         }
-        name
-    }
-
-    /// A node as it is now.
-    pub fn node(&self, node: usize) -> &NodeProto {
-        &self.graph.node[node]
+        // The next one who asks has one step to go.
+        passed.pop();
+        for name in passed {
+            self.renamed.insert(name, now.clone());
+        }
+        now
     }
 
     /// Makes input `slot` of a node read another value; absent inputs in between are left out.
@@ -104,7 +125,7 @@ impl Editor {
         let name = self.fresh(wish);
         tensor.name = Some(name.clone());
         if self.constants_as_nodes {
-            self.made_first.push(NodeProto {
+            self.insert_first(NodeProto {
                 op_type: Some("Constant".into()),
                 name: Some(name.clone()),
                 output: vec![name.clone()],
@@ -124,12 +145,18 @@ impl Editor {
 
     /// Inserts a node right behind another of the original graph.
     pub fn insert_behind(&mut self, node: usize, made: NodeProto) {
+        self.comes(&made);
         self.behind.entry(node).or_default().push(made);
     }
 
     /// Inserts a node before all of the original graph.
     pub fn insert_first(&mut self, made: NodeProto) {
+        self.comes(&made);
         self.made_first.push(made);
+    }
+
+    fn comes(&mut self, made: &NodeProto) {
+        self.makers.extend(made.output.iter().map(|name| (name.clone(), None)));
     }
 
     /// Puts nodes behind one that keeps its place but not the name of its output: whatever read
@@ -138,6 +165,8 @@ impl Editor {
         let outer = self.graph.node[node].output[slot].clone();
         let inner = self.fresh(&format!("{outer}_unbiased"));
         self.graph.node[node].output[slot] = inner.clone();
+        self.makers.remove(&outer);
+        self.makers.insert(inner.clone(), Some(node));
         (inner, outer)
     }
 
@@ -145,8 +174,25 @@ impl Editor {
     /// has to stay, the value of `source` gets it.
     pub fn remove(&mut self, nodes: &[usize], output: &str, source: &str) {
         self.gone.extend(nodes);
-        let (output, source) = (self.current(output).to_owned(), self.current(source).to_owned());
-        self.join(&output, &source);
+        let (output, source) = (self.current(output), self.current(source));
+        if output == source {
+            return;
+        }
+        if !self.has_to_stay(&output) {
+            self.renamed.insert(output, source);
+        } else if self.is_made(&source) && !self.has_to_stay(&source) {
+            self.made_as.insert(source.clone(), output.clone());
+            self.renamed.insert(source, output);
+        } else {
+            let name = self.fresh(&format!("{output}_identity"));
+            self.graph.node.push(NodeProto {
+                op_type: Some("Identity".into()),
+                name: Some(name),
+                input: vec![source],
+                output: vec![output],
+                ..Default::default()
+            });
+        }
     }
 
     /// Takes nodes out whose outputs other nodes make from now on.
@@ -154,54 +200,14 @@ impl Editor {
         self.gone.extend(nodes);
     }
 
-    fn join(&mut self, output: &str, source: &str) {
-        if output == source {
-            return;
-        }
-        let is_output = |name: &str| self.graph.output.iter().any(|info| info.name() == name);
-        if !is_output(output) && !self.is_captured(output) {
-            self.replace_reads(output, source);
-            self.renamed.insert(output.to_owned(), source.to_owned());
-            return;
-        }
-        if self.is_made(source) && !is_output(source) && !self.is_captured(source) {
-            self.replace_reads(source, output);
-            let made = self.graph.node.iter_mut().chain(self.behind.values_mut().flatten());
-            for name in made.flat_map(|node| &mut node.output).filter(|name| *name == source) {
-                output.clone_into(name);
-            }
-            self.renamed.insert(source.to_owned(), output.to_owned());
-            return;
-        }
-        let name = self.fresh(&format!("{output}_identity"));
-        self.graph.node.push(NodeProto {
-            op_type: Some("Identity".into()),
-            name: Some(name),
-            input: vec![source.to_owned()],
-            output: vec![output.to_owned()],
-            ..Default::default()
-        });
+    /// Whether a name is that of an output, or one that a body reads.
+    fn has_to_stay(&self, name: &str) -> bool {
+        self.outputs.contains(name) || self.captured.contains(name)
     }
 
     fn is_made(&self, name: &str) -> bool {
-        let kept = self.graph.node.iter().enumerate().filter(|(i, _)| !self.gone.contains(i)).map(|(_, n)| n);
-        let mut nodes = kept.chain(self.behind.values().flatten());
-        nodes.any(|node| node.output.iter().any(|output| output == name))
-    }
-
-    fn is_captured(&self, name: &str) -> bool {
-        let mut names = HashSet::new();
-        for node in &self.graph.node {
-            bodies(node).for_each(|body| collect_names(body, &mut names));
-        }
-        names.contains(name)
-    }
-
-    fn replace_reads(&mut self, from: &str, to: &str) {
-        let nodes = self.graph.node.iter_mut().chain(self.behind.values_mut().flatten());
-        for input in nodes.flat_map(|node| &mut node.input).filter(|input| *input == from) {
-            to.clone_into(input);
-        }
+        let maker = self.makers.get(name);
+        maker.is_some_and(|maker| maker.is_none_or(|node| !self.gone.contains(&node)))
     }
 
     /// Puts everything in its place and takes out what nobody reads any more. What nobody read
@@ -209,11 +215,24 @@ impl Editor {
     pub fn finish(mut self) -> GraphProto {
         let nodes = std::mem::take(&mut self.graph.node);
         let mut ordered = std::mem::take(&mut self.made_first);
+        ordered.reserve(nodes.len());
         for (place, node) in nodes.into_iter().enumerate() {
             if !self.gone.contains(&place) {
                 ordered.push(node);
             }
             ordered.extend(self.behind.remove(&place).into_iter().flatten());
+        }
+        for node in &mut ordered {
+            for input in &mut node.input {
+                if self.renamed.contains_key(input) {
+                    *input = self.current(input);
+                }
+            }
+            for output in &mut node.output {
+                if let Some(name) = self.made_as.get(output) {
+                    name.clone_into(output);
+                }
+            }
         }
         self.graph.node = ordered;
         self.graph

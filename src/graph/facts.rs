@@ -21,6 +21,7 @@ use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
 use super::bounds::{self, Budget, Cost};
 use super::editor::bodies;
+use super::memo::Memo;
 use super::{Graph, ValueId};
 use crate::onnx::misread::misread;
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
@@ -66,9 +67,11 @@ impl Facts {
         }
         let declared: HashMap<&str, &ValueInfoProto> =
             graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
+        let mut memo = Memo::default();
         for &node in graph.order() {
             let known = |name: &str| Some(facts[graph.value(name)?.index()].clone());
-            let inferred = engine.infer(graph, graph.node(node), &known);
+            let infer = || engine.infer(graph, graph.node(node), &known);
+            let inferred = memo.get_or(graph, node, &facts, infer);
             for (slot, value) in graph.outputs(node).iter().enumerate() {
                 let Some(value) = value else { continue };
                 let mut fact = inferred.get(slot).cloned().unwrap_or_default();

@@ -13,7 +13,7 @@ use crate::graph::at::At;
 use crate::graph::constants::Constants;
 use crate::graph::facts::{Facts, extent};
 use crate::graph::scope::scope;
-use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::graph::{Graph, NodeId, ValueId};
 use crate::onnx::misread::batch_norm_trains;
 use crate::refusal::{Reason, Refusal};
 
@@ -99,35 +99,44 @@ pub const fn offline(name: &'static str) -> Kind {
 
 /// Finds all maximal chains, by their last node.
 pub fn find(graph: &Graph, facts: &Facts, constants: &Constants) -> HashMap<NodeId, Chain> {
-    let mut forms: HashMap<ValueId, Chain> = HashMap::new();
-    let search = Search { graph, facts, constants };
+    let mut search = Search { graph, facts, constants, ends: HashMap::new(), from: HashMap::new() };
     for &node in graph.order() {
-        if let Some(chain) = search.extend(&forms, node) {
-            forms.insert(chain.output, chain);
+        if let Some((output, form)) = search.extend(node) {
+            search.ends.insert(output, form);
         }
     }
-    // A chain that a longer one goes on from is no chain of its own.
-    let mut found: HashMap<NodeId, Chain> = HashMap::new();
-    let mut taken: std::collections::HashSet<NodeId> = Default::default();
-    for &node in graph.order().iter().rev() {
-        let Some(chain) = graph.only_output(node).and_then(|output| forms.remove(&output)) else { continue };
-        if chain.nodes.iter().any(|node| taken.contains(node)) {
-            continue;
-        }
-        taken.extend(&chain.nodes);
-        found.insert(node, search.named(chain));
-    }
-    found
+    let ends = std::mem::take(&mut search.ends);
+    let chain = |(output, form)| {
+        let chain = search.chain(output, form);
+        Some((*chain.nodes.last()?, chain))
+    };
+    ends.into_iter().filter_map(chain).collect()
+}
+
+/// The affine that a value is of another one: a chain without the list of its nodes.
+struct Form {
+    /// The value it acts on.
+    input: ValueId,
+    affine: Affine,
+    branches: bool,
+    /// The module path of its last node.
+    path: String,
 }
 
 struct Search<'s> {
     graph: &'s Graph<'s>,
     facts: &'s Facts,
     constants: &'s Constants<'s, 's>,
+    /// The forms that none goes on from, by the values that they make.
+    ends: HashMap<ValueId, Form>,
+    /// The values whose forms another one went on from. Nothing else reads these: the nodes of all forms
+    /// are a forest, and those of one are found by walking back.
+    from: HashMap<ValueId, Vec<ValueId>>,
 }
 
 impl Search<'_> {
-    fn extend(&self, forms: &HashMap<ValueId, Chain>, node: NodeId) -> Option<Chain> {
+    /// The form that ends in a node, in the place of those that it goes on from.
+    fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let graph = self.graph;
         let output = graph.only_output(node)?;
         let varying: Vec<ValueId> = graph
@@ -138,7 +147,7 @@ impl Search<'_> {
             .filter(|&v| !self.constants.is_constant(v))
             .collect();
         match (graph.op(node), &varying[..]) {
-            ("Add" | "Sub", &[left, right]) => self.join(forms, node, left, right, output),
+            ("Add" | "Sub", &[left, right]) => self.join(node, left, right, output),
             (_, &[value]) => {
                 let rank = self.facts.rank(output)?;
                 if self.facts.shape(value)? != self.facts.shape(output)? {
@@ -148,36 +157,38 @@ impl Search<'_> {
                 if step.axes().len() > 1 || self.is_bias(node, value) {
                     return None;
                 }
-                let before = forms.get(&value).filter(|before| {
-                    self.only_reader(value, node)
-                        && self.same_module(before, node)
-                        && self.same_axis(before, &step)
+                let path = scope(graph, node).path;
+                let goes_on = self.ends.get(&value).is_some_and(|before| {
+                    graph.readers(value).len() == 1
+                        && same_module(&before.path, &path)
+                        && same_axis(&before.affine, &step)
                 });
-                Some(match before {
-                    None => self.start(node, value, output, step),
-                    Some(before) => Chain {
-                        output,
-                        nodes: [&before.nodes[..], &[node]].concat(),
-                        affine: before.affine.then(&step),
-                        ..before.clone()
-                    },
-                })
+                let form = match goes_on.then(|| self.ends.remove(&value)).flatten() {
+                    None => Form { input: value, affine: step, branches: false, path },
+                    Some(before) => {
+                        self.from.insert(output, vec![value]);
+                        Form { affine: before.affine.then(&step), path, ..before }
+                    }
+                };
+                Some((output, form))
             }
             _ => None,
         }
     }
 
-    fn start(&self, node: NodeId, input: ValueId, output: ValueId, affine: Affine) -> Chain {
-        Chain {
-            input,
-            output,
-            nodes: vec![node],
-            affine,
-            branches: false,
-            spread: None,
-            words: vec![],
-            path: String::new(),
+    /// The chain that a form is.
+    fn chain(&self, output: ValueId, form: Form) -> Chain {
+        let mut values = vec![output];
+        let mut nodes = vec![];
+        while let Some(value) = values.pop() {
+            nodes.extend(self.graph.producer(value).map(|(node, _)| node));
+            values.extend(self.from.get(&value).into_iter().flatten());
         }
+        nodes.sort_by_key(|&node| self.graph.place(node));
+        let Form { input, affine, branches, .. } = form;
+        let (words, path) = self.names(&nodes);
+        let spread = self.spread(&nodes);
+        Chain { input, output, nodes, affine, branches, spread, words, path }
     }
 
     /// What one node does to its varying input.
@@ -218,34 +229,26 @@ impl Search<'_> {
 
     /// `u + v` or `u − v`, where both are affines of one value that nothing else in between reads.
     fn join(
-        &self,
-        forms: &HashMap<ValueId, Chain>,
+        &mut self,
         node: NodeId,
         left: ValueId,
         right: ValueId,
         output: ValueId,
-    ) -> Option<Chain> {
+    ) -> Option<(ValueId, Form)> {
         let rank = self.facts.rank(output)?;
-        let branch = |value: ValueId, base: ValueId| -> Option<(Vec<NodeId>, Affine)> {
-            if value == base {
-                return Some((vec![], Affine::identity(rank)));
-            }
-            let form = forms.get(&value)?;
-            let fits = form.input == base && self.only_reader(value, node);
-            fits.then(|| (form.nodes.clone(), form.affine.clone()))
+        let [base, other] = [left, right].map(|value| self.ends.get(&value).map_or(value, |form| form.input));
+        if left == right || base != other || self.facts.shape(base)? != self.facts.shape(output)? {
+            return None;
+        }
+        let branches: Vec<ValueId> = [left, right].into_iter().filter(|&value| value != base).collect();
+        if !branches.iter().all(|&value| self.graph.readers(value).len() == 1) {
+            return None;
+        }
+        let affine_of = |value: ValueId| match self.ends.get(&value) {
+            Some(form) if value != base => form.affine.clone(),
+            _ => Affine::identity(rank),
         };
-        let bases = [left, right].map(|value| forms.get(&value).map_or(value, |form| form.input));
-        let base = bases[0];
-        if base != bases[1] || self.facts.shape(base)? != self.facts.shape(output)? {
-            return None;
-        }
-        let ((nodes, a), (more, b)) = (branch(left, base)?, branch(right, base)?);
-        if nodes.is_empty() && more.is_empty() {
-            return None;
-        }
-        let mut nodes = [&nodes[..], &more[..], &[node]].concat();
-        nodes.sort_by_key(|&node| self.graph.place(node));
-        nodes.dedup();
+        let (a, b) = (affine_of(left), affine_of(right));
         let affine = match self.graph.op(node) {
             "Add" => Affine::new(&a.scale + &b.scale, &a.shift + &b.shift),
             _ => Affine::new(&a.scale - &b.scale, &a.shift - &b.shift),
@@ -253,23 +256,10 @@ impl Search<'_> {
         if affine.axes().len() > 1 {
             return None;
         }
-        Some(Chain { branches: true, nodes, ..self.start(node, base, output, affine) })
-    }
-
-    fn only_reader(&self, value: ValueId, node: NodeId) -> bool {
-        matches!(self.graph.readers(value), [Reader::Node { node: only, .. }] if *only == node)
-    }
-
-    fn same_module(&self, chain: &Chain, node: NodeId) -> bool {
-        let (a, b) = (scope(self.graph, chain.nodes[chain.nodes.len() - 1]), scope(self.graph, node));
-        a.path == b.path || a.path.is_empty() || b.path.is_empty()
-    }
-
-    fn same_axis(&self, chain: &Chain, step: &Affine) -> bool {
-        let mut axes = chain.affine.axes();
-        axes.extend(step.axes());
-        axes.dedup();
-        axes.len() <= 1
+        branches.iter().for_each(|value| drop(self.ends.remove(value)));
+        self.from.insert(output, branches);
+        let path = scope(self.graph, node).path;
+        Some((output, Form { input: base, affine, branches: true, path }))
     }
 
     /// Whether an Add is the bias of the linear operator right before it.
@@ -279,24 +269,27 @@ impl Search<'_> {
             && matches!(made_by, "MatMul" | "FusedMatMul" | "Gemm" | "Conv" | "ConvTranspose")
     }
 
-    fn named(&self, chain: Chain) -> Chain {
+    /// Words that tell where nodes came from, and the module path of the first.
+    fn names(&self, nodes: &[NodeId]) -> (Vec<String>, String) {
         let mut words = vec![];
         let mut word = |text: &str| {
             words.extend(text.split(['.', '/', ':']).map(|part| part.to_lowercase()));
         };
         let mut path = String::new();
-        for &node in &chain.nodes {
+        for &node in nodes {
             let scope = scope(self.graph, node);
-            if path.is_empty() {
-                path = scope.path.clone();
-            }
             word(&scope.path);
             scope.classes.iter().for_each(|class| word(class));
             for input in self.graph.inputs(node).iter().flatten() {
                 self.origins(*input, &mut |name| word(name));
             }
+            if path.is_empty() {
+                path = scope.path;
+            }
         }
-        Chain { words, path, spread: self.spread(&chain.nodes), ..chain }
+        words.sort_unstable();
+        words.dedup();
+        (words, path)
     }
 
     fn spread(&self, nodes: &[NodeId]) -> Option<usize> {
@@ -331,6 +324,17 @@ impl Search<'_> {
             }
         }
     }
+}
+
+fn same_module(one: &str, other: &str) -> bool {
+    one == other || one.is_empty() || other.is_empty()
+}
+
+fn same_axis(one: &Affine, other: &Affine) -> bool {
+    let mut axes = one.axes();
+    axes.extend(other.axes());
+    axes.dedup();
+    axes.len() <= 1
 }
 
 /// Equation 1 of the UN paper as `s·x + t`: `s = γ/√(σ²+ε)`, `t = β − s·μ`, on axis 1.

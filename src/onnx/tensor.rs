@@ -301,8 +301,7 @@ fn narrow<T: Copy + fmt::Display, U, E>(
 
 /// The elements of a tensor of half, bfloat16, float or double, exactly.
 pub fn read_f64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<f64>> {
-    let floats = Floats::new(tensor, externals)?;
-    floats.array(floats.bytes.clone(), &floats.shape)
+    Floats::new(tensor, externals)?.all()
 }
 
 /// A tensor of floats whose elements are converted only where they are asked for.
@@ -335,6 +334,11 @@ impl Floats {
         }
         let bytes = raw(tensor, externals)?;
         Ok(Self { name: tensor.name().to_owned(), data_type, shape: shape(tensor)?, bytes })
+    }
+
+    /// All elements.
+    pub fn all(&self) -> Result<ArrayD<f64>> {
+        self.array(self.bytes.clone(), &self.shape)
     }
 
     /// The element type.

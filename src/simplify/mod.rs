@@ -48,14 +48,14 @@ pub fn simplify(editor: Editor, seeds: &[String], known: &Known) -> GraphProto {
 /// `seeds` are values of that graph, and `made` has the values that came: each has the shape of one that
 /// was there.
 pub fn simplify_known(
-    editor: Editor,
+    mut editor: Editor,
     mut seeds: Vec<String>,
     graph: &Graph,
     facts: &Facts,
     made: &HashMap<String, ValueId>,
 ) -> GraphProto {
     for seed in &mut seeds {
-        *seed = editor.current(seed).to_owned();
+        *seed = editor.current(seed);
     }
     let origins = editor.origins();
     let value = |name: &str| made.get(name).copied().or_else(|| graph.value(name));

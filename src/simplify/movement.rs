@@ -42,47 +42,60 @@ fn find(graph: &GraphProto, seeds: &[String], known: &Known, goal: Goal) -> Edit
     let mut edits = Edits::default();
     let mut seen = HashSet::new();
     for seed in seeds.iter().filter(|seed| seen.insert(seed.as_str())) {
+        let above = links.above(graph, seed);
         // The farthest start first: it takes out the most.
-        for start in links.above(graph, seed).iter().rev() {
-            let trace = (known.shape)(start).as_ref().and_then(Trace::new);
-            if let Some(trace) = trace {
-                Walk { graph, links: &links, known, seed, start, goal }.follow(trace, &mut edits);
-            }
+        for length in (0..above.len()).rev() {
+            let walk = Walk { graph, links: &links, known, start: above[length], goal };
+            walk.follow(&above[..length], &mut edits);
         }
     }
     edits
 }
 
 /// Who makes and who reads each value.
-struct Links {
-    makers: HashMap<String, usize>,
-    readers: HashMap<String, Vec<usize>>,
-    outputs: HashSet<String>,
+struct Links<'g> {
+    makers: HashMap<&'g str, usize>,
+    readers: HashMap<&'g str, Readers>,
+    outputs: HashSet<&'g str>,
 }
 
-impl Links {
-    fn new(graph: &GraphProto) -> Self {
-        let (mut makers, mut readers) = (HashMap::new(), HashMap::<String, Vec<usize>>::new());
+#[derive(Default)]
+struct Readers {
+    places: Vec<usize>,
+    /// Whether one of them is no movement.
+    others: bool,
+}
+
+impl<'g> Links<'g> {
+    fn new(graph: &'g GraphProto) -> Self {
+        let (mut makers, mut readers) = (HashMap::new(), HashMap::<&str, Readers>::new());
         for (place, node) in graph.node.iter().enumerate() {
-            makers.extend(node.output.iter().map(|output| (output.clone(), place)));
+            makers.extend(node.output.iter().map(|output| (output.as_str(), place)));
             for input in &node.input {
-                readers.entry(input.clone()).or_default().push(place);
+                let readers = readers.entry(input).or_default();
+                readers.places.push(place);
+                readers.others |= !is_movement(node);
             }
         }
-        let outputs = graph.output.iter().map(|output| output.name().to_owned()).collect();
+        let outputs = graph.output.iter().map(|output| output.name()).collect();
         Links { makers, readers, outputs }
     }
 
     /// The value and those before it in a chain of movements, nearest first.
-    fn above(&self, graph: &GraphProto, value: &str) -> Vec<String> {
-        let mut above = vec![value.to_owned()];
+    fn above<'s>(&self, graph: &'s GraphProto, value: &'s str) -> Vec<&'s str> {
+        let mut above = vec![value];
         while let Some(&maker) = above.last().and_then(|value| self.makers.get(value))
             && is_movement(&graph.node[maker])
             && above.len() < REACH
         {
-            above.push(graph.node[maker].input[0].clone());
+            above.push(&graph.node[maker].input[0]);
         }
         above
+    }
+
+    /// Whether nothing but movements reads a value.
+    fn is_inside(&self, value: &str) -> bool {
+        !self.readers.get(value).is_some_and(|readers| readers.others) && !self.outputs.contains(value)
     }
 }
 
@@ -115,68 +128,64 @@ impl Edits {
     }
 }
 
-/// The movements from one start through one seed.
+/// The movements from one start.
 struct Walk<'w> {
     graph: &'w GraphProto,
-    links: &'w Links,
+    links: &'w Links<'w>,
     known: &'w Known<'w>,
-    seed: &'w str,
     start: &'w str,
     goal: Goal,
 }
 
 /// How far a walk has come.
-struct Reached {
-    value: String,
+struct Reached<'w> {
+    value: &'w str,
     trace: Trace,
-    /// Whether it has come through the seed.
-    through: bool,
-    /// Whether nothing but movements reads what is behind the start.
+    /// Whether nothing but movements reads what is behind the start, up to here.
     alone: bool,
     length: usize,
 }
 
-impl Walk<'_> {
-    fn follow(&self, trace: Trace, edits: &mut Edits) {
-        let value = self.start.to_owned();
-        let through = self.start == self.seed;
-        let mut open = vec![Reached { value, trace, through, alone: true, length: 0 }];
+impl<'w> Walk<'w> {
+    /// Follows the movements from the start to the seed, through the values between them, nearest to the
+    /// seed first; and from there on all there are.
+    fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
+        let trace = Trace::new(&(self.known.shape)(self.start)?)?;
+        let mut here = Reached { value: self.start, trace, alone: true, length: 0 };
+        for &value in between.iter().rev() {
+            here = self.step(&here, *self.links.makers.get(value)?)?;
+        }
+        let mut open = vec![here];
         for _ in 0..BUDGET {
-            let Some(here) = open.pop() else { return };
-            let readers = self.links.readers.get(&here.value).map_or(&[][..], Vec::as_slice);
-            let moves = |&place: &usize| is_movement(&self.graph.node[place]);
-            let inside = here.alone && readers.iter().all(moves) && !self.links.outputs.contains(&here.value);
-            let alone = here.length == 0 || inside;
-            for &place in readers {
+            let here = open.pop()?;
+            for &place in self.links.readers.get(here.value).iter().flat_map(|readers| &readers.places) {
                 let node = &self.graph.node[place];
                 if !is_movement(node) || node.input[0] != here.value {
                     continue;
                 }
-                let Some(output) = node.output.first() else { continue };
-                let mut trace = here.trace.clone();
-                if step(&mut trace, node, output, self.known).is_none() {
-                    continue;
-                }
-                if here.through {
-                    let chain = here.length > 0 && alone;
-                    self.note(place, &trace, chain, edits);
-                }
-                open.push(Reached {
-                    value: output.clone(),
-                    trace,
-                    through: here.through || output == self.seed,
-                    alone,
-                    length: here.length + 1,
-                });
+                let Some(next) = self.step(&here, place) else { continue };
+                self.note(place, &next.trace, here.length > 0 && next.alone, edits);
+                open.push(next);
             }
         }
+        None
+    }
+
+    /// Behind a movement of the value that was reached.
+    fn step(&self, here: &Reached, place: usize) -> Option<Reached<'w>> {
+        let node = &self.graph.node[place];
+        let value = node.output.first()?;
+        let mut trace = here.trace.clone();
+        step(&mut trace, node, value, self.known)?;
+        let alone = here.length == 0 || (here.alone && self.links.is_inside(here.value));
+        Some(Reached { value, trace, alone, length: here.length + 1 })
     }
 
     fn note(&self, place: usize, trace: &Trace, chain: bool, edits: &mut Edits) {
         let node = &self.graph.node[place];
         let output = &node.output[0];
         match (self.goal, node.op_type()) {
-            (Goal::Nothing, _) if trace.is_identity() && !self.links.outputs.contains(output) => {
+            (Goal::Nothing, _) if trace.is_identity() && !self.links.outputs.contains(output.as_str()) => {
                 edits.instead.entry(output.clone()).or_insert_with(|| self.start.to_owned());
             }
             (Goal::OneNode, "Reshape")

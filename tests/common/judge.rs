@@ -24,7 +24,13 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
             .collect();
         match DataType::from_code(tensor.elem_type()) {
             Some(DataType::Bool) => Value::Ints(arr0(i64::from(truth)).into_dyn()),
-            Some(DataType::Int64) => Value::Ints(ArrayD::zeros(shape)),
+            // A list of integers may be a shape, in which 0 is the extent that was there; more of them are
+            // places of a table that has two at least.
+            Some(DataType::Int64) if shape.len() < 2 => Value::Ints(ArrayD::zeros(shape)),
+            Some(DataType::Int64) => {
+                let mut places = [1, 0, 0].into_iter().cycle();
+                Value::Ints(ArrayD::from_shape_simple_fn(shape, || places.next().unwrap_or_default()))
+            }
             _ => Value::Floats(Numbers::of(input.name()).array(&shape, Role::Input, kind)),
         }
     };

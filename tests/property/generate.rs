@@ -26,6 +26,9 @@ pub struct Case {
 /// The name of the input that decides between two bodies.
 const CONDITION: &str = "condition";
 
+/// The name of the input that says which rows of tables are taken.
+const PLACES: &str = "places";
+
 impl Case {
     /// The graph that the bytes spell.
     pub fn new(bytes: &[u8], kind: Kind) -> Case {
@@ -79,6 +82,9 @@ impl<'t> Maker<'t> {
     fn make(mut self) -> Case {
         self.inputs();
         let mut value = self.pool[0].clone();
+        if self.tape.chance(15) {
+            value = self.embedding().unwrap_or(value);
+        }
         for _ in 0..self.tape.below(3) {
             value = self.producer(&value).unwrap_or(value);
         }
@@ -165,6 +171,34 @@ impl<'t> Maker<'t> {
             self.pool.push(self.builder.input(name, &spelled));
         }
         self.env = judge::inputs(&Model::from_proto(self.builder.proto.clone()), self.batch, true, self.kind);
+    }
+
+    /// Rows of tables that the caller picks, one for all or one on top of the other.
+    fn embedding(&mut self) -> Option<String> {
+        let mut shape = self.shape(&self.pool[0]);
+        let channels = shape.pop()?;
+        let mut dims: Vec<String> = shape.iter().map(usize::to_string).collect();
+        if self.is_symbolic {
+            dims[0] = "batch".into();
+        }
+        let dims: Vec<&str> = dims.iter().map(String::as_str).collect();
+        self.builder.graph().input.push(declared(PLACES, DataType::Int64, &dims));
+        let model = Model::from_proto(self.builder.proto.clone());
+        self.env.extend(judge::inputs(&model, self.batch, true, self.kind));
+        let mut sum: Option<String> = None;
+        for _ in 0..1 + self.tape.below(3) {
+            let rows = self.tape.pick(&[2, 3]);
+            let table = self.constant(Role::Weight, &[rows, channels]);
+            let picked = self.emit("Gather", &[&table, PLACES], vec![("axis", 0.into())])?;
+            sum = match sum {
+                Some(sum) => Some(self.either_order("Add", &sum, &picked)?),
+                None => Some(picked),
+            };
+        }
+        if self.tape.chance(30) {
+            sum = Some(self.constant_on_the_way(&sum?)?);
+        }
+        sum.inspect(|sum| self.keep(sum))
     }
 
     fn shape(&self, value: &str) -> Vec<usize> {

@@ -30,11 +30,11 @@ macro_rules! rule {
                 let affine = at.only(inputs, 0)?;
                 let geometry = check(at)?;
                 only_along(&Affine::scale(affine.scale.clone()), &[1])?;
-                let by_place = !affine.has_no_shift() && !geometry.is_plain(affine);
-                if by_place {
-                    geometry.places()?;
+                let by_place = !affine.has_no_shift() && !geometry.is_plain(&affine.shift);
+                if !affine.has_no_shift() {
+                    geometry.room(&affine.shift)?;
                 }
-                Ok(Step { leaves: by_place as usize, ..Step::taken(Side::Operand(0), affine.clone()) })
+                Ok(Step { by_place, ..Step::taken(Side::Operand(0), affine.clone()) })
             }
 
             fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -201,6 +201,8 @@ fn along_grouped(
 struct Geometry {
     transposed: bool,
     group: usize,
+    /// How many channels come in, and how many go out.
+    channels: [usize; 2],
     kernel: Vec<usize>,
     strides: Vec<i64>,
     dilations: Vec<i64>,
@@ -266,12 +268,16 @@ impl Geometry {
             _ => true,
         };
         let group = at.attr("group", 1)?.max(1) as usize;
-        Ok(Geometry { transposed, group, kernel, strides, dilations, before, padded, input, output })
+        let mut channels = [weight[1] * group, weight[0]];
+        if transposed {
+            channels = [weight[0], weight[1] * group];
+        }
+        Ok(Geometry { transposed, group, channels, kernel, strides, dilations, before, padded, input, output })
     }
 
     /// Whether the image of this shift is the same at every place.
-    fn is_plain(&self, affine: &Affine) -> bool {
-        let uniform = affine.shift.shape()[2..].iter().all(|&n| n == 1);
+    fn is_plain(&self, shift: &ArrayD<f64>) -> bool {
+        let uniform = shift.shape()[2..].iter().all(|&n| n == 1);
         uniform && !self.padded && !self.transposed
     }
 
@@ -281,6 +287,20 @@ impl Geometry {
         match (numbers(&self.input), numbers(&self.output), &self.before) {
             (Some(input), Some(output), Some(_)) => Ok((input, output)),
             _ => Err(Reason::Padding),
+        }
+    }
+
+    /// The spatial extents over which the image of a shift is computed, of input and output.
+    fn room(&self, shift: &ArrayD<f64>) -> Result<(Vec<usize>, Vec<usize>), Reason> {
+        // One place stands for all where nothing depends on it.
+        let ones = || vec![1; self.kernel.len()];
+        let (input, output) = if self.is_plain(shift) { (ones(), ones()) } else { self.places()? };
+        let places = [&input, &output].map(|extents| extents.iter().product::<usize>());
+        let size = self.channels[0].saturating_mul(places[0]).saturating_add(self.channels[1] * places[1]);
+        match shift.shape()[0] {
+            1 if size <= LARGEST => Ok((input, output)),
+            1 => Err(Reason::TooLarge(size)),
+            _ => Err(Reason::WrongAxis),
         }
     }
 
@@ -303,20 +323,10 @@ impl Geometry {
     }
 
     fn image(&self, taps: &[Vec<Array2<f64>>], shift: &ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
-        let spatial = self.kernel.len();
-        let plain = shift.shape()[2..].iter().all(|&n| n == 1) && !self.padded && !self.transposed;
-        // One place stands for all where nothing depends on it.
-        let (input, output) = if plain { (vec![1; spatial], vec![1; spatial]) } else { self.places()? };
+        let plain = self.is_plain(shift);
+        let (input, output) = self.room(shift)?;
         let (inner, outer) = (taps[0][0].ncols(), taps[0][0].nrows());
         let (from, to): (usize, usize) = (input.iter().product(), output.iter().product());
-        let size = inner * self.group * from + outer * self.group * to;
-        if size > LARGEST {
-            return Err(Reason::TooLarge(size));
-        }
-        let batch = shift.shape()[0];
-        if batch != 1 {
-            return Err(Reason::WrongAxis);
-        }
         let wide = [&[1, inner * self.group][..], &input].concat();
         let shift = shift.broadcast(IxDyn(&wide)).ok_or(Reason::WrongAxis)?;
         let shift = shift.to_shape((inner * self.group, from)).map_err(|_| Reason::UnknownShape)?;

@@ -94,6 +94,31 @@ pub fn linear(op: &str) -> Option<&'static dyn Linear> {
     LINEAR.iter().find(|linear| linear.ops().contains(&op)).copied()
 }
 
+/// Whether a node can take an affine in from that side: whatever applying a fold asks but what the
+/// numbers come to.
+///
+/// # Errors
+/// The reason for which its constants cannot hold the affine, or cannot be read.
+pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
+    let readable = |slot: usize| at.constants.check(at.input(slot)?).map_err(|refusal| refusal.reason);
+    if let Side::Constant(slot) = side {
+        at.weight(slot)?;
+        readable(slot)?;
+        let extents = at.extents(slot)?;
+        let fits = |shape: &[usize]| {
+            shape.len() == extents.len() && shape.iter().zip(&extents).all(|(&n, &whole)| n == 1 || n == whole)
+        };
+        let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
+        return if fits { Ok(()) } else { Err(Reason::WrongAxis) };
+    }
+    let op = at.graph.op(at.node);
+    let slots = linear(op).ok_or_else(|| Reason::NotLinear(op.into()))?.slots(at)?;
+    // A bias has the rank of the result.
+    at.output_rank(0)?;
+    let there = |slot: &usize| at.graph.input(at.node, *slot).is_some();
+    slots.weight.into_iter().chain(slots.bias).filter(there).try_for_each(readable)
+}
+
 /// Refuses an affine that varies along an axis besides those listed.
 pub(super) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> {
     match affine.axes().iter().all(|axis| axes.contains(axis)) {
