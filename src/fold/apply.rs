@@ -471,7 +471,9 @@ fn scaled(
     scale: &ArrayD<f64>,
 ) -> Result<ArrayD<f64>, Reason> {
     let scaled = rules.scaled(at, weight, side, scale)?;
-    let vanishes = || Zip::from(weight).and(&scaled).any(|&before, &after| before != 0.0 && after == 0.0);
+    // A number that was the same along an axis may differ from place to place now.
+    let before = weight.broadcast(scaled.shape()).ok_or(Reason::WrongAxis)?;
+    let vanishes = || Zip::from(before).and(&scaled).any(|&before, &after| before != 0.0 && after == 0.0);
     if scale.iter().all(|&s| s != 0.0) && vanishes() {
         return Err(Reason::Underflow(DataType::Double.name()));
     }

@@ -64,8 +64,10 @@ pub fn store_weight(
         let most = largest.map_axis(Axis(axis), |lane| lane.fold(0.0, |most: f64, &number| most.max(number)));
         largest = most.insert_axis(Axis(axis));
     }
-    let largest = largest.broadcast(weight.shape()).ok_or(Reason::UnknownShape)?;
-    let is_kept = Zip::from(weight).and(&before).and(largest).all(|&number, &before, &largest| {
+    // A number that was the same along an axis may differ from place to place now.
+    let [before, largest] = [&before, &largest].map(|array| array.broadcast(weight.shape()));
+    let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
+    let is_kept = Zip::from(weight).and(before).and(largest).all(|&number, &before, &largest| {
         let loss = loss(number);
         loss == 0.0 || loss * (before / number).abs() <= data_type.rounding() * largest
     });

@@ -310,3 +310,18 @@ fn one_number_that_becomes_the_same_numbers_along_two_axes_is_two_constants() {
          output d h",
     ));
 }
+
+#[test]
+fn one_number_takes_a_scale_of_many() {
+    folded(&model(
+        "input x 2 3
+         const two 1 = 2
+         scale g 2
+         a = Relu(x)
+         b = Mul(a, two)
+         c = Transpose(b) perm=[1,0]
+         n = Mul(c, g)
+         r = Relu(n)
+         output r",
+    ));
+}
