@@ -112,6 +112,12 @@ fn compact(mut array: ArrayD<f64>) -> ArrayD<f64> {
     array.as_standard_layout().into_owned()
 }
 
+/// Whether two arrays broadcast: those of a model whose shapes contradict each other may not.
+pub fn broadcast_together(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
+    let mut extents = a.shape().iter().rev().zip(b.shape().iter().rev());
+    extents.all(|(&a, &b)| a == b || a == 1 || b == 1)
+}
+
 /// Gives `array` the rank `rank` by prepending axes of extent 1, as broadcasting does.
 ///
 /// Returns `None` where the array has more axes than that.
@@ -152,6 +158,13 @@ mod tests {
         let affine = Affine::scale(ArrayD::from_elem(vec![2, 3], 4.0));
         assert_eq!(affine.scale.shape(), [1, 1]);
         assert_eq!(affine.axes(), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn broadcasting_needs_equal_extents_or_one() {
+        let together = |a: &[usize], b: &[usize]| broadcast_together(&ArrayD::ones(a), &ArrayD::ones(b));
+        assert!(together(&[2, 3], &[3]) && together(&[2, 1], &[5, 1, 3]) && together(&[], &[4]));
+        assert!(!together(&[2, 3], &[2]) && !together(&[4, 3], &[2, 3]));
     }
 
     #[test]

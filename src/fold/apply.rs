@@ -11,7 +11,7 @@ use super::absorb::{Linear, linear};
 use super::plan::{Plan, Rewrite};
 use super::rounding::{store, store_factor, store_weight};
 use super::{At, Fold, Side};
-use crate::affine::Affine;
+use crate::affine::{Affine, broadcast_together};
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::facts::Facts;
@@ -429,6 +429,7 @@ impl Unit {
                 let weight = self.weight.as_ref().map(|(_, weight)| weight);
                 let image = rules.image(at, weight, operand, shift)?;
                 self.bias = Some(match self.bias.take() {
+                    Some(bias) if !broadcast_together(&bias, &image) => return Err(Reason::UnknownShape),
                     Some(bias) => bias + image,
                     None => image,
                 });

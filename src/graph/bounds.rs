@@ -197,7 +197,7 @@ pub fn fits(fact: &InferenceFact) -> bool {
 
 /// What the evaluation of a node costs.
 pub enum Cost {
-    /// So many bytes to read and make.
+    /// So many bytes are made; to read what it reads is worth an eighth of making it.
     Bytes(u64),
     /// More memory or time than anything is worth.
     TooMuch,
@@ -250,7 +250,7 @@ fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) 
     // It lists the neighbours of each element, with their weights.
     let made = if op == "Resize" { made.saturating_mul(16) } else { made };
     let fits = work <= WORK && made <= read.max(LARGEST_RESULT);
-    Some(if fits { Cost::Bytes(read + made) } else { Cost::TooMuch })
+    Some(if fits { Cost::Bytes(read / 8 + made) } else { Cost::TooMuch })
 }
 
 /// How many elements the window of a pooling operator covers.
@@ -498,9 +498,9 @@ mod tests {
             }
         };
         let (small, large) = (shaped(&[16, 16]), shaped(&[1 << 13, 1 << 13]));
-        assert_eq!(is_within("Relu", &[small.clone()], small.clone()), Some(2 * 16 * 16 * 4));
+        assert_eq!(is_within("Relu", &[small.clone()], small.clone()), Some(16 * 16 * 4 * 9 / 8));
         assert_eq!(is_within("Expand", &[small.clone()], large.clone()), None);
-        assert_eq!(is_within("Transpose", &[large.clone()], large.clone()), Some(2 << 28));
+        assert_eq!(is_within("Transpose", &[large.clone()], large.clone()), Some((9 << 28) / 8));
         assert_eq!(is_within("MatMul", &[large.clone(), large.clone()], large.clone()), None);
         assert_eq!(is_within("LSTM", &[small.clone()], small.clone()), None);
         let down = [1 << 34, 0, -1].map(|number: i64| InferenceFact::from(tensor0(number)));

@@ -23,8 +23,8 @@ use crate::refusal::{Reason, Refusal};
 const RANDOM: &[&str] =
     &["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
 
-/// Bytes that the evaluation of constants may read and make, whatever the weights are; and how many
-/// times the weights themselves.
+/// Bytes that the evaluation of constants may make, whatever the weights are; and how many times the
+/// weights besides.
 const EVALUATED: u64 = 1 << 27;
 const TIMES_THE_WEIGHTS: u64 = 16;
 

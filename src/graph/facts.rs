@@ -36,7 +36,7 @@ const SMALL: usize = 1 << 14;
 
 /// Bytes of constants that are evaluated while shapes are inferred; those behind are left to whoever
 /// asks for them.
-const EVALUATED: u64 = 3 << 26;
+const EVALUATED: u64 = 1 << 27;
 
 /// A symbolic extent that is written longer than this is an extent that nobody knows.
 const LONGEST_SYMBOL: usize = 200;

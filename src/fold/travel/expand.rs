@@ -16,7 +16,7 @@ impl Rule for Expand {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let (from, to) = (at.shape(0)?, at.output_shape(0)?);
-        let leading = to.len() - from.len();
+        let leading = to.len().checked_sub(from.len()).ok_or(Reason::UnknownShape)?;
         let grown = (0..from.len()).filter(|&axis| !same(&from[axis], &to[leading + axis]));
         // Expand grows only axes of extent 1, along which nothing varies. Tile repeats any.
         for axis in grown {
@@ -30,7 +30,7 @@ impl Rule for Expand {
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         let (from, to) = (at.shape(0)?, at.output_shape(0)?);
-        let leading = to.len() - from.len();
+        let leading = to.len().checked_sub(from.len()).ok_or(Reason::UnknownShape)?;
         for axis in affine.axes() {
             if axis < leading || !same(&from[axis - leading], &to[axis]) {
                 return Err(Reason::MixedAxes);
