@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::error::{Error, Result};
-use crate::fold::apply::{Weights, apply};
+use crate::fold::apply::{Failed, Weights, apply};
 use crate::fold::plan::Plan;
 use crate::graph::Graph;
 use crate::graph::constants::Constants;
@@ -154,14 +154,19 @@ impl Pass<'_> {
             let progress = |done, of| tell("fold", done, of);
             let outcome = apply(&plan, graph, &facts, &constants, &mut editor, self.weights, &progress);
             if let Err(why) = outcome {
-                let before = refused.len();
-                for site in why.sites {
-                    refused.entry(site).or_insert_with(|| why.refusal.clone());
-                }
-                if refused.len() == before {
+                let blame = |failed: &Failed| {
+                    let refusal = failed.refusal.clone();
+                    failed.sites.clone().into_iter().map(move |site| (site, refusal.clone()))
+                };
+                let mut blamed: Vec<_> = why.iter().flat_map(blame).collect();
+                blamed.retain(|(site, _)| !refused.contains_key(site));
+                if blamed.is_empty() {
                     // Nothing to blame it on: then nothing is folded.
-                    let all = (0..sites.len()).map(|site| (site, why.refusal.clone()));
-                    refused = all.chain(refused).collect();
+                    let refusal = why.first().map(|failed| &failed.refusal)?;
+                    blamed = (0..sites.len()).map(|site| (site, refusal.clone())).collect();
+                }
+                for (site, refusal) in blamed {
+                    refused.entry(site).or_insert(refusal);
                 }
                 continue;
             }

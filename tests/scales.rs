@@ -7,13 +7,13 @@ use common::numbers::Kind;
 use common::text::{self, model};
 use common::{fuse, initializer, judge, operators, retype};
 use ndarray::{ArrayD, IxDyn};
+use unfold::Fused;
 use unfold::fold::plan::{Direction, Outcome};
 use unfold::normalizer::Family;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
-use unfold::Fused;
 
 /// Fuses a model, and holds that the result computes the same to the last bit.
 fn fused(model: &Model) -> Fused {

@@ -45,8 +45,8 @@ pub struct Failed {
 /// Carries out a plan on an editor over the same model.
 ///
 /// # Errors
-/// [`Failed`] where a folded number does not fit its type, or a constant cannot be computed; the
-/// editor is then of no use any more.
+/// [`Failed`] for each folded number that does not fit its type, and each constant that cannot be computed;
+/// the editor is then of no use any more.
 pub fn apply(
     plan: &Plan,
     graph: &Graph,
@@ -55,18 +55,19 @@ pub fn apply(
     editor: &mut Editor,
     weights: Weights,
     progress: &dyn Fn(usize, usize),
-) -> Result<(), Failed> {
+) -> Result<(), Vec<Failed>> {
     let mut job = Job { plan, graph, facts, constants, editor, weights, shared: HashMap::new() };
+    let mut failed = vec![];
+    let mut check = |outcome: Result<(), Reason>, sites: Vec<usize>, at: &str| {
+        failed.extend(outcome.err().map(|reason| Failed { sites, refusal: Refusal::new(reason, at) }));
+    };
     let units = job.units();
     let count = units.len();
     for (done, (node, folds)) in units.into_iter().enumerate() {
         progress(done, count);
         let at = At { graph, facts, constants, node };
         let outcome = job.unit(at, &folds).and_then(|unit| job.write(at, unit));
-        outcome.map_err(|reason| Failed {
-            sites: job.sites(&folds),
-            refusal: Refusal::new(reason, graph.name(node)),
-        })?;
+        check(outcome, job.sites(&folds), graph.name(node));
     }
     let mut operands: BTreeMap<(NodeId, usize), Vec<usize>> = BTreeMap::new();
     for (index, fold) in plan.folds.iter().enumerate() {
@@ -75,24 +76,19 @@ pub fn apply(
         }
     }
     for ((node, slot), folds) in operands {
-        let refuse = |reason| Refusal::new(reason, graph.name(node));
-        job.constant(node, slot, &folds)
-            .map_err(|reason| Failed { sites: job.sites(&folds), refusal: refuse(reason) })?;
+        check(job.constant(node, slot, &folds), job.sites(&folds), graph.name(node));
     }
     for reset in &plan.resets {
-        job.reset(reset).map_err(|reason| Failed {
-            sites: vec![],
-            refusal: Refusal::new(reason, graph.name(reset.node)),
-        })?;
+        check(job.reset(reset), vec![], graph.name(reset.node));
     }
     for lowering in &plan.lowerings {
         job.lower(lowering);
     }
     for rewrite in &plan.rewrites {
-        job.rewrite(rewrite).map_err(|reason| {
-            let at = graph.value_name(rewrite.part.output);
-            Failed { sites: vec![rewrite.site], refusal: Refusal::new(reason, at) }
-        })?;
+        check(job.rewrite(rewrite), vec![rewrite.site], graph.value_name(rewrite.part.output));
+    }
+    if !failed.is_empty() {
+        return Err(failed);
     }
     for removal in &plan.removals {
         job.editor.remove(&removal.nodes, &removal.output, &removal.source);

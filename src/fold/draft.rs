@@ -29,8 +29,7 @@ pub struct Draft<'a> {
     of: HashMap<ValueId, usize>,
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
-    /// Values from which no scale goes forward, for waves that pass other parts and those that join them.
-    dead_ends: RefCell<HashMap<(ValueId, bool), Rc<Refusal>>>,
+    dead_ends: RefCell<HashMap<(ValueId, Way), Rc<Refusal>>>,
     touched: HashSet<NodeId>,
     /// Nodes that will add something which they do not add in the model.
     shifted: HashSet<NodeId>,
@@ -38,6 +37,17 @@ pub struct Draft<'a> {
     pub makes: HashSet<NodeId>,
     /// The Adds that hold the biases of folded nodes: node and slot.
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
+}
+
+/// How an affine goes on from a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Forward, past the parts that it meets.
+    Past,
+    /// Forward, into the first part that it meets.
+    Into,
+    /// Backward.
+    Back,
 }
 
 /// One value under all its names.
@@ -84,15 +94,15 @@ impl<'a> Draft<'a> {
         own.iter().map(move |reader| (value, *reader)).chain(merged.into_iter().flatten().copied())
     }
 
-    /// Why no scale goes forward from a value, if that is known. It holds from then on: nothing comes that would
-    /// take one in.
-    pub fn dead_end(&self, value: ValueId, merge: bool) -> Option<Refusal> {
-        self.dead_ends.borrow().get(&(value, merge)).map(|refusal| Refusal::clone(refusal))
+    /// Why no scale goes that way from a value, if that is known. It holds from then on: nothing comes that
+    /// would take one in.
+    pub fn dead_end(&self, value: ValueId, way: Way) -> Option<Refusal> {
+        self.dead_ends.borrow().get(&(value, way)).map(|refusal| Refusal::clone(refusal))
     }
 
     /// Notes that.
-    pub fn set_dead_end(&self, value: ValueId, merge: bool, why: &Rc<Refusal>) {
-        self.dead_ends.borrow_mut().entry((value, merge)).or_insert_with(|| why.clone());
+    pub fn set_dead_end(&self, value: ValueId, way: Way, why: &Rc<Refusal>) {
+        self.dead_ends.borrow_mut().entry((value, way)).or_insert_with(|| why.clone());
     }
 
     /// Whether a fold changes a constant of this node.

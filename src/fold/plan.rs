@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::absorb::linear;
 use super::draft::Draft;
+use super::rounding::{store, store_factor};
 use super::wave::{self, Parts, Wave};
 use super::{Fold, Side};
 use crate::affine::Affine;
@@ -234,9 +235,8 @@ impl<'a> Planner<'a> {
 
     /// The parts of which something may still go.
     fn open(&self) -> Vec<usize> {
-        let is_open = |&part: &usize| {
-            !self.fixed[part] && !matches!(self.outcomes[part], Some(Outcome::Folded { .. }))
-        };
+        let is_open =
+            |&part: &usize| !self.fixed[part] && !matches!(self.outcomes[part], Some(Outcome::Folded { .. }));
         (0..self.parts.len()).filter(is_open).collect()
     }
 
@@ -318,12 +318,22 @@ impl<'a> Planner<'a> {
             let there = &self.parts[*other];
             let after = merged(there, affine, *before);
             let smaller = size(there, &after) < self.size(part) + self.size(*other);
-            if self.fixed[*other] || !smaller || !self.holds(there, &after) {
+            if self.fixed[*other]
+                || !smaller
+                || !self.holds(there, &after)
+                || !self.is_writable(there, &after)
+            {
                 let at = self.draft.graph.value_name(there.output);
                 return Err(Refusal::new(Reason::NotLinear("a normalizer that stays".into()), at));
             }
         }
         Ok(wave)
+    }
+
+    /// Whether the numbers of an affine fit the type of a part's constants.
+    fn is_writable(&self, part: &Part, affine: &Affine) -> bool {
+        let data_type = self.data_type(part);
+        store_factor(data_type, &affine.scale).is_ok() && store(data_type, &affine.shift).is_ok()
     }
 
     /// Whether it is known how to write a part with an affine: parameters inside a node have the places and the

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use super::absorb::{check, linear};
-use super::draft::Draft;
+use super::draft::{Draft, Way};
 use super::{Fold, Rule, Side, Step, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
@@ -91,7 +91,7 @@ pub fn forward(draft: &Draft, parts: &Parts, part: usize, affine: &Affine) -> Re
                 if let Some(slot) = step.bypass {
                     wave.bypass.push((node, slot));
                 }
-                let from = front.hands_on(node);
+                let from = hands_on(draft, node);
                 for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
                     if let Some(value) = draft.graph.output(node, slot) {
                         front.arrive(value, affine, from)?;
@@ -140,7 +140,7 @@ impl Front<'_, '_> {
             self.from.insert(value, from);
         }
         self.affines.insert(value, affine);
-        if let Some(refusal) = self.draft.dead_end(value, self.parts.merge).filter(|_| has_scale) {
+        if let Some(refusal) = self.draft.dead_end(value, self.way()).filter(|_| has_scale) {
             return Err(self.end(value, refusal));
         }
         for (name, reader) in self.draft.readers(value) {
@@ -164,25 +164,20 @@ impl Front<'_, '_> {
         Ok(())
     }
 
+    fn way(&self) -> Way {
+        if self.parts.merge { Way::Into } else { Way::Past }
+    }
+
     /// No scale goes on from this value, nor from those from which every one comes to it: the next wave need
     /// not come so far to know.
     fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
         let why = Rc::new(refusal);
         let mut next = Some(value).filter(|value| !self.affines[value].has_no_scale());
         while let Some(value) = next {
-            self.draft.set_dead_end(value, self.parts.merge, &why);
+            self.draft.set_dead_end(value, self.way(), &why);
             next = self.from.get(&value).copied();
         }
         Refusal::clone(&why)
-    }
-
-    /// The input of a node through which every scale comes to all that it makes, or is refused.
-    fn hands_on(&self, node: NodeId) -> Option<ValueId> {
-        let graph = self.draft.graph;
-        let inputs = || graph.inputs(node).iter().flatten().map(|&input| self.draft.source(input));
-        let mut varying = inputs().filter(|&input| !self.draft.constants.is_constant(input));
-        let (only, other) = (varying.next()?, varying.next());
-        (HANDS_ON.contains(&graph.op(node)) && other.is_none()).then_some(only)
     }
 
     fn step(&self, node: NodeId) -> Result<Step, Refusal> {
@@ -216,6 +211,15 @@ fn known<'m>(draft: &Draft<'m>, node: NodeId) -> Result<&'m str, Reason> {
         }
         op => Ok(op),
     }
+}
+
+/// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
+/// it in.
+fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
+    let inputs = draft.graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
+    let mut varying = inputs.filter(|&input| !draft.constants.is_constant(input));
+    let (only, other) = (varying.next()?, varying.next());
+    (HANDS_ON.contains(&draft.graph.op(node)) && other.is_none()).then_some(only)
 }
 
 /// The rule by which an affine may go on.
@@ -355,10 +359,20 @@ impl Pull<'_, '_> {
             wave.merges.push((other, affine.clone(), false));
             return Ok(());
         }
-        let Some((node, slot)) = graph.producer(value) else { return Err(refuse(Reason::GraphInput)) };
+        let has_scale = !affine.has_no_scale();
+        if let Some(refusal) = self.draft.dead_end(value, Way::Back).filter(|_| has_scale) {
+            return Err(refusal);
+        }
+        let end = |refusal: Refusal| {
+            if has_scale {
+                self.draft.set_dead_end(value, Way::Back, &Rc::new(refusal.clone()));
+            }
+            refusal
+        };
+        let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
         let refuse = |reason| Refusal::new(reason, graph.name(node));
-        let op = known(self.draft, node).map_err(refuse)?;
-        let rule = rule(op).ok_or_else(|| refuse(Reason::NotLinear(op.into())))?;
+        let op = known(self.draft, node).map_err(refuse).map_err(end)?;
+        let rule = rule(op).ok_or_else(|| end(refuse(Reason::NotLinear(op.into()))))?;
         let step = rule.backward(&self.draft.at(node), slot, affine).map_err(refuse)?;
         let step = passes(self.draft, node, step)?;
         if let Some(fold) = step.fold {
@@ -373,7 +387,8 @@ impl Pull<'_, '_> {
             }
             wave.back_to(before);
         }
-        Err(last)
+        let input = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
+        Err(input.map_or(last, end))
     }
 
     fn inputs(

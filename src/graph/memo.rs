@@ -74,7 +74,8 @@ fn key(graph: &Graph, node: NodeId, facts: &[InferenceFact]) -> Option<Key> {
     let input = |input: &ValueId| {
         let fact = &facts[input.index()];
         // The facts hold the tensors, so that no two of them are at one place.
-        let place = value(input).filter(|_| !by_shape).map(|tensor: Arc<Tensor>| Arc::as_ptr(&tensor) as usize);
+        let place =
+            value(input).filter(|_| !by_shape).map(|tensor: Arc<Tensor>| Arc::as_ptr(&tensor) as usize);
         (fact.datum_type, fact.shape.clone(), place)
     };
     Some(Key {

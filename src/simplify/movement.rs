@@ -45,6 +45,9 @@ fn find(graph: &GraphProto, seeds: &[String], known: &Known, goal: Goal) -> Edit
         let above = links.above(graph, seed);
         // The farthest start first: it takes out the most.
         for length in (0..above.len()).rev() {
+            if links.makers.get(above[length]).is_some_and(|&maker| edits.have(graph, maker)) {
+                continue;
+            }
             let walk = Walk { graph, links: &links, known, start: above[length], goal };
             walk.follow(&above[..length], &mut edits);
         }
@@ -107,6 +110,13 @@ struct Edits {
 }
 
 impl Edits {
+    /// Whether a node reads what is far before it already, or is read no more: then all behind it was followed
+    /// from there.
+    fn have(&self, graph: &GraphProto, place: usize) -> bool {
+        let output = graph.node[place].output.first();
+        self.rewired.contains_key(&place) || output.is_some_and(|output| self.instead.contains_key(output))
+    }
+
     fn carry_out(&self, graph: &mut GraphProto) {
         for (&place, (start, perm)) in &self.rewired {
             let node = &mut graph.node[place];
@@ -160,7 +170,7 @@ impl<'w> Walk<'w> {
             let here = open.pop()?;
             for &place in self.links.readers.get(here.value).iter().flat_map(|readers| &readers.places) {
                 let node = &self.graph.node[place];
-                if !is_movement(node) || node.input[0] != here.value {
+                if !is_movement(node) || node.input[0] != here.value || edits.have(self.graph, place) {
                     continue;
                 }
                 let Some(next) = self.step(&here, place) else { continue };

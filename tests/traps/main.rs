@@ -13,10 +13,10 @@ mod types;
 
 use common::numbers::Kind;
 use common::{fuse, initializer, judge, operators, retype};
+use unfold::Fused;
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
-use unfold::Fused;
 
 /// Fuses a model, and holds that the result computes exactly the same, for several extents of open
 /// axes.

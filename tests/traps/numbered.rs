@@ -309,10 +309,7 @@ fn trap_8_forms_of_batch_normalization() {
         assert_eq!(operators(&after), ["Conv"]);
         crate::same(&model, &after, 1e-7);
         let exact = norm(opset, "n", "epsilon=0.0");
-        assert_ne!(
-            initializer(&after, "w_folded"),
-            initializer(&fuse(&exact).model, "w_folded")
-        );
+        assert_ne!(initializer(&after, "w_folded"), initializer(&fuse(&exact).model, "w_folded"));
     }
     assert_eq!(kept(&norm(15, "n", "training_mode=1")).0, Reason::TrainingMode);
     assert_eq!(kept(&norm(9, "n", "fancy=1")).0, Reason::Attribute("fancy".into()));

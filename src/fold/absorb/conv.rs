@@ -272,7 +272,18 @@ impl Geometry {
         if transposed {
             channels = [weight[0], weight[1] * group];
         }
-        Ok(Geometry { transposed, group, channels, kernel, strides, dilations, before, padded, input, output })
+        Ok(Geometry {
+            transposed,
+            group,
+            channels,
+            kernel,
+            strides,
+            dilations,
+            before,
+            padded,
+            input,
+            output,
+        })
     }
 
     /// Whether the image of this shift is the same at every place.

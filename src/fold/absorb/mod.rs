@@ -106,7 +106,8 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
         readable(slot)?;
         let extents = at.extents(slot)?;
         let fits = |shape: &[usize]| {
-            shape.len() == extents.len() && shape.iter().zip(&extents).all(|(&n, &whole)| n == 1 || n == whole)
+            shape.len() == extents.len()
+                && shape.iter().zip(&extents).all(|(&n, &whole)| n == 1 || n == whole)
         };
         let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
         return if fits { Ok(()) } else { Err(Reason::WrongAxis) };
