@@ -114,8 +114,10 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
     }
     let op = at.graph.op(at.node);
     let slots = linear(op).ok_or_else(|| Reason::NotLinear(op.into()))?.slots(at)?;
-    // A bias has the rank of the result.
-    at.output_rank(0)?;
+    if !affine.has_no_shift() {
+        // The bias that takes it has the rank of the result.
+        at.output_rank(0)?;
+    }
     let there = |slot: &usize| at.graph.input(at.node, *slot).is_some();
     slots.weight.into_iter().chain(slots.bias).filter(there).try_for_each(readable)
 }
