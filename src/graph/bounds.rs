@@ -23,12 +23,13 @@ const LARGEST_INT: u64 = i32::MAX as u64;
 /// A value of more elements than this fits nowhere, and its extents are taken for unknown.
 const LARGEST_VALUE: u64 = 1 << 40;
 
-/// Nor is a model run on values of more elements than this.
+/// Nor is a model run on values of more elements than this, or than it has bytes of weights.
 const LARGEST_RUN: u64 = 1 << 28;
 
-/// Results of up to this many bytes are made whatever their inputs are; larger ones only where the
-/// inputs are as large.
+/// Results of up to this many bytes are made whatever their inputs are; larger ones are at most so many
+/// times as large as their inputs.
 const LARGEST_RESULT: u64 = 1 << 26;
+const TIMES_THE_INPUTS: u64 = 8;
 
 /// An EyeLike of more elements is not asked, as it is evaluated while it is asked.
 const LARGEST_EYE: u64 = 1 << 20;
@@ -187,12 +188,12 @@ fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     inputs.iter().skip(first).flatten().any(|fact| large(fact) == Some(true))
 }
 
-/// Whether a value can be held in memory, as far as its shape is known.
-pub fn fits(fact: &InferenceFact) -> bool {
+/// Whether a value can be held in memory, as far as its shape is known, by who can hold the weights.
+pub fn fits(fact: &InferenceFact, weights: u64) -> bool {
     let known = fact.shape.dims().filter_map(|dim| dim.concretize()?.as_i64());
     let mut known = known.map(|extent| u64::try_from(extent).ok()).filter(|&extent| extent != Some(0));
     let count = known.try_fold(1_u64, |count, extent| count.checked_mul(extent?));
-    count.is_some_and(|count| count <= LARGEST_RUN)
+    count.is_some_and(|count| count <= LARGEST_RUN.max(weights))
 }
 
 /// What the evaluation of a node costs.
@@ -249,7 +250,7 @@ fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) 
         outputs.iter().zip(&made).map(|(fact, &count)| bytes(count, fact)).fold(0, u64::saturating_add);
     // It lists the neighbours of each element, with their weights.
     let made = if op == "Resize" { made.saturating_mul(16) } else { made };
-    let fits = work <= WORK && made <= read.max(LARGEST_RESULT);
+    let fits = work <= WORK && made <= read.saturating_mul(TIMES_THE_INPUTS).max(LARGEST_RESULT);
     Some(if fits { Cost::Bytes(read / 8 + made) } else { Cost::TooMuch })
 }
 

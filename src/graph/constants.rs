@@ -73,8 +73,8 @@ impl<'g, 'm> Constants<'g, 'm> {
                 quantized[value.index()] |= constant[value.index()] && from_quantized;
             }
         }
-        let weights = graph.model().weight_bytes();
-        let budget = Budget::new(EVALUATED.saturating_add(weights.saturating_mul(TIMES_THE_WEIGHTS)));
+        let weights = graph.weight_bytes().saturating_mul(TIMES_THE_WEIGHTS);
+        let budget = Budget::new(EVALUATED.saturating_add(weights));
         Constants { graph, facts, constant, quantized, evaluated: RefCell::default(), budget }
     }
 

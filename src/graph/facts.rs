@@ -183,6 +183,7 @@ pub(super) struct Engine {
     model: pb::ModelProto,
     template: tract_onnx::prelude::InferenceModel,
     budget: Budget,
+    weights: u64,
     out_of_bounds: RefCell<Option<String>>,
 }
 
@@ -204,6 +205,7 @@ impl Engine {
             model: pb::ModelProto { opset_import, ir_version, ..Default::default() },
             template: Default::default(),
             budget: Budget::new(EVALUATED),
+            weights: graph.weight_bytes(),
             out_of_bounds: RefCell::default(),
         }
     }
@@ -499,7 +501,7 @@ impl Engine {
 
     /// What of a fact is within bounds.
     fn admit(&self, fact: InferenceFact, name: impl FnOnce() -> String) -> InferenceFact {
-        if !bounds::fits(&fact) {
+        if !bounds::fits(&fact, self.weights) {
             self.note(name);
         }
         self.budget.admit(fact)

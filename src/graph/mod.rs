@@ -13,10 +13,13 @@ mod types;
 
 use std::collections::HashMap;
 
+use prost::Message;
+
 use crate::error::{Error, Result};
 use crate::onnx::Model;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
+use crate::onnx::tensor;
 
 /// A node, by its place in the graph's list.
 pub type NodeId = usize;
@@ -305,6 +308,17 @@ impl<'m> Graph<'m> {
     /// The initializer behind a value.
     pub fn initializer(&self, value: ValueId) -> Option<&'m TensorProto> {
         self.initializers[value.index()]
+    }
+
+    /// Bytes of the initializers, and of the constants in nodes, as far as they are there.
+    fn weight_bytes(&self) -> u64 {
+        let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
+        let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
+        let stored = |tensor: &TensorProto| match tensor::is_external(tensor) {
+            true => tensor::raw(tensor, self.model.externals()).map_or(0, |bytes| bytes.len()),
+            false => tensor.encoded_len(),
+        };
+        self.proto.initializer.iter().chain(constants).map(|tensor| stored(tensor) as u64).sum()
     }
 
     /// Whether a caller may give the value.
