@@ -6,7 +6,7 @@
 use ndarray::ArrayD;
 
 use super::{Linear, Slots};
-use crate::affine::{Affine, align};
+use crate::affine::{Affine, align, broadcast_together};
 use crate::fold::{At, Rule, Side, Step};
 use crate::graph::facts::extent;
 use crate::refusal::Reason;
@@ -84,7 +84,10 @@ fn some_way(ways: Vec<Option<Vec<(usize, Affine)>>>) -> Result<Step, Reason> {
 
 fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
     let rank = affine.rank();
-    let constant = || align(&at.floats(slot)?, rank).ok_or(Reason::UnknownShape);
+    let fits = |constant: &ArrayD<f64>| {
+        broadcast_together(constant, &affine.scale) && broadcast_together(constant, &affine.shift)
+    };
+    let constant = || align(&at.floats(slot)?, rank).filter(fits).ok_or(Reason::UnknownShape);
     match (at.proto().op_type(), slot) {
         // A bare shift ends at the first constant that is added anyway.
         ("Add" | "Sub", _) if affine.has_no_scale() && at.weight(slot).is_ok() => {
