@@ -692,6 +692,23 @@ fn interpolated_statistics_stay_as_they_are_written() {
     assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
 }
 
+/// 2 blocks times 2.1 are 4 tokens, too, but the third of them is then in the first block.
+#[test]
+fn blocks_that_are_not_repeated_evenly_stay_as_they_are_written() {
+    let dtn = Dtn { pool: 2, ..Dtn::new(&[0.5, -0.5]) };
+    let mut model = dtn.model();
+    let scales = ndarray::arr1(&[1.0, 1.0, 2.1, 2.1]).into_dyn();
+    for tensor in &mut model.graph_mut().initializer {
+        if tensor.name().ends_with("wide scales") {
+            *tensor = tensor::make(tensor.name(), DataType::Float, &scales.view()).unwrap();
+        }
+    }
+    let fused = fuse(&model);
+    assert_eq!(folds_but_for_its_core(&fused), Reason::Attribute("mode".into()));
+    let x = tokens(&dtn);
+    assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
+}
+
 #[test]
 fn half_precision_stays_as_it_is_written() {
     let dtn = Dtn::new(&[0.5, -0.5]);

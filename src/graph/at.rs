@@ -149,18 +149,9 @@ impl At<'_> {
         Ok((reduced, self.attr("keepdims", 1)? != 0))
     }
 
-    /// The permutation of a Transpose: new axis `i` is old axis `perm[i]`; reversed where not given.
+    /// The permutation of a Transpose.
     pub fn permutation(&self, rank: usize) -> Result<Vec<usize>, Reason> {
-        let perm = match self.attr_ints("perm")? {
-            Some(perm) => axes(&perm, rank)?,
-            None => (0..rank).rev().collect(),
-        };
-        let mut sorted = perm.clone();
-        sorted.sort_unstable();
-        if sorted != (0..rank).collect::<Vec<_>>() {
-            return Err(Reason::Attribute("perm".into()));
-        }
-        Ok(perm)
+        permutation(self.attr_ints("perm")?.as_deref(), rank)
     }
 
     /// Refuses every attribute that the caller does not list.
@@ -188,6 +179,21 @@ pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
 /// Several axes, counted from the front.
 pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
     list.iter().map(|&one| axis(one, rank)).collect()
+}
+
+/// The permutation that a Transpose with this `perm` does: new axis `i` is old axis `perm[i]`; reversed
+/// where it has none.
+pub fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Reason> {
+    let perm = match perm {
+        Some(perm) => axes(perm, rank)?,
+        None => (0..rank).rev().collect(),
+    };
+    let mut sorted = perm.clone();
+    sorted.sort_unstable();
+    if sorted != (0..rank).collect::<Vec<_>>() {
+        return Err(Reason::Attribute("perm".into()));
+    }
+    Ok(perm)
 }
 
 /// Whether two extents are known to be the same.

@@ -5,6 +5,7 @@ mod bounds;
 pub mod constants;
 pub mod editor;
 pub mod facts;
+pub mod layout;
 mod memo;
 pub mod movement;
 pub mod names;

@@ -3,10 +3,10 @@
 //! Exporters write `[N, C, ...]` as `[N, G, -1]`, normalize the groups without an affine, by
 //! InstanceNormalization or by means, and bring the result back: γ and β of the channels come then.
 
-use super::layout::Atoms;
 use super::parameters::{Along, Operator, site};
 use super::statistics::{around, core, reshaped};
 use super::{Normalizer, Site, View};
+use crate::graph::layout::Atoms;
 use crate::graph::{NodeId, ValueId};
 
 /// Group Normalization.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::View;
 use super::alike::Alike;
-use super::layout::MOVE;
+use crate::graph::layout::MOVE;
 use crate::graph::{NodeId, ValueId};
 
 /// How many regions are read before a node is given up.

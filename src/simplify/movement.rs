@@ -3,13 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::facts::extent;
-use crate::graph::movement::Trace;
+use crate::graph::layout::{MOVE, Trace};
 use crate::onnx::node::canonical_domain;
 use crate::onnx::proto::{GraphProto, NodeProto};
 
 use super::Known;
-
-const MOVEMENT: &[&str] = &["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"];
 
 /// How far movements around a seed are followed, and how many of them.
 const REACH: usize = 16;
@@ -186,7 +184,7 @@ impl<'w> Walk<'w> {
         let node = &self.graph.node[place];
         let value = node.output.first()?;
         let mut trace = here.trace.clone();
-        step(&mut trace, node, value, self.known)?;
+        trace.follow(node, &(self.known.shape)(value)?)?;
         let alone = here.length == 0 || (here.alone && self.links.is_inside(here.value));
         Some(Reached { value, trace, alone, length: here.length + 1 })
     }
@@ -217,26 +215,11 @@ impl<'w> Walk<'w> {
 
 /// Whether a node only moves or regroups elements.
 pub fn is_movement(node: &NodeProto) -> bool {
-    canonical_domain(node.domain()).is_empty() && MOVEMENT.contains(&node.op_type()) && !node.input.is_empty()
+    canonical_domain(node.domain()).is_empty() && MOVE.contains(&node.op_type()) && !node.input.is_empty()
 }
 
 /// Whether a Reshape takes an extent from its input (a 0 in its shape), or may.
 fn copies_extents(node: &NodeProto, known: &Known) -> bool {
     let Some(extents) = node.input.get(1).and_then(|shape| (known.extents)(shape)) else { return true };
     extents.iter().any(|dim| dim.is_none() || extent(dim) == Some(0))
-}
-
-fn step(trace: &mut Trace, node: &NodeProto, output: &str, known: &Known) -> Option<()> {
-    let shape = (known.shape)(output)?;
-    match node.op_type() {
-        "Identity" => Some(()),
-        "Transpose" => {
-            let perm: Vec<usize> = match node.attr_ints("perm").ok()? {
-                Some(perm) => perm.iter().map(|&axis| usize::try_from(axis).ok()).collect::<Option<_>>()?,
-                None => (0..shape.len()).rev().collect(),
-            };
-            trace.transpose(&perm)
-        }
-        _ => trace.reshape(&shape),
-    }
 }

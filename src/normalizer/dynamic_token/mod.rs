@@ -4,7 +4,6 @@
 //! of its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. `P` and λ are
 //! constants of a trained model.
 
-mod formula;
 mod interpret;
 mod lower;
 
