@@ -6,6 +6,7 @@ pub mod constants;
 pub mod editor;
 pub mod facts;
 pub mod layout;
+pub mod make;
 mod memo;
 pub mod movement;
 pub mod names;

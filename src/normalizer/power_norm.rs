@@ -6,9 +6,8 @@
 use super::chain::offline;
 use super::statistics::{Core, core};
 use super::{Family, Kind, Lowering, Normalizer, Site, View};
+use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
-use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
-use crate::onnx::tensor::make_i64;
 
 /// PowerNorm, with or without group scaling.
 pub struct PowerNorm;
@@ -56,7 +55,8 @@ fn fewest(view: &View, core: &Core) -> Option<Lowering> {
     let graph = view.graph;
     let last = *core.nodes.last()?;
     let op = |name: &str| core.nodes.iter().copied().find(|&node| graph.op(node) == name);
-    let (mean, epsilon_add) = (op("ReduceMean")?, op("Add")?);
+    op("ReduceMean")?;
+    let epsilon_add = op("Add")?;
     let grouped = core.squared;
     // Only the plain form: the input regrouped along its last axis, divided by a square root.
     let regroup = view.maker(grouped).filter(|&node| graph.op(node) == "Reshape")?;
@@ -87,47 +87,17 @@ fn fewest(view: &View, core: &Core) -> Option<Lowering> {
     }
     let epsilon =
         graph.inputs(epsilon_add).iter().flatten().copied().find(|&v| view.constants.is_constant(v))?;
-    let name = |value: ValueId| graph.value_name(value).to_owned();
-    let output = name(core.output);
-    let step = |op: &str, inputs: &[&str], output: &str, attributes: Vec<AttributeProto>| NodeProto {
-        op_type: Some(op.into()),
-        name: Some(format!("{output}_{}", op.to_lowercase())),
-        input: inputs.iter().map(|&input| input.to_owned()).collect(),
-        output: vec![output.to_owned()],
-        attribute: attributes,
-        ..Default::default()
-    };
-    let int = |name: &str, ints: Vec<i64>, i: Option<i64>| AttributeProto {
-        name: Some(name.into()),
-        r#type: Some(if i.is_some() { AttributeType::Int } else { AttributeType::Ints } as i32),
-        ints,
-        i,
-        ..Default::default()
-    };
-    let wish = |what: &str| format!("{output}_{what}");
-    let (square, moment, shifted, root, scaled) =
-        (wish("square"), wish("moment"), wish("shifted"), wish("root"), wish("scaled"));
+    let (grouped, epsilon) = (graph.value_name(grouped), graph.value_name(epsilon));
     let mut back = vec![0; rank - 1];
     back[rank - 2] = -1;
-    let mut constants = vec![make_i64(&wish("shape"), &back)];
-    let axes_as_input = view.at(mean).opset() >= 18;
-    let axis = rank as i64 - 1;
-    let (mut mean_inputs, mut attributes) = (vec![square.clone()], vec![int("keepdims", vec![], Some(1))]);
-    if axes_as_input {
-        constants.push(make_i64(&wish("axes"), &[axis]));
-        mean_inputs.push(wish("axes"));
-    } else {
-        attributes.push(int("axes", vec![axis], None));
-    }
-    let mean_inputs: Vec<&str> = mean_inputs.iter().map(String::as_str).collect();
-    let grouped = name(grouped);
-    let made = vec![
-        step("Mul", &[&grouped, &grouped], &square, vec![]),
-        step("ReduceMean", &mean_inputs, &moment, attributes),
-        step("Add", &[&moment, &name(epsilon)], &shifted, vec![]),
-        step("Sqrt", &[&shifted], &root, vec![]),
-        step("Div", &[&grouped, &root], &scaled, vec![]),
-        step("Reshape", &[&scaled, &wish("shape")], &output, vec![]),
-    ];
+    let taken = |name: &str| graph.value(name).is_some();
+    let mut maker = Maker::new(graph.node(last), view.at(last).opset(), &taken);
+    let square = maker.op("Mul", &[grouped, grouped], vec![]);
+    let moment = maker.mean(&square, &[rank as i64 - 1], true);
+    let shifted = maker.op("Add", &[&moment, epsilon], vec![]);
+    let root = maker.op("Sqrt", &[&shifted], vec![]);
+    let scaled = maker.op("Div", &[grouped, &root], vec![]);
+    maker.reshape(&scaled, &back);
+    let (made, constants) = maker.finish(graph.value_name(core.output));
     Some(Lowering { nodes, made, constants })
 }

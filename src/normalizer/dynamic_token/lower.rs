@@ -13,12 +13,16 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayD, IxDyn, s};
+use ndarray::{ArrayViewD, IxDyn, s};
 
 use super::interpret::{Meaning, Pooling};
 use crate::graph::Graph;
-use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
-use crate::onnx::tensor::{self, DataType};
+use crate::graph::make::{Maker, float, int};
+use crate::onnx::proto::{NodeProto, TensorProto};
+use crate::onnx::tensor::DataType;
+
+/// [batch, tokens, heads, channels] and [batch, heads, tokens, channels] into each other.
+const BY_HEAD: &[i64] = &[0, 2, 1, 3];
 
 /// What is smaller in `P` counts as 0. Far tokens have weights, and partial sums, below the normal
 /// numbers of float32, with which processors compute many times more slowly.
@@ -67,9 +71,9 @@ pub struct Target<'t> {
 
 /// Writes a site anew.
 pub fn lower(graph: &Graph, meaning: &Meaning, target: &Target) -> Option<Lowered> {
-    let opset = graph.model().opset("")?;
-    let writer = Writer { graph, like: target.like, opset, made: vec![], constants: vec![] };
-    let mut job = Job { writer, meaning, input: target.input, mean: None, variance: None };
+    let taken = |name: &str| graph.value(name).is_some();
+    let maker = Maker::new(target.like, graph.model().opset("")?, &taken);
+    let mut job = Job { maker, meaning, input: target.input, mean: None, variance: None };
     let mut scale = meaning.normalized.scale.clone();
     let runs = job.runs()?;
     let mut parts = vec![];
@@ -79,18 +83,17 @@ pub fn lower(graph: &Graph, meaning: &Meaning, target: &Target) -> Option<Lowere
     let mut result = parts.first()?.clone();
     if parts.len() > 1 {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        result = job.writer.op("Concat", &parts, &[("axis", 2)]);
+        result = job.maker.op("Concat", &parts, vec![int("axis", 2)]);
     }
     if target.scaled {
-        job.writer.times(&result, &scale)?;
+        times(&mut job.maker, &result, &scale)?;
     }
-    let Writer { mut made, constants, .. } = job.writer;
-    made.last_mut()?.output = vec![target.output.to_owned()];
+    let (made, constants) = job.maker.finish(target.output);
     scale.iter().all(|c| c.is_finite()).then_some(Lowered { made, constants, scale })
 }
 
 struct Job<'j> {
-    writer: Writer<'j>,
+    maker: Maker<'j>,
     meaning: &'j Meaning,
     input: &'j str,
     mean: Option<String>,
@@ -148,30 +151,31 @@ impl Job<'_> {
             scale[c] *= mean / own[c].sqrt();
         }
         let same = epsilon.iter().all(|&e| e == epsilon[0]);
-        if whole && blend == Blend::Intra && same && self.writer.opset >= 17 {
-            let ones = self.writer.floats(&[run.len()], &vec![1.0; run.len()])?;
-            return Some(self.writer.layer_norm(self.input, &ones, epsilon[0]));
+        if whole && blend == Blend::Intra && same && self.maker.opset() >= 17 {
+            let ones = floats(&mut self.maker, &[run.len()], &vec![1.0; run.len()])?;
+            let attributes = vec![int("axis", -1), float("epsilon", epsilon[0] as f32)];
+            return Some(self.maker.op("LayerNormalization", &[self.input, &ones], attributes));
         }
         let x = match whole {
             true => self.input.to_owned(),
-            false => self.writer.slice(self.input, &run),
+            false => self.maker.slice(self.input, &run, 2),
         };
         let (numerator, variance) = match blend {
             Blend::Intra => {
                 let (mean, variance) = self.intra();
-                (self.writer.op("Sub", &[&x, &mean], &[]), self.writer.plus(&variance, &epsilon)?)
+                (self.maker.op("Sub", &[&x, &mean], vec![]), plus(&mut self.maker, &variance, &epsilon)?)
             }
             Blend::Uniform => {
-                let mean = self.writer.mean(&x, &[1], true);
-                let centred = self.writer.op("Sub", &[&x, &mean], &[]);
-                let square = self.writer.op("Mul", &[&centred, &centred], &[]);
-                let variance = self.writer.mean(&square, &[1], true);
-                (centred, self.writer.plus(&variance, &epsilon)?)
+                let mean = self.maker.mean(&x, &[1], true);
+                let centred = self.maker.op("Sub", &[&x, &mean], vec![]);
+                let square = self.maker.op("Mul", &[&centred, &centred], vec![]);
+                let variance = self.maker.mean(&square, &[1], true);
+                (centred, plus(&mut self.maker, &variance, &epsilon)?)
             }
             Blend::Inter => {
                 let weights: Vec<f64> = n.inter_mean[run.clone()].to_vec();
                 let (mean, variance) = self.inter(&x, &run, &weights, None, &epsilon)?;
-                (self.writer.op("Sub", &[&x, &mean], &[]), variance)
+                (self.maker.op("Sub", &[&x, &mean], vec![]), variance)
             }
             Blend::Both => {
                 let share = |values: &[f64]| -> Vec<f64> {
@@ -181,25 +185,25 @@ impl Job<'_> {
                 let (mean, variance) = self.intra();
                 let inter_variance = per_variance(&n.inter_variance);
                 let (inter, blended) = self.inter(&x, &run, &inter_mean, Some(&inter_variance), &epsilon)?;
-                let scaled = self.writer.times(&x, &ones)?;
-                let less = self.writer.op("Sub", &[&scaled, &inter], &[]);
-                let numerator = self.writer.op("Sub", &[&less, &mean], &[]);
-                (numerator, self.writer.op("Add", &[&blended, &variance], &[]))
+                let scaled = times(&mut self.maker, &x, &ones)?;
+                let less = self.maker.op("Sub", &[&scaled, &inter], vec![]);
+                let numerator = self.maker.op("Sub", &[&less, &mean], vec![]);
+                (numerator, self.maker.op("Add", &[&blended, &variance], vec![]))
             }
         };
-        let root = self.writer.op("Sqrt", &[&variance], &[]);
-        Some(self.writer.op("Div", &[&numerator, &root], &[]))
+        let root = self.maker.op("Sqrt", &[&variance], vec![]);
+        Some(self.maker.op("Div", &[&numerator, &root], vec![]))
     }
 
     /// `μ^ln` and `(σ²)^ln`, equation (4): once for all heads.
     fn intra(&mut self) -> (String, String) {
         let input = self.input.to_owned();
-        let writer = &mut self.writer;
-        let mean = self.mean.get_or_insert_with(|| writer.mean(&input, &[2], true)).clone();
+        let maker = &mut self.maker;
+        let mean = self.mean.get_or_insert_with(|| maker.mean(&input, &[2], true)).clone();
         let variance = self.variance.get_or_insert_with(|| {
-            let centred = writer.op("Sub", &[&input, &mean], &[]);
-            let square = writer.op("Mul", &[&centred, &centred], &[]);
-            writer.mean(&square, &[2], true)
+            let centred = maker.op("Sub", &[&input, &mean], vec![]);
+            let square = maker.op("Mul", &[&centred, &centred], vec![]);
+            maker.mean(&square, &[2], true)
         });
         (mean, variance.clone())
     }
@@ -214,13 +218,13 @@ impl Job<'_> {
         epsilon: &[f64],
     ) -> Option<(String, String)> {
         let (q, r) = self.products(x, run)?;
-        let square = self.writer.op("Mul", &[&q, &q], &[]);
-        let mut spread = self.writer.op("Sub", &[&r, &square], &[]);
+        let square = self.maker.op("Mul", &[&q, &q], vec![]);
+        let mut spread = self.maker.op("Sub", &[&r, &square], vec![]);
         if let Some(weights) = variance {
-            spread = self.writer.times(&spread, weights)?;
+            spread = times(&mut self.maker, &spread, weights)?;
         }
-        let spread = self.writer.plus(&spread, epsilon)?;
-        let mean = self.writer.times(&q, mean)?;
+        let spread = plus(&mut self.maker, &spread, epsilon)?;
+        let mean = times(&mut self.maker, &q, mean)?;
         Some((self.widened(&mean, run.len()), self.widened(&spread, run.len())))
     }
 
@@ -231,40 +235,40 @@ impl Job<'_> {
         let weights = weights.mapv(|weight| if weight.abs() < NEGLIGIBLE { 0.0 } else { weight });
         let (heads, tokens, channels) = (heads.len(), weights.dim().1, run.len());
         let shape: &[usize] = if heads == 1 { &[tokens, tokens] } else { &[heads, tokens, tokens] };
-        let matrix = self.writer.floats(shape, weights.as_slice()?)?;
-        let by_head = [0, tokens, heads, channels / heads];
-        let writer = &mut self.writer;
-        let split = |writer: &mut Writer, value: &str| match heads {
+        let matrix = floats(&mut self.maker, shape, weights.as_slice()?)?;
+        let by_head = extents([0, tokens, heads, channels / heads]);
+        let maker = &mut self.maker;
+        let split = |maker: &mut Maker, value: &str| match heads {
             1 => value.to_owned(),
             _ => {
-                let split = writer.reshape(value, &by_head);
-                writer.transpose(&split)
+                let split = maker.reshape(value, &by_head);
+                maker.transpose(&split, BY_HEAD)
             }
         };
         let (one, two) = match self.meaning.pooling {
             None => {
-                let one = split(writer, x);
-                let two = writer.op("Mul", &[&one, &one], &[]);
+                let one = split(maker, x);
+                let two = maker.op("Mul", &[&one, &one], vec![]);
                 (one, two)
             }
             Some(pooling) => {
-                let square = writer.op("Mul", &[x, x], &[]);
-                let [one, two] = [x, &square].map(|value| writer.pool(value, pooling, channels));
-                (split(writer, &one), split(writer, &two))
+                let square = maker.op("Mul", &[x, x], vec![]);
+                let [one, two] = [x, &square].map(|value| pool(maker, value, pooling, channels));
+                (split(maker, &one), split(maker, &two))
             }
         };
         let last = if heads == 1 { 2 } else { 3 };
-        let both = writer.op("Concat", &[&one, &two], &[("axis", last)]);
-        let mut product = writer.op("MatMul", &[&matrix, &both], &[]);
+        let both = maker.op("Concat", &[&one, &two], vec![int("axis", last)]);
+        let mut product = maker.op("MatMul", &[&matrix, &both], vec![]);
         if heads > 1 {
-            product = writer.transpose(&product);
+            product = maker.transpose(&product, BY_HEAD);
         }
-        let [q, r] = writer.halves(&product, last, channels / heads);
+        let [q, r] = maker.halves(&product, last, channels / heads);
         if heads == 1 {
             return Some((q, r));
         }
-        let whole = [0, tokens, channels];
-        Some((writer.reshape(&q, &whole), writer.reshape(&r, &whole)))
+        let whole = extents([0, tokens, channels]);
+        Some((maker.reshape(&q, &whole), maker.reshape(&r, &whole)))
     }
 
     /// Statistics of blocks, once for every token of the block.
@@ -272,168 +276,49 @@ impl Job<'_> {
         let Some(Pooling { blocks: [y, x], size: [dy, dx] }) = self.meaning.pooling else {
             return value.to_owned();
         };
-        let writer = &mut self.writer;
-        let apart = writer.reshape(value, &[0, y, 1, x, 1, channels]);
-        let shape = writer.ints(&[1, y, dy, x, dx, channels].map(|n| n as i64));
-        let wide = writer.op("Expand", &[&apart, &shape], &[]);
-        writer.reshape(&wide, &[0, self.meaning.tokens, channels])
+        let maker = &mut self.maker;
+        let apart = maker.reshape(value, &extents([0, y, 1, x, 1, channels]));
+        let wide = maker.expand(&apart, &extents([1, y, dy, x, dx, channels]));
+        maker.reshape(&wide, &extents([0, self.meaning.tokens, channels]))
     }
 }
 
-/// Makes nodes and their constants.
-struct Writer<'w> {
-    graph: &'w Graph<'w>,
-    like: &'w NodeProto,
-    opset: i64,
-    made: Vec<NodeProto>,
-    constants: Vec<TensorProto>,
+fn extents<const RANK: usize>(extents: [usize; RANK]) -> [i64; RANK] {
+    extents.map(|extent| extent as i64)
 }
 
-impl Writer<'_> {
-    /// A name that neither the graph nor this has yet.
-    fn name(&self, what: &str) -> String {
-        let stem = crate::graph::node_name(self.like);
-        let taken = |name: &String| {
-            self.graph.value(name).is_some()
-                || self.constants.iter().any(|tensor| tensor.name() == name)
-                || self.made.iter().any(|node| node.output.contains(name))
-        };
-        let mut names = (0..).map(|i| format!("{stem}_{what}_{i}")).skip_while(taken);
-        names.next().unwrap_or_default()
-    }
+/// A constant of float32, in which sites are written anew; `None` where a number does not fit.
+fn floats(maker: &mut Maker, shape: &[usize], values: &[f64]) -> Option<String> {
+    let array = ArrayViewD::from_shape(IxDyn(shape), values).ok()?;
+    let fits = values.iter().all(|value| value.is_finite());
+    fits.then(|| maker.floats(DataType::Float, &array).ok())?
+}
 
-    /// A node of one output, with integer attributes. Returns the name of the output.
-    fn op(&mut self, op: &str, inputs: &[&str], attributes: &[(&str, i64)]) -> String {
-        let output = self.name(&op.to_lowercase());
-        let attribute = |&(name, i): &(&str, i64)| AttributeProto {
-            name: Some(name.into()),
-            r#type: Some(AttributeType::Int as i32),
-            i: Some(i),
-            ..Default::default()
-        };
-        self.made.push(NodeProto {
-            op_type: Some(op.into()),
-            name: Some(output.clone()),
-            input: inputs.iter().map(|&input| input.to_owned()).collect(),
-            output: vec![output.clone()],
-            attribute: attributes.iter().map(attribute).collect(),
-            metadata_props: self.like.metadata_props.clone(),
-            ..Default::default()
-        });
-        output
+/// Numbers of the channels: one number where they are all the same.
+fn numbers(maker: &mut Maker, values: &[f64]) -> Option<String> {
+    match values.iter().all(|value| value == &values[0]) {
+        true => floats(maker, &[], &values[..1]),
+        false => floats(maker, &[values.len()], values),
     }
+}
 
-    fn attribute(&mut self, attribute: AttributeProto) {
-        if let Some(node) = self.made.last_mut() {
-            node.attribute.push(attribute);
-        }
+fn times(maker: &mut Maker, value: &str, weights: &[f64]) -> Option<String> {
+    if weights.iter().all(|&weight| weight == 1.0) {
+        return Some(value.to_owned());
     }
+    let weights = numbers(maker, weights)?;
+    Some(maker.op("Mul", &[value, &weights], vec![]))
+}
 
-    fn list(&mut self, name: &str, ints: Vec<i64>) {
-        let r#type = Some(AttributeType::Ints as i32);
-        self.attribute(AttributeProto { name: Some(name.into()), r#type, ints, ..Default::default() });
-    }
+fn plus(maker: &mut Maker, value: &str, terms: &[f64]) -> Option<String> {
+    let terms = numbers(maker, terms)?;
+    Some(maker.op("Add", &[value, &terms], vec![]))
+}
 
-    /// A constant; `None` where a number does not fit float32.
-    fn floats(&mut self, shape: &[usize], values: &[f64]) -> Option<String> {
-        let name = self.name("constant");
-        let array = ArrayD::from_shape_vec(IxDyn(shape), values.to_vec()).ok()?;
-        let fits = values.iter().all(|value| value.is_finite());
-        let tensor = tensor::make(&name, DataType::Float, &array.view()).ok().filter(|_| fits)?;
-        self.constants.push(tensor);
-        Some(name)
-    }
-
-    fn ints(&mut self, values: &[i64]) -> String {
-        let name = self.name("constant");
-        self.constants.push(tensor::make_i64(&name, values));
-        name
-    }
-
-    /// Numbers of the channels: one number where they are all the same.
-    fn numbers(&mut self, values: &[f64]) -> Option<String> {
-        match values.iter().all(|value| value == &values[0]) {
-            true => self.floats(&[], &values[..1]),
-            false => self.floats(&[values.len()], values),
-        }
-    }
-
-    fn times(&mut self, value: &str, weights: &[f64]) -> Option<String> {
-        if weights.iter().all(|&weight| weight == 1.0) {
-            return Some(value.to_owned());
-        }
-        let weights = self.numbers(weights)?;
-        Some(self.op("Mul", &[value, &weights], &[]))
-    }
-
-    fn plus(&mut self, value: &str, terms: &[f64]) -> Option<String> {
-        let terms = self.numbers(terms)?;
-        Some(self.op("Add", &[value, &terms], &[]))
-    }
-
-    fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
-        let attributes = [("keepdims", i64::from(keep))];
-        if self.opset >= 18 {
-            let axes = self.ints(axes);
-            return self.op("ReduceMean", &[value, &axes], &attributes);
-        }
-        let mean = self.op("ReduceMean", &[value], &attributes);
-        self.list("axes", axes.to_vec());
-        mean
-    }
-
-    fn reshape(&mut self, value: &str, shape: &[usize]) -> String {
-        let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
-        let shape = self.ints(&shape);
-        self.op("Reshape", &[value, &shape], &[])
-    }
-
-    /// [batch, tokens, heads, channels] and [batch, heads, tokens, channels] into each other.
-    fn transpose(&mut self, value: &str) -> String {
-        let turned = self.op("Transpose", &[value], &[]);
-        self.list("perm", vec![0, 2, 1, 3]);
-        turned
-    }
-
-    /// Averages of blocks of tokens.
-    fn pool(&mut self, value: &str, pooling: Pooling, channels: usize) -> String {
-        let Pooling { blocks: [y, x], size: [dy, dx] } = pooling;
-        let blocks = self.reshape(value, &[0, y, dy, x, dx, channels]);
-        let means = self.mean(&blocks, &[2, 4], false);
-        self.reshape(&means, &[0, y * x, channels])
-    }
-
-    /// The two halves of a value along an axis.
-    fn halves(&mut self, value: &str, axis: i64, half: usize) -> [String; 2] {
-        let sizes = vec![half as i64; 2];
-        let first = if self.opset >= 13 {
-            let sizes = self.ints(&sizes);
-            self.op("Split", &[value, &sizes], &[("axis", axis)])
-        } else {
-            let first = self.op("Split", &[value], &[("axis", axis)]);
-            self.list("split", sizes);
-            first
-        };
-        let second = self.name("split");
-        if let Some(node) = self.made.last_mut() {
-            node.output.push(second.clone());
-        }
-        [first, second]
-    }
-
-    fn slice(&mut self, value: &str, run: &Range<usize>) -> String {
-        let [start, end, axis] = [run.start as i64, run.end as i64, 2].map(|number| self.ints(&[number]));
-        self.op("Slice", &[value, &start, &end, &axis], &[])
-    }
-
-    fn layer_norm(&mut self, value: &str, scale: &str, epsilon: f64) -> String {
-        let output = self.op("LayerNormalization", &[value, scale], &[("axis", -1)]);
-        self.attribute(AttributeProto {
-            name: Some("epsilon".into()),
-            r#type: Some(AttributeType::Float as i32),
-            f: Some(epsilon as f32),
-            ..Default::default()
-        });
-        output
-    }
+/// Averages of blocks of tokens.
+fn pool(maker: &mut Maker, value: &str, pooling: Pooling, channels: usize) -> String {
+    let Pooling { blocks: [y, x], size: [dy, dx] } = pooling;
+    let blocks = maker.reshape(value, &extents([0, y, dy, x, dx, channels]));
+    let means = maker.mean(&blocks, &[2, 4], false);
+    maker.reshape(&means, &extents([0, y * x, channels]))
 }

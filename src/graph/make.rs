@@ -1,0 +1,166 @@
+//! Making nodes, as the operator set of the model wants them.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use ndarray::ArrayViewD;
+
+use super::node_name;
+use crate::error::Result;
+use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use crate::onnx::tensor::{self, DataType};
+
+/// An integer as an attribute.
+pub fn int(name: &str, i: i64) -> AttributeProto {
+    AttributeProto { i: Some(i), ..attribute(name, AttributeType::Int) }
+}
+
+/// Integers as an attribute.
+pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
+    AttributeProto { ints: ints.to_vec(), ..attribute(name, AttributeType::Ints) }
+}
+
+/// A float as an attribute.
+pub fn float(name: &str, f: f32) -> AttributeProto {
+    AttributeProto { f: Some(f), ..attribute(name, AttributeType::Float) }
+}
+
+fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
+    AttributeProto { name: Some(name.into()), r#type: Some(kind as i32), ..Default::default() }
+}
+
+/// Makes nodes in place of others, and the constants that they read.
+///
+/// The nodes take over the notes of the one that they are `like`, and their names begin with its name.
+///
+/// ```
+/// use unfold::graph::make::Maker;
+/// use unfold::onnx::proto::NodeProto;
+/// let div = NodeProto { name: Some("norm".into()), ..Default::default() };
+/// let mut maker = Maker::new(&div, 18, &|name| name == "norm_reducemean_0");
+/// let mean = maker.mean("x", &[-1], true);
+/// maker.op("Sub", &["x", &mean], vec![]);
+/// let (nodes, constants) = maker.finish("y");
+/// assert_eq!(nodes[0].output, ["norm_reducemean_1"]);
+/// assert_eq!(nodes[1].output, ["y"]);
+/// assert_eq!(nodes[0].input, ["x", constants[0].name()]);
+/// ```
+pub struct Maker<'m> {
+    like: &'m NodeProto,
+    opset: i64,
+    taken: &'m dyn Fn(&str) -> bool,
+    names: HashSet<String>,
+    nodes: Vec<NodeProto>,
+    constants: Vec<TensorProto>,
+}
+
+impl<'m> Maker<'m> {
+    /// Nothing is made yet. `taken` tells the names that other values have.
+    pub fn new(like: &'m NodeProto, opset: i64, taken: &'m dyn Fn(&str) -> bool) -> Self {
+        Maker { like, opset, taken, names: HashSet::new(), nodes: vec![], constants: vec![] }
+    }
+
+    /// The operator set of ONNX's own operators.
+    pub fn opset(&self) -> i64 {
+        self.opset
+    }
+
+    /// The nodes, the last of which makes `output`, and their constants.
+    pub fn finish(mut self, output: &str) -> (Vec<NodeProto>, Vec<TensorProto>) {
+        if let Some(last) = self.nodes.last_mut() {
+            last.output = vec![output.to_owned()];
+        }
+        (self.nodes, self.constants)
+    }
+
+    /// A name that neither the graph nor this has yet.
+    fn name(&mut self, what: &str) -> String {
+        let stem = node_name(self.like);
+        let mut names = (0..).map(|i| format!("{stem}_{what}_{i}"));
+        let free = |name: &String| !(self.taken)(name) && !self.names.contains(name);
+        let name = names.find(free).unwrap_or_default();
+        self.names.insert(name.clone());
+        name
+    }
+
+    /// A node of one output. Returns the name of the output.
+    pub fn op(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
+        let output = self.name(&op.to_lowercase());
+        self.nodes.push(NodeProto {
+            op_type: Some(op.into()),
+            name: Some(output.clone()),
+            input: inputs.iter().map(|&input| input.to_owned()).collect(),
+            output: vec![output.clone()],
+            attribute,
+            metadata_props: self.like.metadata_props.clone(),
+            ..Default::default()
+        });
+        output
+    }
+
+    /// A constant.
+    ///
+    /// # Errors
+    /// Where a number does not fit the type.
+    pub fn floats(&mut self, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<String> {
+        let name = self.name("constant");
+        self.constants.push(tensor::make(&name, data_type, values)?);
+        Ok(name)
+    }
+
+    /// A constant of integers, as shapes and axes are given to operators.
+    pub fn ints(&mut self, values: &[i64]) -> String {
+        let name = self.name("constant");
+        self.constants.push(tensor::make_i64(&name, values));
+        name
+    }
+
+    /// The mean over axes.
+    pub fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
+        let keep = int("keepdims", i64::from(keep));
+        if self.opset < 18 {
+            return self.op("ReduceMean", &[value], vec![keep, ints("axes", axes)]);
+        }
+        let axes = self.ints(axes);
+        self.op("ReduceMean", &[value, &axes], vec![keep])
+    }
+
+    /// The value in another shape.
+    pub fn reshape(&mut self, value: &str, shape: &[i64]) -> String {
+        let shape = self.ints(shape);
+        self.op("Reshape", &[value, &shape], vec![])
+    }
+
+    /// The value with its axes in another order.
+    pub fn transpose(&mut self, value: &str, perm: &[i64]) -> String {
+        self.op("Transpose", &[value], vec![ints("perm", perm)])
+    }
+
+    /// The value repeated into a shape.
+    pub fn expand(&mut self, value: &str, shape: &[i64]) -> String {
+        let shape = self.ints(shape);
+        self.op("Expand", &[value, &shape], vec![])
+    }
+
+    /// A run of places along an axis.
+    pub fn slice(&mut self, value: &str, run: &Range<usize>, axis: i64) -> String {
+        let [start, end, axis] = [run.start as i64, run.end as i64, axis].map(|number| self.ints(&[number]));
+        self.op("Slice", &[value, &start, &end, &axis], vec![])
+    }
+
+    /// The two halves of a value along an axis.
+    pub fn halves(&mut self, value: &str, axis: i64, half: usize) -> [String; 2] {
+        let (axis, sizes) = (int("axis", axis), [half as i64; 2]);
+        let first = if self.opset < 13 {
+            self.op("Split", &[value], vec![axis, ints("split", &sizes)])
+        } else {
+            let sizes = self.ints(&sizes);
+            self.op("Split", &[value, &sizes], vec![axis])
+        };
+        let second = self.name("split");
+        if let Some(node) = self.nodes.last_mut() {
+            node.output.push(second.clone());
+        }
+        [first, second]
+    }
+}
