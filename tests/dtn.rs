@@ -590,7 +590,7 @@ fn maker<'g>(graph: &'g mut GraphProto, output: &str) -> &'g mut NodeProto {
 fn what_is_not_the_definition_is_left_alone() {
     let square = Dtn { side: 2, ..Dtn::new(&[0.5, -0.5]) };
     type Spoil = fn(&mut GraphProto);
-    let cases: [(&str, Dtn, Spoil); 10] = [
+    let cases: [(&str, Dtn, Spoil); 11] = [
         ("P varies with the input", Dtn::new(&[0.5, -0.5]), |g| {
             let more = NodeProto {
                 op_type: Some("ReduceMax".into()),
@@ -650,6 +650,21 @@ fn what_is_not_the_definition_is_left_alone() {
         }),
         ("statistics of blocks are interpolated", Dtn { pool: 2, ..Dtn::new(&[0.5, -0.5]) }, |g| {
             maker(g, "q wide").attribute[0].s = Some("linear".to_owned().into());
+        }),
+        ("ε grows with the batch", Dtn::new(&[0.5, -0.5]).form(Form::ByHeads), |g| {
+            let mut more = Builder::default();
+            more.floats("small", ArrayD::from_elem(IxDyn(&[1, 1]), 1e-5));
+            more.floats("unit", ArrayD::from_elem(IxDyn(&[1, 1]), 1.0));
+            more.ints("single", &[1]);
+            more.with("Concat single, batch -> row", "axis", 0);
+            more.with("Concat batch, single -> column", "axis", 0);
+            more.op("Expand small, row -> each");
+            more.op("Expand unit, column -> all");
+            more.op("MatMul each, all -> sum");
+            g.initializer.extend(more.constants);
+            maker(g, "above").input[0] = "sum".into();
+            let behind = g.node.iter().position(|node| node.output[0] == "batch").unwrap() + 1;
+            g.node.splice(behind..behind, more.nodes);
         }),
         ("heads are put together in another order", Dtn::new(&[0.5, -0.5, 0.1, 0.9]), |g| {
             // 4 heads of 4 channels: the shapes do not tell.

@@ -12,7 +12,7 @@ use tract_onnx::tract_hir::internal::{SymbolValues, TDim};
 
 use super::View;
 use crate::graph::at::axis;
-use crate::graph::facts::Shape;
+use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
@@ -105,6 +105,11 @@ impl<'v> Alike<'v> {
         let shape = view.facts.shape(value)?;
         let extents = self.one_item(&shape)?;
         let unary = |f: fn(f64) -> f64| Some(input(0)?.mapv(f));
+        // What is summed over the items is not known from one.
+        let factor = || {
+            let shape = at.shape(1).ok()?;
+            shape.iter().rev().take(2).all(|dim| extent(dim).is_some()).then(|| input(1))?
+        };
         match view.graph.op(node) {
             "Identity" => input(0),
             "Cast" => {
@@ -136,14 +141,14 @@ impl<'v> Alike<'v> {
                 let power = view.scalar(view.graph.input(node, 1)?)?;
                 Some(input(0)?.mapv(|x| x.powf(power)))
             }
-            "MatMul" => matmul(&input(0)?, &input(1)?),
+            "MatMul" => matmul(&input(0)?, &factor()?),
             "Gemm" => {
                 at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
                 let turn = |array: ArrayD<f64>, name: &str| {
                     let turned = at.attr(name, 0).ok()? != 0;
                     Some(if turned { array.reversed_axes() } else { array })
                 };
-                let product = matmul(&turn(input(0)?, "transA")?, &turn(input(1)?, "transB")?)?;
+                let product = matmul(&turn(input(0)?, "transA")?, &turn(factor()?, "transB")?)?;
                 let product = product * at.attr_float("alpha", 1.0).ok()?;
                 match view.graph.input(node, 2) {
                     Some(_) => Some(product + input(2)? * at.attr_float("beta", 1.0).ok()?),
@@ -154,7 +159,7 @@ impl<'v> Alike<'v> {
             "ReduceSum" | "ReduceMean" | "ReduceMax" => {
                 let from = view.facts.shape(view.graph.input(node, 0)?)?;
                 let (axes, keep) = at.reduction(from.len()).ok()?;
-                let numbers = axes.iter().all(|&axis| crate::graph::facts::extent(&from[axis]).is_some());
+                let numbers = axes.iter().all(|&axis| extent(&from[axis]).is_some());
                 let mut array = numbers.then(|| input(0)).flatten()?;
                 for &axis in axes.iter().rev() {
                     let reduced = match view.graph.op(node) {
