@@ -127,6 +127,17 @@ pub enum Error {
         node: String,
     },
 
+    /// What was planned for a model cannot be carried out: a defect of unfold, and nothing is made.
+    #[error("{}: at `{at}`: what was planned cannot be done, which is a defect of unfold: {reason}", file.display())]
+    Defect {
+        /// The model.
+        file: PathBuf,
+        /// The node or the value.
+        at: String,
+        /// What is wrong.
+        reason: String,
+    },
+
     /// The engine could not load or run a model.
     #[error("{} could not be run: {reason}", file.display())]
     Run {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::error::{Error, Result};
-use crate::fold::apply::{Failed, Weights, apply};
+use crate::fold::apply::{Weights, apply};
+use crate::fold::patch::{Failed, draw};
 use crate::fold::plan::Plan;
 use crate::graph::Graph;
 use crate::graph::constants::Constants;
@@ -109,12 +110,43 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Fused> 
     let pass = Pass { skip, weights, tell: &tell };
     let (mut result, mut history) = (None, History::default());
     for _ in 0..PASSES {
-        match pass.over(&Graph::new(result.as_ref().unwrap_or(first))?, &mut history) {
+        match pass.over(&Graph::new(result.as_ref().unwrap_or(first))?, &mut history)? {
             Some(next) => result = Some(next),
             None => break,
         }
     }
-    Ok(Fused { model: result.unwrap_or_else(|| first.clone()), plan: history.plan, lowered })
+    let model = result.unwrap_or_else(|| first.clone());
+    check(first, &model)?;
+    Ok(Fused { plan: history.finish(&model), model, lowered })
+}
+
+/// What came out is a graph that ONNX allows, between the inputs and outputs that were there.
+fn check(before: &Model, after: &Model) -> Result<()> {
+    let defect = |at: &str, reason: String| Error::Defect { file: before.file(), at: at.to_owned(), reason };
+    Graph::new(after).map_err(|error| defect("", error.to_string()))?;
+    let ends = |model: &Model| [model.graph().input.clone(), model.graph().output.clone()];
+    match ends(before) == ends(after) {
+        true => Ok(()),
+        false => Err(defect("", "its inputs or outputs are not what they were".into())),
+    }
+}
+
+/// Refuses the sites on whose behalf something was to be written that cannot be.
+fn blame(model: &Model, why: Vec<Failed>, refused: &mut HashMap<usize, Refusal>) -> Result<()> {
+    let before = refused.len();
+    for failed in &why {
+        for &site in &failed.sites {
+            refused.entry(site).or_insert_with(|| failed.refusal.clone());
+        }
+    }
+    match why.first() {
+        Some(Failed { refusal, .. }) if refused.len() == before => Err(Error::Defect {
+            file: model.file(),
+            at: refusal.at.clone(),
+            reason: refusal.reason.to_string(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// One time over a model.
@@ -126,7 +158,7 @@ struct Pass<'p> {
 
 impl Pass<'_> {
     /// The model with everything folded that folds; `None` where nothing does.
-    fn over(&self, graph: &Graph, history: &mut History) -> Option<Model> {
+    fn over(&self, graph: &Graph, history: &mut History) -> Result<Option<Model>> {
         let (model, tell) = (graph.model(), self.tell);
         tell("shapes", 0, 1);
         let facts = Facts::infer(graph);
@@ -147,40 +179,33 @@ impl Pass<'_> {
             tell("plan", 0, 1);
             let plan = crate::fold::plan::plan(graph, &facts, &constants, &sites, &refused);
             if plan.is_empty() {
-                history.note(plan, seen, refused, &mut str::to_owned);
-                return None;
+                history.note(plan, seen, refused, vec![], &mut str::to_owned);
+                return Ok(None);
             }
             let mut editor = Editor::new(model);
             let progress = |done, of| tell("fold", done, of);
-            let outcome = apply(&plan, graph, &facts, &constants, &mut editor, self.weights, &progress);
-            if let Err(why) = outcome {
-                let blame = |failed: &Failed| {
-                    let refusal = failed.refusal.clone();
-                    failed.sites.clone().into_iter().map(move |site| (site, refusal.clone()))
-                };
-                let mut blamed: Vec<_> = why.iter().flat_map(blame).collect();
-                blamed.retain(|(site, _)| !refused.contains_key(site));
-                if blamed.is_empty() {
-                    // Nothing to blame it on: then nothing is folded.
-                    let refusal = why.first().map(|failed| &failed.refusal)?;
-                    blamed = (0..sites.len()).map(|site| (site, refusal.clone())).collect();
+            let outcome = draw(&plan, graph, &facts, &constants).and_then(|edits| {
+                let changes = (edits.as_slice(), plan.removals.as_slice());
+                apply(changes, graph, &constants, &mut editor, self.weights, &progress)
+            });
+            let stored = match outcome {
+                Ok(stored) => stored,
+                Err(why) => {
+                    blame(model, why, &mut refused)?;
+                    continue;
                 }
-                for (site, refusal) in blamed {
-                    refused.entry(site).or_insert(refusal);
-                }
-                continue;
-            }
+            };
             tell("simplify", 0, 1);
             let removed = plan.removals.iter().map(|removal| removal.source.as_str());
-            let lowered = plan.lowerings.iter().flat_map(|lowering| lowering.ends());
+            let lowered = plan.lowerings.iter().flat_map(|(lowering, _)| lowering.ends());
             let seeds = removed.chain(lowered).map(str::to_owned).collect();
-            history.note(plan, seen, refused, &mut |name| editor.current(name));
+            history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
             let simplified = simplify_known(editor, seeds, graph, &facts, &HashMap::new());
             let mut result = model.clone();
             *result.graph_mut() = simplified;
-            return Some(result);
+            return Ok(Some(result));
         }
-        None
+        Ok(None)
     }
 }
 

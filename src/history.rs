@@ -4,9 +4,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::fold::apply::Stored;
 use crate::fold::plan::{Outcome, Plan, SitePlan};
 use crate::graph::Graph;
 use crate::normalizer::Site;
+use crate::onnx::Model;
 use crate::refusal::Refusal;
 
 /// The sites of all passes so far.
@@ -14,6 +16,7 @@ use crate::refusal::Refusal;
 pub struct History {
     /// The plan of the first pass, with what the others did to its sites, and the sites that they brought.
     pub plan: Plan,
+    tensors: Vec<Stored>,
     passes: usize,
     /// Which site makes a value, by the names of the next pass.
     makers: HashMap<String, usize>,
@@ -51,6 +54,7 @@ impl History {
         mut plan: Plan,
         seen: Vec<Seen>,
         refused: HashMap<usize, Refusal>,
+        stored: Vec<Stored>,
         now: &mut dyn FnMut(&str) -> String,
     ) {
         let gone: HashSet<String> = plan.removals.iter().map(|removal| removal.output.clone()).collect();
@@ -59,13 +63,45 @@ impl History {
             self.plan = plan;
         }
         self.makers.clear();
+        let mut places = HashMap::new();
         for (index, (site, Seen { known, values })) in sites.into_iter().zip(seen).enumerate() {
             let Some(place) = self.place(site, known) else { continue };
+            places.insert(index, place);
             self.refused.extend(refused.get(&index).map(|refusal| (place, refusal.clone())));
             let stays = values.iter().filter(|value| !gone.contains(*value));
             self.makers.extend(stays.map(|value| (now(value), place)));
         }
         self.passes += 1;
+        self.keep(stored, &places);
+    }
+
+    /// Keeps what a pass stored, by formulas over the tensors of the first model.
+    fn keep(&mut self, stored: Vec<Stored>, places: &HashMap<usize, usize>) {
+        let before: HashMap<&str, &Stored> =
+            self.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+        let known = |name: &str| before.get(name).map(|tensor| tensor.recipe.rounded(tensor.data_type));
+        let now = |tensor: Stored| {
+            let earlier = tensor.recipe.constants().into_iter().filter_map(|name| before.get(name));
+            let mut sites: Vec<usize> = earlier.flat_map(|tensor| &tensor.sites).copied().collect();
+            sites.extend(tensor.sites.iter().filter_map(|site| places.get(site)));
+            sites.sort_unstable();
+            sites.dedup();
+            Stored { recipe: tensor.recipe.substituted(&known), sites, ..tensor }
+        };
+        let stored: Vec<Stored> = stored.into_iter().map(now).collect();
+        let names: HashSet<&str> = stored.iter().map(|tensor| tensor.name.as_str()).collect();
+        self.tensors.retain(|tensor| !names.contains(tensor.name.as_str()));
+        self.tensors.extend(stored);
+    }
+
+    /// The plan of all passes, with the tensors that the result has in the end.
+    pub fn finish(mut self, result: &Model) -> Plan {
+        let nodes = result.graph().node.iter().filter(|node| node.op_type() == "Constant");
+        let made = nodes.flat_map(|node| &node.output).map(String::as_str);
+        let there: HashSet<&str> =
+            result.graph().initializer.iter().map(|tensor| tensor.name()).chain(made).collect();
+        self.tensors.retain(|tensor| there.contains(tensor.name.as_str()));
+        Plan { tensors: self.tensors, ..self.plan }
     }
 
     /// Puts a site where it was, or behind the others; one that comes up later counts only if it goes.

@@ -69,6 +69,7 @@ pub mod memory;
 pub mod normalizer;
 pub mod onnx;
 pub mod progress;
+pub mod recipe;
 pub mod refusal;
 pub mod report;
 pub mod run;

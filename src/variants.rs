@@ -21,6 +21,7 @@ use crate::normalizer::{self, Family, Part, Site, View};
 use crate::onnx::Model;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
 use crate::onnx::tensor::{self, DataType};
+use crate::recipe::Numbers;
 use crate::simplify::{is_movement, simplify_known};
 
 /// The names of the nodes that the normalizers of a model consist of.
@@ -189,7 +190,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let mut shape = vec![1; rank];
         shape[site.axis] = site.channels;
         let count = Array1::from_iter((0..site.channels).map(|channel| channel as f64 + 2.0));
-        let numbered = count.clone().into_dyn().into_shape_with_order(shape).ok()?;
+        let numbered = Numbers::literal(count.clone().into_dyn()).reshape(&shape)?;
         let (mut value, mut channels, mut below) =
             (block.input, Affine::scale(numbered), block.nodes.clone());
         let mut found = None;
@@ -216,13 +217,13 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let mut affine = Affine::identity(rank);
         for &node in site.post.iter().flat_map(|part| &part.nodes) {
             let at = self.view.at(node);
-            let constant = |slot| crate::affine::align(&at.floats(slot).ok()?, rank);
+            let constant = |slot| at.numbers(slot).ok()?.align(rank);
             let operand = || constant(0).or_else(|| constant(1));
             let on_axis = |slot| {
                 let mut shape = vec![1; rank];
-                let array = at.floats(slot).ok()?;
-                shape[site.axis] = array.len();
-                array.into_shape_with_order(shape).ok()
+                let numbers = at.numbers(slot).ok()?;
+                shape[site.axis] = numbers.len();
+                numbers.reshape(&shape)
             };
             let step = match self.view.graph.op(node) {
                 "Mul" => operand().map(Affine::scale),

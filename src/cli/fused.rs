@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
+use unfold::fold::apply::Stored;
 use unfold::graph::Graph;
 use unfold::onnx::{Model, Saved};
 use unfold::report::bytes;
@@ -92,6 +93,7 @@ impl Report {
             written: self.written.as_ref().map(|saved| &*saved.path),
             data: self.written.as_ref().and_then(|saved| saved.data.as_deref()),
             sites: sites::json(&self.plan),
+            tensors: self.plan.tensors.iter().map(|tensor| JsonTensor::of(tensor, &self.plan)).collect(),
             summary: Summary::of(&self.plan),
             result: self.after.as_ref().map(|after| Sizes::of(&self.before, after)),
             verified: self.verdict.as_ref().is_some_and(Verdict::passed),
@@ -123,6 +125,8 @@ struct Json<'j> {
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'j Path>,
     sites: Vec<JsonSite<'j>>,
+    /// The tensors that the result has and the model has not.
+    tensors: Vec<JsonTensor<'j>>,
     summary: Summary,
     /// What was made of the model; nothing where nothing was made.
     result: Option<Sizes>,
@@ -130,6 +134,36 @@ struct Json<'j> {
     verified: bool,
     /// What verifying said; nothing where it was not asked.
     verification: Option<&'j Verdict>,
+}
+
+/// A new tensor, and how it is computed from those of the model.
+#[derive(Serialize)]
+struct JsonTensor<'j> {
+    name: &'j str,
+    data_type: String,
+    shape: &'j [usize],
+    formula: String,
+    /// The constants of the model in the formula.
+    inputs: Vec<&'j str>,
+    /// The sites that it is for.
+    sites: Vec<&'j str>,
+}
+
+impl<'j> JsonTensor<'j> {
+    fn of(tensor: &'j Stored, plan: &'j Plan) -> Self {
+        Self {
+            name: &tensor.name,
+            data_type: tensor.data_type.name(),
+            shape: tensor.recipe.shape(),
+            formula: tensor.recipe.to_string(),
+            inputs: tensor.recipe.constants(),
+            sites: tensor
+                .sites
+                .iter()
+                .filter_map(|&site| Some(plan.sites.get(site)?.name.as_str()))
+                .collect(),
+        }
+    }
 }
 
 /// The model before and after.

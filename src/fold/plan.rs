@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use super::absorb::linear;
+use super::apply::Stored;
 use super::draft::Draft;
-use super::rounding::{store, store_factor};
+use super::rounding::Rounding;
 use super::wave::{self, Parts, Wave};
 use super::{Fold, Side};
 use crate::affine::Affine;
@@ -131,12 +132,14 @@ pub struct Plan {
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
     /// What goes.
     pub removals: Vec<Removal>,
-    /// Inputs of nodes that get their neutral values.
-    pub resets: Vec<Reset>,
+    /// Inputs of nodes that get their neutral values, and the site of each.
+    pub resets: Vec<(Reset, usize)>,
     /// Parts that took in another.
     pub rewrites: Vec<Rewrite>,
-    /// Nodes that others take the place of.
-    pub lowerings: Vec<Lowering>,
+    /// The tensors that the result has and the model has not, as formulas over those of the model.
+    pub tensors: Vec<Stored>,
+    /// Nodes that others take the place of, and the site of each.
+    pub lowerings: Vec<(Lowering, usize)>,
 }
 
 impl Plan {
@@ -180,9 +183,9 @@ struct Planner<'a> {
     fixed: Vec<bool>,
     rewritten: HashSet<usize>,
     removals: Vec<Removal>,
-    resets: Vec<Reset>,
+    resets: Vec<(Reset, usize)>,
     fold_sites: Vec<usize>,
-    lowerings: Vec<Lowering>,
+    lowerings: Vec<(Lowering, usize)>,
 }
 
 impl<'a> Planner<'a> {
@@ -210,7 +213,7 @@ impl<'a> Planner<'a> {
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
             let lowering = site.lowering.as_ref().filter(|_| refusal.is_none());
-            planner.lowerings.extend(lowering.cloned());
+            planner.lowerings.extend(lowering.map(|lowering| (lowering.clone(), index)));
             for (part, is_pre) in
                 site.pre.iter().map(|p| (p, true)).chain(site.post.iter().map(|p| (p, false)))
             {
@@ -333,7 +336,7 @@ impl<'a> Planner<'a> {
     /// Whether the numbers of an affine fit the type of a part's constants.
     fn is_writable(&self, part: &Part, affine: &Affine) -> bool {
         let data_type = self.data_type(part);
-        store_factor(data_type, &affine.scale).is_ok() && store(data_type, &affine.shift).is_ok()
+        Rounding::Factor.fits(data_type, &affine.scale) && Rounding::Sum.fits(data_type, &affine.shift)
     }
 
     /// Whether it is known how to write a part with an affine: parameters inside a node have the places and the
@@ -386,7 +389,8 @@ impl<'a> Planner<'a> {
         let mut into = self.carry(part, wave);
         let gone = self.parts[part].clone();
         self.remove(&gone.nodes, gone.output, gone.input);
-        self.resets.extend(gone.resets);
+        let site = self.owners[part].0;
+        self.resets.extend(gone.resets.into_iter().map(|reset| (reset, site)));
         self.rewritten.remove(&part);
         self.by_output.remove(&gone.output);
         for node in &gone.nodes {
@@ -477,6 +481,7 @@ impl<'a> Planner<'a> {
             removals: self.removals,
             resets: self.resets,
             rewrites,
+            tensors: vec![],
             lowerings: self.lowerings,
         }
     }

@@ -19,57 +19,73 @@ use ndarray::{ArrayD, Axis, Zip};
 
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
+use crate::recipe::{Read, Recipe, evaluate};
 use crate::refusal::Reason;
 
-/// The tensor of numbers that are added, or are values themselves.
-///
-/// # Errors
-/// Where a number is not finite, or too large for the type; or the type is unknown.
-pub fn store(data_type: Option<DataType>, numbers: &ArrayD<f64>) -> Result<TensorProto, Reason> {
-    let data_type = data_type.filter(|data_type| data_type.is_float());
-    let data_type = data_type.ok_or(Reason::Constant("its element type is not known".into()))?;
-    if numbers.iter().any(|number| !number.is_finite()) {
-        return Err(Reason::NotFinite);
-    }
-    tensor::make("", data_type, &numbers.view()).map_err(|_| Reason::Overflow(data_type.name()))
+/// Where a tensor's numbers are read, and so what they may lose.
+#[derive(Debug, Clone)]
+pub enum Rounding {
+    /// They are added, or are values themselves.
+    Sum,
+    /// Each multiplies a value by itself.
+    Factor,
+    /// A weight that was this one, and whose products are added up along these axes.
+    Weight(Recipe, Vec<usize>),
 }
 
-/// The tensor of numbers that multiply a value, each by itself.
-///
-/// # Errors
-/// As [`store`], and where a number loses more than one rounding.
-pub fn store_factor(data_type: Option<DataType>, numbers: &ArrayD<f64>) -> Result<TensorProto, Reason> {
-    store_weight(data_type, numbers, &[], || Ok(numbers.clone()))
-}
+impl Rounding {
+    /// The tensor of these numbers.
+    ///
+    /// # Errors
+    /// Where a number is not finite, too large for the type, or loses more than it may; or the type is unknown.
+    pub fn store(
+        &self,
+        data_type: Option<DataType>,
+        numbers: &ArrayD<f64>,
+        read: Read,
+    ) -> Result<TensorProto, Reason> {
+        let data_type = data_type.filter(|data_type| data_type.is_float());
+        let data_type = data_type.ok_or(Reason::Constant("its element type is not known".into()))?;
+        if numbers.iter().any(|number| !number.is_finite()) {
+            return Err(Reason::NotFinite);
+        }
+        let stored = tensor::make("", data_type, &numbers.view());
+        let stored = stored.map_err(|_| Reason::Overflow(data_type.name()))?;
+        match self.keeps(data_type, numbers, read)? {
+            true => Ok(stored),
+            false => Err(Reason::Underflow(data_type.name())),
+        }
+    }
 
-/// The tensor of a weight whose products are added up along some axes, and which was `before`.
-///
-/// # Errors
-/// As [`store`], and where the weight loses more than one rounding of the largest in the same sum.
-pub fn store_weight(
-    data_type: Option<DataType>,
-    weight: &ArrayD<f64>,
-    axes: &[usize],
-    before: impl FnOnce() -> Result<ArrayD<f64>, Reason>,
-) -> Result<TensorProto, Reason> {
-    let stored = store(data_type, weight)?;
-    let Some(data_type) = data_type else { return Ok(stored) };
-    let loss = |number: f64| tensor::underflow(data_type, number);
-    if weight.iter().all(|&number| loss(number) == 0.0) {
-        return Ok(stored);
+    /// Whether the numbers fit a type: what [`Rounding::store`] asks, of those that are no weight.
+    pub fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
+        let nothing = |name: &str| Err(crate::refusal::Refusal::new(Reason::NotConstant, name));
+        self.store(data_type, numbers, &nothing).is_ok()
     }
-    let before = before()?;
-    let mut largest = before.mapv(f64::abs);
-    for &axis in axes {
-        let most = largest.map_axis(Axis(axis), |lane| lane.fold(0.0, |most: f64, &number| most.max(number)));
-        largest = most.insert_axis(Axis(axis));
+
+    fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<bool, Reason> {
+        let loss = |number: f64| tensor::underflow(data_type, number);
+        if matches!(self, Rounding::Sum) || numbers.iter().all(|&number| loss(number) == 0.0) {
+            return Ok(true);
+        }
+        let (before, axes) = match self {
+            Rounding::Weight(before, axes) => {
+                (evaluate(before, read).map_err(|refusal| refusal.reason)?, axes.as_slice())
+            }
+            _ => (numbers.clone(), &[][..]),
+        };
+        let mut largest = before.mapv(f64::abs);
+        for &axis in axes {
+            let most =
+                largest.map_axis(Axis(axis), |lane| lane.fold(0.0, |most: f64, &number| most.max(number)));
+            largest = most.insert_axis(Axis(axis));
+        }
+        // A number that was the same along an axis may differ from place to place now.
+        let [before, largest] = [&before, &largest].map(|array| array.broadcast(numbers.shape()));
+        let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
+        Ok(Zip::from(numbers).and(before).and(largest).all(|&number, &before, &largest| {
+            let loss = loss(number);
+            loss == 0.0 || loss * (before / number).abs() <= data_type.rounding() * largest
+        }))
     }
-    // A number that was the same along an axis may differ from place to place now.
-    let [before, largest] = [&before, &largest].map(|array| array.broadcast(weight.shape()));
-    let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
-    let is_kept = Zip::from(weight).and(before).and(largest).all(|&number, &before, &largest| {
-        let loss = loss(number);
-        loss == 0.0 || loss * (before / number).abs() <= data_type.rounding() * largest
-    });
-    if is_kept { Ok(stored) } else { Err(Reason::Underflow(data_type.name())) }
 }

@@ -4,7 +4,7 @@
 //! keys, and `softmax(z + a) = softmax(z)` for whatever `a` is the same along its axis. So the part of a
 //! fold that would have to be made into a bias of the keys need not be there at all.
 
-use ndarray::{ArrayD, IxDyn};
+use ndarray::Array1;
 
 use super::absorb::matmul;
 use super::draft::Draft;
@@ -13,13 +13,14 @@ use crate::affine::Affine;
 use crate::graph::at::{At, axis};
 use crate::graph::facts::extent;
 use crate::graph::{NodeId, Reader, ValueId};
+use crate::recipe::Numbers;
 
 /// How many operators may lie between the keys and the Softmax.
 const DEPTH: usize = 24;
 
 /// Whether it makes no difference to the model what a shift on the operand of a product with a constant
 /// adds to each channel of the result.
-pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &ArrayD<f64>) -> bool {
+pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift.shape().split_last().is_some_and(|(_, others)| others.iter().all(|&n| n == 1));
     if draft.graph.op(node) != "MatMul" || side != Side::Operand(0) || !by_channel {
         return false;
@@ -27,12 +28,10 @@ pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &ArrayD<f64>) -> 
     let Some(output) = draft.graph.only_output(node) else { return false };
     let Some(shape) = draft.facts.shape(output) else { return false };
     let Some(channels) = shape.last().and_then(extent) else { return false };
-    let mut wide = vec![1; shape.len()];
-    wide[shape.len() - 1] = channels;
     // Any numbers would do: what counts is along which axes they vary.
-    let numbers = (0..channels).map(|channel| channel as f64 + 1.0).collect();
-    let Ok(shift) = ArrayD::from_shape_vec(IxDyn(&wide), numbers) else { return false };
-    keys(draft, output, &shift, DEPTH)
+    let numbers = Array1::from_iter((0..channels).map(|channel| channel as f64 + 1.0));
+    let shift = Numbers::literal(numbers.into_dyn()).align(shape.len());
+    shift.is_some_and(|shift| keys(draft, output, &shift, DEPTH))
 }
 
 /// The nodes that read the elements of a value, and where; `None` where something else reads it, or
@@ -48,7 +47,7 @@ fn readers(draft: &Draft, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
 }
 
 /// Whether nobody notices the shift of a value on the way to the scores.
-fn keys(draft: &Draft, value: ValueId, shift: &ArrayD<f64>, depth: usize) -> bool {
+fn keys(draft: &Draft, value: ValueId, shift: &Numbers, depth: usize) -> bool {
     let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
     readers.into_iter().all(|(node, slot)| {
         let at = draft.at(node);
@@ -78,7 +77,7 @@ fn keys(draft: &Draft, value: ValueId, shift: &ArrayD<f64>, depth: usize) -> boo
 /// Whether nobody notices the shift of an operand of a product: the product of the shift with the other
 /// operand, which varies, is the same along the axis of the matrix that the operand brings and the
 /// shift does not vary along.
-fn product(draft: &Draft, at: &At, slot: usize, shift: &ArrayD<f64>, depth: usize) -> bool {
+fn product(draft: &Draft, at: &At, slot: usize, shift: &Numbers, depth: usize) -> bool {
     let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else { return false };
     let Some(kept) = matmul::kept_axis(at, slot, shift.ndim()) else { return false };
     let brought = if slot == 0 { rank.checked_sub(2) } else { rank.checked_sub(1) };

@@ -105,7 +105,7 @@ pub fn forward(draft: &Draft, parts: &Parts, part: usize, affine: &Affine) -> Re
 
 /// `q(a(x))` as `a'(q(x))`: with `a = (s, t)` and `q = (σ, τ)`, `a' = (s, σ·t + τ − s·τ)`.
 fn commute(affine: &Affine, through: &Affine) -> Affine {
-    let shift = &through.scale * &affine.shift + &through.shift - &(&affine.scale * &through.shift);
+    let shift = &(&(&through.scale * &affine.shift) + &through.shift) - &(&affine.scale * &through.shift);
     Affine::new(affine.scale.clone(), shift)
 }
 

@@ -1,12 +1,12 @@
 //! What a rule or a recogniser may look at: one node, and what is known of its values.
 
-use ndarray::ArrayD;
 use tract_onnx::tract_hir::internal::TDim;
 
 use super::constants::Constants;
 use super::facts::{Facts, Shape, extent};
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::proto::NodeProto;
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// A node as a rule sees it. Nothing can be changed through it.
@@ -65,9 +65,17 @@ impl At<'_> {
         Ok(value)
     }
 
-    /// The elements of a constant input of floats.
-    pub fn floats(&self, slot: usize) -> Result<ArrayD<f64>, Reason> {
-        self.constants.read(self.input(slot)?).map_err(|refusal| refusal.reason)
+    /// A constant input of floats, and its numbers.
+    pub fn numbers(&self, slot: usize) -> Result<Numbers, Reason> {
+        let value = self.input(slot)?;
+        let values = self.constants.read(value).map_err(|refusal| refusal.reason)?;
+        Ok(Numbers::constant(self.graph.value_name(value), values))
+    }
+
+    /// A constant input, whose numbers are not read.
+    pub fn constant(&self, slot: usize) -> Result<Recipe, Reason> {
+        let value = self.weight(slot)?;
+        Ok(Recipe::constant(self.graph.value_name(value), &self.extents(slot)?))
     }
 
     /// The elements of a constant input of integers, if the input is there.

@@ -25,6 +25,18 @@ pub fn float(name: &str, f: f32) -> AttributeProto {
     AttributeProto { f: Some(f), ..attribute(name, AttributeType::Float) }
 }
 
+/// A node of one output that takes over the notes of the one that it is `like`.
+pub fn node(like: &NodeProto, op: &str, name: &str, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        op_type: Some(op.into()),
+        name: Some(name.into()),
+        input: inputs.iter().map(|&input| input.to_owned()).collect(),
+        output: vec![output.into()],
+        metadata_props: like.metadata_props.clone(),
+        ..Default::default()
+    }
+}
+
 fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
     AttributeProto { name: Some(name.into()), r#type: Some(kind as i32), ..Default::default() }
 }
@@ -86,15 +98,7 @@ impl<'m> Maker<'m> {
     /// A node of one output. Returns the name of the output.
     pub fn op(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
         let output = self.name(&op.to_lowercase());
-        self.nodes.push(NodeProto {
-            op_type: Some(op.into()),
-            name: Some(output.clone()),
-            input: inputs.iter().map(|&input| input.to_owned()).collect(),
-            output: vec![output.clone()],
-            attribute,
-            metadata_props: self.like.metadata_props.clone(),
-            ..Default::default()
-        });
+        self.nodes.push(NodeProto { attribute, ..node(self.like, op, &output, inputs, &output) });
         output
     }
 

@@ -124,8 +124,7 @@ impl<'m> Graph<'m> {
     }
 
     fn error(&self, at: &str, reason: impl Into<String>) -> Error {
-        let file = self.model.path().unwrap_or(std::path::Path::new("model")).to_owned();
-        Error::Graph { file, node: at.to_owned(), reason: reason.into() }
+        Error::Graph { file: self.model.file(), node: at.to_owned(), reason: reason.into() }
     }
 
     fn index_values(&mut self) -> Result<()> {

@@ -1,9 +1,9 @@
 //! Arrays that broadcast over a value, carried through its reshapes, with symbolic extents.
 
-use ndarray::{ArrayD, IxDyn};
 use tract_onnx::tract_hir::internal::TDim;
 
 use super::facts::{Shape, extent};
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Constants of more elements than this are not made only so that a shift can follow a movement.
@@ -17,7 +17,7 @@ pub const LARGEST: usize = 1 << 24;
 ///
 /// # Errors
 /// [`Reason::MixedAxes`] where the array varies within a cut of symbolic extents.
-pub fn reshape(array: &ArrayD<f64>, from: &Shape, to: &Shape) -> Result<ArrayD<f64>, Reason> {
+pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Reason> {
     if array.ndim() != from.len() {
         // Of a model whose ranks contradict each other.
         return Err(Reason::UnknownShape);
@@ -56,9 +56,8 @@ pub fn reshape(array: &ArrayD<f64>, from: &Shape, to: &Shape) -> Result<ArrayD<f
     if size > LARGEST {
         return Err(Reason::TooLarge(size));
     }
-    let written_out = array.broadcast(IxDyn(&expanded)).ok_or(Reason::UnknownShape)?;
-    let reshaped = written_out.to_shape(IxDyn(&result)).map_err(|_| Reason::UnknownShape)?;
-    Ok(reshaped.into_owned())
+    let written_out = array.expand(&expanded).and_then(|array| array.reshape(&result));
+    written_out.ok_or(Reason::UnknownShape)
 }
 
 /// The places `(i, j)` at which `from[..i]` and `to[..j]` hold equally many elements, the end last.
@@ -114,9 +113,9 @@ mod tests {
     fn channels_survive_flattening_of_symbolic_tokens() {
         let scope = SymbolScope::default();
         let (from, to) = (shape(&scope, "b,197,4"), shape(&scope, "b*197,4"));
-        let channels = array![[[1.0, 2.0, 3.0, 4.0]]].into_dyn();
+        let channels = Numbers::literal(array![[[1.0, 2.0, 3.0, 4.0]]].into_dyn());
         let flat = reshape(&channels, &from, &to).unwrap();
-        assert_eq!(flat, array![[1.0, 2.0, 3.0, 4.0]].into_dyn());
+        assert_eq!(*flat, array![[1.0, 2.0, 3.0, 4.0]].into_dyn());
         assert_eq!(reshape(&flat, &to, &from).unwrap(), channels);
     }
 
@@ -125,11 +124,11 @@ mod tests {
         let scope = SymbolScope::default();
         // `?` is no extent: not even symbolically is it known.
         let (from, to) = (shape(&scope, "3,?,?,2"), shape(&scope, "3,?,2"));
-        let channels = array![[[[5.0, 7.0]]]].into_dyn();
-        assert_eq!(reshape(&channels, &from, &to).unwrap(), array![[[5.0, 7.0]]].into_dyn());
-        let items = array![[[[5.0]]], [[[6.0]]], [[[7.0]]]].into_dyn();
-        assert_eq!(reshape(&items, &from, &to).unwrap(), array![[[5.0]], [[6.0]], [[7.0]]].into_dyn());
-        let between = array![[[[5.0], [7.0]]]].into_dyn();
+        let channels = Numbers::literal(array![[[[5.0, 7.0]]]].into_dyn());
+        assert_eq!(*reshape(&channels, &from, &to).unwrap(), array![[[5.0, 7.0]]].into_dyn());
+        let items = Numbers::literal(array![[[[5.0]]], [[[6.0]]], [[[7.0]]]].into_dyn());
+        assert_eq!(*reshape(&items, &from, &to).unwrap(), array![[[5.0]], [[6.0]], [[7.0]]].into_dyn());
+        let between = Numbers::literal(array![[[[5.0], [7.0]]]].into_dyn());
         assert_eq!(reshape(&between, &from, &to), Err(Reason::MixedAxes));
     }
 
@@ -137,16 +136,16 @@ mod tests {
     fn channels_split_into_heads() {
         let scope = SymbolScope::default();
         let (from, to) = (shape(&scope, "b,n,6"), shape(&scope, "b,n,2,3"));
-        let channels = Array1::range(0.0, 6.0, 1.0).into_dyn().into_shape_with_order(vec![1, 1, 6]);
+        let channels = Numbers::literal(Array1::range(0.0, 6.0, 1.0).into_dyn()).align(3);
         let heads = reshape(&channels.unwrap(), &from, &to).unwrap();
-        assert_eq!(heads, array![[[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]]].into_dyn());
+        assert_eq!(*heads, array![[[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]]].into_dyn());
     }
 
     #[test]
     fn refuses_to_mix_channels_with_the_batch() {
         let scope = SymbolScope::default();
         let (from, to) = (shape(&scope, "b,3"), shape(&scope, "b*3"));
-        let channels = array![[1.0, 2.0, 3.0]].into_dyn();
+        let channels = Numbers::literal(array![[1.0, 2.0, 3.0]].into_dyn());
         assert_eq!(reshape(&channels, &from, &to), Err(Reason::MixedAxes));
     }
 
@@ -155,7 +154,7 @@ mod tests {
         let scope = SymbolScope::default();
         // 4 tokens of 4 channels: the affine varies along the last axis only.
         let (from, to) = (shape(&scope, "4,4"), shape(&scope, "16"));
-        let channels = array![[1.0, 2.0, 3.0, 4.0]].into_dyn();
+        let channels = Numbers::literal(array![[1.0, 2.0, 3.0, 4.0]].into_dyn());
         let flat = reshape(&channels, &from, &to).unwrap();
         assert_eq!(flat.iter().take(5).copied().collect::<Vec<_>>(), [1.0, 2.0, 3.0, 4.0, 1.0]);
     }

@@ -1,7 +1,6 @@
 //! Calls of local functions that are normalizers, replaced by the bodies of the functions.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 
 use super::{label, plain};
 use crate::error::{Error, Result};
@@ -98,9 +97,8 @@ fn sizes(model: &Model) -> Result<HashMap<Key<'_>, usize>> {
         }
         open.insert(key(function));
         if let Some((_, name, _)) = waiting.iter().find(|call| open.contains(*call)) {
-            let file = model.path().unwrap_or(Path::new("model")).to_owned();
             let reason = "the function calls itself, which ONNX does not allow".to_owned();
-            return Err(Error::Graph { file, node: (*name).to_owned(), reason });
+            return Err(Error::Graph { file: model.file(), node: (*name).to_owned(), reason });
         }
         stack.extend(waiting.iter().map(|call| functions[call]));
     }

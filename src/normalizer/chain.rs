@@ -5,16 +5,15 @@
 
 use std::collections::HashMap;
 
-use ndarray::{Array1, ArrayD};
-
 use super::{Family, Kind, Part, Site};
-use crate::affine::{Affine, align};
+use crate::affine::Affine;
 use crate::graph::at::At;
 use crate::graph::constants::Constants;
 use crate::graph::facts::{Facts, extent};
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::onnx::misread::batch_norm_trains;
+use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
 /// An affine on one value, as the nodes that compute it.
@@ -196,25 +195,23 @@ impl Search<'_> {
         let graph = self.graph;
         let at = At { graph, facts: self.facts, constants: self.constants, node };
         let first = graph.input(node, 0) == Some(value);
-        let constant = || -> Option<ArrayD<f64>> {
-            let other = graph.input(node, if first { 1 } else { 0 })?;
+        let constant = || -> Option<Numbers> {
+            let slot = if first { 1 } else { 0 };
             // Only parameters, not tensors as large as the value itself.
-            let extents = self.facts.shape(other)?;
+            let extents = at.shape(slot).ok()?;
             if extents.iter().filter(|dim| extent(dim) != Some(1)).count() > 1 {
                 return None;
             }
-            align(&self.constants.read(other).ok()?, rank)
+            at.numbers(slot).ok()?.align(rank)
         };
+        let number = |number: f64| Numbers::number(number, rank);
         let affine = match graph.op(node) {
-            "Neg" => Affine::scale(ArrayD::from_elem(vec![1; rank], -1.0)),
+            "Neg" => Affine::scale(number(-1.0)),
             "Mul" => Affine::scale(constant()?),
-            "Div" if first => Affine::scale(constant()?.mapv(|c| 1.0 / c)),
+            "Div" if first => Affine::scale(&number(1.0) / &constant()?),
             "Add" => Affine::shift(constant()?),
-            "Sub" if first => Affine::shift(-constant()?),
-            "Sub" => {
-                let shift = constant()?;
-                Affine::new(ArrayD::from_elem(vec![1; rank], -1.0), shift)
-            }
+            "Sub" if first => Affine::shift(-&constant()?),
+            "Sub" => Affine::new(number(-1.0), constant()?),
             "BatchNormalization" if first => return batch_norm(&at).ok(),
             _ => return None,
         };
@@ -354,23 +351,20 @@ pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
         return Err(Reason::Attribute("spatial".into()));
     }
     let epsilon = at.attr_float("epsilon", 1e-5)?;
-    let parameter = |slot| -> Result<Array1<f64>, Reason> {
-        let array = at.floats(slot)?;
-        array.into_dimensionality().map_err(|_| Reason::UnknownShape)
-    };
-    let (gamma, beta, mean, var) = (parameter(1)?, parameter(2)?, parameter(3)?, parameter(4)?);
-    if !var.iter().all(|v| v + epsilon > 0.0) {
-        return Err(Reason::BadStatistics);
-    }
-    let scale = gamma / var.mapv(|v| (v + epsilon).sqrt());
-    let shift = beta - &scale * &mean;
-    let rank = at.rank(0)?;
-    if rank < 2 || at.facts.extent(at.input(0)?, 1) != Some(scale.len()) {
+    let (gamma, beta, mean, var) = (at.numbers(1)?, at.numbers(2)?, at.numbers(3)?, at.numbers(4)?);
+    let channels = at.facts.extent(at.input(0)?, 1).ok_or(Reason::UnknownShape)?;
+    if [&gamma, &beta, &mean, &var].iter().any(|numbers| numbers.shape() != [channels]) {
         return Err(Reason::UnknownShape);
     }
-    let mut shape = vec![1; rank];
-    shape[1] = scale.len();
-    let on_axis_1 = |v: Array1<f64>| v.into_shape_with_order(shape.clone()).map_err(|_| Reason::UnknownShape);
+    let var = &var + &Numbers::number(epsilon, 1);
+    if !var.iter().all(|&var| var > 0.0) {
+        return Err(Reason::BadStatistics);
+    }
+    let scale = &gamma / &var.sqrt();
+    let shift = &beta - &(&scale * &mean);
+    let mut shape = vec![1; at.rank(0)?];
+    shape[1] = channels;
+    let on_axis_1 = |numbers: Numbers| numbers.reshape(&shape).ok_or(Reason::UnknownShape);
     let affine = Affine::new(on_axis_1(scale)?, on_axis_1(shift)?);
     if affine.is_finite() { Ok(affine) } else { Err(Reason::NotFinite) }
 }

@@ -60,7 +60,7 @@ impl Groups {
             return None;
         }
         let at = view.at(node);
-        let all = |slot: usize, neutral: f64| Some(at.floats(slot).ok()?.iter().all(|&v| v == neutral));
+        let all = |slot: usize, neutral: f64| Some(at.numbers(slot).ok()?.iter().all(|&v| v == neutral));
         let axes = (2..at.rank(0).ok()?).collect();
         let bare = all(1, 1.0)? && all(2, 0.0)?;
         bare.then_some(Groups {

@@ -1,10 +1,9 @@
 //! Normalizers that are one operator, with their scale and bias among its inputs.
 
-use ndarray::{ArrayD, IxDyn};
-
 use super::{Family, Kind, Part, Reset, Site, View};
-use crate::affine::{Affine, align};
+use crate::affine::Affine;
 use crate::graph::NodeId;
+use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
 /// Along which axes of the value the parameters lie.
@@ -66,15 +65,15 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
 fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reason> {
     let at = view.at(node);
     let rank = at.output_rank(0)?;
-    let read = |slot: usize, neutral: f64| -> Result<ArrayD<f64>, Reason> {
+    let read = |slot: usize, neutral: f64| -> Result<Numbers, Reason> {
         if at.graph.input(node, slot).is_none() {
-            return Ok(ArrayD::from_elem(vec![1; rank], neutral));
+            return Ok(Numbers::number(neutral, rank));
         }
         at.weight(slot)?;
-        spread(view, node, at.floats(slot)?, operator.along, rank)
+        spread(view, node, &at.numbers(slot)?, operator.along, rank)
     };
     let scale = read(operator.scale, 1.0)?;
-    let shift = operator.bias.map_or_else(|| Ok(ArrayD::zeros(vec![1; rank])), |slot| read(slot, 0.0))?;
+    let shift = operator.bias.map_or_else(|| Ok(Numbers::number(0.0, rank)), |slot| read(slot, 0.0))?;
     let affine = Affine::new(scale, shift);
     if affine.is_finite() { Ok(affine) } else { Err(Reason::NotFinite) }
 }
@@ -82,24 +81,24 @@ fn affine(view: &View, node: NodeId, operator: &Operator) -> Result<Affine, Reas
 fn spread(
     view: &View,
     node: NodeId,
-    array: ArrayD<f64>,
+    numbers: &Numbers,
     along: Along,
     rank: usize,
-) -> Result<ArrayD<f64>, Reason> {
+) -> Result<Numbers, Reason> {
     let (axis, groups) = match along {
-        Along::Trailing => return align(&array, rank).ok_or(Reason::UnknownShape),
+        Along::Trailing => return numbers.align(rank).ok_or(Reason::UnknownShape),
         Along::Axis(axis) => (axis, None),
         Along::Groups(axis, groups) => (axis, Some(groups)),
     };
     let output = view.at(node).output(0)?;
     let channels = view.facts.extent(output, axis).ok_or(Reason::UnknownShape)?;
     let count = groups.unwrap_or(channels);
-    if array.shape() != [count] || count == 0 || channels % count != 0 || axis >= rank {
+    if numbers.shape() != [count] || count == 0 || channels % count != 0 || axis >= rank {
         return Err(Reason::UnknownShape);
     }
     let repeat = channels / count;
-    let each: Vec<f64> = array.iter().flat_map(|&v| std::iter::repeat_n(v, repeat)).collect();
     let mut shape = vec![1; rank];
     shape[axis] = channels;
-    ArrayD::from_shape_vec(IxDyn(&shape), each).map_err(|_| Reason::UnknownShape)
+    let each = numbers.pick(0, (0..channels).map(|channel| Some(channel / repeat)));
+    each.and_then(|each| each.reshape(&shape)).ok_or(Reason::UnknownShape)
 }

@@ -1,7 +1,5 @@
 //! ScaleNorm: `g·x/‖x‖`, the norm taken of each token.
 
-use ndarray::ArrayD;
-
 use super::{Normalizer, Part, Reset, Site, View, statistics};
 use crate::affine::Affine;
 use crate::graph::NodeId;
@@ -24,9 +22,9 @@ impl Normalizer for ScaleNorm {
 
 /// `g` where it is divided by the norm before it meets x.
 fn part(view: &View, core: &statistics::Core, factor: NodeId) -> Option<Part> {
-    let number = view.scalar(view.graph.input(factor, 0)?)?;
+    let number = view.at(factor).numbers(0).ok()?.reshape(&vec![1; view.facts.rank(core.output)?])?;
     Some(Part {
-        affine: Affine::scale(ArrayD::from_elem(vec![1; view.facts.rank(core.output)?], number)),
+        affine: Affine::scale(number),
         input: core.output,
         output: core.output,
         nodes: vec![],

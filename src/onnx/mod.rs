@@ -75,6 +75,11 @@ impl Model {
         self.path.as_deref()
     }
 
+    /// What errors call the file: its path, if there is one.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.path.clone().unwrap_or_else(|| "model".into())
+    }
+
     /// The data that the tensors of this model keep in other files.
     pub fn externals(&self) -> &Externals {
         &self.externals

@@ -540,13 +540,25 @@ pub fn underflow(data_type: DataType, value: f64) -> f64 {
     if value.abs() >= least_normal {
         return 0.0;
     }
-    let stored = match data_type {
+    let stored = if data_type == DataType::Double { 0.0 } else { rounded(data_type, value) };
+    (value - stored).abs()
+}
+
+/// What a number is once it is stored as an element of a type of floats: the nearest that there is.
+///
+/// ```
+/// use unfold::onnx::tensor::{DataType, rounded};
+///
+/// assert_eq!(rounded(DataType::BFloat16, 1.0 + 1.0 / 256.0), 1.0);
+/// assert_eq!(rounded(DataType::Float, 0.1), f64::from(0.1_f32));
+/// ```
+pub fn rounded(data_type: DataType, value: f64) -> f64 {
+    match data_type {
         DataType::Float16 => f16::from_f32(to_odd(value)).to_f64(),
         DataType::BFloat16 => bf16::from_f32(to_odd(value)).to_f64(),
         DataType::Float => f64::from(value as f32),
-        _ => 0.0,
-    };
-    (value - stored).abs()
+        _ => value,
+    }
 }
 
 /// A tensor of floats, as [`encode_f64`] stores them.

@@ -2,11 +2,10 @@
 //!
 //! A shift joins the bias; a scale stops before the activation.
 
-use ndarray::{ArrayD, IxDyn};
-
 use super::{Linear, Slots, only_along};
-use crate::affine::{Affine, align};
+use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// BiasGelu, and FastGelu where it has a bias.
@@ -43,7 +42,7 @@ impl Linear for Biased {
         Ok(Slots { weight: None, bias: Some(1) })
     }
 
-    fn scaled(&self, at: &At, _: &ArrayD<f64>, _: Side, _: &ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
+    fn scaled(&self, at: &At, _: &Recipe, _: Side, _: &Numbers) -> Result<Recipe, Reason> {
         Err(Reason::NotLinear(at.proto().op_type().into()))
     }
 
@@ -51,24 +50,17 @@ impl Linear for Biased {
         Ok(vec![])
     }
 
-    fn image(
-        &self,
-        _: &At,
-        _: Option<&ArrayD<f64>>,
-        _: usize,
-        shift: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
-        Ok(shift.clone())
+    fn image(&self, _: &At, _: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+        Ok(shift.recipe().clone())
     }
 
-    fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
-        align(&bias, at.rank(0)?).ok_or(Reason::UnknownShape)
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
+        bias.align(at.rank(0)?).ok_or(Reason::UnknownShape)
     }
 
     /// It has one axis, that of the channels.
-    fn write_bias(&self, at: &At, bias: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-        let channels = at.extents(1).ok()?.iter().product();
-        let wide = bias.broadcast(IxDyn(&[&vec![1; bias.ndim() - 1][..], &[channels]].concat()))?;
-        wide.to_owned().into_shape_with_order(IxDyn(&[channels])).ok()
+    fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
+        let channels: usize = at.extents(1).ok()?.iter().product();
+        bias.expand(&[&vec![1; bias.rank() - 1][..], &[channels]].concat())?.reshape(&[channels])
     }
 }

@@ -4,13 +4,12 @@
 //! channel, and joins the bias. With one it depends on the place, for the border holds zeros where
 //! `t` would be: then an Add behind holds it, place by place, if the extents are numbers.
 
-use ndarray::{Array2, ArrayD, Axis, IxDyn};
-
 use super::{Linear, Slots, only_along};
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
 use crate::graph::facts::extent;
 use crate::graph::movement::LARGEST;
+use crate::recipe::{Numbers, Recipe, Windows};
 use crate::refusal::Reason;
 
 /// Conv: weight `[O, C/group, k...]`.
@@ -62,16 +61,9 @@ impl Linear for Conv {
         Ok(Slots { weight: Some(1), bias: Some(2) })
     }
 
-    fn scaled(
-        &self,
-        at: &At,
-        weight: &ArrayD<f64>,
-        side: Side,
-        scale: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
-        let group = at.attr("group", 1)?.max(1) as usize;
+    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
         match side {
-            Side::Operand(_) => along_grouped(weight, scale, group, 0, 1),
+            Side::Operand(_) => along_grouped(at, weight, scale),
             _ => along(weight, scale, 0),
         }
     }
@@ -80,23 +72,15 @@ impl Linear for Conv {
         Ok((1..at.extents(1)?.len()).collect())
     }
 
-    fn image(
-        &self,
-        at: &At,
-        weight: Option<&ArrayD<f64>>,
-        _: usize,
-        shift: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
-        let weight = weight.ok_or(Reason::NotConstant)?;
-        let geometry = Geometry::of(at)?;
-        geometry.image(&geometry.taps(weight, true)?, shift)
+    fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+        Geometry::of(at)?.image(weight.ok_or(Reason::NotConstant)?, shift)
     }
 
-    fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
-        per_channel(at, bias)
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
+        per_channel(at, &bias)
     }
 
-    fn write_bias(&self, at: &At, bias: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
         as_vector(bias, at.extents(1).ok()?[0])
     }
 }
@@ -106,17 +90,10 @@ impl Linear for ConvTranspose {
         Ok(Slots { weight: Some(1), bias: Some(2) })
     }
 
-    fn scaled(
-        &self,
-        at: &At,
-        weight: &ArrayD<f64>,
-        side: Side,
-        scale: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
-        let group = at.attr("group", 1)?.max(1) as usize;
+    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along(weight, scale, 0),
-            _ => along_grouped(weight, scale, group, 0, 1),
+            _ => along_grouped(at, weight, scale),
         }
     }
 
@@ -126,75 +103,59 @@ impl Linear for ConvTranspose {
         Ok(channels.into_iter().chain(2..at.extents(1)?.len()).collect())
     }
 
-    fn image(
-        &self,
-        at: &At,
-        weight: Option<&ArrayD<f64>>,
-        _: usize,
-        shift: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
-        let weight = weight.ok_or(Reason::NotConstant)?;
-        let geometry = Geometry::of(at)?;
-        geometry.image(&geometry.taps(weight, false)?, shift)
+    fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
+        Geometry::of(at)?.image(weight.ok_or(Reason::NotConstant)?, shift)
     }
 
-    fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
-        per_channel(at, bias)
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
+        per_channel(at, &bias)
     }
 
-    fn write_bias(&self, at: &At, bias: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-        let group = at.attr("group", 1).ok()?.max(1) as usize;
-        as_vector(bias, at.extents(1).ok()?[1] * group)
+    fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
+        as_vector(bias, at.extents(1).ok()?[1] * groups(at).ok()?)
     }
+}
+
+fn groups(at: &At) -> Result<usize, Reason> {
+    Ok(at.attr("group", 1)?.max(1) as usize)
 }
 
 /// `[O]` as `[1, O, 1...]`.
-fn per_channel(at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
+fn per_channel(at: &At, bias: &Recipe) -> Result<Recipe, Reason> {
     let mut shape = vec![1; at.rank(0)?];
     shape[1] = bias.len();
-    bias.into_shape_with_order(shape).map_err(|_| Reason::UnknownShape)
+    bias.reshape(&shape).ok_or(Reason::UnknownShape)
 }
 
 /// `[1, O, 1...]` as `[O]`; `None` where the bias depends on the place.
-fn as_vector(bias: &ArrayD<f64>, channels: usize) -> Option<ArrayD<f64>> {
+fn as_vector(bias: &Recipe, channels: usize) -> Option<Recipe> {
     let uniform = bias.shape().iter().enumerate().all(|(axis, &n)| axis == 1 || n == 1);
-    let vector = uniform.then(|| bias.iter().copied().collect::<Vec<_>>())?;
-    ArrayD::from_shape_vec(vec![vector.len()], vector).ok()?.broadcast(vec![channels]).map(|v| v.to_owned())
+    bias.reshape(&[bias.len()]).filter(|_| uniform)?.expand(&[channels])
 }
 
 /// Multiplies along one axis of the weight by the channels of a `[1, C, 1...]` scale.
-fn along(weight: &ArrayD<f64>, scale: &ArrayD<f64>, axis: usize) -> Result<ArrayD<f64>, Reason> {
-    let mut shape = vec![1; weight.ndim()];
+fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Recipe, Reason> {
+    let mut shape = vec![1; weight.rank()];
     shape[axis] = scale.len();
-    let scaled = weight * &scale.to_shape(shape).map_err(|_| Reason::WrongAxis)?;
-    if scaled.shape() == weight.shape() { Ok(scaled) } else { Err(Reason::WrongAxis) }
+    let scaled = scale.recipe().reshape(&shape).and_then(|scale| weight.mul(&scale));
+    scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
 }
 
-/// The same where the axis `inner` counts channels within a group, and the groups lie along `outer`.
-fn along_grouped(
-    weight: &ArrayD<f64>,
-    scale: &ArrayD<f64>,
-    group: usize,
-    outer: usize,
-    inner: usize,
-) -> Result<ArrayD<f64>, Reason> {
-    let (rows, columns) = (weight.shape()[outer], weight.shape()[inner]);
-    if scale.len() == 1 {
-        return along(weight, scale, inner);
+/// The same along axis 1, which counts channels within a group; the groups lie along axis 0.
+fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result<Recipe, Reason> {
+    let (group, shape) = (groups(at)?, weight.shape());
+    if scale.len() == 1 || group == 1 {
+        return along(weight, scale, 1);
     }
-    if rows % group != 0 || scale.len() != columns * group {
+    if shape[0] % group != 0 || scale.len() != shape[1] * group {
         return Err(Reason::WrongAxis);
     }
-    let scale: Vec<f64> = scale.iter().copied().collect();
-    let mut scaled = weight.clone();
-    for (row, mut lane) in scaled.axis_iter_mut(Axis(outer)).enumerate() {
-        let first = row / (rows / group) * columns;
-        // Without `outer` the axis `inner` is one place further left.
-        for (column, mut part) in lane.axis_iter_mut(Axis(inner - 1)).enumerate() {
-            part *= scale[first + column];
-        }
-    }
-    Ok(scaled)
+    let apart = [&[group, shape[0] / group], &shape[1..]].concat();
+    let mut by_group = vec![1; apart.len()];
+    (by_group[0], by_group[2]) = (group, shape[1]);
+    let scaled = weight.reshape(&apart).zip(scale.recipe().reshape(&by_group));
+    let scaled = scaled.and_then(|(weight, scale)| weight.mul(&scale)?.reshape(shape));
+    scaled.ok_or(Reason::WrongAxis)
 }
 
 /// Which input place each tap of the kernel meets for each output place.
@@ -287,7 +248,7 @@ impl Geometry {
     }
 
     /// Whether the image of this shift is the same at every place.
-    fn is_plain(&self, shift: &ArrayD<f64>) -> bool {
+    fn is_plain(&self, shift: &Numbers) -> bool {
         let uniform = shift.shape()[2..].iter().all(|&n| n == 1);
         uniform && !self.padded && !self.transposed
     }
@@ -302,7 +263,7 @@ impl Geometry {
     }
 
     /// The spatial extents over which the image of a shift is computed, of input and output.
-    fn room(&self, shift: &ArrayD<f64>) -> Result<(Vec<usize>, Vec<usize>), Reason> {
+    fn room(&self, shift: &Numbers) -> Result<(Vec<usize>, Vec<usize>), Reason> {
         // One place stands for all where nothing depends on it.
         let ones = || vec![1; self.kernel.len()];
         let (input, output) = if self.is_plain(shift) { (ones(), ones()) } else { self.places()? };
@@ -315,93 +276,37 @@ impl Geometry {
         }
     }
 
-    /// The weight as one matrix `[O/group, C/group]` for each group and tap.
-    fn taps(&self, weight: &ArrayD<f64>, output_first: bool) -> Result<Vec<Vec<Array2<f64>>>, Reason> {
-        let count: usize = self.kernel.iter().product();
-        let flat = [weight.shape()[0], weight.shape()[1], count];
-        let flat = weight.to_shape(flat).map_err(|_| Reason::UnknownShape)?;
-        let rows = flat.shape()[0] / self.group;
-        let of_group = |group: usize| {
-            let part = flat.slice_axis(Axis(0), (group * rows..(group + 1) * rows).into());
-            (0..count)
-                .map(|tap| {
-                    let matrix = part.index_axis(Axis(2), tap).to_owned();
-                    if output_first { matrix } else { matrix.reversed_axes() }
-                })
-                .collect()
-        };
-        Ok((0..self.group).map(of_group).collect())
-    }
-
-    fn image(&self, taps: &[Vec<Array2<f64>>], shift: &ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
+    /// `L(t)`: where nothing depends on the place, one product with the sum over the taps.
+    fn image(&self, weight: &Recipe, shift: &Numbers) -> Result<Recipe, Reason> {
         let plain = self.is_plain(shift);
         let (input, output) = self.room(shift)?;
-        let (inner, outer) = (taps[0][0].ncols(), taps[0][0].nrows());
-        let (from, to): (usize, usize) = (input.iter().product(), output.iter().product());
-        let wide = [&[1, inner * self.group][..], &input].concat();
-        let shift = shift.broadcast(IxDyn(&wide)).ok_or(Reason::WrongAxis)?;
-        let shift = shift.to_shape((inner * self.group, from)).map_err(|_| Reason::UnknownShape)?;
-        let mut image = Array2::<f64>::zeros((outer * self.group, to));
-        for (tap, offsets) in indices(&self.kernel).enumerate() {
-            // (input place, output place) pairs that this tap joins.
-            let pairs: Vec<(usize, usize)> = if plain {
-                vec![(0, 0)]
-            } else if self.transposed {
-                let join =
-                    |(place, at): (usize, Vec<usize>)| Some((place, self.target(&at, &offsets, &output)?));
-                indices(&input).enumerate().filter_map(join).collect()
-            } else {
-                let join =
-                    |(place, at): (usize, Vec<usize>)| Some((self.source(&at, &offsets, &input)?, place));
-                indices(&output).enumerate().filter_map(join).collect()
+        let (group, taps) = (self.group, self.kernel.iter().product());
+        let [inner, outer] = self.channels.map(|channels| channels / group);
+        let build = || {
+            let taken = match self.transposed {
+                true => weight.reshape(&[group, inner, outer, taps])?.transpose(&[0, 2, 1, 3])?,
+                false => weight.reshape(&[group, outer, inner, taps])?,
             };
-            let sources: Vec<usize> = pairs.iter().map(|pair| pair.0).collect();
-            for (group, matrices) in taps.iter().enumerate() {
-                let channels = shift.slice_axis(Axis(0), (group * inner..(group + 1) * inner).into());
-                let values = matrices[tap].dot(&channels.select(Axis(1), &sources));
-                let mut rows = image.slice_axis_mut(Axis(0), (group * outer..(group + 1) * outer).into());
-                for (column, &(_, place)) in values.axis_iter(Axis(1)).zip(&pairs) {
-                    let mut cell = rows.index_axis_mut(Axis(1), place);
-                    cell += &column;
-                }
-            }
-        }
-        let shape = [&[1, outer * self.group][..], &output].concat();
-        image.into_dyn().into_shape_with_order(shape).map_err(|_| Reason::UnknownShape)
+            let values = shift.recipe().expand(&[&[1, inner * group][..], &input].concat())?;
+            let values = values.reshape(&[group, inner, input.iter().product()])?;
+            let image = match plain {
+                true => taken.sum(3)?.reshape(&[group, outer, inner])?.product(&values)?,
+                false => taken.conv(&values, self.windows(input, &output)?)?,
+            };
+            image.reshape(&[&[1, outer * group][..], &output].concat())
+        };
+        build().ok_or(Reason::WrongAxis)
     }
 
-    /// The input place that a tap of a convolution meets, flat; `None` in the border.
-    fn source(&self, output: &[usize], tap: &[usize], input: &[usize]) -> Option<usize> {
-        let before = self.before.as_ref()?;
-        (0..input.len()).try_fold(0, |flat, axis| {
-            let place = output[axis] as i64 * self.strides[axis] + tap[axis] as i64 * self.dilations[axis]
-                - before[axis];
-            let place = usize::try_from(place).ok().filter(|&place| place < input[axis])?;
-            Some(flat * input[axis] + place)
+    fn windows(&self, input: Vec<usize>, output: &[usize]) -> Option<Windows> {
+        Some(Windows {
+            transposed: self.transposed,
+            kernel: self.kernel.clone(),
+            strides: self.strides.clone(),
+            dilations: self.dilations.clone(),
+            before: self.before.clone()?,
+            input,
+            output: output.to_vec(),
         })
     }
-
-    /// The output place to which a tap of a transposed convolution adds, flat.
-    fn target(&self, input: &[usize], tap: &[usize], output: &[usize]) -> Option<usize> {
-        let before = self.before.as_ref()?;
-        (0..output.len()).try_fold(0, |flat, axis| {
-            let place = input[axis] as i64 * self.strides[axis] + tap[axis] as i64 * self.dilations[axis]
-                - before[axis];
-            let place = usize::try_from(place).ok().filter(|&place| place < output[axis])?;
-            Some(flat * output[axis] + place)
-        })
-    }
-}
-
-/// All index tuples below `extents`, row-major.
-fn indices(extents: &[usize]) -> impl Iterator<Item = Vec<usize>> + '_ {
-    let count: usize = extents.iter().product();
-    (0..count).map(move |mut flat| {
-        let mut index = vec![0; extents.len()];
-        for (slot, &extent) in index.iter_mut().zip(extents).rev() {
-            *slot = flat % extent;
-            flat /= extent;
-        }
-        index
-    })
 }

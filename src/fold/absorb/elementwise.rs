@@ -3,12 +3,11 @@
 //! A constant that is added takes a shift; one that multiplies takes a scale; everything else goes
 //! on. `(s·x + t) + c` leaves nothing for the node to do: `c` joins the shift.
 
-use ndarray::ArrayD;
-
 use super::{Linear, Slots};
-use crate::affine::{Affine, align, broadcast_together};
+use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
 use crate::graph::facts::extent;
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// Element-wise arithmetic.
@@ -84,10 +83,10 @@ fn some_way(ways: Vec<Option<Vec<(usize, Affine)>>>) -> Result<Step, Reason> {
 
 fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reason> {
     let rank = affine.rank();
-    let fits = |constant: &ArrayD<f64>| {
-        broadcast_together(constant, &affine.scale) && broadcast_together(constant, &affine.shift)
+    let fits = |constant: &Numbers| {
+        [&affine.scale, &affine.shift].iter().all(|numbers| constant.broadcasts_with(numbers))
     };
-    let constant = || align(&at.floats(slot)?, rank).filter(fits).ok_or(Reason::UnknownShape);
+    let constant = || at.numbers(slot)?.align(rank).filter(fits).ok_or(Reason::UnknownShape);
     match (at.proto().op_type(), slot) {
         // A bare shift ends at the first constant that is added anyway.
         ("Add" | "Sub", _) if affine.has_no_scale() && at.weight(slot).is_ok() => {
@@ -109,7 +108,7 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
         // c − (s·x + t) = s·(c − x) + (c − s·c − t)
         ("Sub", _) => {
             let constant = constant()?;
-            let shift = &constant - &(&constant * &affine.scale) - &affine.shift;
+            let shift = &(&constant - &(&constant * &affine.scale)) - &affine.shift;
             Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
         }
         ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::go_on(0, affine.clone())),
@@ -145,20 +144,20 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
 }
 
 fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
-    affine.try_map(|array| align(array, rank).ok_or(Reason::UnknownShape))
+    affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
 /// An affine on the result, as the same on an operand that may be broadcast.
 fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let shape = at.shape(slot)?;
     let extra = affine.rank().checked_sub(shape.len()).ok_or(Reason::UnknownShape)?;
-    affine.try_map(|array| {
-        let (leading, kept) = array.shape().split_at(extra);
+    affine.try_map(|numbers| {
+        let (leading, kept) = numbers.shape().split_at(extra);
         let fits = kept.iter().zip(&shape).all(|(&n, dim)| n == 1 || extent(dim) == Some(n));
         if !fits || leading.iter().any(|&n| n != 1) {
             return Err(Reason::MixedAxes);
         }
-        array.clone().into_shape_with_order(kept.to_vec()).map_err(|_| Reason::UnknownShape)
+        numbers.reshape(kept).ok_or(Reason::UnknownShape)
     })
 }
 
@@ -176,39 +175,27 @@ impl Linear for Elementwise {
         }
     }
 
-    fn scaled(
-        &self,
-        _: &At,
-        weight: &ArrayD<f64>,
-        _: Side,
-        scale: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
-        Ok(weight * scale)
+    fn scaled(&self, _: &At, weight: &Recipe, _: Side, scale: &Numbers) -> Result<Recipe, Reason> {
+        weight.mul(scale.recipe()).ok_or(Reason::WrongAxis)
     }
 
     fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {
         Ok(vec![])
     }
 
-    fn image(
-        &self,
-        at: &At,
-        _: Option<&ArrayD<f64>>,
-        operand: usize,
-        shift: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
+    fn image(&self, at: &At, _: Option<&Recipe>, operand: usize, shift: &Numbers) -> Result<Recipe, Reason> {
         // In `c − (x + t)` it is taken away.
         let taken_away = at.proto().op_type() == "Sub" && operand == 1;
-        Ok(if taken_away { -shift } else { shift.clone() })
+        Ok(if taken_away { shift.recipe().neg() } else { shift.recipe().clone() })
     }
 
-    fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
-        let bias = align(&bias, at.output_rank(0)?).ok_or(Reason::UnknownShape)?;
-        Ok(if subtracts(at) { -bias } else { bias })
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
+        let bias = bias.align(at.output_rank(0)?).ok_or(Reason::UnknownShape)?;
+        Ok(if subtracts(at) { bias.neg() } else { bias })
     }
 
-    fn write_bias(&self, at: &At, bias: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-        Some(if subtracts(at) { -bias } else { bias.clone() })
+    fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
+        Some(if subtracts(at) { bias.neg() } else { bias.clone() })
     }
 }
 

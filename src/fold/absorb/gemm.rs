@@ -3,11 +3,10 @@
 //! For an affine on A: `B'` is scaled along its contracted axis, and `alpha·t·B'` joins `beta·C`;
 //! beta becomes 1 where C is written anew, for `beta·C` may round where C alone does not.
 
-use ndarray::{Array1, ArrayD, Axis, Ix2};
-
 use super::{Linear, Slots, only_along};
-use crate::affine::{Affine, align};
+use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// Gemm.
@@ -63,23 +62,15 @@ impl Linear for Gemm {
         Ok(Slots { weight: Some(weight), bias: bias_is_free.then_some(2) })
     }
 
-    fn scaled(
-        &self,
-        at: &At,
-        weight: &ArrayD<f64>,
-        side: Side,
-        scale: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
+    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
         let slot = self.slots(at)?.weight.ok_or(Reason::NotConstant)?;
         let along = match side {
             Side::Operand(_) => contracted(at, slot)?,
             _ => 1 - contracted(at, slot)?,
         };
-        let vector = Array1::from_iter(scale.iter().copied());
-        let shape = if along == 0 { (vector.len(), 1) } else { (1, vector.len()) };
-        let vector = vector.into_shape_with_order(shape).map_err(|_| Reason::WrongAxis)?;
-        let scaled = weight * &vector;
-        if scaled.shape() == weight.shape() { Ok(scaled) } else { Err(Reason::WrongAxis) }
+        let shape = if along == 0 { [scale.len(), 1] } else { [1, scale.len()] };
+        let scaled = scale.recipe().reshape(&shape).and_then(|scale| weight.mul(&scale));
+        scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
     }
 
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
@@ -89,31 +80,32 @@ impl Linear for Gemm {
     fn image(
         &self,
         at: &At,
-        weight: Option<&ArrayD<f64>>,
+        weight: Option<&Recipe>,
         operand: usize,
-        shift: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
-        let weight = weight.ok_or(Reason::NotConstant)?;
-        let matrix = weight.view().into_dimensionality::<Ix2>().map_err(|_| Reason::UnknownShape)?;
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
+        let matrix = weight.filter(|weight| weight.rank() == 2).ok_or(Reason::UnknownShape)?;
         // Both with the contracted axis where a plain product has it.
-        let matrix = if contracted(at, 1 - operand)? == operand { matrix } else { matrix.reversed_axes() };
+        let turned = |matrix: Recipe, is_plain: bool| if is_plain { Some(matrix) } else { matrix.turned() };
+        let matrix = turned(matrix.clone(), contracted(at, 1 - operand)? == operand);
+        let matrix = matrix.ok_or(Reason::UnknownShape)?;
         let mut wide = shift.shape().to_vec();
-        wide[contracted(at, operand)?] = matrix.len_of(Axis(operand));
-        let shift = shift.broadcast(wide).ok_or(Reason::WrongAxis)?;
-        let shift = shift.into_dimensionality::<Ix2>().map_err(|_| Reason::UnknownShape)?;
-        let shift = if contracted(at, operand)? == 1 - operand { shift } else { shift.reversed_axes() };
-        let product = if operand == 0 { shift.dot(&matrix) } else { matrix.dot(&shift) };
-        Ok((product * at.attr_float("alpha", 1.0)?).into_dyn())
+        wide[contracted(at, operand)?] = matrix.shape()[operand];
+        let shift = shift.recipe().expand(&wide).ok_or(Reason::WrongAxis)?;
+        let shift = turned(shift, contracted(at, operand)? == 1 - operand).ok_or(Reason::WrongAxis)?;
+        let product = if operand == 0 { shift.product(&matrix) } else { matrix.product(&shift) };
+        let alpha = Recipe::number(at.attr_float("alpha", 1.0)?, 2);
+        product.and_then(|product| product.mul(&alpha)).ok_or(Reason::WrongAxis)
     }
 
-    fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
-        let beta = at.attr_float("beta", 1.0)?;
-        align(&(bias * beta), 2).ok_or(Reason::UnknownShape)
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
+        let beta = Recipe::number(at.attr_float("beta", 1.0)?, 0);
+        bias.mul(&beta).and_then(|bias| bias.align(2)).ok_or(Reason::UnknownShape)
     }
 
-    fn write_bias(&self, _: &At, bias: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-        match bias.shape() {
-            [1, _] => Some(bias.index_axis(Axis(0), 0).to_owned()),
+    fn write_bias(&self, _: &At, bias: &Recipe) -> Option<Recipe> {
+        match *bias.shape() {
+            [1, columns] => bias.reshape(&[columns]),
             _ => Some(bias.clone()),
         }
     }

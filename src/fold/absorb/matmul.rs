@@ -5,12 +5,11 @@
 //! weight on the left, the same transposed. Between two operands that both vary only a scale can
 //! pass, along the axes that are not contracted.
 
-use ndarray::{ArrayD, Axis, Ix2, IxDyn};
-
 use super::{Linear, Slots};
-use crate::affine::{Affine, align};
+use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
 use crate::graph::movement::LARGEST;
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// MatMul.
@@ -71,19 +70,18 @@ fn is_turned(at: &At, slot: usize) -> bool {
     at.attr(["transA", "transB"][slot], 0) == Ok(1)
 }
 
-/// The array with its last two axes swapped, where the operand is transposed.
-fn turned(at: &At, slot: usize, array: &ArrayD<f64>) -> ArrayD<f64> {
-    let mut array = array.view();
-    let rank = array.ndim();
-    if rank >= 2 && is_turned(at, slot) {
-        array.swap_axes(rank - 1, rank - 2);
-    }
-    array.as_standard_layout().into_owned()
+/// A matrix with its last two axes swapped, where the operand is transposed.
+fn turned(at: &At, slot: usize, matrix: &Recipe) -> Recipe {
+    let swapped = matrix.turned().filter(|_| is_turned(at, slot));
+    swapped.unwrap_or_else(|| matrix.clone())
 }
 
-/// An affine on an operand as one on what is multiplied.
+/// An affine on an operand as one on what is multiplied, and the other way.
 fn turned_affine(at: &At, slot: usize, affine: &Affine) -> Affine {
-    Affine::new(turned(at, slot, &affine.scale), turned(at, slot, &affine.shift))
+    let turned =
+        |numbers: &Numbers| Ok(numbers.turned().filter(|_| is_turned(at, slot)).unwrap_or(numbers.clone()));
+    let Ok(turned) = affine.try_map::<std::convert::Infallible>(turned);
+    turned
 }
 
 /// The contracted axis of an operand, and the one that stays in the result's matrix.
@@ -175,7 +173,7 @@ fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason>
     if affine.scale.shape()[contracted] != 1 {
         return Err(Reason::NotConstant);
     }
-    let scale = align(&affine.scale, at.output_rank(0)?).ok_or(Reason::UnknownShape)?;
+    let scale = affine.scale.align(at.output_rank(0)?).ok_or(Reason::UnknownShape)?;
     Ok(Affine::scale(scale))
 }
 
@@ -202,9 +200,8 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     if scale[..extra].iter().any(|&n| n != 1) || !(0..rank).all(fits) {
         return Err(Reason::WrongAxis);
     }
-    let shape = scale[extra..].to_vec();
-    let scale = affine.scale.clone().into_shape_with_order(shape).map_err(|_| Reason::UnknownShape)?;
-    Ok(Affine::scale(turned(at, slot, &scale)))
+    let scale = affine.scale.reshape(&scale[extra..]).ok_or(Reason::UnknownShape)?;
+    Ok(turned_affine(at, slot, &Affine::scale(scale)))
 }
 
 impl Linear for MatMul {
@@ -213,24 +210,18 @@ impl Linear for MatMul {
         Ok(Slots { weight: Some(slot), bias: None })
     }
 
-    fn scaled(
-        &self,
-        at: &At,
-        weight: &ArrayD<f64>,
-        side: Side,
-        scale: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
+    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
         let slot = at.is_constant(1) as usize;
-        let weight = &turned(at, slot, weight);
+        let weight = turned(at, slot, weight);
         let scale = match side {
-            Side::Operand(operand) => turned(at, operand, scale),
-            _ => scale.clone(),
+            Side::Operand(operand) => turned(at, operand, scale.recipe()),
+            _ => scale.recipe().clone(),
         };
-        let shape = weight_shape(at, side, scale.shape(), weight.ndim())?;
+        let shape = weight_shape(at, side, scale.shape(), weight.rank())?;
         // Only one of the last two axes varies, so that the elements keep their order.
-        let scale = scale.to_shape(IxDyn(&shape)).map_err(|_| Reason::WrongAxis)?;
-        let scaled = weight * &scale;
-        if scaled.shape() == weight.shape() { Ok(turned(at, slot, &scaled)) } else { Err(Reason::WrongAxis) }
+        let scaled = scale.reshape(&shape).and_then(|scale| weight.mul(&scale));
+        let scaled = scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)?;
+        Ok(turned(at, slot, &scaled))
     }
 
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
@@ -248,75 +239,41 @@ impl Linear for MatMul {
     fn image(
         &self,
         at: &At,
-        weight: Option<&ArrayD<f64>>,
+        weight: Option<&Recipe>,
         operand: usize,
-        shift: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason> {
-        let weight = &turned(at, 1 - operand, weight.ok_or(Reason::NotConstant)?);
-        let shift = &turned(at, operand, shift);
-        let (contracted, _) = matrix_axes(operand, shift.ndim());
-        let extent = match (operand, weight.ndim()) {
-            (_, 1) => weight.len(),
-            (0, n) => weight.shape()[n - 2],
-            (_, n) => weight.shape()[n - 1],
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason> {
+        let weight = turned(at, 1 - operand, weight.ok_or(Reason::NotConstant)?);
+        let shift = turned(at, operand, shift.recipe());
+        let rank = shift.rank();
+        let (contracted, _) = matrix_axes(operand, rank);
+        // A weight of rank 1 is a matrix of one column, or one row, which the result does not have.
+        let matrix = match (weight.shape(), operand) {
+            (&[length], 0) => weight.reshape(&[length, 1]),
+            (&[length], _) => weight.reshape(&[1, length]),
+            _ => Some(weight.clone()),
         };
+        let matrix = matrix.ok_or(Reason::UnknownShape)?;
         let mut shape = shift.shape().to_vec();
-        shape[contracted] = extent;
-        let shift = shift.broadcast(shape).ok_or(Reason::WrongAxis)?.to_owned();
-        let matrix = match (operand, weight.ndim()) {
-            (0, 1) => weight.clone().insert_axis(Axis(1)),
-            (_, 1) => weight.clone().insert_axis(Axis(0)),
-            _ => weight.clone(),
-        };
-        let product = if operand == 0 { product(&shift, &matrix)? } else { product(&matrix, &shift)? };
-        let product = match (operand, weight.ndim()) {
-            (0, 1) => product.index_axis_move(Axis(shift.ndim() - 1), 0),
-            (_, 1) => product.index_axis_move(Axis(shift.ndim() - 2), 0),
-            _ => product,
-        };
-        let product = product * at.attr_float("alpha", 1.0)?;
-        align(&product, at.output_rank(0)?).ok_or(Reason::UnknownShape)
+        shape[contracted] = matrix.shape()[matrix_axes(1 - operand, matrix.rank()).0];
+        let shift = shift.expand(&shape).ok_or(Reason::WrongAxis)?;
+        let product = if operand == 0 { shift.product(&matrix) } else { matrix.product(&shift) };
+        let mut product = product.ok_or(Reason::WrongAxis)?;
+        if weight.rank() == 1 {
+            let mut shape = product.shape().to_vec();
+            shape.remove(if operand == 0 { rank - 1 } else { rank - 2 });
+            product = product.reshape(&shape).ok_or(Reason::UnknownShape)?;
+        }
+        let alpha = Recipe::number(at.attr_float("alpha", 1.0)?, 0);
+        let product = product.mul(&alpha).and_then(|product| product.align(at.output_rank(0).ok()?));
+        product.ok_or(Reason::UnknownShape)
     }
 
-    fn read_bias(&self, _: &At, _: ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
+    fn read_bias(&self, _: &At, _: Recipe) -> Result<Recipe, Reason> {
         Err(Reason::NotConstant)
     }
 
-    fn write_bias(&self, _: &At, _: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    fn write_bias(&self, _: &At, _: &Recipe) -> Option<Recipe> {
         None
     }
-}
-
-/// Matrix product over broadcast leading axes, of arrays with two axes or more.
-fn product(a: &ArrayD<f64>, b: &ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
-    let rank = a.ndim().max(b.ndim());
-    let a = align(a, rank).ok_or(Reason::UnknownShape)?;
-    let b = align(b, rank).ok_or(Reason::UnknownShape)?;
-    let mut shape = vec![];
-    for axis in 0..rank - 2 {
-        shape.push(a.shape()[axis].max(b.shape()[axis]));
-    }
-    let widen = |array: &ArrayD<f64>| {
-        let wide = [&shape[..], &array.shape()[rank - 2..]].concat();
-        array.broadcast(wide).map(|wide| wide.to_owned()).ok_or(Reason::WrongAxis)
-    };
-    let (a, b) = (widen(&a)?, widen(&b)?);
-    let (rows, columns) = (a.shape()[rank - 2], b.shape()[rank - 1]);
-    let mut result = ArrayD::zeros([&shape[..], &[rows, columns]].concat());
-    let batch: usize = shape.iter().product();
-    let matrices = |array: &ArrayD<f64>| {
-        let shape = (batch, array.shape()[rank - 2], array.shape()[rank - 1]);
-        array.to_shape(shape).map(|a| a.into_owned()).map_err(|_| Reason::UnknownShape)
-    };
-    let (a, b) = (matrices(&a)?, matrices(&b)?);
-    let mut flat =
-        result.view_mut().into_shape_with_order((batch, rows, columns)).map_err(|_| Reason::UnknownShape)?;
-    for i in 0..batch {
-        let left = a.index_axis(Axis(0), i).into_dimensionality::<Ix2>();
-        let right = b.index_axis(Axis(0), i).into_dimensionality::<Ix2>();
-        if let (Ok(left), Ok(right)) = (left, right) {
-            flat.index_axis_mut(Axis(0), i).assign(&left.dot(&right));
-        }
-    }
-    Ok(result)
 }

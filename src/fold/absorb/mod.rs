@@ -11,10 +11,9 @@ mod elementwise;
 mod gemm;
 pub(super) mod matmul;
 
-use ndarray::ArrayD;
-
 use super::{At, Rule, Side};
 use crate::affine::Affine;
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
 /// The operators of this folder.
@@ -36,7 +35,7 @@ pub struct Slots {
     pub bias: Option<usize>,
 }
 
-/// A linear operator as arithmetic on its constants.
+/// A linear operator as formulas for its constants.
 pub trait Linear: Rule {
     /// Whether the rule reads the constant itself while an affine passes.
     fn is_elementwise(&self) -> bool {
@@ -53,13 +52,7 @@ pub trait Linear: Rule {
     ///
     /// # Errors
     /// Where the scale does not fit the weight.
-    fn scaled(
-        &self,
-        at: &At,
-        weight: &ArrayD<f64>,
-        side: Side,
-        scale: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason>;
+    fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason>;
 
     /// The axes of the weight along which its products are added up.
     ///
@@ -74,19 +67,19 @@ pub trait Linear: Rule {
     fn image(
         &self,
         at: &At,
-        weight: Option<&ArrayD<f64>>,
+        weight: Option<&Recipe>,
         operand: usize,
-        shift: &ArrayD<f64>,
-    ) -> Result<ArrayD<f64>, Reason>;
+        shift: &Numbers,
+    ) -> Result<Recipe, Reason>;
 
-    /// The constant in the bias slot, as an array that broadcasts over the result.
+    /// The constant in the bias slot, in a shape that broadcasts over the result.
     ///
     /// # Errors
     /// Where the node does not allow its bias to be read.
-    fn read_bias(&self, at: &At, bias: ArrayD<f64>) -> Result<ArrayD<f64>, Reason>;
+    fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason>;
 
-    /// The array as the bias slot wants it; `None` where the slot cannot hold it, and an Add must.
-    fn write_bias(&self, at: &At, bias: &ArrayD<f64>) -> Option<ArrayD<f64>>;
+    /// A bias as its slot wants it; `None` where the slot cannot hold it, and an Add must.
+    fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
 /// How an operator takes affines into its constants.

@@ -1,11 +1,11 @@
 //! Concat: the affines of the parts are concatenated; a part without one has the identity.
 
-use ndarray::{ArrayD, Axis, IxDyn, Slice as Range};
-
+use super::split::cut;
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::at::axis;
 use crate::graph::facts::extent;
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Concat.
@@ -26,21 +26,19 @@ impl Rule for Concat {
             return Ok(Step::go_on(0, first.clone()));
         }
         let lengths = lengths(at, axis)?;
-        let join = |array: fn(&Affine) -> &ArrayD<f64>| {
+        let join = |numbers: fn(&Affine) -> &Numbers| {
             let mut shape = vec![1; rank];
             for part in &parts {
-                for (wide, &n) in shape.iter_mut().zip(array(part).shape()) {
+                for (wide, &n) in shape.iter_mut().zip(numbers(part).shape()) {
                     *wide = (*wide).max(n);
                 }
             }
             let mut pieces = vec![];
             for (part, &length) in parts.iter().zip(&lengths) {
                 shape[axis] = length;
-                let wide = array(part).broadcast(IxDyn(&shape)).ok_or(Reason::UnknownShape)?;
-                pieces.push(wide.to_owned());
+                pieces.push(numbers(part).expand(&shape).ok_or(Reason::UnknownShape)?);
             }
-            let views: Vec<_> = pieces.iter().map(|piece| piece.view()).collect();
-            ndarray::concatenate(Axis(axis), &views).map_err(|_| Reason::UnknownShape)
+            Numbers::concat(axis, &pieces).ok_or(Reason::UnknownShape)
         };
         Ok(Step::go_on(0, Affine::new(join(|a| &a.scale)?, join(|a| &a.shift)?)))
     }
@@ -56,15 +54,9 @@ impl Rule for Concat {
         let mut start = 0;
         let mut moved = vec![];
         for (input, length) in lengths(at, axis)?.into_iter().enumerate() {
-            let range = Range::from(start..start + length);
+            let range = start..start + length;
             start += length;
-            let part = affine.try_map(|array| {
-                let whole = array.shape()[axis] == 1;
-                Ok::<_, Reason>(match whole {
-                    true => array.clone(),
-                    false => array.slice_axis(Axis(axis), range).to_owned(),
-                })
-            })?;
+            let part = affine.try_map(|numbers| cut(numbers, axis, range.clone()))?;
             moved.push((input, part));
         }
         Ok(Step { ways: vec![moved], ..Step::default() })

@@ -1,6 +1,6 @@
 //! Expand and Tile: what is repeated carries the same affine.
 
-use crate::affine::{Affine, align};
+use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::at::same;
 use crate::refusal::Reason;
@@ -24,7 +24,7 @@ impl Rule for Expand {
                 return Err(Reason::MixedAxes);
             }
         }
-        let aligned = affine.try_map(|array| align(array, to.len()).ok_or(Reason::UnknownShape))?;
+        let aligned = affine.try_map(|numbers| numbers.align(to.len()).ok_or(Reason::UnknownShape))?;
         Ok(Step::go_on(0, aligned))
     }
 
@@ -36,10 +36,8 @@ impl Rule for Expand {
                 return Err(Reason::MixedAxes);
             }
         }
-        let shrunk = affine.try_map(|array| {
-            let shape = array.shape()[leading..].to_vec();
-            array.clone().into_shape_with_order(shape).map_err(|_| Reason::UnknownShape)
-        })?;
+        let shrunk = affine
+            .try_map(|numbers| numbers.reshape(&numbers.shape()[leading..]).ok_or(Reason::UnknownShape))?;
         Ok(Step::go_on(0, shrunk))
     }
 }

@@ -1,12 +1,11 @@
 //! Gather: along its axis the affine is gathered like the value.
 
-use ndarray::{ArrayD, Axis};
-
 use super::slice::scatter;
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::at::axis;
 use crate::graph::facts::extent;
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Gather.
@@ -22,13 +21,13 @@ impl Rule for Gather {
         let axis = axis(at.attr("axis", 0)?, affine.rank())?;
         let indices = at.shape(1)?;
         let taken = if affine.is_uniform_along(axis) { None } else { Some(places(at, axis)?) };
-        let gathered = affine.try_map(|array| match &taken {
-            Some(taken) if array.shape()[axis] != 1 => {
+        let gathered = affine.try_map(|numbers| match &taken {
+            Some(taken) if numbers.shape()[axis] != 1 => {
                 let shape = indices.iter().map(extent).collect::<Option<Vec<_>>>();
-                let flat = array.select(Axis(axis), taken);
-                replace_axis(flat, axis, &shape.ok_or(Reason::UnknownShape)?)
+                let flat = numbers.pick(axis, taken.iter().copied().map(Some)).ok_or(Reason::UnknownShape)?;
+                replace_axis(&flat, axis, &shape.ok_or(Reason::UnknownShape)?)
             }
-            _ => replace_axis(array.clone(), axis, &vec![1; indices.len()]),
+            _ => replace_axis(numbers, axis, &vec![1; indices.len()]),
         })?;
         Ok(Step::go_on(0, gathered))
     }
@@ -38,11 +37,11 @@ impl Rule for Gather {
         let axis = axis(at.attr("axis", 0)?, rank)?;
         let indices = at.rank(1)?;
         let varies = (axis..axis + indices).any(|axis| !affine.is_uniform_along(axis));
-        let flat = affine.try_map(|array| {
-            let mut shape = array.shape().to_vec();
+        let flat = affine.try_map(|numbers| {
+            let mut shape = numbers.shape().to_vec();
             let along = shape.drain(axis..axis + indices).product();
             shape.insert(axis, along);
-            array.to_shape(shape).map(|a| a.into_owned()).map_err(|_| Reason::UnknownShape)
+            numbers.reshape(&shape).ok_or(Reason::UnknownShape)
         });
         let whole = extent(&at.shape(0)?[axis]);
         match (whole, places(at, axis)) {
@@ -72,8 +71,8 @@ fn places(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
 }
 
 /// Puts the axes of the indices in place of the gathered axis.
-fn replace_axis(array: ArrayD<f64>, axis: usize, indices: &[usize]) -> Result<ArrayD<f64>, Reason> {
-    let mut shape = array.shape().to_vec();
+fn replace_axis(numbers: &Numbers, axis: usize, indices: &[usize]) -> Result<Numbers, Reason> {
+    let mut shape = numbers.shape().to_vec();
     shape.splice(axis..=axis, indices.iter().copied());
-    array.into_shape_with_order(shape).map_err(|_| Reason::UnknownShape)
+    numbers.reshape(&shape).ok_or(Reason::UnknownShape)
 }

@@ -48,6 +48,6 @@ fn replaced(affine: &Affine, axes: Range<usize>, others: Range<usize>) -> Result
     affine.try_map(|array| {
         let mut shape = array.shape().to_vec();
         shape.splice(axes.clone(), others.clone().map(|_| 1));
-        array.to_shape(shape).map(|array| array.into_owned()).map_err(|_| Reason::UnknownShape)
+        array.reshape(&shape).ok_or(Reason::UnknownShape)
     })
 }

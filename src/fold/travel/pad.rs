@@ -4,13 +4,12 @@
 //! `c − s·c` in the border: exact, but a shift that depends on the place. Where nothing is padded,
 //! or the border repeats the inside, the affine passes as it is.
 
-use ndarray::{ArrayD, IxDyn, Slice};
-
-use crate::affine::{Affine, expand};
+use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::at::axes;
 use crate::graph::facts::extent;
 use crate::graph::movement::LARGEST;
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Pad.
@@ -35,7 +34,7 @@ impl Rule for Pad {
             let uniform = padded.iter().all(|&axis| affine.is_uniform_along(axis));
             return if uniform { Ok(Step::go_on(0, affine.clone())) } else { Err(Reason::Padding) };
         }
-        let border = affine.scale.mapv(|s| padding.value - s * padding.value);
+        let border = padding.border(&affine.scale);
         if affine.shift == border {
             return Ok(Step::go_on(0, affine.clone()));
         }
@@ -49,10 +48,7 @@ impl Rule for Pad {
         if padded.iter().any(|&axis| !affine.is_uniform_along(axis)) {
             return Err(Reason::Padding);
         }
-        let border_fits = || {
-            let border = affine.scale.mapv(|s| padding.value - s * padding.value);
-            border.iter().all(|&b| b == 0.0) && affine.has_no_shift()
-        };
+        let border_fits = || padding.border(&affine.scale).iter().all(|&b| b == 0.0) && affine.has_no_shift();
         if !padded.is_empty() && padding.is_constant && !border_fits() {
             return Err(Reason::Padding);
         }
@@ -74,7 +70,7 @@ impl Padding {
         } else {
             let value = match at.graph.input(at.node, 2) {
                 Some(_) => {
-                    at.floats(2)?.first().copied().ok_or(Reason::Attribute("constant_value".into()))?
+                    at.numbers(2)?.first().copied().ok_or(Reason::Attribute("constant_value".into()))?
                 }
                 None => 0.0,
             };
@@ -105,18 +101,22 @@ impl Padding {
         (self.before[axis], self.after[axis])
     }
 
+    /// What the border needs behind the scale: `c − s·c`.
+    fn border(&self, scale: &Numbers) -> Numbers {
+        let value = Numbers::number(self.value, scale.ndim());
+        &value - &(scale * &value)
+    }
+
     /// The shift inside, framed by what the border needs.
-    fn frame(&self, at: &At, affine: &Affine, border: &ArrayD<f64>) -> Result<ArrayD<f64>, Reason> {
+    fn frame(&self, at: &At, affine: &Affine, border: &Numbers) -> Result<Numbers, Reason> {
         let (from, to) = (at.shape(0)?, at.output_shape(0)?);
         let (mut inner, mut outer) = (vec![], vec![]);
-        let mut inside = vec![];
         for axis in 0..affine.rank() {
             let (before, after) = self.at(axis);
             let varies = affine.shift.shape()[axis].max(border.shape()[axis]);
             if (before, after) == (0, 0) {
                 inner.push(varies);
                 outer.push(varies);
-                inside.push(0..varies as isize);
                 continue;
             }
             let (Some(short), Some(long)) = (extent(&from[axis]), extent(&to[axis])) else {
@@ -127,15 +127,25 @@ impl Padding {
             }
             inner.push(short);
             outer.push(long);
-            inside.push(before as isize..before as isize + short as isize);
         }
         let size = outer.iter().product::<usize>();
         if size > LARGEST {
             return Err(Reason::TooLarge(size));
         }
-        let inner = expand(&affine.shift, &inner).ok_or(Reason::UnknownShape)?;
-        let mut framed = border.broadcast(IxDyn(&outer)).ok_or(Reason::UnknownShape)?.to_owned();
-        framed.slice_each_axis_mut(|axis| Slice::from(inside[axis.axis.index()].clone())).assign(&inner);
+        let mut framed = affine.shift.expand(&inner).ok_or(Reason::UnknownShape)?;
+        for axis in (0..affine.rank()).filter(|&axis| self.at(axis) != (0, 0)) {
+            // One place of border behind the inside, from which all places of the border are taken.
+            inner[axis] = 1;
+            let border = border.expand(&inner).ok_or(Reason::UnknownShape)?;
+            let inside = framed.shape()[axis];
+            let before = self.before[axis] as usize;
+            let place =
+                |to: usize| Some(to.wrapping_sub(before)).filter(|&from| from < inside).or(Some(inside));
+            let joined = Numbers::concat(axis, &[framed, border]);
+            let picked = joined.and_then(|joined| joined.pick(axis, (0..outer[axis]).map(place)));
+            framed = picked.ok_or(Reason::UnknownShape)?;
+            inner[axis] = outer[axis];
+        }
         Ok(framed)
     }
 }

@@ -2,11 +2,10 @@
 //!
 //! `mean(s·x + t) = s·mean(x) + mean(t)`, and a sum adds `t` once for each element.
 
-use ndarray::{ArrayD, Axis};
-
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::facts::extent;
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Sums and means.
@@ -26,15 +25,21 @@ impl Rule for Reduce {
         let mut shift = affine.shift.clone();
         for &axis in &reduced {
             let along = shift.shape()[axis];
-            shift = shift.sum_axis(Axis(axis)).insert_axis(Axis(axis));
-            if at.proto().op_type() == "ReduceMean" {
-                shift /= along as f64;
+            let number = |number: usize| Numbers::number(number as f64, shift.ndim());
+            let sum = shift.sum(axis).ok_or(Reason::ReducedAxis)?;
+            shift = if at.proto().op_type() == "ReduceMean" {
+                &sum / &number(along)
             } else if along == 1 && !affine.has_no_shift() {
-                shift *= extent(&at.shape(0)?[axis]).ok_or(Reason::UnknownShape)? as f64;
-            }
+                &sum * &number(extent(&at.shape(0)?[axis]).ok_or(Reason::UnknownShape)?)
+            } else {
+                sum
+            };
         }
-        let drop = |array: ArrayD<f64>| if keep { array } else { without(array, &reduced) };
-        Ok(Step::go_on(0, Affine::new(drop(affine.scale.clone()), drop(shift))))
+        let reduced = Affine::new(affine.scale.clone(), shift).try_map(|numbers| match keep {
+            true => Ok(numbers.clone()),
+            false => without(numbers, &reduced),
+        })?;
+        Ok(Step::go_on(0, reduced))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -43,23 +48,21 @@ impl Rule for Reduce {
         if at.proto().op_type() == "ReduceSum" && !affine.has_no_shift() {
             return Err(Reason::ReducedAxis);
         }
-        let restored = affine.try_map(|array| {
-            let mut array = array.clone();
+        let restored = affine.try_map(|numbers| {
+            let mut shape = numbers.shape().to_vec();
             if !keep {
-                for &axis in &reduced {
-                    array = array.insert_axis(Axis(axis));
-                }
+                reduced.iter().for_each(|&axis| shape.insert(axis.min(shape.len()), 1));
             }
-            if array.ndim() == rank { Ok(array) } else { Err(Reason::UnknownShape) }
+            let fits = shape.len() == rank;
+            numbers.reshape(&shape).filter(|_| fits).ok_or(Reason::UnknownShape)
         })?;
         Ok(Step::go_on(0, restored))
     }
 }
 
 /// Takes axes of extent 1 out.
-fn without(mut array: ArrayD<f64>, axes: &[usize]) -> ArrayD<f64> {
-    for &axis in axes.iter().rev() {
-        array = array.index_axis_move(Axis(axis), 0);
-    }
-    array
+fn without(numbers: &Numbers, axes: &[usize]) -> Result<Numbers, Reason> {
+    let kept = (0..numbers.ndim()).filter(|axis| !axes.contains(axis));
+    let shape: Vec<usize> = kept.map(|axis| numbers.shape()[axis]).collect();
+    numbers.reshape(&shape).ok_or(Reason::ReducedAxis)
 }

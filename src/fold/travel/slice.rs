@@ -2,12 +2,13 @@
 //!
 //! Backward, what the slice leaves out gets the identity: other readers of those parts see no change.
 
-use ndarray::{ArrayD, Axis, IxDyn, Slice as Range};
+use ndarray::{Axis, Slice as Range};
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::at::axis;
 use crate::graph::facts::extent;
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Slice.
@@ -21,15 +22,15 @@ impl Rule for Slice {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let cuts = cuts(at)?;
-        let sliced = affine.try_map(|array| {
-            let mut array = array.clone();
+        let sliced = affine.try_map(|numbers| {
+            let mut numbers = numbers.clone();
             for &(axis, cut) in &cuts {
-                if array.shape()[axis] != 1 {
+                if numbers.shape()[axis] != 1 {
                     let taken = cut.ok_or(Reason::NotConstant)?.resolve(at, axis)?;
-                    array = array.select(Axis(axis), &taken);
+                    numbers = numbers.pick(axis, taken.into_iter().map(Some)).ok_or(Reason::UnknownShape)?;
                 }
             }
-            Ok(array)
+            Ok(numbers)
         })?;
         Ok(Step::go_on(0, sliced))
     }
@@ -60,17 +61,20 @@ pub fn scatter(affine: &Affine, axis: usize, taken: &[usize], whole: usize) -> R
     if seen.iter().all(|&taken| taken) && affine.is_uniform_along(axis) {
         return Ok(affine.clone());
     }
-    let place = |array: &ArrayD<f64>, neutral: f64| {
-        let mut shape = array.shape().to_vec();
-        shape[axis] = whole;
-        let mut wide = ArrayD::from_elem(IxDyn(&shape), neutral);
+    let place = |numbers: &Numbers, neutral: f64| {
+        // What the places left out have comes last.
+        let along = numbers.shape()[axis];
+        let mut places = vec![Some(along); whole];
         for (from, &to) in taken.iter().enumerate() {
-            let from = if array.shape()[axis] == 1 { 0 } else { from };
-            wide.index_axis_mut(Axis(axis), to).assign(&array.index_axis(Axis(axis), from));
+            places[to] = Some(if along == 1 { 0 } else { from });
         }
-        wide
+        let mut shape = numbers.shape().to_vec();
+        shape[axis] = 1;
+        let neutral = Numbers::number(neutral, numbers.ndim()).expand(&shape)?;
+        Numbers::concat(axis, &[numbers.clone(), neutral])?.pick(axis, places)
     };
-    Ok(Affine::new(place(&affine.scale, 1.0), place(&affine.shift, 0.0)))
+    let placed = place(&affine.scale, 1.0).zip(place(&affine.shift, 0.0));
+    placed.map(|(scale, shift)| Affine::new(scale, shift)).ok_or(Reason::UnknownShape)
 }
 
 #[derive(Clone, Copy)]

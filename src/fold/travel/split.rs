@@ -1,12 +1,13 @@
 //! Split: each part takes its part of the affine.
 
-use ndarray::{ArrayD, Axis, Slice as Range};
+use std::ops::Range;
 
 use super::slice::scatter;
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::at::axis;
 use crate::graph::facts::extent;
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Split.
@@ -27,7 +28,7 @@ impl Rule for Split {
         }
         let mut moved = vec![];
         for (output, range) in parts(at, axis)?.into_iter().enumerate() {
-            let part = affine.try_map(|array| Ok::<_, Reason>(cut(array, axis, &range)))?;
+            let part = affine.try_map(|numbers| cut(numbers, axis, range.clone()))?;
             moved.push((output, part));
         }
         Ok(Step { ways: vec![moved], ..Step::default() })
@@ -43,7 +44,7 @@ impl Rule for Split {
 }
 
 /// The range that each output takes.
-fn parts(at: &At, axis: usize) -> Result<Vec<std::ops::Range<usize>>, Reason> {
+fn parts(at: &At, axis: usize) -> Result<Vec<Range<usize>>, Reason> {
     let mut start = 0;
     (0..at.graph.outputs(at.node).len())
         .map(|output| {
@@ -54,9 +55,10 @@ fn parts(at: &At, axis: usize) -> Result<Vec<std::ops::Range<usize>>, Reason> {
         .collect()
 }
 
-fn cut(array: &ArrayD<f64>, axis: usize, range: &std::ops::Range<usize>) -> ArrayD<f64> {
-    if array.shape()[axis] == 1 {
-        return array.clone();
+/// The numbers in a range along an axis; all of them where they do not vary along it.
+pub fn cut(numbers: &Numbers, axis: usize, range: Range<usize>) -> Result<Numbers, Reason> {
+    match numbers.shape()[axis] {
+        1 => Ok(numbers.clone()),
+        _ => numbers.pick(axis, range.map(Some)).ok_or(Reason::UnknownShape),
     }
-    array.slice_axis(Axis(axis), Range::from(range.clone())).to_owned()
 }

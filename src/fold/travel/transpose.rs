@@ -1,9 +1,8 @@
 //! Transpose: the affine's axes are permuted with the value's.
 
-use ndarray::ArrayD;
-
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Transpose.
@@ -17,7 +16,7 @@ impl Rule for Transpose {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let perm = at.permutation(affine.rank())?;
-        Ok(Step::go_on(0, affine.try_map(|array| permuted(array, &perm))?))
+        Ok(Step::go_on(0, affine.try_map(|numbers| permuted(numbers, &perm))?))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -26,10 +25,10 @@ impl Rule for Transpose {
         for (new, &old) in perm.iter().enumerate() {
             inverse[old] = new;
         }
-        Ok(Step::go_on(0, affine.try_map(|array| permuted(array, &inverse))?))
+        Ok(Step::go_on(0, affine.try_map(|numbers| permuted(numbers, &inverse))?))
     }
 }
 
-fn permuted(array: &ArrayD<f64>, perm: &[usize]) -> Result<ArrayD<f64>, Reason> {
-    Ok(array.view().permuted_axes(perm).as_standard_layout().into_owned())
+fn permuted(numbers: &Numbers, perm: &[usize]) -> Result<Numbers, Reason> {
+    numbers.transpose(perm).ok_or(Reason::WrongAxis)
 }

@@ -20,6 +20,7 @@ use crate::affine::Affine;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
+use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 use interpret::{Meaning, interpret};
 use lower::{Target, lower};
@@ -139,7 +140,7 @@ fn lowering(
         return Some((lowering, behind.cloned()));
     }
     let factor = ArrayD::from_shape_vec(IxDyn(&[1, 1, meaning.channels]), lowered.scale).ok()?;
-    let factor = Affine::scale(factor);
+    let factor = Affine::scale(Numbers::literal(factor));
     let post = match behind {
         Some(part) => Part { affine: factor.then(&part.affine), ..part.clone() },
         None => {

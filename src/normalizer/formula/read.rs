@@ -102,7 +102,7 @@ impl Widening {
         let antialias = at.attr("antialias", 0).ok()?;
         at.attr_ints("axes").ok()?.is_none().then_some(())?;
         let scales: Vec<f64> = match at.graph.input(at.node, 2) {
-            Some(_) => at.floats(2).ok()?.into_iter().collect(),
+            Some(_) => at.numbers(2).ok()?.iter().copied().collect(),
             None => vec![],
         };
         let times = times.iter().map(|&times| times as f64);

@@ -1,0 +1,413 @@
+//! What a plan does to a graph, edit by edit, every new tensor as a formula.
+//!
+//! For `y = W·x + b`, a fold of `s·x + t` on the operand makes `W' = W·diag(s)` and `b' = b + W·t`, and one on
+//! the result makes `W' = diag(s)·W` and `b' = s·b + t`: Algorithm 1 of the UN paper, once for each fold that
+//! an operator takes. No weight is read for that.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::absorb::{Linear, linear};
+use super::plan::{Plan, Rewrite};
+use super::rounding::Rounding;
+use super::{At, Fold, Side};
+use crate::affine::Affine;
+use crate::graph::constants::Constants;
+use crate::graph::facts::Facts;
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::normalizer::{Lowering, Reset};
+use crate::onnx::tensor::DataType;
+use crate::recipe::Recipe;
+use crate::refusal::{Reason, Refusal};
+
+/// A tensor that the result has and the model has not.
+#[derive(Debug, Clone)]
+pub struct NewTensor {
+    /// Its name, if nothing else has it.
+    pub wish: String,
+    /// The constant whose place it takes. The same change to the same constant is stored once.
+    pub replaces: Option<ValueId>,
+    /// Its element type; `None` where nothing tells.
+    pub data_type: Option<DataType>,
+    /// How it is computed.
+    pub recipe: Recipe,
+    /// What it may lose when it is stored.
+    pub rounding: Rounding,
+}
+
+/// One change of the graph.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// A node reads a new tensor.
+    Input(NodeId, usize, NewTensor),
+    /// An optional input is left out.
+    NoInput(NodeId, usize),
+    /// An attribute gets another value.
+    Float(NodeId, &'static str, f32),
+    /// An Add behind a node, of a new tensor to all that the node makes.
+    AddBehind(NodeId, NewTensor),
+    /// Nodes become others, each with one new tensor, from one value to another; none where that is nothing to do.
+    Chain {
+        /// The nodes that go.
+        nodes: Vec<NodeId>,
+        /// What the first of the new ones reads.
+        input: ValueId,
+        /// What the last of them makes.
+        output: ValueId,
+        /// Their operators.
+        made: Vec<(&'static str, NewTensor)>,
+    },
+    /// Nodes become others that compute the same with less.
+    Lower(Lowering),
+}
+
+impl Change {
+    /// The tensors that it makes.
+    pub fn tensors(&self) -> Vec<&NewTensor> {
+        match self {
+            Change::Input(_, _, tensor) | Change::AddBehind(_, tensor) => vec![tensor],
+            Change::Chain { made, .. } => made.iter().map(|(_, tensor)| tensor).collect(),
+            Change::NoInput(..) | Change::Float(..) | Change::Lower(_) => vec![],
+        }
+    }
+}
+
+/// A change, and on whose behalf it is made.
+#[derive(Debug, Clone)]
+pub struct Edit {
+    /// The sites whose affines meet in it.
+    pub sites: Vec<usize>,
+    /// The name of the node or value that it is about.
+    pub at: String,
+    /// What changes.
+    pub change: Change,
+}
+
+/// Something that cannot be written as it was planned.
+#[derive(Debug, Clone)]
+pub struct Failed {
+    /// The sites on whose behalf it was to be done.
+    pub sites: Vec<usize>,
+    /// What is wrong.
+    pub refusal: Refusal,
+}
+
+/// The changes that a plan comes to, in the order in which they are made; what it removes comes behind them.
+///
+/// # Errors
+/// [`Failed`] for each change that has no formula.
+pub fn draw(
+    plan: &Plan,
+    graph: &Graph,
+    facts: &Facts,
+    constants: &Constants,
+) -> Result<Vec<Edit>, Vec<Failed>> {
+    let drawing = Drawing { plan, graph, facts, constants };
+    let (mut edits, mut failed) = (vec![], vec![]);
+    let mut add = |sites: Vec<usize>, at: &str, changes: Result<Vec<Change>, Reason>| match changes {
+        Ok(changes) => {
+            let edit = |change| Edit { sites: sites.clone(), at: at.to_owned(), change };
+            edits.extend(changes.into_iter().map(edit));
+        }
+        Err(reason) => failed.push(Failed { sites, refusal: Refusal::new(reason, at) }),
+    };
+    for (node, folds) in drawing.units() {
+        add(drawing.sites(&folds), graph.name(node), drawing.unit(node, &folds));
+    }
+    for ((node, slot), folds) in drawing.operands() {
+        add(drawing.sites(&folds), graph.name(node), drawing.constant(node, slot, &folds));
+    }
+    for (reset, site) in &plan.resets {
+        add(vec![*site], graph.name(reset.node), drawing.reset(reset).map(|change| vec![change]));
+    }
+    for (lowering, site) in &plan.lowerings {
+        let at = lowering.nodes.first().map_or("", |&node| graph.name(node));
+        add(vec![*site], at, Ok(vec![Change::Lower(lowering.clone())]));
+    }
+    for rewrite in &plan.rewrites {
+        add(vec![rewrite.site], graph.value_name(rewrite.part.output), drawing.rewrite(rewrite));
+    }
+    if failed.is_empty() { Ok(edits) } else { Err(failed) }
+}
+
+struct Drawing<'d> {
+    plan: &'d Plan,
+    graph: &'d Graph<'d>,
+    facts: &'d Facts,
+    constants: &'d Constants<'d, 'd>,
+}
+
+/// A constant of an operator while folds change it.
+#[derive(Default)]
+struct Held {
+    now: Option<Recipe>,
+    changed: bool,
+}
+
+impl Held {
+    fn new(recipe: Option<Recipe>) -> Self {
+        Held { now: recipe, changed: false }
+    }
+
+    fn set(&mut self, recipe: Option<Recipe>) -> Result<(), Reason> {
+        self.now = Some(recipe.ok_or(Reason::WrongAxis)?);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn changed(&self) -> Option<&Recipe> {
+        self.now.as_ref().filter(|_| self.changed)
+    }
+}
+
+/// A linear operator's constants while they change.
+struct Unit {
+    weight: Held,
+    /// What the operator itself adds.
+    bias: Held,
+    /// What the Add behind it adds.
+    added: Held,
+}
+
+impl<'d> Drawing<'d> {
+    fn at(&self, node: NodeId) -> At<'d> {
+        At { graph: self.graph, facts: self.facts, constants: self.constants, node }
+    }
+
+    fn rules(&self, node: NodeId) -> Result<&'static dyn Linear, Reason> {
+        linear(self.graph.op(node)).ok_or_else(|| Reason::NotLinear(self.graph.op(node).into()))
+    }
+
+    /// The folds of each operator, in order; those of an Add that holds its bias are its own.
+    fn units(&self) -> BTreeMap<NodeId, Vec<usize>> {
+        let holds: HashMap<NodeId, NodeId> =
+            self.plan.bias_adds.iter().map(|(&linear, &(add, _))| (add, linear)).collect();
+        let mut units: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (index, fold) in self.plan.folds.iter().enumerate() {
+            if !matches!(fold.side, Side::Constant(_)) {
+                let node = holds.get(&fold.node).copied().unwrap_or(fold.node);
+                units.entry(node).or_default().push(index);
+            }
+        }
+        units
+    }
+
+    /// The folds of each constant that carries affines itself.
+    fn operands(&self) -> BTreeMap<(NodeId, usize), Vec<usize>> {
+        let mut operands: BTreeMap<(NodeId, usize), Vec<usize>> = BTreeMap::new();
+        for (index, fold) in self.plan.folds.iter().enumerate() {
+            if let Side::Constant(slot) = fold.side {
+                operands.entry((fold.node, slot)).or_default().push(index);
+            }
+        }
+        operands
+    }
+
+    fn sites(&self, folds: &[usize]) -> Vec<usize> {
+        let mut sites: Vec<usize> = folds.iter().map(|&fold| self.plan.fold_sites[fold]).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        sites
+    }
+
+    fn unit(&self, node: NodeId, folds: &[usize]) -> Result<Vec<Change>, Reason> {
+        let (at, rules) = (self.at(node), self.rules(node)?);
+        let slots = rules.slots(&at)?;
+        let read = |node: NodeId, slot| {
+            let at = self.at(node);
+            self.rules(node)?.read_bias(&at, at.constant(slot)?)
+        };
+        let own = slots.bias.filter(|&slot| self.graph.input(node, slot).is_some());
+        let mut unit = Unit {
+            weight: Held::new(slots.weight.map(|slot| at.constant(slot)).transpose()?),
+            bias: Held::new(own.map(|slot| read(node, slot)).transpose()?),
+            added: Held::new(self.plan.bias_adds.get(&node).map(|&(add, slot)| read(add, slot)).transpose()?),
+        };
+        for &index in folds {
+            unit.take(&at, rules, &self.plan.folds[index])?;
+        }
+        self.changes(&at, rules, &unit)
+    }
+
+    /// Where the new constants of an operator go.
+    fn changes(&self, at: &At, rules: &dyn Linear, unit: &Unit) -> Result<Vec<Change>, Reason> {
+        let (node, slots, mut changes) = (at.node, rules.slots(at)?, vec![]);
+        if let Some((slot, weight)) = slots.weight.zip(unit.weight.changed()) {
+            let rounding = Rounding::Weight(at.constant(slot)?, rules.contracted(at)?);
+            changes.push(self.input(node, slot, weight, rounding)?);
+        }
+        let Some(bias) = unit.bias.changed() else {
+            changes.extend(unit.added.changed().map(|added| self.added(node, added)).transpose()?);
+            return Ok(changes);
+        };
+        if let Some((slot, written)) = slots.bias.and_then(|slot| Some((slot, rules.write_bias(at, bias)?))) {
+            changes.push(match self.graph.input(node, slot) {
+                Some(_) => self.input(node, slot, &written, Rounding::Sum)?,
+                None => Change::Input(node, slot, self.bias(at, &written)?),
+            });
+            if at.graph.op(node) == "Gemm" && at.attr_float("beta", 1.0)? != 1.0 {
+                changes.push(Change::Float(node, "beta", 1.0));
+            }
+            changes.extend(unit.added.changed().map(|added| self.added(node, added)).transpose()?);
+            return Ok(changes);
+        }
+        // No place for it in the node: what its own slot held is part of it now.
+        changes.extend(slots.bias.map(|slot| Change::NoInput(node, slot)));
+        if let Some(added) = &unit.added.now {
+            let whole = added.add(bias).ok_or(Reason::UnknownShape)?;
+            if let Ok(change) = self.added(node, &whole) {
+                changes.push(change);
+                return Ok(changes);
+            }
+            // An activation's own bias is the same at every place, and this one is not.
+            changes.push(self.added(node, added)?);
+        }
+        changes.push(Change::AddBehind(node, self.bias(at, bias)?));
+        Ok(changes)
+    }
+
+    /// Another number for an input of a node, with the axes that it had.
+    fn input(
+        &self,
+        node: NodeId,
+        slot: usize,
+        recipe: &Recipe,
+        rounding: Rounding,
+    ) -> Result<Change, Reason> {
+        let value = self.at(node).input(slot)?;
+        let rank = self.facts.rank(value).unwrap_or(recipe.rank());
+        let tensor = NewTensor {
+            wish: format!("{}_folded", self.graph.value_name(value)),
+            replaces: Some(value),
+            data_type: self.facts.data_type(value),
+            recipe: trimmed(recipe, rank)?,
+            rounding,
+        };
+        Ok(Change::Input(node, slot, tensor))
+    }
+
+    /// The constant of the Add behind a node.
+    fn added(&self, node: NodeId, added: &Recipe) -> Result<Change, Reason> {
+        let &(add, slot) = self.plan.bias_adds.get(&node).ok_or(Reason::NotConstant)?;
+        let written = self.rules(add)?.write_bias(&self.at(add), added).ok_or(Reason::UnknownShape)?;
+        self.input(add, slot, &written, Rounding::Sum)
+    }
+
+    /// A bias for a node that has none, of the type of what it is added to, which that of the weight is too.
+    fn bias(&self, at: &At, bias: &Recipe) -> Result<NewTensor, Reason> {
+        let mut values = at.graph.outputs(at.node).iter().chain(at.graph.inputs(at.node)).flatten();
+        Ok(NewTensor {
+            wish: format!("{}_bias", at.graph.name(at.node)),
+            replaces: None,
+            data_type: values.find_map(|&value| self.facts.data_type(value)),
+            recipe: trimmed(bias, 1)?,
+            rounding: Rounding::Sum,
+        })
+    }
+
+    /// A constant operand that carries the affines itself.
+    fn constant(&self, node: NodeId, slot: usize, folds: &[usize]) -> Result<Vec<Change>, Reason> {
+        let mut recipe = self.at(node).constant(slot)?;
+        for &index in folds {
+            let Affine { scale, shift } = &self.plan.folds[index].affine;
+            let carried = recipe.mul(scale.recipe()).and_then(|scaled| scaled.add(shift.recipe()));
+            recipe = carried.ok_or(Reason::WrongAxis)?;
+        }
+        Ok(vec![self.input(node, slot, &recipe, Rounding::Sum)?])
+    }
+
+    fn reset(&self, reset: &Reset) -> Result<Change, Reason> {
+        let Reset { node, slot, neutral, optional } = *reset;
+        // An empty name before another input is more than some runtimes read.
+        let is_last = self.graph.inputs(node).iter().rposition(Option::is_some) == Some(slot);
+        if optional && is_last && neutral == 0.0 {
+            return Ok(Change::NoInput(node, slot));
+        }
+        let there = self.at(node).constant(slot)?;
+        self.parameter(reset, &Recipe::filled(neutral, there.shape()))
+    }
+
+    /// A parameter inside a node, written anew.
+    fn parameter(&self, reset: &Reset, recipe: &Recipe) -> Result<Change, Reason> {
+        let rounding = if reset.neutral == 1.0 { Rounding::Factor } else { Rounding::Sum };
+        self.input(reset.node, reset.slot, recipe, rounding)
+    }
+
+    /// A part that took another in, as the fewest operators: a Mul, an Add, or both.
+    fn rewrite(&self, rewrite: &Rewrite) -> Result<Vec<Change>, Reason> {
+        let part = &rewrite.part;
+        if part.nodes.is_empty() {
+            return part.resets.iter().map(|reset| self.rewritten_parameter(reset, &part.affine)).collect();
+        }
+        let output = self.graph.value_name(part.output);
+        let tensor = |op: &str, recipe: &Recipe, rounding| {
+            Ok(NewTensor {
+                wish: format!("{output}_{op}"),
+                replaces: None,
+                data_type: rewrite.data_type,
+                recipe: trimmed(recipe, 1)?,
+                rounding,
+            })
+        };
+        let Affine { scale, shift } = &part.affine;
+        let mut made = vec![];
+        if !part.affine.has_no_scale() {
+            made.push(("Mul", tensor("mul", scale.recipe(), Rounding::Factor)?));
+        }
+        if !part.affine.has_no_shift() {
+            made.push(("Add", tensor("add", shift.recipe(), Rounding::Sum)?));
+        }
+        Ok(vec![Change::Chain { nodes: part.nodes.clone(), input: part.input, output: part.output, made }])
+    }
+
+    fn rewritten_parameter(&self, reset: &Reset, affine: &Affine) -> Result<Change, Reason> {
+        let numbers = if reset.neutral == 1.0 { &affine.scale } else { &affine.shift };
+        if numbers.iter().all(|&v| v == reset.neutral) {
+            return self.reset(reset);
+        }
+        let there = self.at(reset.node).extents(reset.slot)?;
+        let flat = numbers.recipe().reshape(&[numbers.len()]).ok_or(Reason::UnknownShape)?;
+        let flat = flat.expand(&[there.iter().product()]).ok_or(Reason::WrongAxis)?;
+        self.parameter(reset, &flat.reshape(&there).ok_or(Reason::UnknownShape)?)
+    }
+}
+
+impl Unit {
+    /// Takes one fold in: the operator as it is by now, with the affine in front of it or behind.
+    fn take(&mut self, at: &At, rules: &dyn Linear, fold: &Fold) -> Result<(), Reason> {
+        let Affine { scale, shift } = &fold.affine;
+        let shifts = !fold.affine.has_no_shift();
+        let scales = !fold.affine.has_no_scale();
+        let is_result = matches!(fold.side, Side::Result);
+        // A fold on the Add behind: a scale of its result reaches the operator as a fold of its own.
+        if fold.node != at.node {
+            let added = self.added.now.clone().ok_or(Reason::NotConstant)?;
+            let scaled = if is_result { added.mul(scale.recipe()) } else { Some(added) };
+            return self.added.set(scaled.and_then(|scaled| scaled.add(shift.recipe())));
+        }
+        if let Side::Operand(operand) = fold.side
+            && shifts
+        {
+            let image = rules.image(at, self.weight.now.as_ref(), operand, shift)?;
+            let bias = self.bias.now.as_ref();
+            self.bias.set(bias.map_or(Some(image.clone()), |bias| bias.add(&image)))?;
+        }
+        if scales && (self.weight.now.is_some() || !is_result) {
+            let weight = self.weight.now.as_ref().ok_or(Reason::NotConstant)?;
+            self.weight.set(Some(rules.scaled(at, weight, fold.side, scale)?))?;
+        }
+        if is_result && (self.bias.now.is_some() || shifts) {
+            let bias = self.bias.now.clone().unwrap_or_else(|| Recipe::number(0.0, shift.ndim()));
+            let scaled = bias.mul(scale.recipe());
+            self.bias.set(scaled.and_then(|scaled| scaled.add(shift.recipe())))?;
+        }
+        Ok(())
+    }
+}
+
+/// Without the leading axes of extent 1 beyond `rank`. Broadcasting adds them again, and engines know a bias by
+/// its one axis.
+fn trimmed(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
+    let leading = recipe.shape().iter().take_while(|&&extent| extent == 1).count();
+    let leading = leading.min(recipe.rank().saturating_sub(rank));
+    recipe.reshape(&recipe.shape()[leading..]).ok_or(Reason::UnknownShape)
+}

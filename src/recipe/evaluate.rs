@@ -1,0 +1,411 @@
+//! The one evaluator of recipes: float64, each operation in one order, on every machine the same.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use ndarray::{Array3, ArrayD, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, Dimension, Ix3, Ix4, IxDyn, Zip};
+
+use super::{Op, Recipe, Windows};
+use crate::onnx::tensor::{self, DataType};
+use crate::refusal::{Reason, Refusal};
+
+/// How deep a cut goes into a formula; what is below is computed whole.
+const DEEPEST: usize = 1000;
+
+/// Reads a constant of the model by name, in float64.
+pub type Read<'r> = &'r dyn Fn(&str) -> Result<ArrayD<f64>, Refusal>;
+
+/// Computes a recipe. What it needs several times is computed once.
+///
+/// # Errors
+/// Where a constant cannot be read, or is not of the shape that the recipe was written for.
+///
+/// ```
+/// use ndarray::array;
+/// use unfold::recipe::{Recipe, evaluate};
+///
+/// let half = Recipe::constant("W", &[2, 2]).mul(&Recipe::number(0.5, 2)).unwrap();
+/// let read = |_: &str| Ok(array![[2.0, 4.0], [6.0, 8.0]].into_dyn());
+/// assert_eq!(evaluate(&half, &read)?, array![[1.0, 2.0], [3.0, 4.0]].into_dyn());
+/// # Ok::<(), unfold::refusal::Refusal>(())
+/// ```
+pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
+    let steps = recipe.steps();
+    let mut uses: HashMap<_, usize> = HashMap::new();
+    steps.iter().flat_map(|step| step.inputs()).for_each(|input| *uses.entry(input.id()).or_default() += 1);
+    let mut known: HashMap<_, ArrayD<f64>> = HashMap::new();
+    for step in steps {
+        let made = match step.op() {
+            Op::Constant(name) => constant(name, step.shape(), read)?,
+            op => {
+                let inputs: Vec<&ArrayD<f64>> =
+                    step.inputs().iter().map(|input| &known[&input.id()]).collect();
+                let made = compute(step, &inputs);
+                if let (Op::Mul, [a, b]) = (op, &inputs[..])
+                    && vanishes(a, b, &made)
+                {
+                    return Err(Refusal::new(Reason::Underflow(DataType::Double.name()), ""));
+                }
+                made
+            }
+        };
+        known.insert(step.id(), made);
+        // What nobody needs any more is given back at once.
+        for input in step.inputs() {
+            let left = uses.entry(input.id()).or_default();
+            *left -= 1;
+            if *left == 0 {
+                known.remove(&input.id());
+            }
+        }
+    }
+    known.remove(&recipe.id()).ok_or_else(|| Refusal::new(Reason::UnknownShape, ""))
+}
+
+/// Whether a product is 0 only because float64 has nothing so small.
+fn vanishes(a: &ArrayD<f64>, b: &ArrayD<f64>, product: &ArrayD<f64>) -> bool {
+    let shape = product.raw_dim();
+    let lost = |&a: &f64, &b: &f64, &product: &f64| product == 0.0 && a != 0.0 && b != 0.0;
+    Zip::from(&wide(a, &shape)).and(&wide(b, &shape)).and(product).any(lost)
+}
+
+fn constant(name: &str, shape: &[usize], read: Read) -> Result<ArrayD<f64>, Refusal> {
+    let array = read(name)?;
+    match array.shape() == shape {
+        true => Ok(array.as_standard_layout().into_owned()),
+        false => {
+            Err(Refusal::new(Reason::Constant(format!("it is {:?}, not {shape:?}", array.shape())), name))
+        }
+    }
+}
+
+/// Computes the part of a recipe that lies in a range along an axis: the same numbers as the whole has there.
+///
+/// Of what only this part needs, only this part is kept; constants are read whole.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn part(recipe: &Recipe, axis: usize, range: Range<usize>, read: Read) -> Result<ArrayD<f64>, Refusal> {
+    let mut cut = Cut::default();
+    evaluate(&cut.recipe(recipe, axis, range), read)
+}
+
+/// Pushes a cut through the operations that it commutes with.
+#[derive(Default)]
+struct Cut {
+    made: HashMap<(*const super::Step, usize, usize, usize), Recipe>,
+    depth: usize,
+}
+
+impl Cut {
+    fn recipe(&mut self, recipe: &Recipe, axis: usize, range: Range<usize>) -> Recipe {
+        if range == (0..recipe.shape()[axis]) {
+            return recipe.clone();
+        }
+        let key = (recipe.id(), axis, range.start, range.end);
+        if let Some(made) = self.made.get(&key) {
+            return made.clone();
+        }
+        self.depth += 1;
+        let made = if self.depth < DEEPEST { self.pushed(recipe, axis, range.clone()) } else { None };
+        self.depth -= 1;
+        let made = made.or_else(|| recipe.pick(axis, range.map(Some))).unwrap_or_else(|| recipe.clone());
+        self.made.insert(key, made.clone());
+        made
+    }
+
+    /// The operation on parts of its inputs; `None` where it needs all of them.
+    fn pushed(&mut self, recipe: &Recipe, axis: usize, range: Range<usize>) -> Option<Recipe> {
+        let rank = recipe.rank();
+        // The axis of an input that is aligned with the last axes of the result, unless it is the same all along it.
+        let mut aligned = |input: &Recipe, axis: usize| match (axis + input.rank()).checked_sub(rank) {
+            Some(own) if input.shape()[own] != 1 => self.recipe(input, own, range.clone()),
+            _ => input.clone(),
+        };
+        match (recipe.op(), recipe.inputs()) {
+            (Op::Round(data_type), [input]) => Some(aligned(input, axis).rounded(*data_type)),
+            (Op::Neg, [input]) => Some(aligned(input, axis).neg()),
+            (Op::Sqrt, [input]) => Some(aligned(input, axis).sqrt()),
+            (op @ (Op::Add | Op::Sub | Op::Mul | Op::Div), [left, right]) => {
+                aligned(left, axis).zip(op.clone(), &aligned(right, axis))
+            }
+            (Op::Transpose(perm), [input]) => self.recipe(input, perm[axis], range).transpose(perm),
+            (Op::Reshape, [input]) => {
+                // Where as many elements lie before an axis of the same extent, it is the same axis.
+                let before = |shape: &[usize], axis: usize| shape[..axis].iter().product::<usize>();
+                let wanted = (before(recipe.shape(), axis), recipe.shape()[axis]);
+                let own = (0..input.rank())
+                    .find(|&own| (before(input.shape(), own), input.shape()[own]) == wanted)?;
+                let mut shape = recipe.shape().to_vec();
+                shape[axis] = range.len();
+                self.recipe(input, own, range).reshape(&shape)
+            }
+            (Op::Pick { axis: along, places }, [input]) if *along == axis => {
+                input.pick(axis, places[range].iter().copied())
+            }
+            (Op::Pick { axis: along, places }, [input]) => {
+                self.recipe(input, axis, range).pick(*along, places.iter().copied())
+            }
+            (Op::Expand, [input]) => {
+                let input = aligned(input, axis);
+                let mut shape = recipe.shape().to_vec();
+                shape[axis] = range.len();
+                input.expand(&shape)
+            }
+            (Op::Concat(along), parts) if *along != axis => {
+                let parts: Vec<Recipe> =
+                    parts.iter().map(|part| self.recipe(part, axis, range.clone())).collect();
+                Recipe::concat(*along, &parts)
+            }
+            (Op::Sum(along), [input]) if *along != axis => self.recipe(input, axis, range).sum(*along),
+            (Op::Product, [left, right]) => {
+                let (row, column) = (axis + 2 == rank, axis + 1 == rank);
+                let cut_left = if column { left.clone() } else { aligned(left, axis) };
+                let cut_right = if row { right.clone() } else { aligned(right, axis) };
+                cut_left.product(&cut_right)
+            }
+            (Op::Conv(windows), [weight, values]) if axis < 2 => {
+                let values = if axis == 0 { self.recipe(values, 0, range.clone()) } else { values.clone() };
+                self.recipe(weight, axis, range).conv(&values, Windows::clone(windows))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// One operation on arrays of the shapes that the recipe says.
+pub(super) fn compute(step: &Recipe, inputs: &[&ArrayD<f64>]) -> ArrayD<f64> {
+    let shape = IxDyn(step.shape());
+    let made = match (step.op(), inputs) {
+        (Op::Literal(numbers), _) => match **numbers {
+            [number] => ArrayD::from_elem(shape, number),
+            _ => ArrayD::from_shape_vec(shape, numbers.to_vec()).expect("as many elements"),
+        },
+        (Op::Round(data_type), [a]) => a.mapv(|a| tensor::rounded(*data_type, a)),
+        (Op::Neg, [a]) => a.mapv(|a| -a),
+        (Op::Sqrt, [a]) => a.mapv(f64::sqrt),
+        (Op::Add, [a, b]) => element_wise(a, b, &shape, |a, b| a + b),
+        (Op::Sub, [a, b]) => element_wise(a, b, &shape, |a, b| a - b),
+        (Op::Mul, [a, b]) => element_wise(a, b, &shape, |a, b| a * b),
+        (Op::Div, [a, b]) => element_wise(a, b, &shape, |a, b| a / b),
+        (Op::Reshape, [a]) => a.to_shape(shape).expect("as many elements").into_owned(),
+        (Op::Expand, [a]) => wide(a, &shape).to_owned(),
+        (Op::Transpose(perm), [a]) => a.view().permuted_axes(&perm[..]).as_standard_layout().into_owned(),
+        (Op::Pick { axis, places }, [a]) => picked(a, *axis, places, shape),
+        (Op::Concat(axis), parts) => {
+            let parts: Vec<_> = parts.iter().map(|part| part.view()).collect();
+            ndarray::concatenate(Axis(*axis), &parts).expect("parts that fit")
+        }
+        (Op::Sum(axis), [a]) => a.sum_axis(Axis(*axis)).insert_axis(Axis(*axis)),
+        (Op::Product, [a, b]) => product(a, b, shape),
+        (Op::Conv(windows), [weight, values]) => convolution(weight, values, windows),
+        (op, _) => unreachable!("{op:?} with {} inputs", inputs.len()),
+    };
+    made.as_standard_layout().into_owned()
+}
+
+fn wide<'a>(array: &'a ArrayD<f64>, shape: &IxDyn) -> ArrayViewD<'a, f64> {
+    array.broadcast(shape.clone()).expect("shapes that broadcast")
+}
+
+fn element_wise(a: &ArrayD<f64>, b: &ArrayD<f64>, shape: &IxDyn, f: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
+    Zip::from(&wide(a, shape)).and(&wide(b, shape)).map_collect(|&a, &b| f(a, b))
+}
+
+fn picked(array: &ArrayD<f64>, axis: usize, places: &[Option<usize>], shape: IxDyn) -> ArrayD<f64> {
+    let mut result = ArrayD::zeros(shape);
+    for (to, from) in places.iter().enumerate() {
+        if let Some(from) = *from {
+            result.index_axis_mut(Axis(axis), to).assign(&array.index_axis(Axis(axis), from));
+        }
+    }
+    result
+}
+
+/// Matrix products over broadcast leading axes.
+fn product(a: &ArrayD<f64>, b: &ArrayD<f64>, shape: IxDyn) -> ArrayD<f64> {
+    let outer = shape.slice()[..shape.ndim() - 2].to_vec();
+    let batch: usize = outer.iter().product();
+    let [a_wide, b_wide] = [a, b].map(|array| {
+        let shape = [&outer[..], &array.shape()[array.ndim() - 2..]].concat();
+        array.broadcast(shape).expect("shapes that broadcast")
+    });
+    let [a, b] = [&a_wide, &b_wide].map(|array| {
+        let [.., rows, columns] = *array.shape() else { unreachable!("a matrix has two axes") };
+        array.to_shape((batch, rows, columns)).expect("as many elements")
+    });
+    let mut result = Array3::zeros((batch, a.len_of(Axis(1)), b.len_of(Axis(2))));
+    for ((a, b), mut sums) in a.outer_iter().zip(b.outer_iter()).zip(result.outer_iter_mut()) {
+        multiply(a, b, &mut sums);
+    }
+    result.into_shape_with_order(shape).expect("as many elements")
+}
+
+/// Tap by tap, each a matrix product with the places that it meets.
+fn convolution(weight: &ArrayD<f64>, values: &ArrayD<f64>, windows: &Windows) -> ArrayD<f64> {
+    let weight = weight.view().into_dimensionality::<Ix4>().expect("four axes");
+    let (group, outer, inner, _) = weight.dim();
+    let mut result = Array3::zeros((group, outer, windows.output.iter().product()));
+    for (tap, meets) in windows.meets().enumerate() {
+        let met = picked(values, 2, &meets, IxDyn(&[group, inner, meets.len()]));
+        let met = met.into_dimensionality::<Ix3>().expect("three axes");
+        let weight = weight.index_axis(Axis(3), tap);
+        for ((weight, met), mut sums) in
+            weight.outer_iter().zip(met.outer_iter()).zip(result.outer_iter_mut())
+        {
+            multiply(weight, met.view(), &mut sums);
+        }
+    }
+    result.into_dyn()
+}
+
+/// Adds `a · b`, in the order of the rows of `b`: any other order would round differently, and which one a library
+/// takes depends on the machine.
+fn multiply(a: ArrayView2<f64>, b: ArrayView2<f64>, sums: &mut ArrayViewMut2<f64>) {
+    if b.ncols() == 1 {
+        // The same order, without a loop over one column.
+        for (row, sum) in a.outer_iter().zip(sums.iter_mut()) {
+            *sum = row.iter().zip(&b).fold(*sum, |sum, (&factor, &number)| sum + factor * number);
+        }
+        return;
+    }
+    for (row, mut sums) in a.outer_iter().zip(sums.outer_iter_mut()) {
+        for (&factor, numbers) in row.iter().zip(b.outer_iter()) {
+            Zip::from(&mut sums).and(&numbers).for_each(|sum, &number| *sum += factor * number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::array;
+
+    use super::*;
+
+    /// `W` of 4 x 6, `v` of 6, `s` of 2 x 1 x 3 x 1.
+    fn read(name: &str) -> Result<ArrayD<f64>, Refusal> {
+        let shape: &[usize] = match name {
+            "W" => &[4, 6],
+            "v" => &[6],
+            _ => &[2, 1, 3, 1],
+        };
+        let count = shape.iter().product::<usize>();
+        let numbers = (0..count).map(|i| ((i * 7 + name.len()) % 11) as f64 / 3.0 - 1.0).collect();
+        Ok(ArrayD::from_shape_vec(shape, numbers).unwrap())
+    }
+
+    fn weight() -> Recipe {
+        Recipe::constant("W", &[4, 6])
+    }
+
+    fn vector() -> Recipe {
+        Recipe::constant("v", &[6])
+    }
+
+    /// One recipe of each operation, on top of others.
+    fn recipes() -> Vec<Recipe> {
+        let scaled = weight().mul(&vector()).unwrap();
+        let grouped = weight().reshape(&[2, 2, 3, 2]).unwrap();
+        let by_group = grouped.mul(&Recipe::constant("s", &[2, 1, 3, 1])).unwrap();
+        let column = vector().reshape(&[6, 1]).unwrap();
+        let (kernel, strides, dilations, before) = (vec![2], vec![2], vec![1], vec![1]);
+        let windows = Windows {
+            transposed: false,
+            kernel,
+            strides,
+            dilations,
+            before,
+            input: vec![3],
+            output: vec![2],
+        };
+        let taken = weight().reshape(&[2, 3, 2, 2]).unwrap();
+        let convolution = taken
+            .conv(
+                &weight().reshape(&[2, 2, 6]).unwrap().pick(2, [Some(0), Some(4), Some(2)]).unwrap(),
+                windows,
+            )
+            .unwrap();
+        vec![
+            scaled.neg(),
+            scaled.rounded(DataType::Float16),
+            scaled.add(&Recipe::number(0.5, 2)).unwrap(),
+            scaled.sub(&weight().sum(1).unwrap()).unwrap(),
+            weight().div(&Recipe::number(3.0, 0)).unwrap(),
+            vector().mul(&vector()).unwrap().sqrt(),
+            by_group.reshape(&[4, 6]).unwrap(),
+            by_group.transpose(&[2, 0, 3, 1]).unwrap(),
+            scaled.turned().unwrap(),
+            weight().pick(1, [Some(5), None, Some(0), Some(0)]).unwrap(),
+            column.expand(&[6, 4]).unwrap(),
+            Recipe::concat(0, &[weight(), scaled.clone()]).unwrap(),
+            scaled.sum(0).unwrap(),
+            weight().product(&column).unwrap(),
+            by_group.product(&grouped.turned().unwrap()).unwrap(),
+            convolution,
+        ]
+    }
+
+    #[test]
+    fn each_operation_computes_what_it_says() {
+        let w = array![[1.0, 2.0], [3.0, 4.0]].into_dyn();
+        let of = |recipe: Option<Recipe>| evaluate(&recipe.unwrap(), &|_| Ok(w.clone())).unwrap();
+        let w = Recipe::constant("W", &[2, 2]);
+        let column = |numbers: [f64; 2]| array![[numbers[0]], [numbers[1]]].into_dyn();
+        assert_eq!(of(w.product(&w)), array![[7.0, 10.0], [15.0, 22.0]].into_dyn());
+        assert_eq!(of(w.sum(1)), column([3.0, 7.0]));
+        assert_eq!(of(w.turned().unwrap().sub(&w)), array![[0.0, 1.0], [-1.0, 0.0]].into_dyn());
+        assert_eq!(of(w.pick(1, [None, Some(1)])), array![[0.0, 2.0], [0.0, 4.0]].into_dyn());
+        assert_eq!(of(w.div(&Recipe::number(2.0, 0))), array![[0.5, 1.0], [1.5, 2.0]].into_dyn());
+        assert_eq!(
+            of(w.mul(&w).map(|square| square.sqrt().neg())),
+            array![[-1.0, -2.0], [-3.0, -4.0]].into_dyn()
+        );
+        let doubled = array![[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0]].into_dyn();
+        assert_eq!(of(Recipe::concat(1, &[w.clone(), w.clone()])), doubled);
+        assert_eq!(of(w.sum(1).and_then(|sums| sums.expand(&[2, 1]))), column([3.0, 7.0]));
+    }
+
+    #[test]
+    fn parts_are_what_the_whole_has_there() {
+        for recipe in recipes() {
+            let whole = evaluate(&recipe, &read).unwrap();
+            assert_eq!(whole.shape(), recipe.shape(), "{recipe}");
+            for axis in 0..recipe.rank() {
+                for start in 0..recipe.shape()[axis] {
+                    for end in start + 1..=recipe.shape()[axis] {
+                        let cut = part(&recipe, axis, start..end, &read).unwrap();
+                        let there = whole.slice_axis(Axis(axis), (start..end).into());
+                        assert_eq!(cut, there, "{recipe}, {start}..{end} of axis {axis}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_no_recipe() {
+        let narrow = Recipe::constant("n", &[5]);
+        assert!(weight().mul(&narrow).is_none());
+        assert!(weight().reshape(&[5, 5]).is_none());
+        assert!(weight().transpose(&[0, 0]).is_none());
+        assert!(weight().pick(1, [Some(6)]).is_none());
+        assert!(weight().expand(&[4, 12]).is_none());
+        assert!(weight().product(&weight()).is_none());
+        assert!(Recipe::concat(0, &[weight(), vector()]).is_none());
+        let wrong = evaluate(&Recipe::constant("W", &[6, 4]), &read).unwrap_err();
+        assert_eq!(wrong.at, "W");
+    }
+
+    #[test]
+    fn a_formula_may_be_as_long_as_a_graph() {
+        let mut long = Recipe::constant("v", &[6]);
+        for _ in 0..200_000 {
+            long = long.add(&Recipe::number(1.0, 1)).unwrap();
+        }
+        let zeros = |_: &str| Ok(ArrayD::zeros(vec![6]));
+        assert_eq!(evaluate(&long, &zeros).unwrap(), ArrayD::from_elem(vec![6], 200_000.0));
+        assert_eq!(part(&long, 0, 2..3, &zeros).unwrap(), ArrayD::from_elem(vec![1], 200_000.0));
+        assert_eq!(long.constants(), ["v"]);
+        assert!(long.to_string().len() < 8_000_000);
+    }
+}

@@ -1,0 +1,425 @@
+//! A weight is a formula before it is an array.
+//!
+//! Every constant that folding changes or makes is a [`Recipe`]: an expression over constants of the input model, such
+//! as Algorithm 1 of the UN paper, `W' = W·diag(γ/√(σ²+ε))`. Planning writes recipes and knows their shapes; no large
+//! weight is read for that. One evaluator computes them in float64, whole or in parts along an axis, and what it gives
+//! is rounded once when it is stored.
+//!
+//! ```
+//! use unfold::recipe::Recipe;
+//!
+//! let weight = Recipe::constant("W", &[2, 3]);
+//! let scale = Recipe::constant("γ", &[2]).reshape(&[2, 1]).unwrap();
+//! let folded = weight.mul(&scale).unwrap();
+//! assert_eq!(folded.shape(), [2, 3]);
+//! assert_eq!(folded.to_string(), "mul(W, reshape(γ, [2, 1]))");
+//! ```
+
+mod evaluate;
+mod numbers;
+mod text;
+mod windows;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub use evaluate::{Read, evaluate, part};
+pub use numbers::Numbers;
+pub use windows::Windows;
+
+use crate::onnx::tensor::DataType;
+
+/// A formula for a tensor, over constants of a model. Clones share their parts.
+#[derive(Debug, Clone)]
+pub struct Recipe(Arc<Step>);
+
+/// One operation of a formula.
+#[derive(Debug)]
+struct Step {
+    op: Op,
+    inputs: Vec<Recipe>,
+    shape: Vec<usize>,
+}
+
+/// What an operation does with its inputs. Arithmetic broadcasts as ONNX does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    /// A constant of the model, by the name of its value.
+    Constant(Arc<str>),
+    /// Numbers that are no constant of the model, such as 1 and 0, or an epsilon: a list of all, or one that
+    /// stands at every place.
+    Literal(Arc<[f64]>),
+    /// `a`, rounded to an element type: a tensor that was stored on the way.
+    Round(DataType),
+    /// `−a`
+    Neg,
+    /// `√a`
+    Sqrt,
+    /// `a + b`
+    Add,
+    /// `a − b`
+    Sub,
+    /// `a · b`, element by element
+    Mul,
+    /// `a / b`
+    Div,
+    /// The same elements in another shape.
+    Reshape,
+    /// The axes in another order: new axis `i` is old axis `perm[i]`.
+    Transpose(Vec<usize>),
+    /// Places along an axis, in this order; nothing is 0.
+    Pick {
+        /// The axis.
+        axis: usize,
+        /// What stands at each place of the result.
+        places: Arc<[Option<usize>]>,
+    },
+    /// Axes of extent 1 repeated.
+    Expand,
+    /// The inputs one behind the other along an axis.
+    Concat(usize),
+    /// The sum along an axis, which stays with extent 1.
+    Sum(usize),
+    /// Matrix products over the last two axes; the axes before them broadcast.
+    Product,
+    /// A convolution by groups: a weight `[group, outer, inner, taps]` on values `[group, inner, places]` gives
+    /// `[group, outer, places of the result]`.
+    Conv(Arc<Windows>),
+}
+
+impl Recipe {
+    /// A constant of the model.
+    pub fn constant(name: &str, shape: &[usize]) -> Self {
+        Self::new(Op::Constant(name.into()), vec![], shape.to_vec())
+    }
+
+    /// One number, with so many axes of extent 1.
+    pub fn number(number: f64, rank: usize) -> Self {
+        Self::filled(number, &vec![1; rank])
+    }
+
+    /// One number at every place.
+    pub fn filled(number: f64, shape: &[usize]) -> Self {
+        Self::new(Op::Literal([number].into()), vec![], shape.to_vec())
+    }
+
+    /// Numbers that are no constant of the model, in row-major order; `None` where the shape holds more or fewer.
+    pub fn literal(numbers: &[f64], shape: &[usize]) -> Option<Self> {
+        let fits = shape.iter().product::<usize>() == numbers.len();
+        fits.then(|| match numbers {
+            [first, rest @ ..] if rest.iter().all(|number| number.to_bits() == first.to_bits()) => {
+                Self::filled(*first, shape)
+            }
+            _ => Self::new(Op::Literal(numbers.into()), vec![], shape.to_vec()),
+        })
+    }
+
+    /// The number that stands at every place, where it is written so.
+    fn everywhere(&self) -> Option<f64> {
+        match self.op() {
+            Op::Literal(numbers) if numbers.len() == 1 => Some(numbers[0]),
+            _ => None,
+        }
+    }
+
+    /// Whether this is one number at every place, written as such.
+    fn is_number(&self, wanted: f64) -> bool {
+        self.everywhere() == Some(wanted)
+    }
+
+    fn new(op: Op, inputs: Vec<Recipe>, shape: Vec<usize>) -> Self {
+        Self(Arc::new(Step { op, inputs, shape }))
+    }
+
+    /// The extents of the tensor.
+    pub fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    /// How many axes the tensor has.
+    pub fn rank(&self) -> usize {
+        self.0.shape.len()
+    }
+
+    /// How many elements the tensor has.
+    pub fn len(&self) -> usize {
+        self.0.shape.iter().product()
+    }
+
+    /// Whether the tensor has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The last operation.
+    pub fn op(&self) -> &Op {
+        &self.0.op
+    }
+
+    /// What the last operation is applied to.
+    pub fn inputs(&self) -> &[Recipe] {
+        &self.0.inputs
+    }
+
+    /// The constants of the model that it is made of, by name, each once.
+    pub fn constants(&self) -> Vec<&str> {
+        let names = self.steps().into_iter().filter_map(|step| match step.op() {
+            Op::Constant(name) => Some(&**name),
+            _ => None,
+        });
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// `self + other`; `None` where the shapes do not broadcast, here and in the following.
+    pub fn add(&self, other: &Recipe) -> Option<Self> {
+        self.zip(Op::Add, other)
+    }
+
+    /// `self − other`
+    pub fn sub(&self, other: &Recipe) -> Option<Self> {
+        self.zip(Op::Sub, other)
+    }
+
+    /// `self · other`
+    pub fn mul(&self, other: &Recipe) -> Option<Self> {
+        self.zip(Op::Mul, other)
+    }
+
+    /// `self / other`
+    pub fn div(&self, other: &Recipe) -> Option<Self> {
+        self.zip(Op::Div, other)
+    }
+
+    fn zip(&self, op: Op, other: &Recipe) -> Option<Self> {
+        let shape = broadcast(self.shape(), other.shape())?;
+        // What changes nothing is no step.
+        let unchanged = match op {
+            Op::Mul | Op::Div if other.is_number(1.0) => Some(self),
+            Op::Add | Op::Sub if other.is_number(0.0) => Some(self),
+            Op::Mul if self.is_number(1.0) => Some(other),
+            Op::Add if self.is_number(0.0) => Some(other),
+            _ => None,
+        };
+        if let Some(same) = unchanged.filter(|recipe| recipe.shape() == shape) {
+            return Some(same.clone());
+        }
+        Some(Self::new(op, vec![self.clone(), other.clone()], shape))
+    }
+
+    /// `−self`
+    pub fn neg(&self) -> Self {
+        Self::new(Op::Neg, vec![self.clone()], self.shape().to_vec())
+    }
+
+    /// `√self`
+    pub fn sqrt(&self) -> Self {
+        Self::new(Op::Sqrt, vec![self.clone()], self.shape().to_vec())
+    }
+
+    /// Each number rounded to an element type.
+    pub fn rounded(&self, data_type: DataType) -> Self {
+        Self::new(Op::Round(data_type), vec![self.clone()], self.shape().to_vec())
+    }
+
+    /// The formula with others in the place of some constants; those that are of another shape stay.
+    ///
+    /// ```
+    /// use unfold::recipe::Recipe;
+    ///
+    /// let twice = |name| Recipe::constant(name, &[3]).mul(&Recipe::number(2.0, 1)).unwrap();
+    /// let both = twice("b").substituted(&|name| (name == "b").then(|| twice("a")));
+    /// assert_eq!(both.to_string(), "mul(mul(a, 2), 2)");
+    /// ```
+    pub fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
+        let mut made: HashMap<*const Step, Recipe> = HashMap::new();
+        for step in self.steps() {
+            let now = match step.op() {
+                Op::Constant(name) => other(name).filter(|other| other.shape() == step.shape()),
+                _ if step.inputs().iter().all(|input| made[&input.id()].id() == input.id()) => None,
+                op => {
+                    let inputs = step.inputs().iter().map(|input| made[&input.id()].clone()).collect();
+                    Some(Self::new(op.clone(), inputs, step.shape().to_vec()))
+                }
+            };
+            made.insert(step.id(), now.unwrap_or_else(|| step.clone()));
+        }
+        made.remove(&self.id()).unwrap_or_else(|| self.clone())
+    }
+
+    /// The same elements in another shape; `None` where it holds more or fewer.
+    pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
+        if shape == self.shape() {
+            return Some(self.clone());
+        }
+        // Two in a row are one.
+        let from = if self.op() == &Op::Reshape { &self.inputs()[0] } else { self };
+        if shape == from.shape() {
+            return Some(from.clone());
+        }
+        let fits = shape.iter().product::<usize>() == self.len();
+        fits.then(|| match self.everywhere() {
+            Some(number) => Self::filled(number, shape),
+            None => Self::new(Op::Reshape, vec![from.clone()], shape.to_vec()),
+        })
+    }
+
+    /// The axes in another order; `None` where `perm` is no permutation of them.
+    pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
+        let mut sorted = perm.to_vec();
+        sorted.sort_unstable();
+        if !sorted.into_iter().eq(0..self.rank()) {
+            return None;
+        }
+        let shape: Vec<usize> = perm.iter().map(|&axis| self.shape()[axis]).collect();
+        // Where only axes of extent 1 go elsewhere, the elements keep their order.
+        if perm.iter().filter(|&&axis| self.shape()[axis] != 1).is_sorted() || self.everywhere().is_some() {
+            return self.reshape(&shape);
+        }
+        Some(Self::new(Op::Transpose(perm.to_vec()), vec![self.clone()], shape))
+    }
+
+    /// With axes of extent 1 before the first, as broadcasting has them; `None` where there are more axes already.
+    pub fn align(&self, rank: usize) -> Option<Self> {
+        let missing = rank.checked_sub(self.rank())?;
+        self.reshape(&[&vec![1; missing][..], self.shape()].concat())
+    }
+
+    /// The two last axes swapped.
+    pub fn turned(&self) -> Option<Self> {
+        self.transpose(&turn(self.rank())?)
+    }
+
+    /// Places along an axis, 0 where there is none; `None` where one is past the end.
+    pub fn pick(&self, axis: usize, places: impl IntoIterator<Item = Option<usize>>) -> Option<Self> {
+        let places: Arc<[Option<usize>]> = places.into_iter().collect();
+        let mut shape = self.shape().to_vec();
+        let extent = std::mem::replace(shape.get_mut(axis)?, places.len());
+        let inside = places.iter().flatten().all(|&place| place < extent);
+        if places.len() == extent && places.iter().enumerate().all(|(i, &place)| place == Some(i)) {
+            return Some(self.clone());
+        }
+        if let Some(number) = self.everywhere().filter(|&n| n.to_bits() == 0 || !places.contains(&None)) {
+            return inside.then(|| Self::filled(number, &shape));
+        }
+        inside.then(|| Self::new(Op::Pick { axis, places }, vec![self.clone()], shape))
+    }
+
+    /// Axes of extent 1 repeated to this shape, of the same rank.
+    pub fn expand(&self, shape: &[usize]) -> Option<Self> {
+        if shape == self.shape() {
+            return Some(self.clone());
+        }
+        let fits = |(&from, &to): (&usize, &usize)| from == to || from == 1;
+        let fits = shape.len() == self.rank() && self.shape().iter().zip(shape).all(fits);
+        fits.then(|| match self.everywhere() {
+            Some(number) => Self::filled(number, shape),
+            None => Self::new(Op::Expand, vec![self.clone()], shape.to_vec()),
+        })
+    }
+
+    /// Several tensors one behind the other; `None` where they differ along another axis.
+    pub fn concat(axis: usize, parts: &[Recipe]) -> Option<Self> {
+        let mut shape = parts.first()?.shape().to_vec();
+        shape.get(axis)?;
+        shape[axis] = 0;
+        for part in parts {
+            let other = |shape: &[usize]| -> Vec<usize> {
+                shape.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &n)| n).collect()
+            };
+            if part.rank() != shape.len() || other(part.shape()) != other(&shape) {
+                return None;
+            }
+            shape[axis] += part.shape()[axis];
+        }
+        let number = parts[0].everywhere();
+        let same = |part: &Recipe| part.everywhere().map(f64::to_bits) == number.map(f64::to_bits);
+        match number.filter(|_| parts.iter().all(same)) {
+            Some(number) => Some(Self::filled(number, &shape)),
+            None => Some(Self::new(Op::Concat(axis), parts.to_vec(), shape)),
+        }
+    }
+
+    /// The sum along an axis, which stays with extent 1.
+    pub fn sum(&self, axis: usize) -> Option<Self> {
+        let mut shape = self.shape().to_vec();
+        *shape.get_mut(axis)? = 1;
+        Some(Self::new(Op::Sum(axis), vec![self.clone()], shape))
+    }
+
+    /// Matrix products over the last two axes.
+    pub fn product(&self, other: &Recipe) -> Option<Self> {
+        let (left, right) = (self.rank().checked_sub(2)?, other.rank().checked_sub(2)?);
+        let mut shape = broadcast(&self.shape()[..left], &other.shape()[..right])?;
+        if self.shape()[left + 1] != other.shape()[right] {
+            return None;
+        }
+        shape.extend([self.shape()[left], other.shape()[right + 1]]);
+        Some(Self::new(Op::Product, vec![self.clone(), other.clone()], shape))
+    }
+
+    /// This weight `[group, outer, inner, taps]` on values `[group, inner, places]`; `None` where extents differ.
+    pub fn conv(&self, values: &Recipe, windows: Windows) -> Option<Self> {
+        let count = |extents: &[usize]| extents.iter().product::<usize>();
+        let &[group, outer, inner, taps] = self.shape() else { return None };
+        let fits = values.shape() == [group, inner, count(&windows.input)] && taps == count(&windows.kernel);
+        let shape = vec![group, outer, count(&windows.output)];
+        fits.then(|| Self::new(Op::Conv(windows.into()), vec![self.clone(), values.clone()], shape))
+    }
+
+    /// Every step, each once, behind those that it needs.
+    fn steps(&self) -> Vec<&Recipe> {
+        let mut order = vec![];
+        let mut seen = std::collections::HashSet::new();
+        // Formulas may be as deep as a graph is long: no recursion.
+        let mut open = vec![(self, false)];
+        while let Some((recipe, ready)) = open.pop() {
+            if ready {
+                order.push(recipe);
+            } else if seen.insert(recipe.id()) {
+                open.push((recipe, true));
+                open.extend(recipe.inputs().iter().rev().map(|input| (input, false)));
+            }
+        }
+        order
+    }
+
+    /// Tells a shared step from others while the recipe is there.
+    fn id(&self) -> *const Step {
+        Arc::as_ptr(&self.0)
+    }
+}
+
+impl Drop for Step {
+    /// Takes a formula apart from the top: left to itself it would recurse as deep as it is.
+    fn drop(&mut self) {
+        let mut open = std::mem::take(&mut self.inputs);
+        while let Some(recipe) = open.pop() {
+            if let Some(mut step) = Arc::into_inner(recipe.0) {
+                open.append(&mut step.inputs);
+            }
+        }
+    }
+}
+
+/// The permutation that swaps the two last axes.
+fn turn(rank: usize) -> Option<Vec<usize>> {
+    let mut perm: Vec<usize> = (0..rank).collect();
+    perm.swap(rank.checked_sub(2)?, rank - 1);
+    Some(perm)
+}
+
+/// The shape of what an element-wise operation makes of two shapes.
+fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
+    let rank = left.len().max(right.len());
+    let extent =
+        |shape: &[usize], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |at| shape[at]);
+    (0..rank)
+        .map(|axis| match (extent(left, axis), extent(right, axis)) {
+            (1, n) | (n, 1) => Some(n),
+            (n, m) => (n == m).then_some(n),
+        })
+        .collect()
+}

@@ -1,0 +1,181 @@
+//! Small arrays that planning has to look at, with the recipe that they come from.
+
+use std::ops::{Add, Deref, Div, Mul, Neg, Sub};
+
+use ndarray::{ArrayD, Axis, Zip};
+
+use super::evaluate::compute;
+use super::{Recipe, broadcast, turn};
+
+/// Numbers that are known while planning, such as the scale of a normalizer, and how they are computed.
+///
+/// Everything that is done to them is done to both, by the operations of [`Recipe`], so that the recipe always gives
+/// the numbers. They are read like an array.
+///
+/// ```
+/// use ndarray::array;
+/// use unfold::recipe::Numbers;
+///
+/// let gamma = Numbers::constant("γ", array![2.0, 3.0].into_dyn());
+/// let variance = Numbers::constant("σ²", array![4.0, 9.0].into_dyn());
+/// let scale = &gamma / &variance.sqrt();
+/// assert_eq!(*scale, array![1.0, 1.0].into_dyn());
+/// assert_eq!(scale.recipe().to_string(), "div(γ, sqrt(σ²))");
+/// ```
+#[derive(Debug, Clone)]
+pub struct Numbers {
+    recipe: Recipe,
+    values: ArrayD<f64>,
+}
+
+impl Numbers {
+    /// The numbers of a constant of the model, by the name of its value.
+    pub fn constant(name: &str, values: ArrayD<f64>) -> Self {
+        let values = values.as_standard_layout().into_owned();
+        Self { recipe: Recipe::constant(name, values.shape()), values }
+    }
+
+    /// One number, with so many axes of extent 1.
+    pub fn number(number: f64, rank: usize) -> Self {
+        Self::of(Recipe::number(number, rank), &[])
+    }
+
+    /// Numbers that are no constant of the model.
+    pub fn literal(values: ArrayD<f64>) -> Self {
+        let values = values.as_standard_layout().into_owned();
+        let numbers: Vec<f64> = values.iter().copied().collect();
+        let recipe = Recipe::literal(&numbers, values.shape()).expect("a shape of its own");
+        Self { recipe, values }
+    }
+
+    /// How they are computed.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    fn of(recipe: Recipe, inputs: &[&ArrayD<f64>]) -> Self {
+        let values = compute(&recipe, inputs);
+        Self { recipe, values }
+    }
+
+    /// What a step makes of these numbers.
+    fn step(&self, recipe: Option<Recipe>) -> Option<Self> {
+        let recipe = recipe?;
+        Some(if recipe.id() == self.recipe.id() { self.clone() } else { Self::of(recipe, &[&self.values]) })
+    }
+
+    /// Whether this is one number, written as such.
+    pub fn is_number(&self, wanted: f64) -> bool {
+        self.recipe.is_number(wanted)
+    }
+
+    /// The square root of each.
+    pub fn sqrt(&self) -> Self {
+        Self::of(self.recipe.sqrt(), &[&self.values])
+    }
+
+    /// The same numbers in another shape; `None` where it holds more or fewer.
+    pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
+        // Movements in a row are one in the recipe, so that its last step need not be of these numbers.
+        let values = self.values.to_shape(shape).ok()?.into_owned();
+        Some(Self { recipe: self.recipe.reshape(shape)?, values })
+    }
+
+    /// The axes in another order; `None` where `perm` is no permutation of them.
+    pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
+        let recipe = self.recipe.transpose(perm)?;
+        let values = self.values.view().permuted_axes(perm).as_standard_layout().into_owned();
+        Some(Self { recipe, values })
+    }
+
+    /// The two last axes swapped; `None` where there are none.
+    pub fn turned(&self) -> Option<Self> {
+        self.transpose(&turn(self.ndim())?)
+    }
+
+    /// Places along an axis, 0 where there is none; `None` where one is past the end.
+    pub fn pick(&self, axis: usize, places: impl IntoIterator<Item = Option<usize>>) -> Option<Self> {
+        self.step(self.recipe.pick(axis, places))
+    }
+
+    /// Axes of extent 1 repeated to this shape, of the same rank.
+    pub fn expand(&self, shape: &[usize]) -> Option<Self> {
+        self.step(self.recipe.expand(shape))
+    }
+
+    /// The sum along an axis, which stays with extent 1.
+    pub fn sum(&self, axis: usize) -> Option<Self> {
+        self.step(self.recipe.sum(axis))
+    }
+
+    /// Several one behind the other; `None` where they differ along another axis.
+    pub fn concat(axis: usize, parts: &[Numbers]) -> Option<Self> {
+        let recipes: Vec<Recipe> = parts.iter().map(|part| part.recipe.clone()).collect();
+        let values: Vec<&ArrayD<f64>> = parts.iter().map(|part| &part.values).collect();
+        Some(Self::of(Recipe::concat(axis, &recipes)?, &values))
+    }
+
+    /// With axes of extent 1 before the first, as broadcasting has them; `None` where there are more axes already.
+    pub fn align(&self, rank: usize) -> Option<Self> {
+        let missing = rank.checked_sub(self.ndim())?;
+        self.reshape(&[&vec![1; missing][..], self.shape()].concat())
+    }
+
+    /// Whether the shapes broadcast: those of a model that contradicts itself may not.
+    pub fn broadcasts_with(&self, other: &Numbers) -> bool {
+        broadcast(self.shape(), other.shape()).is_some()
+    }
+
+    /// With extent 1 along every axis along which they are all the same, to the last bit.
+    pub fn compact(mut self) -> Self {
+        for axis in 0..self.ndim() {
+            let first = self.values.axis_iter(Axis(axis)).next();
+            let Some(first) = first.filter(|_| self.len_of(Axis(axis)) > 1) else { continue };
+            let same = |a: &f64, b: &f64| a.to_bits() == b.to_bits();
+            if self.values.axis_iter(Axis(axis)).all(|lane| Zip::from(&first).and(&lane).all(same)) {
+                self = self.pick(axis, [Some(0)]).unwrap_or(self);
+            }
+        }
+        self
+    }
+}
+
+impl Deref for Numbers {
+    type Target = ArrayD<f64>;
+
+    fn deref(&self) -> &ArrayD<f64> {
+        &self.values
+    }
+}
+
+/// Numbers are equal where their values are, however they came about.
+impl PartialEq for Numbers {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
+
+impl Neg for &Numbers {
+    type Output = Numbers;
+
+    fn neg(self) -> Numbers {
+        Numbers::of(self.recipe.neg(), &[&self.values])
+    }
+}
+
+macro_rules! arithmetic {
+    ($($trait:ident $method:ident $sign:tt),*) => {$(
+        /// # Panics
+        /// Where the shapes do not broadcast.
+        impl $trait for &Numbers {
+            type Output = Numbers;
+
+            fn $method(self, other: &Numbers) -> Numbers {
+                let recipe = self.recipe.$method(&other.recipe).expect("shapes that broadcast");
+                Numbers { values: &self.values $sign &other.values, recipe }
+            }
+        }
+    )*};
+}
+
+arithmetic!(Add add +, Sub sub -, Mul mul *, Div div /);

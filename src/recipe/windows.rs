@@ -1,0 +1,79 @@
+//! Which places a convolution joins.
+
+/// The windows of a convolution: which place of its input each tap of the kernel meets for each place of the result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Windows {
+    /// Whether it is a transposed convolution, which spreads each place instead of gathering places.
+    pub transposed: bool,
+    /// The extents of the kernel; here and in the following one for each spatial axis.
+    pub kernel: Vec<usize>,
+    /// The strides, in places of the input (of the result, if transposed).
+    pub strides: Vec<i64>,
+    /// The distances of the taps.
+    pub dilations: Vec<i64>,
+    /// How many zeros stand before the first place.
+    pub before: Vec<i64>,
+    /// The extents of the input.
+    pub input: Vec<usize>,
+    /// The extents of the result.
+    pub output: Vec<usize>,
+}
+
+impl Windows {
+    /// For each tap, the flat place of the input that it meets for each place of the result, row-major; `None` in the
+    /// border, and where a transposed convolution has nothing for it.
+    pub fn meets(&self) -> impl Iterator<Item = Vec<Option<usize>>> + '_ {
+        indices(&self.kernel)
+            .map(|tap| indices(&self.output).map(|place| self.source(&place, &tap)).collect())
+    }
+
+    fn source(&self, output: &[usize], tap: &[usize]) -> Option<usize> {
+        (0..self.input.len()).try_fold(0, |flat, axis| {
+            let (place, offset) = (output[axis] as i64, tap[axis] as i64 * self.dilations[axis]);
+            let place = match self.transposed {
+                false => place * self.strides[axis] + offset - self.before[axis],
+                true => {
+                    let strided = place + self.before[axis] - offset;
+                    (strided % self.strides[axis] == 0).then(|| strided / self.strides[axis])?
+                }
+            };
+            let place = usize::try_from(place).ok().filter(|&place| place < self.input[axis])?;
+            Some(flat * self.input[axis] + place)
+        })
+    }
+}
+
+/// All index tuples below `extents`, row-major.
+fn indices(extents: &[usize]) -> impl Iterator<Item = Vec<usize>> + '_ {
+    let count: usize = extents.iter().product();
+    (0..count).map(move |mut flat| {
+        let mut index = vec![0; extents.len()];
+        for (slot, &extent) in index.iter_mut().zip(extents).rev() {
+            *slot = flat % extent;
+            flat /= extent;
+        }
+        index
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(transposed: bool, input: usize, output: usize) -> Windows {
+        let (kernel, strides, dilations, before) = (vec![2], vec![2], vec![1], vec![1]);
+        Windows { transposed, kernel, strides, dilations, before, input: vec![input], output: vec![output] }
+    }
+
+    #[test]
+    fn taps_meet_nothing_in_the_border() {
+        let meets: Vec<_> = windows(false, 4, 3).meets().collect();
+        assert_eq!(meets, [vec![None, Some(1), Some(3)], vec![Some(0), Some(2), None]]);
+    }
+
+    #[test]
+    fn a_transposed_convolution_spreads_its_places() {
+        let meets: Vec<_> = windows(true, 2, 3).meets().collect();
+        assert_eq!(meets, [vec![None, Some(1), None], vec![Some(0), None, Some(1)]]);
+    }
+}
