@@ -74,7 +74,7 @@ impl Fused {
 /// # Errors
 /// Where the model's graph is none that ONNX allows, or a `skip` is no valid glob.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
-    Ok(run(model, options, Weights::AsTheyWere)?.plan)
+    Ok(run(model, options, Weights::AsTheyWere)?.1)
 }
 
 /// Folds everything that is exact to fold.
@@ -91,12 +91,17 @@ pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
-    run(model, options, Weights::Folded)
+    let (result, plan, lowered) = run(model, options, Weights::Folded)?;
+    let model = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
+    Ok(Fused { model, plan, lowered })
 }
+
+/// What comes of a model, where anything does; the plan; and the input with its opaque normalizers written out.
+type Run = (Option<Model>, Plan, Option<Model>);
 
 /// Passes over the model until one finds nothing to do: where something went, operators meet that did not
 /// before.
-fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Fused> {
+fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
             progress(stage, done, of);
@@ -115,9 +120,11 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Fused> 
             None => break,
         }
     }
-    let model = result.unwrap_or_else(|| first.clone());
-    check(first, &model)?;
-    Ok(Fused { plan: history.finish(&model), model, lowered })
+    if let Some(result) = &result {
+        check(first, result)?;
+    }
+    let plan = history.finish(result.as_ref().unwrap_or(first));
+    Ok((result, plan, lowered))
 }
 
 /// What came out is a graph that ONNX allows, between the inputs and outputs that were there.

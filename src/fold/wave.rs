@@ -171,8 +171,12 @@ impl Front<'_, '_> {
     /// No scale goes on from this value, nor from those from which every one comes to it: the next wave need
     /// not come so far to know.
     fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
+        // Where the wave begins, the next one would see it as soon as read it here.
+        let mut next = Some(value).filter(|value| self.from.contains_key(value));
+        if next.is_none() {
+            return refusal;
+        }
         let why = Rc::new(refusal);
-        let mut next = Some(value).filter(|value| !self.affines[value].has_no_scale());
         while let Some(value) = next {
             self.draft.set_dead_end(value, self.way(), &why);
             next = self.from.get(&value).copied();
@@ -364,7 +368,7 @@ impl Pull<'_, '_> {
             return Err(refusal);
         }
         let end = |refusal: Refusal| {
-            if has_scale {
+            if has_scale && consumer.is_some() {
                 self.draft.set_dead_end(value, Way::Back, &Rc::new(refusal.clone()));
             }
             refusal
