@@ -13,17 +13,26 @@ mod types;
 
 use common::numbers::Kind;
 use common::{fuse, initializer, judge, operators, retype};
-use unfold::Fused;
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
+use unfold::{FuseOptions, Fused, plan};
 
 /// Fuses a model, and holds that the result computes exactly the same, for several extents of open
-/// axes.
+/// axes; that it was planned so; and that nothing more folds in it.
 fn fused(model: &Model) -> Fused {
     let fused = fuse(model);
     same(model, &fused.model, 0.0);
+    is_as_planned(model, &fused);
+    let again = unfold::fuse(&fused.model, &FuseOptions::default()).unwrap();
+    assert!(again.plan.is_empty(), "{}", common::text::print(&fused.model));
     fused
+}
+
+/// Holds that what was done to a model is what is planned for it.
+fn is_as_planned(model: &Model, fused: &Fused) {
+    let plan = plan(model, &FuseOptions::default()).unwrap();
+    assert_eq!(format!("{:#?}", plan.sites), format!("{:#?}", fused.plan.sites));
 }
 
 /// Holds that two models compute the same, up to a part of the largest number on the way.
@@ -48,7 +57,9 @@ fn folded(model: &Model) -> Model {
 /// Why the only site of a model stays: forward, and backward where that was tried. Nothing but a
 /// shift may have gone.
 fn kept(model: &Model) -> (Reason, Option<Reason>) {
-    let Fused { model: after, plan, .. } = fuse(model);
+    let fused = fuse(model);
+    is_as_planned(model, &fused);
+    let Fused { model: after, plan, .. } = fused;
     let [site] = &plan.sites[..] else { panic!("{:#?}", plan.sites) };
     match &site.post {
         Some(Outcome::Partly { .. }) => same(model, &after, 0.0),

@@ -1,9 +1,15 @@
 //! Graphs that were folded wrongly once, as the property test found them.
 
+use std::time::{Duration, Instant};
+
+use unfold::FuseOptions;
+use unfold::fold::plan::{Direction, Outcome};
 use unfold::onnx::Model;
+use unfold::onnx::external::Externals;
+use unfold::onnx::tensor::read_f64;
 use unfold::refusal::Reason;
 
-use super::{folded, fused, initializer, kept};
+use super::{folded, fused, initializer, kept, operators};
 use crate::common::text::model;
 
 #[test]
@@ -324,4 +330,207 @@ fn one_number_takes_a_scale_of_many() {
          r = Relu(n)
          output r",
     ));
+}
+
+#[test]
+fn what_is_left_of_a_diamond_folds_at_once() {
+    let after = folded(&model(
+        "input x 2 4
+         weight w 4 4
+         scale g 4
+         shift t 4
+         n = Mul(x, g)
+         a = Add(n, t)
+         b = Neg(a)
+         c = Sub(a, b)
+         y = MatMul(c, w)
+         output y",
+    ));
+    assert_eq!(operators(&after), ["MatMul", "Add"]);
+}
+
+#[test]
+fn a_bias_that_a_second_site_brought_takes_the_shift_of_the_first() {
+    fused(&model(
+        "input x 4 4 4
+         weight w 4 4
+         const g 4 = 1 3 1 1
+         const t 4 = 0 1 1 1
+         const h 4 = -3 3 1 1
+         const u 4 = -1 2 2 2
+         n = Mul(x, g)
+         a = Add(n, t)
+         v = Transpose(a) perm=[0,2,1]
+         m = MatMul(v, w)
+         p = Mul(m, h)
+         o = Add(p, u)
+         r = Relu(o)
+         output r",
+    ));
+}
+
+/// The numbers of an initializer, row by row.
+fn read(model: &Model, name: &str) -> Vec<f64> {
+    let array = read_f64(initializer(model, name), &Externals::none()).unwrap();
+    array.iter().copied().collect()
+}
+
+/// `scale[c] * x + shift[c]` for each row of channels.
+fn normalized(rows: &[f64], scale: &[f64], shift: &[f64]) -> Vec<f64> {
+    let of = |(place, x): (usize, &f64)| scale[place % scale.len()] * x + shift[place % shift.len()];
+    rows.iter().enumerate().map(of).collect()
+}
+
+#[test]
+fn an_affine_goes_back_into_the_tables_of_an_embedding() {
+    // As in BERT, the sum is normalized and read by the stream as well as by the first layer.
+    let before = model(
+        "indices ids batch 3
+         weight words 5 4
+         weight kinds 3 4
+         shift places 3 4
+         divisor d 4
+         scale g 4
+         shift t 4
+         weight w 4 4
+         a = Gather(words, ids)
+         b = Gather(kinds, ids)
+         c = Add(a, b)
+         e = Add(c, places)
+         f = Div(e, d)
+         n = Mul(f, g)
+         m = Add(n, t)
+         y = MatMul(m, w)
+         z = Relu(y)
+         s = Add(m, z)
+         output s",
+    );
+    let fused = fused(&before);
+    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
+    let Some(Outcome::Folded { direction, into }) = &site.post else { panic!("{site:#?}") };
+    assert_eq!(
+        (direction, &into[..]),
+        (&Direction::Backward, &["Add_e", "Gather_a", "Gather_b"].map(str::to_owned)[..])
+    );
+    assert_eq!(operators(&fused.model), ["Gather", "Gather", "Add", "Add", "MatMul", "Relu", "Add"]);
+    let divisor = read(&before, "d");
+    let scale: Vec<f64> = read(&before, "g").iter().zip(&divisor).map(|(g, d)| g / d).collect();
+    for table in ["words", "kinds"] {
+        let table_after = read(&fused.model, &format!("{table}_folded"));
+        assert_eq!(table_after, normalized(&read(&before, table), &scale, &[0.0]));
+    }
+    let places = normalized(&read(&before, "places"), &scale, &read(&before, "t"));
+    assert_eq!(read(&fused.model, "places_folded"), places);
+}
+
+#[test]
+fn the_shift_of_several_tables_goes_to_one() {
+    let before = model(
+        "indices ids batch 3
+         weight words 5 4
+         weight kinds 3 4
+         scale g 4
+         shift t 4
+         a = Gather(words, ids)
+         b = Gather(kinds, ids)
+         c = Add(a, b)
+         n = Mul(c, g)
+         m = Add(n, t)
+         r = Relu(m)
+         output r",
+    );
+    let after = folded(&before);
+    let (scale, shift) = (read(&before, "g"), read(&before, "t"));
+    let [words, kinds] = ["words", "kinds"].map(|table| read(&before, table));
+    assert_eq!(read(&after, "words_folded"), normalized(&words, &scale, &shift));
+    assert_eq!(read(&after, "kinds_folded"), normalized(&kinds, &scale, &[0.0]));
+}
+
+#[test]
+fn a_shift_that_no_bias_can_hold_is_refused_while_planning() {
+    // It differs from item to item of the batch.
+    let reasons = kept(&model(
+        "input x 2 3 4 4
+         scale g 2 1 1 1
+         shift t 2 1 1 1
+         weight w 5 3 2 2
+         n = Mul(x, g)
+         m = Add(n, t)
+         y = Conv(m, w)
+         output y",
+    ));
+    assert_eq!(reasons, (Reason::WrongAxis, Some(Reason::GraphInput)));
+}
+
+#[test]
+fn an_activation_keeps_its_bias_apart_from_one_that_differs_from_place_to_place() {
+    let mut before = model(
+        "input x b 3 4
+         weight w 4 6
+         shift c 6
+         scale g 3 1
+         shift t 3 1
+         v = Identity(x)
+         n = Mul(v, g)
+         m = Add(n, t)
+         y = MatMul(m, w)
+         z = BiasGelu(y, c)
+         output z",
+    );
+    before.graph_mut().node.iter_mut().filter(|node| node.op_type() == "BiasGelu").for_each(|node| {
+        node.domain = Some("com.microsoft".into());
+    });
+    let fused = unfold::fuse(&before, &FuseOptions::default()).unwrap();
+    super::is_as_planned(&before, &fused);
+    super::same(&before, &fused.model, 1e-6);
+}
+
+#[test]
+fn a_skipped_site_takes_nothing_in() {
+    let before = model(
+        "input x b 4 4
+         weight w 4 4
+         scale g 4
+         shift t 4
+         scale h 4
+         y = MatMul(x, w)
+         n = Mul(y, g)
+         m = Add(n, t)
+         v = Identity(m)
+         o = Mul(v, h)
+         r = Relu(o)
+         output r",
+    );
+    let options = FuseOptions { skip: vec!["Mul_n".into()], ..FuseOptions::default() };
+    let fused = unfold::fuse(&before, &options).unwrap();
+    assert_eq!(fused.model.proto, before.proto);
+}
+
+#[test]
+fn many_sites_in_a_row_take_no_longer_each_than_one() {
+    const SITES: usize = 20_000;
+    let row = |of: &dyn Fn(usize) -> String| {
+        let mut text =
+            "input x 2 4\n const g 4 = 1 -1 -1 1\n const w 4 4 = 1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n"
+                .to_owned();
+        text.push_str("v0 = Identity(x)\n");
+        (0..SITES).for_each(|place| text.push_str(&of(place)));
+        model(&format!("{text} y = Relu(v{SITES})\n output y"))
+    };
+    let sites = |model| {
+        let started = Instant::now();
+        let fused = unfold::fuse(&model, &FuseOptions::default()).unwrap();
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+        (fused.plan.sites.len(), fused.plan.sites.iter().filter(|site| site.is_folded()).count())
+    };
+    let next = |place: usize| place + 1;
+    // They stay.
+    let stay = row(&|place| format!("n{place} = Mul(v{place}, g)\n v{} = Relu(n{place})\n", next(place)));
+    assert_eq!(sites(stay), (SITES, 0));
+    // Each goes into the operator behind it.
+    let go = row(&|place| format!("n{place} = Mul(v{place}, g)\n v{} = MatMul(n{place}, w)\n", next(place)));
+    assert_eq!(sites(go), (SITES, SITES));
+    // Each passes all that are behind it, and comes to nothing there; then they join.
+    let join = row(&|place| format!("n{place} = Mul(v{place}, g)\n v{} = Identity(n{place})\n", next(place)));
+    assert_eq!(sites(join), (SITES, SITES));
 }
