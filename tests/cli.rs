@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin_cmd;
-use common::beyond_tract;
+use common::{beyond_tract, text};
 use prost::Message;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
@@ -152,6 +152,23 @@ fn inspect_lists_the_sites() {
     assert!(run.stdout.contains("forward"), "{}", run.stdout);
     assert!(run.stdout.contains("7 of 7 offline sites"), "{}", run.stdout);
     assert!(!run.stdout.contains('\x1b'), "{}", run.stdout);
+}
+
+#[test]
+fn what_is_too_long_to_be_read_is_counted() {
+    let row: String = (0..203).map(|i| format!("n{i} = Mul(v{i}, g)\n v{} = Relu(n{i})\n", i + 1)).collect();
+    let model = text::model(&format!("input x 2 4\n scale g 4\n v0 = Relu(x)\n {row} output v203"));
+    let (_folder, path) = out();
+    model.save(&path).unwrap();
+    for run in [unfold([&"inspect", &path]), unfold([&"fuse", &path, &"--dry-run"])] {
+        assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+        let listed: Vec<&str> =
+            run.stdout.lines().filter_map(|line| line.split(' ').next()?.strip_prefix("Mul_n")).collect();
+        assert_eq!(listed, (0..200).map(|i| i.to_string()).collect::<Vec<_>>());
+        assert!(run.stdout.contains("\n... and 3 more; --json lists all\n"), "{}", run.stdout);
+        assert!(run.stdout.contains("0 of 203 offline sites fold"), "{}", run.stdout);
+    }
+    assert_eq!(unfold([&"inspect", &path, &"--json"]).json()["sites"].as_array().unwrap().len(), 203);
 }
 
 #[test]

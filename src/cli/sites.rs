@@ -16,6 +16,9 @@ use super::out::{self, Paint, Tone};
 /// How many operators a line names before it only counts them.
 const NAMED: usize = 3;
 
+/// How many sites a table lists before it only counts them: more than anybody reads in a terminal.
+const LISTED: usize = 200;
+
 /// The longest name of a site that is always on one line.
 const LONGEST: usize = 30;
 
@@ -153,8 +156,9 @@ fn beside(path: &str, site: &str) -> String {
     }
 }
 
-/// All sites as a table, and the reasons in it in words.
+/// The sites as a table, and the reasons in it in words.
 pub fn table(rows: &[Row], paint: Paint) -> String {
+    let (rows, more) = rows.split_at(rows.len().min(LISTED));
     let mut table = paint.table(&["site", "kind", "channels", "fold", "into, or why not"]);
     for row in rows {
         let SitePlan { name, kind, channels, .. } = row.site;
@@ -181,7 +185,11 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
     if let Some(channels) = table.column_mut(2) {
         channels.set_cell_alignment(CellAlignment::Right);
     }
-    out::lines(&table) + &legend(rows, paint)
+    let more = match more.len() {
+        0 => String::new(),
+        more => format!("... and {more} more; --json lists all\n"),
+    };
+    out::lines(&table) + &more + &legend(rows, paint)
 }
 
 /// How many sites of a family there are, and how many of them fold.
