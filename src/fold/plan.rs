@@ -16,7 +16,7 @@ use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::normalizer::{Kind, Lowering, Part, Reset, Site};
 use crate::onnx::tensor::DataType;
-use crate::refusal::{Reason, Refusal};
+use crate::refusal::Refusal;
 
 /// Where an affine goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -326,8 +326,7 @@ impl<'a> Planner<'a> {
                 || !self.holds(there, &after)
                 || !self.is_writable(there, &after)
             {
-                let at = self.draft.graph.value_name(there.output);
-                return Err(Refusal::new(Reason::NotLinear("a normalizer that stays".into()), at));
+                return Err(wave::stays(&self.draft, there));
             }
         }
         Ok(wave)

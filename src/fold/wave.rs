@@ -36,6 +36,9 @@ const BUDGET: usize = 4096;
 /// How far one wave may go backward.
 const DEPTH: usize = 512;
 
+/// How many parts one wave may pass in a row. Those of a longer row join first.
+const PASSED: usize = 16;
+
 /// What a wave found: all that has to be done so that its part can go.
 #[derive(Debug, Clone, Default)]
 pub struct Wave {
@@ -65,8 +68,8 @@ pub struct Parts<'p> {
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(draft: &Draft, parts: &Parts, part: usize, affine: &Affine) -> Result<Wave, Refusal> {
     let mut front =
-        Front { draft, parts, part, affines: HashMap::new(), from: HashMap::new(), queue: BTreeMap::new() };
-    front.arrive(parts.all[part].output, affine.clone(), None)?;
+        Front { draft, parts, part, carried: HashMap::new(), from: HashMap::new(), queue: BTreeMap::new() };
+    front.arrive(parts.all[part].output, affine.clone(), None, 0)?;
     let mut wave = Wave::default();
     let mut met = HashSet::new();
     while let Some((_, next)) = front.queue.pop_first() {
@@ -76,25 +79,28 @@ pub fn forward(draft: &Draft, parts: &Parts, part: usize, affine: &Affine) -> Re
             Next::Part(other) => {
                 let there = &parts.all[other];
                 let input = draft.source(there.input);
-                let affine = front.affines[&input].clone();
+                let Carried { affine, passed } = front.carried[&input].clone();
                 if parts.merge {
                     wave.merges.push((other, affine, true));
+                } else if passed == PASSED {
+                    return Err(stays(draft, there));
                 } else {
-                    front.arrive(there.output, commute(&affine, &there.affine), Some(input))?;
+                    front.arrive(there.output, commute(&affine, &there.affine), Some(input), passed + 1)?;
                 }
             }
-            Next::Node(node) => {
-                let step = front.step(node)?;
+            Next::Node(node, value) => {
+                let step = front.step(node, value)?;
                 if let Some(fold) = step.fold {
                     wave.note(draft, node, fold, step.by_place)?;
                 }
                 if let Some(slot) = step.bypass {
                     wave.bypass.push((node, slot));
                 }
-                let from = hands_on(draft, node);
+                let from = if joins(draft, node) { Some(value) } else { hands_on(draft, node) };
+                let passed = front.carried[&value].passed;
                 for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
                     if let Some(value) = draft.graph.output(node, slot) {
-                        front.arrive(value, affine, from)?;
+                        front.arrive(value, affine, from, passed)?;
                     }
                 }
             }
@@ -109,16 +115,31 @@ fn commute(affine: &Affine, through: &Affine) -> Affine {
     Affine::new(affine.scale.clone(), shift)
 }
 
+/// A part that is in the way and does not go.
+pub fn stays(draft: &Draft, part: &Part) -> Refusal {
+    let reason = Reason::NotLinear("a normalizer that stays".into());
+    Refusal::new(reason, draft.graph.value_name(part.output))
+}
+
 enum Next {
-    Node(NodeId),
+    /// A node, and a value by which the wave comes to it.
+    Node(NodeId, ValueId),
     Part(usize),
+}
+
+/// What a wave brings to a value.
+#[derive(Clone)]
+struct Carried {
+    affine: Affine,
+    /// How many parts it has passed on its way.
+    passed: usize,
 }
 
 struct Front<'d, 'a> {
     draft: &'d Draft<'a>,
     parts: &'d Parts<'d>,
     part: usize,
-    affines: HashMap<ValueId, Affine>,
+    carried: HashMap<ValueId, Carried>,
     /// The value from which every scale comes to this one, whatever it is.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
@@ -126,7 +147,13 @@ struct Front<'d, 'a> {
 
 impl Front<'_, '_> {
     /// The affine is on this value: all its readers are next.
-    fn arrive(&mut self, value: ValueId, affine: Affine, from: Option<ValueId>) -> Result<(), Refusal> {
+    fn arrive(
+        &mut self,
+        value: ValueId,
+        affine: Affine,
+        from: Option<ValueId>,
+        passed: usize,
+    ) -> Result<(), Refusal> {
         if affine.is_identity() {
             return Ok(());
         }
@@ -139,7 +166,7 @@ impl Front<'_, '_> {
         if let Some(from) = from.filter(|_| has_scale) {
             self.from.insert(value, from);
         }
-        self.affines.insert(value, affine);
+        self.carried.insert(value, Carried { affine, passed });
         if let Some(refusal) = self.draft.dead_end(value, self.way()).filter(|_| has_scale) {
             return Err(self.end(value, refusal));
         }
@@ -155,7 +182,7 @@ impl Front<'_, '_> {
                 Reader::Node { node, .. } => {
                     let next = match self.draft.owned.get(&node) {
                         Some(&other) if other != self.part => Next::Part(other),
-                        _ => Next::Node(node),
+                        _ => Next::Node(node, value),
                     };
                     self.queue.insert(graph.place(node), next);
                 }
@@ -184,9 +211,19 @@ impl Front<'_, '_> {
         Refusal::clone(&why)
     }
 
-    fn step(&self, node: NodeId) -> Result<Step, Refusal> {
+    fn step(&self, node: NodeId, value: ValueId) -> Result<Step, Refusal> {
         let draft = self.draft;
-        let carrying = || draft.graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
+        if let Err(reason) = passable(draft, node) {
+            return Err(self.end(value, Refusal::new(reason, draft.graph.name(node))));
+        }
+        // What joins many values is not to look at all of them for each.
+        if joins(draft, node)
+            && !self.carried[&value].affine.has_no_scale()
+            && let Some(made) = draft.graph.output(node, 0)
+            && let Some(refusal) = draft.dead_end(draft.source(made), self.way())
+        {
+            return Err(self.end(value, refusal));
+        }
         let inputs: Vec<Option<Affine>> = draft
             .graph
             .inputs(node)
@@ -194,14 +231,9 @@ impl Front<'_, '_> {
             .enumerate()
             .map(|(slot, input)| {
                 let value = input.filter(|_| draft.graph.reads_elements(node, slot))?;
-                self.affines.get(&draft.source(value)).cloned()
+                self.carried.get(&draft.source(value)).map(|carried| carried.affine.clone())
             })
             .collect();
-        if let Err(reason) = passable(draft, node) {
-            let refusal = Refusal::new(reason, draft.graph.name(node));
-            let carried = carrying().find(|input| self.affines.contains_key(input));
-            return Err(carried.map_or(refusal.clone(), |value| self.end(value, refusal)));
-        }
         step_forward(draft, node, &inputs)
     }
 }
@@ -224,6 +256,11 @@ fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
     let mut varying = inputs.filter(|&input| !draft.constants.is_constant(input));
     let (only, other) = (varying.next()?, varying.next());
     (HANDS_ON.contains(&draft.graph.op(node)) && other.is_none()).then_some(only)
+}
+
+/// Whether a node only puts values side by side, so that a scale of one of them is one of all.
+fn joins(draft: &Draft, node: NodeId) -> bool {
+    draft.graph.op(node) == "Concat"
 }
 
 /// The rule by which an affine may go on.

@@ -506,31 +506,51 @@ fn a_skipped_site_takes_nothing_in() {
     assert_eq!(fused.model.proto, before.proto);
 }
 
+/// A model of so many sites, by what is written for each.
+fn many(sites: usize, of: &dyn Fn(usize) -> String, end: &str) -> Model {
+    let constants = "const g 4 = 1 -1 -1 1\n const w 4 4 = 1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1";
+    let sites: String = (0..sites).map(of).collect();
+    model(&format!("input x 2 4\n {constants}\n v0 = Identity(x)\n {sites} y = {end}\n output y"))
+}
+
+/// How many sites a model has, and how many of them fold, within the time that is linear in their number.
+fn soon(model: &Model) -> (usize, usize) {
+    let started = Instant::now();
+    let fused = unfold::fuse(model, &FuseOptions::default()).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    (fused.plan.sites.len(), fused.plan.sites.iter().filter(|site| site.is_folded()).count())
+}
+
+/// A site, and what is behind it.
+fn then(place: usize, behind: &str) -> String {
+    let next = place + 1;
+    format!("n{place} = Mul(v{place}, g)\n v{next} = {}\n", behind.replace('_', &format!("n{place}")))
+}
+
 #[test]
 fn many_sites_in_a_row_take_no_longer_each_than_one() {
-    const SITES: usize = 20_000;
-    let row = |of: &dyn Fn(usize) -> String| {
-        let mut text =
-            "input x 2 4\n const g 4 = 1 -1 -1 1\n const w 4 4 = 1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1\n"
-                .to_owned();
-        text.push_str("v0 = Identity(x)\n");
-        (0..SITES).for_each(|place| text.push_str(&of(place)));
-        model(&format!("{text} y = Relu(v{SITES})\n output y"))
-    };
-    let sites = |model| {
-        let started = Instant::now();
-        let fused = unfold::fuse(&model, &FuseOptions::default()).unwrap();
-        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
-        (fused.plan.sites.len(), fused.plan.sites.iter().filter(|site| site.is_folded()).count())
-    };
-    let next = |place: usize| place + 1;
+    const SITES: usize = 10_000;
+    let (relu, residual) = (format!("Relu(v{SITES})"), format!("Add(v{SITES}, x)"));
     // They stay.
-    let stay = row(&|place| format!("n{place} = Mul(v{place}, g)\n v{} = Relu(n{place})\n", next(place)));
-    assert_eq!(sites(stay), (SITES, 0));
+    assert_eq!(soon(&many(SITES, &|place| then(place, "Relu(_)"), &relu)), (SITES, 0));
     // Each goes into the operator behind it.
-    let go = row(&|place| format!("n{place} = Mul(v{place}, g)\n v{} = MatMul(n{place}, w)\n", next(place)));
-    assert_eq!(sites(go), (SITES, SITES));
-    // Each passes all that are behind it, and comes to nothing there; then they join.
-    let join = row(&|place| format!("n{place} = Mul(v{place}, g)\n v{} = Identity(n{place})\n", next(place)));
-    assert_eq!(sites(join), (SITES, SITES));
+    assert_eq!(soon(&many(SITES, &|place| then(place, "MatMul(_, w)"), &relu)), (SITES, SITES));
+    // Each passes those behind it, and comes to nothing there; then they join.
+    for end in [relu, residual] {
+        assert_eq!(soon(&many(SITES, &|place| then(place, "Identity(_)"), &end)), (SITES, SITES));
+    }
+}
+
+#[test]
+fn many_sites_side_by_side_take_no_longer_each_than_one() {
+    const SITES: usize = 10_000;
+    let joined: Vec<String> = (0..SITES).map(|place| format!("n{place}")).collect();
+    let side = |place| format!("n{place} = Mul(x, g)\n");
+    assert_eq!(soon(&many(SITES, &side, &format!("Concat({}) axis=1", joined.join(", ")))), (SITES, 0));
+}
+
+#[test]
+fn a_row_that_is_longer_than_a_way_goes_as_one() {
+    let after = folded(&many(201, &|place| then(place, "Identity(_)"), "MatMul(v201, w)"));
+    assert!(!operators(&after).contains(&"Mul"));
 }
