@@ -11,6 +11,7 @@ use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
+use super::at::axis;
 use crate::onnx::proto::{AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 
@@ -121,7 +122,7 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
     {
         return false;
     }
-    if beyond_symbols(node, inputs) {
+    if beyond_symbols(node, inputs) || splits_in_excess(node, inputs) {
         return false;
     }
     let rank_of = |slot: usize| inputs.get(slot).copied().flatten().and_then(rank);
@@ -186,6 +187,20 @@ fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
         Some(numbers.to_plain_array_view::<f64>().ok()?.iter().any(|number| number.abs() > limit))
     };
     inputs.iter().skip(first).flatten().any(|fact| large(fact) == Some(true))
+}
+
+/// Whether the parts of a Split are not what there is to split.
+fn splits_in_excess(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+    let excess = || {
+        let by_attribute = node.attr_ints("split").ok().flatten().map(<[i64]>::to_vec);
+        let parts = by_attribute.or_else(|| ints(inputs.get(1).copied().flatten()?))?;
+        let value = inputs.first().copied().flatten()?;
+        let along = axis(node.attr_i("axis").ok().flatten().unwrap_or(0), rank(value)?).ok()?;
+        let whole = value.shape.dim(along)?.concretize()?.as_i64();
+        let sum = parts.iter().try_fold(0_i64, |sum, &part| sum.checked_add(part));
+        Some(parts.iter().any(|&part| part < 0) || whole.is_some_and(|whole| sum != Some(whole)))
+    };
+    node.op_type() == "Split" && excess() == Some(true)
 }
 
 /// Whether a value can be held in memory, as far as its shape is known, by who can hold the weights.
@@ -512,6 +527,15 @@ mod tests {
             is_within("Pad", &[&InferenceFact::from(tensor2(&[[1_f32, 2.0]])), &pads], shaped(&[1, 1])),
             None
         );
+    }
+
+    #[test]
+    fn the_parts_of_a_split_are_the_whole() {
+        let asked = |parts: [i64; 3]| {
+            let parts = InferenceFact::from(tensor1(&parts));
+            can_be_asked(&node("Split", &[]), &[Some(&shaped(&[6, 2])), Some(&parts)])
+        };
+        assert!(asked([1, 2, 3]) && !asked([1, 2, 4]) && !asked([1, -2, 7]) && !asked([1, 1, 1 << 24]));
     }
 
     #[test]
