@@ -194,13 +194,19 @@ fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
     })
 }
 
-/// Why tract is not asked to run a model: it would look for an end that is not there, or for memory.
+/// Why tract is not asked to run a model: it would look for an end that is far off or not there, or for memory.
 fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     let mut concrete = model.clone();
     fix_shapes(concrete.graph_mut(), &Input::of(model, dims).ok()?);
     let graph = Graph::new(&concrete).ok()?;
-    let place = Facts::infer(&graph).out_of_bounds()?;
-    Some(format!("`{place}` has attributes out of bounds, or a value too large to be held"))
+    let facts = Facts::infer(&graph);
+    match facts.out_of_bounds() {
+        Some(place) => {
+            Some(format!("`{place}` has attributes out of bounds, or a value too large to be held"))
+        }
+        None if facts.can_be_run(&graph) => None,
+        None => Some("a run takes more multiplications than a model of its size is known to take".into()),
+    }
 }
 
 /// Whether what is known about the inputs of a node shows that they are of several types.
@@ -411,6 +417,18 @@ mod tests {
         });
         mixed.graph_mut().initializer = half.collect();
         assert!(reason(&mixed, &norm(0)).contains("of one type"));
+    }
+
+    #[test]
+    fn a_run_without_end_is_not_begun() {
+        let square = floats("w", &ndarray::Array2::ones((64, 64)).into_dyn().view());
+        let tall = |rows: &str| {
+            let inputs = vec![value("x", DataType::Float, &[rows, "64"])];
+            model(inputs, vec![square.clone()], vec![node("MatMul x, w -> y")], &["y"])
+        };
+        assert!(verdict(&tall("64"), &tall("64")).passed());
+        // As many numbers as may be held, and 64 multiplications for each.
+        assert!(reason(&tall("4194304"), &tall("4194304")).contains("multiplications"));
     }
 
     #[test]

@@ -38,6 +38,11 @@ const LARGEST_EYE: u64 = 1 << 20;
 /// How many multiplications the evaluation of one node may take.
 const WORK: f64 = (1_u64 << 31) as f64;
 
+/// How many one run of a model may take whatever its weights are, and how many for each byte of them: a
+/// weight of a convolution meets every pixel of an image.
+const RUN: f64 = (1_u64 << 32) as f64;
+const TIMES_EACH_BYTE: f64 = (1_u64 << 16) as f64;
+
 /// How much the arithmetic on one extent may cost, in nodes of its expression times forms of it, and
 /// how much all of them together.
 const DIM_COST: u64 = 1 << 12;
@@ -247,8 +252,21 @@ fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) 
     };
     let made: Vec<u64> = outputs.iter().map(made).collect::<Option<_>>()?;
     let largest = made.iter().copied().max().unwrap_or(0);
+    let work = multiplications(node, inputs, &counts, largest)?;
+    let read: u64 = inputs.iter().zip(&counts).map(|(fact, &count)| bytes(count, fact)).sum();
+    let made =
+        outputs.iter().zip(&made).map(|(fact, &count)| bytes(count, fact)).fold(0, u64::saturating_add);
+    // It lists the neighbours of each element, with their weights.
+    let made = if op == "Resize" { made.saturating_mul(16) } else { made };
+    let fits = work <= WORK && made <= read.saturating_mul(TIMES_THE_INPUTS).max(LARGEST_RESULT);
+    Some(if fits { Cost::Bytes(read / 8 + made) } else { Cost::TooMuch })
+}
+
+/// How many multiplications, or what is like them, a node takes to make the larger of its results.
+fn multiplications(node: &NodeProto, inputs: &[&InferenceFact], counts: &[u64], largest: u64) -> Option<f64> {
     let [first, second] = [0, 1].map(|slot| counts.get(slot).copied().unwrap_or(1) as f64);
-    let work = match op {
+    let op = node.op_type();
+    Some(match op {
         "MatMul" | "Gemm" | "MatMulInteger" | "QLinearMatMul" | "FusedMatMul" => {
             (first * second * largest as f64).sqrt()
         }
@@ -259,14 +277,23 @@ fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) 
             counts[weight] as f64 / rows as f64 * first.max(largest as f64)
         }
         _ => largest as f64 * window(node),
+    })
+}
+
+/// What a node adds to the time of a run, in multiplications; nothing where its shapes are not known.
+pub fn work(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[&InferenceFact]) -> f64 {
+    let counts =
+        |facts: &[&InferenceFact]| facts.iter().map(|fact| count(fact)).collect::<Option<Vec<u64>>>();
+    let known = || {
+        let largest = counts(outputs)?.into_iter().max()?;
+        multiplications(node, inputs, &counts(inputs)?, largest)
     };
-    let read: u64 = inputs.iter().zip(&counts).map(|(fact, &count)| bytes(count, fact)).sum();
-    let made =
-        outputs.iter().zip(&made).map(|(fact, &count)| bytes(count, fact)).fold(0, u64::saturating_add);
-    // It lists the neighbours of each element, with their weights.
-    let made = if op == "Resize" { made.saturating_mul(16) } else { made };
-    let fits = work <= WORK && made <= read.saturating_mul(TIMES_THE_INPUTS).max(LARGEST_RESULT);
-    Some(if fits { Cost::Bytes(read / 8 + made) } else { Cost::TooMuch })
+    known().unwrap_or(0.0)
+}
+
+/// Whether a model is run that takes so many multiplications, by who can hold the weights.
+pub fn is_worth(work: f64, weights: u64) -> bool {
+    work <= RUN.max(weights as f64 * TIMES_EACH_BYTE)
 }
 
 /// How many elements the window of a pooling operator covers.

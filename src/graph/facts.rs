@@ -22,7 +22,7 @@ use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 use super::bounds::{self, Budget, Cost};
 use super::editor::bodies;
 use super::memo::Memo;
-use super::{Graph, ValueId};
+use super::{Graph, NodeId, ValueId};
 use crate::onnx::misread::misread;
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
@@ -94,6 +94,17 @@ impl Facts {
     /// be made.
     pub fn out_of_bounds(&self) -> Option<String> {
         self.engine.out_of_bounds.borrow().clone()
+    }
+
+    /// Whether a run of the graph takes no more multiplications than its weights make likely.
+    pub fn can_be_run(&self, graph: &Graph) -> bool {
+        let known = |values: &[Option<ValueId>]| -> Vec<&InferenceFact> {
+            values.iter().flatten().map(|value| &self.facts[value.index()]).collect()
+        };
+        let work = |&node: &NodeId| {
+            bounds::work(graph.node(node), &known(graph.inputs(node)), &known(graph.outputs(node)))
+        };
+        bounds::is_worth(graph.order().iter().map(work).sum(), graph.weight_bytes())
     }
 
     /// The extents of a value, or `None` where not even the rank is known.

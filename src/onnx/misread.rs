@@ -4,6 +4,7 @@
 
 use super::node::canonical_domain;
 use super::proto::NodeProto;
+use super::tensor::DataType;
 use crate::error::Result;
 
 /// Operators whose second operand had its place given by an attribute before it broadcast by itself.
@@ -17,6 +18,7 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         Ok(text) => text.unwrap_or(absent).to_owned(),
         Err(_) => String::new(),
     };
+    let is_float = |code: Option<i64>| code.is_none_or(|code| code == i64::from(DataType::Float.code()));
     if !canonical_domain(node.domain()).is_empty() {
         return None;
     }
@@ -36,6 +38,9 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
                 && node.input.get(2).is_some_and(|value| !value.is_empty()) =>
         {
             Some("tract pads with the constant that only the mode `constant` takes")
+        }
+        "LayerNormalization" if !node.attr_i("stash_type").is_ok_and(is_float) => {
+            Some("tract scales and shifts in the type of the statistics too")
         }
         "ConvTranspose" if has("output_shape") => Some("tract pads at other ends for its output_shape"),
         "AveragePool" | "MaxPool"
@@ -105,6 +110,8 @@ mod tests {
             (node("Pad", &["x", "p", "c"], 1, &[("mode", "reflect")]), &[11, 13, 18, 21], &[2, 10]),
             (node("Pad", &["x", "p", "", "a"], 1, &[("mode", "reflect")]), &[], &[18, 21]),
             (node("Pad", &["x", "p", "c"], 1, &[]), &[], &[11, 13, 18, 21]),
+            (node("LayerNormalization", &["x", "g"], 1, &[("stash_type", "4")]), &[17, 22], &[]),
+            (node("LayerNormalization", &["x", "g"], 1, &[("stash_type", "1")]), &[], &[17, 22]),
             (node("ConvTranspose", x, 1, &[("output_shape", "9")]), &[1, 11, 22], &[]),
             (node("MaxPool", x, 1, &[("auto_pad", "SAME_UPPER"), ("dilations", "2")]), &[10, 12, 22], &[]),
             (node("AveragePool", x, 1, &[("auto_pad", "VALID"), ("dilations", "2")]), &[], &[19, 22]),
