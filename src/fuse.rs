@@ -9,9 +9,8 @@ use crate::fold::apply::{Weights, apply};
 use crate::fold::patch::{Failed, draw};
 use crate::fold::plan::Plan;
 use crate::graph::Graph;
-use crate::graph::constants::Constants;
+use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
-use crate::graph::facts::Facts;
 use crate::history::History;
 use crate::lower::lower;
 use crate::normalizer::{self, Kind, Site, View};
@@ -115,7 +114,7 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
     let pass = Pass { skip, weights, tell: &tell };
     let (mut result, mut history) = (None, History::default());
     for _ in 0..PASSES {
-        match pass.over(&Graph::new(result.as_ref().unwrap_or(first))?, &mut history)? {
+        match pass.over(result.as_ref().unwrap_or(first), &mut history)? {
             Some(next) => result = Some(next),
             None => break,
         }
@@ -165,14 +164,13 @@ struct Pass<'p> {
 
 impl Pass<'_> {
     /// The model with everything folded that folds; `None` where nothing does.
-    fn over(&self, graph: &Graph, history: &mut History) -> Result<Option<Model>> {
-        let (model, tell) = (graph.model(), self.tell);
+    fn over(&self, model: &Model, history: &mut History) -> Result<Option<Model>> {
+        let tell = self.tell;
         tell("shapes", 0, 1);
-        let facts = Facts::infer(graph);
-        let constants = Constants::new(graph, &facts);
+        let known = Analysis::new(model)?;
         tell("sites", 0, 1);
-        let sites = normalizer::find(&View::new(graph, &facts, &constants));
-        let seen = history.recognise(graph, &sites);
+        let sites = normalizer::find(&View::new(&known));
+        let seen = history.recognise(&known.graph, &sites);
         let untouched = |index: usize| {
             let site: &Site = &sites[index];
             let skipped = is_skipped(&self.skip, &site.name, &site.kind);
@@ -184,16 +182,16 @@ impl Pass<'_> {
         // At most once for each site whose folded numbers do not fit their types, which only those tell.
         for _ in 0..=sites.len() {
             tell("plan", 0, 1);
-            let plan = crate::fold::plan::plan(graph, &facts, &constants, &sites, &refused);
+            let plan = crate::fold::plan::plan(&known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
                 return Ok(None);
             }
             let mut editor = Editor::new(model);
             let progress = |done, of| tell("fold", done, of);
-            let outcome = draw(&plan, graph, &facts, &constants).and_then(|edits| {
+            let outcome = draw(&plan, &known).and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
-                apply(changes, graph, &constants, &mut editor, self.weights, &progress)
+                apply(changes, &known, &mut editor, self.weights, &progress)
             });
             let stored = match outcome {
                 Ok(stored) => stored,
@@ -207,7 +205,7 @@ impl Pass<'_> {
             let lowered = plan.lowerings.iter().flat_map(|(lowering, _)| lowering.ends());
             let seeds = removed.chain(lowered).map(str::to_owned).collect();
             history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
-            let simplified = simplify_known(editor, seeds, graph, &facts, &HashMap::new());
+            let simplified = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
             let mut result = model.clone();
             *result.graph_mut() = simplified;
             return Ok(Some(result));

@@ -11,11 +11,9 @@ use ndarray::{Array1, ArrayD, arr0};
 use crate::affine::Affine;
 use crate::error::Result;
 use crate::fold;
-use crate::graph::at::At;
-use crate::graph::constants::Constants;
+use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
-use crate::graph::facts::Facts;
-use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::graph::{NodeId, Reader, ValueId};
 use crate::lower::lower;
 use crate::normalizer::{self, Family, Part, Site, View};
 use crate::onnx::Model;
@@ -81,10 +79,8 @@ pub fn ln_twin(model: &Model) -> Result<Model> {
 
 fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
     let lowered = lower(model, &|_, _| false)?;
-    let graph = Graph::new(lowered.as_ref().unwrap_or(model))?;
-    let facts = Facts::infer(&graph);
-    let constants = Constants::new(&graph, &facts);
-    let view = View::new(&graph, &facts, &constants);
+    let known = Analysis::new(lowered.as_ref().unwrap_or(model))?;
+    let view = View::new(&known);
     Ok(see(&view, &normalizer::find(&view)))
 }
 
@@ -186,7 +182,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
     /// The value, at the block or before movements that lead only there, whose last axis the
     /// channels are, the earliest there is; and the movement that reads it.
     fn channels_last(&self, site: &Site, block: &Block, rank: usize) -> Option<(ValueId, Option<NodeId>)> {
-        let View { graph, facts, constants, .. } = *self.view;
+        let graph = self.view.graph;
         let mut shape = vec![1; rank];
         shape[site.axis] = site.channels;
         let count = Array1::from_iter((0..site.channels).map(|channel| channel as f64 + 2.0));
@@ -203,7 +199,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             let leads_on = |reader: &Reader| matches!(reader, Reader::Node { node, input } if below.contains(node) || !graph.reads_elements(*node, *input));
             let next = self.view.maker(value).filter(|&node| is_movement(graph.node(node)));
             let Some(node) = next.filter(|_| graph.readers(value).iter().all(leads_on)) else { return found };
-            let at = At { graph, facts, constants, node };
+            let at = self.view.at(node);
             let step = fold::rule(graph.op(node)).and_then(|rule| rule.backward(&at, 0, &channels).ok());
             let way = step.and_then(|step| step.ways.into_iter().next()?.into_iter().next());
             let (Some((_, before)), Some(input)) = (way, graph.input(node, 0)) else { return found };

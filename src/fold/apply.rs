@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::patch::{Change, Edit, Failed, NewTensor};
 use super::plan::Removal;
+use crate::graph::analysis::Analysis;
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::{Graph, NodeId, ValueId, make};
@@ -48,13 +49,12 @@ pub struct Stored {
 /// of no use any more.
 pub fn apply(
     (edits, removals): (&[Edit], &[Removal]),
-    graph: &Graph,
-    constants: &Constants,
+    known: &Analysis,
     editor: &mut Editor,
     weights: Weights,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<Stored>, Vec<Failed>> {
-    let mut work = Work { graph, constants, editor, weights, known: HashMap::new(), stored: vec![] };
+    let mut work = Work { graph: &known.graph, constants: &known.constants, editor, weights, known: HashMap::new(), stored: vec![] };
     let mut failed = vec![];
     for (done, edit) in edits.iter().enumerate() {
         progress(done, edits.len());
@@ -76,7 +76,7 @@ pub fn apply(
 
 struct Work<'w> {
     graph: &'w Graph<'w>,
-    constants: &'w Constants<'w, 'w>,
+    constants: &'w Constants<'w>,
     editor: &'w mut Editor,
     weights: Weights,
     stored: Vec<Stored>,

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use super::absorb::biased::Biased;
 use super::absorb::linear;
 use super::{At, Fold, Rule, Side};
+use crate::graph::analysis::Analysis;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
@@ -20,7 +21,8 @@ pub struct Draft<'a> {
     /// The graph, its facts and its constants.
     pub graph: &'a Graph<'a>,
     pub facts: &'a Facts,
-    pub constants: &'a Constants<'a, 'a>,
+    pub constants: &'a Constants<'a>,
+    known: &'a Analysis<'a>,
     /// Folds in the order in which they were decided, which is the order in which they apply.
     pub folds: Vec<Fold>,
     /// What is no longer as it is in the graph: values that lost a reader or have several names. Each is
@@ -60,8 +62,10 @@ struct Merged {
 }
 
 impl<'a> Draft<'a> {
-    pub fn new(graph: &'a Graph<'a>, facts: &'a Facts, constants: &'a Constants<'a, 'a>) -> Self {
+    pub fn new(known: &'a Analysis<'a>) -> Self {
+        let Analysis { graph, facts, constants } = known;
         Draft {
+            known,
             graph,
             facts,
             constants,
@@ -79,7 +83,7 @@ impl<'a> Draft<'a> {
 
     /// The node as a rule sees it.
     pub fn at(&self, node: NodeId) -> At<'a> {
-        At { graph: self.graph, facts: self.facts, constants: self.constants, node }
+        self.known.at(node)
     }
 
     /// The value that this one will be another name of, or itself.

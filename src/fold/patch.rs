@@ -11,7 +11,7 @@ use super::plan::{Plan, Rewrite};
 use super::rounding::Rounding;
 use super::{At, Fold, Side};
 use crate::affine::Affine;
-use crate::graph::constants::Constants;
+use crate::graph::analysis::Analysis;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::normalizer::{Lowering, Reset};
@@ -95,13 +95,9 @@ pub struct Failed {
 ///
 /// # Errors
 /// [`Failed`] for each change that has no formula.
-pub fn draw(
-    plan: &Plan,
-    graph: &Graph,
-    facts: &Facts,
-    constants: &Constants,
-) -> Result<Vec<Edit>, Vec<Failed>> {
-    let drawing = Drawing { plan, graph, facts, constants };
+pub fn draw(plan: &Plan, known: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
+    let graph = &*known.graph;
+    let drawing = Drawing { plan, known, graph, facts: &known.facts };
     let (mut edits, mut failed) = (vec![], vec![]);
     let mut add = |sites: Vec<usize>, at: &str, changes: Result<Vec<Change>, Reason>| match changes {
         Ok(changes) => {
@@ -131,9 +127,9 @@ pub fn draw(
 
 struct Drawing<'d> {
     plan: &'d Plan,
+    known: &'d Analysis<'d>,
     graph: &'d Graph<'d>,
     facts: &'d Facts,
-    constants: &'d Constants<'d, 'd>,
 }
 
 /// A constant of an operator while folds change it.
@@ -170,7 +166,7 @@ struct Unit {
 
 impl<'d> Drawing<'d> {
     fn at(&self, node: NodeId) -> At<'d> {
-        At { graph: self.graph, facts: self.facts, constants: self.constants, node }
+        self.known.at(node)
     }
 
     fn rules(&self, node: NodeId) -> Result<&'static dyn Linear, Reason> {

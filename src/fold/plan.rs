@@ -11,9 +11,8 @@ use super::rounding::Rounding;
 use super::wave::{self, Parts, Wave};
 use super::{Fold, Side};
 use crate::affine::Affine;
-use crate::graph::constants::Constants;
-use crate::graph::facts::Facts;
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::graph::analysis::Analysis;
+use crate::graph::{NodeId, ValueId};
 use crate::normalizer::{Kind, Lowering, Part, Reset, Site};
 use crate::onnx::tensor::DataType;
 use crate::refusal::Refusal;
@@ -159,13 +158,11 @@ const SWEEPS: usize = 64;
 
 /// Plans the folds of a model's sites. `refused` has those of which nothing is to be touched, and why.
 pub fn plan(
-    graph: &Graph,
-    facts: &Facts,
-    constants: &Constants,
+    known: &Analysis,
     sites: &[Site],
     refused: &HashMap<usize, Refusal>,
 ) -> Plan {
-    let mut planner = Planner::new(graph, facts, constants, sites, refused);
+    let mut planner = Planner::new(known, sites, refused);
     planner.fold_all();
     planner.finish(sites)
 }
@@ -190,14 +187,12 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(
-        graph: &'a Graph<'a>,
-        facts: &'a Facts,
-        constants: &'a Constants<'a, 'a>,
+        known: &'a Analysis<'a>,
         sites: &[Site],
         refused: &HashMap<usize, Refusal>,
     ) -> Self {
         let mut planner = Planner {
-            draft: Draft::new(graph, facts, constants),
+            draft: Draft::new(known),
             parts: vec![],
             owners: vec![],
             by_output: HashMap::new(),
@@ -221,7 +216,7 @@ impl<'a> Planner<'a> {
                     planner.draft.owned.insert(node, planner.parts.len());
                 }
                 // Behind other operators it may be another affine than its nodes compute.
-                let input = graph.value_name(part.input);
+                let input = known.graph.value_name(part.input);
                 if lowering.is_some_and(|lowering| lowering.makes(input)) {
                     planner.rewritten.insert(planner.parts.len());
                 }

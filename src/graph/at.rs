@@ -17,7 +17,7 @@ pub struct At<'a> {
     /// Shapes and small values.
     pub facts: &'a Facts,
     /// The constants.
-    pub constants: &'a Constants<'a, 'a>,
+    pub constants: &'a Constants<'a>,
     /// The node.
     pub node: NodeId,
 }

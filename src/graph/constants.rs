@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use ndarray::ArrayD;
@@ -29,18 +30,18 @@ const EVALUATED: u64 = 1 << 27;
 const TIMES_THE_WEIGHTS: u64 = 16;
 
 /// The constants of a graph.
-pub struct Constants<'g, 'm> {
-    graph: &'g Graph<'m>,
-    facts: &'g Facts,
+pub struct Constants<'m> {
+    graph: Rc<Graph<'m>>,
+    facts: Rc<Facts>,
     constant: Vec<bool>,
     quantized: Vec<bool>,
     evaluated: RefCell<HashMap<ValueId, Arc<Tensor>>>,
     budget: Budget,
 }
 
-impl<'g, 'm> Constants<'g, 'm> {
+impl<'m> Constants<'m> {
     /// Finds the constants. Nothing is evaluated yet.
-    pub fn new(graph: &'g Graph<'m>, facts: &'g Facts) -> Self {
+    pub(super) fn new(graph: Rc<Graph<'m>>, facts: Rc<Facts>) -> Self {
         let mut constant = vec![false; graph.value_count()];
         let mut quantized = vec![false; graph.value_count()];
         // Before IR version 4 every initializer is listed as an input too, and is a constant all
@@ -203,7 +204,7 @@ impl<'g, 'm> Constants<'g, 'm> {
         if let Some(tensor) = self.facts.value(value).filter(|tensor| is_concrete(tensor)) {
             return Some(tensor);
         }
-        self.facts.engine().tensor(self.graph, &self.stored(value)?)
+        self.facts.engine().tensor(&self.graph, &self.stored(value)?)
     }
 
     fn compute(&self, node: NodeId, slot: usize, inputs: &[ValueId]) -> Result<Arc<Tensor>, String> {

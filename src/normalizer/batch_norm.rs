@@ -3,7 +3,6 @@
 use super::chain::{batch_norm, offline};
 use super::{Normalizer, Site, View};
 use crate::graph::NodeId;
-use crate::graph::at::At;
 use crate::graph::scope::scope;
 use crate::refusal::Refusal;
 
@@ -22,7 +21,7 @@ impl Normalizer for BatchNorm {
         if view.graph.op(node) != "BatchNormalization" {
             return None;
         }
-        let at = At { graph: view.graph, facts: view.facts, constants: view.constants, node };
+        let at = view.at(node);
         let reason = batch_norm(&at).err()?;
         let path = scope(view.graph, node).path;
         let name = view.graph.name(node);

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::{Family, Kind, Part, Site};
 use crate::affine::Affine;
+use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::constants::Constants;
 use crate::graph::facts::{Facts, extent};
@@ -97,8 +98,9 @@ pub const fn offline(name: &'static str) -> Kind {
 }
 
 /// Finds all maximal chains, by their last node.
-pub fn find(graph: &Graph, facts: &Facts, constants: &Constants) -> HashMap<NodeId, Chain> {
-    let mut search = Search { graph, facts, constants, ends: HashMap::new(), from: HashMap::new() };
+pub fn find(known: &Analysis) -> HashMap<NodeId, Chain> {
+    let Analysis { graph, facts, constants } = known;
+    let mut search = Search { known, graph, facts, constants, ends: HashMap::new(), from: HashMap::new() };
     for &node in graph.order() {
         if let Some((output, form)) = search.extend(node) {
             search.ends.insert(output, form);
@@ -123,9 +125,10 @@ struct Form {
 }
 
 struct Search<'s> {
+    known: &'s Analysis<'s>,
     graph: &'s Graph<'s>,
     facts: &'s Facts,
-    constants: &'s Constants<'s, 's>,
+    constants: &'s Constants<'s>,
     /// The forms that none goes on from, by the values that they make.
     ends: HashMap<ValueId, Form>,
     /// The values whose forms another one went on from. Nothing else reads these: the nodes of all forms
@@ -193,7 +196,7 @@ impl Search<'_> {
     /// What one node does to its varying input.
     fn step(&self, node: NodeId, value: ValueId, rank: usize) -> Option<Affine> {
         let graph = self.graph;
-        let at = At { graph, facts: self.facts, constants: self.constants, node };
+        let at = self.known.at(node);
         let first = graph.input(node, 0) == Some(value);
         let constant = || -> Option<Numbers> {
             let slot = if first { 1 } else { 0 };

@@ -35,6 +35,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use crate::affine::Affine;
+use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
@@ -181,7 +182,8 @@ pub struct View<'a> {
     /// Shapes and small values.
     pub facts: &'a Facts,
     /// The constants.
-    pub constants: &'a Constants<'a, 'a>,
+    pub constants: &'a Constants<'a>,
+    known: &'a Analysis<'a>,
     chains: HashMap<NodeId, Chain>,
     /// The last node of the chain that begins at a value.
     ends: HashMap<ValueId, NodeId>,
@@ -189,15 +191,16 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// Prepares a graph for recognition.
-    pub fn new(graph: &'a Graph<'a>, facts: &'a Facts, constants: &'a Constants<'a, 'a>) -> Self {
-        let chains = chain::find(graph, facts, constants);
+    pub fn new(known: &'a Analysis<'a>) -> Self {
+        let chains = chain::find(known);
         let ends = chains.iter().map(|(&end, chain)| (chain.input, end)).collect();
-        View { graph, facts, constants, chains, ends }
+        let Analysis { graph, facts, constants } = known;
+        View { graph, facts, constants, known, chains, ends }
     }
 
     /// The node as a rule sees it.
     pub fn at(&self, node: NodeId) -> At<'a> {
-        At { graph: self.graph, facts: self.facts, constants: self.constants, node }
+        self.known.at(node)
     }
 
     /// The affine chain that begins at a value.
