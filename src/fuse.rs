@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::fold::apply::{Weights, apply};
 use crate::fold::patch::{Failed, draw};
 use crate::fold::plan::Plan;
+use crate::fold::planner;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
@@ -182,7 +183,7 @@ impl Pass<'_> {
         // At most once for each site whose folded numbers do not fit their types, which only those tell.
         for _ in 0..=sites.len() {
             tell("plan", 0, 1);
-            let plan = crate::fold::plan::plan(&known, &sites, &refused);
+            let plan = planner::plan(&known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
                 return Ok(None);

@@ -4,8 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::fold::apply::Stored;
-use crate::fold::plan::{Outcome, Plan, SitePlan};
+use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
 use crate::graph::Graph;
 use crate::normalizer::Site;
 use crate::onnx::Model;

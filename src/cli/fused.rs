@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use unfold::fold::apply::Stored;
+use unfold::fold::plan::Stored;
 use unfold::graph::Graph;
 use unfold::onnx::{Model, Saved};
 use unfold::report::bytes;

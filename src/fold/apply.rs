@@ -6,15 +6,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use bytes::Bytes;
 
 use super::patch::{Change, Edit, Failed, NewTensor};
-use super::plan::Removal;
+use super::plan::{Removal, Stored};
 use crate::graph::analysis::Analysis;
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::{Graph, NodeId, ValueId, make};
 use crate::normalizer::Lowering;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor::DataType;
-use crate::recipe::{Recipe, evaluate};
+use crate::recipe::evaluate;
 use crate::refusal::{Reason, Refusal};
 
 /// Weights of more elements than this are large: nobody but the operators that read them looks into them.
@@ -29,19 +28,6 @@ pub enum Weights {
     AsTheyWere,
 }
 
-/// A tensor that was stored.
-#[derive(Debug, Clone)]
-pub struct Stored {
-    /// Its name.
-    pub name: String,
-    /// Its element type.
-    pub data_type: DataType,
-    /// How it was computed.
-    pub recipe: Recipe,
-    /// The sites that it is for.
-    pub sites: Vec<usize>,
-}
-
 /// Makes changes on an editor over the same model, and then removes what goes.
 ///
 /// # Errors
@@ -54,7 +40,14 @@ pub fn apply(
     weights: Weights,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<Stored>, Vec<Failed>> {
-    let mut work = Work { graph: &known.graph, constants: &known.constants, editor, weights, known: HashMap::new(), stored: vec![] };
+    let mut work = Work {
+        graph: &known.graph,
+        constants: &known.constants,
+        editor,
+        weights,
+        known: HashMap::new(),
+        stored: vec![],
+    };
     let mut failed = vec![];
     for (done, edit) in edits.iter().enumerate() {
         progress(done, edits.len());

@@ -9,8 +9,10 @@ pub mod absorb;
 pub mod apply;
 
 mod draft;
+mod item;
 pub mod patch;
 pub mod plan;
+pub mod planner;
 mod rounding;
 mod softmax;
 
@@ -45,6 +47,8 @@ pub struct Fold {
     pub side: Side,
     /// What it takes.
     pub affine: Affine,
+    /// The site whose affine it is.
+    pub site: usize,
 }
 
 /// What a rule says: what stays in the node's constants, and what goes on.

@@ -199,7 +199,7 @@ impl<'d> Drawing<'d> {
     }
 
     fn sites(&self, folds: &[usize]) -> Vec<usize> {
-        let mut sites: Vec<usize> = folds.iter().map(|&fold| self.plan.fold_sites[fold]).collect();
+        let mut sites: Vec<usize> = folds.iter().map(|&fold| self.plan.folds[fold].site).collect();
         sites.sort_unstable();
         sites.dedup();
         sites

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::absorb::{check, linear};
 use super::draft::{Draft, Way};
+use super::item::{Items, Merge};
 use super::{Fold, Rule, Side, Step, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
@@ -42,46 +43,38 @@ const PASSED: usize = 16;
 /// What a wave found: all that has to be done so that its part can go.
 #[derive(Debug, Clone, Default)]
 pub struct Wave {
+    /// The site that it is for.
+    site: usize,
     /// What nodes take into their constants, in order.
     pub folds: Vec<Fold>,
     /// Nodes that have nothing left to do, and the input that they hand on.
     pub bypass: Vec<(NodeId, usize)>,
-    /// Other parts that take the affine into theirs; `true` where it comes before them.
-    pub merges: Vec<(usize, Affine, bool)>,
+    /// Other items that take the affine into theirs.
+    pub merges: Vec<Merge>,
     /// Nodes behind which an Add is made.
     pub makes: Vec<NodeId>,
-}
-
-/// The parts of all sites, and which of them may take another one in.
-pub struct Parts<'p> {
-    /// All parts.
-    pub all: &'p [Part],
-    /// The parts that are still there, by the value that they make.
-    pub by_output: &'p HashMap<ValueId, usize>,
-    /// Whether a part that stays may take the affine in.
-    pub merge: bool,
 }
 
 /// Sends an affine, that of a part or its shift alone, forward from the part's output.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
-pub fn forward(draft: &Draft, parts: &Parts, part: usize, affine: &Affine) -> Result<Wave, Refusal> {
+pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
     let mut front =
-        Front { draft, parts, part, carried: HashMap::new(), from: HashMap::new(), queue: BTreeMap::new() };
-    front.arrive(parts.all[part].output, affine.clone(), None, 0)?;
-    let mut wave = Wave::default();
+        Front { draft, items, item, carried: HashMap::new(), from: HashMap::new(), queue: BTreeMap::new() };
+    front.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
+    let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
     let mut met = HashSet::new();
     while let Some((_, next)) = front.queue.pop_first() {
         match next {
             // A diamond reads its value at several places, and is one part all the same.
             Next::Part(other) if !met.insert(other) => {}
             Next::Part(other) => {
-                let there = &parts.all[other];
+                let there = &items.all[other].part;
                 let input = draft.source(there.input);
                 let Carried { affine, passed } = front.carried[&input].clone();
-                if parts.merge {
-                    wave.merges.push((other, affine, true));
+                if items.merge {
+                    wave.merges.push(Merge { into: other, affine, before: true });
                 } else if passed == PASSED {
                     return Err(stays(draft, there));
                 } else {
@@ -137,8 +130,8 @@ struct Carried {
 
 struct Front<'d, 'a> {
     draft: &'d Draft<'a>,
-    parts: &'d Parts<'d>,
-    part: usize,
+    items: &'d Items<'d>,
+    item: usize,
     carried: HashMap<ValueId, Carried>,
     /// The value from which every scale comes to this one, whatever it is.
     from: HashMap<ValueId, ValueId>,
@@ -181,7 +174,7 @@ impl Front<'_, '_> {
                 Reader::Node { node, input } if !graph.reads_elements(node, input) => {}
                 Reader::Node { node, .. } => {
                     let next = match self.draft.owned.get(&node) {
-                        Some(&other) if other != self.part => Next::Part(other),
+                        Some(&other) if other != self.item => Next::Part(other),
                         _ => Next::Node(node, value),
                     };
                     self.queue.insert(graph.place(node), next);
@@ -192,7 +185,7 @@ impl Front<'_, '_> {
     }
 
     fn way(&self) -> Way {
-        if self.parts.merge { Way::Into } else { Way::Past }
+        if self.items.merge { Way::Into } else { Way::Past }
     }
 
     /// No scale goes on from this value, nor from those from which every one comes to it: the next wave need
@@ -321,12 +314,13 @@ impl Wave {
                 }
             }
         }
-        self.take(draft, Fold { node, side, affine })
+        let site = self.site;
+        self.take(draft, Fold { node, side, affine, site })
     }
 
     /// Notes what a node takes into its constants, if it can.
     fn take(&mut self, draft: &Draft, fold: Fold) -> Result<(), Refusal> {
-        let Fold { node, side, affine } = &fold;
+        let Fold { node, side, affine, .. } = &fold;
         check(&draft.at(*node), *side, affine)
             .map_err(|reason| Refusal::new(reason, draft.graph.name(*node)))?;
         self.folds.push(fold);
@@ -338,8 +332,8 @@ impl Wave {
 ///
 /// # Errors
 /// A refusal at the node or value that something else depends on, or that cannot take it.
-pub fn backward(draft: &Draft, parts: &Parts, part: usize) -> Result<Wave, Refusal> {
-    let start = &parts.all[part];
+pub fn backward(draft: &Draft, items: &Items, item: usize) -> Result<Wave, Refusal> {
+    let start = &items.all[item].part;
     if start.nodes.is_empty() {
         // Its parameters are behind what the node itself computes.
         let maker = draft.graph.producer(start.output).map(|(node, _)| node);
@@ -348,8 +342,8 @@ pub fn backward(draft: &Draft, parts: &Parts, part: usize) -> Result<Wave, Refus
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
     let allowed: HashSet<NodeId> = start.nodes.iter().copied().collect();
-    let mut pull = Pull { draft, parts, part, budget: BUDGET };
-    let mut wave = Wave::default();
+    let mut pull = Pull { draft, items, item, budget: BUDGET };
+    let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
     pull.value(&mut wave, start.input, None, &allowed, &start.affine, 0)?;
     // Found from the consumer up; a producer's constants change first.
     Ok(wave)
@@ -357,8 +351,8 @@ pub fn backward(draft: &Draft, parts: &Parts, part: usize) -> Result<Wave, Refus
 
 struct Pull<'d, 'a> {
     draft: &'d Draft<'a>,
-    parts: &'d Parts<'d>,
-    part: usize,
+    items: &'d Items<'d>,
+    item: usize,
     budget: usize,
 }
 
@@ -388,16 +382,17 @@ impl Pull<'_, '_> {
         let value = self.draft.source(value);
         if self.draft.constants.is_constant(value) {
             let (node, slot) = consumer.ok_or_else(|| refuse(Reason::GraphInput))?;
-            return wave.take(self.draft, Fold { node, side: Side::Constant(slot), affine: affine.clone() });
+            let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
+            return wave.take(self.draft, Fold { node, side, affine, site });
         }
         self.nobody_else(value, consumer, allowed, affine)?;
-        if let Some(&other) = self.parts.by_output.get(&value)
-            && other != self.part
+        if let Some(&other) = self.items.by_output.get(&value)
+            && other != self.item
         {
-            if !self.parts.merge {
+            if !self.items.merge {
                 return Err(refuse(Reason::NotLinear("a normalizer that stays".into())));
             }
-            wave.merges.push((other, affine.clone(), false));
+            wave.merges.push(Merge { into: other, affine: affine.clone(), before: false });
             return Ok(());
         }
         let has_scale = !affine.has_no_scale();

@@ -1,0 +1,130 @@
+//! The affines of sites, while it is decided where they go.
+
+use std::collections::HashMap;
+
+use crate::affine::Affine;
+use crate::graph::ValueId;
+use crate::normalizer::Part;
+use crate::refusal::Refusal;
+
+use super::plan::{Direction, Outcome};
+
+/// One affine of a site.
+#[derive(Debug, Clone)]
+pub struct Item {
+    /// The part of the site, with the affine that it is by now.
+    pub part: Part,
+    /// The site.
+    pub site: usize,
+    /// Where in the site it is.
+    pub role: Role,
+    /// What is decided.
+    pub state: State,
+    /// Whether it is written anew: it took another in, or its shift went alone.
+    pub is_rewritten: bool,
+    /// Why it could go neither way when that was last tried.
+    pub tried: Option<Tried>,
+}
+
+/// Where in its site an affine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Before the core.
+    Before,
+    /// Behind the core, or all there is.
+    Behind,
+}
+
+/// What is decided of an affine.
+#[derive(Debug, Clone)]
+pub enum State {
+    /// Nothing yet.
+    Open,
+    /// It is not to be touched.
+    Refused(Refusal),
+    /// Its shift went, and its scale may still go.
+    Partly {
+        /// What took the shift in.
+        into: Vec<String>,
+        /// Why the scale could not go with it.
+        scale: Refusal,
+    },
+    /// It went.
+    Folded {
+        /// Where to.
+        direction: Direction,
+        /// What took it in.
+        into: Vec<String>,
+    },
+}
+
+/// Why an affine could go neither way.
+#[derive(Debug, Clone)]
+pub struct Tried {
+    /// Forward.
+    pub forward: Refusal,
+    /// Backward.
+    pub backward: Refusal,
+}
+
+impl Item {
+    /// Whether something of it may still go.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open | State::Partly { .. })
+    }
+
+    /// How many nodes it is by now.
+    pub fn size(&self) -> usize {
+        if self.is_rewritten { self.size_with(&self.part.affine) } else { self.part.nodes.len() }
+    }
+
+    /// How many nodes it is when it is written anew with an affine.
+    pub fn size_with(&self, affine: &Affine) -> usize {
+        match self.part.nodes.is_empty() {
+            true => 0,
+            false => !affine.has_no_scale() as usize + !affine.has_no_shift() as usize,
+        }
+    }
+
+    /// The affine that it is once it has taken another in.
+    pub fn merged(&self, merge: &Merge) -> Affine {
+        match merge.before {
+            true => merge.affine.then(&self.part.affine),
+            false => self.part.affine.then(&merge.affine),
+        }
+    }
+
+    /// What became of it; `None` where nothing was tried.
+    pub fn outcome(self) -> Option<Outcome> {
+        Some(match self.state {
+            State::Refused(forward) => Outcome::Kept { forward, backward: None },
+            State::Partly { into, scale } => Outcome::Partly { into, scale },
+            State::Folded { direction, into } => Outcome::Folded { direction, into },
+            State::Open => {
+                let Tried { forward, backward } = self.tried?;
+                Outcome::Kept { forward, backward: Some(backward) }
+            }
+        })
+    }
+}
+
+/// One affine that goes into another which stays.
+#[derive(Debug, Clone)]
+pub struct Merge {
+    /// The item that takes it in.
+    pub into: usize,
+    /// What it takes in.
+    pub affine: Affine,
+    /// Whether that comes before its own.
+    pub before: bool,
+}
+
+/// The affines of all sites, and which of them may take another one in.
+pub struct Items<'p> {
+    /// All of them.
+    pub all: &'p [Item],
+    /// Those that are still there, by the value that they make.
+    pub by_output: &'p HashMap<ValueId, usize>,
+    /// Whether one that stays may take another in.
+    pub merge: bool,
+}

@@ -1,0 +1,308 @@
+//! Deciding which affine goes where. Nothing is changed.
+
+use std::collections::HashMap;
+
+use super::Side;
+use super::absorb::linear;
+use super::draft::Draft;
+use super::item::{Item, Items, Role, State, Tried};
+use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan};
+use super::rounding::Rounding;
+use super::wave::{self, Wave};
+use crate::affine::Affine;
+use crate::graph::analysis::Analysis;
+use crate::graph::{NodeId, ValueId};
+use crate::normalizer::{Lowering, Part, Reset, Site};
+use crate::onnx::tensor::DataType;
+use crate::refusal::Refusal;
+
+/// How often all that is left is looked at again. Each time something before it changed, so that the
+/// last one hardly ever comes.
+const SWEEPS: usize = 64;
+
+/// Plans the folds of a model's sites. `refused` has those of which nothing is to be touched, and why.
+pub fn plan(known: &Analysis, sites: &[Site], refused: &HashMap<usize, Refusal>) -> Plan {
+    let mut planner = Planner::new(known, sites, refused);
+    planner.fold_all();
+    planner.finish(sites)
+}
+
+struct Planner<'a> {
+    draft: Draft<'a>,
+    items: Vec<Item>,
+    /// The items that are still there, by the value that they make.
+    by_output: HashMap<ValueId, usize>,
+    removals: Vec<Removal>,
+    resets: Vec<(Reset, usize)>,
+    lowerings: Vec<(Lowering, usize)>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(known: &'a Analysis<'a>, sites: &[Site], refused: &HashMap<usize, Refusal>) -> Self {
+        let mut planner = Planner {
+            draft: Draft::new(known),
+            items: vec![],
+            by_output: HashMap::new(),
+            removals: vec![],
+            resets: vec![],
+            lowerings: vec![],
+        };
+        for (index, site) in sites.iter().enumerate() {
+            let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
+            let lowering = site.lowering.as_ref().filter(|_| refusal.is_none());
+            planner.lowerings.extend(lowering.map(|lowering| (lowering.clone(), index)));
+            let before = site.pre.iter().map(|part| (part, Role::Before));
+            for (part, role) in before.chain(site.post.iter().map(|part| (part, Role::Behind))) {
+                // Behind other operators it may be another affine than its nodes compute.
+                let input = known.graph.value_name(part.input);
+                let is_rewritten = lowering.is_some_and(|lowering| lowering.makes(input));
+                let state = refusal.clone().map_or(State::Open, State::Refused);
+                planner.add(Item { part: part.clone(), site: index, role, state, is_rewritten, tried: None });
+            }
+        }
+        planner
+    }
+
+    fn add(&mut self, item: Item) {
+        let place = self.items.len();
+        self.draft.owned.extend(item.part.nodes.iter().map(|&node| (node, place)));
+        self.by_output.insert(item.part.output, place);
+        self.items.push(item);
+    }
+
+    /// Folds until nothing more goes: what goes may take away what stopped another item.
+    ///
+    /// An affine goes by itself, into linear operators, where it can; where it cannot, it may join another
+    /// that stays, for two affines in a row are one; and where neither, its shift may go on alone.
+    fn fold_all(&mut self) {
+        for _ in 0..SWEEPS {
+            let apart_or_together = self.sweep(Self::fold_apart) | self.sweep(Self::fold_together);
+            if !apart_or_together && !self.sweep(Self::fold_shift) {
+                return;
+            }
+        }
+    }
+
+    /// Whether anything went that way.
+    fn sweep(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
+        let mut went = false;
+        let open: Vec<usize> = (0..self.items.len()).filter(|&item| self.items[item].is_open()).collect();
+        for item in open {
+            went |= fold(self, item);
+        }
+        went
+    }
+
+    fn fold_apart(&mut self, item: usize) -> bool {
+        self.fold(item, false)
+    }
+
+    fn fold_together(&mut self, item: usize) -> bool {
+        self.fold(item, true)
+    }
+
+    /// Where a scale stays, as it must before a residual stream, its shift may still go on alone.
+    fn fold_shift(&mut self, item: usize) -> bool {
+        let there = &self.items[item];
+        let Part { affine, resets, .. } = &there.part;
+        let drops = there.size() > 1 || resets.iter().any(|reset| reset.neutral == 0.0);
+        let holds = self.holds(&there.part, affine);
+        if !drops || !holds || affine.has_no_shift() || affine.has_no_scale() {
+            return false;
+        }
+        let shift = Affine::shift(affine.shift.clone());
+        let wave = wave::forward(&self.draft, &self.items(false), item, &shift);
+        let Some(wave) = wave.ok().filter(|wave| wave.makes.is_empty()) else { return false };
+        let Some(Tried { forward: scale, .. }) = there.tried.clone() else { return false };
+        let into = self.carry(wave);
+        let there = &mut self.items[item];
+        there.part.affine = Affine::scale(there.part.affine.scale.clone());
+        there.is_rewritten = true;
+        there.state = State::Partly { into, scale };
+        true
+    }
+
+    fn items(&self, merge: bool) -> Items<'_> {
+        Items { all: &self.items, by_output: &self.by_output, merge }
+    }
+
+    fn fold(&mut self, item: usize, merge: bool) -> bool {
+        let items = self.items(merge);
+        let affine = &self.items[item].part.affine;
+        let forward =
+            wave::forward(&self.draft, &items, item, affine).and_then(|wave| self.worthwhile(item, wave));
+        let backward = wave::backward(&self.draft, &items, item).and_then(|wave| self.worthwhile(item, wave));
+        let (direction, wave) = match (forward, backward) {
+            (Ok(forward), Ok(backward)) if self.cost(&backward) < self.cost(&forward) => {
+                (Direction::Backward, backward)
+            }
+            (Ok(forward), _) => (Direction::Forward, forward),
+            (_, Ok(backward)) => (Direction::Backward, backward),
+            (Err(forward), Err(backward)) => {
+                if !merge {
+                    self.items[item].tried = Some(Tried { forward, backward });
+                }
+                return false;
+            }
+        };
+        self.commit(item, direction, wave);
+        true
+    }
+
+    /// A merge must leave fewer nodes than there were.
+    fn worthwhile(&self, item: usize, wave: Wave) -> Result<Wave, Refusal> {
+        for merge in &wave.merges {
+            let there = &self.items[merge.into];
+            let after = there.merged(merge);
+            let smaller = there.size_with(&after) < self.items[item].size() + there.size();
+            if matches!(there.state, State::Refused(_))
+                || !smaller
+                || !self.holds(&there.part, &after)
+                || !self.is_writable(&there.part, &after)
+            {
+                return Err(wave::stays(&self.draft, &there.part));
+            }
+        }
+        Ok(wave)
+    }
+
+    /// Whether the numbers of an affine fit the type of a part's constants.
+    fn is_writable(&self, part: &Part, affine: &Affine) -> bool {
+        let data_type = self.data_type(part);
+        Rounding::Factor.fits(data_type, &affine.scale) && Rounding::Sum.fits(data_type, &affine.shift)
+    }
+
+    /// Whether it is known how to write a part with an affine: parameters inside a node have the places and the
+    /// sizes for it, operators of its own an element type.
+    fn holds(&self, part: &Part, affine: &Affine) -> bool {
+        let place = |neutral: f64| part.resets.iter().find(|reset| reset.neutral == neutral);
+        let fits = |neutral: f64, array: &ndarray::ArrayD<f64>| match place(neutral) {
+            None => array.iter().all(|&v| v == neutral),
+            Some(reset) => {
+                let value = self.draft.graph.input(reset.node, reset.slot);
+                let count = value.and_then(|value| self.draft.constants.len(value));
+                array.len() == 1 || Some(array.len()) == count
+            }
+        };
+        match part.nodes.is_empty() {
+            true => fits(1.0, &affine.scale) && fits(0.0, &affine.shift),
+            false => self.data_type(part).is_some(),
+        }
+    }
+
+    /// Nodes that are made, merges, and bytes of weights that are copied.
+    fn cost(&self, wave: &Wave) -> (usize, usize, usize) {
+        let graph = self.draft.graph;
+        let mut bytes = 0;
+        for fold in &wave.folds {
+            let at = self.draft.at(fold.node);
+            let slot = match fold.side {
+                Side::Constant(slot) => Some(slot),
+                _ => {
+                    linear(graph.op(fold.node)).and_then(|l| l.slots(&at).ok()).and_then(|slots| slots.weight)
+                }
+            };
+            let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else { continue };
+            if graph.readers(weight).len() > 1 {
+                bytes += self.draft.constants.len(weight).unwrap_or(0);
+            }
+        }
+        (wave.makes.len(), wave.merges.len(), bytes)
+    }
+
+    fn commit(&mut self, item: usize, direction: Direction, wave: Wave) {
+        let mut into = self.carry(wave);
+        let there = &mut self.items[item];
+        let (gone, site) = (there.part.clone(), there.site);
+        there.is_rewritten = false;
+        // The shift may have gone before.
+        if let State::Partly { into: before, .. } = &mut there.state {
+            into.append(before);
+            into.sort();
+            into.dedup();
+        }
+        there.state = State::Folded { direction, into };
+        self.remove(&gone.nodes, gone.output, gone.input);
+        self.resets.extend(gone.resets.into_iter().map(|reset| (reset, site)));
+        self.by_output.remove(&gone.output);
+        for node in &gone.nodes {
+            self.draft.owned.remove(node);
+        }
+    }
+
+    /// Takes in all that a wave found. Returns the names of what absorbs it.
+    fn carry(&mut self, wave: Wave) -> Vec<String> {
+        let graph = self.draft.graph;
+        let mut into: Vec<String> = wave.folds.iter().map(|fold| graph.name(fold.node).to_owned()).collect();
+        for merge in wave.merges {
+            let there = &mut self.items[merge.into];
+            there.part.affine = there.merged(&merge);
+            there.is_rewritten = true;
+            into.push(graph.value_name(there.part.output).to_owned());
+        }
+        into.sort();
+        into.dedup();
+        self.draft.fold(wave.folds);
+        self.draft.makes.extend(wave.makes);
+        for (node, slot) in wave.bypass {
+            if let (Some(output), Some(input)) = (graph.output(node, 0), graph.input(node, slot)) {
+                self.remove(&[node], output, input);
+            }
+        }
+        into
+    }
+
+    fn remove(&mut self, nodes: &[NodeId], output: ValueId, input: ValueId) {
+        let source = self.draft.source(input);
+        self.draft.remove(nodes, output, source);
+        if !nodes.is_empty() {
+            let name = |value| self.draft.graph.value_name(value).to_owned();
+            self.removals.push(Removal { nodes: nodes.to_vec(), output: name(output), source: name(source) });
+        }
+    }
+
+    fn finish(mut self, sites: &[Site]) -> Plan {
+        let graph = self.draft.graph;
+        let mut plans: Vec<SitePlan> = sites
+            .iter()
+            .map(|site| SitePlan {
+                name: site.name.clone(),
+                kind: site.kind,
+                channels: site.channels,
+                axis: site.axis,
+                nodes: site.nodes.iter().map(|&node| graph.name(node).to_owned()).collect(),
+                pre: None,
+                core: site.core.clone().map(|forward| Outcome::Kept { forward, backward: None }),
+                post: site.refusal.clone().map(|forward| Outcome::Kept { forward, backward: None }),
+            })
+            .collect();
+        let mut rewrites = vec![];
+        for item in std::mem::take(&mut self.items) {
+            if item.is_rewritten {
+                let data_type = self.data_type(&item.part);
+                rewrites.push(Rewrite { part: item.part.clone(), site: item.site, data_type });
+            }
+            let SitePlan { pre, post, .. } = &mut plans[item.site];
+            match item.role {
+                Role::Before => *pre = item.outcome(),
+                Role::Behind => *post = item.outcome(),
+            }
+        }
+        Plan {
+            sites: plans,
+            folds: self.draft.folds,
+            bias_adds: self.draft.bias_adds,
+            removals: self.removals,
+            resets: self.resets,
+            rewrites,
+            tensors: vec![],
+            lowerings: self.lowerings,
+        }
+    }
+
+    /// The element type of the value that a part acts on, whatever its constants are.
+    fn data_type(&self, part: &Part) -> Option<DataType> {
+        let facts = self.draft.facts;
+        facts.data_type(part.input).or_else(|| facts.data_type(part.output))
+    }
+}
