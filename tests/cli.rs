@@ -200,8 +200,10 @@ fn json_has_the_fields_that_it_promises() {
 
     let (_folder, path) = out();
     let fused = unfold([&"fuse", &un(), &"-o", &path, &"--json"]).json();
-    let expected = ["changed", "model", "result", "sites", "summary", "verification", "verified", "written"];
+    let expected =
+        ["changed", "model", "result", "sites", "summary", "tensors", "verification", "verified", "written"];
     assert_eq!(keys(&fused), expected);
+    assert_eq!(keys(&fused["tensors"][0]), ["data_type", "formula", "inputs", "name", "shape", "sites"]);
     assert_eq!(keys(&fused["result"]), ["file_bytes", "operators", "weight_bytes"]);
     assert_eq!(keys(&fused["result"]["file_bytes"]), ["after", "before"]);
     assert_eq!(fused["written"], path.canonicalize().unwrap().to_str().unwrap());
@@ -219,6 +221,20 @@ fn a_dry_run_writes_nothing() {
     assert_eq!(names_in(&folder), [""; 0]);
     let json = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
     assert_eq!((&json["written"], &json["result"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn a_dry_run_tells_the_formula_of_each_new_tensor() {
+    let json = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
+    let tensors = json["tensors"].as_array().unwrap();
+    let mlp =
+        tensors.iter().find(|tensor| tensor["sites"] == serde_json::json!(["blocks.0.norm2.un"])).unwrap();
+    // W·diag(γ/σ), as Algorithm 1 of the UN paper has it.
+    assert_eq!(mlp["formula"], "mul(val_122, reshape(mul(div(1, sqrt_1), view_10), [40, 1]))");
+    assert_eq!(mlp["inputs"], serde_json::json!(["sqrt_1", "val_122", "view_10"]));
+    assert_eq!(mlp["shape"], serde_json::json!([40, 80]));
+    // A weight and a bias for each of the seven.
+    assert_eq!(tensors.len(), 14);
 }
 
 #[test]
