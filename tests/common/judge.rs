@@ -39,7 +39,7 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
 
 /// Compares what the two models make of the same inputs. Differences up to `tolerance`, as a part of
 /// the largest number in the whole computation, are none; with 0, results are equal bit for bit, but
-/// for the sign of a zero. `Ok(false)` where the first cannot be computed at all.
+/// for the sign of a zero. Integers are equal. `Ok(false)` where the first cannot be computed at all.
 pub fn agree(model: &Model, other: &Model, inputs: &Env, tolerance: f64) -> Result<bool, String> {
     let Ok(before) = reference::values(model, inputs) else { return Ok(false) };
     let after = reference::run(other, inputs).map_err(|error| format!("{error:#}"))?;
@@ -47,16 +47,19 @@ pub fn agree(model: &Model, other: &Model, inputs: &Env, tolerance: f64) -> Resu
     let numbers = before.values().filter_map(finite).flatten();
     let largest = numbers.filter(|v| v.is_finite()).fold(1.0, |largest: f64, v| largest.max(v.abs()));
     for (output, after) in model.graph().output.iter().zip(after) {
-        let name = output.name();
-        let (Value::Floats(before), Value::Floats(after)) = (&before[name], &after) else { continue };
-        if before.shape() != after.shape() {
-            return Err(format!("{name} was {:?} and is {:?}", before.shape(), after.shape()));
-        }
+        let (name, before) = (output.name(), &before[output.name()]);
         // The mean of nothing is no number, before as after.
-        let same =
+        let near =
             |a: &f64, b: &f64| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * largest;
-        if !Zip::from(before).and(after).all(same) {
-            return Err(format!("{name} was\n{before}\nand is\n{after}"));
+        let same = match (before, &after) {
+            (Value::Floats(before), Value::Floats(after)) => {
+                before.shape() == after.shape() && Zip::from(before).and(after).all(near)
+            }
+            (Value::Ints(before), Value::Ints(after)) => before == after,
+            _ => false,
+        };
+        if !same {
+            return Err(format!("{name} was\n{before:?}\nand is\n{after:?}"));
         }
     }
     Ok(true)

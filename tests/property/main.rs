@@ -7,7 +7,7 @@ mod generate;
 mod tape;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use proptest::collection::vec;
 use proptest::prelude::any;
@@ -15,6 +15,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseErr
 
 use check::check;
 use common::numbers::Kind;
+use common::{Builder, judge};
 use generate::Case;
 
 /// How often something came up.
@@ -62,4 +63,18 @@ fn fused_graphs_compute_exactly_the_same() {
 #[test]
 fn fused_graphs_compute_the_same_up_to_rounding() {
     folds_enough(&run(Kind::Real, 500));
+}
+
+/// A judge that looks away proves nothing.
+#[test]
+fn integers_that_differ_are_no_agreement() {
+    let gives = |values: &[i64]| {
+        let mut graph = Builder::new(17);
+        let values = graph.ints(values);
+        let output = graph.op("Identity", &[&values], vec![]);
+        graph.model(&[&output])
+    };
+    let agree = |other: &[i64]| judge::agree(&gives(&[1, 2]), &gives(other), &HashMap::new(), 1.0);
+    assert_eq!(agree(&[1, 2]), Ok(true));
+    assert!(agree(&[1, 3]).is_err() && agree(&[1]).is_err());
 }
