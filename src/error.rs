@@ -138,15 +138,6 @@ pub enum Error {
         reason: String,
     },
 
-    /// The engine could not load or run a model.
-    #[error("{} could not be run: {reason}", file.display())]
-    Run {
-        /// The model.
-        file: PathBuf,
-        /// What the engine said.
-        reason: String,
-    },
-
     /// A pattern that names what to skip is none.
     #[error("--skip `{pattern}`: {reason}")]
     Skip {

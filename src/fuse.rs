@@ -16,6 +16,7 @@ use crate::history::History;
 use crate::lower::lower;
 use crate::normalizer::{self, Kind, Site, View};
 use crate::onnx::Model;
+use crate::progress::OnProgress;
 use crate::refusal::{Reason, Refusal};
 use crate::simplify::simplify_known;
 
@@ -24,12 +25,10 @@ const NEWEST_OPSET: i64 = 28;
 
 /// The oldest: before it arithmetic did not broadcast by itself, as what a fold makes has to.
 const OLDEST_OPSET: i64 = 7;
+
 /// How often a model is passed over. Each time sites went that stopped others; the second one mostly finds
 /// nothing.
 const PASSES: usize = 16;
-
-/// Is told the stage, and how much of it is done out of how much.
-pub type OnProgress<'o> = &'o dyn Fn(&str, usize, usize);
 
 /// What to fold, and what to tell on the way.
 #[derive(Default)]

@@ -65,10 +65,9 @@ mod fuse;
 pub mod graph;
 mod history;
 pub mod lower;
-pub mod memory;
 pub mod normalizer;
 pub mod onnx;
-pub mod progress;
+mod progress;
 pub mod recipe;
 pub mod refusal;
 pub mod report;
@@ -76,10 +75,12 @@ pub mod run;
 pub mod simplify;
 pub mod variants;
 pub mod verify;
+#[cfg(feature = "zoo")]
 pub mod zoo;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
-pub use fuse::{FuseOptions, Fused, OnProgress, fuse, plan};
+pub use fuse::{FuseOptions, Fused, fuse, plan};
+pub use progress::OnProgress;
 
 /// The examples of README.md are compiled with the tests.
 #[cfg(doctest)]

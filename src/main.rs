@@ -4,7 +4,7 @@ mod cli;
 
 use std::process::ExitCode;
 
-use unfold::memory::CountingAllocator;
+use unfold::bench::CountingAllocator;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -2,11 +2,13 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use common::beyond_tract;
+use ndarray::{Array1, Array4};
+use ndarray_npy::NpzWriter;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 use unfold::onnx::Model;
@@ -102,6 +104,63 @@ fn what_tract_cannot_run_is_named_and_the_others_run() {
 }
 
 #[test]
+fn no_line_is_wider_than_the_terminal() {
+    let (code, text) = bench(&[digits("un").to_str().unwrap(), "--rounds", "3"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let line = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+    // Latency, memory and time have a row for each variant, which has a bar too.
+    assert!(VARIANTS.iter().all(|name| line(name) >= 4), "{text}");
+}
+
+/// The sizes of an array are those of the dimensions that have no size.
+#[test]
+fn inputs_come_from_files() {
+    let folder = tempdir().unwrap();
+    let model = digits("un");
+    let model = model.to_str().unwrap();
+    let name = Model::open(model).unwrap().graph().input[0].name().to_owned();
+    let values = Array4::<f32>::ones((5, 1, 8, 8));
+    let (one, all) = (folder.path().join("x.npy"), folder.path().join("all.npz"));
+    ndarray_npy::write_npy(&one, &values).unwrap();
+    let mut archive = NpzWriter::new(File::create(&all).unwrap());
+    archive.add_array(name, &values).unwrap();
+    archive.finish().unwrap();
+    for file in [&one, &all] {
+        let report = report(&[model, "--rounds", "3", "--input", file.to_str().unwrap()]);
+        assert_eq!(report["settings"][0]["label"], "batch=5");
+        let latency = &ran(&report)[0].1["latency"];
+        let samples = latency["throughput"].as_f64().unwrap() * latency["median"]["value"].as_f64().unwrap();
+        assert!((samples - 5.0).abs() < 1e-6, "{samples}");
+    }
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_one_line() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("x.npy");
+    let model = digits("un");
+    let error = |file: &Path| {
+        let args = ["bench", model.to_str().unwrap(), "--quiet", "--input", file.to_str().unwrap()];
+        let output = cargo_bin_cmd!("unfold").args(args).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &[][..]));
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            line.starts_with(&format!("error: {}: ", file.display())) && line.lines().count() == 1,
+            "{line}"
+        );
+        line
+    };
+    ndarray_npy::write_npy(&file, &Array4::<f64>::zeros((5, 1, 8, 8))).unwrap();
+    assert!(error(&file).contains("the input `"));
+    ndarray_npy::write_npy(&file, &Array1::<f32>::zeros(3)).unwrap();
+    assert!(error(&file).contains("4 dimensions, and 1 were given"));
+    let text = folder.path().join("x.txt");
+    fs::write(&text, "").unwrap();
+    assert!(error(&text).contains("it is neither .npy nor .npz"));
+}
+
+#[test]
 fn the_page_holds_every_variant_and_site() {
     let folder = tempdir().unwrap();
     let page = folder.path().join("page.html");
@@ -122,6 +181,9 @@ fn an_interrupt_prints_what_there_is() {
     use std::process::{Command, Stdio};
     use std::thread::sleep;
     use std::time::Duration;
+
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
     let child = Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
         .args(["bench", "--json", "--rounds", "1000000000"])
         .arg(digits("un"))
@@ -130,7 +192,7 @@ fn an_interrupt_prints_what_there_is() {
         .unwrap();
     // A round takes milliseconds.
     sleep(Duration::from_secs(5));
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

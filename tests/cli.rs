@@ -544,6 +544,7 @@ fn help_has_examples_and_exit_codes() {
         let help = unfold([&command, &"--help"]).stdout;
         assert!(help.contains(&format!("Examples:\n  unfold {command} model.onnx")), "{help}");
     }
+    assert!(!unfold([&"--help"]).stdout.contains("resident"));
     for help in [unfold([&"--help"]).stdout, unfold([&"fuse", &"--help"]).stdout] {
         assert!(help.contains("Exit codes:\n  0  "), "{help}");
     }

@@ -64,7 +64,7 @@ fn ci_runs_the_test_command_of_the_readme() {
 
 #[test]
 fn the_readme_has_the_exit_codes_of_the_help() {
-    let code = read("src/cli/mod.rs");
+    let code = read("src/cli/end.rs");
     let codes = code.split("Exit codes:\n").nth(1).unwrap().split("\";").next().unwrap();
     let readme = read("README.md");
     for line in codes.lines() {

@@ -21,13 +21,26 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fold", &["affine", "graph", "normalizer", "onnx", "refusal"]),
     ("simplify", &["graph", "onnx"]),
     ("history", &["fold", "graph", "normalizer", "refusal"]),
-    ("fuse", &["error", "fold", "graph", "history", "lower", "normalizer", "onnx", "refusal", "simplify"]),
+    (
+        "fuse",
+        &[
+            "error",
+            "fold",
+            "graph",
+            "history",
+            "lower",
+            "normalizer",
+            "onnx",
+            "progress",
+            "refusal",
+            "simplify",
+        ],
+    ),
     ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "simplify"]),
     ("run", &["error", "onnx"]),
     ("verify", &["error", "graph", "onnx", "run"]),
-    ("memory", &["run"]),
     ("zoo", &["error", "onnx"]),
-    ("bench", &["error", "memory", "onnx", "report", "run"]),
+    ("bench", &["onnx", "progress", "report", "run"]),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -115,19 +128,37 @@ fn what_is_allowed_has_no_circle() {
     }
 }
 
+/// Whether code uses a name, or something in it.
+fn uses(code: &str, name: &str) -> bool {
+    let mut words = code.split(|c: char| !(c.is_alphanumeric() || "_!:".contains(c)));
+    words.any(|word| word == name || word.starts_with(&format!("{name}::")))
+}
+
 #[test]
-fn only_the_command_line_parses_prints_and_uses_opaque_errors() {
+fn only_the_command_line_ends_the_process_and_nothing_uses_println() {
     for (module, path, code) in code() {
-        if ["main", "cli"].contains(&module.as_str()) {
-            assert!(!code.contains("println!"), "{}: closed pipes make println! panic", path.display());
-            continue;
+        assert!(!code.contains("println!"), "{}: closed pipes make println! panic", path.display());
+        let ends = uses(&code, "std::process::exit");
+        assert!(!ends || module == "cli", "{} ends the process", path.display());
+    }
+}
+
+/// Without its features the library compiles none of their crates, and so cannot use them.
+#[test]
+fn the_crates_of_a_feature_are_used_in_its_modules_alone() {
+    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    let sources = code();
+    for (feature, modules) in [("cli", &["cli", "main"][..]), ("zoo", &["zoo"])] {
+        let list = manifest.split(&format!("\n{feature} = [")).nth(1).unwrap().split(']').next().unwrap();
+        let crates: Vec<String> =
+            list.split('"').filter_map(|name| Some(name.strip_prefix("dep:")?.replace('-', "_"))).collect();
+        for (module, path, code) in &sources {
+            let used = crates.iter().find(|name| uses(code, name));
+            let outside = used.filter(|_| !modules.contains(&module.as_str()));
+            assert_eq!(outside, None, "{} is not part of the feature {feature}", path.display());
         }
-        for word in ["clap", "anyhow", "println!", "std::process::exit"] {
-            let used = code
-                .split(|c: char| !(c.is_alphanumeric() || "_!:".contains(c)))
-                .any(|w| w == word || w.starts_with(&format!("{word}::")));
-            assert!(!used, "{} uses {word}", path.display());
-        }
+        let used = |name: &String| sources.iter().any(|(_, _, code)| uses(code, name));
+        assert!(!crates.is_empty() && crates.iter().all(used), "{feature}: {crates:?}");
     }
 }
 

@@ -3,27 +3,27 @@
 //! All variants are loaded and warmed up; then they run in rounds, each once in a round, so that whatever
 //! else the machine does falls on all of them alike, and ratios are taken within a round.
 
-mod inputs;
 mod machine;
+mod memory;
 mod profile;
 mod resident;
 mod statistics;
+mod stop;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tract_onnx::prelude::{TValue, Tensor};
 
-use crate::memory;
 use crate::onnx::Model;
-use crate::report::{Class, Latency, Measured, Measurement, Memory, Outcome, Ratio, Setting, Share};
+use crate::progress::OnProgress;
+use crate::report::{Attempt, Class, Latency, Measured, Measurement, Memory, Ratio, Setting, Share};
 use crate::run::{Dims, Engine, Failure, Session, random};
 
-pub use inputs::read_inputs;
 pub use machine::machine;
+pub use memory::{CountingAllocator, Heap, heap};
 pub use resident::{Child, measure_here};
+pub use stop::Stop;
 
 /// A model under a name.
 #[derive(Debug, Clone)]
@@ -82,25 +82,6 @@ impl Default for BenchOptions {
     }
 }
 
-/// Asks a measurement to end early with what it has. Clones ask the same one.
-#[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks.
-    pub fn ask(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether somebody asked.
-    pub fn asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// What a measurement is doing: a line for people, and how much of it is done, from 0 to 1.
-pub type OnProgress<'p> = &'p mut dyn FnMut(&str, f64);
-
 /// Measures all variants.
 ///
 /// A variant that tract cannot run is reported with the reason, and the others are measured.
@@ -118,7 +99,7 @@ pub type OnProgress<'p> = &'p mut dyn FnMut(&str, f64);
 /// };
 /// let variants = [variant("as exported", "model.onnx")?, variant("fused", "fused.onnx")?];
 /// let options = BenchOptions { references: vec!["as exported".into()], ..BenchOptions::default() };
-/// let setting = bench(&variants, &options, &Stop::default(), &mut |_, _| {});
+/// let setting = bench(&variants, &options, &Stop::default(), &|_, _, _| {});
 /// for variant in &setting.variants {
 ///     if let Some(measured) = variant.measurement() {
 ///         println!("{}: {} s", variant.name, measured.latency.median.value);
@@ -129,7 +110,7 @@ pub type OnProgress<'p> = &'p mut dyn FnMut(&str, f64);
 pub fn bench(variants: &[Variant], options: &BenchOptions, stop: &Stop, progress: OnProgress<'_>) -> Setting {
     let mut runners: Vec<Result<Runner, Failure>> = Vec::new();
     for variant in variants {
-        progress(&format!("loading {}", variant.name), 0.0);
+        progress(&format!("loading {}", variant.name), 0, 1);
         runners.push(match stop.asked() {
             false => Runner::load(variant, options),
             true => Err(Failure::interrupted()),
@@ -138,19 +119,18 @@ pub fn bench(variants: &[Variant], options: &BenchOptions, stop: &Stop, progress
     let rounds = rounds(&mut runners, options, stop, progress);
     profiles(&mut runners, stop, progress);
     let references = reference_samples(variants, &runners, options);
-    let finish = |variant: &Variant, runner: Result<Runner, Failure>| {
+    let finish = |(variant, runner): (&Variant, Result<Runner, Failure>)| {
         let outcome = runner.and_then(|runner| {
-            progress(&format!("memory of {}", variant.name), 1.0);
+            progress(&format!("memory of {}", variant.name), 1, 1);
             runner.finish(variant, &references, options, stop)
         });
         let outcome = match outcome {
-            Ok(measurement) => Outcome::Ran(Box::new(measurement)),
-            Err(failure) => Outcome::Failed { reason: failure.to_string() },
+            Ok(measurement) => Attempt::Ran(Box::new(measurement)),
+            Err(failure) => Attempt::Failed { reason: failure.to_string() },
         };
         Measured { name: variant.name.clone(), outcome }
     };
-    let mut finish = finish;
-    let variants = variants.iter().zip(runners).map(|(variant, runner)| finish(variant, runner)).collect();
+    let variants = variants.iter().zip(runners).map(finish).collect();
     let (label, threads) = (options.label.clone(), options.threads);
     Setting { label, threads, rounds, interrupted: stop.asked(), variants }
 }
@@ -206,7 +186,7 @@ impl Runner {
         if self.seconds.is_empty() {
             return Err(Failure::interrupted());
         }
-        let (ran, heap) = memory::heap(|| self.session.run(&self.inputs).map(drop));
+        let (ran, heap) = heap(|| self.session.run(&self.inputs).map(drop));
         ran?;
         let ratio = |(reference, seconds): &(String, Vec<f64>)| {
             let ratios: Vec<f64> =
@@ -228,7 +208,9 @@ impl Runner {
             memory: Memory {
                 heap_peak: heap.map(|heap| heap.peak),
                 allocated: heap.map(|heap| heap.allocated),
-                resident_peak: child.and_then(|child| child.resident_peak(variant, options, stop)),
+                resident_peak: child.and_then(|child| {
+                    child.resident_peak(&variant.model, &options.dims, options.threads, stop)
+                }),
                 ..live_memory(&self.engine, &self.classes)
             },
             file_bytes: variant.model.file_bytes(),
@@ -249,17 +231,18 @@ fn rounds(
     let mut done = 0;
     loop {
         let elapsed = start.elapsed();
-        let (enough, part) = match options.rounds {
-            Some(rounds) => (done >= rounds.max(1), done as f64 / rounds.max(1) as f64),
+        let milliseconds = |time: Duration| time.as_millis() as usize;
+        let (enough, part, whole) = match options.rounds {
+            Some(rounds) => (done >= rounds.max(1), done, rounds),
             None => {
-                let part = elapsed.as_secs_f64() / options.time.as_secs_f64().max(1e-9);
-                (done >= BenchOptions::MIN_ROUNDS && elapsed >= options.time, part.min(1.0))
+                let enough = done >= BenchOptions::MIN_ROUNDS && elapsed >= options.time;
+                (enough, milliseconds(elapsed.min(options.time)), milliseconds(options.time))
             }
         };
         if enough || runners.iter().all(Result::is_err) {
             return done;
         }
-        progress(&format!("{}, round {}", options.label, done + 1), part);
+        progress(&format!("{}, round {}", options.label, done + 1), part, whole);
         // Another variant begins each round, so that none always follows the same one.
         for place in 0..count {
             if stop.asked() {
@@ -284,7 +267,7 @@ fn profiles(runners: &mut [Result<Runner, Failure>], stop: &Stop, progress: OnPr
         if stop.asked() && done > 0 {
             return;
         }
-        progress("operator by operator", done as f64 / BenchOptions::PROFILED as f64);
+        progress("operator by operator", done, BenchOptions::PROFILED);
         for runner in runners.iter_mut() {
             if let Ok(running) = runner
                 && !running.seconds.is_empty()
@@ -328,14 +311,14 @@ fn reference_samples(
 fn live_memory(engine: &Engine, classes: &[Class]) -> Memory {
     let steps = memory::live(engine);
     let peak = steps.iter().max_by_key(|step| step.bytes);
-    let describe = |step: &memory::Step| {
+    let describe = |step: &memory::Live| {
         let node = engine.graph().node(step.node);
         match engine.origin(&node.name) {
             Some((operator, name)) => format!("{operator} {name}"),
             None => format!("{} {}", node.op().name(), node.name),
         }
     };
-    let is_normalizer = |step: &memory::Step| classes[step.node] == Class::Normalizer;
+    let is_normalizer = |step: &memory::Live| classes[step.node] == Class::Normalizer;
     Memory {
         live_peak: peak.map_or(0, |step| step.bytes),
         live_peak_at: peak.map_or_else(String::new, describe),
@@ -367,14 +350,14 @@ mod tests {
         let broken =
             model(vec![value("x", DataType::Float, &["n", "3"])], vec![], vec![node("Nope x -> y")], &["y"]);
         let variants = [variant("good", affine([1.0; 3], [0.0; 3])), variant("bad", broken)];
-        let setting = bench(&variants, &options(3), &Stop::default(), &mut |_, _| {});
+        let setting = bench(&variants, &options(3), &Stop::default(), &|_, _, _| {});
         assert_eq!((setting.rounds, setting.interrupted), (3, false));
         let good = setting.variants[0].measurement().unwrap();
         assert_eq!(good.ratios.iter().map(|ratio| ratio.reference.as_str()).collect::<Vec<_>>(), ["good"]);
         assert!(good.ratios[0].ratio.holds(1.0));
         assert_eq!(good.weight_bytes, 2 * 3 * 4);
         assert!(good.file_bytes > good.weight_bytes);
-        let Outcome::Failed { reason } = &setting.variants[1].outcome else { panic!() };
+        let Attempt::Failed { reason } = &setting.variants[1].outcome else { panic!() };
         assert_eq!(reason, "tract cannot load Nope `the Nope`: tract does not have this operator");
     }
 
@@ -382,7 +365,7 @@ mod tests {
     fn a_stop_keeps_the_rounds_that_are_done() {
         let variants = ["a", "b"].map(|name| variant(name, affine([1.0; 3], [0.0; 3])));
         let stop = Stop::default();
-        let setting = bench(&variants, &options(1000), &stop, &mut |line, _| {
+        let setting = bench(&variants, &options(1000), &stop, &|line, _, _| {
             if line.ends_with("round 5") {
                 stop.ask();
             }
@@ -398,8 +381,7 @@ mod tests {
         let model = affine([2.0; 3], [1.0; 3]);
         let normalizers = BTreeSet::from(["the Mul".into(), "the Add".into()]);
         let with = Variant { normalizers, ..variant("with", model.clone()) };
-        let setting =
-            bench(&[with, variant("without", model)], &options(2), &Stop::default(), &mut |_, _| {});
+        let setting = bench(&[with, variant("without", model)], &options(2), &Stop::default(), &|_, _, _| {});
         let normalizer = |index: usize| {
             let measurement = setting.variants[index].measurement().unwrap();
             (measurement.time[0].seconds > 0.0, measurement.memory.live_at_normalizers.is_some())
@@ -411,7 +393,7 @@ mod tests {
     fn the_reference_is_the_one_that_was_asked_for() {
         let variants = ["a", "b"].map(|name| variant(name, affine([1.0; 3], [0.0; 3])));
         let options = BenchOptions { references: vec!["b".into()], ..options(2) };
-        let setting = bench(&variants, &options, &Stop::default(), &mut |_, _| {});
+        let setting = bench(&variants, &options, &Stop::default(), &|_, _, _| {});
         assert_eq!(setting.variants[0].measurement().unwrap().ratios[0].reference, "b");
     }
 }

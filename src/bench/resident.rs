@@ -7,8 +7,8 @@ use std::process::{Child as Process, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::{BenchOptions, Stop, Variant};
-use crate::memory;
+use super::memory;
+use super::stop::Stop;
 use crate::onnx::Model;
 use crate::run::{Dims, Engine, Failure, random};
 
@@ -26,14 +26,15 @@ impl Child {
     /// The peak that the process reports; `None` if it cannot be started, fails, or is stopped.
     pub(super) fn resident_peak(
         &self,
-        variant: &Variant,
-        options: &BenchOptions,
+        model: &Model,
+        dims: &Dims,
+        threads: usize,
         stop: &Stop,
     ) -> Option<u64> {
         let folder = tempfile::tempdir().ok()?;
         let path = folder.path().join("variant.onnx");
-        variant.model.save(&path).ok()?;
-        let mut process = Running::start(self.command(&path, options)).ok()?;
+        model.save(&path).ok()?;
+        let mut process = Running(self.command(&path, dims, threads).spawn().ok()?);
         while process.0.try_wait().ok()?.is_none() {
             if stop.asked() {
                 return None;
@@ -45,10 +46,10 @@ impl Child {
         printed.trim().parse().ok()
     }
 
-    fn command(&self, model: &Path, options: &BenchOptions) -> Command {
+    fn command(&self, model: &Path, dims: &Dims, threads: usize) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).arg(model).arg(options.threads.to_string());
-        command.args(options.dims.iter().map(|(name, size)| format!("{name}={size}")));
+        command.args(&self.arguments).arg(model).arg(threads.to_string());
+        command.args(dims.iter().map(|(name, size)| format!("{name}={size}")));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         command
     }
@@ -56,12 +57,6 @@ impl Child {
 
 /// A process that does not outlive this value.
 struct Running(Process);
-
-impl Running {
-    fn start(mut command: Command) -> std::io::Result<Self> {
-        command.spawn().map(Self)
-    }
-}
 
 impl Drop for Running {
     fn drop(&mut self) {

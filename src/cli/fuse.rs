@@ -9,12 +9,12 @@ use unfold::run::{Dims, Input};
 use unfold::verify::{Verdict, VerifyOptions, compare};
 use unfold::{FuseOptions, Plan};
 
+use super::end::{EXIT_CODES, End};
 use super::fused::Report;
 use super::interrupt::end_between_saves;
 use super::out::{self, Paint};
 use super::steps::Steps;
 use super::target::target;
-use super::{EXIT_CODES, End};
 
 const EXAMPLES: &str = "\
 Examples:

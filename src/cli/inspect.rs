@@ -8,9 +8,10 @@ use unfold::FuseOptions;
 use unfold::graph::Graph;
 use unfold::onnx::Model;
 
+use super::end::End;
 use super::out::{self, Paint};
 use super::sites::{self, JsonSite, Summary};
-use super::{End, steps::Steps};
+use super::steps::Steps;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -3,8 +3,7 @@
 use anyhow::{Context, Result};
 use unfold::onnx::halt_saves;
 
-/// The exit code of whatever was interrupted.
-pub const INTERRUPTED: u8 = 130;
+use super::end::End;
 
 /// Lets Ctrl-C, and being told to terminate or hang up, end the program with no file half written.
 pub fn end_between_saves() -> Result<()> {
@@ -14,5 +13,5 @@ pub fn end_between_saves() -> Result<()> {
 /// Ends the program, with no file half written.
 pub fn end() -> ! {
     let _halt = halt_saves();
-    std::process::exit(INTERRUPTED.into())
+    std::process::exit(End::Interrupted as i32)
 }

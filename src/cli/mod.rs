@@ -2,13 +2,17 @@
 
 mod bench;
 mod bench_zoo;
+mod end;
 mod fuse;
 mod fused;
+mod inputs;
 mod inspect;
 mod interrupt;
+mod measure;
 mod operators;
-pub mod out;
+mod out;
 pub mod panics;
+mod resident;
 mod sites;
 mod steps;
 mod target;
@@ -19,6 +23,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+
+use end::{EXIT_CODES, End};
 
 /// Folds the normalizers of transformers in ONNX files into the linear layers around them.
 #[derive(Debug, Parser)]
@@ -34,41 +40,19 @@ enum Command {
     Fuse(fuse::FuseArgs),
     Bench(bench::BenchArgs),
     Zoo(zoo::ZooArgs),
-}
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done; also where there was nothing to fold
-  1  a file could not be read, is no valid model, or could not be written
-  2  the command line was not understood
-  3  the folded model computes something else; nothing was written
-  4  the folded model could not be verified, and --verify require was given; nothing was written
-  130  interrupted; what was there is left, or the result is complete";
-
-/// How a command can end without having failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    Done,
-    Differs,
-    Unverified,
-}
-
-impl From<End> for ExitCode {
-    fn from(end: End) -> Self {
-        match end {
-            End::Done => ExitCode::SUCCESS,
-            End::Differs => ExitCode::from(3),
-            End::Unverified => ExitCode::from(4),
-        }
-    }
+    #[command(hide = true)]
+    Resident(resident::ResidentArgs),
 }
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    dispatch(&Cli::parse().command).unwrap_or_else(|error| {
-        out::complain("error", &causes(&error));
-        ExitCode::FAILURE
-    })
+    dispatch(&Cli::parse().command).map_or_else(
+        |error| {
+            out::complain("error", &causes(&error));
+            ExitCode::FAILURE
+        },
+        ExitCode::from,
+    )
 }
 
 /// An error and what caused it, each said once: many errors of the library tell their causes themselves.
@@ -82,11 +66,12 @@ fn causes(error: &anyhow::Error) -> String {
     line
 }
 
-fn dispatch(command: &Command) -> Result<ExitCode> {
+fn dispatch(command: &Command) -> Result<End> {
     match command {
-        Command::Inspect(args) => inspect::run(args).map(ExitCode::from),
-        Command::Fuse(args) => fuse::run(args).map(ExitCode::from),
-        Command::Bench(args) => bench::run(args, &variants::of),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Fuse(args) => fuse::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Zoo(args) => zoo::run(args),
+        Command::Resident(args) => resident::run(args),
     }
 }

@@ -1,23 +1,63 @@
-//! Which step a command is at, for people who watch it.
+//! What a command is at, for people who watch a terminal.
 
-use unfold::progress::Progress;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
-/// The steps of a command, shown on the standard error stream where they last.
-pub struct Steps(Progress);
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How long something may last before it is shown.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The steps of a command as a bar on the standard error stream, which appears only if that is a terminal
+/// and the work lasts more than a second, and is gone when the work is done.
+pub struct Steps {
+    bar: ProgressBar,
+    done: Arc<AtomicBool>,
+}
 
 impl Steps {
     /// For a command; nothing is shown if `quiet`.
     pub fn new(command: &str, quiet: bool) -> Self {
-        Self(Progress::new(command, quiet))
+        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
+        // The template is a constant that indicatif can read; its default is as good where it cannot.
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {wide_bar} {msg}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(command.to_owned());
+        let done = Arc::new(AtomicBool::new(false));
+        if !quiet {
+            let (weak, done) = (bar.downgrade(), done.clone());
+            thread::spawn(move || {
+                thread::sleep(PATIENCE);
+                if let Some(bar) = weak.upgrade().filter(|_| !done.load(Ordering::Relaxed)) {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                    bar.enable_steady_tick(Duration::from_millis(100));
+                }
+            });
+        }
+        Self { bar, done }
     }
 
     /// A step of which nothing says how much of it is done.
     pub fn begin(&self, step: &str) {
-        self.0.set(step, 0.0);
+        self.progress()(step, 0, 1);
     }
 
-    /// What [`unfold::FuseOptions`] tells its steps to.
+    /// What the library tells its steps to.
     pub fn progress(&self) -> impl Fn(&str, usize, usize) {
-        |step, done, of| self.0.set(step, done as f64 / of.max(1) as f64)
+        |step, done, of| {
+            self.bar.set_message(step.to_owned());
+            self.bar.set_length(of.max(1) as u64);
+            self.bar.set_position(done as u64);
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        self.bar.finish_and_clear();
     }
 }

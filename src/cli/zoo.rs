@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use unfold::report::bytes;
 use unfold::zoo::{Entry, entries, find};
 
+use super::end::End;
 use super::interrupt::end_between_saves;
 use super::out;
 
@@ -34,10 +34,10 @@ pub struct ZooArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &ZooArgs) -> Result<ExitCode> {
+pub fn run(args: &ZooArgs) -> Result<End> {
     if args.network == "list" {
         out::print(&list())?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(End::Done);
     }
     let entry = entry(&args.network, args.norm.as_deref())?;
     let Some(output) = &args.output else { bail!("-o FILE says where to write the model") };
@@ -46,7 +46,7 @@ pub fn run(args: &ZooArgs) -> Result<ExitCode> {
     model.save(output)?;
     let size = bytes(output.metadata()?.len());
     out::print(&format!("{}: {}, {size}\n", output.display(), entry.name()))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(End::Done)
 }
 
 /// The entry of a network and a normalizer, which may be named as one: `swin-t.un`.

@@ -48,19 +48,27 @@ pub struct Setting {
     pub variants: Vec<Measured>,
 }
 
+impl Setting {
+    /// The variants that ran: the place of each among all, its name, and what was measured.
+    pub fn ran(&self) -> impl Iterator<Item = (usize, &str, &Measurement)> {
+        let variants = self.variants.iter().enumerate();
+        variants.filter_map(|(place, variant)| Some((place, variant.name.as_str(), variant.measurement()?)))
+    }
+}
+
 /// One variant of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Its name, such as `fused`.
     pub name: String,
     /// What came out.
-    pub outcome: Outcome,
+    pub outcome: Attempt,
 }
 
 /// What came out for one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum Attempt {
     /// It ran.
     Ran(Box<Measurement>),
     /// It could not be run.
@@ -74,8 +82,8 @@ impl Measured {
     /// What was measured, if it ran.
     pub fn measurement(&self) -> Option<&Measurement> {
         match &self.outcome {
-            Outcome::Ran(measurement) => Some(measurement),
-            Outcome::Failed { .. } => None,
+            Attempt::Ran(measurement) => Some(measurement),
+            Attempt::Failed { .. } => None,
         }
     }
 }
@@ -251,7 +259,7 @@ mod tests {
                 let numbers = |variant: &Measured| variant.measurement().map(|m| m.latency.median.high);
                 let (read, written) = (numbers(variant), numbers(original));
                 assert!(read.zip(written).is_none_or(|(read, written)| (read - written).abs() < 1e-15));
-                if let (Outcome::Ran(read), Outcome::Ran(written)) = (&mut variant.outcome, &original.outcome)
+                if let (Attempt::Ran(read), Attempt::Ran(written)) = (&mut variant.outcome, &original.outcome)
                 {
                     read.latency = written.latency.clone();
                     read.ratios = written.ratios.clone();

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use super::data::{Measured, Memory, Outcome, Ratio, Setting};
+use super::data::{Attempt, Machine, Memory, Ratio, Report, Setting};
 
 /// Seconds, in the unit that fits.
 pub(super) fn time(seconds: f64) -> String {
@@ -37,39 +37,35 @@ pub(super) fn ratio(ratio: &Ratio) -> String {
 
 /// The names of the references, in order.
 pub(super) fn references(setting: &Setting) -> Vec<&str> {
-    let ran = setting.variants.iter().find_map(Measured::measurement);
-    ran.map(|measurement| measurement.ratios.iter().map(|ratio| ratio.reference.as_str()).collect())
-        .unwrap_or_default()
+    let first = setting.ran().next();
+    first.into_iter().flat_map(|(.., ran)| &ran.ratios).map(|ratio| ratio.reference.as_str()).collect()
 }
 
 /// How the variants compare, a line for each pair: from the later one, where both are references.
 pub(super) fn verdicts(setting: &Setting) -> Vec<String> {
     let references = &references(setting);
     let place = &|name: &str| setting.variants.iter().position(|variant| variant.name == name);
-    let ran = setting.variants.iter().filter_map(|v| Some((v.name.as_str(), &v.measurement()?.ratios)));
-    ran.flat_map(|(name, ratios)| {
-        let told = ratios.iter().filter(move |compared| {
+    let ran = setting.ran().flat_map(|(_, name, measurement)| {
+        let told = measurement.ratios.iter().filter(move |compared| {
             let other = compared.reference.as_str();
             other != name && (place(other) < place(name) || !references.contains(&name))
         });
         told.map(move |compared| format!("{name} against {}: {}", compared.reference, compared.verdict()))
-            .collect::<Vec<_>>()
-    })
-    .collect()
+    });
+    ran.collect()
 }
 
 /// The variants that could not be run, one line each.
 pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
     setting.variants.iter().filter_map(|variant| match &variant.outcome {
-        Outcome::Failed { reason } => Some(format!("{}: {reason}", variant.name)),
-        Outcome::Ran(_) => None,
+        Attempt::Failed { reason } => Some(format!("{}: {reason}", variant.name)),
+        Attempt::Ran(_) => None,
     })
 }
 
 /// What the peaks of memory show, in one sentence or two.
 pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
-    let ran: Vec<_> =
-        setting.variants.iter().filter_map(|v| Some((v.name.as_str(), &v.measurement()?.memory))).collect();
+    let ran: Vec<_> = setting.ran().map(|(_, name, measurement)| (name, &measurement.memory)).collect();
     let live = live_sentence(&ran)?;
     Some(match heap_sentence(&ran) {
         Some(heap) => format!("{live} {heap}"),
@@ -135,18 +131,18 @@ fn same(low: u64, high: u64) -> bool {
     high as f64 / (low as f64).max(1.0) < 1.005
 }
 
+/// What a report was made with, in a line.
+pub(super) fn machine(report: &Report) -> String {
+    let Machine { processor, cores, system } = &report.machine;
+    format!("unfold {}, tract, {processor}, {cores} cores, {system}", report.version)
+}
+
 /// How a setting was measured, in a line.
 pub(super) fn how(setting: &Setting) -> String {
     let Setting { label, threads, rounds, interrupted, .. } = setting;
     let threads = if *threads == 1 { "one thread".into() } else { format!("{threads} threads") };
     let interrupted = if *interrupted { ", interrupted" } else { "" };
     format!("{label}, {threads}, {rounds} interleaved rounds{interrupted}")
-}
-
-/// Text in which nothing is markup in Markdown.
-pub(super) fn escape(text: &str) -> String {
-    let special = |c: char| matches!(c, '|' | '<' | '>' | '*' | '_' | '`' | '[' | ']' | '\\' | '#');
-    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]

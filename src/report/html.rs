@@ -3,11 +3,15 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
-use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time, verdicts};
-use super::overview::ratios;
+use super::format::{failures, how, machine, memory_sentence, verdicts};
+use super::overview;
 use super::svg::{self, class_colour, escape};
+use super::table::{self, Cells, Column, Table};
 
 const MEMORY: &str = "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";
+
+const MEASURES: &str = "Live peak: values held at one time, by the order of the graph. Heap peak and allocated: what \
+     one run asks the allocator for. Resident peak: a process that runs only this variant, with its weights.";
 
 const STYLE: &str = include_str!("page.css");
 
@@ -32,9 +36,10 @@ fn write(out: &mut String, reports: &[Report]) -> std::fmt::Result {
          <title>{title} - unfold bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
     )?;
     if reports.len() > 1 {
-        writeln!(out, "<h1>{title}</h1>\n<p>Ratios of latencies, with their 95 % intervals.</p>")?;
-        let (heads, rows) = ratios(reports);
-        table(out, "", &heads.iter().map(String::as_str).collect::<Vec<_>>(), rows.into_iter())?;
+        writeln!(out, "<h1>{title}</h1>")?;
+        [overview::ratios(reports), overview::memory(reports)]
+            .iter()
+            .try_for_each(|one| table(out, "h3", one))?;
     }
     for one in reports {
         writeln!(out, "<section>")?;
@@ -46,30 +51,15 @@ fn write(out: &mut String, reports: &[Report]) -> std::fmt::Result {
 
 fn report(out: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(out, "<h1>{}</h1>", escape(&report.model))?;
-    let machine = &report.machine;
-    let (processor, system) = (escape(&machine.processor), escape(&machine.system));
-    let (version, cores) = (escape(&report.version), machine.cores);
-    writeln!(out, "<p class=\"faint\">unfold {version}, tract, {processor}, {cores} cores, {system}</p>")?;
+    writeln!(out, "<p class=\"faint\">{}</p>", escape(&machine(report)))?;
     report.notes.iter().try_for_each(|note| writeln!(out, "<p>{}</p>", escape(note)))?;
     report.settings.iter().try_for_each(|one| setting(out, one))?;
-    if report.sites.is_empty() {
-        return Ok(());
-    }
-    let rows = report.sites.iter().map(|site| {
-        vec![site.name.clone(), site.kind.clone(), site.channels.to_string(), site.outcome.clone()]
-    });
-    writeln!(out, "<h2>Normalizers</h2>")?;
-    table(out, "text", &["site", "kind", "channels", "what happened"], rows)
+    if report.sites.is_empty() { Ok(()) } else { table(out, "h2", &table::sites(report)) }
 }
 
 fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
     writeln!(out, "<h2>{}</h2>", escape(&how(setting)))?;
-    let ran: Vec<(usize, &str, &Measurement)> = setting
-        .variants
-        .iter()
-        .enumerate()
-        .filter_map(|(index, variant)| Some((index, variant.name.as_str(), variant.measurement()?)))
-        .collect();
+    let ran: Vec<(usize, &str, &Measurement)> = setting.ran().collect();
     for failure in failures(setting) {
         writeln!(out, "<p class=\"failed\">{}</p>", escape(&failure))?;
     }
@@ -92,12 +82,10 @@ fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
         figure("Time by class of operators", svg::shares(&ran), &classes),
         figure(MEMORY, svg::memory(&ran), ""),
     )?;
-    latency(out, setting, &ran)?;
-    memory(out, &ran)?;
-    match memory_sentence(setting) {
-        Some(sentence) => writeln!(out, "<p>{}</p>", escape(&sentence)),
-        None => Ok(()),
-    }
+    [table::latency(setting), table::memory(setting)].iter().try_for_each(|one| table(out, "h3", one))?;
+    let sentence = memory_sentence(setting).unwrap_or_default();
+    writeln!(out, "<p class=\"faint\">{MEASURES}</p>\n<p>{}</p>", escape(&sentence))?;
+    table(out, "h3", &table::shares(setting))
 }
 
 fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
@@ -111,67 +99,22 @@ fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
     format!("<ul class=\"legend\">{}</ul>", entries.map(entry).collect::<String>())
 }
 
-fn latency(out: &mut String, setting: &Setting, ran: &[(usize, &str, &Measurement)]) -> std::fmt::Result {
-    let references: Vec<String> = references(setting).iter().map(|name| format!("÷ {name}")).collect();
-    let mut heads = vec!["variant", "median", "95 % interval", "p95", "samples/s"];
-    heads.extend(references.iter().map(String::as_str));
-    let rows = ran.iter().map(|(_, name, measurement)| {
-        let latency = &measurement.latency;
-        let interval = format!("{} to {}", time(latency.median.low), time(latency.median.high));
-        let rate = format!("{:.1}", latency.throughput);
-        let mut row = vec![(*name).to_owned(), time(latency.median.value), interval, time(latency.p95), rate];
-        row.extend(measurement.ratios.iter().map(ratio));
-        row
-    });
-    writeln!(out, "<h3>Latency</h3>")?;
-    table(out, "", &heads, rows)
-}
-
-fn memory(out: &mut String, ran: &[(usize, &str, &Measurement)]) -> std::fmt::Result {
-    let heads = [
-        "variant",
-        "live peak",
-        "at normalizers",
-        "heap peak",
-        "allocated",
-        "resident peak",
-        "file",
-        "weights",
-    ];
-    let rows = ran.iter().map(|(_, name, measurement)| {
-        let memory = &measurement.memory;
-        vec![
-            (*name).to_owned(),
-            bytes(memory.live_peak),
-            maybe_bytes(memory.live_at_normalizers),
-            maybe_bytes(memory.heap_peak),
-            maybe_bytes(memory.allocated),
-            maybe_bytes(memory.resident_peak),
-            bytes(measurement.file_bytes),
-            bytes(measurement.weight_bytes),
-        ]
-    });
-    writeln!(out, "<h3>Memory</h3>")?;
-    table(out, "", &heads, rows)?;
+/// A table with all its columns below a heading, which scrolls where the page is narrower.
+fn table(out: &mut String, heading: &str, table: &Table) -> std::fmt::Result {
+    let title = escape(table.title);
+    let class = |kind: Cells| if kind == Cells::Text { " class=\"text\"" } else { "" };
+    let head =
+        |column: &Column| format!("<th scope=\"col\"{}>{}</th>", class(column.kind), escape(&column.head));
+    let heads: String = table.columns.iter().map(head).collect();
     writeln!(
         out,
-        "<p class=\"faint\">Live peak: values held at one time, by the order of the graph. Heap peak and \
-         allocated: what one run asks the allocator for. Resident peak: a process that runs only this \
-         variant, with its weights.</p>"
-    )
-}
-
-fn table(
-    out: &mut String,
-    class: &str,
-    heads: &[&str],
-    rows: impl Iterator<Item = Vec<String>>,
-) -> std::fmt::Result {
-    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
-    writeln!(out, "<div class=\"scroll\"><table class=\"{class}\"><thead><tr>{heads}</tr></thead><tbody>")?;
-    for row in rows {
-        let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        writeln!(out, "<tr>{cells}</tr>")?;
+        "<{heading}>{title}</{heading}>\n<div class=\"scroll\" role=\"region\" aria-label=\"{title}\" tabindex=\"0\">\
+         <table><thead><tr>{heads}</tr></thead><tbody>"
+    )?;
+    for row in &table.rows {
+        let cell =
+            |(column, cell): (&Column, &String)| format!("<td{}>{}</td>", class(column.kind), escape(cell));
+        writeln!(out, "<tr>{}</tr>", table.columns.iter().zip(row).map(cell).collect::<String>())?;
     }
     writeln!(out, "</tbody></table></div>")
 }
@@ -195,9 +138,12 @@ mod tests {
         assert!(page.contains("<h1>2 benchmarks</h1>"));
         assert_eq!(page.matches("<h1>vit &lt;small&gt;.onnx</h1>").count(), 2);
         let overview = page.split("</table>").next().unwrap();
-        let row = ["vit &lt;small&gt;.onnx", "batch=8", "1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]", "-", "-"];
-        let cells: String = row.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-        assert_eq!(overview.matches(&cells).count(), 2, "{overview}");
+        let texts =
+            ["vit &lt;small&gt;.onnx", "batch=8"].map(|cell| format!("<td class=\"text\">{cell}</td>"));
+        let numbers =
+            ["1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]", "-", "-"].map(|cell| format!("<td>{cell}</td>"));
+        let row = texts.concat() + &numbers.concat();
+        assert_eq!(overview.matches(&row).count(), 2, "{overview}");
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::data::{Class, Measurement, Report, Setting};
-use super::format::{
-    bytes, escape, failures, how, maybe_bytes, memory_sentence, ratio, references, time, verdicts,
-};
+use super::data::{Report, Setting};
+use super::format::{failures, how, machine, memory_sentence, verdicts};
+use super::overview;
+use super::table::{self, Cells, Column, Table};
 
 /// The report as Markdown tables.
 pub fn markdown(report: &Report) -> String {
@@ -15,88 +15,56 @@ pub fn markdown(report: &Report) -> String {
     out
 }
 
+/// The ratios and the memory of each setting of all reports, as Markdown.
+pub fn overview_markdown(reports: &[Report]) -> String {
+    let made_with = reports.first().map(|report| format!("{}.\n\n", escape(&machine(report))));
+    let tables = [overview::ratios(reports), overview::memory(reports)];
+    made_with.unwrap_or_default() + &tables.map(|table| lines(&table)).join("\n")
+}
+
 fn write(out: &mut String, report: &Report) -> std::fmt::Result {
-    let machine = &report.machine;
-    writeln!(out, "# {}\n", escape(&report.model))?;
-    let (processor, cores, system) = (&machine.processor, machine.cores, &machine.system);
-    writeln!(
-        out,
-        "unfold {}, tract, {}, {cores} cores, {}.",
-        report.version,
-        escape(processor),
-        escape(system)
-    )?;
+    writeln!(out, "# {}\n\n{}.", escape(&report.model), escape(&machine(report)))?;
     report.settings.iter().try_for_each(|one| setting(out, one))?;
     if !report.sites.is_empty() {
-        writeln!(
-            out,
-            "\n## Normalizers\n\n| site | kind | channels | outcome |\n| --- | --- | ---: | --- |"
-        )?;
-    }
-    for site in &report.sites {
-        let (name, kind, outcome) = (escape(&site.name), escape(&site.kind), escape(&site.outcome));
-        writeln!(out, "| {name} | {kind} | {} | {outcome} |", site.channels)?;
+        let sites = table::sites(report);
+        write!(out, "\n## {}\n\n{}", sites.title, lines(&sites))?;
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "\n{}", escape(note)))
 }
 
 fn setting(out: &mut String, setting: &Setting) -> std::fmt::Result {
-    writeln!(out, "\n## {}\n", escape(&how(setting)))?;
-    let ran: Vec<(String, &Measurement)> =
-        setting.variants.iter().filter_map(|v| Some((escape(&v.name), v.measurement()?))).collect();
-    if !ran.is_empty() {
-        let references = references(setting);
-        let heads: String = references.iter().map(|name| format!(" ÷ {} |", escape(name))).collect();
-        let rules = " ---: |".repeat(references.len());
-        writeln!(out, "| variant | median | 95 % interval | p95 | samples/s |{heads}")?;
-        writeln!(out, "| --- | ---: | ---: | ---: | ---: |{rules}")?;
-        for (name, measurement) in &ran {
-            let Measurement { latency, ratios, .. } = measurement;
-            let (low, high) = (time(latency.median.low), time(latency.median.high));
-            let ratios: String = ratios.iter().map(|compared| format!(" {} |", ratio(compared))).collect();
-            let (median, p95, rate) = (time(latency.median.value), time(latency.p95), latency.throughput);
-            writeln!(out, "| {name} | {median} | {low} to {high} | {p95} | {rate:.1} |{ratios}")?;
-        }
-        writeln!(out)?;
-        for verdict in verdicts(setting) {
-            writeln!(out, "- {}", escape(&verdict))?;
-        }
-        memory(out, &ran)?;
+    writeln!(out, "\n## {}", escape(&how(setting)))?;
+    if setting.ran().next().is_some() {
+        writeln!(out, "\n{}", lines(&table::latency(setting)))?;
+        verdicts(setting).iter().try_for_each(|verdict| writeln!(out, "- {}", escape(verdict)))?;
+        write!(out, "\n{}", lines(&table::memory(setting)))?;
         if let Some(sentence) = memory_sentence(setting) {
             writeln!(out, "\n{}", escape(&sentence))?;
         }
-        shares(out, &ran)?;
+        write!(out, "\n{}", lines(&table::shares(setting)))?;
     }
     failures(setting).try_for_each(|failure| writeln!(out, "\n**Not measured.** {}", escape(&failure)))
 }
 
-fn memory(out: &mut String, ran: &[(String, &Measurement)]) -> std::fmt::Result {
-    writeln!(out, "\n| variant | live peak | heap peak | allocated | resident peak | file | weights |")?;
-    writeln!(out, "| --- | ---: | ---: | ---: | ---: | ---: | ---: |")?;
-    for (name, measurement) in ran {
-        let memory = &measurement.memory;
-        let [heap, allocated, resident] =
-            [memory.heap_peak, memory.allocated, memory.resident_peak].map(maybe_bytes);
-        let [live, file, weights] =
-            [memory.live_peak, measurement.file_bytes, measurement.weight_bytes].map(bytes);
-        writeln!(out, "| {name} | {live} | {heap} | {allocated} | {resident} | {file} | {weights} |")?;
-    }
-    Ok(())
+/// A table with all its columns.
+fn lines(table: &Table) -> String {
+    let line =
+        |cells: &mut dyn Iterator<Item = String>| format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "));
+    let rule = |kind: Cells| if kind == Cells::Text { "---" } else { "---:" };
+    let head = line(&mut table.columns.iter().map(|column| escape(&column.head)));
+    let rules = line(&mut table.columns.iter().map(|column| rule(column.kind).to_owned()));
+    let cell = |(column, cell): (&Column, &String)| match column.kind {
+        Cells::Text => escape(cell),
+        Cells::Number | Cells::Detail => cell.clone(),
+    };
+    let rows = table.rows.iter().map(|row| line(&mut table.columns.iter().zip(row).map(cell)));
+    head + &rules + &rows.collect::<String>()
 }
 
-fn shares(out: &mut String, ran: &[(String, &Measurement)]) -> std::fmt::Result {
-    let heads: String = Class::ALL.iter().map(|class| format!(" {} |", class.name())).collect();
-    writeln!(out, "\n| time in |{heads}\n| --- |{}", " ---: |".repeat(Class::ALL.len()))?;
-    for (name, measurement) in ran {
-        let total: f64 = measurement.time.iter().map(|share| share.seconds).sum();
-        let percent = |seconds: f64| 100.0 * seconds / total.max(f64::MIN_POSITIVE);
-        let cells = measurement
-            .time
-            .iter()
-            .map(|share| format!(" {} ({:.0} %) |", time(share.seconds), percent(share.seconds)));
-        writeln!(out, "| {name} |{}", cells.collect::<String>())?;
-    }
-    Ok(())
+/// Text in which nothing is markup.
+fn escape(text: &str) -> String {
+    let special = |c: char| matches!(c, '|' | '<' | '>' | '*' | '_' | '`' | '[' | ']' | '\\' | '#');
+    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod html;
 mod markdown;
 mod overview;
 mod svg;
+mod table;
 mod terminal;
 #[cfg(test)]
 mod testing;
@@ -13,6 +14,6 @@ mod testing;
 pub use data::*;
 pub use format::bytes;
 pub use html::html;
-pub use markdown::markdown;
-pub use overview::{overview_heading, overview_lines, overview_markdown};
+pub use markdown::{markdown, overview_markdown};
+pub use overview::{overview_heading, overview_lines};
 pub use terminal::terminal;

@@ -1,7 +1,8 @@
 //! Several reports in one table: a line for each model and size of its inputs.
 
-use super::data::{Measurement, Memory, Ratio, Report, Setting};
-use super::format::{bytes, escape, ratio};
+use super::data::{Measurement, Memory, Report, Setting};
+use super::format::{maybe_bytes, ratio};
+use super::table::{Cells, Table};
 
 /// Which variant is divided by which.
 type Pair = (&'static str, &'static str);
@@ -34,37 +35,11 @@ pub fn overview_lines(report: &Report) -> String {
     report.settings.iter().map(line).collect()
 }
 
-/// The ratios and the memory of each setting of all reports, as Markdown.
-pub fn overview_markdown(reports: &[Report]) -> String {
-    let mut out = reports.first().map_or_else(String::new, made_on);
-    let (heads, rows) = ratios(reports);
-    out += &format!("| {} |\n| --- | --- |{}\n", heads.join(" | "), " ---: |".repeat(heads.len() - 2));
-    for row in rows {
-        let (names, numbers) = row.split_at(2);
-        let names: Vec<String> = names.iter().map(|name| escape(name)).collect();
-        out += &format!("| {} | {} |\n", names.join(" | "), numbers.join(" | "));
-    }
-    out += "\n| model | inputs | live peak: LN twin | as exported | fused | floor | heap peak: as exported | fused | \
-            allocated: as exported | fused |\n";
-    out += &format!("| --- | --- |{}\n", " ---: |".repeat(8));
-    for (report, setting) in settings(reports) {
-        let of = |name, what: fn(&Memory) -> Option<u64>| {
-            measurement(setting, name).and_then(|m| what(&m.memory)).map_or_else(dash, bytes)
-        };
-        let live = ["LN twin", "as exported", "fused", "floor"].map(|name| of(name, |m| Some(m.live_peak)));
-        let heap = ["as exported", "fused"].map(|name| of(name, |m| m.heap_peak));
-        let allocated = ["as exported", "fused"].map(|name| of(name, |m| m.allocated));
-        let cells = [live.as_slice(), &heap, &allocated].concat().join(" | ");
-        out += &format!("| {} | {} | {cells} |\n", escape(&report.model), escape(&setting.label));
-    }
-    out
-}
-
-/// The ratios of each setting of all reports: the heads of the columns, and the rows.
-pub(super) fn ratios(reports: &[Report]) -> (Vec<String>, Vec<Vec<String>>) {
-    let mut heads = vec!["model".to_owned(), "inputs".to_owned()];
-    heads.extend(WIDE.map(|(variant, by)| format!("{variant} ÷ {by}")));
-    heads.push("samples/s, fused".to_owned());
+/// The ratios of each setting of all reports.
+pub(super) fn ratios(reports: &[Report]) -> Table {
+    let mut columns = vec![Cells::Text.under("model"), Cells::Text.under("inputs")];
+    columns.extend(WIDE.map(|(variant, by)| Cells::Number.under(format!("{variant} ÷ {by}"))));
+    columns.push(Cells::Number.under("samples/s, fused"));
     let row = |(report, setting): (&Report, &Setting)| {
         let mut row = vec![report.model.clone(), setting.label.clone()];
         row.extend(WIDE.map(|pair| cell(setting, pair)));
@@ -72,14 +47,37 @@ pub(super) fn ratios(reports: &[Report]) -> (Vec<String>, Vec<Vec<String>>) {
         row.push(fused.map_or_else(dash, |m| format!("{:.1}", m.latency.throughput)));
         row
     };
-    (heads, settings(reports).map(row).collect())
+    Table {
+        title: "Ratios of latencies, with their 95 % intervals",
+        columns,
+        rows: settings(reports).map(row).collect(),
+    }
 }
 
-/// What the reports were made with, by the first of them.
-fn made_on(report: &Report) -> String {
-    let machine = &report.machine;
-    let (processor, system) = (escape(&machine.processor), escape(&machine.system));
-    format!("unfold {}, tract, {processor}, {} cores, {system}.\n\n", report.version, machine.cores)
+/// The memory of each setting of all reports.
+pub(super) fn memory(reports: &[Report]) -> Table {
+    type Of = fn(&Memory) -> Option<u64>;
+    const COLUMNS: [(&str, &str, Of); 8] = [
+        ("live peak: LN twin", "LN twin", |memory| Some(memory.live_peak)),
+        ("as exported", "as exported", |memory| Some(memory.live_peak)),
+        ("fused", "fused", |memory| Some(memory.live_peak)),
+        ("floor", "floor", |memory| Some(memory.live_peak)),
+        ("heap peak: as exported", "as exported", |memory| memory.heap_peak),
+        ("fused", "fused", |memory| memory.heap_peak),
+        ("allocated: as exported", "as exported", |memory| memory.allocated),
+        ("fused", "fused", |memory| memory.allocated),
+    ];
+    let mut columns = vec![Cells::Text.under("model"), Cells::Text.under("inputs")];
+    columns.extend(COLUMNS.map(|(head, ..)| Cells::Number.under(head)));
+    let row = |(report, setting): (&Report, &Setting)| {
+        let cell = |(_, variant, of): (&str, &str, Of)| {
+            maybe_bytes(measurement(setting, variant).and_then(|measured| of(&measured.memory)))
+        };
+        let mut row = vec![report.model.clone(), setting.label.clone()];
+        row.extend(COLUMNS.map(cell));
+        row
+    };
+    Table { title: "Memory", columns, rows: settings(reports).map(row).collect() }
 }
 
 fn settings(reports: &[Report]) -> impl Iterator<Item = (&Report, &Setting)> {
@@ -87,14 +85,14 @@ fn settings(reports: &[Report]) -> impl Iterator<Item = (&Report, &Setting)> {
 }
 
 fn measurement<'s>(setting: &'s Setting, name: &str) -> Option<&'s Measurement> {
-    setting.variants.iter().find(|variant| variant.name == name)?.measurement()
+    setting.ran().find(|(_, variant, _)| *variant == name).map(|(.., measurement)| measurement)
 }
 
 fn cell(setting: &Setting, (variant, reference): Pair) -> String {
-    let find = |measured: &Measurement| -> Option<Ratio> {
-        measured.ratios.iter().find(|ratio| ratio.reference == reference).cloned()
-    };
-    measurement(setting, variant).and_then(find).map_or_else(dash, |found| ratio(&found))
+    let measured = measurement(setting, variant);
+    measured
+        .and_then(|measured| measured.ratios.iter().find(|ratio| ratio.reference == reference))
+        .map_or_else(dash, ratio)
 }
 
 fn dash() -> String {

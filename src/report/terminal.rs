@@ -2,13 +2,17 @@
 
 use std::fmt::Write;
 
-use super::data::{Class, Measurement, Report, Setting};
-use super::format::{bytes, failures, how, maybe_bytes, memory_sentence, ratio, references, time, verdicts};
+use super::data::{Report, Setting};
+use super::format::{failures, how, machine, memory_sentence, time, verdicts};
+use super::table::{self, Cells, Table};
 
 /// How wide a line is at most.
 const WIDTH: usize = 80;
-/// How wide the column of names is.
-const NAME: usize = 13;
+/// How wide a column of texts may always be, and how wide at most, unless it is the last.
+const SHORT: usize = 13;
+const LONG: usize = 28;
+/// Between columns.
+const GAP: usize = 2;
 
 /// The report as text, at most 80 columns wide unless a reason for a failure is longer.
 pub fn terminal(report: &Report) -> String {
@@ -19,40 +23,24 @@ pub fn terminal(report: &Report) -> String {
 }
 
 fn write(out: &mut String, report: &Report) -> std::fmt::Result {
-    writeln!(out, "{}", cut(&report.model, WIDTH))?;
-    let machine = &report.machine;
-    writeln!(
-        out,
-        "{}",
-        cut(&format!("{}, {} cores, {}", machine.processor, machine.cores, machine.system), WIDTH)
-    )?;
+    writeln!(out, "{}\n{}", cut(&report.model, WIDTH), cut(&machine(report), WIDTH))?;
     for setting in &report.settings {
         writeln!(out, "\n{}\n", cut(&how(setting), WIDTH))?;
-        let ran: Vec<(&str, &Measurement)> =
-            setting.variants.iter().filter_map(|v| Some((v.name.as_str(), v.measurement()?))).collect();
-        if !ran.is_empty() {
-            latency(out, setting, &ran)?;
-            bars(out, &ran)?;
-            memory(out, &ran)?;
-            if let Some(sentence) = memory_sentence(setting) {
-                wrap(out, &sentence)?;
-            }
-            shares(out, &ran)?;
+        if setting.ran().next().is_some() {
+            lines(out, &table::latency(setting))?;
+            writeln!(out)?;
+            verdicts(setting).iter().try_for_each(|verdict| writeln!(out, "{}", cut(verdict, WIDTH)))?;
+            bars(out, setting)?;
+            lines(out, &table::memory(setting))?;
+            memory_sentence(setting).map_or(Ok(()), |sentence| wrap(out, &sentence))?;
+            writeln!(out)?;
+            lines(out, &table::shares(setting))?;
         }
         failures(setting).try_for_each(|failure| writeln!(out, "{failure}"))?;
     }
     if !report.sites.is_empty() {
         writeln!(out)?;
-    }
-    for site in &report.sites {
-        let line = format!(
-            "{:<28} {:<12} {:>5}  {}",
-            cut(&site.name, 28),
-            cut(&site.kind, 12),
-            site.channels,
-            site.outcome
-        );
-        writeln!(out, "{}", cut(&line, WIDTH))?;
+        lines(out, &table::sites(report))?;
     }
     if !report.notes.is_empty() {
         writeln!(out)?;
@@ -60,87 +48,55 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
     report.notes.iter().try_for_each(|note| wrap(out, note))
 }
 
-fn latency(out: &mut String, setting: &Setting, ran: &[(&str, &Measurement)]) -> std::fmt::Result {
-    let references = references(setting);
-    write!(out, "{:<NAME$} {:>8} {:>8} {:>9}", "", "median", "p95", "samples/s")?;
-    // Two references fit; more are in the other reports.
-    let shown = references.len().min(2);
-    for reference in &references[..shown] {
-        write!(out, " {:>18}", cut(&format!("/ {reference}"), 18))?;
+/// A table without its details, and without the last numbers where they do not fit. Texts are cut.
+fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
+    let is_text = |at: usize| table.columns[at].kind == Cells::Text;
+    let widest = |at: usize| {
+        let cells = table.rows.iter().map(|row| &row[at]).chain([&table.columns[at].head]);
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let least = |at: usize| if is_text(at) { widest(at).min(SHORT) } else { widest(at) };
+    let room = |shown: &[usize]| (WIDTH + GAP).checked_sub(shown.iter().map(|&at| least(at) + GAP).sum());
+    let mut shown: Vec<usize> =
+        (0..table.columns.len()).filter(|&at| table.columns[at].kind != Cells::Detail).collect();
+    while room(&shown).is_none()
+        && let Some(last) = shown.iter().rposition(|&at| !is_text(at))
+    {
+        shown.remove(last);
     }
-    writeln!(out)?;
-    for (name, measurement) in ran {
-        let latency = &measurement.latency;
-        let (median, p95) = (time(latency.median.value), time(latency.p95));
-        write!(out, "{:<NAME$} {median:>8} {p95:>8} {:>9.1}", cut(name, NAME), latency.throughput)?;
-        for compared in &measurement.ratios[..shown] {
-            let text = if compared.reference == *name { "1".into() } else { ratio(compared) };
-            write!(out, " {text:>18}")?;
-        }
-        writeln!(out)?;
-    }
-    writeln!(out)?;
-    for verdict in verdicts(setting) {
-        writeln!(out, "{}", cut(&verdict, WIDTH))?;
+    // Texts share what the numbers leave, and a text at the end takes the rest.
+    let mut spare = room(&shown).unwrap_or(0);
+    let mut width = |at: usize| {
+        let most = if shown.last() == Some(&at) { widest(at) } else { widest(at).min(LONG) };
+        let more = most.saturating_sub(least(at)).min(spare);
+        spare -= more;
+        (at, least(at) + more)
+    };
+    let widths: Vec<(usize, usize)> = shown.iter().map(|&at| width(at)).collect();
+    let heads: Vec<String> = table.columns.iter().map(|column| column.head.clone()).collect();
+    for row in [&heads].into_iter().chain(&table.rows) {
+        let cell = |&(at, width): &(usize, usize)| match is_text(at) {
+            true => format!("{:<width$}", cut(&row[at], width)),
+            false => format!("{:>width$}", row[at]),
+        };
+        let cells: Vec<String> = widths.iter().map(cell).collect();
+        writeln!(out, "{}", cells.join(&" ".repeat(GAP)).trim_end())?;
     }
     Ok(())
 }
 
-fn bars(out: &mut String, ran: &[(&str, &Measurement)]) -> std::fmt::Result {
+fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
     const LONGEST: usize = 50;
-    let slowest =
-        ran.iter().map(|(_, measurement)| measurement.latency.median.value).fold(f64::MIN_POSITIVE, f64::max);
+    let medians = || setting.ran().map(|(_, name, measurement)| (name, measurement.latency.median.value));
+    let slowest = medians().map(|(_, median)| median).fold(f64::MIN_POSITIVE, f64::max);
     writeln!(out)?;
-    for (name, measurement) in ran {
-        let median = measurement.latency.median.value;
+    for (name, median) in medians() {
         // Eighths of a block.
         let eighths = (median / slowest * (LONGEST * 8) as f64).round() as usize;
         let tip = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
-        writeln!(out, "{:<NAME$} {}{tip} {}", cut(name, NAME), "█".repeat(eighths / 8), time(median))?;
+        writeln!(out, "{:<SHORT$} {}{tip} {}", cut(name, SHORT), "█".repeat(eighths / 8), time(median))?;
     }
     writeln!(out)
-}
-
-fn memory(out: &mut String, ran: &[(&str, &Measurement)]) -> std::fmt::Result {
-    let heads = ["live peak", "heap peak", "allocated", "resident", "file", "weights"];
-    write!(out, "{:<NAME$}", "")?;
-    heads.iter().try_for_each(|head| write!(out, " {head:>10}"))?;
-    writeln!(out)?;
-    for (name, measurement) in ran {
-        let memory = &measurement.memory;
-        let cells = [
-            bytes(memory.live_peak),
-            maybe_bytes(memory.heap_peak),
-            maybe_bytes(memory.allocated),
-            maybe_bytes(memory.resident_peak),
-            bytes(measurement.file_bytes),
-            bytes(measurement.weight_bytes),
-        ];
-        write!(out, "{:<NAME$}", cut(name, NAME))?;
-        cells.iter().try_for_each(|cell| write!(out, " {cell:>10}"))?;
-        writeln!(out)?;
-    }
-    Ok(())
-}
-
-fn shares(out: &mut String, ran: &[(&str, &Measurement)]) -> std::fmt::Result {
-    write!(out, "\n{:<NAME$}", "")?;
-    Class::ALL.iter().try_for_each(|class| write!(out, " {:>15}", class.name()))?;
-    writeln!(out)?;
-    for (name, measurement) in ran {
-        let total: f64 = measurement.time.iter().map(|share| share.seconds).sum();
-        write!(out, "{:<NAME$}", cut(name, NAME))?;
-        for share in &measurement.time {
-            let cell = format!(
-                "{} {:3.0} %",
-                time(share.seconds),
-                100.0 * share.seconds / total.max(f64::MIN_POSITIVE)
-            );
-            write!(out, " {cell:>15}")?;
-        }
-        writeln!(out)?;
-    }
-    Ok(())
 }
 
 /// Writes words on lines that are not too long.
@@ -193,6 +149,22 @@ mod tests {
         assert!(text.contains("floor: tract cannot prepare Slice `q`: Invalid axis"), "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("the same in every variant, 24.6 MB: MatMul fc1 holds it"), "{text}");
+    }
+
+    #[test]
+    fn details_and_the_last_numbers_that_do_not_fit_are_left_out() {
+        let (fits, does_not) = ("a".repeat(40), "b".repeat(40));
+        let columns = vec![
+            Cells::Text.under("name"),
+            Cells::Detail.under("detail"),
+            Cells::Number.under(&fits),
+            Cells::Number.under(does_not),
+        ];
+        let rows = vec![["n".repeat(30), "1".into(), "2".into(), "3".into()].into()];
+        let mut out = String::new();
+        lines(&mut out, &Table { title: "", columns, rows }).unwrap();
+        let name = cut(&"n".repeat(30), LONG);
+        assert_eq!(out, format!("{:<LONG$}  {fits}\n{name}  {:>40}\n", "name", "2"));
     }
 
     #[test]

@@ -28,7 +28,7 @@ fn measured(name: &str, seconds: f64, spread: f64) -> Measured {
         weight_bytes: 88_000_000,
         time: Class::ALL.map(|class| Share { class, seconds: seconds / 4.0 }).to_vec(),
     };
-    Measured { name: name.into(), outcome: Outcome::Ran(Box::new(measurement)) }
+    Measured { name: name.into(), outcome: Attempt::Ran(Box::new(measurement)) }
 }
 
 pub(super) fn report() -> Report {
@@ -47,7 +47,7 @@ pub(super) fn report() -> Report {
                 measured("fused", 0.08, 0.01),
                 Measured {
                     name: "floor".into(),
-                    outcome: Outcome::Failed {
+                    outcome: Attempt::Failed {
                         reason: "tract cannot prepare Slice `q`: Invalid axis".into(),
                     },
                 },

@@ -9,7 +9,7 @@ use tract_onnx::model::ParseResult;
 use tract_onnx::prelude::{InferenceModelExt, TValue, TVec, Tensor, TractResult, TypedModel};
 
 use super::dims::Dims;
-use super::failure::{Failure, Operators, Stage};
+use super::failure::{Failure, Origins, Stage};
 use super::input::Input;
 use super::skeleton::{Weights, skeleton};
 use crate::onnx::Model;
@@ -34,7 +34,7 @@ pub struct Engine {
     plan: Arc<TypedSimplePlan>,
     inputs: Vec<Input>,
     outputs: Vec<String>,
-    operators: Arc<Operators>,
+    operators: Arc<Origins>,
 }
 
 impl Engine {
@@ -164,8 +164,8 @@ fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<()> {
 }
 
 /// The operators of a model; a failure at the first one that tract does not have.
-fn known_operators(onnx: &Onnx, model: &Model) -> Result<Operators, Failure> {
-    let mut operators = Operators::default();
+fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
+    let mut operators = Origins::default();
     add_operators(onnx, model, model.graph(), &mut operators)?;
     Ok(operators)
 }
@@ -174,7 +174,7 @@ fn add_operators(
     onnx: &Onnx,
     model: &Model,
     graph: &GraphProto,
-    operators: &mut Operators,
+    operators: &mut Origins,
 ) -> Result<(), Failure> {
     for node in &graph.node {
         let (domain, operator) = node.op();

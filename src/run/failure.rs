@@ -4,12 +4,9 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{self, AssertUnwindSafe};
-use std::path::Path;
 use std::sync::Once;
 
 use tract_onnx::prelude::{TractError, TractResult};
-
-use crate::error::Error;
 
 /// How far a model came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -53,11 +50,6 @@ impl Failure {
         self
     }
 
-    /// The same as an error of the library about the model in `file`.
-    pub fn into_error(self, file: &Path) -> Error {
-        Error::Run { file: file.to_path_buf(), reason: self.to_string() }
-    }
-
     fn verb(&self) -> &'static str {
         match self.stage {
             Stage::Load => "load",
@@ -78,9 +70,9 @@ impl Failure {
 
 /// The ONNX operators of a graph by the names that tract gives their nodes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Operators(HashMap<String, String>);
+pub(super) struct Origins(HashMap<String, String>);
 
-impl Operators {
+impl Origins {
     pub(super) fn insert(&mut self, node: String, operator: String) {
         self.0.insert(node, operator);
     }
@@ -171,8 +163,8 @@ mod tests {
     use super::*;
     use tract_core::internal::{TractErrorContext, bail};
 
-    fn operators() -> Operators {
-        let mut operators = Operators::default();
+    fn operators() -> Origins {
+        let mut operators = Origins::default();
         operators.insert("/blocks.0/slice".into(), "Slice".into());
         operators
     }

@@ -18,7 +18,7 @@ use crate::run::Engine;
 
 /// What is live while one node of tract's graph runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct Live {
     /// The number of the node in [`Engine::graph`].
     pub node: usize,
     /// Bytes of all values that are held while it runs: its inputs, its outputs, and what is read later.
@@ -34,7 +34,7 @@ pub struct Step {
 ///
 /// The inputs and the output of an operator that tract runs in place are both counted, so that a step may
 /// be up to one value above what the heap really holds.
-pub fn live(engine: &Engine) -> Vec<Step> {
+pub fn live(engine: &Engine) -> Vec<Live> {
     let graph = engine.graph();
     let usage = || -> TractResult<_> {
         let order: Vec<usize> =
@@ -44,7 +44,7 @@ pub fn live(engine: &Engine) -> Vec<Step> {
     let bytes = |size: &TDim| size.as_i64().map_or(0, |bytes| bytes.max(0) as u64);
     // tract ordered this graph when it planned it, and shapes are concrete: there is nothing left to fail.
     usage()
-        .map(|steps| steps.iter().map(|(node, size)| Step { node: *node, bytes: bytes(size) }).collect())
+        .map(|steps| steps.iter().map(|(node, size)| Live { node: *node, bytes: bytes(size) }).collect())
         .unwrap_or_default()
 }
 
@@ -83,7 +83,7 @@ static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 /// The system's allocator, which counts while [`heap`] measures.
 ///
 /// ```
-/// use unfold::memory::{CountingAllocator, heap};
+/// use unfold::bench::{CountingAllocator, heap};
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -1,0 +1,31 @@
+//! How a command ends.
+
+use std::process::ExitCode;
+
+/// What each exit code means, for the help.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0  done; also where there was nothing to fold
+  1  a file could not be read, is no valid model, or could not be written
+  2  the command line was not understood
+  3  the folded model computes something else; nothing was written
+  4  the folded model could not be verified, and --verify require was given; nothing was written
+  130  interrupted; what was there is left, or the result is complete";
+
+/// How a command can end without an error, by its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Done = 0,
+    /// tract could run nothing that was to be measured.
+    NothingRan = 1,
+    Differs = 3,
+    Unverified = 4,
+    /// By Ctrl-C, as shells say it.
+    Interrupted = 130,
+}
+
+impl From<End> for ExitCode {
+    fn from(end: End) -> Self {
+        Self::from(end as u8)
+    }
+}

@@ -1,0 +1,87 @@
+//! Inputs from NumPy's files.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use ndarray::ArrayD;
+use ndarray_npy::{NpzReader, ReadNpyExt, ReadableElement};
+use tract_onnx::prelude::{Datum, DatumType, Tensor};
+use unfold::onnx::Model;
+use unfold::onnx::proto::Dim;
+use unfold::run::{Dims, Input};
+
+/// Reads the inputs of a model from `file`, and the sizes that they give to its symbolic dimensions.
+///
+/// A `.npy` file holds the only input; a `.npz` file holds each under its name. Elements must be of the
+/// type that the model declares.
+pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tensor>, Dims)> {
+    let declared = Input::of(model, dims).map_err(|failure| anyhow!(failure.reason))?;
+    let (mut tensors, mut dims) = (vec![], dims.clone());
+    let mut source = Source::open(file, &declared).with_context(|| file.display().to_string())?;
+    for input in &declared {
+        let place = || format!("{}: the input `{}`", file.display(), input.name);
+        let tensor = source.read(input).with_context(place)?;
+        let symbols = symbols(model, &input.name);
+        let (rank, given) = (symbols.len(), tensor.rank());
+        ensure!(rank == given, "{} has {rank} dimensions, and {given} were given", place());
+        let sizes =
+            symbols.iter().zip(tensor.shape()).filter_map(|(symbol, &size)| Some((symbol.as_ref()?, size)));
+        sizes.for_each(|(symbol, size)| dims.set(symbol, size));
+        tensors.push(tensor);
+    }
+    Ok((tensors, dims))
+}
+
+/// The symbols of the dimensions of an input; `None` for one that is a number.
+fn symbols(model: &Model, name: &str) -> Vec<Option<String>> {
+    let input = model.graph().input.iter().find(|input| input.name() == name);
+    let shape = input.and_then(|input| input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref());
+    let symbol = |dim: &Option<Dim>| match dim {
+        Some(Dim::DimParam(symbol)) => Some(symbol.clone()),
+        _ => None,
+    };
+    shape.into_iter().flat_map(|shape| &shape.dim).map(|dim| symbol(&dim.value)).collect()
+}
+
+enum Source {
+    One(File),
+    Named(NpzReader<File>),
+}
+
+impl Source {
+    fn open(path: &Path, inputs: &[Input]) -> Result<Self> {
+        let file = File::open(path)?;
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("npz") => Ok(Self::Named(NpzReader::new(file)?)),
+            Some("npy") if inputs.len() == 1 => Ok(Self::One(file)),
+            Some("npy") => bail!("the model has {} inputs, which a .npz file can hold", inputs.len()),
+            _ => bail!("it is neither .npy nor .npz"),
+        }
+    }
+
+    fn read(&mut self, input: &Input) -> Result<Tensor> {
+        match input.element {
+            DatumType::F32 => self.array::<f32>(input),
+            DatumType::F64 => self.array::<f64>(input),
+            DatumType::I8 => self.array::<i8>(input),
+            DatumType::I16 => self.array::<i16>(input),
+            DatumType::I32 => self.array::<i32>(input),
+            DatumType::I64 => self.array::<i64>(input),
+            DatumType::U8 => self.array::<u8>(input),
+            DatumType::U16 => self.array::<u16>(input),
+            DatumType::U32 => self.array::<u32>(input),
+            DatumType::U64 => self.array::<u64>(input),
+            DatumType::Bool => self.array::<bool>(input),
+            other => bail!("elements of {other:?} cannot be read from a file"),
+        }
+    }
+
+    fn array<T: Datum + ReadableElement>(&mut self, input: &Input) -> Result<Tensor> {
+        let array: ArrayD<T> = match self {
+            Self::One(file) => ArrayD::read_npy(file)?,
+            Self::Named(archive) => archive.by_name(&input.name)?,
+        };
+        Ok(array.into())
+    }
+}

@@ -1,0 +1,169 @@
+//! What `unfold bench` measures of one model, and how.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use unfold::bench::{BenchOptions, Child, Stop, Variant, bench, machine};
+use unfold::report::{Report, Site};
+use unfold::run::{Dims, Input};
+use unfold::verify::{Verdict, VerifyOptions, compare};
+
+use super::inputs::read_inputs;
+use super::steps::Steps;
+
+/// How to measure.
+#[derive(Debug, clap::Args)]
+pub struct MeasureArgs {
+    /// Sizes of the batch, each measured on its own
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub batch: Vec<NonZeroUsize>,
+
+    /// Size of a symbolic dimension
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<Dims>,
+
+    /// How many rounds; every variant runs once in a round
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+
+    /// How long the rounds of each batch size may take, in seconds, where --rounds does not say
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    time: f64,
+
+    /// Threads for matrix products
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+
+    /// Inputs, as a .npy or .npz file; random ones where it is not given
+    #[arg(long, value_name = "FILE", conflicts_with = "batch", requires = "models")]
+    input: Option<PathBuf>,
+
+    /// The variants that the others are compared with
+    #[arg(long = "reference", value_name = "NAME")]
+    references: Vec<String>,
+
+    /// Shows no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl MeasureArgs {
+    /// How long the rounds may take.
+    pub fn time(&self) -> Result<Duration> {
+        Duration::try_from_secs_f64(self.time).map_err(|_| anyhow!("--time {} is no duration", self.time))
+    }
+
+    /// Measures variants with each size of the batch, and compares the fused one with the exported one.
+    pub fn measure(
+        &self,
+        title: String,
+        variants: &[Variant],
+        sites: Vec<Site>,
+        batches: &[NonZeroUsize],
+        stop: &Stop,
+    ) -> Result<Report> {
+        let settings = self.settings(variants, batches)?;
+        let steps = Steps::new(&title, self.quiet);
+        let progress = steps.progress();
+        let mut report = Report {
+            model: title,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: machine(),
+            settings: vec![],
+            sites,
+            notes: vec![],
+            differs: false,
+        };
+        for options in &settings {
+            if stop.asked() {
+                break;
+            }
+            report.settings.push(bench(variants, options, stop, &progress));
+            if stop.asked() {
+                break;
+            }
+            progress("verifying", 1, 1);
+            if let Some(verdict) = verdict(variants, options) {
+                report.differs |= !verdict.passed() && !matches!(verdict, Verdict::CouldNotVerify { .. });
+                report.notes.push(told(&verdict, &options.label));
+            }
+        }
+        Ok(report)
+    }
+
+    /// One measurement for each size of the batch.
+    fn settings(&self, variants: &[Variant], batches: &[NonZeroUsize]) -> Result<Vec<BenchOptions>> {
+        let model = &variants.first().ok_or_else(|| anyhow!("there is nothing to compare"))?.model;
+        let mut dims = Dims::default();
+        dims.extend(self.dims.iter().cloned());
+        let program = std::env::current_exe().context("cannot find the program itself")?;
+        let references = ["LN twin", "floor", "as exported"].map(String::from);
+        let base = BenchOptions {
+            dims,
+            threads: self.threads.max(1),
+            rounds: self.rounds,
+            time: self.time()?,
+            references: if self.references.is_empty() { references.into() } else { self.references.clone() },
+            child: Some(Child { program, arguments: vec!["resident".into()] }),
+            ..BenchOptions::default()
+        };
+        if let Some(file) = &self.input {
+            let (inputs, dims) = read_inputs(file, model, &base.dims)?;
+            return Ok(vec![labelled(BenchOptions { inputs: Some(inputs), dims, ..base })]);
+        }
+        let symbols = Input::batch_symbols(model);
+        let given = symbols.iter().any(|symbol| base.dims.get(symbol).is_some());
+        match (symbols.is_empty() || given, batches) {
+            (true, []) => return Ok(vec![labelled(base)]),
+            (true, _) if given => bail!("--batch and --dim give the same dimension a size"),
+            (true, _) => bail!("--batch: the first dimension of no input of this model is symbolic"),
+            (false, _) => {}
+        }
+        let sized = |batch: usize| {
+            let mut dims = base.dims.clone();
+            symbols.iter().for_each(|symbol| dims.set(*symbol, batch));
+            labelled(BenchOptions { dims, ..base.clone() })
+        };
+        Ok(match batches {
+            [] => vec![sized(1)],
+            batches => batches.iter().map(|batch| sized(batch.get())).collect(),
+        })
+    }
+}
+
+/// Under the sizes that tell it from others.
+fn labelled(options: BenchOptions) -> BenchOptions {
+    let sizes: Vec<String> = options.dims.iter().map(|(name, size)| format!("{name}={size}")).collect();
+    let label = if sizes.is_empty() { options.label } else { sizes.join(", ") };
+    BenchOptions { label, ..options }
+}
+
+/// Whether the fused variant computes what the exported one does, where there are both.
+fn verdict(variants: &[Variant], options: &BenchOptions) -> Option<Verdict> {
+    let find =
+        |name: &str| variants.iter().find(|variant| variant.name == name).map(|variant| &variant.model);
+    let (original, fused) = (find("as exported")?, find("fused")?);
+    let options = VerifyOptions { dims: options.dims.clone(), ..VerifyOptions::default() };
+    Some(compare(original, fused, &options))
+}
+
+/// A verdict in a sentence.
+fn told(verdict: &Verdict, label: &str) -> String {
+    match verdict {
+        Verdict::Compared(comparison) => {
+            let relative = comparison.worst().map_or(0.0, |worst| worst.relative);
+            let verb = if comparison.agrees() { "agree" } else { "DIFFER" };
+            let tolerance = comparison.tolerance;
+            format!(
+                "With {label}, fused and as exported {verb}: relative error {relative:.1e}, tolerance \
+                 {tolerance:.0e}."
+            )
+        }
+        Verdict::Broken { reason } => format!("With {label}, the fused model is BROKEN: {reason}."),
+        Verdict::CouldNotVerify { reason } => {
+            format!("With {label}, fused and as exported could not be compared: {reason}.")
+        }
+    }
+}

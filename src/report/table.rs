@@ -1,0 +1,114 @@
+//! The tables of a report, which every form of it only lays out.
+
+use super::data::{Class, Measurement, Memory, Report, Setting};
+use super::format::{maybe_bytes, ratio, references, time};
+
+/// A table: its columns, and the cells of each row.
+pub(super) struct Table {
+    /// What it shows.
+    pub title: &'static str,
+    /// What stands in each column.
+    pub columns: Vec<Column>,
+    /// As many cells in each row as there are columns.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A column of a table.
+pub(super) struct Column {
+    /// What its cells are.
+    pub head: String,
+    /// How they are laid out.
+    pub kind: Cells,
+}
+
+/// How the cells of a column are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cells {
+    /// To the left: what a model calls something, of any length, with what may be markup in it.
+    Text,
+    /// To the right.
+    Number,
+    /// To the right, and only where there is room to spare.
+    Detail,
+}
+
+impl Cells {
+    /// A column of such cells.
+    pub(super) fn under(self, head: impl Into<String>) -> Column {
+        Column { head: head.into(), kind: self }
+    }
+}
+
+/// How long a run takes, and how that compares with the references.
+pub(super) fn latency(setting: &Setting) -> Table {
+    let mut columns = vec![
+        Cells::Text.under("variant"),
+        Cells::Number.under("median"),
+        Cells::Detail.under("95 % interval"),
+        Cells::Number.under("p95"),
+        Cells::Number.under("samples/s"),
+    ];
+    columns.extend(references(setting).iter().map(|name| Cells::Number.under(format!("÷ {name}"))));
+    let rows = setting.ran().map(|(_, name, Measurement { latency, ratios, .. })| {
+        let median = latency.median;
+        let mut row = vec![
+            name.to_owned(),
+            time(median.value),
+            format!("{} to {}", time(median.low), time(median.high)),
+            time(latency.p95),
+            format!("{:.1}", latency.throughput),
+        ];
+        row.extend(ratios.iter().map(|of| if of.reference == name { "1".into() } else { ratio(of) }));
+        row
+    });
+    Table { title: "Latency", columns, rows: rows.collect() }
+}
+
+/// How much memory a run takes.
+pub(super) fn memory(setting: &Setting) -> Table {
+    let columns = vec![
+        Cells::Text.under("variant"),
+        Cells::Number.under("live peak"),
+        Cells::Detail.under("at normalizers"),
+        Cells::Number.under("heap peak"),
+        Cells::Number.under("allocated"),
+        Cells::Number.under("resident peak"),
+        Cells::Number.under("file"),
+        Cells::Number.under("weights"),
+    ];
+    let rows = setting.ran().map(|(_, name, measurement)| {
+        let Memory { live_peak, live_at_normalizers, heap_peak, allocated, resident_peak, .. } =
+            measurement.memory;
+        let run = [Some(live_peak), live_at_normalizers, heap_peak, allocated, resident_peak];
+        let stored = [measurement.file_bytes, measurement.weight_bytes].map(Some);
+        [name.to_owned()].into_iter().chain(run.into_iter().chain(stored).map(maybe_bytes)).collect()
+    });
+    Table { title: "Memory", columns, rows: rows.collect() }
+}
+
+/// Where the time goes.
+pub(super) fn shares(setting: &Setting) -> Table {
+    let mut columns = vec![Cells::Text.under("time in")];
+    columns.extend(Class::ALL.map(|class| Cells::Number.under(class.name())));
+    let rows = setting.ran().map(|(_, name, Measurement { time: shares, .. })| {
+        let total: f64 = shares.iter().map(|share| share.seconds).sum();
+        let percent = |seconds: f64| 100.0 * seconds / total.max(f64::MIN_POSITIVE);
+        let cell = |seconds: f64| format!("{} ({:.0} %)", time(seconds), percent(seconds));
+        [name.to_owned()].into_iter().chain(shares.iter().map(|share| cell(share.seconds))).collect()
+    });
+    Table { title: "Time by class of operators", columns, rows: rows.collect() }
+}
+
+/// The normalizers, and what became of them.
+pub(super) fn sites(report: &Report) -> Table {
+    let columns = vec![
+        Cells::Text.under("site"),
+        Cells::Text.under("kind"),
+        Cells::Number.under("channels"),
+        Cells::Text.under("what happened"),
+    ];
+    let rows = report.sites.iter().map(|site| {
+        vec![site.name.clone(), site.kind.clone(), site.channels.to_string(), site.outcome.clone()]
+    });
+    Table { title: "Normalizers", columns, rows: rows.collect() }
+}
