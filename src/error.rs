@@ -146,11 +146,4 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-
-    /// Two models could not be compared.
-    #[error("the outputs could not be compared: {reason}")]
-    Verify {
-        /// Why.
-        reason: String,
-    },
 }

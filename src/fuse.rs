@@ -68,12 +68,29 @@ impl Fused {
     }
 }
 
+/// A plan that is not carried out.
+pub struct Planned {
+    /// What would be done, and what would not and why.
+    pub plan: Plan,
+    /// As [`Fused::lowered`]: the model whose nodes the plan names.
+    pub lowered: Option<Model>,
+}
+
 /// Plans without changing anything: does all that [`fuse`] does, but for keeping what comes of it.
 ///
 /// # Errors
 /// Where the model's graph is none that ONNX allows, or a `skip` is no valid glob.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
-    Ok(run(model, options, Weights::AsTheyWere)?.1)
+    Ok(dry_run(model, options)?.plan)
+}
+
+/// As [`plan`], with the model that the plan is for.
+///
+/// # Errors
+/// As [`plan`].
+pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
+    let (_, plan, lowered) = run(model, options, Weights::AsTheyWere)?;
+    Ok(Planned { plan, lowered })
 }
 
 /// Folds everything that is exact to fold.
@@ -111,7 +128,7 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
     Graph::new(model)?;
     let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op))?;
     let first = lowered.as_ref().unwrap_or(model);
-    let pass = Pass { skip, weights, tell: &tell };
+    let pass = OnePass { skip, weights, tell: &tell };
     let (mut result, mut history) = (None, History::default());
     for _ in 0..PASSES {
         match pass.over(result.as_ref().unwrap_or(first), &mut history)? {
@@ -156,13 +173,13 @@ fn blame(model: &Model, why: Vec<Failed>, refused: &mut HashMap<usize, Refusal>)
 }
 
 /// One time over a model.
-struct Pass<'p> {
+struct OnePass<'p> {
     skip: GlobSet,
     weights: Weights,
     tell: &'p dyn Fn(&str, usize, usize),
 }
 
-impl Pass<'_> {
+impl OnePass<'_> {
     /// The model with everything folded that folds; `None` where nothing does.
     fn over(&self, model: &Model, history: &mut History) -> Result<Option<Model>> {
         let tell = self.tell;

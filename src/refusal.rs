@@ -37,6 +37,16 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Reason {
+    /// Every reason, with nothing in it that a site would tell.
+    ///
+    /// ```
+    /// use unfold::refusal::Reason;
+    /// assert!(Reason::all().any(|reason| reason == Reason::NotLinear(String::new())));
+    /// ```
+    pub fn all() -> impl Iterator<Item = Self> {
+        <Self as strum::IntoEnumIterator>::iter()
+    }
+
     /// Its name, as JSON has it: the heading under which `docs/refusals.md` explains it.
     ///
     /// ```
@@ -44,15 +54,15 @@ impl Reason {
     /// assert_eq!(Reason::GraphOutput.name(), "graph-output");
     /// assert_eq!(Reason::NotLinear("Tanh".into()).name(), "not-linear");
     /// ```
-    pub fn name(&self) -> String {
-        let tagged = serde_json::to_value(self).unwrap_or_default();
-        tagged["kind"].as_str().unwrap_or_default().to_owned()
+    pub fn name(&self) -> &'static str {
+        self.into()
     }
 }
 
 /// Every reason for which unfold declines. `docs/refusals.md` explains each with an example.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error, strum::EnumIter, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case", tag = "kind", content = "detail")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Reason {
     /// Taken out by name or kind with `--skip`.
     #[error("skipped on request")]

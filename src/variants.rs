@@ -22,59 +22,63 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::Numbers;
 use crate::simplify::{is_movement, simplify_known};
 
+/// The variants of a model.
+pub struct Variants {
+    /// The model with LayerNorm in the place of every other normalizer, over the same channels and with the
+    /// same γ and β: the reference of the papers.
+    ///
+    /// LayerNorm goes where the channels are last, as a network with LayerNorm would have been written; what
+    /// moved them to another axis for the sake of the old normalizer goes with it.
+    pub ln_twin: Model,
+    /// The model with none of its normalizers: what no folding can beat.
+    pub floor: Model,
+    /// The names of the nodes that normalizers consist of, those of the twin included.
+    pub normalizers: BTreeSet<String>,
+}
+
+impl Variants {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// Where the model's graph is none that ONNX allows.
+    ///
+    /// ```
+    /// use unfold::onnx::Model;
+    /// use unfold::variants::{Variants, normalizers};
+    /// let variants = Variants::of(&Model::open("models/digits/un-dynamo.onnx")?)?;
+    /// assert!(normalizers(&variants.floor)?.is_empty());
+    /// assert!(normalizers(&variants.ln_twin)?.is_subset(&variants.normalizers));
+    /// # Ok::<(), unfold::error::Error>(())
+    /// ```
+    pub fn of(model: &Model) -> Result<Self> {
+        look(model, |view, sites| {
+            let (mut floor, mut twin) = (Remaking::new(view), Remaking::new(view));
+            for site in sites.iter().filter(|site| is_normalizer(site)) {
+                let mut blocks = blocks(view, site).unwrap_or_default();
+                blocks.iter().for_each(|block| floor.take_out(block));
+                let last = blocks.pop().filter(|_| site.kind.name != "LN");
+                let Some(last) = last else { continue };
+                blocks.iter().for_each(|block| twin.take_out(block));
+                twin.put_layer_norm(site, &last);
+            }
+            let mut normalizers = names(view, sites);
+            normalizers.append(&mut twin.norms);
+            Self { ln_twin: twin.finish(), floor: floor.finish(), normalizers }
+        })
+    }
+}
+
 /// The names of the nodes that the normalizers of a model consist of.
 ///
 /// # Errors
 /// Where the model's graph is none that ONNX allows.
 pub fn normalizers(model: &Model) -> Result<BTreeSet<String>> {
-    look(model, |view, sites| {
-        let nodes = sites.iter().filter(|site| is_normalizer(site)).flat_map(|site| &site.nodes);
-        nodes.map(|&node| view.graph.name(node).to_owned()).collect()
-    })
+    look(model, names)
 }
 
-/// The model with none of its normalizers: what no folding can beat.
-///
-/// # Errors
-/// Where the model's graph is none that ONNX allows.
-///
-/// ```
-/// use unfold::onnx::Model;
-/// let model = Model::open("models/digits/un-dynamo.onnx")?;
-/// assert!(unfold::variants::normalizers(&unfold::variants::floor(&model)?)?.is_empty());
-/// # Ok::<(), unfold::error::Error>(())
-/// ```
-pub fn floor(model: &Model) -> Result<Model> {
-    look(model, |view, sites| {
-        let mut remaking = Remaking::new(view);
-        for site in sites.iter().filter(|site| is_normalizer(site)) {
-            for block in blocks(view, site).unwrap_or_default() {
-                remaking.take_out(&block);
-            }
-        }
-        remaking.finish()
-    })
-}
-
-/// The model with LayerNorm in the place of every other normalizer, over the same channels and with
-/// the same γ and β: the reference of the papers.
-///
-/// LayerNorm goes where the channels are last, as a network with LayerNorm would have been written;
-/// what moved them to another axis for the sake of the old normalizer goes with it.
-///
-/// # Errors
-/// Where the model's graph is none that ONNX allows.
-pub fn ln_twin(model: &Model) -> Result<Model> {
-    look(model, |view, sites| {
-        let mut remaking = Remaking::new(view);
-        for site in sites.iter().filter(|site| is_normalizer(site) && site.kind.name != "LN") {
-            let mut blocks = blocks(view, site).unwrap_or_default();
-            let Some(last) = blocks.pop() else { continue };
-            blocks.iter().for_each(|block| remaking.take_out(block));
-            remaking.put_layer_norm(site, &last);
-        }
-        remaking.finish()
-    })
+fn names(view: &View, sites: &[Site]) -> BTreeSet<String> {
+    let nodes = sites.iter().filter(|site| is_normalizer(site)).flat_map(|site| &site.nodes);
+    nodes.map(|&node| view.graph.name(node).to_owned()).collect()
 }
 
 fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
@@ -134,12 +138,14 @@ struct Remaking<'v, 'a> {
     seeds: Vec<String>,
     /// Values that came, and those whose shapes they have.
     made: HashMap<String, ValueId>,
+    /// The names of the nodes of LayerNorms that came.
+    norms: BTreeSet<String>,
 }
 
 impl<'v, 'a> Remaking<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
         let editor = Editor::new(view.graph.model());
-        Remaking { view, editor, seeds: vec![], made: HashMap::new() }
+        Remaking { view, editor, seeds: vec![], made: HashMap::new(), norms: BTreeSet::new() }
     }
 
     fn name(&self, value: ValueId) -> &'a str {
@@ -270,14 +276,11 @@ impl<'v, 'a> Remaking<'v, 'a> {
         };
         let (gamma, beta) = (parameter("weight", &gamma_beta.scale), parameter("bias", &gamma_beta.shift));
         if self.view.graph.model().opset("").is_some_and(|opset| opset >= 17) {
-            return self.node(value, "LayerNormalization", &[input, &gamma, &beta], &site.name, vec![]);
+            return self.step(site, value, "LayerNormalization", &[input, &gamma, &beta]);
         }
         let epsilon = tensor::make("", data_type, &arr0(1e-5).into_dyn().view()).unwrap_or_default();
         let epsilon = self.editor.add_constant(&format!("{}.epsilon", site.name), epsilon);
-        let mut step = |op: &str, inputs: &[&str]| {
-            let attributes = if op == "ReduceMean" { vec![ints("axes", &[-1])] } else { vec![] };
-            self.node(value, op, inputs, &site.name, attributes)
-        };
+        let mut step = |op: &str, inputs: &[&str]| self.step(site, value, op, inputs);
         let mean = step("ReduceMean", &[input]);
         let centred = step("Sub", &[input, &mean]);
         let square = step("Mul", &[&centred, &centred]);
@@ -287,6 +290,14 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let normed = step("Div", &[&centred, &root]);
         let scaled = step("Mul", &[&normed, &gamma]);
         step("Add", &[&scaled, &beta])
+    }
+
+    /// A node of a LayerNorm.
+    fn step(&mut self, site: &Site, value: ValueId, op: &str, inputs: &[&str]) -> String {
+        let attributes = if op == "ReduceMean" { vec![ints("axes", &[-1])] } else { vec![] };
+        let made = self.node(value, op, inputs, &site.name, attributes);
+        self.norms.insert(made.clone());
+        made
     }
 
     /// Puts a node behind the one that makes `value`, and returns the name of its output.
@@ -315,7 +326,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
     }
 
     fn finish(self) -> Model {
-        let Remaking { view, editor, seeds, made } = self;
+        let Remaking { view, editor, seeds, made, .. } = self;
         let mut result = view.graph.model().clone();
         *result.graph_mut() = simplify_known(editor, seeds, view.graph, view.facts, &made);
         result

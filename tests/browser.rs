@@ -11,8 +11,8 @@ use std::process::{Command, ExitCode};
 use libtest_mimic::{Arguments, Trial};
 use unfold::bench::{BenchOptions, Stop, Variant, bench, machine};
 use unfold::onnx::Model;
-use unfold::report::{Report, Site, html};
-use unfold::variants::{floor, ln_twin, normalizers};
+use unfold::report::{Report, ReportedSite, html};
+use unfold::variants::Variants;
 
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
@@ -26,19 +26,15 @@ fn browser() -> Option<PathBuf> {
 fn report() -> Report {
     let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
     let fused = unfold::fuse(&model, &Default::default()).unwrap();
-    let variant = |name: &str, model: Model| {
-        let normalizers = normalizers(&model).unwrap();
+    let Variants { ln_twin, floor, normalizers } = Variants::of(&model).unwrap();
+    let named = [("LN twin", ln_twin), ("as exported", model), ("fused", fused.model), ("floor", floor)];
+    let variants = named.map(|(name, model)| {
+        let normalizers = normalizers.clone();
         Variant { name: name.into(), model, normalizers }
-    };
-    let variants = [
-        variant("LN twin", ln_twin(&model).unwrap()),
-        variant("as exported", model.clone()),
-        variant("fused", fused.model),
-        variant("floor", floor(&model).unwrap()),
-    ];
+    });
     let options = BenchOptions { rounds: Some(10), ..BenchOptions::default() };
     let setting = bench(&variants, &options, &Stop::default(), &|_, _, _| {});
-    let site = |site: &unfold::SitePlan| Site {
+    let site = |site: &unfold::SitePlan| ReportedSite {
         name: site.name.clone(),
         kind: site.kind.name.into(),
         channels: site.channels,

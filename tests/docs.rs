@@ -4,34 +4,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use unfold::refusal::Reason;
+
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The variants of an enum, as JSON spells them.
-fn variants(code: &str, name: &str) -> BTreeSet<String> {
-    let body = code.split(&format!("pub enum {name} {{\n")).nth(1).unwrap().split("\n}").next().unwrap();
-    let names =
-        body.lines().filter(|line| line.starts_with("    ") && line.as_bytes()[4].is_ascii_uppercase());
-    let kebab = |line: &str| {
-        let word = line.trim().trim_end_matches(|c: char| !c.is_alphanumeric());
-        let word = word.split('(').next().unwrap();
-        let spelled = word.chars().flat_map(|c| {
-            let dash = c.is_ascii_uppercase().then_some('-');
-            dash.into_iter().chain([c.to_ascii_lowercase()])
-        });
-        spelled.collect::<String>().trim_start_matches('-').to_owned()
-    };
-    names.map(kebab).collect()
-}
-
 #[test]
 fn each_reason_has_a_section() {
-    let reasons = variants(&read("src/refusal.rs"), "Reason");
-    assert!(reasons.contains("residual-stream") && reasons.contains("not-linear"), "{reasons:?}");
+    let reasons: BTreeSet<&str> = Reason::all().map(|reason| reason.name()).collect();
     let page = read("docs/refusals.md");
     let titles = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
-    assert_eq!(titles.map(str::to_owned).collect::<BTreeSet<_>>(), reasons);
+    assert_eq!(titles.collect::<BTreeSet<_>>(), reasons);
     for section in page.split("\n### ").skip(1) {
         assert!(section.contains("*What you can do:*"), "{section}");
     }

@@ -13,7 +13,7 @@ use unfold::onnx::proto::{
 };
 use unfold::onnx::tensor::{self, DataType};
 use unfold::run::{Dims, Engine, Tensor, random};
-use unfold::variants::{floor, ln_twin, normalizers};
+use unfold::variants::{Variants, normalizers};
 
 const KINDS: [&str; 13] =
     ["un", "bn", "bnt", "mabn", "pnstar", "repbn", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm", "dtn"];
@@ -43,7 +43,7 @@ fn the_floor_is_what_the_exporter_writes_without_normalizers() {
     for exporter in EXPORTERS {
         let none = digits("none", exporter);
         for kind in KINDS {
-            let floor = floor(&digits(kind, exporter)).unwrap();
+            let floor = Variants::of(&digits(kind, exporter)).unwrap().floor;
             assert_eq!(operators(&floor), operators(&none), "{kind}-{exporter}");
             assert!(normalizers(&floor).unwrap().is_empty(), "{kind}-{exporter}");
             runs(&floor);
@@ -56,10 +56,12 @@ fn the_twin_is_what_the_exporter_writes_with_layer_norm() {
     for exporter in EXPORTERS {
         let norms = digits("ln", exporter);
         for kind in KINDS {
-            let twin = ln_twin(&digits(kind, exporter)).unwrap();
-            assert_eq!(operators(&twin), operators(&norms), "{kind}-{exporter}");
-            assert_eq!(normalizers(&twin).unwrap().len(), 7, "{kind}-{exporter}");
-            runs(&twin);
+            let variants = Variants::of(&digits(kind, exporter)).unwrap();
+            let (twin, found) = (&variants.ln_twin, normalizers(&variants.ln_twin).unwrap());
+            assert_eq!(operators(twin), operators(&norms), "{kind}-{exporter}");
+            assert_eq!(found.len(), 7, "{kind}-{exporter}");
+            assert!(found.is_subset(&variants.normalizers), "{kind}-{exporter}");
+            runs(twin);
         }
     }
 }
@@ -125,7 +127,9 @@ fn the_twin_computes_layer_norm_over_the_channels_with_gamma_and_beta() {
     ];
     // LayerNormalization is an operator from 17 on.
     for opset in [13, 17] {
-        let twin = ln_twin(&batch_norm(opset)).unwrap();
+        let Variants { ln_twin: twin, normalizers: known, .. } = Variants::of(&batch_norm(opset)).unwrap();
+        let found = normalizers(&twin).unwrap();
+        assert!(!found.is_empty() && found.is_subset(&known), "{found:?} {known:?}");
         let engine = Engine::load(&twin, &"n=2".parse().unwrap()).unwrap();
         let outputs = engine.run(&[Tensor::from(x.clone())]).unwrap();
         let y = outputs[0].to_plain_array_view::<f32>().unwrap();
@@ -142,7 +146,7 @@ fn the_twin_computes_layer_norm_over_the_channels_with_gamma_and_beta() {
 
 #[test]
 fn without_its_only_node_a_model_hands_its_input_on() {
-    let floor = floor(&batch_norm(17)).unwrap();
+    let floor = Variants::of(&batch_norm(17)).unwrap().floor;
     assert_eq!(operators(&floor), BTreeMap::from([("Identity", 1)]));
     runs(&floor);
 }
@@ -169,7 +173,7 @@ fn opaque() -> Model {
 fn opaque_normalizers_have_variants() {
     let model = opaque();
     assert!(Engine::load(&model, &Dims::default()).is_err());
-    let (floor, twin) = (floor(&model).unwrap(), ln_twin(&model).unwrap());
+    let Variants { ln_twin: twin, floor, .. } = Variants::of(&model).unwrap();
     assert_eq!(operators(&floor), BTreeMap::from([("MatMul", 2)]));
     assert_eq!(operators(&twin), BTreeMap::from([("LayerNormalization", 1), ("MatMul", 2)]));
     runs(&floor);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use unfold::bench::{Stop, Variant};
 use unfold::onnx::Model;
 use unfold::report::{
-    Report, Site, html, markdown, overview_heading, overview_lines, overview_markdown, terminal,
+    Report, ReportedSite, html, markdown, overview_heading, overview_lines, overview_markdown, terminal,
 };
 use unfold::zoo;
 
@@ -118,7 +118,7 @@ impl BenchArgs {
 }
 
 /// The title of the report, what it compares, and the sites of the model if it is one.
-fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<Site>)> {
+fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>)> {
     if let [model] = models {
         let (name, model) = open(model)?;
         let (variants, sites) = variants::of(&model)?;

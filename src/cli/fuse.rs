@@ -10,7 +10,7 @@ use unfold::verify::{Verdict, VerifyOptions, compare};
 use unfold::{FuseOptions, Plan};
 
 use super::end::{EXIT_CODES, End};
-use super::fused::Report;
+use super::fused::FuseReport;
 use super::interrupt::end_between_saves;
 use super::out::{self, Paint};
 use super::steps::Steps;
@@ -122,23 +122,23 @@ pub fn run(args: &FuseArgs) -> Result<End> {
     Ok(end)
 }
 
-fn fuse(args: &FuseArgs) -> Result<Report> {
+fn fuse(args: &FuseArgs) -> Result<FuseReport> {
     let steps = Steps::new("fuse", args.quiet);
     steps.begin("load");
     let model = Model::open(&args.model)?;
     let progress = steps.progress();
     let options = FuseOptions { skip: args.skip.clone(), progress: Some(&progress) };
     if args.dry_run {
-        let plan = unfold::plan(&model, &options)?;
-        warn_of_idle_skips(&options, &plan);
-        return Ok(Report::dry(model, plan));
+        let planned = unfold::dry_run(&model, &options)?;
+        warn_of_idle_skips(&options, &planned.plan);
+        return Ok(FuseReport::dry(model, planned));
     }
     end_between_saves()?;
     let path = target(&args.model, args.output.as_deref())?;
     let dims = args.dims(&model)?;
     let fused = unfold::fuse(&model, &options)?;
     warn_of_idle_skips(&options, &fused.plan);
-    let mut report = Report::of(model, fused);
+    let mut report = FuseReport::of(model, fused);
     let Some(after) = &report.after else {
         if !args.in_place {
             steps.begin("save");
@@ -158,7 +158,7 @@ fn fuse(args: &FuseArgs) -> Result<Report> {
     Ok(report)
 }
 
-fn warn_of_left_data(report: &Report) {
+fn warn_of_left_data(report: &FuseReport) {
     for data in report.written.iter().flat_map(|saved| &saved.left) {
         let data = data.display();
         let reason = "unfold may not have written it, or another model may refer to it";

@@ -8,14 +8,14 @@ use unfold::graph::Graph;
 use unfold::onnx::{Model, Saved};
 use unfold::report::bytes;
 use unfold::verify::{Comparison, Verdict};
-use unfold::{Fused, Plan};
+use unfold::{Fused, Plan, Planned};
 
 use super::operators::{self, Operators};
 use super::out::{Paint, Tone};
 use super::sites::{self, JsonSite, Row, Summary};
 
 /// What was done to a model.
-pub struct Report {
+pub struct FuseReport {
     /// The model as it was.
     pub before: Model,
     /// What was made of it; nothing in a dry run, and where there was nothing to fold.
@@ -29,10 +29,11 @@ pub struct Report {
     dry: bool,
 }
 
-impl Report {
+impl FuseReport {
     /// A plan that is not carried out.
-    pub fn dry(before: Model, plan: Plan) -> Self {
-        Self { before, lowered: None, after: None, verdict: None, written: None, plan, dry: true }
+    pub fn dry(before: Model, planned: Planned) -> Self {
+        let Planned { plan, lowered } = planned;
+        Self { before, lowered, after: None, verdict: None, written: None, plan, dry: true }
     }
 
     /// A plan that was carried out.
@@ -87,7 +88,7 @@ impl Report {
 
     /// The report for programs.
     pub fn json(&self) -> impl Serialize {
-        Json {
+        FuseJson {
             model: self.before.path(),
             changed: self.after.is_some(),
             written: self.written.as_ref().map(|saved| &*saved.path),
@@ -115,7 +116,7 @@ fn in_words(comparison: &Comparison, paint: Paint) -> String {
 }
 
 #[derive(Serialize)]
-struct Json<'j> {
+struct FuseJson<'j> {
     model: Option<&'j Path>,
     /// Whether the result differs from the input.
     changed: bool,

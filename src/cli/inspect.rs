@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::FuseOptions;
 use unfold::graph::Graph;
 use unfold::onnx::Model;
+use unfold::{FuseOptions, Planned};
 
 use super::end::End;
 use super::out::{self, Paint};
@@ -37,7 +37,7 @@ pub struct InspectArgs {
 }
 
 #[derive(Serialize)]
-struct Json<'p> {
+struct InspectJson<'p> {
     model: &'p std::path::Path,
     sites: Vec<JsonSite<'p>>,
     summary: Summary,
@@ -49,17 +49,18 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     steps.begin("load");
     let model = Model::open(&args.model)?;
     let progress = steps.progress();
-    let plan = unfold::plan(&model, &FuseOptions { progress: Some(&progress), ..FuseOptions::default() })?;
+    let options = FuseOptions { progress: Some(&progress), ..FuseOptions::default() };
+    let Planned { plan, lowered } = unfold::dry_run(&model, &options)?;
     drop(progress);
     drop(steps);
     let summary = Summary::of(&plan);
     if args.json {
-        let json = Json { model: &args.model, sites: sites::json(&plan), summary };
+        let json = InspectJson { model: &args.model, sites: sites::json(&plan), summary };
         out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
         return Ok(End::Done);
     }
     let paint = Paint::stdout();
-    let rows = sites::rows(&Graph::new(&model)?, &plan);
+    let rows = sites::rows(&Graph::new(lowered.as_ref().unwrap_or(&model))?, &plan);
     let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
     out::print(&format!("{table}{}\n", summary.line(paint)))?;
     Ok(End::Done)

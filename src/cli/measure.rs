@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use unfold::bench::{BenchOptions, Child, Stop, Variant, bench, machine};
-use unfold::report::{Report, Site};
+use unfold::report::{Report, ReportedSite};
 use unfold::run::{Dims, Input};
 use unfold::verify::{Verdict, VerifyOptions, compare};
 
@@ -60,7 +60,7 @@ impl MeasureArgs {
         &self,
         title: String,
         variants: &[Variant],
-        sites: Vec<Site>,
+        sites: Vec<ReportedSite>,
         batches: &[NonZeroUsize],
         stop: &Stop,
     ) -> Result<Report> {

@@ -83,7 +83,7 @@ fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
 fn in_short(refusal: &Refusal) -> String {
     let Refusal { reason, at } = refusal;
     match at.rsplit_once('/') {
-        _ if at.is_empty() => reason.name(),
+        _ if at.is_empty() => reason.name().to_owned(),
         Some((_, last)) => format!("{} at …/{last}", reason.name()),
         None => format!("{} at {at}", reason.name()),
     }
@@ -98,7 +98,7 @@ fn legend(rows: &[Row], paint: Paint) -> String {
         Outcome::Kept { forward, backward } => std::iter::once(forward).chain(backward).collect(),
     });
     let reasons: BTreeSet<[String; 2]> =
-        refusals.map(|refusal| [refusal.reason.name(), refusal.reason.to_string()]).collect();
+        refusals.map(|refusal| [refusal.reason.name().to_owned(), refusal.reason.to_string()]).collect();
     if reasons.is_empty() {
         return String::new();
     }

@@ -14,18 +14,18 @@ use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
 
 /// What one operator stands for.
-struct Meaning {
+struct Opaque {
     /// Names, as letters and digits in lower case.
     names: &'static [&'static str],
     /// The word that recognition knows the kind by.
     word: &'static str,
-    formula: Formula,
+    form: OpaqueForm,
     /// The parameters, in the order of the inputs behind `x`.
     parameters: &'static [Parameter],
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Formula {
+enum OpaqueForm {
     /// `γ·f(αx) + β` with this operator as `f`.
     Bounded(&'static str),
     /// `γ(x − μ)/√(σ²+ε) + β`.
@@ -61,53 +61,53 @@ use Parameter::{Alpha, Beta, Gamma, Mean, Variance};
 const BOUNDED: &[Parameter] = &[Alpha, Gamma, Beta];
 const QUADRATIC: &[Parameter] = &[Gamma, Beta, Variance];
 
-const MEANINGS: &[Meaning] = &[
-    Meaning {
+const OPAQUE: &[Opaque] = &[
+    Opaque {
         names: &["dyt", "dynamictanh"],
         word: "dyt",
-        formula: Formula::Bounded("Tanh"),
+        form: OpaqueForm::Bounded("Tanh"),
         parameters: BOUNDED,
     },
-    Meaning {
+    Opaque {
         names: &["dys", "dynamicsigmoid"],
         word: "dys",
-        formula: Formula::Bounded("Sigmoid"),
+        form: OpaqueForm::Bounded("Sigmoid"),
         parameters: BOUNDED,
     },
-    Meaning {
+    Opaque {
         names: &["dyss", "dynamicsoftsign"],
         word: "dyss",
-        formula: Formula::Bounded("Softsign"),
+        form: OpaqueForm::Bounded("Softsign"),
         parameters: BOUNDED,
     },
-    Meaning {
+    Opaque {
         names: &["bn", "batchnorm", "batchnorm1d", "batchnorm2d", "batchnormalization"],
         word: "batchnorm",
-        formula: Formula::Fixed,
+        form: OpaqueForm::Fixed,
         parameters: &[Gamma, Beta, Mean, Variance],
     },
-    Meaning {
+    Opaque {
         names: &["un", "un1d", "un2d", "unifiednorm", "unifiednormalization"],
         word: "un",
-        formula: Formula::Fixed,
+        form: OpaqueForm::Fixed,
         parameters: QUADRATIC,
     },
-    Meaning {
+    Opaque {
         names: &["mabn", "mabn1d", "mabn2d"],
         word: "mabn",
-        formula: Formula::Fixed,
+        form: OpaqueForm::Fixed,
         parameters: QUADRATIC,
     },
-    Meaning {
+    Opaque {
         names: &["pnstar", "powernormstar"],
         word: "powernorm",
-        formula: Formula::Fixed,
+        form: OpaqueForm::Fixed,
         parameters: QUADRATIC,
     },
-    Meaning {
+    Opaque {
         names: &["pn", "powernorm", "maskpowernorm"],
         word: "powernorm",
-        formula: Formula::Grouped,
+        form: OpaqueForm::Grouped,
         parameters: QUADRATIC,
     },
 ];
@@ -120,7 +120,7 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
     let candidates: Vec<usize> = (0..model.graph().node.len())
         .filter(|&place| {
             let node = &model.graph().node[place];
-            meaning(model, node).is_some() && !skip(label(node), node.op_type())
+            opaque(model, node).is_some() && !skip(label(node), node.op_type())
         })
         .collect();
     if candidates.is_empty() {
@@ -138,7 +138,7 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
             let data_type = facts.data_type(value).or_else(|| only_float_type(model));
             let rank = facts.rank(value);
             let constants = vec![];
-            Writer { model, node, names: &mut names, constants, rank, data_type }.write(&channels)
+            Expansion { model, node, names: &mut names, constants, rank, data_type }.write(&channels)
         });
         match written.flatten() {
             Some((made, with)) => {
@@ -168,7 +168,7 @@ fn only_float_type(model: &Model) -> Option<DataType> {
     types.all(|other| other == first).then_some(first)
 }
 
-fn meaning(model: &Model, node: &NodeProto) -> Option<&'static Meaning> {
+fn opaque(model: &Model, node: &NodeProto) -> Option<&'static Opaque> {
     let domain = canonical_domain(node.domain());
     let local =
         model.proto.functions.iter().any(|f| f.domain() == node.domain() && f.name() == node.op_type());
@@ -176,7 +176,7 @@ fn meaning(model: &Model, node: &NodeProto) -> Option<&'static Meaning> {
         return None;
     }
     let name = plain(node.op_type());
-    MEANINGS.iter().find(|meaning| meaning.names.contains(&name.as_str()))
+    OPAQUE.iter().find(|opaque| opaque.names.contains(&name.as_str()))
 }
 
 /// The numbers of an attribute.
@@ -200,7 +200,7 @@ fn by_channel(array: ArrayD<f64>, behind: usize) -> Option<ArrayD<f64>> {
     fits.then(|| array.into_shape_with_order(IxDyn(&[length])).ok()).flatten()
 }
 
-struct Writer<'w> {
+struct Expansion<'w> {
     model: &'w Model,
     node: &'w NodeProto,
     names: &'w mut Names,
@@ -210,14 +210,14 @@ struct Writer<'w> {
     data_type: Option<DataType>,
 }
 
-impl Writer<'_> {
+impl Expansion<'_> {
     fn write(
         mut self,
         channels: &dyn Fn(usize) -> Option<usize>,
     ) -> Option<(Vec<NodeProto>, Vec<TensorProto>)> {
-        let meaning = meaning(self.model, self.node)?;
+        let opaque = opaque(self.model, self.node)?;
         let known = ["axis", "epsilon", "eps", "groups"];
-        let named = |name: &str| meaning.parameters.iter().any(|parameter| parameter.names().contains(&name));
+        let named = |name: &str| opaque.parameters.iter().any(|parameter| parameter.names().contains(&name));
         let understood = self.node.attribute.iter().all(|a| known.contains(&a.name()) || named(a.name()));
         let [output] = &self.node.output[..] else { return None };
         let x = self.node.input.first().filter(|x| !x.is_empty())?.clone();
@@ -226,7 +226,7 @@ impl Writer<'_> {
         if !understood
             || !broadcasts
             || output.is_empty()
-            || self.node.input.len() > meaning.parameters.len() + 1
+            || self.node.input.len() > opaque.parameters.len() + 1
         {
             return None;
         }
@@ -238,7 +238,7 @@ impl Writer<'_> {
         let behind = place.zip(self.rank).map_or(0, |(place, rank)| rank - 1 - place);
         let count = place.and_then(channels);
         let mut values = vec![];
-        for (slot, &parameter) in meaning.parameters.iter().enumerate() {
+        for (slot, &parameter) in opaque.parameters.iter().enumerate() {
             let value = match self.parameter(slot + 1, parameter)? {
                 Some(array) => Some(by_channel(array, behind)?),
                 None => None,
@@ -258,21 +258,21 @@ impl Writer<'_> {
             return None;
         }
         let mut nodes = vec![];
-        let (value, scale, shift) = match meaning.formula {
-            Formula::Bounded(function) => {
+        let (value, scale, shift) = match opaque.form {
+            OpaqueForm::Bounded(function) => {
                 let alpha = get(Alpha).filter(|alpha| alpha.len() == 1)?;
-                let scaled = self.step(&mut nodes, meaning, "Mul", &x, Some((&alpha, 0)), None)?;
-                let bounded = self.step(&mut nodes, meaning, function, &scaled, None, None)?;
+                let scaled = self.step(&mut nodes, opaque, "Mul", &x, Some((&alpha, 0)), None)?;
+                let bounded = self.step(&mut nodes, opaque, function, &scaled, None, None)?;
                 (bounded, gamma, beta)
             }
-            Formula::Fixed | Formula::Grouped => {
+            OpaqueForm::Fixed | OpaqueForm::Grouped => {
                 let epsilon = self.epsilon()?;
                 let variance = get(Variance)?;
                 if !variance.iter().all(|v| v + epsilon > 0.0) {
                     return None;
                 }
-                let value = if meaning.formula == Formula::Grouped {
-                    self.group_scaling(&mut nodes, meaning, &x, epsilon, count.filter(|_| behind == 0)?)?
+                let value = if opaque.form == OpaqueForm::Grouped {
+                    self.group_scaling(&mut nodes, opaque, &x, epsilon, count.filter(|_| behind == 0)?)?
                 } else {
                     x
                 };
@@ -288,11 +288,11 @@ impl Writer<'_> {
         let scales = !shifts || scale.iter().any(|&s| s != 1.0);
         let last = (!shifts).then_some(output.as_str());
         let scaled = match scales {
-            true => self.step(&mut nodes, meaning, "Mul", &value, Some((&scale, behind)), last)?,
+            true => self.step(&mut nodes, opaque, "Mul", &value, Some((&scale, behind)), last)?,
             false => value,
         };
         if shifts {
-            self.step(&mut nodes, meaning, "Add", &scaled, Some((&shift, behind)), Some(output))?;
+            self.step(&mut nodes, opaque, "Add", &scaled, Some((&shift, behind)), Some(output))?;
         }
         Some((nodes, self.constants))
     }
@@ -345,7 +345,7 @@ impl Writer<'_> {
     fn group_scaling(
         &mut self,
         nodes: &mut Vec<NodeProto>,
-        meaning: &Meaning,
+        opaque: &Opaque,
         x: &str,
         epsilon: f64,
         channels: usize,
@@ -363,8 +363,8 @@ impl Writer<'_> {
         together.push(-1);
         let apart = self.integers("apart", &apart);
         let together = self.integers("together", &together);
-        let grouped = self.node_of(nodes, meaning, "Reshape", &[x, &apart], None, vec![]);
-        let square = self.node_of(nodes, meaning, "Mul", &[&grouped, &grouped], None, vec![]);
+        let grouped = self.node_of(nodes, opaque, "Reshape", &[x, &apart], None, vec![]);
+        let square = self.node_of(nodes, opaque, "Mul", &[&grouped, &grouped], None, vec![]);
         let int = |name: &str, i: Option<i64>, ints: Vec<i64>| AttributeProto {
             name: Some(name.into()),
             r#type: Some(if i.is_some() { AttributeType::Int } else { AttributeType::Ints } as i32),
@@ -376,7 +376,7 @@ impl Writer<'_> {
             let axes = self.integers("axes", &[-1]);
             self.node_of(
                 nodes,
-                meaning,
+                opaque,
                 "ReduceMean",
                 &[&square, &axes],
                 None,
@@ -384,20 +384,20 @@ impl Writer<'_> {
             )
         } else {
             let attributes = vec![int("keepdims", Some(1), vec![]), int("axes", None, vec![-1])];
-            self.node_of(nodes, meaning, "ReduceMean", &[&square], None, attributes)
+            self.node_of(nodes, opaque, "ReduceMean", &[&square], None, attributes)
         };
         let epsilon = ArrayD::from_elem(IxDyn(&[1]), epsilon);
-        let shifted = self.step(nodes, meaning, "Add", &mean, Some((&epsilon, 0)), None)?;
-        let root = self.step(nodes, meaning, "Sqrt", &shifted, None, None)?;
-        let scaled = self.node_of(nodes, meaning, "Div", &[&grouped, &root], None, vec![]);
-        Some(self.node_of(nodes, meaning, "Reshape", &[&scaled, &together], None, vec![]))
+        let shifted = self.step(nodes, opaque, "Add", &mean, Some((&epsilon, 0)), None)?;
+        let root = self.step(nodes, opaque, "Sqrt", &shifted, None, None)?;
+        let scaled = self.node_of(nodes, opaque, "Div", &[&grouped, &root], None, vec![]);
+        Some(self.node_of(nodes, opaque, "Reshape", &[&scaled, &together], None, vec![]))
     }
 
     /// A node on one value, and a constant with `behind` axes of extent 1 behind its own.
     fn step(
         &mut self,
         nodes: &mut Vec<NodeProto>,
-        meaning: &Meaning,
+        opaque: &Opaque,
         op: &str,
         value: &str,
         constant: Option<(&ArrayD<f64>, usize)>,
@@ -418,19 +418,19 @@ impl Writer<'_> {
             inputs.push(name);
         }
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
-        Some(self.node_of(nodes, meaning, op, &inputs, output, vec![]))
+        Some(self.node_of(nodes, opaque, op, &inputs, output, vec![]))
     }
 
     fn node_of(
         &mut self,
         nodes: &mut Vec<NodeProto>,
-        meaning: &Meaning,
+        opaque: &Opaque,
         op: &str,
         inputs: &[&str],
         output: Option<&str>,
         attribute: Vec<AttributeProto>,
     ) -> String {
-        let path = format!("{}/{}", label(self.node), meaning.word);
+        let path = format!("{}/{}", label(self.node), opaque.word);
         let output = output.map_or_else(|| self.names.fresh(&format!("{path}/{op}_output")), str::to_owned);
         nodes.push(NodeProto {
             op_type: Some(op.into()),

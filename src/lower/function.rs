@@ -70,24 +70,24 @@ pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option
 }
 
 /// A function by domain, name and overload.
-type Key<'m> = (&'m str, &'m str, &'m str);
+type FunctionId<'m> = (&'m str, &'m str, &'m str);
 
 /// The function that a node calls, if it is a call.
-fn callee(node: &NodeProto) -> Key<'_> {
+fn callee(node: &NodeProto) -> FunctionId<'_> {
     (canonical_domain(node.domain()), node.op_type(), node.overload())
 }
 
 /// How many nodes a call of each function becomes, with all that it calls in turn.
-fn sizes(model: &Model) -> Result<HashMap<Key<'_>, usize>> {
-    let functions: HashMap<Key, &FunctionProto> =
+fn sizes(model: &Model) -> Result<HashMap<FunctionId<'_>, usize>> {
+    let functions: HashMap<FunctionId, &FunctionProto> =
         model.proto.functions.iter().map(|function| (key(function), function)).collect();
-    let mut sizes: HashMap<Key, usize> = HashMap::new();
+    let mut sizes: HashMap<FunctionId, usize> = HashMap::new();
     // Depth-first without recursion: a function is open while those that it calls are counted.
-    let mut open: HashSet<Key> = HashSet::new();
+    let mut open: HashSet<FunctionId> = HashSet::new();
     let mut stack: Vec<&FunctionProto> = model.proto.functions.iter().collect();
     while let Some(&function) = stack.last() {
         let calls = function.node.iter().map(callee).filter(|call| functions.contains_key(call));
-        let waiting: HashSet<Key> = calls.filter(|call| !sizes.contains_key(call)).collect();
+        let waiting: HashSet<FunctionId> = calls.filter(|call| !sizes.contains_key(call)).collect();
         if waiting.is_empty() {
             let size = |node| sizes.get(&callee(node)).copied().unwrap_or(1);
             let size = function.node.iter().map(size).fold(0, usize::saturating_add);
@@ -107,15 +107,15 @@ fn sizes(model: &Model) -> Result<HashMap<Key<'_>, usize>> {
 
 /// The functions that are normalizers, and those that call one: a block has to be opened for what is in
 /// it to be seen.
-fn with_normalizers(model: &Model) -> HashMap<Key<'_>, &FunctionProto> {
+fn with_normalizers(model: &Model) -> HashMap<FunctionId<'_>, &FunctionProto> {
     let functions: Vec<_> =
         model.proto.functions.iter().filter(|function| speaks_the_same(model, function)).collect();
-    let mut callers: HashMap<Key, Vec<&FunctionProto>> = HashMap::new();
+    let mut callers: HashMap<FunctionId, Vec<&FunctionProto>> = HashMap::new();
     for function in &functions {
-        let calls: HashSet<Key> = function.node.iter().map(callee).collect();
+        let calls: HashSet<FunctionId> = function.node.iter().map(callee).collect();
         calls.into_iter().for_each(|call| callers.entry(call).or_default().push(function));
     }
-    let mut found: HashMap<Key, &FunctionProto> = HashMap::new();
+    let mut found: HashMap<FunctionId, &FunctionProto> = HashMap::new();
     let mut open: Vec<_> = functions.into_iter().filter(|function| is_normalizer(function)).collect();
     while let Some(function) = open.pop() {
         if found.insert(key(function), function).is_none() {
@@ -126,7 +126,7 @@ fn with_normalizers(model: &Model) -> HashMap<Key<'_>, &FunctionProto> {
 }
 
 /// What a call of the function says.
-fn key(function: &FunctionProto) -> Key<'_> {
+fn key(function: &FunctionProto) -> FunctionId<'_> {
     (canonical_domain(function.domain()), function.name(), function.overload())
 }
 
@@ -221,8 +221,8 @@ fn forget_uncalled(result: &mut Model, before: &Model) {
 }
 
 /// What the graph calls, and what that calls in turn.
-fn called_functions(model: &Model) -> HashSet<Key<'_>> {
-    let functions: HashMap<Key, &FunctionProto> =
+fn called_functions(model: &Model) -> HashSet<FunctionId<'_>> {
+    let functions: HashMap<FunctionId, &FunctionProto> =
         model.proto.functions.iter().map(|function| (key(function), function)).collect();
     let mut found = HashSet::new();
     let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();

@@ -63,7 +63,7 @@ pub fn destination(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// A model, and perhaps a data file, that are being written.
-pub(super) struct Draft {
+pub(super) struct FileDraft {
     path: PathBuf,
     aside: PathBuf,
     /// The names of the model and of data files, locked.
@@ -72,7 +72,7 @@ pub(super) struct Draft {
     permissions: Option<Permissions>,
 }
 
-impl Draft {
+impl FileDraft {
     /// A draft of nothing yet.
     pub fn new(path: &Path) -> io::Result<Self> {
         let path = destination(path)?;
@@ -189,7 +189,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for FileDraft {
     fn drop(&mut self) {
         let mut open = open();
         remove(&self.aside);

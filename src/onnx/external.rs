@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::load;
+use super::element::{self, DataType};
 use super::proto::TensorProto;
-use super::tensor::{self, DataType};
 use crate::error::{Error, Result};
 
 /// How much is read at a time of what is only copied.
@@ -93,12 +92,12 @@ impl Externals {
 
     fn locate(&self, tensor: &TensorProto) -> Result<(Arc<DataFile>, Span)> {
         let fixed = DataType::from_code(tensor.data_type()).is_some_and(|it| it.bits().is_some());
-        let needed = if fixed { Some(tensor::byte_size(tensor)?) } else { None };
+        let needed = if fixed { Some(element::byte_size(tensor)?) } else { None };
         self.resolve(tensor, needed).map_err(|reason| self.error(tensor, reason))
     }
 
     /// Finds the bytes of a tensor which, if its type and shape say so, takes `needed` of them.
-    fn resolve(&self, tensor: &TensorProto, needed: Option<usize>) -> Outcome<(Arc<DataFile>, Span)> {
+    fn resolve(&self, tensor: &TensorProto, needed: Option<usize>) -> Found<(Arc<DataFile>, Span)> {
         let location = entry(tensor, "location")?.ok_or("it has no location")?;
         let offset = size(tensor, "offset")?.unwrap_or(0);
         let declared = size(tensor, "length")?;
@@ -122,7 +121,7 @@ impl Externals {
     }
 
     /// Opens a file, unless it leaves the folder of the model.
-    fn file(&self, location: &str) -> Outcome<Arc<DataFile>> {
+    fn file(&self, location: &str) -> Found<Arc<DataFile>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(location) {
             return Ok(file.clone());
@@ -152,10 +151,10 @@ impl Externals {
 }
 
 /// What is found, or the reason why it is not.
-type Outcome<T> = std::result::Result<T, String>;
+type Found<T> = std::result::Result<T, String>;
 
 /// The value of an entry of a tensor.
-fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Outcome<Option<&'a str>> {
+fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Found<Option<&'a str>> {
     let mut entries = tensor.external_data.iter().filter(|entry| entry.key() == key);
     match (entries.next(), entries.next()) {
         (_, Some(_)) => Err(format!("it has two entries `{key}`")),
@@ -164,7 +163,7 @@ fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Outcome<Option<&'a str>> {
 }
 
 /// The value of an entry of a tensor that is a number of bytes.
-fn size(tensor: &TensorProto, key: &str) -> Outcome<Option<u64>> {
+fn size(tensor: &TensorProto, key: &str) -> Found<Option<u64>> {
     let parse = |value: &str| value.parse();
     let value = entry(tensor, key)?;
     let size = value.map(parse).transpose();
@@ -176,13 +175,21 @@ impl DataFile {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, offset: u64, length: usize) -> Outcome<Vec<u8>> {
+    fn read(&self, offset: u64, length: usize) -> Found<Vec<u8>> {
         let mut file = self.open();
-        let bytes = file.seek(SeekFrom::Start(offset)).and_then(|_| load::read(&mut file, length as u64));
+        let bytes = file.seek(SeekFrom::Start(offset)).and_then(|_| read(&mut file, length as u64));
         match bytes {
             Ok(bytes) if bytes.len() == length => Ok(bytes),
             Ok(_) => Err(format!("`{}` was cut short while it was read", self.location)),
             Err(source) => Err(format!("`{}` cannot be read: {source}", self.location)),
         }
     }
+}
+
+/// Up to so many bytes of a file.
+pub(super) fn read(file: &mut File, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -2,17 +2,17 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
 use prost::Message;
 
-use super::external::Externals;
+use super::external::{Externals, read};
 use super::identify::looks_like;
 use super::proto::{GraphProto, ModelProto};
-use super::walk::{self, Part};
-use super::wire::{self, Flaw, Kind};
+use super::walk::{self, Visited};
+use super::wire::{self, Flaw, FlawKind};
 use super::{Model, tensor};
 use crate::error::{Error, Result};
 
@@ -63,14 +63,6 @@ impl Model {
     }
 }
 
-/// Up to so many bytes of a file.
-pub(super) fn read(file: &mut File, length: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
-    file.take(length).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 /// The message, and whether any of its tensors is in another file.
 fn decode(path: &Path, bytes: Bytes) -> Result<(ModelProto, bool)> {
     if bytes.is_empty() {
@@ -85,8 +77,8 @@ fn decode(path: &Path, bytes: Bytes) -> Result<(ModelProto, bool)> {
     let mut external = false;
     walk::parts(&mut proto, &mut |part| {
         match part {
-            Part::Graph(graph) => distinct_initializers(path, graph)?,
-            Part::Initializer(tensor) | Part::Tensor(tensor) => external |= tensor::is_external(tensor),
+            Visited::Graph(graph) => distinct_initializers(path, graph)?,
+            Visited::Initializer(tensor) | Visited::Tensor(tensor) => external |= tensor::is_external(tensor),
         }
         Ok(())
     })?;
@@ -132,10 +124,10 @@ fn explain(path: &Path, bytes: &[u8], flaw: Flaw) -> Error {
     let file = path.to_owned();
     let message = if flaw.path.is_empty() { "the model".to_owned() } else { flaw.path };
     match flaw.kind {
-        Kind::Truncated => Error::Truncated { file, message, length: bytes.len() },
-        Kind::UnknownField(field) => Error::UnknownField { file, message, field },
-        Kind::TooDeep => Error::Decode { file, reason: "its messages are nested too deeply".to_owned() },
-        Kind::Malformed(reason) => Error::Decode { file, reason: format!("in {message}: {reason}") },
+        FlawKind::Truncated => Error::Truncated { file, message, length: bytes.len() },
+        FlawKind::UnknownField(field) => Error::UnknownField { file, message, field },
+        FlawKind::TooDeep => Error::Decode { file, reason: "its messages are nested too deeply".to_owned() },
+        FlawKind::Malformed(reason) => Error::Decode { file, reason: format!("in {message}: {reason}") },
     }
 }
 

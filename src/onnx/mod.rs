@@ -1,6 +1,7 @@
 //! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
 
 mod draft;
+mod element;
 pub mod external;
 mod identify;
 mod load;

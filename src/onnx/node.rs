@@ -1,7 +1,5 @@
 //! Reading the attributes of a node, each with the type that its operator defines.
 
-use bytes::Bytes;
-
 use super::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 use crate::error::{Error, Result};
 
@@ -81,16 +79,6 @@ impl NodeProto {
         self.attr(name, AttributeType::Ints, |attribute| Some(attribute.ints.as_slice()))
     }
 
-    /// Floats.
-    pub fn attr_floats(&self, name: &str) -> Result<Option<&[f32]>> {
-        self.attr(name, AttributeType::Floats, |attribute| Some(attribute.floats.as_slice()))
-    }
-
-    /// Strings.
-    pub fn attr_strings(&self, name: &str) -> Result<Option<&[Bytes]>> {
-        self.attr(name, AttributeType::Strings, |attribute| Some(attribute.strings.as_slice()))
-    }
-
     /// The value of an attribute of a type. A number or string that is not set is 0 or empty, as
     /// proto3 writers have it.
     fn attr<'a, T>(
@@ -146,8 +134,6 @@ mod tests {
             AttributeProto { t: Some(Box::default()), ..attribute("t", AttributeType::Tensor) },
             AttributeProto { g: Some(Box::default()), ..attribute("g", AttributeType::Graph) },
             AttributeProto { ints: vec![1, 2], ..attribute("ints", AttributeType::Ints) },
-            AttributeProto { floats: vec![1.0], ..attribute("floats", AttributeType::Floats) },
-            AttributeProto { strings: vec!["a".into()], ..attribute("strings", AttributeType::Strings) },
         ]);
         assert_eq!(node.attr_i("i").unwrap(), Some(-3));
         assert_eq!(node.attr_f("f").unwrap(), Some(0.5));
@@ -155,8 +141,6 @@ mod tests {
         assert_eq!(node.attr_t("t").unwrap(), Some(&TensorProto::default()));
         assert_eq!(node.attr_g("g").unwrap(), Some(&GraphProto::default()));
         assert_eq!(node.attr_ints("ints").unwrap(), Some(&[1, 2][..]));
-        assert_eq!(node.attr_floats("floats").unwrap(), Some(&[1.0][..]));
-        assert_eq!(node.attr_strings("strings").unwrap(), Some(&[Bytes::from("a")][..]));
         assert_eq!(node.attr_i("missing").unwrap(), None);
     }
 

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use prost::Message;
 
-use super::draft::Draft;
+use super::draft::FileDraft;
 use super::external::Span;
 use super::load::MAX_MESSAGE;
 use super::proto::{DataLocation, ModelProto, StringStringEntryProto, TensorProto};
-use super::walk::{self, Part};
+use super::walk::{self, Visited};
 use super::{Model, sink, tensor};
 use crate::error::{Error, Result};
 
@@ -70,7 +70,7 @@ impl Model {
         let path = path.as_ref();
         let mut settled = self.external && self.is_at(path);
         walk::parts(&mut self.proto.clone(), &mut |part| {
-            settled &= !matches!(part, Part::Initializer(tensor) if is_large(tensor));
+            settled &= !matches!(part, Visited::Initializer(tensor) if is_large(tensor));
             Ok(())
         })?;
         if settled {
@@ -120,8 +120,8 @@ impl Model {
         let mut proto = self.proto.clone();
         let mut saving = Saving::new(path.as_ref())?;
         walk::parts(&mut proto, &mut |part| match part {
-            Part::Graph(_) => Ok(()),
-            Part::Initializer(tensor) => {
+            Visited::Graph(_) => Ok(()),
+            Visited::Initializer(tensor) => {
                 if let Some(bytes) = rewrite(tensor)? {
                     tensor::replace(tensor, bytes)?;
                 }
@@ -131,7 +131,7 @@ impl Model {
                     saving.copy(self, tensor)
                 }
             }
-            Part::Tensor(tensor) => saving.copy(self, tensor),
+            Visited::Tensor(tensor) => saving.copy(self, tensor),
         })?;
         self.finish(saving, &proto)
     }
@@ -189,7 +189,7 @@ struct Replaced {
 }
 
 impl Replaced {
-    fn by(draft: &Draft) -> Option<Self> {
+    fn by(draft: &FileDraft) -> Option<Self> {
         let names = draft.data_names();
         // Nothing is read where there is nothing to find.
         names.first()?;
@@ -197,7 +197,7 @@ impl Replaced {
         let mut locations = HashSet::new();
         let (mut laid_out, mut end, mut seen) = (true, 0, HashSet::new());
         let walked = walk::parts(&mut proto, &mut |part| {
-            if let Part::Initializer(tensor) | Part::Tensor(tensor) = part
+            if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
                 && tensor::is_external(tensor)
             {
                 let span = externals.span(tensor)?;
@@ -224,16 +224,16 @@ impl Replaced {
 
 /// A model that is being saved.
 struct Saving {
-    draft: Draft,
+    draft: FileDraft,
     /// The data file, from the first tensor in it on.
-    data: Option<DataFile>,
+    data: Option<NewData>,
     /// What was copied from the data files of the model, and where to: tensors that shared bytes
     /// still do.
     copied: HashMap<Span, Place>,
 }
 
 /// The data file of the model that is being saved.
-struct DataFile {
+struct NewData {
     name: String,
     file: File,
     /// How many bytes are in it.
@@ -264,7 +264,7 @@ impl Place {
 
 impl Saving {
     fn new(path: &Path) -> Result<Self> {
-        let draft = Draft::new(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        let draft = FileDraft::new(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
         Ok(Self { draft, data: None, copied: HashMap::new() })
     }
 
@@ -324,7 +324,7 @@ impl Saving {
             let data = match &mut self.data {
                 Some(data) => data,
                 None => {
-                    self.data.insert(DataFile { name: draft.fresh_name()?, file: draft.data()?, length: 0 })
+                    self.data.insert(NewData { name: draft.fresh_name()?, file: draft.data()?, length: 0 })
                 }
             };
             data.file.write_all(bytes)?;

@@ -4,7 +4,7 @@ use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTens
 use crate::error::Result;
 
 /// What a walk comes by.
-pub(super) enum Part<'a> {
+pub(super) enum Visited<'a> {
     /// A graph, before the parts inside it: the main one, one of training, or a body of control
     /// flow.
     Graph(&'a GraphProto),
@@ -14,7 +14,7 @@ pub(super) enum Part<'a> {
     Tensor(&'a mut TensorProto),
 }
 
-type Visit<'v> = &'v mut dyn FnMut(Part<'_>) -> Result<()>;
+type Visit<'v> = &'v mut dyn FnMut(Visited<'_>) -> Result<()>;
 
 /// Visits every graph and every tensor, in the order of the message, until a visit fails.
 pub(super) fn parts(model: &mut ModelProto, visit: Visit<'_>) -> Result<()> {
@@ -34,8 +34,8 @@ pub(super) fn parts(model: &mut ModelProto, visit: Visit<'_>) -> Result<()> {
 }
 
 fn graph(graph: &mut GraphProto, visit: Visit<'_>) -> Result<()> {
-    visit(Part::Graph(graph))?;
-    graph.initializer.iter_mut().try_for_each(|tensor| visit(Part::Initializer(tensor)))?;
+    visit(Visited::Graph(graph))?;
+    graph.initializer.iter_mut().try_for_each(|tensor| visit(Visited::Initializer(tensor)))?;
     graph.sparse_initializer.iter_mut().try_for_each(|tensor| sparse(tensor, visit))?;
     nodes(&mut graph.node, visit)
 }
@@ -48,7 +48,7 @@ fn attributes(attributes: &mut [AttributeProto], visit: Visit<'_>) -> Result<()>
     for attribute in attributes {
         let AttributeProto { t, tensors, g, graphs, sparse_tensor, sparse_tensors, .. } = attribute;
         for tensor in t.as_deref_mut().into_iter().chain(tensors) {
-            visit(Part::Tensor(tensor))?;
+            visit(Visited::Tensor(tensor))?;
         }
         for tensor in sparse_tensor.as_deref_mut().into_iter().chain(sparse_tensors) {
             sparse(tensor, visit)?;
@@ -62,5 +62,5 @@ fn attributes(attributes: &mut [AttributeProto], visit: Visit<'_>) -> Result<()>
 
 fn sparse(tensor: &mut SparseTensorProto, visit: Visit<'_>) -> Result<()> {
     let parts = [&mut tensor.values, &mut tensor.indices];
-    parts.into_iter().flatten().try_for_each(|tensor| visit(Part::Tensor(tensor)))
+    parts.into_iter().flatten().try_for_each(|tensor| visit(Visited::Tensor(tensor)))
 }

@@ -17,12 +17,12 @@ pub(super) struct Flaw {
     /// message itself.
     pub path: String,
     /// What is wrong there.
-    pub kind: Kind,
+    pub kind: FlawKind,
 }
 
 /// What can be wrong with the encoded bytes of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FlawKind {
     /// They end too early.
     Truncated,
     /// They are no protobuf.
@@ -34,12 +34,12 @@ pub(super) enum Kind {
 }
 
 /// The fields of a message.
-pub(super) struct Shape {
+pub(super) struct Schema {
     /// The numbers of the fields that hold no message.
     scalars: &'static [u32],
     /// The number, the name, and the message of the others; the name of a repeated one ends with
     /// `[]`.
-    messages: &'static [(u32, &'static str, &'static Shape)],
+    messages: &'static [(u32, &'static str, &'static Schema)],
     /// Fields of which at most one may be there.
     one_of: &'static [u32],
 }
@@ -49,27 +49,27 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), Flaw> {
     check_message(bytes, &MODEL, MAX_DEPTH)
 }
 
-fn check_message(bytes: &[u8], shape: &'static Shape, depth: usize) -> Result<(), Flaw> {
+fn check_message(bytes: &[u8], schema: &'static Schema, depth: usize) -> Result<(), Flaw> {
     if depth == 0 {
-        return Err(Kind::TooDeep.into());
+        return Err(FlawKind::TooDeep.into());
     }
     let mut chosen = None;
     let mut rest = bytes;
     while !rest.is_empty() {
         let start = bytes.len() - rest.len();
         let field = Field::split(&mut rest)?;
-        if shape.one_of.contains(&field.number) && *chosen.get_or_insert(field.number) != field.number {
-            return Err(Kind::Malformed("it sets fields that exclude each other").into());
+        if schema.one_of.contains(&field.number) && *chosen.get_or_insert(field.number) != field.number {
+            return Err(FlawKind::Malformed("it sets fields that exclude each other").into());
         }
-        if shape.scalars.contains(&field.number) {
+        if schema.scalars.contains(&field.number) {
             continue;
         }
-        let Some((_, name, inner)) = shape.messages.iter().find(|(number, ..)| *number == field.number)
+        let Some((_, name, inner)) = schema.messages.iter().find(|(number, ..)| *number == field.number)
         else {
-            return Err(Kind::UnknownField(field.number).into());
+            return Err(FlawKind::UnknownField(field.number).into());
         };
         let Some(payload) = field.payload else {
-            return Err(Kind::Malformed("a message is encoded as a number").into());
+            return Err(FlawKind::Malformed("a message is encoded as a number").into());
         };
         check_message(payload, inner, depth - 1)
             .map_err(|flaw| flaw.inside(name, || field.index(&bytes[..start])))?;
@@ -77,8 +77,8 @@ fn check_message(bytes: &[u8], shape: &'static Shape, depth: usize) -> Result<()
     Ok(())
 }
 
-impl From<Kind> for Flaw {
-    fn from(kind: Kind) -> Self {
+impl From<FlawKind> for Flaw {
+    fn from(kind: FlawKind) -> Self {
         Self { path: String::new(), kind }
     }
 }
@@ -107,12 +107,12 @@ struct Field<'a> {
 
 impl<'a> Field<'a> {
     /// Takes the first field off `bytes`.
-    fn split(bytes: &mut &'a [u8]) -> Result<Self, Kind> {
+    fn split(bytes: &mut &'a [u8]) -> Result<Self, FlawKind> {
         let key =
-            u32::try_from(varint(bytes)?).map_err(|_| Kind::Malformed("a field number is too large"))?;
+            u32::try_from(varint(bytes)?).map_err(|_| FlawKind::Malformed("a field number is too large"))?;
         let number = key >> 3;
         if number == 0 {
-            return Err(Kind::Malformed("a field has the number 0"));
+            return Err(FlawKind::Malformed("a field has the number 0"));
         }
         let payload = match WireType::try_from(u64::from(key & 7)) {
             Ok(WireType::Varint) => varint(bytes).map(|_| None)?,
@@ -123,9 +123,9 @@ impl<'a> Field<'a> {
                 Some(take(bytes, length)?)
             }
             Ok(WireType::StartGroup | WireType::EndGroup) => {
-                return Err(Kind::UnknownField(number));
+                return Err(FlawKind::UnknownField(number));
             }
-            Err(_) => return Err(Kind::Malformed("a field has an undefined wire type")),
+            Err(_) => return Err(FlawKind::Malformed("a field has an undefined wire type")),
         };
         Ok(Self { number, payload })
     }
@@ -140,27 +140,27 @@ impl<'a> Field<'a> {
     }
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, Kind> {
+fn varint(bytes: &mut &[u8]) -> Result<u64, FlawKind> {
     let mut value = 0;
     for position in 0..10 {
-        let (&byte, rest) = bytes.split_first().ok_or(Kind::Truncated)?;
+        let (&byte, rest) = bytes.split_first().ok_or(FlawKind::Truncated)?;
         *bytes = rest;
         value |= u64::from(byte & 0x7f) << (7 * position);
         if byte < 0x80 {
             return Ok(value);
         }
     }
-    Err(Kind::Malformed("a number takes more than ten bytes"))
+    Err(FlawKind::Malformed("a number takes more than ten bytes"))
 }
 
-fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], Kind> {
+fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], FlawKind> {
     let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
-    let (taken, rest) = split.ok_or(Kind::Truncated)?;
+    let (taken, rest) = split.ok_or(FlawKind::Truncated)?;
     *bytes = rest;
     Ok(taken)
 }
 
-static MODEL: Shape = Shape {
+static MODEL: Schema = Schema {
     scalars: &[1, 2, 3, 4, 5, 6],
     messages: &[
         (7, "graph", &GRAPH),
@@ -172,7 +172,7 @@ static MODEL: Shape = Shape {
     ],
     one_of: &[],
 };
-static GRAPH: Shape = Shape {
+static GRAPH: Schema = Schema {
     scalars: &[2, 10],
     messages: &[
         (1, "node[]", &NODE),
@@ -186,7 +186,7 @@ static GRAPH: Shape = Shape {
     ],
     one_of: &[],
 };
-static NODE: Shape = Shape {
+static NODE: Schema = Schema {
     scalars: &[1, 2, 3, 4, 6, 7, 8],
     messages: &[
         (5, "attribute[]", &ATTRIBUTE),
@@ -195,7 +195,7 @@ static NODE: Shape = Shape {
     ],
     one_of: &[],
 };
-static ATTRIBUTE: Shape = Shape {
+static ATTRIBUTE: Schema = Schema {
     scalars: &[1, 2, 3, 4, 7, 8, 9, 13, 20, 21],
     messages: &[
         (5, "t", &TENSOR),
@@ -209,7 +209,7 @@ static ATTRIBUTE: Shape = Shape {
     ],
     one_of: &[],
 };
-static TENSOR: Shape = Shape {
+static TENSOR: Schema = Schema {
     scalars: &[1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14],
     messages: &[
         (3, "segment", &SEGMENT),
@@ -218,15 +218,15 @@ static TENSOR: Shape = Shape {
     ],
     one_of: &[],
 };
-static SEGMENT: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
-static SPARSE_TENSOR: Shape =
-    Shape { scalars: &[3], messages: &[(1, "values", &TENSOR), (2, "indices", &TENSOR)], one_of: &[] };
-static VALUE_INFO: Shape = Shape {
+static SEGMENT: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
+static SPARSE_TENSOR: Schema =
+    Schema { scalars: &[3], messages: &[(1, "values", &TENSOR), (2, "indices", &TENSOR)], one_of: &[] };
+static VALUE_INFO: Schema = Schema {
     scalars: &[1, 3],
     messages: &[(2, "type", &TYPE), (4, "metadata_props[]", &STRING_STRING_ENTRY)],
     one_of: &[],
 };
-static TYPE: Shape = Shape {
+static TYPE: Schema = Schema {
     scalars: &[6],
     messages: &[
         (1, "tensor_type", &TENSOR_TYPE),
@@ -238,18 +238,18 @@ static TYPE: Shape = Shape {
     ],
     one_of: &[1, 4, 5, 7, 8, 9],
 };
-static TENSOR_TYPE: Shape = Shape { scalars: &[1], messages: &[(2, "shape", &TENSOR_SHAPE)], one_of: &[] };
-static SEQUENCE_TYPE: Shape = Shape { scalars: &[], messages: &[(1, "elem_type", &TYPE)], one_of: &[] };
-static MAP_TYPE: Shape = Shape { scalars: &[1], messages: &[(2, "value_type", &TYPE)], one_of: &[] };
-static OPTIONAL_TYPE: Shape = Shape { scalars: &[], messages: &[(1, "elem_type", &TYPE)], one_of: &[] };
-static SPARSE_TENSOR_TYPE: Shape =
-    Shape { scalars: &[1], messages: &[(2, "shape", &TENSOR_SHAPE)], one_of: &[] };
-static OPAQUE_TYPE: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
-static TENSOR_SHAPE: Shape = Shape { scalars: &[], messages: &[(1, "dim[]", &DIMENSION)], one_of: &[] };
-static DIMENSION: Shape = Shape { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
-static STRING_STRING_ENTRY: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
-static OPERATOR_SET_ID: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
-static FUNCTION: Shape = Shape {
+static TENSOR_TYPE: Schema = Schema { scalars: &[1], messages: &[(2, "shape", &TENSOR_SHAPE)], one_of: &[] };
+static SEQUENCE_TYPE: Schema = Schema { scalars: &[], messages: &[(1, "elem_type", &TYPE)], one_of: &[] };
+static MAP_TYPE: Schema = Schema { scalars: &[1], messages: &[(2, "value_type", &TYPE)], one_of: &[] };
+static OPTIONAL_TYPE: Schema = Schema { scalars: &[], messages: &[(1, "elem_type", &TYPE)], one_of: &[] };
+static SPARSE_TENSOR_TYPE: Schema =
+    Schema { scalars: &[1], messages: &[(2, "shape", &TENSOR_SHAPE)], one_of: &[] };
+static OPAQUE_TYPE: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
+static TENSOR_SHAPE: Schema = Schema { scalars: &[], messages: &[(1, "dim[]", &DIMENSION)], one_of: &[] };
+static DIMENSION: Schema = Schema { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
+static STRING_STRING_ENTRY: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
+static OPERATOR_SET_ID: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
+static FUNCTION: Schema = Schema {
     scalars: &[1, 4, 5, 6, 8, 10, 13],
     messages: &[
         (7, "node[]", &NODE),
@@ -260,7 +260,7 @@ static FUNCTION: Shape = Shape {
     ],
     one_of: &[],
 };
-static TRAINING_INFO: Shape = Shape {
+static TRAINING_INFO: Schema = Schema {
     scalars: &[],
     messages: &[
         (1, "initialization", &GRAPH),
@@ -270,23 +270,23 @@ static TRAINING_INFO: Shape = Shape {
     ],
     one_of: &[],
 };
-static TENSOR_ANNOTATION: Shape = Shape {
+static TENSOR_ANNOTATION: Schema = Schema {
     scalars: &[1],
     messages: &[(2, "quant_parameter_tensor_names[]", &STRING_STRING_ENTRY)],
     one_of: &[],
 };
-static DEVICE_CONFIGURATION: Shape = Shape { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
-static NODE_DEVICE_CONFIGURATION: Shape =
-    Shape { scalars: &[1, 3], messages: &[(2, "sharding_spec[]", &SHARDING_SPEC)], one_of: &[] };
-static SHARDING_SPEC: Shape = Shape {
+static DEVICE_CONFIGURATION: Schema = Schema { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
+static NODE_DEVICE_CONFIGURATION: Schema =
+    Schema { scalars: &[1, 3], messages: &[(2, "sharding_spec[]", &SHARDING_SPEC)], one_of: &[] };
+static SHARDING_SPEC: Schema = Schema {
     scalars: &[1, 2],
     messages: &[(3, "index_to_device_group_map[]", &INT_INT_LIST_ENTRY), (4, "sharded_dim[]", &SHARDED_DIM)],
     one_of: &[],
 };
-static SHARDED_DIM: Shape =
-    Shape { scalars: &[1], messages: &[(2, "simple_sharding[]", &SIMPLE_SHARDED_DIM)], one_of: &[] };
-static SIMPLE_SHARDED_DIM: Shape = Shape { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
-static INT_INT_LIST_ENTRY: Shape = Shape { scalars: &[1, 2], messages: &[], one_of: &[] };
+static SHARDED_DIM: Schema =
+    Schema { scalars: &[1], messages: &[(2, "simple_sharding[]", &SIMPLE_SHARDED_DIM)], one_of: &[] };
+static SIMPLE_SHARDED_DIM: Schema = Schema { scalars: &[1, 2, 3], messages: &[], one_of: &[] };
+static INT_INT_LIST_ENTRY: Schema = Schema { scalars: &[1, 2], messages: &[], one_of: &[] };
 
 #[cfg(test)]
 mod tests {
@@ -298,7 +298,7 @@ mod tests {
 
     /// What decoding a field may come to.
     #[derive(Debug, Clone, Copy, PartialEq)]
-    enum Outcome {
+    enum Decoding {
         Refused,
         Dropped,
         Kept,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     /// What a message makes of any field that it may be given, by itself or inside field `within`.
-    fn fingerprint<M: Message + Default>(within: Option<u32>) -> Vec<[Outcome; 5]> {
+    fn fingerprint<M: Message + Default>(within: Option<u32>) -> Vec<[Decoding; 5]> {
         let wrap = |payload: &[u8]| {
             let Some(number) = within else {
                 return payload.to_vec();
@@ -334,21 +334,21 @@ mod tests {
             bytes
         };
         let outcome = |payload: Vec<u8>| match M::decode(&wrap(&payload)[..]) {
-            Err(_) => Outcome::Refused,
-            Ok(message) if message.encoded_len() > wrap(&[]).len() => Outcome::Kept,
-            Ok(_) => Outcome::Dropped,
+            Err(_) => Decoding::Refused,
+            Ok(message) if message.encoded_len() > wrap(&[]).len() => Decoding::Kept,
+            Ok(_) => Decoding::Dropped,
         };
         (1..=40).map(|number| probes(number).map(outcome)).collect()
     }
 
     struct Tie {
-        shape: &'static Shape,
-        alone: Vec<[Outcome; 5]>,
-        within: fn(Option<u32>) -> Vec<[Outcome; 5]>,
+        schema: &'static Schema,
+        alone: Vec<[Decoding; 5]>,
+        within: fn(Option<u32>) -> Vec<[Decoding; 5]>,
     }
 
-    fn tie<M: Message + Default>(shape: &'static Shape) -> Tie {
-        Tie { shape, alone: fingerprint::<M>(None), within: fingerprint::<M> }
+    fn tie<M: Message + Default>(schema: &'static Schema) -> Tie {
+        Tie { schema, alone: fingerprint::<M>(None), within: fingerprint::<M> }
     }
 
     fn ties() -> Vec<Tie> {
@@ -387,23 +387,23 @@ mod tests {
     #[test]
     fn the_tables_know_the_fields_that_the_messages_have() {
         const EMPTY: usize = 4;
-        for Tie { shape, alone, .. } in ties() {
+        for Tie { schema, alone, .. } in ties() {
             for (outcomes, number) in alone.iter().zip(1..) {
-                let message = outcomes[..EMPTY].iter().all(|&outcome| outcome == Outcome::Refused)
-                    && outcomes[EMPTY] == Outcome::Kept;
-                let known = outcomes.iter().any(|&outcome| outcome != Outcome::Dropped);
-                let in_messages = shape.messages.iter().any(|(other, ..)| *other == number);
+                let message = outcomes[..EMPTY].iter().all(|&outcome| outcome == Decoding::Refused)
+                    && outcomes[EMPTY] == Decoding::Kept;
+                let known = outcomes.iter().any(|&outcome| outcome != Decoding::Dropped);
+                let in_messages = schema.messages.iter().any(|(other, ..)| *other == number);
                 assert_eq!(
                     in_messages,
                     message,
                     "message field {number} beside {:?}",
-                    shape.messages.first().map(|field| field.1)
+                    schema.messages.first().map(|field| field.1)
                 );
                 assert_eq!(
-                    shape.scalars.contains(&number),
+                    schema.scalars.contains(&number),
                     known && !message,
                     "scalar field {number} of {:?}",
-                    shape.scalars
+                    schema.scalars
                 );
             }
         }
@@ -413,8 +413,8 @@ mod tests {
     fn the_tables_know_the_messages_inside_messages() {
         let ties = ties();
         for outer in &ties {
-            for &(number, name, inner) in outer.shape.messages {
-                let inner = ties.iter().find(|tie| std::ptr::eq(tie.shape, inner)).expect(name);
+            for &(number, name, inner) in outer.schema.messages {
+                let inner = ties.iter().find(|tie| std::ptr::eq(tie.schema, inner)).expect(name);
                 assert_eq!((outer.within)(Some(number)), inner.alone, "{name}");
             }
         }
@@ -441,16 +441,16 @@ mod tests {
         let node = enclose(5, &[vec![], vec![], attribute]);
         let graph = enclose(1, &[vec![], node]);
         let model = enclose(7, &[graph]);
-        let expected = Flaw { path: "graph.node[1].attribute[2].t".into(), kind: Kind::UnknownField(39) };
+        let expected = Flaw { path: "graph.node[1].attribute[2].t".into(), kind: FlawKind::UnknownField(39) };
         assert_eq!(check(&model), Err(expected));
-        let expected = Flaw { path: String::new(), kind: Kind::UnknownField(39) };
+        let expected = Flaw { path: String::new(), kind: FlawKind::UnknownField(39) };
         assert_eq!(check(&with_unknown(ModelProto::default())), Err(expected));
     }
 
     #[test]
     fn a_group_is_an_unknown_field() {
         let group = [0x0b, 0x0c];
-        assert_eq!(check(&group), Err(Kind::UnknownField(1).into()));
+        assert_eq!(check(&group), Err(FlawKind::UnknownField(1).into()));
     }
 
     #[test]
@@ -465,7 +465,7 @@ mod tests {
             (&[0xff, 0xff, 0xff, 0xff, 0xff, 0x01], "a field number is too large"),
             (&[0x38, 0x01], "a message is encoded as a number"),
         ] {
-            assert_eq!(check(bytes), Err(Kind::Malformed(reason).into()), "{bytes:?}");
+            assert_eq!(check(bytes), Err(FlawKind::Malformed(reason).into()), "{bytes:?}");
         }
     }
 
@@ -485,6 +485,6 @@ mod tests {
             bytes = enclose(1, &[enclose(5, &[enclose(6, &[bytes])])]);
         }
         let flaw = check(&enclose(7, &[bytes])).unwrap_err();
-        assert_eq!(flaw.kind, Kind::TooDeep);
+        assert_eq!(flaw.kind, FlawKind::TooDeep);
     }
 }

@@ -14,7 +14,7 @@ pub struct Report {
     /// One entry for each size of the inputs.
     pub settings: Vec<Setting>,
     /// The normalizers of the model, and what became of them.
-    pub sites: Vec<Site>,
+    pub sites: Vec<ReportedSite>,
     /// What else the reader should know, one sentence each.
     pub notes: Vec<String>,
     /// Whether the fused model was found to compute something else than the exported one.
@@ -222,7 +222,7 @@ pub struct Share {
 
 /// A normalizer of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Site {
+pub struct ReportedSite {
     /// Its name.
     pub name: String,
     /// Its kind.

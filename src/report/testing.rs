@@ -53,7 +53,7 @@ pub(super) fn report() -> Report {
                 },
             ],
         }],
-        sites: vec![Site {
+        sites: vec![ReportedSite {
             name: "blocks.0.norm1".into(),
             kind: "UN".into(),
             channels: 384,

@@ -11,7 +11,7 @@ use tract_onnx::prelude::{InferenceModelExt, TValue, TVec, Tensor, TractResult, 
 use super::dims::Dims;
 use super::failure::{Failure, Origins, Stage};
 use super::input::Input;
-use super::skeleton::{Weights, skeleton};
+use super::skeleton::{WeightStore, skeleton};
 use crate::onnx::Model;
 use crate::onnx::proto::GraphProto;
 
@@ -51,7 +51,7 @@ impl Engine {
         let (proto, weights) = skeleton(model, &inputs)?;
         let onnx = Onnx { provider: weights, ..onnx };
 
-        let parsed = operators.attempt(Stage::Load, || onnx.parse(&proto, Some(Weights::FOLDER)))?;
+        let parsed = operators.attempt(Stage::Load, || onnx.parse(&proto, Some(WeightStore::FOLDER)))?;
         let ParseResult { model: inferred, unresolved_inputs, .. } = parsed;
         if let Some(value) = unresolved_inputs.first() {
             return Err(Failure::new(Stage::Load, format!("nothing gives the value `{value}`")));

@@ -24,8 +24,11 @@ use crate::onnx::proto::{
 use crate::onnx::{Model, tensor};
 
 /// The graph in tract's messages, and the tensors that it refers to.
-pub(super) fn skeleton(model: &Model, inputs: &[Input]) -> Result<(pb::ModelProto, Arc<Weights>), Failure> {
-    let mut weights = Weights { tensors: Vec::new(), externals: model.externals().clone() };
+pub(super) fn skeleton(
+    model: &Model,
+    inputs: &[Input],
+) -> Result<(pb::ModelProto, Arc<WeightStore>), Failure> {
+    let mut weights = WeightStore { tensors: Vec::new(), externals: model.externals().clone() };
     let mut graph = model.graph().clone();
     fix_shapes(&mut graph, inputs);
     weights.take_graph(&mut graph).map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
@@ -56,12 +59,12 @@ pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
 
 /// The tensors of a model, by the number that stands for each in its skeleton.
 #[derive(Debug)]
-pub(super) struct Weights {
+pub(super) struct WeightStore {
     tensors: Vec<TensorProto>,
     externals: Externals,
 }
 
-impl Weights {
+impl WeightStore {
     /// A folder that exists everywhere, of which tract is told that it is the model's.
     pub(super) const FOLDER: &'static str = "/";
 
@@ -103,7 +106,7 @@ impl Weights {
     }
 }
 
-impl ModelDataResolver for Weights {
+impl ModelDataResolver for WeightStore {
     fn read_bytes_from_path(
         &self,
         buffer: &mut Vec<u8>,

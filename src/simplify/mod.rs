@@ -18,7 +18,7 @@ use crate::onnx::proto::GraphProto;
 pub use movement::is_movement;
 
 /// What is known of the values of the original graph, by name.
-pub struct Known<'k> {
+pub struct KnownShapes<'k> {
     /// The extents of a value.
     pub shape: &'k dyn Fn(&str) -> Option<Shape>,
     /// The elements of a value that is a shape itself.
@@ -29,7 +29,7 @@ pub struct Known<'k> {
 /// nodes and constants that only removed nodes read, and what was noted about values that are no more.
 ///
 /// `seeds` are the values at which something was taken out.
-pub fn simplify(editor: Editor, seeds: &[String], known: &Known) -> GraphProto {
+pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphProto {
     let (was_read, pinned) = (editor.was_read(), editor.pinned());
     let mut graph = editor.finish();
     let mut seeds = seeds.to_vec();
@@ -61,5 +61,5 @@ pub fn simplify_known(
     let value = |name: &str| made.get(name).copied().or_else(|| graph.value(name));
     let shape = |name: &str| facts.shape(value(name).or_else(|| value(origins.get(name)?))?);
     let extents = |name: &str| facts.extents(graph.value(name)?);
-    simplify(editor, &seeds, &Known { shape: &shape, extents: &extents })
+    simplify(editor, &seeds, &KnownShapes { shape: &shape, extents: &extents })
 }

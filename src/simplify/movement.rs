@@ -7,7 +7,7 @@ use crate::graph::layout::{MOVE, Trace};
 use crate::onnx::node::canonical_domain;
 use crate::onnx::proto::{GraphProto, NodeProto};
 
-use super::Known;
+use super::KnownShapes;
 
 /// How far movements around a seed are followed, and how many of them.
 const REACH: usize = 16;
@@ -15,7 +15,7 @@ const BUDGET: usize = 64;
 
 /// Lets readers read what was before a chain of movements through a seed, where the chain as a whole
 /// moves nothing. Returns the values that are read instead.
-pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &Known) -> Vec<String> {
+pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> Vec<String> {
     let edits = find(graph, seeds, known, Goal::Nothing);
     edits.carry_out(graph);
     edits.instead.into_values().collect()
@@ -24,7 +24,7 @@ pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &Known) -> Vec<St
 /// Lets the last node of a chain of movements through a seed do all of it: where it is a Reshape and
 /// the elements keep their order, or a Transpose and the chain is a permutation of axes. Only
 /// movements may read what is in between.
-pub fn join(graph: &mut GraphProto, seeds: &[String], known: &Known) {
+pub fn join(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
     find(graph, seeds, known, Goal::OneNode).carry_out(graph);
 }
 
@@ -35,7 +35,7 @@ enum Goal {
     OneNode,
 }
 
-fn find(graph: &GraphProto, seeds: &[String], known: &Known, goal: Goal) -> Edits {
+fn find(graph: &GraphProto, seeds: &[String], known: &KnownShapes, goal: Goal) -> Edits {
     let links = Links::new(graph);
     let mut edits = Edits::default();
     let mut seen = HashSet::new();
@@ -140,7 +140,7 @@ impl Edits {
 struct Walk<'w> {
     graph: &'w GraphProto,
     links: &'w Links<'w>,
-    known: &'w Known<'w>,
+    known: &'w KnownShapes<'w>,
     start: &'w str,
     goal: Goal,
 }
@@ -219,7 +219,7 @@ pub fn is_movement(node: &NodeProto) -> bool {
 }
 
 /// Whether a Reshape takes an extent from its input (a 0 in its shape), or may.
-fn copies_extents(node: &NodeProto, known: &Known) -> bool {
+fn copies_extents(node: &NodeProto, known: &KnownShapes) -> bool {
     let Some(extents) = node.input.get(1).and_then(|shape| (known.extents)(shape)) else { return true };
     extents.iter().any(|dim| dim.is_none() || extent(dim) == Some(0))
 }

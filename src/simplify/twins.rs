@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Known, is_movement};
+use super::{KnownShapes, is_movement};
 use crate::graph::facts::Shape;
 use crate::onnx::proto::{GraphProto, NodeProto};
 
 /// Lets the first of several movements that make the same of a seed serve the readers of all. The nodes
 /// are in order, so that the first needs nothing that comes of the others.
-pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &Known) {
+pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
     let outputs: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
     let mut open: HashSet<String> = seeds.iter().cloned().collect();
     let mut instead: HashMap<String, String> = HashMap::new();
@@ -37,7 +37,7 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &Known) {
 }
 
 /// Whether two movements of one value make the same of it.
-fn is_same(one: &NodeProto, other: &NodeProto, known: &Known) -> bool {
+fn is_same(one: &NodeProto, other: &NodeProto, known: &KnownShapes) -> bool {
     let turns = |node: &NodeProto| node.op_type() == "Transpose";
     match (turns(one), turns(other)) {
         (true, true) => match (one.attr_ints("perm"), other.attr_ints("perm")) {

@@ -116,7 +116,7 @@ mod foreign {
         let kind = vec![0xa0, 0x01, 6];
         let packed = attribute(&[field(7, &[one, two].concat()), kind.clone()].concat());
         let unpacked = attribute(&[&[0x3d], &one[..], &[0x3d], &two[..], &kind].concat());
-        assert_eq!(packed.graph().node[0].attr_floats("a").unwrap(), Some(&[1.0, -2.0][..]));
+        assert_eq!(packed.graph().node[0].attribute[0].floats, [1.0, -2.0]);
         assert_eq!(packed.proto, unpacked.proto);
     }
 

@@ -209,7 +209,7 @@ fn branches(yes: unfold::onnx::proto::NodeProto, no: unfold::onnx::proto::NodePr
 }
 
 #[test]
-fn trap_6_the_border_of_a_convolution_holds_zeros() {
+fn trap_6_at_a_border_of_zeros_a_shift_becomes_a_bias_of_each_position() {
     for (op, group, weight) in [
         ("Conv", 1, "2 4"),
         ("Conv", 2, "6 2"),
@@ -240,7 +240,10 @@ fn trap_6_the_border_of_a_convolution_holds_zeros() {
             }
         }
     }
-    // Without numbers for the extents there is no border to be exact about; the scale alone folds.
+}
+
+#[test]
+fn trap_6_without_numbers_for_the_extents_the_scale_alone_folds() {
     let open = |affine: &str, pads: &str| {
         model(&format!(
             "input x 2 4 height width
@@ -260,7 +263,7 @@ fn trap_6_the_border_of_a_convolution_holds_zeros() {
 }
 
 #[test]
-fn trap_7_what_is_padded_in_behind_the_normalizer() {
+fn trap_7_what_is_padded_in_behind_the_normalizer_has_no_shift() {
     let windows = |extent: &str, pads: &str| {
         model(&format!(
             "input x 2 {extent} {extent} 4
@@ -285,22 +288,24 @@ fn trap_7_what_is_padded_in_behind_the_normalizer() {
     assert_eq!(kept(&windows("size", "0 0 0 0 0 1 2 0")).0, Reason::Padding);
 }
 
+/// A BatchNormalization that makes n, before a Conv.
+fn norm(opset: i64, outputs: &str, attributes: &str) -> Model {
+    model(&format!(
+        "opset {opset}
+         input x 2 4 3
+         scale g 4
+         shift b 4
+         shift mu 4
+         const v 4 = 4 1 16 0.25
+         {outputs} = BatchNormalization(x, g, b, mu, v) {attributes}
+         weight w 2 4 1
+         y = Conv(n, w)
+         output y"
+    ))
+}
+
 #[test]
-fn trap_8_forms_of_batch_normalization() {
-    let norm = |opset: i64, outputs: &str, attributes: &str| {
-        model(&format!(
-            "opset {opset}
-             input x 2 4 3
-             scale g 4
-             shift b 4
-             shift mu 4
-             const v 4 = 4 1 16 0.25
-             {outputs} = BatchNormalization(x, g, b, mu, v) {attributes}
-             weight w 2 4 1
-             y = Conv(n, w)
-             output y"
-        ))
-    };
+fn trap_8_a_batch_normalization_that_says_no_epsilon_means_one() {
     for opset in [7, 9, 14, 15, 21] {
         folded(&norm(opset, "n", "epsilon=0.0"));
         // 1e-5 where nothing is said: compared by the reference, which says so too.
@@ -311,8 +316,16 @@ fn trap_8_forms_of_batch_normalization() {
         let exact = norm(opset, "n", "epsilon=0.0");
         assert_ne!(initializer(&after, "w_folded"), initializer(&fuse(&exact).model, "w_folded"));
     }
-    assert_eq!(kept(&norm(15, "n", "training_mode=1")).0, Reason::TrainingMode);
+}
+
+#[test]
+fn trap_8_a_batch_normalization_with_an_attribute_that_nobody_knows_stays() {
     assert_eq!(kept(&norm(9, "n", "fancy=1")).0, Reason::Attribute("fancy".into()));
+}
+
+#[test]
+fn trap_8_a_batch_normalization_in_training_stays() {
+    assert_eq!(kept(&norm(15, "n", "training_mode=1")).0, Reason::TrainingMode);
     let mut extra = norm(15, "n, m", "");
     extra.graph_mut().output.push(undeclared("m"));
     assert_eq!(kept(&extra).0, Reason::TrainingMode);
@@ -323,7 +336,10 @@ fn trap_8_forms_of_batch_normalization() {
             assert_eq!(kept(&norm(opset, outputs, "")).0, Reason::TrainingMode);
         }
     }
-    // From version 15 on the value may be of another type than the statistics.
+}
+
+#[test]
+fn trap_8_from_version_15_on_the_value_may_be_of_another_type_than_the_statistics() {
     let mut mixed = norm(15, "n", "epsilon=0.0");
     mixed.graph_mut().input = vec![declared("x", DataType::Float16, &["2", "4", "3"])];
     retype(&mut mixed, &["w"], DataType::Float16);
@@ -331,20 +347,22 @@ fn trap_8_forms_of_batch_normalization() {
     assert_eq!(tensor::data_type(initializer(&after, "w_folded")).unwrap(), DataType::Float16);
 }
 
+/// An affine of three channels with this scale, and what reads it.
+fn scaled(scale: &str, reader: &str) -> Model {
+    model(&format!(
+        "input x 2 3 4
+         const g 3 1 = {scale}
+         shift t 3 1
+         n = Mul(x, g)
+         m = Add(n, t)
+         weight w 2 3
+         {reader}
+         output y"
+    ))
+}
+
 #[test]
-fn trap_9_scales_that_are_zero_negative_or_no_numbers() {
-    let scaled = |scale: &str, reader: &str| {
-        model(&format!(
-            "input x 2 3 4
-             const g 3 1 = {scale}
-             shift t 3 1
-             n = Mul(x, g)
-             m = Add(n, t)
-             weight w 2 3
-             {reader}
-             output y"
-        ))
-    };
+fn trap_9_a_scale_of_zero_or_below_is_no_divisor_and_passes_no_relu() {
     for scale in ["0 0 1", "0 -1 2", "-1 -2 -3"] {
         folded(&scaled(scale, "y = MatMul(w, m)"));
         for (op, reader) in [("Relu", "y = Relu(m)"), ("MaxPool", "y = MaxPool(m) kernel_shape=[2]")] {
@@ -364,33 +382,33 @@ fn trap_9_scales_that_are_zero_negative_or_no_numbers() {
         ));
         folded(&producer);
     }
+}
+
+#[test]
+fn trap_9_a_scale_that_is_no_number_stays() {
     for number in ["NaN", "inf", "-inf"] {
         assert_eq!(kept(&scaled(&format!("1 {number} 2"), "y = MatMul(w, m)")).0, Reason::NotFinite);
-    }
-    for (variance, expected) in [
-        ("1 -0.5", Reason::BadStatistics),
-        ("1 -1", Reason::BadStatistics),
-        ("1 NaN", Reason::BadStatistics),
-        ("0 1", Reason::BadStatistics),
-    ] {
-        let norm = model(
-            &format!(
-                "input x 2 2 3
-             const g 2 = 1 2
-             const v 2 = {variance}
-             n = BatchNormalization(x, g, g, g, v) epsilon=EPSILON
-             weight w 2 2 1
-             y = Conv(n, w)
-             output y"
-            )
-            .replace("EPSILON", if variance == "0 1" { "0.0" } else { "0.5" }),
-        );
-        assert_eq!(kept(&norm).0, expected, "{variance}");
     }
 }
 
 #[test]
-fn trap_10_what_is_a_constant() {
+fn trap_9_a_variance_that_has_no_root_to_divide_by_stays() {
+    for (variance, epsilon) in [("1 -0.5", 0.5), ("1 -1", 0.5), ("1 NaN", 0.5), ("0 1", 0.0)] {
+        let norm = model(&format!(
+            "input x 2 2 3
+             const g 2 = 1 2
+             const v 2 = {variance}
+             n = BatchNormalization(x, g, g, g, v) epsilon={epsilon:?}
+             weight w 2 2 1
+             y = Conv(n, w)
+             output y"
+        ));
+        assert_eq!(kept(&norm).0, Reason::BadStatistics, "{variance}");
+    }
+}
+
+#[test]
+fn trap_10_an_initializer_that_is_an_input_is_a_constant_before_ir_4_alone() {
     let listed = |ir: i64| {
         let mut model = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
         model.proto.ir_version = Some(ir);
@@ -417,7 +435,10 @@ fn trap_10_what_is_a_constant() {
     let mut weight = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
     weight.graph_mut().input.push(declared("w", DataType::Float, &["4", "4"]));
     assert_eq!(kept(&weight).0, Reason::NotConstant);
+}
 
+#[test]
+fn trap_10_what_is_computed_from_constants_is_one() {
     for scale in [
         "scale s 4\n k = Identity(s)",
         "scale s 4\n k = Cast(s) to=1",
@@ -446,7 +467,10 @@ fn trap_10_what_is_a_constant() {
         }
         assert_eq!(operators(&folded(&model)), ["MatMul"], "{text}");
     }
-    // A Constant node.
+}
+
+#[test]
+fn trap_10_a_constant_node_is_a_constant() {
     let mut stored = behind("weight w 4 4\n y = MatMul(m, w)\n output y");
     let tensor = initializer(&stored, "g").clone();
     stored.graph_mut().initializer.retain(|tensor| tensor.name() != "g");
@@ -457,7 +481,7 @@ fn trap_10_what_is_a_constant() {
 }
 
 #[test]
-fn trap_11_half_precision_is_rounded_once_and_never_overflows() {
+fn trap_11_half_precision_is_rounded_once_and_what_overflows_stays() {
     let half = |weight: &str| {
         let mut model = model(&format!(
             "half x batch 2
@@ -475,7 +499,11 @@ fn trap_11_half_precision_is_rounded_once_and_never_overflows() {
     let bytes: Vec<u8> = expected.iter().flat_map(|v| v.to_le_bytes()).collect();
     assert_eq!(initializer(&after, "w_folded").raw_data.as_deref(), Some(&bytes[..]));
     assert_eq!(kept(&half("40000 1")).0, Reason::Overflow("float16".into()));
-    // On the way to the result a number may be larger than any half: σ² = 300² · 4.
+}
+
+#[test]
+fn trap_11_on_the_way_to_the_result_a_number_may_be_larger_than_any_half() {
+    // σ² = 300² · 4.
     let wide = |data_type| {
         let mut model = model(
             "input x batch 2

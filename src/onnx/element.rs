@@ -1,0 +1,164 @@
+//! What a tensor says of its elements: their type, how many there are, and where.
+
+use half::{bf16, f16};
+
+use super::proto::{DataLocation, TensorProto};
+use crate::error::{Error, Result};
+
+/// The element type of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display, strum::FromRepr)]
+#[strum(serialize_all = "lowercase")]
+#[repr(i32)]
+#[allow(missing_docs, reason = "the names are those of the specification")]
+pub enum DataType {
+    Float = 1,
+    Uint8 = 2,
+    Int8 = 3,
+    Uint16 = 4,
+    Int16 = 5,
+    Int32 = 6,
+    Int64 = 7,
+    String = 8,
+    Bool = 9,
+    Float16 = 10,
+    Double = 11,
+    Uint32 = 12,
+    Uint64 = 13,
+    Complex64 = 14,
+    Complex128 = 15,
+    BFloat16 = 16,
+    Float8E4M3FN = 17,
+    Float8E4M3FNUZ = 18,
+    Float8E5M2 = 19,
+    Float8E5M2FNUZ = 20,
+    Uint4 = 21,
+    Int4 = 22,
+    Float4E2M1 = 23,
+    Float8E8M0 = 24,
+    Uint2 = 25,
+    Int2 = 26,
+    Float6E2M3 = 27,
+    Float6E3M2 = 28,
+}
+
+impl DataType {
+    /// The element type of a code of the specification, if this version knows it.
+    pub fn from_code(code: i32) -> Option<Self> {
+        Self::from_repr(code)
+    }
+
+    /// The code that the specification gives the type.
+    pub fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// How many bits one element takes; strings have no fixed width.
+    pub fn bits(self) -> Option<usize> {
+        use DataType::*;
+        Some(match self {
+            String => return None,
+            Uint2 | Int2 => 2,
+            Uint4 | Int4 | Float4E2M1 => 4,
+            Float6E2M3 | Float6E3M2 => 6,
+            Uint8 | Int8 | Bool | Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ
+            | Float8E8M0 => 8,
+            Uint16 | Int16 | Float16 | BFloat16 => 16,
+            Float | Int32 | Uint32 => 32,
+            Double | Int64 | Uint64 | Complex64 => 64,
+            Complex128 => 128,
+        })
+    }
+
+    /// How many bytes `count` elements take; elements of less than a byte are packed.
+    pub fn byte_size(self, count: usize) -> Option<usize> {
+        let bits = self.bits()?;
+        match bits % 8 {
+            0 => count.checked_mul(bits / 8),
+            _ => Some(count.checked_mul(bits)?.div_ceil(8)),
+        }
+    }
+
+    /// Its name, as ONNX writes it in text.
+    pub fn name(self) -> String {
+        self.to_string()
+    }
+
+    /// Whether elements can be read and written as `f64`: half, bfloat16, float, double.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::Float16 | Self::BFloat16 | Self::Float | Self::Double)
+    }
+
+    /// The largest part of itself by which a normal number of a type of floats changes when it is rounded.
+    pub fn rounding(self) -> f64 {
+        match self {
+            Self::Float16 => f16::EPSILON.to_f64() / 2.0,
+            Self::BFloat16 => bf16::EPSILON.to_f64() / 2.0,
+            Self::Float => f64::from(f32::EPSILON) / 2.0,
+            _ => f64::EPSILON / 2.0,
+        }
+    }
+
+    /// Whether elements can be read as `i64`: the integers and bool.
+    pub fn is_integer(self) -> bool {
+        use DataType::*;
+        matches!(
+            self,
+            Uint2
+                | Int2
+                | Uint4
+                | Int4
+                | Uint8
+                | Int8
+                | Uint16
+                | Int16
+                | Uint32
+                | Int32
+                | Uint64
+                | Int64
+                | Bool
+        )
+    }
+}
+
+/// The element type of a tensor; an error where it is missing or unknown.
+pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
+    let code = tensor.data_type();
+    DataType::from_code(code).ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
+}
+
+/// The shape of a tensor; an error where it is negative, or where its elements could not be
+/// counted.
+pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
+    let dims: Option<Vec<usize>> = tensor.dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+    let dims = dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
+    // As arrays do: a dimension of 0 does not excuse the others from fitting together.
+    let product =
+        dims.iter().filter(|&&dim| dim != 0).try_fold(1_usize, |product, &dim| product.checked_mul(dim));
+    match product {
+        Some(product) if isize::try_from(product).is_ok() => Ok(dims),
+        _ => Err(error(tensor, format!("its shape {:?} is too large", tensor.dims))),
+    }
+}
+
+/// How many elements a tensor has.
+pub fn count(tensor: &TensorProto) -> Result<usize> {
+    Ok(shape(tensor)?.iter().product())
+}
+
+/// How many bytes the elements of a tensor take, as its shape and element type have it.
+pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
+    let (data_type, count) = (data_type(tensor)?, count(tensor)?);
+    data_type
+        .byte_size(count)
+        .ok_or_else(|| error(tensor, format!("{count} elements of {data_type} have no size")))
+}
+
+/// Whether the elements of a tensor are in another file.
+pub fn is_external(tensor: &TensorProto) -> bool {
+    tensor.data_location() == DataLocation::External
+}
+
+/// What is wrong with a tensor.
+pub(super) fn error(tensor: &TensorProto, reason: impl Into<String>) -> Error {
+    Error::Tensor { tensor: tensor.name().to_owned(), reason: reason.into() }
+}
