@@ -12,7 +12,7 @@ use prost::Message;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 use unfold::onnx::Model;
-use unfold::onnx::proto::{ModelProto, NodeProto};
+use unfold::onnx::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
 
 const OFFLINE: [&str; 6] = ["bn", "bnt", "repbn", "un", "mabn", "pnstar"];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
@@ -114,6 +114,39 @@ fn every_offline_kind_folds_entirely_and_is_verified() {
                         .sum::<usize>()
             );
         }
+    }
+}
+
+/// What a function of the model stands for is planned, and only there are its operators.
+#[test]
+fn a_plan_names_the_operators_of_a_function_that_was_written_out() {
+    let mut model = common::text::model(
+        "input x batch 4
+         scale g 4
+         weight w 4 4
+         y = NormLinear(x, g, w)
+         output y",
+    );
+    let names = |list: &str| list.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let step = |op: &str, inputs: [&str; 2], output: &str| common::node(op, &inputs, &[output], vec![]);
+    let domain = Some("my.modules".to_owned());
+    let versions = [(None, 17), (domain.clone(), 1)];
+    let versions = versions.map(|(domain, version)| OperatorSetIdProto { domain, version: Some(version) });
+    model.graph_mut().node[0].domain = domain.clone();
+    model.proto.opset_import = versions.to_vec();
+    model.proto.functions = vec![FunctionProto {
+        name: Some("NormLinear".into()),
+        domain,
+        input: names("v gamma weight"),
+        output: names("out"),
+        node: vec![step("Mul", ["v", "gamma"], "scaled"), step("MatMul", ["scaled", "weight"], "out")],
+        opset_import: versions.to_vec(),
+        ..Default::default()
+    }];
+    let (_folder, path) = out();
+    model.save(&path).unwrap();
+    for run in [unfold([&"inspect", &path]), unfold([&"fuse", &path, &"--dry-run"])] {
+        assert!(run.stdout.contains("forward  MatMul "), "{}", run.stdout);
     }
 }
 
