@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::mem;
-use std::ops::Range;
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -119,10 +118,9 @@ pub fn read_f64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<f6
 /// use unfold::onnx::external::Externals;
 /// use unfold::onnx::tensor::{self, DataType, Floats};
 ///
-/// let weight = array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]].into_dyn();
+/// let weight = array![[1.0, 2.0], [3.0, 4.0]].into_dyn();
 /// let tensor = tensor::make("weight", DataType::Float16, &weight.view())?;
-/// let floats = Floats::new(&tensor, &Externals::none())?;
-/// assert_eq!(floats.rows(1..3)?, array![[3.0, 4.0], [5.0, 6.0]].into_dyn());
+/// assert_eq!(Floats::new(&tensor, &Externals::none())?.all()?, weight);
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -146,47 +144,13 @@ impl Floats {
 
     /// All elements.
     pub fn all(&self) -> Result<ArrayD<f64>> {
-        self.array(self.bytes.clone(), &self.shape)
-    }
-
-    /// The element type.
-    pub fn data_type(&self) -> DataType {
-        self.data_type
-    }
-
-    /// The shape.
-    pub fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    /// Some rows: the part of the tensor whose index on the first axis is in a range.
-    ///
-    /// An error for a scalar, which has no rows, and for a range outside of the tensor.
-    pub fn rows(&self, rows: Range<usize>) -> Result<ArrayD<f64>> {
-        let outside =
-            || Error::Tensor { tensor: self.name.clone(), reason: format!("it has no rows {rows:?}") };
-        let (&length, inner) = self.shape.split_first().ok_or_else(outside)?;
-        if rows.start > rows.end || rows.end > length {
-            return Err(outside());
-        }
-        let row = inner.iter().product::<usize>() * self.width();
-        let shape: Vec<usize> = [rows.len()].iter().chain(inner).copied().collect();
-        self.array(self.bytes.slice(rows.start * row..rows.end * row), &shape)
-    }
-
-    /// How many bytes one element takes.
-    fn width(&self) -> usize {
-        self.data_type.bits().unwrap_or_default() / 8
-    }
-
-    fn array(&self, bytes: Bytes, shape: &[usize]) -> Result<ArrayD<f64>> {
         let values = match self.data_type {
-            DataType::Float16 => split(&bytes, |bytes| f16::from_le_bytes(bytes).to_f64()),
-            DataType::BFloat16 => split(&bytes, |bytes| bf16::from_le_bytes(bytes).to_f64()),
-            DataType::Float => split(&bytes, |bytes| f64::from(f32::from_le_bytes(bytes))),
-            _ => split(&bytes, f64::from_le_bytes),
+            DataType::Float16 => split(&self.bytes, |bytes| f16::from_le_bytes(bytes).to_f64()),
+            DataType::BFloat16 => split(&self.bytes, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+            DataType::Float => split(&self.bytes, |bytes| f64::from(f32::from_le_bytes(bytes))),
+            _ => split(&self.bytes, f64::from_le_bytes),
         };
-        shaped(&self.name, shape, values)
+        shaped(&self.name, &self.shape, values)
     }
 }
 
@@ -250,64 +214,45 @@ pub fn encode_f64(
     data_type: DataType,
     values: &ArrayViewD<'_, f64>,
 ) -> std::result::Result<Bytes, NotRepresentable> {
-    let mut out = Vec::new();
-    encode_f64_into(data_type, values, &mut out)?;
-    Ok(out.into())
-}
-
-/// As [`encode_f64`], appending to bytes that are already there: for a tensor made some rows at a
-/// time.
-pub fn encode_f64_into(
-    data_type: DataType,
-    values: &ArrayViewD<'_, f64>,
-    out: &mut Vec<u8>,
-) -> std::result::Result<(), NotRepresentable> {
     match data_type {
-        DataType::Float16 => encode(values, out, |value| {
+        DataType::Float16 => encode(values, |value| {
             let half = f16::from_f32(to_odd(value));
             (half.to_le_bytes(), half.is_finite())
         }),
-        DataType::BFloat16 => encode(values, out, |value| {
+        DataType::BFloat16 => encode(values, |value| {
             let half = bf16::from_f32(to_odd(value));
             (half.to_le_bytes(), half.is_finite())
         }),
-        DataType::Float => encode(values, out, |value| {
+        DataType::Float => encode(values, |value| {
             let single = value as f32;
             (single.to_le_bytes(), single.is_finite())
         }),
-        DataType::Double => encode(values, out, |value| (value.to_le_bytes(), value.is_finite())),
+        DataType::Double => encode(values, |value| (value.to_le_bytes(), value.is_finite())),
         _ => return Err(NotRepresentable::NotFloat { data_type }),
     }
+    .map(Bytes::from)
     .map_err(|value| NotRepresentable::Overflow { value, data_type })
 }
 
-/// Appends the bytes of all elements, in row-major order, or nothing.
+/// The bytes of all elements, in row-major order.
 ///
 /// `store` gives the bytes of an element, and whether what they stand for is finite. The error is the first
 /// finite element that is stored as anything else.
 fn encode<const N: usize>(
     values: &ArrayViewD<'_, f64>,
-    out: &mut Vec<u8>,
     store: impl Fn(f64) -> ([u8; N], bool),
-) -> std::result::Result<(), f64> {
+) -> std::result::Result<Vec<u8>, f64> {
     let values = values.as_standard_layout();
     let values = values.as_slice().unwrap_or_default();
-    let start = out.len();
-    out.resize(start + values.len() * N, 0);
+    let mut out = vec![0; values.len() * N];
     let mut lost = false;
-    for (slot, &value) in out[start..].as_chunks_mut().0.iter_mut().zip(values) {
+    for (slot, &value) in out.as_chunks_mut().0.iter_mut().zip(values) {
         let (bytes, finite) = store(value);
         *slot = bytes;
         lost |= value.is_finite() && !finite;
     }
     let first = || values.iter().copied().find(|&value| value.is_finite() && !store(value).1);
-    match lost.then(first).flatten() {
-        Some(value) => {
-            out.truncate(start);
-            Err(value)
-        }
-        None => Ok(()),
-    }
+    lost.then(first).flatten().map_or(Ok(out), Err)
 }
 
 /// Rounds to `f32` such that rounding the result to a shorter type is the same as rounding the

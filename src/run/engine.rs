@@ -81,11 +81,6 @@ impl Engine {
         self.plan.model()
     }
 
-    /// The nodes of [`Engine::graph`] in the order in which they run.
-    pub fn order(&self) -> &[usize] {
-        self.plan.order_without_consts()
-    }
-
     /// The ONNX operator, and the node, that a node of [`Engine::graph`] was made from, where tract kept
     /// the name.
     pub fn origin<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
@@ -230,7 +225,7 @@ mod tests {
         let first = session.run(&inputs).unwrap();
         let mut nodes = Vec::new();
         assert_eq!(session.run_with(&inputs, |node| nodes.push(node)).unwrap(), first);
-        assert_eq!(nodes, engine.order());
+        assert_eq!(nodes, engine.plan.order_without_consts());
     }
 
     #[test]

@@ -86,11 +86,6 @@ impl Input {
         Ok(Self { name: name.to_owned(), element, shape, indices })
     }
 
-    /// The number of elements.
-    pub fn count(&self) -> usize {
-        self.shape.iter().product()
-    }
-
     /// Values drawn for this input.
     ///
     /// Floats are drawn from the normal distribution, so that half of them are negative. Integers are

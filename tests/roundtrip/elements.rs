@@ -1,11 +1,11 @@
 //! The elements of tensors, whichever way they are stored.
 
-use ndarray::{Array, ArrayD, IxDyn, arr0, arr1, arr2};
+use ndarray::{Array, ArrayD, IxDyn, arr0, arr1};
 use proptest::prelude::*;
 use unfold::error::Result;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{Segment, TensorProto};
-use unfold::onnx::tensor::{self, DataType, Floats};
+use unfold::onnx::tensor::{self, DataType};
 
 use crate::{floats, raw};
 
@@ -144,30 +144,6 @@ fn elements_as_bytes_are_not_copied() {
     let tensor = raw("w", DataType::Float, &[2], &floats([1.0, 2.0]));
     let bytes = tensor::raw(&tensor, &Externals::none()).unwrap();
     assert_eq!(bytes.as_ptr(), tensor.raw_data.unwrap().as_ptr());
-}
-
-#[test]
-fn rows_are_read_by_themselves() {
-    let tensor = raw("w", DataType::Float, &[3, 2], &floats((0..6_u8).map(f32::from)));
-    let floats = Floats::new(&tensor, &Externals::none()).unwrap();
-    assert_eq!((floats.shape(), floats.data_type()), (&[3, 2][..], DataType::Float));
-    assert_eq!(floats.rows(1..3).unwrap(), arr2(&[[2.0, 3.0], [4.0, 5.0]]).into_dyn());
-    assert_eq!(floats.rows(1..1).unwrap().shape(), [0, 2]);
-    refused(floats.rows(2..4), "no rows 2..4");
-    #[allow(clippy::reversed_empty_ranges, reason = "what a caller may get wrong")]
-    refused(floats.rows(2..1), "no rows 2..1");
-    let scalar = raw("w", DataType::Float, &[], &crate::floats([1.0]));
-    refused(Floats::new(&scalar, &Externals::none()).unwrap().rows(0..1), "no rows");
-}
-
-#[test]
-fn rows_can_be_written_one_after_the_other() {
-    let values = arr2(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]).into_dyn();
-    let mut bytes = Vec::new();
-    for row in values.outer_iter() {
-        tensor::encode_f64_into(DataType::BFloat16, &row, &mut bytes).unwrap();
-    }
-    assert_eq!(bytes, tensor::encode_f64(DataType::BFloat16, &values.view()).unwrap());
 }
 
 #[test]
