@@ -1,4 +1,4 @@
-//! The direction of imports: who may know whom.
+//! How the sources are put together: who may know whom, and one name for each type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
