@@ -9,18 +9,19 @@ use std::path::{Path, PathBuf};
 /// From values to the whole pass: `affine, error, refusal <- onnx <- graph <- normalizer <- fold <- simplify
 /// <- fuse`. What runs models sees only models; reports see only plain data.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("affine", &[]),
+    ("recipe", &["onnx", "refusal"]),
+    ("affine", &["recipe"]),
     ("error", &[]),
     ("refusal", &[]),
     ("progress", &[]),
     ("report", &[]),
     ("onnx", &["error"]),
-    ("graph", &["error", "onnx", "refusal"]),
-    ("normalizer", &["affine", "graph", "onnx", "refusal"]),
+    ("graph", &["error", "onnx", "recipe", "refusal"]),
+    ("normalizer", &["affine", "graph", "onnx", "recipe", "refusal"]),
     ("lower", &["error", "graph", "onnx"]),
-    ("fold", &["affine", "graph", "normalizer", "onnx", "refusal"]),
+    ("fold", &["affine", "graph", "normalizer", "onnx", "recipe", "refusal"]),
     ("simplify", &["graph", "onnx"]),
-    ("history", &["fold", "graph", "normalizer", "refusal"]),
+    ("history", &["fold", "graph", "normalizer", "onnx", "refusal"]),
     (
         "fuse",
         &[
@@ -36,7 +37,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "simplify",
         ],
     ),
-    ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "simplify"]),
+    ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "simplify"]),
     ("run", &["error", "onnx"]),
     ("verify", &["graph", "onnx", "run"]),
     ("zoo", &["error", "onnx"]),
@@ -171,10 +172,6 @@ fn reached<'b>(below: &'b Below, from: &'b String) -> BTreeSet<&'b String> {
     seen
 }
 
-/// Files that import each other in a circle, which nobody has untied yet.
-const TIED: &[&[&str]] =
-    &[&["graph/constants", "graph/facts", "graph/types"], &["graph/editor", "graph/names"]];
-
 /// In every folder its files and folders can be put in an order in which each imports only from those before
 /// it. What `mod.rs` says is the folder's own, which all in it may use.
 #[test]
@@ -199,7 +196,7 @@ fn files_import_each_other_one_way() {
     }
     tied.sort();
     tied.dedup();
-    assert_eq!(tied, TIED);
+    assert!(tied.is_empty(), "{tied:?}");
 }
 
 #[test]
@@ -214,9 +211,6 @@ fn imports_are_read_from_groups_and_paths() {
     let expected = ["affine", "error", "fold", "graph", "graph/at", "onnx"];
     assert_eq!(found.iter().map(|place| place.join("/")).collect::<Vec<_>>(), expected);
 }
-
-/// Names that two types have, of which nobody has taken one away yet.
-const TWICE: &[&str] = &["Core", "Engine", "Factor", "Job", "Power", "Reader", "Value"];
 
 #[test]
 fn no_two_types_have_one_name() {
@@ -233,7 +227,7 @@ fn no_two_types_have_one_name() {
     }
     assert!(found.contains_key("Graph") && found.contains_key("NodeId") && found.contains_key("Normalizer"));
     found.retain(|_, files| files.len() > 1);
-    assert_eq!(found.keys().collect::<Vec<_>>(), TWICE, "{found:#?}");
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 /// Whether code uses a name, or something in it.

@@ -170,28 +170,28 @@ impl<'j> JsonTensor<'j> {
 /// The model before and after.
 #[derive(Serialize)]
 struct Sizes {
-    operators: Change<Operators>,
-    file_bytes: Change<u64>,
-    weight_bytes: Change<u64>,
+    operators: BeforeAfter<Operators>,
+    file_bytes: BeforeAfter<u64>,
+    weight_bytes: BeforeAfter<u64>,
 }
 
 impl Sizes {
     fn of(before: &Model, after: &Model) -> Self {
         Self {
-            operators: Change { before: Operators::of(before), after: Operators::of(after) },
-            file_bytes: Change { before: before.file_bytes(), after: after.file_bytes() },
-            weight_bytes: Change { before: before.weight_bytes(), after: after.weight_bytes() },
+            operators: BeforeAfter { before: Operators::of(before), after: Operators::of(after) },
+            file_bytes: BeforeAfter { before: before.file_bytes(), after: after.file_bytes() },
+            weight_bytes: BeforeAfter { before: before.weight_bytes(), after: after.weight_bytes() },
         }
     }
 }
 
 #[derive(Serialize)]
-struct Change<T> {
+struct BeforeAfter<T> {
     before: T,
     after: T,
 }
 
-impl Change<u64> {
+impl BeforeAfter<u64> {
     /// Such as `88.6 MB to 88.2 MB (-352.3 kB)`: where weights grow, copies of shared ones were made.
     fn in_words(&self) -> String {
         let Self { before, after } = *self;

@@ -134,14 +134,14 @@ struct Drawing<'d> {
 
 /// A constant of an operator while folds change it.
 #[derive(Default)]
-struct Held {
+struct Changing {
     now: Option<Recipe>,
     changed: bool,
 }
 
-impl Held {
+impl Changing {
     fn new(recipe: Option<Recipe>) -> Self {
-        Held { now: recipe, changed: false }
+        Changing { now: recipe, changed: false }
     }
 
     fn set(&mut self, recipe: Option<Recipe>) -> Result<(), Reason> {
@@ -157,11 +157,11 @@ impl Held {
 
 /// A linear operator's constants while they change.
 struct Unit {
-    weight: Held,
+    weight: Changing,
     /// What the operator itself adds.
-    bias: Held,
+    bias: Changing,
     /// What the Add behind it adds.
-    added: Held,
+    added: Changing,
 }
 
 impl<'d> Drawing<'d> {
@@ -214,9 +214,11 @@ impl<'d> Drawing<'d> {
         };
         let own = slots.bias.filter(|&slot| self.graph.input(node, slot).is_some());
         let mut unit = Unit {
-            weight: Held::new(slots.weight.map(|slot| at.constant(slot)).transpose()?),
-            bias: Held::new(own.map(|slot| read(node, slot)).transpose()?),
-            added: Held::new(self.plan.bias_adds.get(&node).map(|&(add, slot)| read(add, slot)).transpose()?),
+            weight: Changing::new(slots.weight.map(|slot| at.constant(slot)).transpose()?),
+            bias: Changing::new(own.map(|slot| read(node, slot)).transpose()?),
+            added: Changing::new(
+                self.plan.bias_adds.get(&node).map(|&(add, slot)| read(add, slot)).transpose()?,
+            ),
         };
         for &index in folds {
             unit.take(&at, rules, &self.plan.folds[index])?;

@@ -1,7 +1,6 @@
 //! What a rule or a recogniser may look at: one node, and what is known of its values.
 
-use tract_onnx::tract_hir::internal::TDim;
-
+use super::axes::{axes, permutation};
 use super::constants::Constants;
 use super::facts::{Facts, Shape, extent};
 use super::{Graph, NodeId, ValueId};
@@ -176,35 +175,4 @@ impl At<'_> {
         }
         inputs.get(slot).and_then(Option::as_ref).ok_or_else(op)
     }
-}
-
-/// An axis given as `-rank..rank`, counted from the front.
-pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
-    let counted = if axis < 0 { axis + rank as i64 } else { axis };
-    usize::try_from(counted).ok().filter(|&axis| axis < rank).ok_or(Reason::Attribute("axis".into()))
-}
-
-/// Several axes, counted from the front.
-pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
-    list.iter().map(|&one| axis(one, rank)).collect()
-}
-
-/// The permutation that a Transpose with this `perm` does: new axis `i` is old axis `perm[i]`; reversed
-/// where it has none.
-pub fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Reason> {
-    let perm = match perm {
-        Some(perm) => axes(perm, rank)?,
-        None => (0..rank).rev().collect(),
-    };
-    let mut sorted = perm.clone();
-    sorted.sort_unstable();
-    if sorted != (0..rank).collect::<Vec<_>>() {
-        return Err(Reason::Attribute("perm".into()));
-    }
-    Ok(perm)
-}
-
-/// Whether two extents are known to be the same.
-pub fn same(a: &Option<TDim>, b: &Option<TDim>) -> bool {
-    a.is_some() && a == b
 }

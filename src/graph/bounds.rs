@@ -11,7 +11,7 @@ use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
-use super::at::axis;
+use super::axes::axis;
 use crate::onnx::proto::{AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 

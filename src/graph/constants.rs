@@ -15,8 +15,9 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use super::bounds::Budget;
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
-use crate::onnx::proto::{NodeProto, TensorProto};
-use crate::onnx::tensor::{self, Floats};
+use crate::onnx::node::constant_tensor;
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::Floats;
 use crate::refusal::{Reason, Refusal};
 
 /// Operators whose result differs from one run to the next, as that of a Dropout does that may be told to
@@ -97,7 +98,7 @@ impl<'m> Constants<'m> {
         match (self.graph.initializer(value), self.graph.producer(value)) {
             (Some(tensor), _) => Some(tensor.clone()),
             (None, Some((node, _))) if self.graph.op(node) == "Constant" => {
-                attribute_tensor(self.graph.node(node))
+                constant_tensor(self.graph.node(node))
             }
             _ => None,
         }
@@ -221,34 +222,6 @@ impl<'m> Constants<'m> {
 enum Held {
     Stored(Floats),
     Computed(Arc<Tensor>),
-}
-
-/// The tensor that a Constant node holds, whichever attribute holds it.
-pub(super) fn attribute_tensor(node: &NodeProto) -> Option<TensorProto> {
-    let attribute = node.attribute.first()?;
-    let list = |data_type: tensor::DataType, dims: Vec<i64>| TensorProto {
-        dims,
-        data_type: Some(data_type.code()),
-        ..Default::default()
-    };
-    match attribute.name() {
-        "value" => attribute.t.as_deref().cloned(),
-        "value_float" => {
-            Some(TensorProto { float_data: vec![attribute.f()], ..list(tensor::DataType::Float, vec![]) })
-        }
-        "value_floats" => Some(TensorProto {
-            float_data: attribute.floats.clone(),
-            ..list(tensor::DataType::Float, vec![attribute.floats.len() as i64])
-        }),
-        "value_int" => {
-            Some(TensorProto { int64_data: vec![attribute.i()], ..list(tensor::DataType::Int64, vec![]) })
-        }
-        "value_ints" => Some(TensorProto {
-            int64_data: attribute.ints.clone(),
-            ..list(tensor::DataType::Int64, vec![attribute.ints.len() as i64])
-        }),
-        _ => None,
-    }
 }
 
 /// Whether no element is a symbol.

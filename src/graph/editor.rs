@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::names::Names;
 use crate::onnx::Model;
+use crate::onnx::node::bodies;
 use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 
 /// A graph under change.
@@ -252,11 +253,6 @@ impl Editor {
     pub fn pinned(&self) -> HashSet<String> {
         self.pinned.clone()
     }
-}
-
-/// The bodies inside a node.
-pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
-    node.attribute.iter().flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
 }
 
 fn collect_names(graph: &GraphProto, names: &mut HashSet<String>) {

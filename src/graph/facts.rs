@@ -20,10 +20,11 @@ use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
 use super::bounds::{self, Budget, Cost};
-use super::editor::bodies;
+
 use super::memo::Memo;
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::misread::misread;
+use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 
@@ -46,14 +47,14 @@ pub struct Facts {
     facts: Vec<InferenceFact>,
     types: Vec<Option<DataType>>,
     /// Owns the symbols of the extents, which are mere names once it is gone.
-    engine: Engine,
+    engine: Inference,
 }
 
 impl Facts {
     /// Infers the facts of every value of the graph. What tract does not know stays unknown, and
     /// nothing behind it is guessed.
     pub fn infer(graph: &Graph) -> Facts {
-        let engine = Engine::new(graph);
+        let engine = Inference::new(graph);
         let mut facts = vec![InferenceFact::default(); graph.value_count()];
         for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
             if let Some(tensor) = graph.initializer(value) {
@@ -86,7 +87,7 @@ impl Facts {
         Facts { types: super::types::infer(graph, &facts), facts, engine }
     }
 
-    pub(super) fn engine(&self) -> &Engine {
+    pub(super) fn engine(&self) -> &Inference {
         &self.engine
     }
 
@@ -156,6 +157,11 @@ impl Facts {
     }
 }
 
+/// Whether two extents are known to be the same.
+pub fn same(a: &Option<TDim>, b: &Option<TDim>) -> bool {
+    a.is_some() && a == b
+}
+
 /// An extent as a plain number.
 pub fn extent(dim: &Option<TDim>) -> Option<usize> {
     usize::try_from(dim.as_ref()?.to_i64().ok()?).ok()
@@ -188,7 +194,7 @@ fn complete(fact: InferenceFact, declared: InferenceFact) -> InferenceFact {
 }
 
 /// tract's operators, used one at a time.
-pub(super) struct Engine {
+pub(super) struct Inference {
     onnx: Onnx,
     /// The imports of the model, without its graph: what operators look at while they are built.
     model: pb::ModelProto,
@@ -201,7 +207,7 @@ pub(super) struct Engine {
 /// What is known of the values around a node, by name.
 type Known<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
 
-impl Engine {
+impl Inference {
     pub(super) fn new(graph: &Graph) -> Self {
         let model = graph.model();
         let opset_import = model
@@ -211,7 +217,7 @@ impl Engine {
             .map(|set| pb::OperatorSetIdProto { domain: set.domain().to_owned(), version: set.version() })
             .collect();
         let ir_version = model.proto.ir_version();
-        Engine {
+        Inference {
             onnx: tract_onnx::onnx(),
             model: pb::ModelProto { opset_import, ir_version, ..Default::default() },
             template: Default::default(),
@@ -340,7 +346,7 @@ impl Engine {
     fn infer(&self, graph: &Graph, node: &NodeProto, known: Known) -> Vec<InferenceFact> {
         match node.op() {
             ("", "Constant") => {
-                let tensor = super::constants::attribute_tensor(node);
+                let tensor = constant_tensor(node);
                 return tensor.iter().map(|tensor| self.tensor_fact(graph, tensor)).collect();
             }
             ("", "If") => return self.branches(graph, node, known),

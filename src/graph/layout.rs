@@ -10,7 +10,7 @@ use std::collections::{HashSet, VecDeque};
 
 use tract_onnx::tract_hir::internal::TDim;
 
-use super::at::permutation;
+use super::axes::permutation;
 use super::facts::Shape;
 use crate::onnx::proto::NodeProto;
 
@@ -25,7 +25,7 @@ pub type Axes = Vec<Vec<Atom>>;
 
 /// What is known of an atom.
 #[derive(Debug, Clone)]
-struct Place {
+struct AtomFact {
     extent: TDim,
     free: bool,
     /// What it was split into, or what it has met.
@@ -34,7 +34,7 @@ struct Place {
 
 /// All atoms of some values. One that was split is its parts from then on, in every value.
 #[derive(Debug, Clone, Default)]
-pub struct Atoms(Vec<Place>);
+pub struct Atoms(Vec<AtomFact>);
 
 impl Atoms {
     /// The axes of a value of this shape, each an atom of its own.
@@ -53,7 +53,7 @@ impl Atoms {
     }
 
     fn make(&mut self, extent: TDim, free: bool) -> Atom {
-        self.0.push(Place { extent, free, parts: None });
+        self.0.push(AtomFact { extent, free, parts: None });
         self.0.len() - 1
     }
 
@@ -132,7 +132,7 @@ impl Atoms {
     /// Splits an atom where the wanted extents, of which there is `product` already, need only a part
     /// of it.
     fn split(&mut self, atom: Atom, product: &TDim, dims: &[TDim]) -> Option<Vec<Atom>> {
-        let Place { extent: whole, free, .. } = self.0[atom].clone();
+        let AtomFact { extent: whole, free, .. } = self.0[atom].clone();
         let extents = if let (Ok(number), Ok(product), Ok(dim)) =
             (whole.to_i64(), product.to_i64(), dims[0].to_i64())
         {

@@ -2,6 +2,7 @@
 
 pub mod analysis;
 pub mod at;
+pub mod axes;
 mod bounds;
 pub mod constants;
 pub mod editor;

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::editor::bodies;
 use crate::onnx::Model;
+use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
 /// The supply of names for what is added to the main graph.

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use tract_onnx::prelude::{DatumType, InferenceFact};
 use tract_onnx::tract_hir::infer::Factoid;
 
-use super::editor::bodies;
 use super::{Graph, NodeId, ValueId};
+use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::ValueInfoProto;
 use crate::onnx::tensor::DataType;
 
@@ -81,7 +81,7 @@ fn float_or_bfloat16(
     let of = |slot: usize| graph.input(node, slot).and_then(|input| types[input.index()]);
     let is_float = |data_type: &DataType| data_type.is_float();
     let stored = || match graph.op(node) {
-        "Constant" => super::constants::attribute_tensor(proto)?.data_type,
+        "Constant" => constant_tensor(proto)?.data_type,
         "ConstantOfShape" => proto.attr_t("value").ok()??.data_type,
         _ => None,
     };

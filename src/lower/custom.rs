@@ -231,7 +231,7 @@ impl Expansion<'_> {
             return None;
         }
         let place = match (self.node.attr_i("axis").ok()?.unwrap_or(-1), self.rank) {
-            (axis, Some(rank)) => Some(crate::graph::at::axis(axis, rank).ok()?),
+            (axis, Some(rank)) => Some(crate::graph::axes::axis(axis, rank).ok()?),
             (-1, None) => None,
             (_, None) => return None,
         };

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::{label, plain};
 use crate::error::{Error, Result};
-use crate::graph::editor::bodies;
 use crate::graph::names::Names;
 use crate::onnx::Model;
+use crate::onnx::node::bodies;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 

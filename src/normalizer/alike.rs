@@ -11,7 +11,7 @@ use ndarray::{ArrayD, Axis, IxDyn};
 use tract_onnx::tract_hir::internal::{SymbolValues, TDim};
 
 use super::View;
-use crate::graph::at::axis;
+use crate::graph::axes::axis;
 use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;

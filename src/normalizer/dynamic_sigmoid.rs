@@ -8,6 +8,6 @@ pub struct DynamicSigmoid;
 
 impl Normalizer for DynamicSigmoid {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        pointwise::site(view, "DyS", pointwise::Core::operator(view, node, "Sigmoid")?)
+        pointwise::site(view, "DyS", pointwise::Bounded::operator(view, node, "Sigmoid")?)
     }
 }

@@ -1,6 +1,6 @@
 //! DySS: `γ·z/(1+|z|) + β` with `z = αx`; the function is one Softsign, or Abs, Add and Div.
 
-use super::pointwise::{self, Core};
+use super::pointwise::{self, Bounded};
 use super::{Lowering, Normalizer, Site, View};
 use crate::graph::NodeId;
 use crate::onnx::proto::NodeProto;
@@ -10,13 +10,13 @@ pub struct DynamicSoftsign;
 
 impl Normalizer for DynamicSoftsign {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        let core = Core::operator(view, node, "Softsign").or_else(|| written_out(view, node))?;
+        let core = Bounded::operator(view, node, "Softsign").or_else(|| written_out(view, node))?;
         pointwise::site(view, "DySS", core)
     }
 }
 
 /// `z / (1 + |z|)` as Abs, Add, Div.
-fn written_out(view: &View, div: NodeId) -> Option<Core> {
+fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     let graph = view.graph;
     if graph.op(div) != "Div" {
         return None;
@@ -47,5 +47,5 @@ fn written_out(view: &View, div: NodeId) -> Option<Core> {
     };
     let nodes = vec![abs, add, div];
     let lowering = Lowering { nodes: nodes.clone(), made: vec![softsign], constants: vec![] };
-    Some(Core { input: z, output, nodes, lowering: Some(lowering) })
+    Some(Bounded { input: z, output, nodes, lowering: Some(lowering) })
 }

@@ -8,6 +8,6 @@ pub struct DynamicTanh;
 
 impl Normalizer for DynamicTanh {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        pointwise::site(view, "DyT", pointwise::Core::operator(view, node, "Tanh")?)
+        pointwise::site(view, "DyT", pointwise::Bounded::operator(view, node, "Tanh")?)
     }
 }

@@ -7,7 +7,7 @@ use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
 /// The bounded function in the middle, as the graph writes it.
-pub struct Core {
+pub struct Bounded {
     /// What the function is applied to.
     pub input: ValueId,
     /// What it makes.
@@ -18,14 +18,14 @@ pub struct Core {
     pub lowering: Option<Lowering>,
 }
 
-impl Core {
+impl Bounded {
     /// A single operator.
-    pub fn operator(view: &View, node: NodeId, op: &str) -> Option<Core> {
+    pub fn operator(view: &View, node: NodeId, op: &str) -> Option<Bounded> {
         if view.graph.op(node) != op {
             return None;
         }
         let (input, output) = (view.graph.input(node, 0)?, view.graph.only_output(node)?);
-        Some(Core { input, output, nodes: vec![node], lowering: None })
+        Some(Bounded { input, output, nodes: vec![node], lowering: None })
     }
 }
 
@@ -62,7 +62,7 @@ fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
 
 /// The site around a core, if it is one: behind it a chain that scales channel by channel, before it
 /// a scale by one number.
-pub fn site(view: &View, name: &'static str, core: Core) -> Option<Site> {
+pub fn site(view: &View, name: &'static str, core: Bounded) -> Option<Site> {
     let (input, before) = before_casts(view, core.input);
     let (output, behind) = behind_casts(view, core.output);
     let chain = view.chain_from(output)?;

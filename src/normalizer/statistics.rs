@@ -4,7 +4,7 @@
 
 use super::chain::Chain;
 use super::{Family, Kind, Part, Site, View};
-use crate::graph::at::same;
+use crate::graph::facts::same;
 use crate::graph::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 

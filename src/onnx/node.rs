@@ -1,5 +1,6 @@
 //! Reading the attributes of a node, each with the type that its operator defines.
 
+use super::element::DataType;
 use super::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 use crate::error::{Error, Result};
 
@@ -105,6 +106,37 @@ impl NodeProto {
 
     fn wrong(&self, attribute: &str, reason: &str) -> Error {
         Error::Attribute { node: self.label(), attribute: attribute.to_owned(), reason: reason.to_owned() }
+    }
+}
+
+/// The bodies inside a node.
+pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    node.attribute.iter().flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
+}
+
+/// The tensor that a Constant node holds, whichever attribute holds it.
+pub fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
+    let attribute = node.attribute.first()?;
+    let list = |data_type: DataType, dims: Vec<i64>| TensorProto {
+        dims,
+        data_type: Some(data_type.code()),
+        ..Default::default()
+    };
+    match attribute.name() {
+        "value" => attribute.t.as_deref().cloned(),
+        "value_float" => {
+            Some(TensorProto { float_data: vec![attribute.f()], ..list(DataType::Float, vec![]) })
+        }
+        "value_floats" => Some(TensorProto {
+            float_data: attribute.floats.clone(),
+            ..list(DataType::Float, vec![attribute.floats.len() as i64])
+        }),
+        "value_int" => Some(TensorProto { int64_data: vec![attribute.i()], ..list(DataType::Int64, vec![]) }),
+        "value_ints" => Some(TensorProto {
+            int64_data: attribute.ints.clone(),
+            ..list(DataType::Int64, vec![attribute.ints.len() as i64])
+        }),
+        _ => None,
     }
 }
 

@@ -86,18 +86,18 @@ fn constant(name: &str, shape: &[usize], read: Read) -> Result<ArrayD<f64>, Refu
 /// # Errors
 /// As [`evaluate`].
 pub fn part(recipe: &Recipe, axis: usize, range: Range<usize>, read: Read) -> Result<ArrayD<f64>, Refusal> {
-    let mut cut = Cut::default();
+    let mut cut = Cutting::default();
     evaluate(&cut.recipe(recipe, axis, range), read)
 }
 
 /// Pushes a cut through the operations that it commutes with.
 #[derive(Default)]
-struct Cut {
-    made: HashMap<(*const super::Step, usize, usize, usize), Recipe>,
+struct Cutting {
+    made: HashMap<(*const super::Operation, usize, usize, usize), Recipe>,
     depth: usize,
 }
 
-impl Cut {
+impl Cutting {
     fn recipe(&mut self, recipe: &Recipe, axis: usize, range: Range<usize>) -> Recipe {
         if range == (0..recipe.shape()[axis]) {
             return recipe.clone();

@@ -31,11 +31,11 @@ use crate::onnx::tensor::DataType;
 
 /// A formula for a tensor, over constants of a model. Clones share their parts.
 #[derive(Debug, Clone)]
-pub struct Recipe(Arc<Step>);
+pub struct Recipe(Arc<Operation>);
 
 /// One operation of a formula.
 #[derive(Debug)]
-struct Step {
+struct Operation {
     op: Op,
     inputs: Vec<Recipe>,
     shape: Vec<usize>,
@@ -128,7 +128,7 @@ impl Recipe {
     }
 
     fn new(op: Op, inputs: Vec<Recipe>, shape: Vec<usize>) -> Self {
-        Self(Arc::new(Step { op, inputs, shape }))
+        Self(Arc::new(Operation { op, inputs, shape }))
     }
 
     /// The extents of the tensor.
@@ -234,7 +234,7 @@ impl Recipe {
     /// assert_eq!(both.to_string(), "mul(mul(a, 2), 2)");
     /// ```
     pub fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
-        let mut made: HashMap<*const Step, Recipe> = HashMap::new();
+        let mut made: HashMap<*const Operation, Recipe> = HashMap::new();
         for step in self.steps() {
             let now = match step.op() {
                 Op::Constant(name) => other(name).filter(|other| other.shape() == step.shape()),
@@ -387,12 +387,12 @@ impl Recipe {
     }
 
     /// Tells a shared step from others while the recipe is there.
-    fn id(&self) -> *const Step {
+    fn id(&self) -> *const Operation {
         Arc::as_ptr(&self.0)
     }
 }
 
-impl Drop for Step {
+impl Drop for Operation {
     /// Takes a formula apart from the top: left to itself it would recurse as deep as it is.
     fn drop(&mut self) {
         let mut open = std::mem::take(&mut self.inputs);

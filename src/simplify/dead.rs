@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::graph::editor::{bodies, reads};
+use crate::graph::editor::reads;
+use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
 /// Removes what was read once (`was_read`) and is not now. `pinned` initializers stay.

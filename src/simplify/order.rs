@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::graph::editor::{bodies, reads};
+use crate::graph::editor::reads;
+use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
 /// Puts each node behind what it reads, as near to its old place as that allows. A graph that is in

@@ -131,7 +131,7 @@ fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
             return Err(format!("two nodes are called {}", node.name()));
         }
         let mut captured = HashSet::new();
-        for body in unfold::graph::editor::bodies(node) {
+        for body in unfold::onnx::node::bodies(node) {
             let made: HashSet<&str> = body.node.iter().flat_map(|n| &n.output).map(String::as_str).collect();
             captured.extend(reads(body).into_iter().filter(|name| !made.contains(name.as_str())));
         }

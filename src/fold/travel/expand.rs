@@ -2,7 +2,7 @@
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
-use crate::graph::at::same;
+use crate::graph::facts::same;
 use crate::refusal::Reason;
 
 /// Expand and Tile.

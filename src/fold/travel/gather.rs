@@ -3,7 +3,7 @@
 use super::slice::scatter;
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
-use crate::graph::at::axis;
+use crate::graph::axes::axis;
 use crate::graph::facts::extent;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;

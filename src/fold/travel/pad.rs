@@ -6,7 +6,7 @@
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
-use crate::graph::at::axes;
+use crate::graph::axes::axes;
 use crate::graph::facts::extent;
 use crate::graph::movement::LARGEST;
 use crate::recipe::Numbers;

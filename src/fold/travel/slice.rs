@@ -6,7 +6,7 @@ use ndarray::{Axis, Slice as Range};
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
-use crate::graph::at::axis;
+use crate::graph::axes::axis;
 use crate::graph::facts::extent;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;

@@ -9,7 +9,9 @@ use ndarray::{Array1, Array3, ArrayD};
 use tract_onnx::tract_hir::internal::TDim;
 
 use super::{Coefficient, Factor, Formula, LARGEST};
-use crate::graph::at::{At, axis, same};
+use crate::graph::at::At;
+use crate::graph::axes::axis;
+use crate::graph::facts::same;
 use crate::graph::facts::{Shape, extent};
 use crate::graph::layout::{Atom, Atoms, Axes, MOVE};
 use crate::graph::{NodeId, ValueId};
