@@ -143,6 +143,9 @@ pub enum Reason {
     /// The per-position constant that the fold needs is larger than is worth keeping.
     #[error("the folded constant would be too large ({0} elements)")]
     TooLarge(usize),
+    /// There are more operators, or ways between them, than are looked at for one site.
+    #[error("more operators lie on the way than are looked at")]
+    TooFar,
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,

@@ -375,9 +375,9 @@ impl Pull<'_, '_> {
         if !affine.is_finite() {
             return Err(refuse(Reason::NotFinite));
         }
-        self.budget = self.budget.checked_sub(1).ok_or_else(|| refuse(Reason::OtherReader))?;
+        self.budget = self.budget.checked_sub(1).ok_or_else(|| refuse(Reason::TooFar))?;
         if depth > DEPTH {
-            return Err(refuse(Reason::OtherReader));
+            return Err(refuse(Reason::TooFar));
         }
         let value = self.draft.source(value);
         if self.draft.constants.is_constant(value) {

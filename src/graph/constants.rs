@@ -30,6 +30,9 @@ const RANDOM: &[&str] =
 const EVALUATED: u64 = 1 << 27;
 const TIMES_THE_WEIGHTS: u64 = 16;
 
+/// Bytes up to which a constant that is computed may be stored, where the model itself stores fewer.
+const COMPUTED: usize = 1 << 18;
+
 /// The constants of a graph.
 pub struct Constants<'m> {
     graph: Rc<Graph<'m>>,
@@ -38,6 +41,8 @@ pub struct Constants<'m> {
     quantized: Vec<bool>,
     evaluated: RefCell<HashMap<ValueId, Arc<Tensor>>>,
     budget: Budget,
+    /// Bytes that the model stores.
+    stored: usize,
 }
 
 impl<'m> Constants<'m> {
@@ -75,9 +80,10 @@ impl<'m> Constants<'m> {
                 quantized[value.index()] |= constant[value.index()] && from_quantized;
             }
         }
-        let weights = graph.weight_bytes().saturating_mul(TIMES_THE_WEIGHTS);
-        let budget = Budget::new(EVALUATED.saturating_add(weights));
-        Constants { graph, facts, constant, quantized, evaluated: RefCell::default(), budget }
+        let stored = graph.weight_bytes();
+        let budget = Budget::new(EVALUATED.saturating_add(stored.saturating_mul(TIMES_THE_WEIGHTS)));
+        let stored = usize::try_from(stored).unwrap_or(usize::MAX);
+        Constants { graph, facts, constant, quantized, evaluated: RefCell::default(), budget, stored }
     }
 
     /// Whether nothing that varies at run time reaches the value.
@@ -120,12 +126,18 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// Whether [`Constants::read`] gives the elements. What is stored is not read for it.
+    /// Whether [`Constants::read`] gives the elements, and others may be stored in their place: those that the
+    /// model computes from little may be many. What is stored is not read for it.
     ///
     /// # Errors
-    /// Those of [`Constants::read`].
+    /// Those of [`Constants::read`], and [`Reason::TooLarge`].
     pub fn check(&self, value: ValueId) -> Result<(), Refusal> {
-        self.held(value).map(|_| ())
+        match self.held(value)? {
+            Held::Computed(tensor) if tensor.len() * size_of::<f32>() > self.stored.max(COMPUTED) => {
+                Err(Refusal::new(Reason::TooLarge(tensor.len()), self.graph.value_name(value)))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn refuse(&self, value: ValueId, why: &str) -> Refusal {

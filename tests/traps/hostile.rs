@@ -336,3 +336,11 @@ fn what_cannot_be_held_is_not_verified() {
         assert!(matches!(&verdict, Verdict::CouldNotVerify { .. }), "{verdict:?}");
     }
 }
+
+#[test]
+fn a_large_constant_that_is_computed_from_little_is_not_stored() {
+    let wide = |times| weight_from(&format!("const one 1 3 = 1 2 4\nints p 2 = 4 {times}\nw = Tile(one, p)"));
+    crate::folded(&wide(1000));
+    let reasons = left_alone(&wide(100_000));
+    assert!(reasons.contains(&Reason::TooLarge(1_200_000)), "{reasons:?}");
+}

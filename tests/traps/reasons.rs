@@ -192,6 +192,16 @@ fn example(reason: &Reason) -> Model {
              y = Reshape(n, s)
              output y",
         ),
+        Reason::TooFar => model(&format!(
+            "input x batch 4
+             weight w 4 4
+             v0 = MatMul(x, w)
+             {}
+             scale g 4
+             n = Mul(v600, g)
+             output n",
+            (0..600).map(|i| format!("v{} = Transpose(v{i}) perm=[1,0]\n", i + 1)).collect::<String>(),
+        )),
         Reason::Identity => model(
             "const one 4 = 1 1 1 1
              input x batch 4
