@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use ndarray::{Array3, ArrayD, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, Dimension, Ix3, Ix4, IxDyn, Zip};
+use ndarray::{
+    Array3, ArrayD, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, CowArray, Dimension, Ix3, Ix4, IxDyn,
+    RemoveAxis, Zip,
+};
 
 use super::{Op, Recipe, Windows};
 use crate::onnx::tensor::{self, DataType};
@@ -35,44 +38,46 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
     steps.iter().flat_map(|step| step.inputs()).for_each(|input| *uses.entry(input.id()).or_default() += 1);
     let mut known: HashMap<_, ArrayD<f64>> = HashMap::new();
     for step in steps {
-        let made = match step.op() {
-            Op::Constant(name) => constant(name, step.shape(), read)?,
-            op => {
-                let inputs: Vec<&ArrayD<f64>> =
-                    step.inputs().iter().map(|input| &known[&input.id()]).collect();
-                let made = compute(step, &inputs);
-                if let (Op::Mul, [a, b]) = (op, &inputs[..])
-                    && vanishes(a, b, &made)
-                {
-                    return Err(Refusal::new(Reason::Underflow(DataType::Double.name()), ""));
-                }
-                made
+        for input in step.inputs() {
+            *uses.entry(input.id()).or_default() -= 1;
+        }
+        // A first input that nobody else needs is given away, so that it can be changed where it is.
+        let first = step.inputs().first().map(Recipe::id);
+        let alone =
+            first.filter(|id| uses[id] == 0 && step.inputs()[1..].iter().all(|other| other.id() != *id));
+        let given = alone.and_then(|id| known.remove(&id));
+        let lent = step.inputs().iter().skip(given.is_some() as usize);
+        let lent: Vec<_> = lent.map(|input| Array::from(known[&input.id()].view())).collect();
+        let inputs: Vec<Array> = given.map(Array::from).into_iter().chain(lent).collect();
+        let made = match (step.op(), &inputs[..]) {
+            (Op::Constant(name), _) => constant(name, step.shape(), read)?,
+            (Op::Mul, [a, b]) if vanishes(a, b, step.shape()) => {
+                return Err(Refusal::new(Reason::Underflow(DataType::Double.name()), ""));
             }
+            _ => compute(step, inputs),
         };
         known.insert(step.id(), made);
-        // What nobody needs any more is given back at once.
-        for input in step.inputs() {
-            let left = uses.entry(input.id()).or_default();
-            *left -= 1;
-            if *left == 0 {
-                known.remove(&input.id());
-            }
+        for input in step.inputs().iter().filter(|input| uses[&input.id()] == 0) {
+            known.remove(&input.id());
         }
     }
     known.remove(&recipe.id()).ok_or_else(|| Refusal::new(Reason::UnknownShape, ""))
 }
 
+/// An input of a step: lent, or given away.
+pub(super) type Array<'a> = CowArray<'a, f64, IxDyn>;
+
 /// Whether a product is 0 only because float64 has nothing so small.
-fn vanishes(a: &ArrayD<f64>, b: &ArrayD<f64>, product: &ArrayD<f64>) -> bool {
-    let shape = product.raw_dim();
-    let lost = |&a: &f64, &b: &f64, &product: &f64| product == 0.0 && a != 0.0 && b != 0.0;
-    Zip::from(&wide(a, &shape)).and(&wide(b, &shape)).and(product).any(lost)
+fn vanishes(a: &Array, b: &Array, shape: &[usize]) -> bool {
+    let shape = IxDyn(shape);
+    let lost = |&a: &f64, &b: &f64| a * b == 0.0 && a != 0.0 && b != 0.0;
+    Zip::from(&wide(a, &shape)).and(&wide(b, &shape)).any(lost)
 }
 
 fn constant(name: &str, shape: &[usize], read: Read) -> Result<ArrayD<f64>, Refusal> {
     let array = read(name)?;
     match array.shape() == shape {
-        true => Ok(array.as_standard_layout().into_owned()),
+        true => Ok(row_major(array)),
         false => {
             Err(Refusal::new(Reason::Constant(format!("it is {:?}, not {shape:?}", array.shape())), name))
         }
@@ -174,45 +179,62 @@ impl Cutting {
 }
 
 /// One operation on arrays of the shapes that the recipe says.
-pub(super) fn compute(step: &Recipe, inputs: &[&ArrayD<f64>]) -> ArrayD<f64> {
+pub(super) fn compute(step: &Recipe, inputs: Vec<Array>) -> ArrayD<f64> {
     let shape = IxDyn(step.shape());
+    let mut rest = inputs.into_iter();
+    let inputs = [rest.next(), rest.next()];
     let made = match (step.op(), inputs) {
         (Op::Literal(numbers), _) => match **numbers {
             [number] => ArrayD::from_elem(shape, number),
             _ => ArrayD::from_shape_vec(shape, numbers.to_vec()).expect("as many elements"),
         },
-        (Op::Round(data_type), [a]) => a.mapv(|a| tensor::rounded(*data_type, a)),
-        (Op::Neg, [a]) => a.mapv(|a| -a),
-        (Op::Sqrt, [a]) => a.mapv(f64::sqrt),
-        (Op::Add, [a, b]) => element_wise(a, b, &shape, |a, b| a + b),
-        (Op::Sub, [a, b]) => element_wise(a, b, &shape, |a, b| a - b),
-        (Op::Mul, [a, b]) => element_wise(a, b, &shape, |a, b| a * b),
-        (Op::Div, [a, b]) => element_wise(a, b, &shape, |a, b| a / b),
-        (Op::Reshape, [a]) => a.to_shape(shape).expect("as many elements").into_owned(),
-        (Op::Expand, [a]) => wide(a, &shape).to_owned(),
-        (Op::Transpose(perm), [a]) => a.view().permuted_axes(&perm[..]).as_standard_layout().into_owned(),
-        (Op::Pick { axis, places }, [a]) => picked(a, *axis, places, shape),
+        (Op::Round(data_type), [Some(a), _]) => a.into_owned().mapv_into(|a| tensor::rounded(*data_type, a)),
+        (Op::Neg, [Some(a), _]) => a.into_owned().mapv_into(|a| -a),
+        (Op::Sqrt, [Some(a), _]) => a.into_owned().mapv_into(f64::sqrt),
+        (Op::Add, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a + b),
+        (Op::Sub, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a - b),
+        (Op::Mul, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a * b),
+        (Op::Div, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a / b),
+        (Op::Reshape, [Some(a), _]) => a.into_owned().into_shape_with_order(shape).expect("as many elements"),
+        (Op::Expand, [Some(a), _]) => wide(&a, &shape).to_owned(),
+        (Op::Transpose(perm), [Some(a), _]) => a.into_owned().permuted_axes(&perm[..]),
+        (Op::Pick { axis, places }, [Some(a), _]) => picked(&a, *axis, places, shape),
         (Op::Concat(axis), parts) => {
+            let parts: Vec<Array> = parts.into_iter().flatten().chain(rest).collect();
             let parts: Vec<_> = parts.iter().map(|part| part.view()).collect();
             ndarray::concatenate(Axis(*axis), &parts).expect("parts that fit")
         }
-        (Op::Sum(axis), [a]) => a.sum_axis(Axis(*axis)).insert_axis(Axis(*axis)),
-        (Op::Product, [a, b]) => product(a, b, shape),
-        (Op::Conv(windows), [weight, values]) => convolution(weight, values, windows),
-        (op, _) => unreachable!("{op:?} with {} inputs", inputs.len()),
+        (Op::Sum(axis), [Some(a), _]) => {
+            // In order: what is added first must not depend on how many sums there are.
+            let mut sums = ArrayD::zeros(a.raw_dim().remove_axis(Axis(*axis)));
+            a.axis_iter(Axis(*axis)).for_each(|places| sums += &places);
+            sums.insert_axis(Axis(*axis))
+        }
+        (Op::Product, [Some(a), Some(b)]) => product(&a, &b, shape),
+        (Op::Conv(windows), [Some(weight), Some(values)]) => convolution(&weight, &values, windows),
+        (op, _) => unreachable!("{op:?} lacks an input"),
     };
-    made.as_standard_layout().into_owned()
+    row_major(made)
 }
 
-fn wide<'a>(array: &'a ArrayD<f64>, shape: &IxDyn) -> ArrayViewD<'a, f64> {
+fn row_major(array: ArrayD<f64>) -> ArrayD<f64> {
+    if array.is_standard_layout() { array } else { array.as_standard_layout().into_owned() }
+}
+
+fn wide<'a>(array: &'a Array, shape: &IxDyn) -> ArrayViewD<'a, f64> {
     array.broadcast(shape.clone()).expect("shapes that broadcast")
 }
 
-fn element_wise(a: &ArrayD<f64>, b: &ArrayD<f64>, shape: &IxDyn, f: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
-    Zip::from(&wide(a, shape)).and(&wide(b, shape)).map_collect(|&a, &b| f(a, b))
+fn element_wise(a: Array, b: &Array, shape: IxDyn, f: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
+    if a.raw_dim() != shape {
+        return Zip::from(&wide(&a, &shape)).and(&wide(b, &shape)).map_collect(|&a, &b| f(a, b));
+    }
+    let mut result = a.into_owned();
+    result.zip_mut_with(&wide(b, &shape), |a, &b| *a = f(*a, b));
+    result
 }
 
-fn picked(array: &ArrayD<f64>, axis: usize, places: &[Option<usize>], shape: IxDyn) -> ArrayD<f64> {
+fn picked(array: &Array, axis: usize, places: &[Option<usize>], shape: IxDyn) -> ArrayD<f64> {
     let mut result = ArrayD::zeros(shape);
     for (to, from) in places.iter().enumerate() {
         if let Some(from) = *from {
@@ -223,7 +245,7 @@ fn picked(array: &ArrayD<f64>, axis: usize, places: &[Option<usize>], shape: IxD
 }
 
 /// Matrix products over broadcast leading axes.
-fn product(a: &ArrayD<f64>, b: &ArrayD<f64>, shape: IxDyn) -> ArrayD<f64> {
+fn product(a: &Array, b: &Array, shape: IxDyn) -> ArrayD<f64> {
     let outer = shape.slice()[..shape.ndim() - 2].to_vec();
     let batch: usize = outer.iter().product();
     let [a_wide, b_wide] = [a, b].map(|array| {
@@ -242,7 +264,7 @@ fn product(a: &ArrayD<f64>, b: &ArrayD<f64>, shape: IxDyn) -> ArrayD<f64> {
 }
 
 /// Tap by tap, each a matrix product with the places that it meets.
-fn convolution(weight: &ArrayD<f64>, values: &ArrayD<f64>, windows: &Windows) -> ArrayD<f64> {
+fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64> {
     let weight = weight.view().into_dimensionality::<Ix4>().expect("four axes");
     let (group, outer, inner, _) = weight.dim();
     let mut result = Array3::zeros((group, outer, windows.output.iter().product()));

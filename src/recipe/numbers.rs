@@ -54,7 +54,7 @@ impl Numbers {
     }
 
     fn of(recipe: Recipe, inputs: &[&ArrayD<f64>]) -> Self {
-        let values = compute(&recipe, inputs);
+        let values = compute(&recipe, inputs.iter().map(|input| input.view().into()).collect());
         Self { recipe, values }
     }
 
