@@ -30,10 +30,11 @@
 //! | verify | [`verify::compare`] runs both models on the same inputs |
 //! | save | [`onnx::Model::save`], or [`onnx::Model::to_bytes`] |
 //!
-//! Inside, `fuse` makes an index of the [`graph`], with the shapes and constants of its values; writes opaque
-//! normalizers out ([`lower`]); finds the sites ([`normalizer`]); decides what goes where and does it
-//! ([`fold`], with [`affine`] as the one thing that moves); and removes what only folded sites needed
-//! ([`simplify`]).
+//! Inside, `fuse` writes opaque normalizers out ([`lower`]); makes an index of the [`graph`], with the shapes and
+//! constants of its values; finds the sites ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as
+//! the one thing that moves), which makes of each new weight a formula ([`recipe`]); computes those and lets the
+//! graph read them; removes what only folded sites needed ([`simplify`]); and begins again, until nothing folds.
+//! `docs/architecture.md` has a picture of it, and one site on its way through all the files.
 //!
 //! # Without files
 //!

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// Each module of the library with those that it may import, besides itself.
 ///
-/// From values to the whole pass: `affine, error, refusal <- onnx <- graph <- normalizer <- fold <- simplify
-/// <- fuse`. What runs models sees only models; reports see only plain data.
+/// From values to the whole pass: `error, refusal, progress <- onnx <- recipe <- affine, graph <- normalizer, lower,
+/// simplify <- fold <- history <- fuse`. What runs models sees only models; reports see only plain data.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("recipe", &["onnx", "refusal"]),
     ("affine", &["recipe"]),
