@@ -17,7 +17,7 @@ use crate::onnx::Model;
 ///
 /// let model = Model::open("models/digits/un-dynamo.onnx")?;
 /// let known = Analysis::new(&model)?;
-/// let logits = known.graph.value("logits").unwrap();
+/// let logits = known.graph.value("linear_12").unwrap();
 /// assert_eq!(known.facts.extent(logits, 1), Some(10));
 /// assert!(!known.constants.is_constant(logits));
 /// # Ok::<(), unfold::error::Error>(())
