@@ -219,8 +219,8 @@ impl OnePass<'_> {
             };
             tell("simplify", 0, 1);
             let removed = plan.removals.iter().map(|removal| removal.source.as_str());
-            let lowered = plan.lowerings.iter().flat_map(|(lowering, _)| lowering.ends());
-            let seeds = removed.chain(lowered).map(str::to_owned).collect();
+            let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());
+            let seeds = removed.chain(replaced).map(str::to_owned).collect();
             history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
             let simplified = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
             let mut result = model.clone();

@@ -13,11 +13,11 @@ use crate::error::Result;
 use crate::fold;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::graph::{NodeId, Reader, ValueId, make};
 use crate::lower::lower;
 use crate::normalizer::{self, Family, Part, Site, View};
 use crate::onnx::Model;
-use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
+use crate::onnx::proto::{AttributeProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::Numbers;
 use crate::simplify::{is_movement, simplify_known};
@@ -257,9 +257,9 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let there: Vec<i64> = (0..=last).filter(|&other| other != axis).chain([axis]).collect();
         let back: Vec<i64> = (0..axis).chain([last]).chain(axis..last).collect();
         let input = self.editor.current(self.name(value));
-        let moved = self.node(value, "Transpose", &[&input], &site.name, vec![ints("perm", &there)]);
+        let moved = self.node(value, "Transpose", &[&input], site, vec![make::ints("perm", &there)]);
         let normed = self.write(site, value, &moved, gamma_beta);
-        self.node(value, "Transpose", &[&normed], &site.name, vec![ints("perm", &back)])
+        self.node(value, "Transpose", &[&normed], site, vec![make::ints("perm", &back)])
     }
 
     /// The operators: one where the operator set of the model has it.
@@ -294,30 +294,24 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     /// A node of a LayerNorm.
     fn step(&mut self, site: &Site, value: ValueId, op: &str, inputs: &[&str]) -> String {
-        let attributes = if op == "ReduceMean" { vec![ints("axes", &[-1])] } else { vec![] };
-        let made = self.node(value, op, inputs, &site.name, attributes);
+        let attributes = if op == "ReduceMean" { vec![make::ints("axes", &[-1])] } else { vec![] };
+        let made = self.node(value, op, inputs, site, attributes);
         self.norms.insert(made.clone());
         made
     }
 
-    /// Puts a node behind the one that makes `value`, and returns the name of its output.
+    /// Puts a node of a site behind the one that makes `value`, and returns the name of its output.
     fn node(
         &mut self,
         value: ValueId,
         op: &str,
         inputs: &[&str],
-        module: &str,
+        site: &Site,
         attribute: Vec<AttributeProto>,
     ) -> String {
-        let output = self.editor.fresh(&format!("{module}.{op}"));
-        let node = NodeProto {
-            op_type: Some(op.into()),
-            name: Some(output.clone()),
-            input: inputs.iter().map(|&input| input.to_owned()).collect(),
-            output: vec![output.clone()],
-            attribute,
-            ..Default::default()
-        };
+        let output = self.editor.fresh(&format!("{}.{op}", site.name));
+        let like = self.view.graph.node(site.nodes[0]);
+        let node = NodeProto { attribute, ..make::node(like, op, &output, inputs, &output) };
         match self.view.maker(value) {
             Some(maker) => self.editor.insert_behind(maker, node),
             None => self.editor.insert_first(node),
@@ -330,14 +324,5 @@ impl<'v, 'a> Remaking<'v, 'a> {
         let mut result = view.graph.model().clone();
         *result.graph_mut() = simplify_known(editor, seeds, view.graph, view.facts, &made);
         result
-    }
-}
-
-fn ints(name: &str, values: &[i64]) -> AttributeProto {
-    AttributeProto {
-        name: Some(name.into()),
-        r#type: Some(AttributeType::Ints as i32),
-        ints: values.to_vec(),
-        ..Default::default()
     }
 }

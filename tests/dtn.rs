@@ -445,7 +445,7 @@ fn fused(dtn: &Dtn) -> Model {
     let original = dtn.model();
     let fused = fuse(&original);
     assert_eq!(sites(&fused.plan), 1);
-    assert_eq!(fused.plan.lowerings.len(), 1);
+    assert_eq!(fused.plan.replacements.len(), 1);
     assert!(fused.plan.sites[0].is_folded(), "{:?}", fused.plan.sites[0]);
     let x = tokens(dtn);
     let normalized = dtn.normalize(&x).into_dyn();
@@ -548,7 +548,7 @@ fn rows_that_do_not_sum_to_one_are_kept_as_they_are() {
     let doubled = dtn.mixing().mapv(|p| 1.25 * p).into_dyn();
     constants[place] = tensor::make("P", DataType::Float, &doubled.view()).unwrap();
     let fused = fuse(&model);
-    assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
+    assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1));
     // Small tokens, so that what is under the root stays positive.
     let x = tokens(&dtn).mapv(|v| f64::from((0.2 * v) as f32));
     let (before, after) = (run(&model, &x), run(&fused.model, &x));
@@ -674,7 +674,7 @@ fn what_is_not_the_definition_is_left_alone() {
     for (name, dtn, spoil) in cases {
         let (_, plan) = spoiled(&dtn, spoil);
         assert_eq!(sites(&plan), 0, "{name}");
-        assert!(plan.lowerings.is_empty(), "{name}");
+        assert!(plan.replacements.is_empty(), "{name}");
     }
 }
 
@@ -683,7 +683,7 @@ fn folds_but_for_its_core(fused: &unfold::Fused) -> Reason {
     let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
     assert_eq!(site.kind.name, "DTN");
     assert!(matches!(site.post, Some(Outcome::Folded { .. })) && !site.is_folded(), "{site:#?}");
-    assert!(fused.plan.lowerings.is_empty());
+    assert!(fused.plan.replacements.is_empty());
     assert_eq!(operators(&fused.model, "MatMul"), 4);
     assert!(fuse(&fused.model).plan.is_empty());
     match &site.core {
@@ -791,7 +791,7 @@ fn an_affine_that_has_to_stay_is_written_behind_the_site() {
         model.graph_mut().node[last].op_type = Some("Add".into());
         model.graph_mut().node[last].input = vec!["y".into(), "x".into()];
         let fused = fuse(&model);
-        assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
+        assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1));
         let x = tokens(&dtn);
         assert!(error(&run(&fused.model, &x), &(dtn.normalize(&x) + &x).into_dyn()) < 1e-5);
         assert!(fused.model.graph().node.len() < model.graph().node.len());
@@ -819,7 +819,7 @@ fn without_an_affine_there_is_a_factor_of_its_own_at_most() {
         let dtn = Dtn::new(&[0.5, -0.5]).form(form);
         let model = bare(&dtn);
         let fused = fuse(&model);
-        assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1));
+        assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1));
         let x = tokens(&dtn);
         assert!(error(&run(&fused.model, &x), &run(&model, &x)) < 1e-5);
         assert!(fused.model.graph().node.len() < model.graph().node.len());
@@ -878,7 +878,7 @@ fn is_fused_at_once(model: &Model, x: &Array3<f64>) {
     let nodes = || model.graph().node.iter().map(|node| (node.op_type(), &node.input, &node.output));
     let what = || format!("{:#?}", nodes().collect::<Vec<_>>());
     let fused = fuse(model);
-    assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (1, 1), "{}", what());
+    assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1), "{}", what());
     let again = fuse(&fused.model);
     assert!(again.plan.is_empty(), "{:#?}\n{}", again.plan.sites, what());
     assert_eq!(again.model.graph(), fused.model.graph(), "{}", what());
@@ -891,7 +891,7 @@ fn the_digits_are_told_as_before() {
     for exporter in ["dynamo", "legacy"] {
         let model = Model::open(format!("models/digits/dtn-{exporter}.onnx")).unwrap();
         let fused = fuse(&model);
-        assert_eq!((sites(&fused.plan), fused.plan.lowerings.len()), (7, 7));
+        assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (7, 7));
         assert!(fused.plan.sites.iter().all(|site| site.is_folded()));
         let [before, after] = [&model, &fused.model].map(|model| {
             let batch = format!("batch={}", images.dim().0).parse().unwrap();

@@ -11,7 +11,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::{Graph, NodeId, ValueId, make};
-use crate::normalizer::Lowering;
+use crate::normalizer::Replacement;
 use crate::onnx::proto::TensorProto;
 use crate::recipe::evaluate;
 use crate::refusal::{Reason, Refusal};
@@ -93,7 +93,7 @@ impl Work<'_> {
                 self.insert("Add", &name, *node, [&inner, &constant], &outer);
             }
             Change::Chain { nodes, input, output, made } => self.chain(nodes, *input, *output, made)?,
-            Change::Lower(lowering) => self.lower(lowering)?,
+            Change::Replace(replacement) => self.replace(replacement)?,
         }
         Ok(())
     }
@@ -170,16 +170,16 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Puts the nodes of a lowering behind the last of those that they replace.
-    fn lower(&mut self, lowering: &Lowering) -> Result<(), Reason> {
+    /// Puts the nodes of a replacement behind the last of those that they replace.
+    fn replace(&mut self, replacement: &Replacement) -> Result<(), Reason> {
         let mut names: HashMap<String, String> = HashMap::new();
-        for constant in &lowering.constants {
+        for constant in &replacement.constants {
             let name = self.editor.add_constant(constant.name(), constant.clone());
             names.insert(constant.name().to_owned(), name);
         }
-        let last = self.last(&lowering.nodes)?;
-        self.editor.drop_nodes(&lowering.nodes);
-        for node in &lowering.made {
+        let last = self.last(&replacement.nodes)?;
+        self.editor.drop_nodes(&replacement.nodes);
+        for node in &replacement.made {
             let mut node = node.clone();
             for output in node.output.iter().filter(|output| self.graph.value(output).is_none()) {
                 names.insert(output.clone(), self.editor.fresh(output));

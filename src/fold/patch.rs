@@ -14,7 +14,7 @@ use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
-use crate::normalizer::{Lowering, Reset};
+use crate::normalizer::{Replacement, Reset};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
@@ -57,7 +57,7 @@ pub enum Change {
         made: Vec<(&'static str, NewTensor)>,
     },
     /// Nodes become others that compute the same with less.
-    Lower(Lowering),
+    Replace(Replacement),
 }
 
 impl Change {
@@ -66,7 +66,7 @@ impl Change {
         match self {
             Change::Input(_, _, tensor) | Change::AddBehind(_, tensor) => vec![tensor],
             Change::Chain { made, .. } => made.iter().map(|(_, tensor)| tensor).collect(),
-            Change::NoInput(..) | Change::Float(..) | Change::Lower(_) => vec![],
+            Change::NoInput(..) | Change::Float(..) | Change::Replace(_) => vec![],
         }
     }
 }
@@ -115,9 +115,9 @@ pub fn draw(plan: &Plan, known: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
     for (reset, site) in &plan.resets {
         add(vec![*site], graph.name(reset.node), drawing.reset(reset).map(|change| vec![change]));
     }
-    for (lowering, site) in &plan.lowerings {
-        let at = lowering.nodes.first().map_or("", |&node| graph.name(node));
-        add(vec![*site], at, Ok(vec![Change::Lower(lowering.clone())]));
+    for (replacement, site) in &plan.replacements {
+        let at = replacement.nodes.first().map_or("", |&node| graph.name(node));
+        add(vec![*site], at, Ok(vec![Change::Replace(replacement.clone())]));
     }
     for rewrite in &plan.rewrites {
         add(vec![rewrite.site], graph.value_name(rewrite.part.output), drawing.rewrite(rewrite));

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Fold;
 use crate::graph::NodeId;
-use crate::normalizer::{Kind, Lowering, Part, Reset};
+use crate::normalizer::{Kind, Part, Replacement, Reset};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 use crate::refusal::Refusal;
@@ -143,7 +143,7 @@ pub struct Plan {
     /// The tensors that the result has and the model has not, as formulas over those of the model.
     pub tensors: Vec<Stored>,
     /// Nodes that others take the place of, and the site of each.
-    pub lowerings: Vec<(Lowering, usize)>,
+    pub replacements: Vec<(Replacement, usize)>,
 }
 
 impl Plan {
@@ -153,6 +153,6 @@ impl Plan {
             && self.resets.is_empty()
             && self.folds.is_empty()
             && self.rewrites.is_empty()
-            && self.lowerings.is_empty()
+            && self.replacements.is_empty()
     }
 }

@@ -12,7 +12,7 @@ use super::wave::{self, Wave};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, ValueId};
-use crate::normalizer::{Lowering, Part, Reset, Site};
+use crate::normalizer::{Part, Replacement, Reset, Site};
 use crate::onnx::tensor::DataType;
 use crate::refusal::Refusal;
 
@@ -34,7 +34,7 @@ struct Planner<'a> {
     by_output: HashMap<ValueId, usize>,
     removals: Vec<Removal>,
     resets: Vec<(Reset, usize)>,
-    lowerings: Vec<(Lowering, usize)>,
+    replacements: Vec<(Replacement, usize)>,
 }
 
 impl<'a> Planner<'a> {
@@ -45,17 +45,17 @@ impl<'a> Planner<'a> {
             by_output: HashMap::new(),
             removals: vec![],
             resets: vec![],
-            lowerings: vec![],
+            replacements: vec![],
         };
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
-            let lowering = site.lowering.as_ref().filter(|_| refusal.is_none());
-            planner.lowerings.extend(lowering.map(|lowering| (lowering.clone(), index)));
+            let replacement = site.replacement.as_ref().filter(|_| refusal.is_none());
+            planner.replacements.extend(replacement.map(|replacement| (replacement.clone(), index)));
             let before = site.pre.iter().map(|part| (part, Role::Before));
             for (part, role) in before.chain(site.post.iter().map(|part| (part, Role::Behind))) {
                 // Behind other operators it may be another affine than its nodes compute.
                 let input = known.graph.value_name(part.input);
-                let is_rewritten = lowering.is_some_and(|lowering| lowering.makes(input));
+                let is_rewritten = replacement.is_some_and(|replacement| replacement.makes(input));
                 let state = refusal.clone().map_or(State::Open, State::Refused);
                 planner.add(Item { part: part.clone(), site: index, role, state, is_rewritten, tried: None });
             }
@@ -296,7 +296,7 @@ impl<'a> Planner<'a> {
             resets: self.resets,
             rewrites,
             tensors: vec![],
-            lowerings: self.lowerings,
+            replacements: self.replacements,
         }
     }
 

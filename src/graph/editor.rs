@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::make;
 use super::names::Names;
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
@@ -113,12 +114,7 @@ impl Editor {
     pub fn set_float(&mut self, node: usize, name: &str, value: f32) {
         let attributes = &mut self.graph.node[node].attribute;
         attributes.retain(|attribute| attribute.name() != name);
-        attributes.push(AttributeProto {
-            name: Some(name.to_owned()),
-            f: Some(value),
-            r#type: Some(AttributeType::Float as i32),
-            ..Default::default()
-        });
+        attributes.push(make::float(name, value));
     }
 
     /// Adds a constant under a new name, and returns the name.
@@ -186,13 +182,8 @@ impl Editor {
             self.renamed.insert(source, output);
         } else {
             let name = self.fresh(&format!("{output}_identity"));
-            self.graph.node.push(NodeProto {
-                op_type: Some("Identity".into()),
-                name: Some(name),
-                input: vec![source],
-                output: vec![output],
-                ..Default::default()
-            });
+            let like = nodes.last().map(|&node| self.graph.node[node].clone()).unwrap_or_default();
+            self.graph.node.push(make::node(&like, "Identity", &name, &[&source], &output));
         }
     }
 

@@ -33,7 +33,7 @@ impl Normalizer for BatchNorm {
             nodes: vec![node],
             pre: None,
             post: None,
-            lowering: None,
+            replacement: None,
             core: None,
             refusal: Some(Refusal::new(reason, name)),
         })

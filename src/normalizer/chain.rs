@@ -85,7 +85,7 @@ impl Chain {
                 nodes: self.nodes.clone(),
                 resets: vec![],
             }),
-            lowering: None,
+            replacement: None,
             core: None,
             refusal: (!finite).then(|| Refusal::new(Reason::NotFinite, graph.name(self.nodes[0]))),
         }

@@ -1,9 +1,8 @@
 //! DySS: `γ·z/(1+|z|) + β` with `z = αx`; the function is one Softsign, or Abs, Add and Div.
 
 use super::pointwise::{self, Bounded};
-use super::{Lowering, Normalizer, Site, View};
-use crate::graph::NodeId;
-use crate::onnx::proto::NodeProto;
+use super::{Normalizer, Replacement, Site, View};
+use crate::graph::{NodeId, make};
 
 /// Dynamic Softsign.
 pub struct DynamicSoftsign;
@@ -38,14 +37,10 @@ fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     if !own || view.facts.shape(z)? != view.facts.shape(output)? {
         return None;
     }
-    let softsign = NodeProto {
-        op_type: Some("Softsign".into()),
-        name: Some(format!("{}_softsign", graph.name(div))),
-        input: vec![graph.value_name(z).into()],
-        output: vec![graph.value_name(output).into()],
-        ..Default::default()
-    };
+    let name = format!("{}_softsign", graph.name(div));
+    let (from, to) = (graph.value_name(z), graph.value_name(output));
+    let softsign = make::node(graph.node(div), "Softsign", &name, &[from], to);
     let nodes = vec![abs, add, div];
-    let lowering = Lowering { nodes: nodes.clone(), made: vec![softsign], constants: vec![] };
-    Some(Bounded { input: z, output, nodes, lowering: Some(lowering) })
+    let replacement = Replacement { nodes: nodes.clone(), made: vec![softsign], constants: vec![] };
+    Some(Bounded { input: z, output, nodes, replacement: Some(replacement) })
 }

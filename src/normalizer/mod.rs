@@ -109,7 +109,7 @@ pub struct Site {
     /// The affine behind the core, or all of an offline normalizer.
     pub post: Option<Part>,
     /// Other operators for some of its nodes, which compute the same with less.
-    pub lowering: Option<Lowering>,
+    pub replacement: Option<Replacement>,
     /// Why its core stays as it is written, though other operators would do with less.
     pub core: Option<Refusal>,
     /// Why it cannot be folded, where recognition knows already.
@@ -118,7 +118,7 @@ pub struct Site {
 
 /// Nodes in place of others: what they make has the same names and the same values.
 #[derive(Debug, Clone, Default)]
-pub struct Lowering {
+pub struct Replacement {
     /// The nodes that go.
     pub nodes: Vec<NodeId>,
     /// The nodes that come, in execution order. They read values of the graph, each other's outputs
@@ -128,7 +128,7 @@ pub struct Lowering {
     pub constants: Vec<TensorProto>,
 }
 
-impl Lowering {
+impl Replacement {
     /// Whether one of the new nodes makes a value of this name.
     pub fn makes(&self, name: &str) -> bool {
         self.made.iter().any(|node| node.output.iter().any(|output| output == name))

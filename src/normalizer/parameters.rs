@@ -56,7 +56,7 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
         nodes: vec![node],
         pre: None,
         post,
-        lowering: None,
+        replacement: None,
         core: None,
         refusal: refusal.map(|reason| Refusal::new(reason, view.graph.name(node))),
     })

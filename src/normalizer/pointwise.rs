@@ -2,7 +2,7 @@
 //!
 //! α folds back only into a producer that nothing else reads; γ and β fold forward.
 
-use super::{Family, Kind, Lowering, Part, Site, View};
+use super::{Family, Kind, Part, Replacement, Site, View};
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
@@ -15,7 +15,7 @@ pub struct Bounded {
     /// Its nodes.
     pub nodes: Vec<NodeId>,
     /// One operator for all of them, where the graph has several.
-    pub lowering: Option<Lowering>,
+    pub replacement: Option<Replacement>,
 }
 
 impl Bounded {
@@ -25,7 +25,7 @@ impl Bounded {
             return None;
         }
         let (input, output) = (view.graph.input(node, 0)?, view.graph.only_output(node)?);
-        Some(Bounded { input, output, nodes: vec![node], lowering: None })
+        Some(Bounded { input, output, nodes: vec![node], replacement: None })
     }
 }
 
@@ -93,7 +93,7 @@ pub fn site(view: &View, name: &'static str, core: Bounded) -> Option<Site> {
         nodes,
         pre: pre.filter(|before| !before.affine.is_identity()).map(part),
         post: Some(part(chain)),
-        lowering: core.lowering,
+        replacement: core.replacement,
         core: None,
         refusal: None,
     })

@@ -5,7 +5,7 @@
 
 use super::chain::offline;
 use super::statistics::{Core, core};
-use super::{Family, Kind, Lowering, Normalizer, Site, View};
+use super::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
 
@@ -22,7 +22,7 @@ impl Normalizer for PowerNorm {
         if let Some(scaling) = group_scaling(view, chain.input) {
             let site = chain.site(view.graph, view.facts, Kind { name: "PN", family: Family::Online });
             let nodes = [&scaling.nodes[..], &site.nodes].concat();
-            return Some(Site { nodes, lowering: fewest(view, &scaling), ..site });
+            return Some(Site { nodes, replacement: fewest(view, &scaling), ..site });
         }
         named.then(|| chain.site(view.graph, view.facts, offline("PN*")))
     }
@@ -51,7 +51,7 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
 /// The scaling without widening the statistics first: on the grouped tensor they broadcast.
 ///
 /// Reshape, Mul, ReduceMean, Add, Sqrt, Div, Reshape.
-fn fewest(view: &View, core: &Core) -> Option<Lowering> {
+fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let graph = view.graph;
     let last = *core.nodes.last()?;
     let op = |name: &str| core.nodes.iter().copied().find(|&node| graph.op(node) == name);
@@ -99,5 +99,5 @@ fn fewest(view: &View, core: &Core) -> Option<Lowering> {
     let scaled = maker.op("Div", &[grouped, &root], vec![]);
     maker.reshape(&scaled, &back);
     let (made, constants) = maker.finish(graph.value_name(core.output));
-    Some(Lowering { nodes, made, constants })
+    Some(Replacement { nodes, made, constants })
 }

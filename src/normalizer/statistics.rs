@@ -140,7 +140,7 @@ pub fn around(
         nodes,
         pre: None,
         post,
-        lowering: None,
+        replacement: None,
         core: None,
         refusal,
     }

@@ -4,8 +4,8 @@
 //! of its neighbours: `μ = λμ^ln + (1−λ)Px`, `σ² = λ(σ²)^ln + (1−λ)(P(x⊙x) − Px⊙Px)`. `P` and λ are
 //! constants of a trained model.
 
+mod fewest;
 mod interpret;
-mod lower;
 
 use std::collections::HashSet;
 
@@ -15,15 +15,15 @@ use super::alike::Alike;
 use super::chain::Chain;
 use super::region::{ATTEMPTS, Region, divisor, regions};
 use super::statistics::scaling;
-use super::{Family, Kind, Lowering, Normalizer, Part, Site, View};
+use super::{Family, Kind, Normalizer, Part, Replacement, Site, View};
 use crate::affine::Affine;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
+use fewest::{Target, fewest};
 use interpret::{Meaning, interpret};
-use lower::{Target, lower};
 
 /// Dynamic Token Normalization.
 pub struct DynamicToken;
@@ -56,12 +56,12 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
     let behind = chain.filter(scales).map(part);
     nodes.extend(behind.iter().flat_map(|part| part.nodes.clone()));
     let core = meaning.refusal.clone().or_else(|| not_in_float(view, node, region));
-    let lowered = match core {
-        None => lowering(view, node, divisor, region, meaning, behind.as_ref()),
+    let fewer = match core {
+        None => replacement(view, node, divisor, region, meaning, behind.as_ref()),
         Some(_) => None,
     };
-    let (lowering, post) = match (lowered, &core) {
-        (Some((lowering, post)), _) => (Some(lowering), post),
+    let (replacement, post) = match (fewer, &core) {
+        (Some((replacement, post)), _) => (Some(replacement), post),
         (None, None) => (None, behind),
         (None, Some(_)) => {
             let numerator = view.graph.inputs(node).iter().flatten().find(|&&input| input != divisor);
@@ -69,7 +69,7 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
             (None, chain.filter(scales).map(part))
         }
     };
-    let nothing = lowering.is_none() && post.is_none() && core.is_none();
+    let nothing = replacement.is_none() && post.is_none() && core.is_none();
     Site {
         kind: Kind { name: "DTN", family: Family::Online },
         name: view.site_name(node),
@@ -78,7 +78,7 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
         nodes,
         pre: None,
         post,
-        lowering,
+        replacement,
         core,
         refusal: nothing.then(|| Refusal::new(Reason::Identity, view.graph.name(node))),
     }
@@ -86,14 +86,14 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
 
 /// The site in fewer operators, and the affine that is behind them then: γ may have been before the
 /// division, and the operators may leave a factor of their own to it.
-fn lowering(
+fn replacement(
     view: &View,
     node: NodeId,
     divisor: ValueId,
     region: &Region,
     meaning: &Meaning,
     behind: Option<&Part>,
-) -> Option<(Lowering, Option<Part>)> {
+) -> Option<(Replacement, Option<Part>)> {
     let graph = view.graph;
     let output = meaning.output;
     // A value that nothing else reads, to be the one without the factor: that before the affine
@@ -126,20 +126,20 @@ fn lowering(
         like: graph.node(node),
         scaled: apart.is_none(),
     };
-    let lowered = lower(graph, meaning, &target)?;
+    let written = fewest(graph, meaning, &target)?;
     // Where the operators are these already, they have been written by this.
     let mut there: Vec<&str> = region.nodes.iter().map(|&node| graph.op(node)).collect();
-    let mut made: Vec<&str> = lowered.made.iter().map(NodeProto::op_type).collect();
+    let mut made: Vec<&str> = written.made.iter().map(NodeProto::op_type).collect();
     there.sort_unstable();
     made.sort_unstable();
     if there == made {
         return None;
     }
-    let lowering = Lowering { nodes: vec![replaced], made: lowered.made, constants: lowered.constants };
+    let replacement = Replacement { nodes: vec![replaced], made: written.made, constants: written.constants };
     if apart.is_none() {
-        return Some((lowering, behind.cloned()));
+        return Some((replacement, behind.cloned()));
     }
-    let factor = ArrayD::from_shape_vec(IxDyn(&[1, 1, meaning.channels]), lowered.scale).ok()?;
+    let factor = ArrayD::from_shape_vec(IxDyn(&[1, 1, meaning.channels]), written.scale).ok()?;
     let factor = Affine::scale(Numbers::literal(factor));
     let post = match behind {
         Some(part) => Part { affine: factor.then(&part.affine), ..part.clone() },
@@ -147,7 +147,7 @@ fn lowering(
             Part { affine: factor, input: core, output, nodes: vec![view.maker(output)?], resets: vec![] }
         }
     };
-    Some((lowering, Some(post)))
+    Some((replacement, Some(post)))
 }
 
 /// Whether nothing comes of a value but another one, through these nodes.

@@ -48,7 +48,7 @@ enum Blend {
 }
 
 /// New operators for a site.
-pub struct Lowered {
+pub struct Fewest {
     /// The nodes; the last one makes the value that was asked for.
     pub made: Vec<NodeProto>,
     /// Their constants.
@@ -70,7 +70,7 @@ pub struct Target<'t> {
 }
 
 /// Writes a site anew.
-pub fn lower(graph: &Graph, meaning: &Meaning, target: &Target) -> Option<Lowered> {
+pub fn fewest(graph: &Graph, meaning: &Meaning, target: &Target) -> Option<Fewest> {
     let taken = |name: &str| graph.value(name).is_some();
     let maker = Maker::new(target.like, graph.model().opset("")?, &taken);
     let mut job = Job { maker, meaning, input: target.input, mean: None, variance: None };
@@ -89,7 +89,7 @@ pub fn lower(graph: &Graph, meaning: &Meaning, target: &Target) -> Option<Lowere
         times(&mut job.maker, &result, &scale)?;
     }
     let (made, constants) = job.maker.finish(target.output);
-    scale.iter().all(|c| c.is_finite()).then_some(Lowered { made, constants, scale })
+    scale.iter().all(|c| c.is_finite()).then_some(Fewest { made, constants, scale })
 }
 
 struct Job<'j> {
