@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("onnx", &["error"]),
     ("graph", &["error", "onnx", "recipe", "refusal"]),
     ("normalizer", &["affine", "graph", "onnx", "recipe", "refusal"]),
-    ("lower", &["error", "graph", "onnx"]),
+    ("lower", &["error", "graph", "normalizer", "onnx"]),
     ("fold", &["affine", "graph", "normalizer", "onnx", "recipe", "refusal"]),
     ("simplify", &["graph", "onnx"]),
     ("history", &["fold", "graph", "normalizer", "onnx", "refusal"]),

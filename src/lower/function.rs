@@ -5,17 +5,11 @@ use std::collections::{HashMap, HashSet};
 use super::{label, plain};
 use crate::error::{Error, Result};
 use crate::graph::names::Names;
+use crate::normalizer;
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
-
-/// What the name of a function, or the last part of its domain, has in it if it is a normalizer.
-const WORDS: &[&str] =
-    &["norm", "dyt", "dys", "dynamictanh", "dynamicsigmoid", "dynamicsoftsign", "mabn", "un1d", "un2d"];
-
-/// Such names that are too short to be looked for inside others.
-const NAMES: &[&str] = &["un", "bn", "pn", "ln", "dtn", "repbn"];
 
 /// How many nodes calls may become, and how many bytes their names; what becomes more stays a call.
 const NODES: usize = 1 << 15;
@@ -130,11 +124,10 @@ fn key(function: &FunctionProto) -> FunctionId<'_> {
     (canonical_domain(function.domain()), function.name(), function.overload())
 }
 
+/// Whether the name of a function, or the last part of its domain, says so.
 fn is_normalizer(function: &FunctionProto) -> bool {
     let last = function.domain().rsplit(['.', ':', '/']).next().unwrap_or_default();
-    [plain(function.name()), plain(last)]
-        .iter()
-        .any(|name| NAMES.contains(&name.as_str()) || WORDS.iter().any(|word| name.contains(word)))
+    [function.name(), last].iter().any(|name| normalizer::is_named(&plain(name)))
 }
 
 /// Whether the body means the same under the operator sets of the model.

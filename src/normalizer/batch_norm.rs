@@ -1,6 +1,7 @@
 //! BN: `γ(x − μ)/√(σ²+ε) + β`, as the operator or written out.
 
 use super::chain::{batch_norm, offline};
+use super::opaque::{BETA, GAMMA, MEAN, Opaque, VARIANCE, fixed};
 use super::{Normalizer, Site, View};
 use crate::graph::NodeId;
 use crate::graph::scope::scope;
@@ -14,7 +15,8 @@ impl Normalizer for BatchNorm {
         let kind = offline("BN");
         if let Some(chain) = view.chain(node) {
             let is_bn = chain.has_batch_norm(view.graph)
-                || (chain.is_per_channel() && chain.mentions(&["batchnorm", "running_mean"]));
+                || (chain.is_per_channel()
+                    && (chain.mentions(self.names()) || chain.mentions(&["running_mean"])));
             return is_bn.then(|| chain.site(view.graph, view.facts, kind));
         }
         // One that is no affine with constants is listed with the reason.
@@ -37,5 +39,22 @@ impl Normalizer for BatchNorm {
             core: None,
             refusal: Some(Refusal::new(reason, name)),
         })
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["batchnorm"]
+    }
+
+    fn short_names(&self) -> &'static [&'static str] {
+        &["bn"]
+    }
+
+    fn opaque(&self) -> &'static [Opaque] {
+        &[Opaque {
+            names: &["bn", "batchnorm", "batchnorm1d", "batchnorm2d", "batchnormalization"],
+            word: "batchnorm",
+            parameters: &[GAMMA, BETA, MEAN, VARIANCE],
+            formula: |node| fixed(node, node.x()),
+        }]
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::{Family, Kind, Part, Site};
+use super::{Family, KINDS, Kind, NORM, Part, Site};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
@@ -47,8 +47,9 @@ impl Chain {
     /// Whether it scales channel by channel: a bare shift is a bias, and one number for all is no
     /// normalizer unless a name says so.
     pub fn is_per_channel(&self) -> bool {
-        let one = self.nodes.len() > 1 && self.mentions(&["norm", "running_", "un1d", "un2d", "mabn"]);
-        self.affine.scale.len() > 1 || (one && !self.affine.has_no_scale())
+        let named =
+            || self.mentions(&[NORM, "running_"]) || KINDS.iter().any(|kind| self.mentions(kind.names()));
+        self.affine.scale.len() > 1 || (self.nodes.len() > 1 && !self.affine.has_no_scale() && named())
     }
 
     /// Whether it holds a BatchNormalization.

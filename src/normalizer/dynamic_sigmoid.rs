@@ -1,5 +1,6 @@
 //! DyS: `γ·σ(αx) + β` with the logistic function σ.
 
+use super::opaque::Opaque;
 use super::{Normalizer, Site, View, pointwise};
 use crate::graph::NodeId;
 
@@ -8,6 +9,14 @@ pub struct DynamicSigmoid;
 
 impl Normalizer for DynamicSigmoid {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        pointwise::site(view, "DyS", pointwise::Bounded::operator(view, node, "Sigmoid")?)
+        pointwise::site(view, self, "DyS", pointwise::Bounded::operator(view, node, "Sigmoid")?)
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["dys", "dynamicsigmoid"]
+    }
+
+    fn opaque(&self) -> &'static [Opaque] {
+        const { &[pointwise::opaque(&["dys", "dynamicsigmoid"], |node| pointwise::written(node, "Sigmoid"))] }
     }
 }

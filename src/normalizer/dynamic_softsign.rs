@@ -1,5 +1,6 @@
 //! DySS: `γ·z/(1+|z|) + β` with `z = αx`; the function is one Softsign, or Abs, Add and Div.
 
+use super::opaque::Opaque;
 use super::pointwise::{self, Bounded};
 use super::{Normalizer, Replacement, Site, View};
 use crate::graph::{NodeId, make};
@@ -10,7 +11,15 @@ pub struct DynamicSoftsign;
 impl Normalizer for DynamicSoftsign {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let core = Bounded::operator(view, node, "Softsign").or_else(|| written_out(view, node))?;
-        pointwise::site(view, "DySS", core)
+        pointwise::site(view, self, "DySS", core)
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["dyss", "dynamicsoftsign"]
+    }
+
+    fn opaque(&self) -> &'static [Opaque] {
+        const { &[pointwise::opaque(&["dyss", "dynamicsoftsign"], |node| pointwise::written(node, "Softsign"))] }
     }
 }
 

@@ -1,5 +1,6 @@
 //! DyT: `γ·tanh(αx) + β`.
 
+use super::opaque::Opaque;
 use super::{Normalizer, Site, View, pointwise};
 use crate::graph::NodeId;
 
@@ -8,6 +9,14 @@ pub struct DynamicTanh;
 
 impl Normalizer for DynamicTanh {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        pointwise::site(view, "DyT", pointwise::Bounded::operator(view, node, "Tanh")?)
+        pointwise::site(view, self, "DyT", pointwise::Bounded::operator(view, node, "Tanh")?)
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["dyt", "dynamictanh"]
+    }
+
+    fn opaque(&self) -> &'static [Opaque] {
+        const { &[pointwise::opaque(&["dyt", "dynamictanh"], |node| pointwise::written(node, "Tanh"))] }
     }
 }

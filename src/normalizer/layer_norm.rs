@@ -22,4 +22,8 @@ impl Normalizer for LayerNorm {
         };
         site(view, node, &Operator { kind: "LN", scale, bias: Some(bias), along: Along::Trailing })
     }
+
+    fn short_names(&self) -> &'static [&'static str] {
+        &["ln"]
+    }
 }

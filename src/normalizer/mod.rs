@@ -17,6 +17,7 @@ mod instance_norm;
 mod layer_norm;
 mod layer_scale;
 mod mabn;
+pub mod opaque;
 mod parameters;
 mod per_channel;
 mod pointwise;
@@ -44,6 +45,7 @@ use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::refusal::Refusal;
 use chain::Chain;
+use opaque::Opaque;
 
 /// When the statistics of a normalizer are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -173,6 +175,33 @@ pub struct Reset {
 pub trait Normalizer: Sync {
     /// The site that ends in, or is, this node; `None` where it is not of this kind.
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site>;
+
+    /// What classes, modules and functions of this kind are called, in lower case. Words that tell where a
+    /// node came from begin with one of these; names of functions have one in them.
+    fn names(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Such names that are too short to be looked for inside others.
+    fn short_names(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Operators of custom domains that stand for one.
+    fn opaque(&self) -> &'static [Opaque] {
+        &[]
+    }
+}
+
+/// What is in the names of most kinds.
+const NORM: &str = "norm";
+
+/// Whether a function of this name, as letters and digits in lower case, is a normalizer.
+pub fn is_named(name: &str) -> bool {
+    let is_of = |kind: &&dyn Normalizer| {
+        kind.short_names().contains(&name) || kind.names().iter().any(|part| name.contains(part))
+    };
+    name.contains(NORM) || KINDS.iter().any(is_of)
 }
 
 /// What recognition may look at.

@@ -2,7 +2,8 @@
 //!
 //! α folds back only into a producer that nothing else reads; γ and β fold forward.
 
-use super::{Family, Kind, Part, Replacement, Site, View};
+use super::opaque::{ALPHA, BETA, Expansion, GAMMA, Opaque, Written};
+use super::{Family, Kind, Normalizer, Part, Replacement, Site, View};
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
@@ -27,6 +28,22 @@ impl Bounded {
         let (input, output) = (view.graph.input(node, 0)?, view.graph.only_output(node)?);
         Some(Bounded { input, output, nodes: vec![node], replacement: None })
     }
+}
+
+/// `γ·f(αx) + β` as an operator of a custom domain; the first of its names is the word for its kind.
+pub const fn opaque(
+    names: &'static [&'static str],
+    formula: fn(&mut Expansion) -> Option<Written>,
+) -> Opaque {
+    Opaque { names, word: names[0], parameters: &[ALPHA, GAMMA, BETA], formula }
+}
+
+/// The same with this operator as `f`, up to γ and β.
+pub fn written(node: &mut Expansion, function: &str) -> Option<Written> {
+    let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
+    let scaled = node.with("Mul", &node.x(), &alpha)?;
+    let value = node.op(function, &[&scaled], vec![]);
+    Some(Written { value, scale: node.get_or(GAMMA, 1.0), shift: node.get_or(BETA, 0.0) })
 }
 
 /// Whether a node changes nothing but the type of floats: in mixed precision the function is
@@ -62,7 +79,7 @@ fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
 
 /// The site around a core, if it is one: behind it a chain that scales channel by channel, before it
 /// a scale by one number.
-pub fn site(view: &View, name: &'static str, core: Bounded) -> Option<Site> {
+pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounded) -> Option<Site> {
     let (input, before) = before_casts(view, core.input);
     let (output, behind) = behind_casts(view, core.output);
     let chain = view.chain_from(output)?;
@@ -71,7 +88,7 @@ pub fn site(view: &View, name: &'static str, core: Bounded) -> Option<Site> {
         before.output == input && before.affine.scale.len() == 1 && before.affine.has_no_shift()
     });
     // Without a scale in front it is an activation that happens to be followed by one.
-    let named = chain.mentions(&["dynamictanh", "dyt", "dynamicsigmoid", "dys", "dynamicsoftsign", "dyss"]);
+    let named = chain.mentions(kind.names());
     if (pre.is_none() || chain.spread.is_none()) && !named {
         return None;
     }

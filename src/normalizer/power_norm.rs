@@ -3,11 +3,14 @@
 //! PN first divides groups of channels by their root mean square: that half stays, on as few
 //! operators as it takes. PN* is PowerNorm without it, and its name is all that tells it from UN.
 
+use ndarray::{ArrayD, IxDyn};
+
 use super::chain::offline;
+use super::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
 use super::statistics::{Core, core};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::graph::make::Maker;
-use crate::graph::{NodeId, ValueId};
+use crate::graph::{NodeId, ValueId, make};
 
 /// PowerNorm, with or without group scaling.
 pub struct PowerNorm;
@@ -18,7 +21,7 @@ impl Normalizer for PowerNorm {
         if !chain.is_per_channel() {
             return None;
         }
-        let named = chain.mentions(&["running_phi", "powernorm", "maskpowernorm"]);
+        let named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
         if let Some(scaling) = group_scaling(view, chain.input) {
             let site = chain.site(view.graph, view.facts, Kind { name: "PN", family: Family::Online });
             let nodes = [&scaling.nodes[..], &site.nodes].concat();
@@ -26,6 +29,63 @@ impl Normalizer for PowerNorm {
         }
         named.then(|| chain.site(view.graph, view.facts, offline("PN*")))
     }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["powernorm", "maskpowernorm"]
+    }
+
+    fn short_names(&self) -> &'static [&'static str] {
+        &["pn"]
+    }
+
+    fn opaque(&self) -> &'static [Opaque] {
+        &[
+            Opaque {
+                names: &["pnstar", "powernormstar"],
+                word: "powernorm",
+                parameters: &[GAMMA, BETA, VARIANCE],
+                formula: |node| fixed(node, node.x()),
+            },
+            Opaque {
+                names: &["pn", "powernorm", "maskpowernorm"],
+                word: "powernorm",
+                parameters: &[GAMMA, BETA, VARIANCE],
+                formula: grouped,
+            },
+        ]
+    }
+}
+
+/// PN* behind `x / √(mean over a group of channels of x² + ε)`, the channels on the last axis.
+fn grouped(node: &mut Expansion) -> Option<Written> {
+    let pn_star = fixed(node, node.x())?;
+    let (channels, rank) = node.last_axis()?;
+    let groups = node.int("groups")?.unwrap_or(1);
+    let divides = usize::try_from(groups).is_ok_and(|groups| groups > 0 && channels.is_multiple_of(groups));
+    let opset = node.opset()?;
+    if !divides || opset < 13 {
+        return None;
+    }
+    let mut apart = vec![0; rank - 1];
+    let together = [&apart[..], &[-1]].concat();
+    apart.extend([groups, -1]);
+    let [apart, together] =
+        [("apart", apart), ("together", together)].map(|(what, to)| node.integers(what, &to));
+    let grouped = node.op("Reshape", &[&node.x(), &apart], vec![]);
+    let square = node.op("Mul", &[&grouped, &grouped], vec![]);
+    let keep = make::int("keepdims", 1);
+    let mean = if opset < 18 {
+        node.op("ReduceMean", &[&square], vec![keep, make::ints("axes", &[-1])])
+    } else {
+        let axes = node.integers("axes", &[-1]);
+        node.op("ReduceMean", &[&square, &axes], vec![keep])
+    };
+    let epsilon = ArrayD::from_elem(IxDyn(&[1]), node.epsilon()?);
+    let shifted = node.with("Add", &mean, &epsilon)?;
+    let root = node.op("Sqrt", &[&shifted], vec![]);
+    let scaled = node.op("Div", &[&grouped, &root], vec![]);
+    let value = node.op("Reshape", &[&scaled, &together], vec![]);
+    Some(Written { value, ..pn_star })
 }
 
 /// The group scaling before a value, through movements.

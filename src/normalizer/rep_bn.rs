@@ -11,8 +11,11 @@ impl Normalizer for RepBn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let named = chain.is_per_channel()
-            && (chain.branches
-                && (chain.has_batch_norm(view.graph) || chain.mentions(&["repbn", "linearnorm"])));
+            && (chain.branches && (chain.has_batch_norm(view.graph) || chain.mentions(self.names())));
         named.then(|| chain.site(view.graph, view.facts, offline("RepBN")))
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["repbn", "linearnorm"]
     }
 }

@@ -39,6 +39,10 @@ impl Normalizer for DynamicToken {
         let (meaning, region) = found?;
         Some(site(view, node, divisor, &region, &meaning))
     }
+
+    fn short_names(&self) -> &'static [&'static str] {
+        &["dtn"]
+    }
 }
 
 fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Site {
