@@ -206,7 +206,8 @@ impl<'v, 'a> Remaking<'v, 'a> {
             let next = self.view.maker(value).filter(|&node| is_movement(graph.node(node)));
             let Some(node) = next.filter(|_| graph.readers(value).iter().all(leads_on)) else { return found };
             let at = self.view.at(node);
-            let step = fold::rule(graph.op(node)).and_then(|rule| rule.backward(&at, 0, &channels).ok());
+            let step =
+                fold::rule(graph.domain_op(node)).and_then(|rule| rule.backward(&at, 0, &channels).ok());
             let way = step.and_then(|step| step.ways.into_iter().next()?.into_iter().next());
             let (Some((_, before)), Some(input)) = (way, graph.input(node, 0)) else { return found };
             (value, channels, below, mover) = (input, before, vec![node], Some(node));

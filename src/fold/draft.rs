@@ -178,19 +178,18 @@ impl<'a> Draft<'a> {
     ///
     /// Returns the node and the slot of its constant.
     pub fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
-        linear(self.graph.op(node)).filter(|linear| !linear.is_elementwise())?;
+        linear(self.graph.domain_op(node)).filter(|linear| !linear.is_elementwise())?;
         let output = self.graph.only_output(node)?;
         let mut readers = self.readers(output);
         let (Some((_, Reader::Node { node: add, input })), None) = (readers.next(), readers.next()) else {
             return None;
         };
         let slot = 1 - input.min(1);
-        let op = self.graph.op(add);
-        let adds =
-            (op == "Add" || (slot == 1 && Biased.ops().contains(&op))) && !self.owned.contains_key(&add);
+        let operator = self.graph.domain_op(add);
+        let adds = operator == ("", "Add") || (slot == 1 && Biased.is_for(operator));
         let same_shape = self.facts.shape(output)? == self.facts.shape(self.graph.output(add, 0)?)?;
         let constant = || self.constants.check(self.at(add).weight(slot).ok()?).ok();
-        let fits = adds && same_shape && constant().is_some();
+        let fits = adds && !self.owned.contains_key(&add) && same_shape && constant().is_some();
         fits.then_some((add, slot))
     }
 }

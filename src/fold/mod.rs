@@ -82,8 +82,18 @@ impl Step {
 /// What one operator family does with an affine. Everything is read or refused: an attribute that a
 /// rule does not know is a reason to refuse.
 pub trait Rule: Sync {
-    /// The operators of the family, of ONNX's own domain.
+    /// The operators of the family: those of ONNX by name, others behind the name of their domain and a dot.
     fn ops(&self) -> &'static [&'static str];
+
+    /// Whether an operator, by its domain and its name, is of the family.
+    fn is_for(&self, operator: (&str, &str)) -> bool {
+        self.ops().iter().any(|name| name.rsplit_once('.').unwrap_or(("", name)) == operator)
+    }
+
+    /// Whether it hands a scale on as a scale, or refuses it, where the rest of what it reads is constant.
+    fn hands_on(&self) -> bool {
+        false
+    }
 
     /// Inputs carry affines (`None`: none): `f(a₀(x₀), a₁(x₁), ...)`. Which step leads to the same
     /// outputs?
@@ -99,9 +109,9 @@ pub trait Rule: Sync {
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason>;
 }
 
-/// The rule for an operator.
-pub fn rule(op: &str) -> Option<&'static dyn Rule> {
+/// The rule for an operator, by its domain and its name.
+pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
     let absorbing = absorb::LINEAR.iter().map(|&linear| linear as &dyn Rule);
     let mut rules = travel::RULES.iter().copied().chain(absorbing);
-    rules.find(|rule| rule.ops().contains(&op))
+    rules.find(|rule| rule.is_for(operator))
 }

@@ -170,7 +170,8 @@ impl<'d> Drawing<'d> {
     }
 
     fn rules(&self, node: NodeId) -> Result<&'static dyn Linear, Reason> {
-        linear(self.graph.op(node)).ok_or_else(|| Reason::NotLinear(self.graph.op(node).into()))
+        let operator = self.graph.domain_op(node);
+        linear(operator).ok_or_else(|| Reason::NotLinear(operator.1.into()))
     }
 
     /// The folds of each operator, in order; those of an Add that holds its bias are its own.

@@ -198,9 +198,9 @@ impl<'a> Planner<'a> {
             let at = self.draft.at(fold.node);
             let slot = match fold.side {
                 Side::Constant(slot) => Some(slot),
-                _ => {
-                    linear(graph.op(fold.node)).and_then(|l| l.slots(&at).ok()).and_then(|slots| slots.weight)
-                }
+                _ => linear(graph.domain_op(fold.node))
+                    .and_then(|l| l.slots(&at).ok())
+                    .and_then(|slots| slots.weight),
             };
             let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else { continue };
             if graph.readers(weight).len() > 1 {

@@ -58,10 +58,11 @@ fn keys(draft: &Draft, value: ValueId, shift: &Numbers, depth: usize) -> bool {
                     && at.output(0).is_ok_and(|output| keys(draft, output, shift, depth - 1))
             }
             "MatMul" | "FusedMatMul" if !at.is_constant(1 - slot) => product(draft, &at, slot, shift, depth),
-            op => {
+            _ => {
                 let inputs: Vec<_> =
                     (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
-                let step = rule(op).and_then(|rule| rule.forward(&at, &inputs).ok());
+                let rule = rule(draft.graph.domain_op(node));
+                let step = rule.and_then(|rule| rule.forward(&at, &inputs).ok());
                 let Some(step) = step.filter(|step| step.fold.is_none() && step.bypass.is_none()) else {
                     return false;
                 };

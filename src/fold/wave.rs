@@ -14,23 +14,6 @@ use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Part;
 use crate::refusal::{Reason, Refusal};
 
-/// Operators that hand a scale on as a scale, or refuse it, where the rest of what they read is constant.
-const HANDS_ON: &[&str] = &[
-    "Identity",
-    "Cast",
-    "Dropout",
-    "Transpose",
-    "Reshape",
-    "Flatten",
-    "Squeeze",
-    "Unsqueeze",
-    "Neg",
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-];
-
 /// How many nodes one wave may visit backward, where several ways are open at each.
 const BUDGET: usize = 4096;
 
@@ -231,15 +214,13 @@ impl Front<'_, '_> {
     }
 }
 
-/// The operator of a node, if its domain is known.
-fn known<'m>(draft: &Draft<'m>, node: NodeId) -> Result<&'m str, Reason> {
-    match draft.graph.op(node) {
-        "" => {
-            let (domain, op) = draft.graph.domain_op(node);
-            Err(Reason::UnknownOperator(format!("{domain}.{op}")))
-        }
-        op => Ok(op),
-    }
+/// The rule for a node, or why there is none.
+fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+    let operator = draft.graph.domain_op(node);
+    rule(operator).ok_or_else(|| match (draft.graph.op(node), operator) {
+        ("", (domain, op)) => Reason::UnknownOperator(format!("{domain}.{op}")),
+        (op, _) => Reason::NotLinear(op.into()),
+    })
 }
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
@@ -248,7 +229,8 @@ fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
     let inputs = draft.graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
     let mut varying = inputs.filter(|&input| !draft.constants.is_constant(input));
     let (only, other) = (varying.next()?, varying.next());
-    (HANDS_ON.contains(&draft.graph.op(node)) && other.is_none()).then_some(only)
+    let hands_on = rule(draft.graph.domain_op(node)).is_some_and(|rule| rule.hands_on());
+    (hands_on && other.is_none()).then_some(only)
 }
 
 /// Whether a node only puts values side by side, so that a scale of one of them is one of all.
@@ -258,12 +240,12 @@ fn joins(draft: &Draft, node: NodeId) -> bool {
 
 /// The rule by which an affine may go on.
 fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
-    let op = known(draft, node)?;
-    if draft.is_touched(node) && linear(op).is_some_and(|linear| linear.is_elementwise()) {
+    let linear = linear(draft.graph.domain_op(node));
+    if draft.is_touched(node) && linear.is_some_and(|linear| linear.is_elementwise()) {
         // Its constant is no longer the one that a rule would read.
         return Err(Reason::OtherReader);
     }
-    rule(op).ok_or_else(|| Reason::NotLinear(op.into()))
+    rule_of(draft, node)
 }
 
 fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
@@ -304,7 +286,8 @@ impl Wave {
         by_place: bool,
     ) -> Result<(), Refusal> {
         if !affine.has_no_shift() && !draft.makes.contains(&node) {
-            let slots = linear(draft.graph.op(node)).and_then(|linear| linear.slots(&draft.at(node)).ok());
+            let slots =
+                linear(draft.graph.domain_op(node)).and_then(|linear| linear.slots(&draft.at(node)).ok());
             let has_place = slots.is_some_and(|slots| slots.bias.is_some()) && !by_place;
             if !has_place && draft.bias_add(node).is_none() {
                 if softmax::ignores(draft, node, side, &affine.shift) {
@@ -407,14 +390,13 @@ impl Pull<'_, '_> {
         };
         let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
         let refuse = |reason| Refusal::new(reason, graph.name(node));
-        let op = known(self.draft, node).map_err(refuse).map_err(end)?;
-        let rule = rule(op).ok_or_else(|| end(refuse(Reason::NotLinear(op.into()))))?;
+        let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
         let step = rule.backward(&self.draft.at(node), slot, affine).map_err(refuse)?;
         let step = passes(self.draft, node, step)?;
         if let Some(fold) = step.fold {
             wave.note(self.draft, node, fold, step.by_place)?;
         }
-        let mut last = refuse(Reason::NotLinear(op.into()));
+        let mut last = refuse(Reason::NotLinear(graph.domain_op(node).1.into()));
         let before = wave.mark();
         for way in &step.ways {
             match self.inputs(wave, node, way, depth) {

@@ -6,7 +6,7 @@ mod html;
 mod markdown;
 mod overview;
 mod svg;
-mod table;
+pub mod table;
 mod terminal;
 #[cfg(test)]
 mod testing;

@@ -4,7 +4,7 @@ use super::data::{Class, Measurement, Memory, Report, Setting};
 use super::format::{maybe_bytes, ratio, references, time};
 
 /// A table: its columns, and the cells of each row.
-pub(super) struct Table {
+pub struct Table {
     /// What it shows.
     pub title: &'static str,
     /// What stands in each column.
@@ -14,7 +14,7 @@ pub(super) struct Table {
 }
 
 /// A column of a table.
-pub(super) struct Column {
+pub struct Column {
     /// What its cells are.
     pub head: String,
     /// How they are laid out.
@@ -23,7 +23,7 @@ pub(super) struct Column {
 
 /// How the cells of a column are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cells {
+pub enum Cells {
     /// To the left: what a model calls something, of any length, with what may be markup in it.
     Text,
     /// To the right.
@@ -34,13 +34,13 @@ pub(super) enum Cells {
 
 impl Cells {
     /// A column of such cells.
-    pub(super) fn under(self, head: impl Into<String>) -> Column {
+    pub fn under(self, head: impl Into<String>) -> Column {
         Column { head: head.into(), kind: self }
     }
 }
 
 /// How long a run takes, and how that compares with the references.
-pub(super) fn latency(setting: &Setting) -> Table {
+pub fn latency(setting: &Setting) -> Table {
     let mut columns = vec![
         Cells::Text.under("variant"),
         Cells::Number.under("median"),
@@ -65,7 +65,7 @@ pub(super) fn latency(setting: &Setting) -> Table {
 }
 
 /// How much memory a run takes.
-pub(super) fn memory(setting: &Setting) -> Table {
+pub fn memory(setting: &Setting) -> Table {
     let columns = vec![
         Cells::Text.under("variant"),
         Cells::Number.under("live peak"),
@@ -87,7 +87,7 @@ pub(super) fn memory(setting: &Setting) -> Table {
 }
 
 /// Where the time goes.
-pub(super) fn shares(setting: &Setting) -> Table {
+pub fn shares(setting: &Setting) -> Table {
     let mut columns = vec![Cells::Text.under("time in")];
     columns.extend(Class::ALL.map(|class| Cells::Number.under(class.name())));
     let rows = setting.ran().map(|(_, name, Measurement { time: shares, .. })| {
@@ -100,7 +100,7 @@ pub(super) fn shares(setting: &Setting) -> Table {
 }
 
 /// The normalizers, and what became of them.
-pub(super) fn sites(report: &Report) -> Table {
+pub fn sites(report: &Report) -> Table {
     let columns = vec![
         Cells::Text.under("site"),
         Cells::Text.under("kind"),

@@ -13,7 +13,7 @@ pub struct Biased;
 
 impl Rule for Biased {
     fn ops(&self) -> &'static [&'static str] {
-        &["BiasGelu", "FastGelu"]
+        &["com.microsoft.BiasGelu", "com.microsoft.FastGelu"]
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {

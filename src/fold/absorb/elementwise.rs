@@ -18,6 +18,10 @@ impl Rule for Elementwise {
         &["Add", "Sub", "Mul", "Div", "Neg"]
     }
 
+    fn hands_on(&self) -> bool {
+        true
+    }
+
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         at.only_attributes(&[])?;
         let rank = at.output_rank(0)?;

@@ -17,7 +17,7 @@ pub struct MatMul;
 
 impl Rule for MatMul {
     fn ops(&self) -> &'static [&'static str] {
-        &["MatMul", "FusedMatMul"]
+        &["MatMul", "com.microsoft.FusedMatMul"]
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {

@@ -82,9 +82,9 @@ pub trait Linear: Rule {
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe>;
 }
 
-/// How an operator takes affines into its constants.
-pub fn linear(op: &str) -> Option<&'static dyn Linear> {
-    LINEAR.iter().find(|linear| linear.ops().contains(&op)).copied()
+/// How an operator, by its domain and its name, takes affines into its constants.
+pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
+    LINEAR.iter().find(|linear| linear.is_for(operator)).copied()
 }
 
 /// Whether a node can take an affine in from that side: whatever applying a fold asks but what the
@@ -105,8 +105,8 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
         let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
         return if fits { Ok(()) } else { Err(Reason::WrongAxis) };
     }
-    let op = at.graph.op(at.node);
-    let slots = linear(op).ok_or_else(|| Reason::NotLinear(op.into()))?.slots(at)?;
+    let operator = at.graph.domain_op(at.node);
+    let slots = linear(operator).ok_or_else(|| Reason::NotLinear(operator.1.into()))?.slots(at)?;
     if !affine.has_no_shift() {
         // The bias that takes it has the rank of the result.
         at.output_rank(0)?;

@@ -15,6 +15,10 @@ impl Rule for Pass {
         &["Identity", "Dropout", "Cast", "CastLike"]
     }
 
+    fn hands_on(&self) -> bool {
+        true
+    }
+
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         check(at)?;

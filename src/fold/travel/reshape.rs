@@ -13,6 +13,10 @@ impl Rule for Reshape {
         &["Reshape", "Flatten", "Squeeze", "Unsqueeze"]
     }
 
+    fn hands_on(&self) -> bool {
+        true
+    }
+
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let (from, to) = (at.shape(0)?, at.output_shape(0)?);

@@ -13,6 +13,10 @@ impl Rule for Transpose {
         &["Transpose"]
     }
 
+    fn hands_on(&self) -> bool {
+        true
+    }
+
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let perm = at.permutation(affine.rank())?;

@@ -1,0 +1,280 @@
+//! What `docs/extending.md` adds, each where its file would lie below `src`: compiled, and tried on a small graph.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod normalizer {
+    pub use unfold::normalizer::*;
+    pub mod act_norm;
+}
+
+mod fold {
+    pub use unfold::fold::*;
+
+    pub mod travel {
+        pub mod resize;
+    }
+
+    pub mod absorb {
+        pub use unfold::fold::absorb::*;
+        pub mod transpose_matmul;
+    }
+}
+
+mod report {
+    pub use unfold::report::*;
+    pub mod tabs;
+
+    mod data {
+        pub use unfold::report::*;
+    }
+
+    #[path = "../../../src/report/testing.rs"]
+    mod testing;
+
+    pub fn measured() -> Report {
+        testing::report()
+    }
+}
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use ndarray::{Array2, ArrayD, Ix2};
+use unfold::graph::analysis::Analysis;
+use unfold::graph::editor::Editor;
+use unfold::graph::names::Names;
+use unfold::onnx::Model;
+use unfold::onnx::external::Externals;
+use unfold::onnx::tensor::read_f64;
+use unfold::verify::{VerifyOptions, compare};
+use unfold::{affine, graph, recipe, refusal};
+
+use affine::Affine;
+use common::text::model;
+use fold::absorb::{Linear, transpose_matmul::TransposeMatMul};
+use fold::apply::{Weights, apply};
+use fold::travel::resize::Resize;
+use fold::{Rule, Side};
+use normalizer::act_norm::ActNorm;
+use normalizer::{Normalizer, Site, View, opaque};
+use recipe::{Numbers, evaluate};
+use refusal::Reason;
+
+/// The lines in the tables.
+const KINDS: &[&dyn Normalizer] = &[&normalizer::act_norm::ActNorm];
+const RULES: &[&dyn Rule] = &[&fold::travel::resize::Resize];
+const LINEAR: &[&dyn Linear] = &[&fold::absorb::transpose_matmul::TransposeMatMul];
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+#[test]
+fn the_guide_shows_these_files_and_their_lines() {
+    let guide = read("docs/extending.md");
+    for (file, line) in [
+        ("normalizer/act_norm.rs", "&act_norm::ActNorm,"),
+        ("fold/travel/resize.rs", "&resize::Resize,"),
+        ("fold/absorb/transpose_matmul.rs", "&transpose_matmul::TransposeMatMul,"),
+        ("report/tabs.rs", "pub use tabs::tabs;"),
+    ] {
+        assert!(guide.contains(&format!("`src/{file}`")), "{file}");
+        assert!(
+            guide.contains(&format!("```rust\n{}```", read(&format!("tests/extending/{file}")))),
+            "{file}"
+        );
+        assert!(
+            guide.contains(&format!("```rust\n    {line}\n```"))
+                || guide.contains(&format!("```rust\n{line}\n```")),
+            "{line}"
+        );
+    }
+}
+
+/// The sites of the new kind.
+fn sites(known: &Analysis) -> Vec<Site> {
+    let view = View::new(known);
+    let of = |&node: &usize| KINDS.iter().find_map(|kind| kind.recognise(&view, node));
+    known.graph.order().iter().filter_map(of).collect()
+}
+
+fn act_norm(module: &str) -> Model {
+    model(&format!(
+        "input x b 4 6
+         shift {module}.b 6
+         scale {module}.s 6
+         weight w 6 3
+         a = Add(x, {module}.b)
+         n = Mul(a, {module}.s)
+         y = MatMul(n, w)
+         output y"
+    ))
+}
+
+#[test]
+fn a_new_kind_is_recognised_by_its_name_and_folds() {
+    let model = act_norm("blocks.0.actnorm");
+    let known = Analysis::new(&model).unwrap();
+    let sites = sites(&known);
+    assert_eq!(
+        sites.iter().map(|site| (site.kind.name, site.channels)).collect::<Vec<_>>(),
+        [("ActNorm", 6)]
+    );
+    let plan = fold::planner::plan(&known, &sites, &HashMap::new());
+    assert!(plan.sites[0].is_folded(), "{:?}", plan.sites[0]);
+    let mut editor = Editor::new(&model);
+    let edits = fold::patch::draw(&plan, &known).unwrap();
+    apply((&edits, &plan.removals), &known, &mut editor, Weights::Folded, &|_, _| ()).unwrap();
+    let mut folded = model.clone();
+    *folded.graph_mut() = editor.finish();
+    assert_eq!(folded.graph().node.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["MatMul", "Add"]);
+    assert!(compare(&model, &folded, &VerifyOptions::default()).passed());
+    assert!(self::sites(&Analysis::new(&act_norm("blocks.0.other")).unwrap()).is_empty());
+}
+
+#[test]
+fn an_operator_of_a_custom_domain_is_written_out_by_the_formula_of_its_kind() {
+    let mut model = model(
+        "input x b 4 3
+         const s 3 = 2 -1 0.5
+         const b 3 = 1 3 -4
+         n = ActNorm2d(x, s, b)
+         output n",
+    );
+    model.graph_mut().node[0].domain = Some("custom".into());
+    let known = Analysis::new(&model).unwrap();
+    let node = &model.graph().node[0];
+    let [operator] = ActNorm.opaque() else { panic!() };
+    assert!(operator.names.contains(&"actnorm2d"));
+    let made = opaque::write((&known.graph, &known.facts), node, operator, &mut Names::of(&model));
+    let (nodes, constants) = made.unwrap();
+    assert_eq!(nodes.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["Mul", "Add"]);
+    assert_eq!((&nodes[0].input[0], &nodes[1].output[0]), (&"x".to_owned(), &"n".to_owned()));
+    let numbers: Vec<_> = constants.iter().map(|c| read_f64(c, &Externals::none()).unwrap()).collect();
+    assert_eq!(numbers, [[2.0, -1.0, 0.5], [2.0, -3.0, -2.0]].map(|row| ndarray::arr1(&row).into_dyn()));
+}
+
+fn numbers(values: &[f64], shape: &[usize]) -> Numbers {
+    Numbers::literal(ArrayD::from_shape_vec(shape, values.to_vec()).unwrap())
+}
+
+/// The same affine before a Resize and behind it.
+fn resized(mode: &str) -> [Model; 2] {
+    let resize = |from: &str, to: &str| {
+        format!(
+            "{to} = Resize({from}, , sizes) mode={mode} nearest_mode=floor coordinate_transformation_mode=asymmetric"
+        )
+    };
+    let around = |lines: String| {
+        model(&format!(
+            "input x 1 2 2 3
+             const sizes 4 = 1 1 2 2
+             const s 2 1 1 = 2 -1
+             const t 2 1 1 = 1 3
+             {lines}
+             output y"
+        ))
+    };
+    [
+        around(format!("n = Mul(x, s)\nm = Add(n, t)\n{}", resize("m", "y"))),
+        around(format!("{}\nn = Mul(r, s)\ny = Add(n, t)", resize("x", "r"))),
+    ]
+}
+
+#[test]
+fn an_affine_travels_through_a_new_operator() {
+    let [before, behind] = resized("nearest");
+    let known = Analysis::new(&before).unwrap();
+    let node = before.graph().node.len() - 1;
+    let rule = RULES.iter().find(|rule| rule.is_for(known.graph.domain_op(node))).unwrap();
+    let affine = Affine::new(numbers(&[2.0, -1.0], &[1, 2, 1, 1]), numbers(&[1.0, 3.0], &[1, 2, 1, 1]));
+    let inputs = [Some(affine.clone()), None, None];
+    let forward = rule.forward(&known.at(node), &inputs).unwrap();
+    let backward = rule.backward(&known.at(node), 0, &affine).unwrap();
+    for step in [forward, backward] {
+        let [way] = &step.ways[..] else { panic!("{step:?}") };
+        let [(0, same)] = &way[..] else { panic!("{step:?}") };
+        assert!(same.scale == affine.scale && same.shift == affine.shift && step.fold.is_none());
+    }
+    assert!(compare(&before, &behind, &VerifyOptions::default()).passed());
+}
+
+#[test]
+fn an_affine_does_not_travel_where_elements_mix_or_its_axis_changes() {
+    let along = |axis: usize, extent: usize| {
+        let mut shape = [1; 4];
+        shape[axis] = extent;
+        Affine::scale(numbers(
+            &vec![2.0; extent].iter().enumerate().map(|(i, v)| v + i as f64).collect::<Vec<_>>(),
+            &shape,
+        ))
+    };
+    for (mode, affine, reason) in [
+        ("linear", along(1, 2), Reason::Attribute("mode".into())),
+        ("nearest", along(3, 3), Reason::ReducedAxis),
+    ] {
+        let [before, _] = resized(mode);
+        let known = Analysis::new(&before).unwrap();
+        let at = known.at(before.graph().node.len() - 1);
+        assert_eq!(Resize.forward(&at, &[Some(affine), None, None]).unwrap_err(), reason);
+    }
+}
+
+fn product(attributes: &str) -> Model {
+    let mut model = model(&format!(
+        "input x 2 3
+         const w 3 2 = 1 2 3 4 5 6
+         y = TransposeMatMul(x, w) {attributes}
+         output y"
+    ));
+    model.graph_mut().node[0].domain = Some("com.microsoft".into());
+    model
+}
+
+#[test]
+fn a_new_operator_of_a_runtime_takes_an_affine_in() {
+    let model = product("alpha=0.5");
+    let known = Analysis::new(&model).unwrap();
+    let linear = LINEAR.iter().find(|linear| linear.is_for(known.graph.domain_op(0))).unwrap();
+    assert!(!linear.is_for(("", "TransposeMatMul")));
+    let at = known.at(0);
+    let affine = Affine::new(numbers(&[2.0, -1.0, 0.5], &[1, 3]), numbers(&[1.0, 3.0, -4.0], &[1, 3]));
+    let step = linear.forward(&at, &[Some(affine.clone()), None]).unwrap();
+    assert!(matches!(step.fold, Some((Side::Operand(0), _))));
+    let weight = at.constant(1).unwrap();
+    let numbers_of = |recipe: &recipe::Recipe| -> Array2<f64> {
+        let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
+        evaluate(recipe, &read).unwrap().into_dimensionality::<Ix2>().unwrap()
+    };
+    let scaled = numbers_of(&linear.scaled(&at, &weight, Side::Operand(0), &affine.scale).unwrap());
+    let image = numbers_of(&linear.image(&at, Some(&weight), 0, &affine.shift).unwrap());
+    let by_result =
+        numbers_of(&linear.scaled(&at, &weight, Side::Result, &numbers(&[10.0, 100.0], &[1, 2])).unwrap());
+    assert_eq!(scaled, ndarray::arr2(&[[2.0, 4.0], [-3.0, -4.0], [2.5, 3.0]]));
+    assert_eq!(by_result, ndarray::arr2(&[[10.0, 200.0], [30.0, 400.0], [50.0, 600.0]]));
+    // 0.5·(1·1 + 3·3 − 4·5) and 0.5·(1·2 + 3·4 − 4·6)
+    assert_eq!(image, ndarray::arr2(&[[-5.0, -5.0]]));
+}
+
+#[test]
+fn a_new_operator_of_a_runtime_refuses_what_it_does_not_know() {
+    let affine = Affine::scale(numbers(&[2.0, -1.0, 0.5], &[1, 3]));
+    for (attributes, name) in [("transB=1", "transB"), ("transBatchA=1", "transBatchA")] {
+        let model = product(attributes);
+        let known = Analysis::new(&model).unwrap();
+        let refusal = TransposeMatMul.forward(&known.at(0), &[Some(affine.clone()), None]).unwrap_err();
+        assert_eq!(refusal, Reason::Attribute(name.into()));
+    }
+}
+
+#[test]
+fn a_new_form_of_report_has_all_rows() {
+    let text = report::tabs::tabs(&report::measured());
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    // Three variants ran, and each is in the tables of latency, memory and shares.
+    assert_eq!(rows.len(), 9);
+    assert_eq!(rows[0][..2], ["LN twin", "100 ms"]);
+    assert_eq!(rows[3][..2], ["LN twin", "24.6 MB"]);
+}

@@ -1,0 +1,33 @@
+//! ActNorm: `s·(x + b)`, set from the first batch of training and learned from then on.
+
+use super::chain::offline;
+use super::opaque::{BETA, GAMMA, Opaque, Written};
+use super::{Normalizer, Site, View};
+use crate::graph::NodeId;
+
+/// Activation normalization.
+pub struct ActNorm;
+
+impl Normalizer for ActNorm {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        let named = chain.is_per_channel() && chain.mentions(self.names());
+        named.then(|| chain.site(view.graph, view.facts, offline("ActNorm")))
+    }
+
+    fn names(&self) -> &'static [&'static str] {
+        &["actnorm", "act_norm"]
+    }
+
+    fn opaque(&self) -> &'static [Opaque] {
+        &[Opaque {
+            names: &["actnorm", "actnorm1d", "actnorm2d"],
+            word: "actnorm",
+            parameters: &[GAMMA, BETA],
+            formula: |node| {
+                let (s, b) = (node.get(GAMMA)?, node.get(BETA)?);
+                Some(Written { value: node.x(), shift: &s * &b, scale: s })
+            },
+        }]
+    }
+}
