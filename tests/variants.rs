@@ -2,14 +2,14 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::Builder;
 use ndarray::{Array3, ArrayD, ArrayView1, Axis, array};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
-    Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TensorType,
-    TypeProto, ValueInfoProto,
+    Dim, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
 use unfold::run::{Dims, Engine, Tensor, random};
@@ -178,4 +178,39 @@ fn opaque_normalizers_have_variants() {
     assert_eq!(operators(&twin), BTreeMap::from([("LayerNormalization", 1), ("MatMul", 2)]));
     runs(&floor);
     runs(&twin);
+}
+
+/// The notes of a node: where it was exported from.
+fn notes(node: &NodeProto) -> Vec<(&str, &str)> {
+    node.metadata_props.iter().map(|entry| (entry.key(), entry.value())).collect()
+}
+
+#[test]
+fn what_comes_says_where_it_is_from_as_what_it_replaces_does() {
+    for kind in KINDS {
+        let model = digits(kind, "dynamo");
+        assert!(model.graph().node.iter().all(|node| !notes(node).is_empty()));
+        let said: BTreeSet<_> = model.graph().node.iter().map(notes).collect();
+        let Variants { ln_twin, floor, .. } = Variants::of(&model).unwrap();
+        let fused = unfold::fuse(&model, &Default::default()).unwrap().model;
+        for made in [&ln_twin, &floor, &fused] {
+            let silent = made.graph().node.iter().find(|node| !said.contains(&notes(node)));
+            assert_eq!(silent.map(|node| node.name()), None, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn an_identity_says_where_what_was_there_is_from() {
+    let mut model = common::text::model(
+        "input x b 4 6
+         scale g 6
+         y = LayerNormalization(x, g)
+         output y",
+    );
+    let note = StringStringEntryProto { key: Some("class".into()), value: Some("norms.LayerNorm".into()) };
+    model.graph_mut().node[0].metadata_props.push(note);
+    let floor = Variants::of(&model).unwrap().floor;
+    let [identity] = &floor.graph().node[..] else { panic!("{:?}", operators(&floor)) };
+    assert_eq!((identity.op_type(), notes(identity)), ("Identity", vec![("class", "norms.LayerNorm")]));
 }
