@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use unfold::normalizer::KINDS;
+use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
 fn read(path: &str) -> String {
@@ -22,23 +23,75 @@ fn each_reason_has_a_section() {
     }
 }
 
+/// README.md and every page of `docs`.
+fn pages() -> Vec<String> {
+    let docs = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")).unwrap();
+    let names = docs.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let pages = names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}"));
+    pages.chain(["README.md".to_owned()]).collect()
+}
+
 #[test]
 fn links_lead_somewhere() {
-    for page in [
-        "README.md",
-        "docs/algebra.md",
-        "docs/dtn.md",
-        "docs/refusals.md",
-        "docs/extending.md",
-        "docs/accuracy.md",
-    ] {
-        let text = read(page);
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    for page in pages() {
+        let text = read(&page);
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(&page);
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
             let there = link.starts_with("http") || folder.with_file_name(link).exists();
             assert!(there, "{page} links to {link}");
         }
     }
+}
+
+/// All Rust sources below a folder, one behind the other.
+fn sources(folder: &Path) -> String {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .filter(|path| path.is_dir() || path.extension().is_some_and(|extension| extension == "rs"))
+        .map(|path| if path.is_dir() { sources(&path) } else { fs::read_to_string(path).unwrap() })
+        .collect()
+}
+
+/// The page that a stranger reads with the tree beside it names files and types that are there.
+#[test]
+fn the_architecture_is_that_of_the_tree() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let code = sources(&root.join("src"));
+    let page = read("docs/architecture.md");
+    let words: BTreeSet<&str> = page.split('`').skip(1).step_by(2).collect();
+    let is_path = |word: &&str| word.ends_with(".rs") || word.ends_with('/');
+    let is_type =
+        |word: &&str| word.starts_with(char::is_uppercase) && word.chars().all(char::is_alphanumeric);
+    let (paths, types): (Vec<_>, Vec<_>) =
+        words.iter().copied().filter(|word| is_path(word) || is_type(word)).partition(is_path);
+    assert!(paths.len() > 30 && types.len() > 15, "{paths:?}, {types:?}");
+    for path in paths {
+        assert!(root.join("src").join(path).exists() || root.join(path).exists(), "{path}");
+    }
+    for name in types {
+        let declares = |what: &&str| {
+            code.match_indices(&format!("{what} {name}")).any(|(at, found)| {
+                !code[at + found.len()..].starts_with(|next: char| next.is_alphanumeric() || next == '_')
+            })
+        };
+        let is_there = ["struct", "enum", "trait", "type"].iter().any(declares);
+        assert!(is_there || code.contains(&format!("const {name}:")), "{name}");
+    }
+}
+
+#[test]
+fn the_formulas_of_the_documents_are_those_of_the_plan() {
+    let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+    let plan = unfold::plan(&model, &Default::default()).unwrap();
+    let (architecture, readme) = (read("docs/architecture.md"), read("README.md"));
+    for name in ["val_122_folded", "blocks.0.mlp.0.bias_folded"] {
+        let tensor = plan.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+        let line = format!("{name} = {}\n", tensor.recipe);
+        assert!(architecture.contains(&line), "{line}");
+    }
+    let weight = plan.tensors.iter().find(|tensor| tensor.name == "val_122_folded").unwrap();
+    let entry = format!("\"formula\": \"{}\"", weight.recipe);
+    assert!(readme.contains(&entry), "{entry}");
 }
 
 #[test]

@@ -197,6 +197,12 @@ pub trait Normalizer: Sync {
 const NORM: &str = "norm";
 
 /// Whether a function of this name, as letters and digits in lower case, is a normalizer.
+///
+/// ```
+/// use unfold::normalizer::is_named;
+/// assert!(is_named("layernorm") && is_named("myun1d") && is_named("un"));
+/// assert!(!is_named("run") && !is_named("linear"));
+/// ```
 pub fn is_named(name: &str) -> bool {
     let is_of = |kind: &&dyn Normalizer| {
         kind.short_names().contains(&name) || kind.names().iter().any(|part| name.contains(part))
