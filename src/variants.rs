@@ -17,6 +17,7 @@ use crate::graph::{NodeId, Reader, ValueId, make};
 use crate::lower::lower;
 use crate::normalizer::{self, Family, Part, Site, View};
 use crate::onnx::Model;
+use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::proto::{AttributeProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::Numbers;
@@ -229,10 +230,10 @@ impl<'v, 'a> Remaking<'v, 'a> {
                 numbers.reshape(&shape)
             };
             let step = match self.view.graph.op(node) {
-                "Mul" => operand().map(Affine::scale),
-                "Add" => operand().map(Affine::shift),
-                "Div" | "Sub" => Some(Affine::identity(rank)),
-                "BatchNormalization" => {
+                Some("Mul") => operand().map(Affine::scale),
+                Some("Add") => operand().map(Affine::shift),
+                Some("Div" | "Sub") => Some(Affine::identity(rank)),
+                Some("BatchNormalization") => {
                     on_axis(1).zip(on_axis(2)).map(|(gamma, beta)| Affine::new(gamma, beta))
                 }
                 _ => None,
@@ -276,7 +277,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             self.editor.add_constant(&format!("{}.{what}", site.name), tensor)
         };
         let (gamma, beta) = (parameter("weight", &gamma_beta.scale), parameter("bias", &gamma_beta.shift));
-        if self.view.graph.model().opset("").is_some_and(|opset| opset >= 17) {
+        if self.view.graph.model().opset("").is_some_and(|opset| opset >= LAYER_NORMALIZATION) {
             return self.step(site, value, "LayerNormalization", &[input, &gamma, &beta]);
         }
         let epsilon = tensor::make("", data_type, &arr0(1e-5).into_dyn().view()).unwrap_or_default();

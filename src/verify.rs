@@ -7,6 +7,7 @@ use crate::graph::Graph;
 use crate::graph::facts::Facts;
 use crate::onnx::Model;
 use crate::onnx::misread::misread;
+use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Engine, Failure, Input, fix_shapes, random};
@@ -180,11 +181,7 @@ fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
             ("", "BatchNormalization") if mixed_types(node, graph) => {
                 Some("tract needs its five inputs to be of one type")
             }
-            (
-                "",
-                "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike" | "Multinomial"
-                | "Bernoulli",
-            ) => Some("its output is random"),
+            _ if node.category().is_some_and(Category::is_random) => Some("its output is random"),
             ("", "Dropout") if dropping(node, graph, model) => Some("it may be dropping elements at random"),
             _ => misread(node, model.opset("").unwrap_or(0)),
         };

@@ -5,22 +5,9 @@ use std::time::Instant;
 
 use tract_onnx::prelude::TValue;
 
+use crate::onnx::operator::Category;
 use crate::report::{Class, Share};
 use crate::run::{Engine, Failure, Session};
-
-/// ONNX operators that are normalizers, whatever they are used for.
-const NORMALIZERS: [&str; 10] = [
-    "BatchNormalization",
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LpNormalization",
-    "MeanVarianceNormalization",
-    "RMSNormalization",
-    "SimplifiedLayerNormalization",
-    "SkipLayerNormalization",
-    "SkipSimplifiedLayerNormalization",
-];
 
 /// The class of every node of the graph that runs, by its number.
 ///
@@ -28,10 +15,16 @@ const NORMALIZERS: [&str; 10] = [
 /// operator that is one.
 pub fn classes(engine: &Engine, normalizers: &BTreeSet<String>) -> Vec<Class> {
     let class = |name: &str, operator: &str| match engine.origin(name) {
-        Some((onnx, node)) if normalizers.contains(node) || NORMALIZERS.contains(&onnx) => Class::Normalizer,
+        Some((onnx, node)) if normalizers.contains(node) || is_normalizer(onnx) => Class::Normalizer,
         _ => by_operator(operator),
     };
     engine.graph().nodes().iter().map(|node| class(&node.name, &node.op().name())).collect()
+}
+
+/// Whether an ONNX operator is a normalizer, whatever it is used for. tract keeps its name, and not its domain.
+fn is_normalizer(name: &str) -> bool {
+    let of = |domain: &&str| Category::of(domain, name) == Some(Category::Normalizer);
+    ["", "com.microsoft"].iter().any(of)
 }
 
 fn by_operator(name: &str) -> Class {

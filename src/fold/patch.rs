@@ -170,8 +170,7 @@ impl<'d> Drawing<'d> {
     }
 
     fn rules(&self, node: NodeId) -> Result<&'static dyn Linear, Reason> {
-        let operator = self.graph.domain_op(node);
-        linear(operator).ok_or_else(|| Reason::NotLinear(operator.1.into()))
+        linear(self.graph.domain_op(node)).ok_or_else(|| self.at(node).not_linear())
     }
 
     /// The folds of each operator, in order; those of an Add that holds its bias are its own.
@@ -243,7 +242,7 @@ impl<'d> Drawing<'d> {
                 Some(_) => self.input(node, slot, &written, Rounding::Sum)?,
                 None => Change::Input(node, slot, self.bias(at, &written)?),
             });
-            if at.graph.op(node) == "Gemm" && at.attr_float("beta", 1.0)? != 1.0 {
+            if at.graph.is(node, "Gemm") && at.attr_float("beta", 1.0)? != 1.0 {
                 changes.push(Change::Float(node, "beta", 1.0));
             }
             changes.extend(unit.added.changed().map(|added| self.added(node, added)).transpose()?);

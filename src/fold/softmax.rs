@@ -11,9 +11,9 @@ use super::draft::Draft;
 use super::{Side, rule};
 use crate::affine::Affine;
 use crate::graph::at::At;
-use crate::graph::axes::axis;
 use crate::graph::facts::extent;
 use crate::graph::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 
 /// How many operators may lie between the keys and the Softmax.
@@ -23,7 +23,7 @@ const DEPTH: usize = 24;
 /// adds to each channel of the result.
 pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &Numbers) -> bool {
     let by_channel = shift.shape().split_last().is_some_and(|(_, others)| others.iter().all(|&n| n == 1));
-    if draft.graph.op(node) != "MatMul" || side != Side::Operand(0) || !by_channel {
+    if !draft.graph.is(node, "MatMul") || side != Side::Operand(0) || !by_channel {
         return false;
     }
     let Some(output) = draft.graph.only_output(node) else { return false };
@@ -52,12 +52,14 @@ fn keys(draft: &Draft, value: ValueId, shift: &Numbers, depth: usize) -> bool {
     let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
     readers.into_iter().all(|(node, slot)| {
         let at = draft.at(node);
-        match draft.graph.op(node) {
-            "Mul" | "Div" if slot == 0 || draft.graph.op(node) == "Mul" => {
+        let Some(op) = draft.graph.op(node) else { return false };
+        let is_stacks = draft.graph.category(node) == Some(Category::MatrixProduct);
+        match op {
+            "Mul" | "Div" if slot == 0 || op == "Mul" => {
                 is_one_number(&at, 1 - slot)
                     && at.output(0).is_ok_and(|output| keys(draft, output, shift, depth - 1))
             }
-            "MatMul" | "FusedMatMul" if !at.is_constant(1 - slot) => product(draft, &at, slot, shift, depth),
+            _ if is_stacks && !at.is_constant(1 - slot) => product(draft, &at, slot, shift, depth),
             _ => {
                 let inputs: Vec<_> =
                     (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
@@ -97,16 +99,12 @@ fn scores(draft: &Draft, value: ValueId, along: usize, depth: usize) -> bool {
             at.rank(slot) == Ok(rank)
                 && at.output(0).is_ok_and(|output| scores(draft, output, along, depth - 1))
         };
-        match draft.graph.op(node) {
-            "Softmax" => {
-                // Before operator set 13 the axis and all behind it are one: the last is itself either way.
-                let absent = if at.opset() < 13 { 1 } else { -1 };
-                let found = at.attr("axis", absent).and_then(|number| axis(number, rank));
-                along + 1 == rank && found == Ok(along)
-            }
+        let Some(op) = draft.graph.op(node) else { return false };
+        match op {
+            "Softmax" => along + 1 == rank && at.softmax_axis(rank) == Ok(along),
             "Identity" => goes_on(),
-            "Add" | "Sub" if slot == 0 || draft.graph.op(node) == "Add" => !twice(node) && goes_on(),
-            "Mul" | "Div" if slot == 0 || draft.graph.op(node) == "Mul" => {
+            "Add" | "Sub" if slot == 0 || op == "Add" => !twice(node) && goes_on(),
+            "Mul" | "Div" if slot == 0 || op == "Mul" => {
                 is_same_along(&at, 1 - slot, rank, along) && !twice(node) && goes_on()
             }
             _ => false,

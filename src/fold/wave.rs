@@ -216,26 +216,28 @@ impl Front<'_, '_> {
 
 /// The rule for a node, or why there is none.
 fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
-    let operator = draft.graph.domain_op(node);
-    rule(operator).ok_or_else(|| match (draft.graph.op(node), operator) {
-        ("", (domain, op)) => Reason::UnknownOperator(format!("{domain}.{op}")),
-        (op, _) => Reason::NotLinear(op.into()),
+    let operator @ (domain, op) = draft.graph.domain_op(node);
+    rule(operator).ok_or_else(|| match draft.graph.op(node) {
+        Some(op) => Reason::NotLinear(op.into()),
+        None => Reason::UnknownOperator(format!("{domain}.{op}")),
     })
 }
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
 /// it in.
 fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
-    let inputs = draft.graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
+    let graph = draft.graph;
+    let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
+    let inputs = read.filter_map(|slot| graph.input(node, slot)).map(|input| draft.source(input));
     let mut varying = inputs.filter(|&input| !draft.constants.is_constant(input));
     let (only, other) = (varying.next()?, varying.next());
-    let hands_on = rule(draft.graph.domain_op(node)).is_some_and(|rule| rule.hands_on());
+    let hands_on = rule(graph.domain_op(node)).is_some_and(|rule| rule.hands_on());
     (hands_on && other.is_none()).then_some(only)
 }
 
 /// Whether a node only puts values side by side, so that a scale of one of them is one of all.
 fn joins(draft: &Draft, node: NodeId) -> bool {
-    draft.graph.op(node) == "Concat"
+    draft.graph.is(node, "Concat")
 }
 
 /// The rule by which an affine may go on.
@@ -396,7 +398,7 @@ impl Pull<'_, '_> {
         if let Some(fold) = step.fold {
             wave.note(self.draft, node, fold, step.by_place)?;
         }
-        let mut last = refuse(Reason::NotLinear(graph.domain_op(node).1.into()));
+        let mut last = refuse(self.draft.at(node).not_linear());
         let before = wave.mark();
         for way in &step.ways {
             match self.inputs(wave, node, way, depth) {

@@ -1,9 +1,10 @@
 //! What a rule or a recogniser may look at: one node, and what is known of its values.
 
-use super::axes::{axes, permutation};
+use super::axes::{axes, axis, permutation};
 use super::constants::Constants;
 use super::facts::{Facts, Shape, extent};
 use super::{Graph, NodeId, ValueId};
+use crate::onnx::operator::input_at;
 use crate::onnx::proto::NodeProto;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
@@ -139,14 +140,19 @@ impl At<'_> {
         Ok(read.unwrap_or(absent))
     }
 
+    /// The input that holds what earlier operator sets have as an attribute; `None` where it is one.
+    pub fn input_for(&self, attribute: &str) -> Option<usize> {
+        input_at(self.proto().op_type(), attribute, self.opset())
+    }
+
+    /// Integers that are an attribute or a constant input, as the operator set has them.
+    pub fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
+        self.input_for(name).map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
+    }
+
     /// The axes that a Reduce operator reduces, ascending, and whether they stay with extent 1.
     pub fn reduction(&self, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
-        let as_input = match self.proto().op_type() {
-            "ReduceSum" => self.opset() >= 13,
-            _ => self.opset() >= 18,
-        };
-        let named = if as_input { self.ints(1)? } else { self.attr_ints("axes")? };
-        let mut reduced = match named.filter(|list| !list.is_empty()) {
+        let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
             Some(list) => axes(&list, rank)?,
             None if self.attr("noop_with_empty_axes", 0)? != 0 => vec![],
             None => (0..rank).collect(),
@@ -154,6 +160,13 @@ impl At<'_> {
         reduced.sort_unstable();
         reduced.dedup();
         Ok((reduced, self.attr("keepdims", 1)? != 0))
+    }
+
+    /// The axis along which a Softmax normalizes. Before operator set 13 it takes all behind it along.
+    pub fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
+        let alone = self.opset() >= 13;
+        let along = axis(self.attr("axis", if alone { -1 } else { 1 })?, rank)?;
+        (alone || along + 1 == rank).then_some(along).ok_or(Reason::Attribute("axis".into()))
     }
 
     /// The permutation of a Transpose.
@@ -169,10 +182,14 @@ impl At<'_> {
 
     /// The only input that carries an affine, which must be this one.
     pub fn only<'i, T>(&self, inputs: &'i [Option<T>], slot: usize) -> Result<&'i T, Reason> {
-        let op = || Reason::NotLinear(self.proto().op_type().into());
         if inputs.iter().enumerate().any(|(i, input)| i != slot && input.is_some()) {
-            return Err(op());
+            return Err(self.not_linear());
         }
-        inputs.get(slot).and_then(Option::as_ref).ok_or_else(op)
+        inputs.get(slot).and_then(Option::as_ref).ok_or_else(|| self.not_linear())
+    }
+
+    /// The reason where the operator does not let an affine pass.
+    pub fn not_linear(&self) -> Reason {
+        Reason::NotLinear(self.proto().op_type().into())
     }
 }

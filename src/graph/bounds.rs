@@ -12,6 +12,7 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use super::axes::axis;
+use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
 
@@ -53,10 +54,6 @@ const NODE_COST: u64 = 1 << 14;
 
 /// Attributes that name axes of the first input.
 const AXES: &[&str] = &["axis", "axes", "batch_dims"];
-
-/// Inputs that name axes of the first; the Reduce operators have them in the second too.
-const AXES_INPUT: &[(&str, usize)] =
-    &[("CumSum", 1), ("DFT", 2), ("Pad", 3), ("Slice", 3), ("Squeeze", 1), ("Unsqueeze", 1)];
 
 /// Operators that make extents of the numbers in their inputs, from one of them on.
 const EXTENTS: &[(&str, usize)] = &[
@@ -149,9 +146,8 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
         };
         axes.len() <= RANK && axes.iter().all(|axis| (below..=above).contains(axis))
     };
-    let as_input = AXES_INPUT.iter().find(|(name, _)| *name == op).map(|&(_, slot)| slot);
-    let as_input = as_input.or_else(|| op.starts_with("Reduce").then_some(1));
-    let given = as_input.and_then(|slot| ints(inputs.get(slot).copied().flatten()?));
+    let as_input = AXES.iter().find_map(|attribute| input_for(op, attribute));
+    let given = as_input.and_then(|(slot, _)| ints(inputs.get(slot).copied().flatten()?));
     given.is_none_or(|axes| named(&axes))
         && node.attribute.iter().all(|attribute| {
             let numbers: &[i64] = match attribute.r#type() {

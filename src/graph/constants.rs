@@ -16,14 +16,10 @@ use super::bounds::Budget;
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::node::constant_tensor;
+use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::Floats;
 use crate::refusal::{Reason, Refusal};
-
-/// Operators whose result differs from one run to the next, as that of a Dropout does that may be told to
-/// be in training.
-const RANDOM: &[&str] =
-    &["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"];
 
 /// Bytes that the evaluation of constants may make, whatever the weights are; and how many times the
 /// weights besides.
@@ -68,7 +64,8 @@ impl<'m> Constants<'m> {
             let inputs = graph.inputs(node);
             let from_constants = known
                 && (op == "Constant" || !inputs.is_empty())
-                && !RANDOM.contains(&op)
+                && !graph.category(node).is_some_and(Category::is_random)
+                // It may be told to be in training.
                 && !(op == "Dropout" && graph.input(node, 2).is_some())
                 && graph.captures(node).is_empty()
                 && inputs.iter().flatten().all(|value| constant[value.index()]);
@@ -103,7 +100,7 @@ impl<'m> Constants<'m> {
         }
         match (self.graph.initializer(value), self.graph.producer(value)) {
             (Some(tensor), _) => Some(tensor.clone()),
-            (None, Some((node, _))) if self.graph.op(node) == "Constant" => {
+            (None, Some((node, _))) if self.graph.is(node, "Constant") => {
                 constant_tensor(self.graph.node(node))
             }
             _ => None,

@@ -23,7 +23,7 @@ use super::bounds::{self, Budget, Cost};
 
 use super::memo::Memo;
 use super::{Graph, NodeId, ValueId};
-use crate::onnx::misread::misread;
+use crate::onnx::misread::{is_read, misread};
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
@@ -321,7 +321,7 @@ impl Inference {
     /// built: tract would infer and evaluate them on its own.
     fn build(&self, node: &NodeProto, stand_in: Option<&'static str>) -> Option<Box<dyn InferenceOp>> {
         let (domain, op) = node.op();
-        if !matches!(domain, "" | "com.microsoft" | "ai.onnx.ml") || bodies(node).next().is_some() {
+        if !is_read(domain) || bodies(node).next().is_some() {
             return None;
         }
         let mut lean = node.clone();

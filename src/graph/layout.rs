@@ -12,10 +12,8 @@ use tract_onnx::tract_hir::internal::TDim;
 
 use super::axes::permutation;
 use super::facts::Shape;
+use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
-
-/// Operators that only move elements.
-pub const MOVE: &[&str] = &["Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];
 
 /// A part of an axis.
 pub type Atom = usize;
@@ -96,7 +94,7 @@ impl Atoms {
                 let perm = permutation(node.attr_ints("perm").ok()?, axes.len()).ok()?;
                 Some(perm.into_iter().map(|axis| axes[axis].clone()).collect())
             }
-            op if MOVE.contains(&op) => self.reshape(axes, shape),
+            _ if node.category() == Some(Category::Movement) => self.reshape(axes, shape),
             _ => None,
         }
     }

@@ -7,6 +7,7 @@ use ndarray::ArrayViewD;
 
 use super::node_name;
 use crate::error::Result;
+use crate::onnx::operator::input_at;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
 
@@ -121,12 +122,22 @@ impl<'m> Maker<'m> {
 
     /// The mean over axes.
     pub fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
-        let keep = int("keepdims", i64::from(keep));
-        if self.opset < 18 {
-            return self.op("ReduceMean", &[value], vec![keep, ints("axes", axes)]);
+        self.listed("ReduceMean", value, int("keepdims", i64::from(keep)), ("axes", axes))
+    }
+
+    /// A node on one value with a list of integers, which is an input or an attribute.
+    fn listed(
+        &mut self,
+        op: &str,
+        value: &str,
+        attribute: AttributeProto,
+        (name, list): (&str, &[i64]),
+    ) -> String {
+        if input_at(op, name, self.opset).is_none() {
+            return self.op(op, &[value], vec![attribute, ints(name, list)]);
         }
-        let axes = self.ints(axes);
-        self.op("ReduceMean", &[value, &axes], vec![keep])
+        let list = self.ints(list);
+        self.op(op, &[value, &list], vec![attribute])
     }
 
     /// The value in another shape.
@@ -154,13 +165,7 @@ impl<'m> Maker<'m> {
 
     /// The two halves of a value along an axis.
     pub fn halves(&mut self, value: &str, axis: i64, half: usize) -> [String; 2] {
-        let (axis, sizes) = (int("axis", axis), [half as i64; 2]);
-        let first = if self.opset < 13 {
-            self.op("Split", &[value], vec![axis, ints("split", &sizes)])
-        } else {
-            let sizes = self.ints(&sizes);
-            self.op("Split", &[value, &sizes], vec![axis])
-        };
+        let first = self.listed("Split", value, int("axis", axis), ("split", &[half as i64; 2]));
         let second = self.name("split");
         if let Some(node) = self.nodes.last_mut() {
             node.output.push(second.clone());

@@ -9,12 +9,10 @@ use tract_onnx::tract_hir::infer::{Factoid, GenericFactoid, ShapeFactoid, TypeFa
 use tract_onnx::tract_hir::internal::Symbol;
 
 use super::{Graph, NodeId, ValueId};
+use crate::onnx::operator::Category;
 
 /// How many kinds of nodes are remembered. Networks repeat a few hundred.
 const LARGEST: usize = 4096;
-
-/// Operators whose result has the shape that those of its operands give it, whatever is in them.
-const BY_SHAPE: &[&str] = &["Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "Conv", "LayerNormalization"];
 
 /// What was inferred so far.
 #[derive(Default)]
@@ -69,8 +67,12 @@ fn key(graph: &Graph, node: NodeId, facts: &[InferenceFact]) -> Option<Key> {
     }
     let inputs = graph.inputs(node);
     let value = |input: &ValueId| facts[input.index()].value.concretize();
-    // Where all are known, so is the result.
-    let by_shape = BY_SHAPE.contains(&op) && inputs.iter().flatten().any(|input| value(input).is_none());
+    // The shape of the result is that which those of the operands give it, whatever is in them; but where
+    // all are known, so is the result.
+    let of_shapes =
+        |what: Category| what.is_elementwise() || what.is_product() || what == Category::Normalizer;
+    let by_shape = graph.category(node).is_some_and(of_shapes)
+        && inputs.iter().flatten().any(|input| value(input).is_none());
     let input = |input: &ValueId| {
         let fact = &facts[input.index()];
         // The facts hold the tensors, so that no two of them are at one place.

@@ -21,7 +21,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::onnx::Model;
-use crate::onnx::node::canonical_domain;
+use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
@@ -79,6 +79,7 @@ pub struct Graph<'m> {
     inputs: Vec<Vec<Option<ValueId>>>,
     outputs: Vec<Vec<Option<ValueId>>>,
     captures: Vec<Vec<ValueId>>,
+    categories: Vec<Option<Category>>,
     order: Vec<NodeId>,
     places: Vec<usize>,
 }
@@ -102,6 +103,7 @@ impl<'m> Graph<'m> {
             inputs: vec![],
             outputs: vec![],
             captures: vec![],
+            categories: proto.node.iter().map(NodeProto::category).collect(),
             order: vec![],
             places: vec![],
         };
@@ -261,21 +263,30 @@ impl<'m> Graph<'m> {
         &self.proto.node[node]
     }
 
-    /// The operator of a node, if it is one of ONNX's own or of a runtime's that there are rules for;
-    /// `""` for every other.
-    pub fn op(&self, node: NodeId) -> &'m str {
-        match self.domain_op(node) {
-            ("", op) => op,
-            ("com.microsoft", op @ ("FusedMatMul" | "BiasGelu" | "FastGelu")) => op,
-            ("com.microsoft", op @ ("SkipLayerNormalization" | "SkipSimplifiedLayerNormalization")) => op,
-            _ => "",
-        }
+    /// The operator of a node, if it is one of ONNX's own or of a runtime's that is known.
+    pub fn op(&self, node: NodeId) -> Option<&'m str> {
+        let (domain, op) = self.domain_op(node);
+        (domain.is_empty() || self.category(node).is_some()).then_some(op)
+    }
+
+    /// Whether a node is this operator.
+    pub fn is(&self, node: NodeId, op: &str) -> bool {
+        self.op(node) == Some(op)
+    }
+
+    /// What the operator of a node does; `None` where nothing is said of it.
+    pub fn category(&self, node: NodeId) -> Option<Category> {
+        self.categories[node]
+    }
+
+    /// Whether a node only moves elements.
+    pub fn is_movement(&self, node: NodeId) -> bool {
+        self.category(node) == Some(Category::Movement)
     }
 
     /// Domain (with ONNX's own as `""`) and operator of a node.
     pub fn domain_op(&self, node: NodeId) -> (&'m str, &'m str) {
-        let proto = self.node(node);
-        (canonical_domain(proto.domain()), proto.op_type())
+        self.node(node).op()
     }
 
     /// The node's name, or its first output where it has none.
@@ -346,10 +357,8 @@ impl<'m> Graph<'m> {
 
     /// Whether a node looks at the elements of an input, and not at its shape or element type alone.
     pub fn reads_elements(&self, node: NodeId, slot: usize) -> bool {
-        !matches!(
-            (self.op(node), slot),
-            ("Shape" | "Size" | "EyeLike" | "RandomNormalLike" | "RandomUniformLike", _) | ("CastLike", 1)
-        )
+        let only_shape = self.category(node).is_some_and(Category::reads_only_shape);
+        !(only_shape || (slot == 1 && self.is(node, "CastLike")))
     }
 
     /// What a node makes; `None` is an optional output left out.

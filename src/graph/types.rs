@@ -80,7 +80,7 @@ fn float_or_bfloat16(
     let code = |name: &str| proto.attr_i(name).ok().flatten().and_then(|code| code.try_into().ok());
     let of = |slot: usize| graph.input(node, slot).and_then(|input| types[input.index()]);
     let is_float = |data_type: &DataType| data_type.is_float();
-    let stored = || match graph.op(node) {
+    let stored = || match graph.op(node)? {
         "Constant" => constant_tensor(proto)?.data_type,
         "ConstantOfShape" => proto.attr_t("value").ok()??.data_type,
         _ => None,
@@ -91,10 +91,10 @@ fn float_or_bfloat16(
     }
     match graph.op(node) {
         // Their statistics have a type of their own.
-        "LayerNormalization" if slot > 0 => {
+        Some("LayerNormalization") if slot > 0 => {
             code("stash_type").map_or(Some(DataType::Float), DataType::from_code)
         }
-        "CastLike" | "RMSNormalization" | "DequantizeLinear" => of(1),
+        Some("CastLike" | "RMSNormalization" | "DequantizeLinear") => of(1),
         // What a body makes only the body tells.
         _ if bodies(proto).next().is_some() => told,
         _ => {

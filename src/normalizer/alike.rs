@@ -14,6 +14,7 @@ use super::View;
 use crate::graph::axes::axis;
 use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, ValueId};
+use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
 /// How far from the value its constants may lie.
@@ -22,11 +23,7 @@ const DEPTH: usize = 48;
 /// Values of more elements than this are not computed.
 const LARGEST: usize = 1 << 24;
 
-/// Operators that move elements and treat all items of a batch alike.
-const MOVE: &[&str] =
-    &["Identity", "Cast", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"];
-
-/// Operators that compute, and treat all items of a batch alike.
+/// Operators besides those that widen, which treat all items of a batch alike.
 const COMPUTE: &[&str] = &[
     "Add",
     "Sub",
@@ -71,11 +68,12 @@ impl<'v> Alike<'v> {
         let holds = self.view.constants.is_constant(value)
             || self.view.facts.value(value).is_some()
             || self.view.maker(value).is_some_and(|node| {
-                let op = self.view.graph.op(node);
-                let inputs = self.view.graph.inputs(node);
-                matches!(op, "Shape" | "Size")
+                let graph = self.view.graph;
+                let inputs = graph.inputs(node);
+                let computes = || graph.op(node).is_some_and(|op| COMPUTE.contains(&op));
+                graph.category(node) == Some(Category::Shape)
                     || depth > 0
-                        && (MOVE.contains(&op) || COMPUTE.contains(&op))
+                        && (self.view.widens(node) || computes())
                         && !inputs.is_empty()
                         && inputs.iter().flatten().all(|&input| self.holds(input, depth - 1))
             });
@@ -110,7 +108,7 @@ impl<'v> Alike<'v> {
             let shape = at.shape(1).ok()?;
             shape.iter().rev().take(2).all(|dim| extent(dim).is_some()).then(|| input(1))?
         };
-        match view.graph.op(node) {
+        match view.graph.op(node)? {
             "Identity" => input(0),
             "Cast" => {
                 let to = DataType::from_code(i32::try_from(at.attr("to", 0).ok()?).ok()?)?;
@@ -121,7 +119,7 @@ impl<'v> Alike<'v> {
                 let perm = at.permutation(array.ndim()).ok()?;
                 Some(array.permuted_axes(perm).as_standard_layout().into_owned())
             }
-            "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => {
+            _ if view.graph.is_movement(node) => {
                 let from = view.facts.shape(view.graph.input(node, 0)?)?;
                 (leads(&from) && leads(&shape)).then_some(())?;
                 input(0)?.into_shape_with_order(IxDyn(&extents)).ok()
@@ -162,7 +160,7 @@ impl<'v> Alike<'v> {
                 let numbers = axes.iter().all(|&axis| extent(&from[axis]).is_some());
                 let mut array = numbers.then(|| input(0)).flatten()?;
                 for &axis in axes.iter().rev() {
-                    let reduced = match view.graph.op(node) {
+                    let reduced = match view.graph.op(node)? {
                         "ReduceSum" => array.sum_axis(Axis(axis)),
                         "ReduceMean" => array.mean_axis(Axis(axis))?,
                         _ => {
@@ -192,14 +190,8 @@ impl<'v> Alike<'v> {
 
     fn softmax(&self, node: NodeId, mut array: ArrayD<f64>) -> Option<ArrayD<f64>> {
         let at = self.view.at(node);
-        let rank = array.ndim();
-        // Before version 13 it normalizes over all axes from this one on.
-        let version_13 = at.opset() >= 13;
-        let along = axis(at.attr("axis", if version_13 { -1 } else { 1 }).ok()?, rank).ok()?;
+        let along = at.softmax_axis(array.ndim()).ok()?;
         self.view.facts.extent(at.input(0).ok()?, along)?;
-        if !version_13 && along + 1 != rank {
-            return None;
-        }
         for mut lane in array.lanes_mut(Axis(along)) {
             let largest = lane.fold(f64::NEG_INFINITY, |a, &b| a.max(b));
             lane.mapv_inplace(|x| (x - largest).exp());

@@ -2,6 +2,7 @@
 
 use super::{Family, Kind, Normalizer, Site, View};
 use crate::graph::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
 
 /// The scale on the way into a softmax over products.
 pub struct AttentionScale;
@@ -15,7 +16,7 @@ impl Normalizer for AttentionScale {
         let is_number =
             chain.affine.scale.len() == 1 && chain.affine.has_no_shift() && !chain.affine.has_no_scale();
         // Rotary embeddings turn one half of the channels round; that is no scale of the scores.
-        let is_scale = chain.nodes.iter().any(|&node| view.graph.op(node) != "Neg");
+        let is_scale = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
         let kind = Kind { name: "attention scale", family: Family::Scale };
         (is_number && is_scale && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
             axis: view.facts.rank(chain.output).unwrap_or(1).max(1) - 1,
@@ -31,23 +32,18 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
     while let Some((value, product, steps)) = open.pop() {
         for reader in view.graph.readers(value) {
             let Reader::Node { node, .. } = *reader else { continue };
-            let op = view.graph.op(node);
-            if op == "Softmax" {
+            if view.graph.is(node, "Softmax") {
                 if product {
                     return true;
                 }
                 continue;
             }
-            let passes = matches!(
-                op,
-                "Transpose" | "Reshape" | "Unsqueeze" | "Squeeze" | "Expand" | "Identity" | "Cast"
-            ) || matches!(
-                op,
-                "Add" | "Mul" | "Div" | "Sub" | "Concat" | "Slice" | "Split" | "Neg" | "Where"
-            );
             let product_here = is_product(view, node);
-            // Talking heads mix the scores of all heads on their way.
-            let passes = passes || (product && op == "MatMul");
+            let passes = view.widens(node)
+                || view.graph.category(node) == Some(Category::Arithmetic)
+                || matches!(view.graph.op(node), Some("Concat" | "Slice" | "Split" | "Where"))
+                // Talking heads mix the scores of all heads on their way.
+                || (product && view.graph.is(node, "MatMul"));
             if steps < REACH && (passes || (product_here && !product)) {
                 let outputs = view.graph.outputs(node).iter().flatten();
                 open.extend(outputs.map(|&value| (value, product || product_here, steps + 1)));
@@ -59,5 +55,5 @@ fn feeds_softmax(view: &View, input: ValueId, output: ValueId) -> bool {
 
 fn is_product(view: &View, node: NodeId) -> bool {
     let varies = |slot| view.graph.input(node, slot).is_some_and(|value| !view.constants.is_constant(value));
-    matches!(view.graph.op(node), "MatMul" | "FusedMatMul") && varies(0) && varies(1)
+    view.graph.category(node) == Some(Category::MatrixProduct) && varies(0) && varies(1)
 }

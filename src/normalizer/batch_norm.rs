@@ -20,7 +20,7 @@ impl Normalizer for BatchNorm {
             return is_bn.then(|| chain.site(view.graph, view.facts, kind));
         }
         // One that is no affine with constants is listed with the reason.
-        if view.graph.op(node) != "BatchNormalization" {
+        if !view.graph.is(node, "BatchNormalization") {
             return None;
         }
         let at = view.at(node);

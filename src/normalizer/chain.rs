@@ -14,6 +14,7 @@ use crate::graph::facts::{Facts, extent};
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::onnx::misread::batch_norm_trains;
+use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
@@ -54,7 +55,7 @@ impl Chain {
 
     /// Whether it holds a BatchNormalization.
     pub fn has_batch_norm(&self, graph: &Graph) -> bool {
-        self.nodes.iter().any(|&node| graph.op(node) == "BatchNormalization")
+        self.nodes.iter().any(|&node| graph.is(node, "BatchNormalization"))
     }
 
     /// The only axis along which it varies; `None` where there is none, or more than one.
@@ -150,7 +151,7 @@ impl Search<'_> {
             .filter(|&v| !self.constants.is_constant(v))
             .collect();
         match (graph.op(node), &varying[..]) {
-            ("Add" | "Sub", &[left, right]) => self.join(node, left, right, output),
+            (Some("Add" | "Sub"), &[left, right]) => self.join(node, left, right, output),
             (_, &[value]) => {
                 let rank = self.facts.rank(output)?;
                 if self.facts.shape(value)? != self.facts.shape(output)? {
@@ -209,7 +210,7 @@ impl Search<'_> {
             at.numbers(slot).ok()?.align(rank)
         };
         let number = |number: f64| Numbers::number(number, rank);
-        let affine = match graph.op(node) {
+        let affine = match graph.op(node)? {
             "Neg" => Affine::scale(number(-1.0)),
             "Mul" => Affine::scale(constant()?),
             "Div" if first => Affine::scale(&number(1.0) / &constant()?),
@@ -250,7 +251,7 @@ impl Search<'_> {
             _ => Affine::identity(rank),
         };
         let (a, b) = (affine_of(left), affine_of(right));
-        let affine = match self.graph.op(node) {
+        let affine = match self.graph.op(node)? {
             "Add" => Affine::new(&a.scale + &b.scale, &a.shift + &b.shift),
             _ => Affine::new(&a.scale - &b.scale, &a.shift - &b.shift),
         };
@@ -265,9 +266,8 @@ impl Search<'_> {
 
     /// Whether an Add is the bias of the linear operator right before it.
     fn is_bias(&self, node: NodeId, value: ValueId) -> bool {
-        let made_by = self.graph.producer(value).map_or("", |(producer, _)| self.graph.op(producer));
-        self.graph.op(node) == "Add"
-            && matches!(made_by, "MatMul" | "FusedMatMul" | "Gemm" | "Conv" | "ConvTranspose")
+        let made_by = self.graph.producer(value).and_then(|(producer, _)| self.graph.category(producer));
+        self.graph.is(node, "Add") && made_by.is_some_and(Category::is_product)
     }
 
     /// Words that tell where nodes came from, and the module path of the first.
@@ -303,7 +303,7 @@ impl Search<'_> {
                 let axis = shape.iter().position(|dim| extent(dim) != Some(1))?;
                 (axis + rank).checked_sub(shape.len())
             };
-            match self.graph.op(node) {
+            match self.graph.op(node)? {
                 "Mul" | "Div" => operands.filter_map(of).next(),
                 _ => None,
             }

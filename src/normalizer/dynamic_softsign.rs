@@ -26,11 +26,11 @@ impl Normalizer for DynamicSoftsign {
 /// `z / (1 + |z|)` as Abs, Add, Div.
 fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
     let graph = view.graph;
-    if graph.op(div) != "Div" {
+    if !graph.is(div, "Div") {
         return None;
     }
     let (z, below, output) = (graph.input(div, 0)?, graph.input(div, 1)?, graph.only_output(div)?);
-    let add = view.maker(below).filter(|&node| graph.op(node) == "Add")?;
+    let add = view.maker(below).filter(|&node| graph.is(node, "Add"))?;
     let (left, right) = (graph.input(add, 0)?, graph.input(add, 1)?);
     let magnitude = if view.scalar(right) == Some(1.0) {
         left
@@ -40,7 +40,7 @@ fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
         return None;
     };
     let abs =
-        view.maker(magnitude).filter(|&node| graph.op(node) == "Abs" && graph.input(node, 0) == Some(z))?;
+        view.maker(magnitude).filter(|&node| graph.is(node, "Abs") && graph.input(node, 0) == Some(z))?;
     // |z| and 1+|z| serve nothing else, and broadcasting changes no shape.
     let own = view.only_reader(magnitude) == Some(add) && view.only_reader(below) == Some(div);
     if !own || view.facts.shape(z)? != view.facts.shape(output)? {

@@ -56,7 +56,7 @@ struct Groups {
 
 impl Groups {
     fn by_operator(view: &View, node: NodeId) -> Option<Groups> {
-        if view.graph.op(node) != "InstanceNormalization" {
+        if !view.graph.is(node, "InstanceNormalization") {
             return None;
         }
         let at = view.at(node);

@@ -2,6 +2,7 @@
 
 use super::{Family, Kind, Normalizer, Site, View};
 use crate::graph::NodeId;
+use crate::onnx::operator::Category;
 
 /// The per-channel scale of CaiT, DeiT-III and DINOv2.
 pub struct LayerScale;
@@ -10,9 +11,10 @@ impl Normalizer for LayerScale {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let scales = chain.spread.is_some() && chain.affine.has_no_shift();
-        let maker = view.graph.op(view.maker(chain.input)?);
-        let linear = matches!(maker, "Add" | "MatMul" | "Gemm" | "Conv" | "Reshape" | "Transpose");
-        let residual = view.only_reader(chain.output).is_some_and(|reader| view.graph.op(reader) == "Add");
+        let maker = view.maker(chain.input)?;
+        let behind = |what: Category| what.is_product() || what == Category::Movement;
+        let linear = view.graph.category(maker).is_some_and(behind) || view.graph.is(maker, "Add");
+        let residual = view.only_reader(chain.output).is_some_and(|reader| view.graph.is(reader, "Add"));
         let kind = Kind { name: "LayerScale", family: Family::Scale };
         (scales && linear && residual).then(|| chain.site(view.graph, view.facts, kind))
     }

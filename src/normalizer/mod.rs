@@ -257,6 +257,11 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Whether a node moves elements, repeats them, or changes their type, and no more.
+    pub fn widens(&self, node: NodeId) -> bool {
+        self.graph.is_movement(node) || matches!(self.graph.op(node), Some("Cast" | "Expand"))
+    }
+
     /// The node that makes a value.
     pub fn maker(&self, value: ValueId) -> Option<NodeId> {
         Some(self.graph.producer(value)?.0)

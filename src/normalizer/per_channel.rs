@@ -27,8 +27,8 @@ impl Normalizer for PerChannel {
 fn is_quotient(view: &View, node: NodeId) -> bool {
     let varies = |slot| view.graph.input(node, slot).is_some_and(|input| !view.constants.is_constant(input));
     match view.graph.op(node) {
-        "Div" => varies(0) && varies(1),
-        "Mul" => varies(0) && varies(1) && divisor(view, node).is_some(),
+        Some("Div") => varies(0) && varies(1),
+        Some("Mul") => varies(0) && varies(1) && divisor(view, node).is_some(),
         _ => false,
     }
 }

@@ -22,7 +22,7 @@ pub struct Bounded {
 impl Bounded {
     /// A single operator.
     pub fn operator(view: &View, node: NodeId, op: &str) -> Option<Bounded> {
-        if view.graph.op(node) != op {
+        if !view.graph.is(node, op) {
             return None;
         }
         let (input, output) = (view.graph.input(node, 0)?, view.graph.only_output(node)?);
@@ -50,7 +50,7 @@ pub fn written(node: &mut Expansion, function: &str) -> Option<Written> {
 /// computed in float32.
 fn is_cast(view: &View, node: NodeId) -> bool {
     let to = view.at(node).attr("to", 0).ok().and_then(|code| DataType::from_code(i32::try_from(code).ok()?));
-    view.graph.op(node) == "Cast" && to.is_some_and(DataType::is_float)
+    view.graph.is(node, "Cast") && to.is_some_and(DataType::is_float)
 }
 
 /// The value before casts, and these.

@@ -11,6 +11,7 @@ use super::statistics::{Core, core};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId, make};
+use crate::onnx::operator::input_at;
 
 /// PowerNorm, with or without group scaling.
 pub struct PowerNorm;
@@ -74,7 +75,7 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
     let grouped = node.op("Reshape", &[&node.x(), &apart], vec![]);
     let square = node.op("Mul", &[&grouped, &grouped], vec![]);
     let keep = make::int("keepdims", 1);
-    let mean = if opset < 18 {
+    let mean = if input_at("ReduceMean", "axes", opset).is_none() {
         node.op("ReduceMean", &[&square], vec![keep, make::ints("axes", &[-1])])
     } else {
         let axes = node.integers("axes", &[-1]);
@@ -92,19 +93,16 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
 fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
     loop {
         let node = view.maker(value)?;
-        match view.graph.op(node) {
-            "Transpose" | "Reshape" | "Unsqueeze" | "Squeeze" | "Identity" => {
-                value = view.graph.input(node, 0)?;
-            }
-            _ => {
-                let core = core(view, node)?;
-                // The squares are of the value with its channels in groups, on one axis more.
-                let regroup = view.maker(core.squared).filter(|&node| view.graph.op(node) == "Reshape")?;
-                let groups = view.facts.rank(view.graph.input(regroup, 0)?)? + 1 == core.rank;
-                let plain = !core.centred && !core.norm && core.axes == [core.rank - 1];
-                return (groups && plain).then_some(core);
-            }
+        if view.graph.is_movement(node) {
+            value = view.graph.input(node, 0)?;
+            continue;
         }
+        let core = core(view, node)?;
+        // The squares are of the value with its channels in groups, on one axis more.
+        let regroup = view.maker(core.squared).filter(|&node| view.graph.is(node, "Reshape"))?;
+        let groups = view.facts.rank(view.graph.input(regroup, 0)?)? + 1 == core.rank;
+        let plain = !core.centred && !core.norm && core.axes == [core.rank - 1];
+        return (groups && plain).then_some(core);
     }
 }
 
@@ -114,14 +112,14 @@ fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
 fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let graph = view.graph;
     let last = *core.nodes.last()?;
-    let op = |name: &str| core.nodes.iter().copied().find(|&node| graph.op(node) == name);
+    let op = |name: &str| core.nodes.iter().copied().find(|&node| graph.is(node, name));
     op("ReduceMean")?;
     let epsilon_add = op("Add")?;
     let grouped = core.squared;
     // Only the plain form: the input regrouped along its last axis, divided by a square root.
-    let regroup = view.maker(grouped).filter(|&node| graph.op(node) == "Reshape")?;
+    let regroup = view.maker(grouped).filter(|&node| graph.is(node, "Reshape"))?;
     let regroups =
-        graph.input(regroup, 0) == Some(core.input) && graph.op(last) == "Div" && op("Sqrt").is_some();
+        graph.input(regroup, 0) == Some(core.input) && graph.is(last, "Div") && op("Sqrt").is_some();
     let widened = op("Expand").is_some() || op("Unsqueeze").is_some();
     let rank = core.rank;
     let input = view.facts.shape(core.input)?;

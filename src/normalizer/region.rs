@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::View;
 use super::alike::Alike;
-use crate::graph::layout::MOVE;
 use crate::graph::{NodeId, ValueId};
 
 /// How many regions are read before a node is given up.
@@ -51,7 +50,7 @@ pub fn regions(view: &View, alike: &Alike, last: NodeId) -> Vec<Region> {
 
 /// The operand of a Div, or of a Mul, that a square root makes.
 pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
-    let slots: &[usize] = match view.graph.op(node) {
+    let slots: &[usize] = match view.graph.op(node)? {
         "Div" => &[1],
         "Mul" => &[0, 1],
         _ => return None,
@@ -60,12 +59,12 @@ pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
         let mut value = value;
         while let Some(maker) = view.maker(value) {
             match view.graph.op(maker) {
-                "Sqrt" | "Pow" | "Reciprocal" => return true,
-                "Div" => {
+                Some("Sqrt" | "Pow" | "Reciprocal") => return true,
+                Some("Div") => {
                     let one = view.graph.input(maker, 0).and_then(|one| view.scalar(one));
                     return one == Some(1.0);
                 }
-                op if MOVE.contains(&op) => {
+                _ if view.graph.is_movement(maker) => {
                     let Some(input) = view.graph.input(maker, 0) else { return false };
                     value = input;
                 }

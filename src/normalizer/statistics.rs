@@ -38,9 +38,6 @@ impl Core {
     }
 }
 
-/// Operators that move or widen statistics, or change their type.
-const WIDEN: &[&str] = &["Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Reshape", "Transpose"];
-
 /// The core that ends in a node: a Div, or a Mul by a reciprocal.
 pub fn core(view: &View, node: NodeId) -> Option<Core> {
     scaled_core(view, node).filter(|core| core.factor.is_none())
@@ -51,7 +48,7 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
     let mut trail = Trail { view, nodes: vec![node], factor: None };
-    let (numerator, root) = match graph.op(node) {
+    let (numerator, root) = match graph.op(node)? {
         "Div" => (graph.input(node, 0)?, graph.input(node, 1)?),
         "Mul" => {
             let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
@@ -159,7 +156,7 @@ pub struct Reshaped {
 /// What is around a normalization from `input` to `output`, if it is two Reshapes that undo each
 /// other. Between them nothing may move.
 pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
-    let reshape = |&node: &NodeId| view.graph.op(node) == "Reshape";
+    let reshape = |&node: &NodeId| view.graph.is(node, "Reshape");
     let apart = view.maker(input).filter(reshape)?;
     let together = view.only_reader(output).filter(reshape)?;
     let (before, after) = (view.graph.input(apart, 0)?, view.graph.only_output(together)?);
@@ -190,13 +187,18 @@ struct Trail<'t, 'a> {
 
 impl Trail<'_, '_> {
     fn made_by(&self, value: ValueId, ops: &[&str]) -> Option<NodeId> {
-        let node = self.view.maker(value)?;
-        ops.contains(&self.view.graph.op(node)).then_some(node)
+        let made_by = |&node: &NodeId| ops.iter().any(|op| self.view.graph.is(node, op));
+        self.view.maker(value).filter(made_by)
+    }
+
+    /// What only moves or widens statistics, or changes their type, into a value.
+    fn widening(&self, value: ValueId) -> Option<NodeId> {
+        self.view.maker(value).filter(|&node| self.view.widens(node))
     }
 
     /// The value before what only moves or widens it.
     fn origin(&self, mut value: ValueId) -> ValueId {
-        while let Some(node) = self.made_by(value, WIDEN)
+        while let Some(node) = self.widening(value)
             && let Some(input) = self.view.graph.input(node, 0)
         {
             value = input;
@@ -206,7 +208,7 @@ impl Trail<'_, '_> {
 
     /// The same, noting the nodes.
     fn widened(&mut self, mut value: ValueId) -> ValueId {
-        while let Some(node) = self.made_by(value, WIDEN)
+        while let Some(node) = self.widening(value)
             && let Some(input) = self.view.graph.input(node, 0)
         {
             self.nodes.push(node);
@@ -230,7 +232,7 @@ impl Trail<'_, '_> {
         let value = self.widened(value);
         let graph = self.view.graph;
         let node = self.made_by(value, &["Reciprocal", "Div", "Pow"])?;
-        let root = match graph.op(node) {
+        let root = match graph.op(node)? {
             "Reciprocal" => graph.input(node, 0)?,
             "Div" => {
                 let number = self.view.scalar(graph.input(node, 0)?)?;
@@ -253,7 +255,7 @@ impl Trail<'_, '_> {
         let graph = self.view.graph;
         let node = self.made_by(value, &["Sqrt", "Pow", "ReduceL2"])?;
         self.nodes.push(node);
-        match graph.op(node) {
+        match graph.op(node)? {
             "ReduceL2" => Some((value, true)),
             "Sqrt" => Some((graph.input(node, 0)?, false)),
             _ => {
@@ -288,7 +290,7 @@ impl Trail<'_, '_> {
         if !self.nodes.contains(&node) {
             self.nodes.push(node);
         }
-        let op = graph.op(node);
+        let op = graph.op(node)?;
         let inner = graph.input(node, 0)?;
         let (axes, _) = self.view.at(node).reduction(self.view.facts.rank(inner)?).ok()?;
         if matches!(op, "ReduceSumSquare" | "ReduceL2") {
@@ -296,7 +298,7 @@ impl Trail<'_, '_> {
         }
         let square = self.made_by(inner, &["Mul", "Pow"])?;
         let base = graph.input(square, 0)?;
-        let squares = match graph.op(square) {
+        let squares = match graph.op(square)? {
             "Mul" => graph.input(square, 1) == Some(base),
             _ => self.view.scalar(graph.input(square, 1)?) == Some(2.0),
         };

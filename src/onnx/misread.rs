@@ -2,13 +2,16 @@
 //!
 //! Such nodes have no known value, and a model that has one is not verified.
 
-use super::node::canonical_domain;
+use super::operator::Category;
 use super::proto::NodeProto;
 use super::tensor::DataType;
 use crate::error::Result;
 
-/// Operators whose second operand had its place given by an attribute before it broadcast by itself.
-const PLACED: &[&str] = &["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"];
+/// Whether tract's operators are those of a domain. It looks at names alone, and would take an operator of
+/// another domain for the one that it knows.
+pub fn is_read(domain: &str) -> bool {
+    ["", "ai.onnx.ml", "com.microsoft"].contains(&domain)
+}
 
 /// What tract does with a node, under a version of ONNX's operator set, that it should not; `None` where
 /// nothing is known against it.
@@ -19,17 +22,17 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         Err(_) => String::new(),
     };
     let is_float = |code: Option<i64>| code.is_none_or(|code| code == i64::from(DataType::Float.code()));
-    if !canonical_domain(node.domain()).is_empty() {
-        return None;
-    }
-    match node.op_type() {
+    let is_elementwise = node.category().is_some_and(Category::is_elementwise);
+    let ("", op) = node.op() else { return None };
+    match op {
         "BatchNormalization" if batch_norm_trains(node, opset).unwrap_or(true) => {
             Some("tract takes its running statistics, where in training mode those of the batch are meant")
         }
         "Dropout" if opset < 7 && node.attr_i("is_test").ok().flatten().unwrap_or(0) == 0 => {
             Some("it drops elements at random, and tract none")
         }
-        op if opset < 7 && (op == "PRelu" || (PLACED.contains(&op) && has("axis"))) => {
+        // The attribute gives the second operand its place.
+        op if opset < 7 && (op == "PRelu" || (is_elementwise && has("axis"))) => {
             Some("tract broadcasts from the last axis, as operator set 7 does")
         }
         "Pad"

@@ -7,6 +7,7 @@ mod identify;
 mod load;
 pub mod misread;
 pub mod node;
+pub mod operator;
 pub mod proto;
 mod save;
 mod sink;

@@ -13,6 +13,7 @@ use super::failure::{Failure, Origins, Stage};
 use super::input::Input;
 use super::skeleton::{WeightStore, skeleton};
 use crate::onnx::Model;
+use crate::onnx::misread::is_read;
 use crate::onnx::proto::GraphProto;
 
 /// A model in tract, with concrete shapes. Clones share the graph and the weights.
@@ -182,8 +183,7 @@ fn add_operators(
         {
             return Err(fail("it is a function of the model, and tract has no functions"));
         }
-        // tract looks at the name alone, and would take an operator of another domain for the one it knows.
-        if !["", "ai.onnx.ml", "com.microsoft"].contains(&domain) {
+        if !is_read(domain) {
             return Err(fail(&format!("tract has no operators of the domain `{domain}`")));
         }
         if !onnx.op_register.0.contains_key(operator) {

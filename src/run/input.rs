@@ -11,6 +11,7 @@ use tract_onnx::tract_core::ndarray::ArrayD;
 use super::dims::Dims;
 use super::failure::{Failure, Stage};
 use crate::onnx::Model;
+use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, GraphProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
@@ -166,11 +167,11 @@ fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
                 });
                 smallest = smallest.into_iter().chain(size).min();
             }
-            (
-                "",
-                "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Transpose" | "Slice",
-            ) if values.contains(&data) => {
-                values.extend(node.output.iter().map(String::as_str));
+            operator if values.contains(&data) => {
+                let hands_on = matches!(operator, ("", "Cast" | "Slice"));
+                if hands_on || node.category() == Some(Category::Movement) {
+                    values.extend(node.output.iter().map(String::as_str));
+                }
             }
             _ => {}
         }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::facts::extent;
-use crate::graph::layout::{MOVE, Trace};
-use crate::onnx::node::canonical_domain;
+use crate::graph::layout::Trace;
+use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto};
 
 use super::KnownShapes;
@@ -215,7 +215,7 @@ impl<'w> Walk<'w> {
 
 /// Whether a node only moves or regroups elements.
 pub fn is_movement(node: &NodeProto) -> bool {
-    canonical_domain(node.domain()).is_empty() && MOVE.contains(&node.op_type()) && !node.input.is_empty()
+    node.category() == Some(Category::Movement) && !node.input.is_empty()
 }
 
 /// Whether a Reshape takes an extent from its input (a 0 in its shape), or may.

@@ -19,7 +19,7 @@ impl Rule for Biased {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         if !affine.has_no_scale() || at.graph.input(at.node, 1).is_none() {
-            return Err(Reason::NotLinear(at.proto().op_type().into()));
+            return Err(at.not_linear());
         }
         at.weight(1)?;
         at.extents(1)?;
@@ -28,7 +28,7 @@ impl Rule for Biased {
     }
 
     fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {
-        Err(Reason::NotLinear(at.proto().op_type().into()))
+        Err(at.not_linear())
     }
 }
 
@@ -43,7 +43,7 @@ impl Linear for Biased {
     }
 
     fn scaled(&self, at: &At, _: &Recipe, _: Side, _: &Numbers) -> Result<Recipe, Reason> {
-        Err(Reason::NotLinear(at.proto().op_type().into()))
+        Err(at.not_linear())
     }
 
     fn contracted(&self, _: &At) -> Result<Vec<usize>, Reason> {

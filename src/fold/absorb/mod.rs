@@ -105,8 +105,7 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
         let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
         return if fits { Ok(()) } else { Err(Reason::WrongAxis) };
     }
-    let operator = at.graph.domain_op(at.node);
-    let slots = linear(operator).ok_or_else(|| Reason::NotLinear(operator.1.into()))?.slots(at)?;
+    let slots = linear(at.graph.domain_op(at.node)).ok_or_else(|| at.not_linear())?.slots(at)?;
     if !affine.has_no_shift() {
         // The bias that takes it has the rank of the result.
         at.output_rank(0)?;

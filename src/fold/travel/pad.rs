@@ -65,18 +65,14 @@ struct Padding {
 
 impl Padding {
     fn of(at: &At, rank: usize) -> Result<Self, Reason> {
-        let (pads, value) = if at.opset() < 11 {
-            (at.attr_ints("pads")?, at.attr_float("value", 0.0)?)
-        } else {
-            let value = match at.graph.input(at.node, 2) {
-                Some(_) => {
-                    at.numbers(2)?.first().copied().ok_or(Reason::Attribute("constant_value".into()))?
-                }
-                None => 0.0,
-            };
-            (at.ints(1)?, value)
+        let value = match at.input_for("value") {
+            None => at.attr_float("value", 0.0)?,
+            Some(slot) if at.graph.input(at.node, slot).is_some() => {
+                at.numbers(slot)?.first().copied().ok_or(Reason::Attribute("constant_value".into()))?
+            }
+            Some(_) => 0.0,
         };
-        let pads = pads.ok_or(Reason::Attribute("pads".into()))?;
+        let pads = at.list("pads")?.ok_or(Reason::Attribute("pads".into()))?;
         let named = match at.ints(3)? {
             Some(named) => axes(&named, rank)?,
             None => (0..rank).collect(),

@@ -17,11 +17,11 @@ impl Rule for Skip {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         match inputs {
             [x, y, ..] if x != y => Err(Reason::ResidualStream),
-            _ => Err(Reason::NotLinear(at.proto().op_type().into())),
+            _ => Err(at.not_linear()),
         }
     }
 
     fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {
-        Err(Reason::NotLinear(at.proto().op_type().into()))
+        Err(at.not_linear())
     }
 }

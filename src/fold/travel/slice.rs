@@ -118,17 +118,12 @@ impl Cut {
 /// What a Slice cuts on each axis that it names; `None` where that is not a constant.
 fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
     let rank = at.rank(0)?;
-    let list = |name: &str, slot: usize| -> Result<Option<Vec<i64>>, Reason> {
-        if at.opset() < 10 { at.attr_ints(name) } else { at.ints(slot) }
-    };
-    let starts_at = list("starts", 1);
-    let ends_at = list("ends", 2);
-    let steps = list("steps", 4)?;
-    let (starts, ends) = match (starts_at, ends_at) {
+    let steps = at.list("steps")?;
+    let (starts, ends) = match (at.list("starts"), at.list("ends")) {
         (Ok(starts), Ok(ends)) => (starts, ends),
         _ => (None, None),
     };
-    let named = list("axes", 3)?;
+    let named = at.list("axes")?;
     let Some(named) = named.or_else(|| starts.as_ref().map(|s| (0..s.len() as i64).collect())) else {
         return Err(Reason::NotConstant);
     };

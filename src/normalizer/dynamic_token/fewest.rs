@@ -18,6 +18,7 @@ use ndarray::{ArrayViewD, IxDyn, s};
 use super::interpret::{Meaning, Pooling};
 use crate::graph::Graph;
 use crate::graph::make::{Maker, float, int};
+use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor::DataType;
 
@@ -151,7 +152,7 @@ impl Job<'_> {
             scale[c] *= mean / own[c].sqrt();
         }
         let same = epsilon.iter().all(|&e| e == epsilon[0]);
-        if whole && blend == Blend::Intra && same && self.maker.opset() >= 17 {
+        if whole && blend == Blend::Intra && same && self.maker.opset() >= LAYER_NORMALIZATION {
             let ones = floats(&mut self.maker, &[run.len()], &vec![1.0; run.len()])?;
             let attributes = vec![int("axis", -1), float("epsilon", epsilon[0] as f32)];
             return Some(self.maker.op("LayerNormalization", &[self.input, &ones], attributes));

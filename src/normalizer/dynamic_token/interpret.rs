@@ -7,7 +7,7 @@ use super::super::alike::Alike;
 use super::super::formula::{Factor, Formula, Mixing, Quotient, Term, read};
 use super::super::region::Region;
 use crate::graph::facts::extent;
-use crate::graph::layout::{Atom, Atoms, MOVE};
+use crate::graph::layout::{Atom, Atoms};
 use crate::graph::{NodeId, ValueId};
 use crate::refusal::Refusal;
 
@@ -45,7 +45,7 @@ pub fn interpret(view: &View, alike: &Alike, region: &Region) -> Option<Meaning>
     let shape = view.facts.shape(region.input)?;
     let [_, tokens, channels] = &shape[..] else { return None };
     let (tokens, channels) = (extent(tokens)?, extent(channels)?);
-    let casts = region.nodes.iter().any(|&node| view.graph.op(node) == "Cast");
+    let casts = region.nodes.iter().any(|&node| view.graph.is(node, "Cast"));
     (tokens > 1 && channels > 1 && !casts).then_some(())?;
     let mut quotient = read(view, alike, region)?;
     let (output, moves) = in_place(view, &mut quotient, view.graph.only_output(*region.nodes.last()?)?)?;
@@ -74,7 +74,7 @@ fn in_place(view: &View, quotient: &mut Quotient, mut output: ValueId) -> Option
     let Quotient { atoms, axes, input, .. } = quotient;
     let mut moves = vec![];
     while !atoms.same(axes, input) {
-        let node = view.only_reader(output).filter(|&node| MOVE.contains(&view.graph.op(node)))?;
+        let node = view.only_reader(output).filter(|&node| view.graph.is_movement(node))?;
         output = view.graph.only_output(node)?;
         *axes = atoms.moved(view.graph.node(node), axes, &view.facts.shape(output)?)?;
         moves.push(node);

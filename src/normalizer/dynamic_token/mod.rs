@@ -132,7 +132,7 @@ fn replacement(
     };
     let written = fewest(graph, meaning, &target)?;
     // Where the operators are these already, they have been written by this.
-    let mut there: Vec<&str> = region.nodes.iter().map(|&node| graph.op(node)).collect();
+    let mut there: Vec<&str> = region.nodes.iter().map(|&node| graph.node(node).op_type()).collect();
     let mut made: Vec<&str> = written.made.iter().map(NodeProto::op_type).collect();
     there.sort_unstable();
     made.sort_unstable();

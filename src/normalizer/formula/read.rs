@@ -13,7 +13,7 @@ use crate::graph::at::At;
 use crate::graph::axes::axis;
 use crate::graph::facts::same;
 use crate::graph::facts::{Shape, extent};
-use crate::graph::layout::{Atom, Atoms, Axes, MOVE};
+use crate::graph::layout::{Atom, Atoms, Axes};
 use crate::graph::{NodeId, ValueId};
 use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
@@ -130,7 +130,7 @@ pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
     reading.values.insert(region.input, Value::new(x, input.clone()));
     let (&last, before) = region.nodes.split_last()?;
     for &node in before {
-        if view.graph.op(node) == "Split" {
+        if view.graph.is(node, "Split") {
             reading.split(node)?;
         } else {
             let value = reading.node(node)?;
@@ -139,7 +139,7 @@ pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
     }
     let (left, right) = (reading.operand(last, 0)?, reading.operand(last, 1)?);
     (left.beside.is_none() && right.beside.is_none()).then_some(())?;
-    let (above, root, slot) = match (view.graph.op(last), left.power, right.power) {
+    let (above, root, slot) = match (view.graph.op(last)?, left.power, right.power) {
         ("Div", Power::One, Power::Root) | ("Mul", Power::One, Power::InverseRoot) => (left, right, 0),
         ("Mul", Power::InverseRoot, Power::One) => (right, left, 1),
         _ => return None,
@@ -227,12 +227,12 @@ impl<'r> Reading<'r> {
     }
 
     fn node(&mut self, node: NodeId) -> Option<Value> {
-        match self.view.graph.op(node) {
+        match self.view.graph.op(node)? {
             "Cast" => {
                 let to = i32::try_from(self.at(node).attr("to", 0).ok()?).ok()?;
                 DataType::from_code(to)?.is_float().then(|| self.operand(node, 0))?
             }
-            op if MOVE.contains(&op) => self.moved(node),
+            _ if self.view.graph.is_movement(node) => self.moved(node),
             "Add" => self.sum(node, false),
             "Sub" => self.sum(node, true),
             "Mul" => self.product(node),
@@ -265,7 +265,7 @@ impl<'r> Reading<'r> {
 
     fn moved(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.operand(node, 0)?);
-        let beside = match (value.beside, self.view.graph.op(node)) {
+        let beside = match (value.beside, self.view.graph.op(node)?) {
             (Some((other, along)), "Transpose") => {
                 let perm = at.permutation(value.axes.len()).ok()?;
                 Some((other, perm.iter().position(|&axis| axis == along)?))
@@ -313,7 +313,7 @@ impl<'r> Reading<'r> {
         let (reduced, keep) = at.reduction(value.axes.len()).ok()?;
         let (over, axes) = self.atoms.reduced(&value.axes, &reduced, keep);
         let mut formula = self.averaged(&value.formula, &over)?;
-        if self.view.graph.op(node) == "ReduceSum" {
+        if self.view.graph.is(node, "ReduceSum") {
             let shape = at.shape(0).ok()?;
             let count = reduced.iter().map(|&axis| extent(&shape[axis])).product::<Option<usize>>()?;
             formula = formula.scaled(&Coefficient::number(count as f64))?;

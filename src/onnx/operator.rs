@@ -1,0 +1,170 @@
+//! What each operator is, in one table, and what operator sets changed about it.
+//!
+//! A rule's own operators are listed by the rule. What is said of operators here is said whatever rule asks.
+
+use super::node::canonical_domain;
+use super::proto::NodeProto;
+
+/// What an operator does with the elements of what it reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Category {
+    /// Hands each on once, perhaps at another place or in another shape.
+    Movement,
+    /// Adds, subtracts, multiplies, divides or negates those at one place.
+    Arithmetic,
+    /// Computes something else from those at one place.
+    Elementwise,
+    /// Multiplies two stacks of matrices.
+    MatrixProduct,
+    /// Multiplies by a weight and adds a bias.
+    Layer,
+    /// Makes one of all along some axes.
+    Reduction,
+    /// Takes off their mean, or divides by what they spread.
+    Normalizer,
+    /// Reads the shape alone, and makes numbers of it.
+    Shape,
+    /// Reads the shape alone, and makes a value of that shape.
+    Like,
+    /// Makes other elements in each run.
+    Random,
+    /// The same in the shape of a value, of which it reads nothing else.
+    RandomLike,
+}
+
+impl Category {
+    /// The category of an operator; `None` for one that nothing is said of.
+    ///
+    /// ```
+    /// use unfold::onnx::operator::Category;
+    /// assert_eq!(Category::of("ai.onnx", "Flatten"), Some(Category::Movement));
+    /// assert_eq!(Category::of("com.microsoft", "FusedMatMul"), Some(Category::MatrixProduct));
+    /// assert_eq!(Category::of("com.example", "Flatten"), None);
+    /// ```
+    pub fn of(domain: &str, op: &str) -> Option<Category> {
+        match canonical_domain(domain) {
+            "" => own(op),
+            "com.microsoft" => of_runtime(op),
+            _ => None,
+        }
+    }
+
+    /// Whether the result differs from one run to the next.
+    pub fn is_random(self) -> bool {
+        matches!(self, Category::Random | Category::RandomLike)
+    }
+
+    /// Whether only the shape and the type of what it reads count.
+    pub fn reads_only_shape(self) -> bool {
+        matches!(self, Category::Shape | Category::Like | Category::RandomLike)
+    }
+
+    /// Whether the elements at one place of the result come from those at one place of the operands.
+    pub fn is_elementwise(self) -> bool {
+        matches!(self, Category::Arithmetic | Category::Elementwise)
+    }
+
+    /// Whether it adds up products of what it reads.
+    pub fn is_product(self) -> bool {
+        matches!(self, Category::MatrixProduct | Category::Layer)
+    }
+}
+
+impl NodeProto {
+    /// The category of the node's operator; `None` where nothing is said of it.
+    pub fn category(&self) -> Option<Category> {
+        Category::of(self.domain(), self.op_type())
+    }
+}
+
+/// ONNX's own operators, with those that runtimes register among them.
+fn own(op: &str) -> Option<Category> {
+    Some(match op {
+        "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => Category::Movement,
+        "Add" | "Div" | "Mul" | "Neg" | "Sub" => Category::Arithmetic,
+        "Abs" | "Acos" | "Acosh" | "And" | "Asin" | "Asinh" | "Atan" | "Atanh" | "BitShift"
+        | "BitwiseAnd" | "BitwiseNot" | "BitwiseOr" | "BitwiseXor" | "Ceil" | "Celu" | "Clip" | "Cos"
+        | "Cosh" | "Elu" | "Equal" | "Erf" | "Exp" | "Floor" | "Gelu" | "Greater" | "GreaterOrEqual"
+        | "HardSigmoid" | "HardSwish" | "IsInf" | "IsNaN" | "LeakyRelu" | "Less" | "LessOrEqual" | "Log"
+        | "Max" | "Mean" | "Min" | "Mish" | "Mod" | "Not" | "Or" | "PRelu" | "Pow" | "Reciprocal"
+        | "Relu" | "Round" | "Selu" | "Shrink" | "Sigmoid" | "Sign" | "Sin" | "Sinh" | "Softplus"
+        | "Softsign" | "Sqrt" | "Sum" | "Swish" | "Tan" | "Tanh" | "ThresholdedRelu" | "Where" | "Xor" => {
+            Category::Elementwise
+        }
+        "MatMul" => Category::MatrixProduct,
+        "Conv" | "ConvTranspose" | "Gemm" => Category::Layer,
+        "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
+        | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => Category::Reduction,
+        "BatchNormalization"
+        | "GroupNormalization"
+        | "InstanceNormalization"
+        | "LayerNormalization"
+        | "LpNormalization"
+        | "MeanVarianceNormalization"
+        | "RMSNormalization"
+        | "SimplifiedLayerNormalization" => Category::Normalizer,
+        "Shape" | "Size" => Category::Shape,
+        "EyeLike" => Category::Like,
+        "Bernoulli" | "Multinomial" | "RandomNormal" | "RandomUniform" => Category::Random,
+        "RandomNormalLike" | "RandomUniformLike" => Category::RandomLike,
+        _ => return None,
+    })
+}
+
+/// Operators of `com.microsoft`, whose names are those of no other operator here.
+fn of_runtime(op: &str) -> Option<Category> {
+    Some(match op {
+        "BiasGelu" | "FastGelu" => Category::Elementwise,
+        "FusedMatMul" => Category::MatrixProduct,
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => Category::Normalizer,
+        _ => return None,
+    })
+}
+
+/// The operator set that brought LayerNormalization.
+pub const LAYER_NORMALIZATION: i64 = 17;
+
+/// The input that holds what earlier operator sets had as an attribute of that name, and the first set in
+/// which it does.
+pub fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
+    Some(match (op, attribute) {
+        ("ReduceSum" | "Squeeze" | "Unsqueeze", "axes") | ("Split", "split") => (1, 13),
+        (_, "axes") if own(op) == Some(Category::Reduction) => (1, 18),
+        ("Slice", "starts") => (1, 10),
+        ("Slice", "ends") => (2, 10),
+        ("Slice", "axes") => (3, 10),
+        ("Slice", "steps") => (4, 10),
+        ("Pad", "pads") => (1, 11),
+        ("Pad", "value") => (2, 11),
+        ("Pad", "axes") => (3, 18),
+        ("CumSum", "axis") => (1, 11),
+        ("DFT", "axis") => (2, 20),
+        _ => return None,
+    })
+}
+
+/// The input that holds it in a model of this operator set; `None` where it is an attribute.
+pub fn input_at(op: &str, attribute: &str, opset: i64) -> Option<usize> {
+    input_for(op, attribute).filter(|&(_, since)| opset >= since).map(|(slot, _)| slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_operator_says_nothing_in_another_domain() {
+        assert_eq!(Category::of("", "Add"), Some(Category::Arithmetic));
+        assert_eq!(Category::of("com.microsoft", "Add"), None);
+        assert_eq!(Category::of("", "FusedMatMul"), None);
+        assert_eq!(Category::of("ai.onnx.ml", "Normalizer"), None);
+    }
+
+    #[test]
+    fn axes_became_an_input_of_sums_before_they_did_of_means() {
+        assert_eq!([12, 13].map(|opset| input_at("ReduceSum", "axes", opset)), [None, Some(1)]);
+        assert_eq!([17, 18].map(|opset| input_at("ReduceMean", "axes", opset)), [None, Some(1)]);
+        assert_eq!([9, 10].map(|opset| input_at("Slice", "axes", opset)), [None, Some(3)]);
+        assert_eq!(input_at("ReduceMean", "keepdims", 21), None);
+    }
+}
