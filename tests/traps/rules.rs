@@ -71,7 +71,7 @@ fn not_linear(op: &str) -> Reason {
 const MATMUL: &str = "weight w 6 3\n y = MatMul(v, w)\n";
 
 #[test]
-fn pass() {
+fn what_changes_no_number_passes_everything() {
     for op in ["Identity(m)", "Dropout(m)", "Cast(m) to=1", "CastLike(m, x)", "CastLike(m, m)"] {
         folded(&forward(&format!("v = {op}\n {MATMUL}")));
     }
@@ -91,7 +91,7 @@ fn pass() {
 }
 
 #[test]
-fn transpose() {
+fn a_transpose_moves_the_axis_of_the_channels() {
     folded(&forward("v = Transpose(m) perm=[1,2,0]\n weight w 3 6\n y = MatMul(w, v)\n"));
     folded(&backward("v = Transpose(l) perm=[2,1,0]", "6 1 1"));
     let wrong = stops(&forward("v = Transpose(m) perm=[0,1,1]\n y = Relu(v)"));
@@ -104,7 +104,7 @@ fn transpose() {
 }
 
 #[test]
-fn reshape() {
+fn a_reshape_regroups_channels_whose_extents_are_numbers() {
     folded(&forward(
         "ints s 4 = 2 4 2 3\n h = Reshape(m, s)\n ints r 3 = 0 0 -1\n v = Reshape(h, r)\n weight w 6 3\n y = MatMul(v, w)",
     ));
@@ -192,7 +192,7 @@ fn movements_that_become_the_same_are_one() {
 }
 
 #[test]
-fn slice() {
+fn a_slice_takes_its_part_of_an_affine() {
     let bounds = |axis: i64| {
         format!(
             "ints s 1 = 4\n ints e 1 = -7\n ints a 1 = {axis}\n ints p 1 = -2\n v = Slice(m, s, e, a, p)\n"
@@ -210,7 +210,7 @@ fn slice() {
 }
 
 #[test]
-fn split() {
+fn each_part_of_a_split_takes_its_part_of_an_affine() {
     let heads = "ints s 2 = 2 4\n v, o = Split(m, s) axis=2\n weight w 2 3\n weight k 4 3\n y = MatMul(v, w)\n z = MatMul(o, k)\n output z\n";
     folded(&forward(heads));
     folded(&backward("ints s 2 = 2 4\n v, o = Split(l, s) axis=2\n output o", "2"));
@@ -219,7 +219,7 @@ fn split() {
 }
 
 #[test]
-fn gather() {
+fn a_gather_takes_the_channels_that_it_picks() {
     folded(&forward("ints i 1 3 = 0 -1 2\n v = Gather(m, i) axis=2\n weight w 3 3\n y = MatMul(v, w)"));
     folded(&forward("ints i = 1\n v = Gather(m, i) axis=1\n weight w 6 3\n y = MatMul(v, w)"));
     folded(&backward("ints i 2 = 5 0\n v = Gather(l, i) axis=2", "2"));
@@ -292,7 +292,7 @@ fn what_reads_a_shape_or_a_type_alone_takes_no_notice() {
 }
 
 #[test]
-fn concat() {
+fn a_concat_puts_an_affine_beside_none() {
     folded(&forward("v = Concat(x, m) axis=2\n weight w 12 3\n y = MatMul(v, w)"));
     folded(&forward("v = Concat(m, m) axis=1\n weight w 6 3\n y = MatMul(v, w)"));
     folded(&backward("shift c 2 1 6\n v = Concat(c, l) axis=1", "6"));
@@ -311,7 +311,7 @@ fn concat() {
 }
 
 #[test]
-fn expand_and_tile() {
+fn what_repeats_tokens_passes_and_what_repeats_channels_does_not() {
     folded(&forward("ints s 4 = 3 1 1 1\n v = Expand(m, s)\n weight w 6 3\n y = MatMul(v, w)"));
     folded(&forward("ints r 3 = 1 2 1\n v = Tile(m, r)\n weight w 6 3\n y = MatMul(v, w)"));
     folded(&backward("ints r 3 = 1 2 1\n v = Tile(l, r)", "6"));
@@ -321,7 +321,7 @@ fn expand_and_tile() {
 }
 
 #[test]
-fn pad() {
+fn padding_with_zeros_stops_a_shift_along_the_channels() {
     let padded = |pads: &str, mode: &str| format!("ints p 6 = {pads}\n v = Pad(m, p) mode={mode}\n");
     for mode in ["constant", "reflect", "edge"] {
         folded(&forward(&format!("{} {MATMUL}", padded("0 1 0 0 2 0", mode))));
@@ -336,7 +336,7 @@ fn pad() {
 }
 
 #[test]
-fn reduce() {
+fn a_mean_over_tokens_passes_and_one_over_channels_does_not() {
     folded(&forward("v = ReduceMean(m) axes=[1] keepdims=0\n weight w 6 3\n y = MatMul(v, w)"));
     folded(&forward("ints a 1 = -2\n v = ReduceSum(m, a)\n weight w 6 3\n y = MatMul(v, w)"));
     folded(&backward("v = ReduceMean(l) axes=[1] keepdims=0", "6"));
@@ -348,7 +348,7 @@ fn reduce() {
 }
 
 #[test]
-fn pool() {
+fn an_average_passes_where_its_border_is_not_counted() {
     let conv = "weight w 2 4 1 1\n y = Conv(v, w)";
     folded(&image(1, &format!("v = GlobalAveragePool(m)\n {conv}")));
     folded(&image(1, &format!("v = AveragePool(m) kernel_shape=[2,2]\n {conv}")));
@@ -364,7 +364,7 @@ fn pool() {
 }
 
 #[test]
-fn elementwise() {
+fn arithmetic_with_a_constant_takes_what_it_can_and_hands_on_the_rest() {
     // What is before the constant is another affine to the constant, not part of the normalizer.
     let between = "v = Identity(m)\n shift c 4 6\n a = Add(c, v)\n scale d 4 6\n b = Mul(a, d)\n f = Neg(b)\n weight w 6 3\n y = MatMul(f, w)\n";
     folded(&forward(between));
@@ -380,7 +380,7 @@ fn elementwise() {
 }
 
 #[test]
-fn matmul() {
+fn a_matmul_takes_what_varies_along_its_contracted_axis() {
     folded(&forward("weight w 6 3\n y = MatMul(m, w)"));
     folded(&forward("weight w 6\n y = MatMul(m, w)"));
     folded(&forward("weight w 2 6 3\n y = MatMul(m, w)"));
@@ -392,7 +392,7 @@ fn matmul() {
 }
 
 #[test]
-fn gemm() {
+fn a_gemm_takes_it_with_its_factors_and_transposes() {
     let flat = "ints s 2 = -1 6\n v = Reshape(m, s)\n";
     folded(&forward(&format!(
         "{flat} weight w 3 6\n shift c 3\n y = Gemm(v, w, c) transB=1 alpha=2.0 beta=0.5"
@@ -423,7 +423,7 @@ fn gemm() {
 }
 
 #[test]
-fn conv() {
+fn a_convolution_takes_what_varies_along_its_channels() {
     for (op, weight) in [("Conv", "4 4 2 2"), ("ConvTranspose", "4 3 2 2")] {
         folded(&image(1, &format!("weight w {weight}\n y = {op}(m, w) strides=[2,1] pads=[1,0,0,1]")));
         let wrong = format!("weight w {weight}\n y = {op}(m, w)");
@@ -519,7 +519,7 @@ fn of_a_runtime(mut model: Model, op: &str) -> Model {
 }
 
 #[test]
-fn biased() {
+fn an_activation_with_a_bias_takes_a_shift_and_no_scale() {
     for op in ["BiasGelu", "FastGelu"] {
         let behind = |steps: &str| {
             let text = format!(
@@ -558,7 +558,7 @@ fn biased() {
 }
 
 #[test]
-fn skip() {
+fn a_skip_normalization_keeps_the_residual_stream() {
     for op in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
         // The sum is inside; that of a value with itself is scaled on both sides.
         let one = forward(&format!("scale h 6\n y = {op}(m, x, h)"));
