@@ -124,9 +124,12 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
         }
     };
     let skip = globs(&options.skip)?;
-    // Checked before anything is made of it, so that errors speak of the model as it is.
-    Graph::new(model)?;
-    let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op))?;
+    let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op));
+    if !matches!(lowered, Ok(None)) {
+        // Checked before anything that was made of it, so that errors speak of the model as it is.
+        Graph::new(model)?;
+    }
+    let lowered = lowered?;
     let first = lowered.as_ref().unwrap_or(model);
     let pass = OnePass { skip, weights, tell: &tell };
     let (mut result, mut history) = (None, History::default());
