@@ -121,6 +121,15 @@ impl At<'_> {
         read.map(|value| value.unwrap_or(absent)).map_err(|_| Reason::Attribute(name.into()))
     }
 
+    /// An integer attribute that says yes or no. What another number means engines do not agree on.
+    pub fn flag(&self, name: &str, absent: bool) -> Result<bool, Reason> {
+        match self.attr(name, absent.into())? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Reason::Attribute(name.into())),
+        }
+    }
+
     /// A float attribute, or what its absence means.
     pub fn attr_float(&self, name: &str, absent: f32) -> Result<f64, Reason> {
         let read = self.proto().attr_f(name);
@@ -154,12 +163,12 @@ impl At<'_> {
     pub fn reduction(&self, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
         let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
             Some(list) => axes(&list, rank)?,
-            None if self.attr("noop_with_empty_axes", 0)? != 0 => vec![],
+            None if self.flag("noop_with_empty_axes", false)? => vec![],
             None => (0..rank).collect(),
         };
         reduced.sort_unstable();
         reduced.dedup();
-        Ok((reduced, self.attr("keepdims", 1)? != 0))
+        Ok((reduced, self.flag("keepdims", true)?))
     }
 
     /// The axis along which a Softmax normalizes. Before operator set 13 it takes all behind it along.

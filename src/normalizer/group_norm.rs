@@ -28,7 +28,7 @@ impl Normalizer for GroupNorm {
                     return None;
                 }
                 let last = view.facts.rank(view.graph.output(node, 0)?)?.checked_sub(1)?;
-                Along::Axis(if at.attr("channels_last", 1).ok()? != 0 { last } else { 1 })
+                Along::Axis(if at.flag("channels_last", true).ok()? { last } else { 1 })
             }
             _ => return written_out(view, node),
         };

@@ -344,6 +344,9 @@ fn a_mean_over_tokens_passes_and_one_over_channels_does_not() {
         assert_eq!(stops(&forward(&format!("y = {op}"))), Reason::ReducedAxis);
     }
     assert_eq!(stops(&forward("y = ReduceMax(m) axes=[1]")), not_linear("ReduceMax"));
+    // Neither yes nor no.
+    let both = forward("y = ReduceMean(m) axes=[1] keepdims=-4");
+    assert_eq!(stops(&both), Reason::Attribute("keepdims".into()));
     assert_eq!(stops_backward(&backward("ints a 1 = 1\n v = ReduceSum(l, a)", "6")), Reason::ReducedAxis);
 }
 

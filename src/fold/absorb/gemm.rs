@@ -51,7 +51,7 @@ fn check(at: &At) -> Result<(), Reason> {
 
 /// The contracted axis of A (slot 0) or B (slot 1).
 fn contracted(at: &At, slot: usize) -> Result<usize, Reason> {
-    let transposed = at.attr(["transA", "transB"][slot], 0)? != 0;
+    let transposed = at.flag(["transA", "transB"][slot], false)?;
     Ok(if slot == 0 { !transposed as usize } else { transposed as usize })
 }
 

@@ -61,13 +61,16 @@ impl Rule for MatMul {
 /// Refuses forms of FusedMatMul that are more than a product of matrices.
 fn check_form(at: &At) -> Result<(), Reason> {
     at.only_attributes(&["alpha", "transA", "transB", "transBatchA", "transBatchB"])?;
+    for name in ["transA", "transB"] {
+        at.flag(name, false)?;
+    }
     let batch = ["transBatchA", "transBatchB"].iter().find(|name| at.attr(name, 0) != Ok(0));
     batch.map_or(Ok(()), |name| Err(Reason::Attribute((*name).into())))
 }
 
 /// Whether an operand is transposed before it is multiplied.
 fn is_turned(at: &At, slot: usize) -> bool {
-    at.attr(["transA", "transB"][slot], 0) == Ok(1)
+    at.flag(["transA", "transB"][slot], false) == Ok(true)
 }
 
 /// A matrix with its last two axes swapped, where the operand is transposed.

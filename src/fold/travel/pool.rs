@@ -45,8 +45,9 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     ])?;
     let is_padded = at.attr_ints("pads")?.is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
         || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
-    let counts_border = is_padded && at.attr("count_include_pad", 0)? != 0;
-    if !affine.has_no_shift() && (counts_border || at.attr("ceil_mode", 0)? != 0) {
+    let counts_border = at.flag("count_include_pad", false)? && is_padded;
+    let rounds_up = at.flag("ceil_mode", false)?;
+    if !affine.has_no_shift() && (counts_border || rounds_up) {
         return Err(Reason::Padding);
     }
     Ok(())

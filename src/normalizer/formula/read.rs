@@ -346,7 +346,7 @@ impl<'r> Reading<'r> {
             list.is_none_or(|list| list.iter().all(|&i| i == neutral))
         };
         let plain = at.attr_text("auto_pad", "NOTSET").ok()? == "NOTSET"
-            && at.attr("ceil_mode", 0).ok()? == 0
+            && !at.flag("ceil_mode", false).ok()?
             && at.attr_ints("strides").ok()?.as_ref() == Some(&kernel)
             && all("pads", 0)
             && all("dilations", 1);
