@@ -133,28 +133,31 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
     let first = lowered.as_ref().unwrap_or(model);
     let pass = OnePass { skip, weights, tell: &tell };
     let (mut result, mut history) = (None, History::default());
-    for _ in 0..PASSES {
-        match pass.over(result.as_ref().unwrap_or(first), &mut history)? {
+    for passes in 0.. {
+        tell("shapes", 0, 1);
+        let known = match &result {
+            None => Analysis::new(first)?,
+            Some(result) => check(first, result)?,
+        };
+        let next = if passes < PASSES { pass.over(&known, &mut history)? } else { None };
+        drop(known);
+        match next {
             Some(next) => result = Some(next),
             None => break,
         }
-    }
-    if let Some(result) = &result {
-        check(first, result)?;
     }
     let plan = history.finish(result.as_ref().unwrap_or(first));
     Ok((result, plan, lowered))
 }
 
-/// What came out is a graph that ONNX allows, between the inputs and outputs that were there.
-fn check(before: &Model, after: &Model) -> Result<()> {
-    let defect = |at: &str, reason: String| Error::Defect { file: before.file(), at: at.to_owned(), reason };
-    Graph::new(after).map_err(|error| defect("", error.to_string()))?;
+/// What is known of what came out: a graph that ONNX allows, between the inputs and outputs that were there.
+fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
+    let defect = |reason: String| Error::Defect { file: before.file(), at: String::new(), reason };
     let ends = |model: &Model| [model.graph().input.clone(), model.graph().output.clone()];
-    match ends(before) == ends(after) {
-        true => Ok(()),
-        false => Err(defect("", "its inputs or outputs are not what they were".into())),
+    if ends(before) != ends(after) {
+        return Err(defect("its inputs or outputs are not what they were".into()));
     }
+    Analysis::new(after).map_err(|error| defect(error.to_string()))
 }
 
 /// Refuses the sites on whose behalf something was to be written that cannot be.
@@ -184,12 +187,10 @@ struct OnePass<'p> {
 
 impl OnePass<'_> {
     /// The model with everything folded that folds; `None` where nothing does.
-    fn over(&self, model: &Model, history: &mut History) -> Result<Option<Model>> {
-        let tell = self.tell;
-        tell("shapes", 0, 1);
-        let known = Analysis::new(model)?;
+    fn over(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        let (model, tell) = (known.graph.model(), self.tell);
         tell("sites", 0, 1);
-        let sites = normalizer::find(&View::new(&known));
+        let sites = normalizer::find(&View::new(known));
         let seen = history.recognise(&known.graph, &sites);
         let untouched = |index: usize| {
             let site: &Site = &sites[index];
@@ -202,16 +203,16 @@ impl OnePass<'_> {
         // At most once for each site whose folded numbers do not fit their types, which only those tell.
         for _ in 0..=sites.len() {
             tell("plan", 0, 1);
-            let plan = planner::plan(&known, &sites, &refused);
+            let plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
                 return Ok(None);
             }
             let mut editor = Editor::new(model);
             let progress = |done, of| tell("fold", done, of);
-            let outcome = draw(&plan, &known).and_then(|edits| {
+            let outcome = draw(&plan, known).and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
-                apply(changes, &known, &mut editor, self.weights, &progress)
+                apply(changes, known, &mut editor, self.weights, &progress)
             });
             let stored = match outcome {
                 Ok(stored) => stored,

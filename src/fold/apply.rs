@@ -7,12 +7,14 @@ use bytes::Bytes;
 
 use super::patch::{Change, Edit, Failed, NewTensor};
 use super::plan::{Removal, Stored};
+use super::rounding::float;
 use crate::graph::analysis::Analysis;
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::{Graph, NodeId, ValueId, make};
 use crate::normalizer::Replacement;
 use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::DataType;
 use crate::recipe::evaluate;
 use crate::refusal::{Reason, Refusal};
 
@@ -45,17 +47,17 @@ pub fn apply(
         constants: &known.constants,
         editor,
         weights,
+        sites: &[],
         known: HashMap::new(),
         stored: vec![],
     };
     let mut failed = vec![];
     for (done, edit) in edits.iter().enumerate() {
         progress(done, edits.len());
-        let before = work.stored.len();
+        work.sites = &edit.sites;
         if let Err(reason) = work.make(&edit.change) {
             failed.push(Failed { sites: edit.sites.clone(), refusal: Refusal::new(reason, &edit.at) });
         }
-        work.stored[before..].iter_mut().for_each(|stored| stored.sites.clone_from(&edit.sites));
     }
     if !failed.is_empty() {
         return Err(failed);
@@ -72,9 +74,11 @@ struct Work<'w> {
     constants: &'w Constants<'w>,
     editor: &'w mut Editor,
     weights: Weights,
+    /// The sites on whose behalf something is made.
+    sites: &'w [usize],
     stored: Vec<Stored>,
-    /// The names of what was stored, by the constant whose place it took, its extents and its bytes.
-    known: HashMap<(ValueId, Vec<i64>, Bytes), String>,
+    /// The places of what was stored, by the constant whose place it took, its extents and its bytes.
+    known: HashMap<(ValueId, Vec<i64>, Bytes), usize>,
 }
 
 impl Work<'_> {
@@ -105,8 +109,9 @@ impl Work<'_> {
             self.constants.read(value)
         };
         let numbers = evaluate(&new.recipe, &read).map_err(|refusal| refusal.reason)?;
-        let mut tensor = new.rounding.store(new.data_type, &numbers, &read)?;
-        let Some(value) = new.replaces else { return Ok(self.add(new, tensor)) };
+        let data_type = float(new.data_type)?;
+        let mut tensor = new.rounding.store(data_type, &numbers, &read)?;
+        let Some(value) = new.replaces else { return Ok(self.add(new, data_type, tensor)) };
         let mut bytes = tensor.raw_data.clone().unwrap_or_default();
         if self.weights == Weights::AsTheyWere && numbers.len() > LARGE {
             let mut hasher = DefaultHasher::new();
@@ -115,19 +120,21 @@ impl Work<'_> {
             tensor = self.constants.stored(value).filter(|old| old.dims == tensor.dims).unwrap_or(tensor);
         }
         let key = (value, tensor.dims.clone(), bytes);
-        if let Some(name) = self.known.get(&key) {
-            return Ok(name.clone());
+        if let Some(&place) = self.known.get(&key) {
+            let stored = &mut self.stored[place];
+            stored.sites.extend(self.sites);
+            stored.sites.sort_unstable();
+            stored.sites.dedup();
+            return Ok(stored.name.clone());
         }
-        let name = self.add(new, tensor);
-        self.known.insert(key, name.clone());
-        Ok(name)
+        self.known.insert(key, self.stored.len());
+        Ok(self.add(new, data_type, tensor))
     }
 
-    fn add(&mut self, new: &NewTensor, tensor: TensorProto) -> String {
+    fn add(&mut self, new: &NewTensor, data_type: DataType, tensor: TensorProto) -> String {
         let name = self.editor.add_constant(&new.wish, tensor);
-        let stored =
-            |data_type| Stored { name: name.clone(), data_type, recipe: new.recipe.clone(), sites: vec![] };
-        self.stored.extend(new.data_type.map(stored));
+        let (recipe, sites) = (new.recipe.clone(), self.sites.to_vec());
+        self.stored.push(Stored { name: name.clone(), data_type, recipe, sites });
         name
     }
 

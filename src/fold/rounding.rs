@@ -33,19 +33,26 @@ pub enum Rounding {
     Weight(Recipe, Vec<usize>),
 }
 
+/// The type that numbers are stored in, if one is known.
+///
+/// # Errors
+/// Where it is not, or is no type of floats.
+pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
+    let data_type = data_type.filter(|data_type| data_type.is_float());
+    data_type.ok_or(Reason::Constant("its element type is not known".into()))
+}
+
 impl Rounding {
     /// The tensor of these numbers.
     ///
     /// # Errors
-    /// Where a number is not finite, too large for the type, or loses more than it may; or the type is unknown.
+    /// Where a number is not finite, too large for the type, or loses more than it may.
     pub fn store(
         &self,
-        data_type: Option<DataType>,
+        data_type: DataType,
         numbers: &ArrayD<f64>,
         read: Read,
     ) -> Result<TensorProto, Reason> {
-        let data_type = data_type.filter(|data_type| data_type.is_float());
-        let data_type = data_type.ok_or(Reason::Constant("its element type is not known".into()))?;
         if numbers.iter().any(|number| !number.is_finite()) {
             return Err(Reason::NotFinite);
         }
@@ -60,7 +67,7 @@ impl Rounding {
     /// Whether the numbers fit a type: what [`Rounding::store`] asks, of those that are no weight.
     pub fn fits(&self, data_type: Option<DataType>, numbers: &ArrayD<f64>) -> bool {
         let nothing = |name: &str| Err(crate::refusal::Refusal::new(Reason::NotConstant, name));
-        self.store(data_type, numbers, &nothing).is_ok()
+        float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &nothing).is_ok())
     }
 
     fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<bool, Reason> {

@@ -20,7 +20,6 @@ use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
 use super::bounds::{self, Budget, Cost};
-
 use super::memo::Memo;
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::misread::{is_read, misread};

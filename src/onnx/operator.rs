@@ -121,6 +121,10 @@ fn of_runtime(op: &str) -> Option<Category> {
     })
 }
 
+/// The attributes of AveragePool.
+pub const AVERAGE_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];
+
 /// The operator set that brought LayerNormalization.
 pub const LAYER_NORMALIZATION: i64 = 17;
 

@@ -554,3 +554,22 @@ fn a_row_that_is_longer_than_a_way_goes_as_one() {
     let after = folded(&many(201, &|place| then(place, "Identity(_)"), "MatMul(v201, w)"));
     assert!(!operators(&after).contains(&"Mul"));
 }
+
+#[test]
+fn a_tensor_that_is_stored_once_tells_all_sites_that_it_is_for() {
+    let fused = fused(&model(
+        "input x batch 4
+         input y batch 4
+         const g 4 = 2 3 5 7
+         const h 4 = 2 3 5 7
+         weight w 4 3
+         n = Mul(x, g)
+         a = MatMul(n, w)
+         m = Mul(y, h)
+         b = MatMul(m, w)
+         output a
+         output b",
+    ));
+    let [tensor] = &fused.plan.tensors[..] else { panic!("{:?}", fused.plan.tensors) };
+    assert_eq!((tensor.name.as_str(), tensor.sites.as_slice()), ("w_folded", &[0, 1][..]));
+}

@@ -5,6 +5,7 @@
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
+use crate::onnx::operator::AVERAGE_POOL;
 use crate::refusal::Reason;
 
 /// Average pooling over the spatial axes of `[B, C, ...]`.
@@ -34,15 +35,7 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     if at.proto().op_type() == "GlobalAveragePool" {
         return Ok(());
     }
-    at.only_attributes(&[
-        "auto_pad",
-        "ceil_mode",
-        "count_include_pad",
-        "dilations",
-        "kernel_shape",
-        "pads",
-        "strides",
-    ])?;
+    at.only_attributes(AVERAGE_POOL)?;
     let is_padded = at.attr_ints("pads")?.is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
         || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
     let counts_border = at.flag("count_include_pad", false)? && is_padded;

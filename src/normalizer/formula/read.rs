@@ -18,6 +18,7 @@ use crate::graph::{NodeId, ValueId};
 use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::normalizer::region::Region;
+use crate::onnx::operator::AVERAGE_POOL;
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 
@@ -330,16 +331,7 @@ impl<'r> Reading<'r> {
     /// Averages of blocks of an image, without padding.
     fn pool(&mut self, node: NodeId) -> Option<Value> {
         let (at, value) = (self.at(node), self.plain(node, 0)?);
-        at.only_attributes(&[
-            "auto_pad",
-            "ceil_mode",
-            "count_include_pad",
-            "dilations",
-            "kernel_shape",
-            "pads",
-            "strides",
-        ])
-        .ok()?;
+        at.only_attributes(AVERAGE_POOL).ok()?;
         let kernel = at.attr_ints("kernel_shape").ok()??;
         let all = |name: &str, neutral: i64| {
             let list = at.attr_ints(name).ok().flatten();
