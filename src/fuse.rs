@@ -130,9 +130,14 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
         Graph::new(model)?;
     }
     let lowered = lowered?;
+    let mut history = History::default();
+    let lowered = lowered.map(|lowered| {
+        history.begin(&lowered.formulas);
+        lowered.model
+    });
     let first = lowered.as_ref().unwrap_or(model);
     let pass = OnePass { skip, weights, tell: &tell };
-    let (mut result, mut history) = (None, History::default());
+    let mut result = None;
     for passes in 0.. {
         tell("shapes", 0, 1);
         let known = match &result {

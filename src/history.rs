@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
 use crate::graph::Graph;
+use crate::graph::make::NewConstant;
 use crate::normalizer::Site;
 use crate::onnx::Model;
 use crate::refusal::Refusal;
@@ -31,6 +32,19 @@ pub struct Seen {
 }
 
 impl History {
+    /// Begins with tensors that are computed from those of the model, before there are sites.
+    pub fn begin(&mut self, formulas: &[NewConstant]) {
+        self.tensors.extend(formulas.iter().filter_map(|constant| match constant {
+            NewConstant::Integers { .. } => None,
+            NewConstant::Floats { name, data_type, recipe } => Some(Stored {
+                name: name.clone(),
+                data_type: *data_type,
+                recipe: recipe.clone(),
+                sites: vec![],
+            }),
+        }));
+    }
+
     /// Which of the sites were there before.
     pub fn recognise(&self, graph: &Graph, sites: &[Site]) -> Vec<Seen> {
         let see = |site: &Site| {

@@ -84,7 +84,7 @@ fn names(view: &View, sites: &[Site]) -> BTreeSet<String> {
 
 fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
     let lowered = lower(model, &|_, _| false)?;
-    let known = Analysis::new(lowered.as_ref().unwrap_or(model))?;
+    let known = Analysis::new(lowered.as_ref().map_or(model, |lowered| &lowered.model))?;
     let view = View::new(&known);
     Ok(see(&view, &normalizer::find(&view)))
 }

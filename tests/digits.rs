@@ -2,15 +2,17 @@
 //!
 //! `docs/accuracy.md` is written by `UNFOLD_WRITE_DOCS=1 cargo test --release --test digits`.
 
+mod common;
+
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use ndarray::{Array1, ArrayD, Axis, Ix2};
 use ndarray_npy::ReadNpyExt;
+use unfold::Fused;
 use unfold::onnx::Model;
 use unfold::run::{Dims, Engine, Tensor};
-use unfold::{Fused, fuse};
 
 const KINDS: [&str; 16] = [
     "none", "bn", "bnt", "repbn", "un", "mabn", "pnstar", "pn", "dyt", "dys", "dyss", "ln", "rmsnorm", "dtn",
@@ -71,7 +73,7 @@ fn predictions_are_the_same_before_and_after() {
         for exporter in EXPORTERS {
             let name = format!("{kind}-{exporter}");
             let model = Model::open(root().join(format!("models/digits/{name}.onnx"))).unwrap();
-            let Fused { model: fused, plan, .. } = fuse(&model, &Default::default()).unwrap();
+            let Fused { model: fused, plan, .. } = common::fuse(&model);
 
             let (before, after) = (tests.logits(&model), tests.logits(&fused));
             let largest = before.iter().fold(0_f32, |largest, logit| largest.max(logit.abs()));

@@ -7,14 +7,15 @@ use bytes::Bytes;
 
 use super::patch::{Change, Edit, Failed, NewTensor};
 use super::plan::{Removal, Stored};
-use super::rounding::float;
+use super::rounding::{Rounding, float};
 use crate::graph::analysis::Analysis;
 use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
+use crate::graph::make::NewConstant;
 use crate::graph::{Graph, NodeId, ValueId, make};
 use crate::normalizer::Replacement;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor::DataType;
+use crate::onnx::tensor::{self, DataType};
 use crate::recipe::evaluate;
 use crate::refusal::{Reason, Refusal};
 
@@ -181,7 +182,18 @@ impl Work<'_> {
     fn replace(&mut self, replacement: &Replacement) -> Result<(), Reason> {
         let mut names: HashMap<String, String> = HashMap::new();
         for constant in &replacement.constants {
-            let name = self.editor.add_constant(constant.name(), constant.clone());
+            let name = match constant {
+                NewConstant::Integers { name, values } => {
+                    self.editor.add_constant(name, tensor::make_i64(name, values))
+                }
+                NewConstant::Floats { name, data_type, recipe } => self.store(&NewTensor {
+                    wish: name.clone(),
+                    replaces: None,
+                    data_type: Some(*data_type),
+                    recipe: recipe.clone(),
+                    rounding: Rounding::Sum,
+                })?,
+            };
             names.insert(constant.name().to_owned(), name);
         }
         let last = self.last(&replacement.nodes)?;

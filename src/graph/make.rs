@@ -3,13 +3,11 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use ndarray::ArrayViewD;
-
 use super::node_name;
-use crate::error::Result;
 use crate::onnx::operator::input_at;
-use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
+use crate::onnx::tensor::DataType;
+use crate::recipe::Recipe;
 
 /// An integer as an attribute.
 pub fn int(name: &str, i: i64) -> AttributeProto {
@@ -42,6 +40,35 @@ fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
     AttributeProto { name: Some(name.into()), r#type: Some(kind as i32), ..Default::default() }
 }
 
+/// A constant that new nodes read.
+#[derive(Debug, Clone)]
+pub enum NewConstant {
+    /// A list of integers, as shapes and axes are given to operators.
+    Integers {
+        /// The name, for the nodes that read it.
+        name: String,
+        /// The integers.
+        values: Vec<i64>,
+    },
+    /// Floats, which are computed.
+    Floats {
+        /// The name, for the nodes that read it.
+        name: String,
+        /// Their element type.
+        data_type: DataType,
+        /// How they are computed.
+        recipe: Recipe,
+    },
+}
+
+impl NewConstant {
+    /// The name by which nodes read it.
+    pub fn name(&self) -> &str {
+        let (NewConstant::Integers { name, .. } | NewConstant::Floats { name, .. }) = self;
+        name
+    }
+}
+
 /// Makes nodes in place of others, and the constants that they read.
 ///
 /// The nodes take over the notes of the one that they are `like`, and their names begin with its name.
@@ -64,7 +91,7 @@ pub struct Maker<'m> {
     taken: &'m dyn Fn(&str) -> bool,
     names: HashSet<String>,
     nodes: Vec<NodeProto>,
-    constants: Vec<TensorProto>,
+    constants: Vec<NewConstant>,
 }
 
 impl<'m> Maker<'m> {
@@ -79,7 +106,7 @@ impl<'m> Maker<'m> {
     }
 
     /// The nodes, the last of which makes `output`, and their constants.
-    pub fn finish(mut self, output: &str) -> (Vec<NodeProto>, Vec<TensorProto>) {
+    pub fn finish(mut self, output: &str) -> (Vec<NodeProto>, Vec<NewConstant>) {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.to_owned()];
         }
@@ -103,20 +130,17 @@ impl<'m> Maker<'m> {
         output
     }
 
-    /// A constant.
-    ///
-    /// # Errors
-    /// Where a number does not fit the type.
-    pub fn floats(&mut self, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<String> {
-        let name = self.name("constant");
-        self.constants.push(tensor::make(&name, data_type, values)?);
-        Ok(name)
+    /// A constant of floats.
+    pub fn floats(&mut self, data_type: DataType, recipe: &Recipe) -> String {
+        let (name, recipe) = (self.name("constant"), recipe.clone());
+        self.constants.push(NewConstant::Floats { name: name.clone(), data_type, recipe });
+        name
     }
 
     /// A constant of integers, as shapes and axes are given to operators.
     pub fn ints(&mut self, values: &[i64]) -> String {
         let name = self.name("constant");
-        self.constants.push(tensor::make_i64(&name, values));
+        self.constants.push(NewConstant::Integers { name: name.clone(), values: values.to_vec() });
         name
     }
 

@@ -1,6 +1,6 @@
 //! Nodes of custom domains that are normalizers by name, by the convention in `docs/opaque.md`.
 
-use super::{label, plain};
+use super::{Lowered, label, plain};
 use crate::graph::Graph;
 use crate::graph::facts::Facts;
 use crate::graph::names::Names;
@@ -14,7 +14,7 @@ use crate::onnx::proto::NodeProto;
 const FOREIGN: &[&str] = &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"];
 
 /// Writes such nodes out; `None` where there are none that are understood.
-pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Lowered> {
     let candidate = |node: &NodeProto| opaque(model, node).filter(|_| !skip(label(node), node.op_type()));
     if !model.graph().node.iter().any(|node| candidate(node).is_some()) {
         return None;
@@ -23,13 +23,14 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
     let facts = Facts::infer(&graph);
     let mut names = Names::of(model);
     let mut result = model.clone();
-    let (mut nodes, mut constants) = (vec![], vec![]);
+    let (mut nodes, mut constants, mut formulas) = (vec![], vec![], vec![]);
     for node in &model.graph().node {
         let known = (&graph, &facts);
         match candidate(node).and_then(|opaque| write(known, node, opaque, &mut names)) {
-            Some((made, with)) => {
-                nodes.extend(made);
-                constants.extend(with);
+            Some(expanded) => {
+                nodes.extend(expanded.nodes);
+                constants.extend(expanded.constants);
+                formulas.extend(expanded.formulas);
             }
             None => nodes.push(node.clone()),
         }
@@ -39,7 +40,7 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model>
     }
     result.graph_mut().node = nodes;
     result.graph_mut().initializer.extend(constants);
-    Some(result)
+    Some(Lowered { model: result, formulas })
 }
 
 fn opaque(model: &Model, node: &NodeProto) -> Option<&'static Opaque> {

@@ -11,8 +11,17 @@ use std::collections::HashSet;
 
 use crate::error::Result;
 use crate::graph::editor::reads;
+use crate::graph::make::NewConstant;
 use crate::onnx::Model;
 use crate::onnx::proto::NodeProto;
+
+/// A model with its opaque normalizers written out.
+pub struct Lowered {
+    /// The model.
+    pub model: Model,
+    /// How the floats that it has and the model before has not are computed from those of the model before.
+    pub formulas: Vec<NewConstant>,
+}
 
 /// The model with its opaque normalizers written out; `None` where it has none.
 ///
@@ -27,13 +36,15 @@ use crate::onnx::proto::NodeProto;
 /// assert!(unfold::lower::lower(&model, &|_, _| false)?.is_none());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
-pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Model>> {
+pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Lowered>> {
     let inlined = function::inline(model, skip)?;
-    let Some(mut result) = custom::expand(inlined.as_ref().unwrap_or(model), skip).or(inlined) else {
-        return Ok(None);
-    };
-    forget_unread(&mut result, model);
-    Ok(Some(result))
+    let expanded = custom::expand(inlined.as_ref().unwrap_or(model), skip);
+    let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
+    let mut lowered = expanded.or(inlined);
+    if let Some(lowered) = &mut lowered {
+        forget_unread(&mut lowered.model, model);
+    }
+    Ok(lowered)
 }
 
 /// Drops initializers that only what was written out has read.

@@ -40,9 +40,10 @@ use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
+use crate::graph::make::NewConstant;
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
-use crate::onnx::proto::{NodeProto, TensorProto};
+use crate::onnx::proto::NodeProto;
 use crate::refusal::Refusal;
 use chain::Chain;
 use opaque::Opaque;
@@ -127,7 +128,7 @@ pub struct Replacement {
     /// and `constants`; what the graph still reads has its old name, all other names are wishes.
     pub made: Vec<NodeProto>,
     /// Constants that the new nodes read, by name.
-    pub constants: Vec<TensorProto>,
+    pub constants: Vec<NewConstant>,
 }
 
 impl Replacement {

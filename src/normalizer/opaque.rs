@@ -6,11 +6,13 @@ use std::collections::HashSet;
 use ndarray::{ArrayD, IxDyn};
 
 use crate::graph::facts::Facts;
+use crate::graph::make::NewConstant;
 use crate::graph::names::Names;
 use crate::graph::{Graph, axes, make, node_name};
 use crate::onnx::Model;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
+use crate::recipe::Numbers;
 
 /// What one operator stands for.
 pub struct Opaque {
@@ -43,9 +45,9 @@ pub struct Written {
     /// The value so far.
     pub value: String,
     /// What it is multiplied by.
-    pub scale: ArrayD<f64>,
+    pub scale: Numbers,
     /// What is added then.
-    pub shift: ArrayD<f64>,
+    pub shift: Numbers,
 }
 
 /// `γ(x − μ)/√(σ²+ε) + β` of a value.
@@ -54,7 +56,7 @@ pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
     if !variance.iter().all(|v| v + epsilon > 0.0) {
         return None;
     }
-    let scale = &node.get_or(GAMMA, 1.0) / &variance.mapv(|v| (v + epsilon).sqrt());
+    let scale = &node.get_or(GAMMA, 1.0) / &(&variance + &Numbers::number(epsilon, 1)).sqrt();
     let beta = node.get_or(BETA, 0.0);
     let shift = match node.get(MEAN) {
         Some(mean) => &beta - &(&scale * &mean),
@@ -71,8 +73,10 @@ pub struct Expansion<'w> {
     names: &'w mut Names,
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
-    /// The numbers of the parameters that are given.
-    given: Vec<(Parameter, ArrayD<f64>)>,
+    /// How those of floats are computed.
+    formulas: Vec<NewConstant>,
+    /// The numbers of the parameters that are given: [channels], or one number.
+    given: Vec<(Parameter, Numbers)>,
     /// The place of the channels, and how many axes the value has.
     axis: Option<(usize, usize)>,
     /// How many channels there are.
@@ -81,14 +85,23 @@ pub struct Expansion<'w> {
     data_type: Option<DataType>,
 }
 
-/// The nodes that an opaque node stands for, and their constants; `None` where something in it is not
-/// understood.
+/// What an opaque node stands for.
+pub struct Expanded {
+    /// The nodes.
+    pub nodes: Vec<NodeProto>,
+    /// Their constants.
+    pub constants: Vec<TensorProto>,
+    /// How those constants that are floats are computed from constants of the model.
+    pub formulas: Vec<NewConstant>,
+}
+
+/// Writes an opaque node out; `None` where something in it is not understood.
 pub fn write(
     (graph, facts): (&Graph, &Facts),
     node: &NodeProto,
     opaque: &'static Opaque,
     names: &mut Names,
-) -> Option<(Vec<NodeProto>, Vec<TensorProto>)> {
+) -> Option<Expanded> {
     let model = graph.model();
     let known = ["axis", "epsilon", "eps", "groups"];
     let named = |name: &str| opaque.parameters.iter().any(|parameter| parameter.contains(&name));
@@ -112,6 +125,7 @@ pub fn write(
         names,
         nodes: vec![],
         constants: vec![],
+        formulas: vec![],
         given: vec![],
         axis,
         channels: axis.and_then(|(axis, _)| facts.extent(value, axis)),
@@ -126,8 +140,8 @@ impl Expansion<'_> {
     /// Reads the parameters, which must have one element, or all of them as many as there are channels.
     fn read(&mut self) -> Option<()> {
         for (slot, &parameter) in self.opaque.parameters.iter().enumerate() {
-            if let Some(array) = self.parameter(slot + 1, parameter)? {
-                self.given.push((parameter, by_channel(array, self.behind())?));
+            if let Some(numbers) = self.parameter(slot + 1, parameter)? {
+                self.given.push((parameter, by_channel(&numbers, self.behind())?));
             }
         }
         let lengths = self.given.iter().map(|(_, value)| value.len());
@@ -146,13 +160,13 @@ impl Expansion<'_> {
     }
 
     /// A parameter, where it is given.
-    pub fn get(&self, parameter: Parameter) -> Option<ArrayD<f64>> {
+    pub fn get(&self, parameter: Parameter) -> Option<Numbers> {
         self.given.iter().find(|(given, _)| *given == parameter).map(|(_, value)| value.clone())
     }
 
     /// A parameter, or one number where it is left out.
-    pub fn get_or(&self, parameter: Parameter, neutral: f64) -> ArrayD<f64> {
-        self.get(parameter).unwrap_or_else(|| ArrayD::from_elem(IxDyn(&[1]), neutral))
+    pub fn get_or(&self, parameter: Parameter, neutral: f64) -> Numbers {
+        self.get(parameter).unwrap_or_else(|| Numbers::number(neutral, 1))
     }
 
     /// What is added to a variance.
@@ -187,7 +201,7 @@ impl Expansion<'_> {
     }
 
     /// A node on one value and a constant.
-    pub fn with(&mut self, op: &str, value: &str, constant: &ArrayD<f64>) -> Option<String> {
+    pub fn with(&mut self, op: &str, value: &str, constant: &Numbers) -> Option<String> {
         let constant = self.constant(op, constant, 0)?;
         Some(self.op(op, &[value, &constant], vec![]))
     }
@@ -209,22 +223,24 @@ impl Expansion<'_> {
     }
 
     /// The constant that an operator reads, with `behind` axes of extent 1 behind its own.
-    fn constant(&mut self, op: &str, array: &ArrayD<f64>, behind: usize) -> Option<String> {
-        let mut shape = vec![array.len()];
-        shape.extend(vec![1; if array.len() == 1 { 0 } else { behind }]);
-        let shaped = array.to_shape(shape).ok()?;
+    fn constant(&mut self, op: &str, numbers: &Numbers, behind: usize) -> Option<String> {
+        let mut shape = vec![numbers.len()];
+        shape.extend(vec![1; if numbers.len() == 1 { 0 } else { behind }]);
+        let shaped = numbers.reshape(&shape)?;
         let data_type = self.data_type?;
         // A factor has its digits, or the node stays as it is.
-        if op == "Mul" && array.iter().any(|&number| tensor::underflow(data_type, number) != 0.0) {
+        if op == "Mul" && numbers.iter().any(|&number| tensor::underflow(data_type, number) != 0.0) {
             return None;
         }
         let name = self.names.fresh(&format!("{}_{}", node_name(self.node), op.to_lowercase()));
-        self.constants.push(tensor::make(&name, data_type, &shaped.into_dyn().view()).ok()?);
+        self.constants.push(tensor::make(&name, data_type, &shaped.view()).ok()?);
+        let recipe = shaped.recipe().clone();
+        self.formulas.push(NewConstant::Floats { name: name.clone(), data_type, recipe });
         Some(name)
     }
 
     /// Writes the scale and the shift, the last of which makes what the node made.
-    fn finish(mut self, written: Written, output: &str) -> Option<(Vec<NodeProto>, Vec<TensorProto>)> {
+    fn finish(mut self, written: Written, output: &str) -> Option<Expanded> {
         let Written { mut value, scale, shift } = written;
         let shifts = shift.iter().any(|&t| t != 0.0);
         let scales = !shifts || scale.iter().any(|&s| s != 1.0);
@@ -239,25 +255,25 @@ impl Expansion<'_> {
                 value = self.op(op, &inputs, vec![]);
             }
         }
-        Some((self.nodes, self.constants))
+        Some(Expanded { nodes: self.nodes, constants: self.constants, formulas: self.formulas })
     }
 
     /// A parameter: an input or an attribute; `Some(None)` where it is left out, `None` where it is no
     /// constant, or is said more than once.
-    fn parameter(&self, slot: usize, parameter: Parameter) -> Option<Option<ArrayD<f64>>> {
+    fn parameter(&self, slot: usize, parameter: Parameter) -> Option<Option<Numbers>> {
         let input = self.node.input.get(slot).filter(|name| !name.is_empty());
         let attributes: Vec<&AttributeProto> =
             self.node.attribute.iter().filter(|a| parameter.contains(&a.name())).collect();
         match (input, &attributes[..]) {
             (Some(name), []) => self.stored(name).map(Some),
-            (None, [attribute]) => numbers(attribute, self.model).map(Some),
+            (None, [attribute]) => numbers(attribute, self.model).map(|array| Some(Numbers::literal(array))),
             (None, []) => Some(None),
             _ => None,
         }
     }
 
     /// The numbers of a constant by name.
-    fn stored(&self, name: &str) -> Option<ArrayD<f64>> {
+    fn stored(&self, name: &str) -> Option<Numbers> {
         let graph = self.model.graph();
         let mut name = name;
         // Exporters write parameters that are equal as one, and the others as its copies.
@@ -267,7 +283,7 @@ impl Expansion<'_> {
                 Some(node) if node.op() == ("", "Identity") => name = node.input.first()?,
                 Some(node) if node.op() == ("", "Constant") => {
                     let [attribute] = &node.attribute[..] else { return None };
-                    return numbers(attribute, self.model);
+                    return Some(Numbers::constant(name, numbers(attribute, self.model)?));
                 }
                 Some(_) => return None,
                 None => break,
@@ -276,7 +292,7 @@ impl Expansion<'_> {
         let can_vary =
             graph.input.iter().any(|input| input.name() == name) && self.model.proto.ir_version() >= 4;
         let stored = graph.initializer.iter().find(|tensor| tensor.name() == name).filter(|_| !can_vary)?;
-        tensor::read_f64(stored, self.model.externals()).ok()
+        Some(Numbers::constant(name, tensor::read_f64(stored, self.model.externals()).ok()?))
     }
 }
 
@@ -305,10 +321,10 @@ fn numbers(attribute: &AttributeProto, model: &Model) -> Option<ArrayD<f64>> {
 
 /// A parameter as a vector over the channels, which have `behind` axes behind them: it is one, or
 /// broadcasts along them alone.
-fn by_channel(array: ArrayD<f64>, behind: usize) -> Option<ArrayD<f64>> {
-    let (length, rank) = (array.len(), array.ndim());
-    let along = array.shape().iter().position(|&extent| extent == length);
+fn by_channel(numbers: &Numbers, behind: usize) -> Option<Numbers> {
+    let (length, rank) = (numbers.len(), numbers.ndim());
+    let along = numbers.shape().iter().position(|&extent| extent == length);
     let fits =
         length == 1 || (rank == 1 && length > 0) || along.is_some_and(|along| rank - 1 - along == behind);
-    fits.then(|| array.into_shape_with_order(IxDyn(&[length])).ok()).flatten()
+    fits.then(|| numbers.reshape(&[length])).flatten()
 }

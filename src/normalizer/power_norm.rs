@@ -3,8 +3,6 @@
 //! PN first divides groups of channels by their root mean square: that half stays, on as few
 //! operators as it takes. PN* is PowerNorm without it, and its name is all that tells it from UN.
 
-use ndarray::{ArrayD, IxDyn};
-
 use super::chain::offline;
 use super::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
 use super::statistics::{Core, core};
@@ -12,6 +10,7 @@ use super::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId, make};
 use crate::onnx::operator::input_at;
+use crate::recipe::Numbers;
 
 /// PowerNorm, with or without group scaling.
 pub struct PowerNorm;
@@ -81,7 +80,7 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
         let axes = node.integers("axes", &[-1]);
         node.op("ReduceMean", &[&square, &axes], vec![keep])
     };
-    let epsilon = ArrayD::from_elem(IxDyn(&[1]), node.epsilon()?);
+    let epsilon = Numbers::number(node.epsilon()?, 1);
     let shifted = node.with("Add", &mean, &epsilon)?;
     let root = node.op("Sqrt", &[&shifted], vec![]);
     let scaled = node.op("Div", &[&grouped, &root], vec![]);

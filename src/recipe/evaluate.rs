@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ndarray::{
-    Array3, ArrayD, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, CowArray, Dimension, Ix3, Ix4, IxDyn,
-    RemoveAxis, Zip,
+    Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, CowArray, Dimension, Ix3, Ix4,
+    IxDyn, RemoveAxis, Zip,
 };
 
 use super::{Op, Recipe, Windows};
@@ -131,6 +131,9 @@ impl Cutting {
             (Op::Round(data_type), [input]) => Some(aligned(input, axis).rounded(*data_type)),
             (Op::Neg, [input]) => Some(aligned(input, axis).neg()),
             (Op::Sqrt, [input]) => Some(aligned(input, axis).sqrt()),
+            (Op::Exp, [input]) => Some(aligned(input, axis).exp()),
+            (Op::Sigmoid, [input]) => Some(aligned(input, axis).sigmoid()),
+            (Op::Flush(below), [input]) => Some(aligned(input, axis).flushed(*below)),
             (op @ (Op::Add | Op::Sub | Op::Mul | Op::Div), [left, right]) => {
                 aligned(left, axis).zip(op.clone(), &aligned(right, axis))
             }
@@ -163,6 +166,10 @@ impl Cutting {
                 Recipe::concat(*along, &parts)
             }
             (Op::Sum(along), [input]) if *along != axis => self.recipe(input, axis, range).sum(*along),
+            (Op::Max(along), [input]) if *along != axis => self.recipe(input, axis, range).max(*along),
+            (Op::Softmax(along), [input]) if *along != axis => {
+                self.recipe(input, axis, range).softmax(*along)
+            }
             (Op::Product, [left, right]) => {
                 let (row, column) = (axis + 2 == rank, axis + 1 == rank);
                 let cut_left = if column { left.clone() } else { aligned(left, axis) };
@@ -191,6 +198,11 @@ pub(super) fn compute(step: &Recipe, inputs: Vec<Array>) -> ArrayD<f64> {
         (Op::Round(data_type), [Some(a), _]) => a.into_owned().mapv_into(|a| tensor::rounded(*data_type, a)),
         (Op::Neg, [Some(a), _]) => a.into_owned().mapv_into(|a| -a),
         (Op::Sqrt, [Some(a), _]) => a.into_owned().mapv_into(f64::sqrt),
+        (Op::Exp, [Some(a), _]) => a.into_owned().mapv_into(f64::exp),
+        (Op::Sigmoid, [Some(a), _]) => a.into_owned().mapv_into(|a| 1.0 / (1.0 + (-a).exp())),
+        (Op::Flush(below), [Some(a), _]) => {
+            a.into_owned().mapv_into(|a| if a.abs() < *below { 0.0 } else { a })
+        }
         (Op::Add, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a + b),
         (Op::Sub, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a - b),
         (Op::Mul, [Some(a), Some(b)]) => element_wise(a, &b, shape, |a, b| a * b),
@@ -210,11 +222,26 @@ pub(super) fn compute(step: &Recipe, inputs: Vec<Array>) -> ArrayD<f64> {
             a.axis_iter(Axis(*axis)).for_each(|places| sums += &places);
             sums.insert_axis(Axis(*axis))
         }
+        (Op::Max(axis), [Some(a), _]) => a.map_axis(Axis(*axis), largest).insert_axis(Axis(*axis)),
+        (Op::Softmax(axis), [Some(a), _]) => {
+            let mut shares = a.into_owned();
+            for mut lane in shares.lanes_mut(Axis(*axis)) {
+                let most = largest(lane.view());
+                lane.mapv_inplace(|a| (a - most).exp());
+                let sum: f64 = lane.iter().sum();
+                lane.mapv_inplace(|a| a / sum);
+            }
+            shares
+        }
         (Op::Product, [Some(a), Some(b)]) => product(&a, &b, shape),
         (Op::Conv(windows), [Some(weight), Some(values)]) => convolution(&weight, &values, windows),
         (op, _) => unreachable!("{op:?} lacks an input"),
     };
     row_major(made)
+}
+
+fn largest(lane: ArrayView1<f64>) -> f64 {
+    lane.fold(f64::NEG_INFINITY, |a, &b| a.max(b))
 }
 
 fn row_major(array: ArrayD<f64>) -> ArrayD<f64> {
@@ -361,6 +388,11 @@ mod tests {
             column.expand(&[6, 4]).unwrap(),
             Recipe::concat(0, &[weight(), scaled.clone()]).unwrap(),
             scaled.sum(0).unwrap(),
+            scaled.max(0).unwrap(),
+            scaled.softmax(0).unwrap(),
+            scaled.exp(),
+            scaled.sigmoid(),
+            scaled.flushed(1.0),
             weight().product(&column).unwrap(),
             by_group.product(&grouped.turned().unwrap()).unwrap(),
             convolution,
@@ -385,6 +417,14 @@ mod tests {
         let doubled = array![[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0]].into_dyn();
         assert_eq!(of(Recipe::concat(1, &[w.clone(), w.clone()])), doubled);
         assert_eq!(of(w.sum(1).and_then(|sums| sums.expand(&[2, 1]))), column([3.0, 7.0]));
+        assert_eq!(of(w.max(1)), column([2.0, 4.0]));
+        assert_eq!(of(Some(w.flushed(3.0))), array![[0.0, 0.0], [3.0, 4.0]].into_dyn());
+        let odds = w.sub(&w.max(1).unwrap()).map(|apart| apart.exp());
+        let e = (-1.0f64).exp();
+        assert_eq!(of(odds), array![[e, 1.0], [e, 1.0]].into_dyn());
+        let (less, more) = (e / (e + 1.0), 1.0 / (e + 1.0));
+        assert_eq!(of(w.softmax(1)), array![[less, more], [less, more]].into_dyn());
+        assert_eq!(of(w.sub(&w).map(|zero| zero.sigmoid())), array![[0.5, 0.5], [0.5, 0.5]].into_dyn());
     }
 
     #[test]

@@ -80,6 +80,16 @@ pub enum Op {
     Concat(usize),
     /// The sum along an axis, which stays with extent 1.
     Sum(usize),
+    /// The largest along an axis, which stays with extent 1.
+    Max(usize),
+    /// `eᵃ`
+    Exp,
+    /// `1/(1 + e⁻ᵃ)`
+    Sigmoid,
+    /// `eᵃ` as a part of the sum of all along an axis
+    Softmax(usize),
+    /// 0 in place of what is smaller than this, either way: too small to count where it is read.
+    Flush(f64),
     /// Matrix products over the last two axes; the axes before them broadcast.
     Product,
     /// A convolution by groups: a weight `[group, outer, inner, taps]` on values `[group, inner, places]` gives
@@ -211,12 +221,36 @@ impl Recipe {
 
     /// `−self`
     pub fn neg(&self) -> Self {
+        if let Some(number) = self.everywhere() {
+            return Self::filled(-number, self.shape());
+        }
         Self::new(Op::Neg, vec![self.clone()], self.shape().to_vec())
     }
 
     /// `√self`
     pub fn sqrt(&self) -> Self {
         Self::new(Op::Sqrt, vec![self.clone()], self.shape().to_vec())
+    }
+
+    /// `e` to the power of each.
+    pub fn exp(&self) -> Self {
+        Self::new(Op::Exp, vec![self.clone()], self.shape().to_vec())
+    }
+
+    /// The logistic function of each.
+    pub fn sigmoid(&self) -> Self {
+        Self::new(Op::Sigmoid, vec![self.clone()], self.shape().to_vec())
+    }
+
+    /// 0 in place of each whose magnitude is below a number.
+    pub fn flushed(&self, below: f64) -> Self {
+        Self::new(Op::Flush(below), vec![self.clone()], self.shape().to_vec())
+    }
+
+    /// The softmax along an axis; `None` where there is no such axis.
+    pub fn softmax(&self, axis: usize) -> Option<Self> {
+        let shape = self.shape().to_vec();
+        (axis < self.rank()).then(|| Self::new(Op::Softmax(axis), vec![self.clone()], shape))
     }
 
     /// Each number rounded to an element type.
@@ -342,11 +376,20 @@ impl Recipe {
         }
     }
 
-    /// The sum along an axis, which stays with extent 1.
+    /// The sum along an axis, which stays with extent 1; `None` where there is no such axis.
     pub fn sum(&self, axis: usize) -> Option<Self> {
+        self.reduced(Op::Sum(axis), axis)
+    }
+
+    /// The largest along an axis, which stays with extent 1; `None` where there is no such axis.
+    pub fn max(&self, axis: usize) -> Option<Self> {
+        self.reduced(Op::Max(axis), axis)
+    }
+
+    fn reduced(&self, op: Op, axis: usize) -> Option<Self> {
         let mut shape = self.shape().to_vec();
         *shape.get_mut(axis)? = 1;
-        Some(Self::new(Op::Sum(axis), vec![self.clone()], shape))
+        Some(Self::new(op, vec![self.clone()], shape))
     }
 
     /// Matrix products over the last two axes.

@@ -74,6 +74,39 @@ impl Numbers {
         Self::of(self.recipe.sqrt(), &[&self.values])
     }
 
+    /// `e` to the power of each.
+    pub fn exp(&self) -> Self {
+        Self::of(self.recipe.exp(), &[&self.values])
+    }
+
+    /// The logistic function of each.
+    pub fn sigmoid(&self) -> Self {
+        Self::of(self.recipe.sigmoid(), &[&self.values])
+    }
+
+    /// 0 in place of each whose magnitude is below a number.
+    pub fn flushed(&self, below: f64) -> Self {
+        match self.values.iter().any(|number| *number != 0.0 && number.abs() < below) {
+            true => Self::of(self.recipe.flushed(below), &[&self.values]),
+            false => self.clone(),
+        }
+    }
+
+    /// The softmax along an axis; `None` where there is no such axis.
+    pub fn softmax(&self, axis: usize) -> Option<Self> {
+        self.step(self.recipe.softmax(axis))
+    }
+
+    /// The largest along an axis, which stays with extent 1; `None` where there is no such axis.
+    pub fn largest(&self, axis: usize) -> Option<Self> {
+        self.step(self.recipe.max(axis))
+    }
+
+    /// Matrix products over the last two axes; `None` where the extents do not fit.
+    pub fn product(&self, other: &Numbers) -> Option<Self> {
+        Some(Self::of(self.recipe.product(&other.recipe)?, &[&self.values, &other.values]))
+    }
+
     /// The same numbers in another shape; `None` where it holds more or fewer.
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
         // Movements in a row are one in the recipe, so that its last step need not be of these numbers.
@@ -110,6 +143,9 @@ impl Numbers {
 
     /// Several one behind the other; `None` where they differ along another axis.
     pub fn concat(axis: usize, parts: &[Numbers]) -> Option<Self> {
+        if let [only] = parts {
+            return Some(only.clone());
+        }
         let recipes: Vec<Recipe> = parts.iter().map(|part| part.recipe.clone()).collect();
         let values: Vec<&ArrayD<f64>> = parts.iter().map(|part| &part.values).collect();
         Some(Self::of(Recipe::concat(axis, &recipes)?, &values))

@@ -55,6 +55,11 @@ fn told(step: &Recipe, list: &str) -> String {
         Op::Transpose(perm) => format!("transpose({list}, {perm:?})"),
         Op::Concat(axis) => format!("concat({list}, axis={axis})"),
         Op::Sum(axis) => format!("sum({list}, axis={axis})"),
+        Op::Max(axis) => format!("max({list}, axis={axis})"),
+        Op::Exp => format!("exp({list})"),
+        Op::Sigmoid => format!("sigmoid({list})"),
+        Op::Softmax(axis) => format!("softmax({list}, axis={axis})"),
+        Op::Flush(below) => format!("flush({list}, below={below:e})"),
         Op::Product => format!("matmul({list})"),
         Op::Conv(windows) => {
             let name = if windows.transposed { "conv_transpose" } else { "conv" };

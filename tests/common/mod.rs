@@ -7,9 +7,11 @@ pub mod numbers;
 pub mod reference;
 pub mod text;
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ndarray::ArrayD;
+use unfold::graph::analysis::Analysis;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{
@@ -17,13 +19,54 @@ use unfold::onnx::proto::{
     TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
+use unfold::recipe::evaluate;
+use unfold::refusal::{Reason, Refusal};
 use unfold::{FuseOptions, Fused};
 
 /// Folds a model as `unfold::fuse` does, and keeps it in the folder that `UNFOLD_GRAPHS` names, if it names one: what
 /// two builds make of the same models can then be compared.
 pub fn fuse(model: &Model) -> Fused {
     keep(model);
-    unfold::fuse(model, &FuseOptions::default()).unwrap()
+    let fused = unfold::fuse(model, &FuseOptions::default()).unwrap();
+    new_tensors_are_told(model, &fused).unwrap_or_else(|why| panic!("{why}\n{}", text::print(model)));
+    fused
+}
+
+/// Whether each tensor of floats that a result has and the model has not is in the plan, with a formula over constants
+/// of the model that gives it to the last bit.
+pub fn new_tensors_are_told(model: &Model, fused: &Fused) -> Result<(), String> {
+    let lowered =
+        Analysis::new(fused.lowered.as_ref().unwrap_or(model)).map_err(|error| error.to_string())?;
+    let before = Analysis::new(model).map_err(|error| error.to_string())?;
+    let read = |name: &str| {
+        // What was written out has constants of its own, and lacks those that only it read.
+        let (known, value) = [&before, &lowered]
+            .into_iter()
+            .find_map(|known| Some((known, known.graph.value(name)?)))
+            .ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
+        known.constants.read(value)
+    };
+    let stored = |model: &Model| {
+        let tensors = model.graph().initializer.iter().filter(|tensor| is_float(tensor));
+        tensors.map(|tensor| (tensor.name().to_owned(), tensor.clone())).collect::<HashMap<_, _>>()
+    };
+    let known = stored(model);
+    for (name, tensor) in stored(&fused.model).iter().filter(|(name, _)| !known.contains_key(*name)) {
+        let told = fused.plan.tensors.iter().find(|told| told.name == *name);
+        let told = told.ok_or_else(|| format!("the plan does not tell of {name}"))?;
+        let numbers = evaluate(&told.recipe, &read).map_err(|refusal| format!("{name}: {refusal}"))?;
+        let expected =
+            tensor::make(name, told.data_type, &numbers.view()).map_err(|error| error.to_string())?;
+        let bytes = |tensor: &TensorProto| tensor::raw(tensor, &Externals::none()).ok();
+        if tensor.dims != expected.dims || bytes(tensor) != bytes(&expected) {
+            return Err(format!("{name} is not {}", told.recipe));
+        }
+    }
+    Ok(())
+}
+
+fn is_float(tensor: &TensorProto) -> bool {
+    tensor::data_type(tensor).is_ok_and(DataType::is_float)
 }
 
 /// Keeps a model in the folder that `UNFOLD_GRAPHS` names, under a name that tells it from others.

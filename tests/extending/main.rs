@@ -57,7 +57,9 @@ use fold::absorb::{Linear, transpose_matmul::TransposeMatMul};
 use fold::apply::{Weights, apply};
 use fold::travel::resize::Resize;
 use fold::{Rule, Side};
+use graph::make::NewConstant;
 use normalizer::act_norm::ActNorm;
+use normalizer::opaque::Expanded;
 use normalizer::{Normalizer, Site, View, opaque};
 use recipe::{Numbers, evaluate};
 use refusal::Reason;
@@ -149,11 +151,13 @@ fn an_operator_of_a_custom_domain_is_written_out_by_the_formula_of_its_kind() {
     let [operator] = ActNorm.opaque() else { panic!() };
     assert!(operator.names.contains(&"actnorm2d"));
     let made = opaque::write((&known.graph, &known.facts), node, operator, &mut Names::of(&model));
-    let (nodes, constants) = made.unwrap();
+    let Expanded { nodes, constants, formulas } = made.unwrap();
     assert_eq!(nodes.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["Mul", "Add"]);
     assert_eq!((&nodes[0].input[0], &nodes[1].output[0]), (&"x".to_owned(), &"n".to_owned()));
     let numbers: Vec<_> = constants.iter().map(|c| read_f64(c, &Externals::none()).unwrap()).collect();
     assert_eq!(numbers, [[2.0, -1.0, 0.5], [2.0, -3.0, -2.0]].map(|row| ndarray::arr1(&row).into_dyn()));
+    let NewConstant::Floats { name, recipe, .. } = &formulas[0] else { panic!() };
+    assert_eq!((name.as_str(), recipe.to_string().as_str()), (constants[0].name(), "s"));
 }
 
 fn numbers(values: &[f64], shape: &[usize]) -> Numbers {

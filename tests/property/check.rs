@@ -14,7 +14,7 @@ use unfold::{FuseOptions, Fused};
 use crate::Counts;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
-use crate::common::{judge, keep, text};
+use crate::common::{judge, keep, new_tensors_are_told, text};
 use crate::generate::Case;
 
 /// How far a result may be off when numbers are as they come: this part of the largest number in
@@ -34,8 +34,9 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     facts_hold(case, kind)?;
     let options = FuseOptions::default();
     keep(model);
-    let Fused { model: fused, plan, .. } =
-        unfold::fuse(model, &options).map_err(|error| error.to_string())?;
+    let fused = unfold::fuse(model, &options).map_err(|error| error.to_string())?;
+    new_tensors_are_told(model, &fused)?;
+    let Fused { model: fused, plan, .. } = fused;
     let told = |why: String| format!("{why}\nfused:\n{}", text::print(&fused));
     let planned = unfold::plan(model, &options).map_err(|error| error.to_string())?;
     let [planned, carried_out] = [&planned, &plan].map(|plan| format!("{:#?}", plan.sites));

@@ -13,14 +13,15 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayViewD, IxDyn, s};
+use ndarray::Axis;
 
 use super::interpret::{Meaning, Pooling};
 use crate::graph::Graph;
-use crate::graph::make::{Maker, float, int};
+use crate::graph::make::{Maker, NewConstant, float, int};
 use crate::onnx::operator::LAYER_NORMALIZATION;
-use crate::onnx::proto::{NodeProto, TensorProto};
+use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
+use crate::recipe::Numbers;
 
 /// [batch, tokens, heads, channels] and [batch, heads, tokens, channels] into each other.
 const BY_HEAD: &[i64] = &[0, 2, 1, 3];
@@ -53,9 +54,9 @@ pub struct Fewest {
     /// The nodes; the last one makes the value that was asked for.
     pub made: Vec<NodeProto>,
     /// Their constants.
-    pub constants: Vec<TensorProto>,
-    /// What the result has to be multiplied by, channel by channel.
-    pub scale: Vec<f64>,
+    pub constants: Vec<NewConstant>,
+    /// What the result has to be multiplied by, channel by channel: [channels].
+    pub scale: Numbers,
 }
 
 /// Where new operators go.
@@ -75,12 +76,14 @@ pub fn fewest(graph: &Graph, meaning: &Meaning, target: &Target) -> Option<Fewes
     let taken = |name: &str| graph.value(name).is_some();
     let maker = Maker::new(target.like, graph.model().opset("")?, &taken);
     let mut job = Job { maker, meaning, input: target.input, mean: None, variance: None };
-    let mut scale = meaning.normalized.scale.clone();
     let runs = job.runs()?;
-    let mut parts = vec![];
+    let (mut parts, mut scales) = (vec![], vec![]);
     for (run, blend) in &runs {
-        parts.push(job.run(run.clone(), *blend, runs.len() == 1, &mut scale)?);
+        let (part, scale) = job.run(run.clone(), *blend, runs.len() == 1)?;
+        parts.push(part);
+        scales.push(scale);
     }
+    let scale = Numbers::concat(0, &scales)?;
     let mut result = parts.first()?.clone();
     if parts.len() > 1 {
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -103,7 +106,7 @@ struct Job<'j> {
 
 impl Job<'_> {
     fn head(&self, channel: usize) -> usize {
-        channel * self.meaning.mixing.dim().0 / self.meaning.channels
+        channel * self.meaning.mixing.shape()[0] / self.meaning.channels
     }
 
     /// Runs of channels that blend alike; they end where heads end.
@@ -122,15 +125,16 @@ impl Job<'_> {
 
     fn blend(&self, channel: usize) -> Option<Blend> {
         let n = &self.meaning.normalized;
-        let weight = |weights: &[f64]| Some(weights[channel]).filter(|w| w.abs() >= VANISHING).unwrap_or(0.0);
+        let weight =
+            |weights: &Numbers| Some(weights[[channel]]).filter(|w| w.abs() >= VANISHING).unwrap_or(0.0);
         let intra = (weight(&n.intra_mean), weight(&n.intra_variance));
         let inter = (weight(&n.inter_mean), weight(&n.inter_variance));
         if intra.0 > 0.0 && intra.1 > 0.0 && inter != (0.0, 0.0) {
             return Some(Blend::Both);
         }
         if intra == (0.0, 0.0) && inter.1 > 0.0 {
-            let weights = self.meaning.mixing.slice(s![self.head(channel), .., ..]);
-            let all = weights.len() as f64 / weights.nrows() as f64;
+            let weights = self.meaning.mixing.index_axis(Axis(0), self.head(channel));
+            let all = weights.shape()[1] as f64;
             let uniform = weights.iter().all(|weight| (weight * all - 1.0).abs() < EQUAL);
             let plain = uniform && inter.0 == 1.0 && self.meaning.pooling.is_none();
             return Some(if plain { Blend::Uniform } else { Blend::Inter });
@@ -138,24 +142,27 @@ impl Job<'_> {
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
     }
 
-    /// Normalizes some of the channels.
-    fn run(&mut self, run: Range<usize>, blend: Blend, whole: bool, scale: &mut [f64]) -> Option<String> {
+    /// Normalizes some of the channels; what comes out has to be multiplied by the second, [channels of the run].
+    fn run(&mut self, run: Range<usize>, blend: Blend, whole: bool) -> Option<(String, Numbers)> {
         let n = &self.meaning.normalized;
+        let of_run = |numbers: &Numbers| numbers.pick(0, run.clone().map(Some));
         let own = match blend {
             Blend::Intra | Blend::Both => &n.intra_variance,
             Blend::Inter | Blend::Uniform => &n.inter_variance,
         };
-        let per_variance = |values: &[f64]| -> Vec<f64> { run.clone().map(|c| values[c] / own[c]).collect() };
-        let epsilon = per_variance(&n.epsilon);
-        for c in run.clone() {
-            let mean = if blend == Blend::Both { n.intra_mean[c] } else { 1.0 };
-            scale[c] *= mean / own[c].sqrt();
-        }
-        let same = epsilon.iter().all(|&e| e == epsilon[0]);
+        let own = of_run(own)?;
+        let epsilon = &of_run(&n.epsilon)? / &own;
+        let mean = match blend {
+            Blend::Both => of_run(&n.intra_mean)?,
+            _ => Numbers::number(1.0, 1),
+        };
+        let scale = &of_run(&n.scale)? * &(&mean / &own.sqrt());
+        let first = *epsilon.first()?;
+        let same = epsilon.iter().all(|&e| e == first);
         if whole && blend == Blend::Intra && same && self.maker.opset() >= LAYER_NORMALIZATION {
-            let ones = floats(&mut self.maker, &[run.len()], &vec![1.0; run.len()])?;
-            let attributes = vec![int("axis", -1), float("epsilon", epsilon[0] as f32)];
-            return Some(self.maker.op("LayerNormalization", &[self.input, &ones], attributes));
+            let ones = floats(&mut self.maker, &Numbers::number(1.0, 1).expand(&[run.len()])?)?;
+            let attributes = vec![int("axis", -1), float("epsilon", first as f32)];
+            return Some((self.maker.op("LayerNormalization", &[self.input, &ones], attributes), scale));
         }
         let x = match whole {
             true => self.input.to_owned(),
@@ -174,26 +181,24 @@ impl Job<'_> {
                 (centred, plus(&mut self.maker, &variance, &epsilon)?)
             }
             Blend::Inter => {
-                let weights: Vec<f64> = n.inter_mean[run.clone()].to_vec();
-                let (mean, variance) = self.inter(&x, &run, &weights, None, &epsilon)?;
+                let (mean, variance) = self.inter(&x, &run, &of_run(&n.inter_mean)?, None, &epsilon)?;
                 (self.maker.op("Sub", &[&x, &mean], vec![]), variance)
             }
             Blend::Both => {
-                let share = |values: &[f64]| -> Vec<f64> {
-                    run.clone().map(|c| values[c] / n.intra_mean[c]).collect()
-                };
-                let (ones, inter_mean) = (share(&vec![1.0; n.scale.len()]), share(&n.inter_mean));
+                let intra_mean = of_run(&n.intra_mean)?;
+                let (own_share, inter_mean) =
+                    (&Numbers::number(1.0, 1) / &intra_mean, &of_run(&n.inter_mean)? / &intra_mean);
+                let inter_variance = &of_run(&n.inter_variance)? / &own;
                 let (mean, variance) = self.intra();
-                let inter_variance = per_variance(&n.inter_variance);
                 let (inter, blended) = self.inter(&x, &run, &inter_mean, Some(&inter_variance), &epsilon)?;
-                let scaled = times(&mut self.maker, &x, &ones)?;
+                let scaled = times(&mut self.maker, &x, &own_share)?;
                 let less = self.maker.op("Sub", &[&scaled, &inter], vec![]);
                 let numerator = self.maker.op("Sub", &[&less, &mean], vec![]);
                 (numerator, self.maker.op("Add", &[&blended, &variance], vec![]))
             }
         };
         let root = self.maker.op("Sqrt", &[&variance], vec![]);
-        Some(self.maker.op("Div", &[&numerator, &root], vec![]))
+        Some((self.maker.op("Div", &[&numerator, &root], vec![]), scale))
     }
 
     /// `μ^ln` and `(σ²)^ln`, equation (4): once for all heads.
@@ -214,9 +219,9 @@ impl Job<'_> {
         &mut self,
         x: &str,
         run: &Range<usize>,
-        mean: &[f64],
-        variance: Option<&[f64]>,
-        epsilon: &[f64],
+        mean: &Numbers,
+        variance: Option<&Numbers>,
+        epsilon: &Numbers,
     ) -> Option<(String, String)> {
         let (q, r) = self.products(x, run)?;
         let square = self.maker.op("Mul", &[&q, &q], vec![]);
@@ -232,11 +237,10 @@ impl Job<'_> {
     /// `Px` and `P(x ⊙ x)` for the heads of a run, in one product.
     fn products(&mut self, x: &str, run: &Range<usize>) -> Option<(String, String)> {
         let heads = self.head(run.start)..self.head(run.end - 1) + 1;
-        let weights = self.meaning.mixing.slice(s![heads.clone(), .., ..]);
-        let weights = weights.mapv(|weight| if weight.abs() < NEGLIGIBLE { 0.0 } else { weight });
-        let (heads, tokens, channels) = (heads.len(), weights.dim().1, run.len());
+        let weights = self.meaning.mixing.pick(0, heads.clone().map(Some))?.flushed(NEGLIGIBLE);
+        let (heads, tokens, channels) = (heads.len(), weights.shape()[1], run.len());
         let shape: &[usize] = if heads == 1 { &[tokens, tokens] } else { &[heads, tokens, tokens] };
-        let matrix = floats(&mut self.maker, shape, weights.as_slice()?)?;
+        let matrix = floats(&mut self.maker, &weights.reshape(shape)?)?;
         let by_head = extents([0, tokens, heads, channels / heads]);
         let maker = &mut self.maker;
         let split = |maker: &mut Maker, value: &str| match heads {
@@ -289,21 +293,19 @@ fn extents<const RANK: usize>(extents: [usize; RANK]) -> [i64; RANK] {
 }
 
 /// A constant of float32, in which sites are written anew; `None` where a number does not fit.
-fn floats(maker: &mut Maker, shape: &[usize], values: &[f64]) -> Option<String> {
-    let array = ArrayViewD::from_shape(IxDyn(shape), values).ok()?;
-    let fits = values.iter().all(|value| value.is_finite());
-    fits.then(|| maker.floats(DataType::Float, &array).ok())?
+fn floats(maker: &mut Maker, numbers: &Numbers) -> Option<String> {
+    let fits = numbers.iter().all(|&number| number.is_finite() && (number as f32).is_finite());
+    fits.then(|| maker.floats(DataType::Float, numbers.recipe()))
 }
 
 /// Numbers of the channels: one number where they are all the same.
-fn numbers(maker: &mut Maker, values: &[f64]) -> Option<String> {
-    match values.iter().all(|value| value == &values[0]) {
-        true => floats(maker, &[], &values[..1]),
-        false => floats(maker, &[values.len()], values),
-    }
+fn numbers(maker: &mut Maker, values: &Numbers) -> Option<String> {
+    let compact = values.clone().compact();
+    let shape: &[usize] = if compact.len() == 1 { &[] } else { compact.shape() };
+    floats(maker, &compact.reshape(shape)?)
 }
 
-fn times(maker: &mut Maker, value: &str, weights: &[f64]) -> Option<String> {
+fn times(maker: &mut Maker, value: &str, weights: &Numbers) -> Option<String> {
     if weights.iter().all(|&weight| weight == 1.0) {
         return Some(value.to_owned());
     }
@@ -311,7 +313,7 @@ fn times(maker: &mut Maker, value: &str, weights: &[f64]) -> Option<String> {
     Some(maker.op("Mul", &[value, &weights], vec![]))
 }
 
-fn plus(maker: &mut Maker, value: &str, terms: &[f64]) -> Option<String> {
+fn plus(maker: &mut Maker, value: &str, terms: &Numbers) -> Option<String> {
     let terms = numbers(maker, terms)?;
     Some(maker.op("Add", &[value, &terms], vec![]))
 }

@@ -1,7 +1,5 @@
 //! Telling Dynamic Token Normalization by its formula, whatever order and layout it is written in.
 
-use ndarray::Array3;
-
 use super::super::View;
 use super::super::alike::Alike;
 use super::super::formula::{Factor, Formula, Mixing, Quotient, Term, read};
@@ -9,6 +7,7 @@ use super::super::region::Region;
 use crate::graph::facts::extent;
 use crate::graph::layout::{Atom, Atoms};
 use crate::graph::{NodeId, ValueId};
+use crate::recipe::Numbers;
 use crate::refusal::Refusal;
 
 /// What a region computes.
@@ -19,8 +18,8 @@ pub struct Meaning {
     pub moves: Vec<NodeId>,
     /// The quotient.
     pub normalized: Normalized,
-    /// `P`, one matrix for each head.
-    pub mixing: Array3<f64>,
+    /// `P`, one matrix for each head: [heads, tokens, tokens].
+    pub mixing: Numbers,
     /// Side lengths of the image of tokens and of the blocks that are averaged before `P`.
     pub pooling: Option<Pooling>,
     /// Why other operators cannot compute the same.
@@ -84,9 +83,9 @@ fn in_place(view: &View, quotient: &mut Quotient, mut output: ValueId) -> Option
 }
 
 /// The matrices, where each is for as many consecutive channels.
-fn by_head(mixing: Mixing, channels: &[Atom], atoms: &Atoms) -> Option<Array3<f64>> {
+fn by_head(mixing: Mixing, channels: &[Atom], atoms: &Atoms) -> Option<Numbers> {
     let which = mixing.which.along(channels, atoms)?;
-    let (heads, count) = (mixing.matrices.dim().0, which.len());
+    let (heads, count) = (mixing.matrices.shape()[0], which.len());
     let head = |channel: usize| (channel / (count / heads)) as f64;
     let consecutive = count.is_multiple_of(heads)
         && which.iter().enumerate().all(|(channel, &which)| which == head(channel));
@@ -145,21 +144,21 @@ impl Terms {
 }
 
 /// `(x − a·μ^ln − b·Px) / √(c·(σ²)^ln + d·(P(x⊙x) − Px⊙Px) + e)`, times `scale`: lines 10 to 13 of
-/// Algorithm 1, with a number for each channel.
+/// Algorithm 1, with a number for each channel: all are [channels].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalized {
     /// What the quotient is multiplied by.
-    pub scale: Vec<f64>,
+    pub scale: Numbers,
     /// Weight of the mean over channels.
-    pub intra_mean: Vec<f64>,
+    pub intra_mean: Numbers,
     /// Weight of the mean over tokens.
-    pub inter_mean: Vec<f64>,
+    pub inter_mean: Numbers,
     /// Weight of the variance over channels.
-    pub intra_variance: Vec<f64>,
+    pub intra_variance: Numbers,
     /// Weight of the variance over tokens.
-    pub inter_variance: Vec<f64>,
+    pub inter_variance: Numbers,
     /// What is added to the variance.
-    pub epsilon: Vec<f64>,
+    pub epsilon: Numbers,
 }
 
 impl Normalized {
@@ -177,17 +176,14 @@ impl Normalized {
         // Within the common scale, which may be 0 for a channel, nothing is divided by it.
         let inner = numerator.unscaled();
         let own = weight(&inner, input)?;
-        let each = |left: &[f64], right: &[f64], f: fn(f64, f64) -> f64| -> Vec<f64> {
-            left.iter().zip(right).map(|(&a, &b)| f(a, b)).collect()
-        };
-        let share = |factors: &Term| Some(each(&weight(&inner, factors)?, &own, |c, own| -c / own));
+        let share = |factors: &Term| Some(&-&weight(&inner, factors)? / &own);
         let variance = |square_of: &Term, of_square: &Term| {
             let (mean, squares) = (weight(square, square_of)?, weight(square, of_square)?);
             let opposite = |(a, b): (&f64, &f64)| (a + b).abs() <= 1e-12 * b.abs();
-            mean.iter().zip(&squares).all(opposite).then_some(squares)
+            mean.iter().zip(squares.iter()).all(opposite).then_some(squares)
         };
         let normalized = Normalized {
-            scale: each(&numerator.scale.along(channels, atoms)?, &own, |scale, own| scale * own),
+            scale: &numerator.scale.along(channels, atoms)? * &own,
             intra_mean: share(mean)?,
             inter_mean: share(inter)?,
             intra_variance: variance(&mean_twice, mean_square)?,
@@ -196,9 +192,9 @@ impl Normalized {
         };
         let Normalized { scale, intra_mean, inter_mean, intra_variance, inter_variance, epsilon } =
             &normalized;
-        let finite = [scale, intra_mean, inter_mean].into_iter().flatten().all(|c| c.is_finite());
+        let finite = [scale, intra_mean, inter_mean].iter().all(|all| all.iter().all(|c| c.is_finite()));
         let positive =
-            [intra_variance, inter_variance].into_iter().flatten().all(|&c| c >= 0.0 && c.is_finite());
+            [intra_variance, inter_variance].iter().all(|all| all.iter().all(|&c| c >= 0.0 && c.is_finite()));
         let above = epsilon.iter().all(|&e| e > 0.0 && e.is_finite());
         (fits && finite && positive && above).then_some(normalized)
     }
@@ -215,13 +211,14 @@ mod tests {
     fn a_channel_scaled_by_zero_keeps_its_statistics() {
         let mut atoms = Atoms::default();
         let axes = atoms.of(&vec![Some(TDim::from(2))]).unwrap();
-        let gamma = Coefficient::new(&axes[0], arr1(&[0.0, 3.0]).into_dyn(), &atoms).unwrap();
+        let gamma =
+            Coefficient::new(&axes[0], &Numbers::literal(arr1(&[0.0, 3.0]).into_dyn()), &atoms).unwrap();
         let terms = Terms::new(&axes[0], &[]);
         let term = |factors: &[Factor], number| Formula::term(factors, Coefficient::number(number));
         let numerator = term(&terms.input, 1.0).plus(&term(&terms.mean, -0.5)).unwrap();
         let (numerator, square) = (numerator.scaled(&gamma).unwrap(), term(&[], 1e-5));
         let normalized = Normalized::of(&numerator, &square, &terms, &atoms).unwrap();
-        assert_eq!(normalized.scale, [0.0, 3.0]);
-        assert_eq!(normalized.intra_mean, [0.5, 0.5]);
+        assert_eq!(*normalized.scale, arr1(&[0.0, 3.0]).into_dyn());
+        assert_eq!(*normalized.intra_mean, arr1(&[0.5, 0.5]).into_dyn());
     }
 }

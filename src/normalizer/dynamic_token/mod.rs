@@ -9,8 +9,6 @@ mod interpret;
 
 use std::collections::HashSet;
 
-use ndarray::{ArrayD, IxDyn};
-
 use super::alike::Alike;
 use super::chain::Chain;
 use super::region::{ATTEMPTS, Region, divisor, regions};
@@ -20,7 +18,6 @@ use crate::affine::Affine;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
-use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 use fewest::{Target, fewest};
 use interpret::{Meaning, interpret};
@@ -143,8 +140,7 @@ fn replacement(
     if apart.is_none() {
         return Some((replacement, behind.cloned()));
     }
-    let factor = ArrayD::from_shape_vec(IxDyn(&[1, 1, meaning.channels]), written.scale).ok()?;
-    let factor = Affine::scale(Numbers::literal(factor));
+    let factor = Affine::scale(written.scale.reshape(&[1, 1, meaning.channels])?);
     let post = match behind {
         Some(part) => Part { affine: factor.then(&part.affine), ..part.clone() },
         None => {

@@ -8,9 +8,10 @@ mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn, Zip};
+use ndarray::Axis;
 
 use crate::graph::layout::{Atom, Atoms};
+use crate::recipe::Numbers;
 
 pub use read::{Mixing, Quotient, read};
 
@@ -86,64 +87,62 @@ fn mean(term: &[Factor], along: Atom) -> Term {
 pub struct Coefficient {
     /// In ascending order.
     along: Vec<Atom>,
-    numbers: ArrayD<f64>,
+    numbers: Numbers,
 }
 
 impl Coefficient {
     /// The same number everywhere.
     pub fn number(number: f64) -> Self {
-        Coefficient { along: vec![], numbers: ArrayD::from_elem(IxDyn(&[]), number) }
+        Coefficient { along: vec![], numbers: Numbers::number(number, 0) }
     }
 
     /// A number for each place along these atoms, the last of them fastest.
-    pub fn new(along: &[Atom], numbers: ArrayD<f64>, atoms: &Atoms) -> Option<Self> {
+    pub fn new(along: &[Atom], numbers: &Numbers, atoms: &Atoms) -> Option<Self> {
         let extents: Vec<usize> = along.iter().map(|&atom| atoms.extent(atom)).collect::<Option<_>>()?;
-        let numbers =
-            numbers.as_standard_layout().into_owned().into_shape_with_order(IxDyn(&extents)).ok()?;
+        let numbers = numbers.reshape(&extents)?;
         let mut order: Vec<usize> = (0..along.len()).collect();
         order.sort_by_key(|&i| along[i]);
         let along: Vec<Atom> = order.iter().map(|&i| along[i]).collect();
         let once = along.windows(2).all(|pair| pair[0] != pair[1]);
-        once.then(|| Coefficient { along, numbers: numbers.permuted_axes(order) })
+        once.then_some(Coefficient { along, numbers: numbers.transpose(&order)? })
     }
 
     /// The numbers, with an axis for each of these atoms; `None` where they vary along others.
-    fn arranged(&self, order: &[Atom]) -> Option<ArrayViewD<'_, f64>> {
+    fn arranged(&self, order: &[Atom]) -> Option<Numbers> {
         let place = |atom: &Atom| self.along.binary_search(atom).ok();
         let own: Vec<usize> = order.iter().filter_map(place).collect();
         (own.len() == self.along.len()).then_some(())?;
-        let mut view = self.numbers.view().permuted_axes(own);
-        for (i, _) in order.iter().enumerate().filter(|(_, atom)| place(atom).is_none()) {
-            view.insert_axis_inplace(Axis(i));
-        }
-        Some(view)
+        let extent = |atom: &Atom| place(atom).map_or(1, |place| self.numbers.shape()[place]);
+        let extents: Vec<usize> = order.iter().map(extent).collect();
+        self.numbers.transpose(&own)?.reshape(&extents)
     }
 
     /// A number for each place along these atoms, the last of them fastest; `None` where they vary
     /// along others.
-    pub fn along(&self, order: &[Atom], atoms: &Atoms) -> Option<Vec<f64>> {
+    pub fn along(&self, order: &[Atom], atoms: &Atoms) -> Option<Numbers> {
         let extents: Vec<usize> = order.iter().map(|&atom| atoms.extent(atom)).collect::<Option<_>>()?;
-        Some(self.arranged(order)?.broadcast(IxDyn(&extents))?.iter().copied().collect())
+        self.arranged(order)?.expand(&extents)?.reshape(&[extents.iter().product()])
     }
 
     /// Applies an operation place by place.
-    pub fn zip(&self, other: &Coefficient, f: impl Fn(f64, f64) -> f64) -> Option<Coefficient> {
+    pub fn zip(&self, other: &Coefficient, f: impl Fn(&Numbers, &Numbers) -> Numbers) -> Option<Coefficient> {
         if self.along == other.along {
-            let numbers = Zip::from(&self.numbers).and(&other.numbers).map_collect(|&a, &b| f(a, b));
-            return Some(Coefficient { along: self.along.clone(), numbers });
+            return Some(Coefficient {
+                along: self.along.clone(),
+                numbers: f(&self.numbers, &other.numbers),
+            });
         }
         let along: BTreeSet<Atom> = self.along.iter().chain(&other.along).copied().collect();
         let along: Vec<Atom> = along.into_iter().collect();
         let (left, right) = (self.arranged(&along)?, other.arranged(&along)?);
-        let shape: Vec<usize> = left.shape().iter().zip(right.shape()).map(|(&a, &b)| a.max(b)).collect();
-        let count = shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent))?;
-        (count <= LARGEST).then_some(())?;
-        let (left, right) = (left.broadcast(IxDyn(&shape))?, right.broadcast(IxDyn(&shape))?);
-        Some(Coefficient { along, numbers: Zip::from(left).and(right).map_collect(|&a, &b| f(a, b)) })
+        let extents = left.shape().iter().zip(right.shape()).map(|(&a, &b)| a.max(b));
+        let count = extents.into_iter().try_fold(1usize, |count, extent| count.checked_mul(extent))?;
+        (count <= LARGEST && left.broadcasts_with(&right))
+            .then(|| Coefficient { along, numbers: f(&left, &right) })
     }
 
-    fn map(&self, f: impl Fn(f64) -> f64) -> Coefficient {
-        Coefficient { along: self.along.clone(), numbers: self.numbers.mapv(f) }
+    fn map(&self, f: impl Fn(&Numbers) -> Numbers) -> Coefficient {
+        Coefficient { along: self.along.clone(), numbers: f(&self.numbers) }
     }
 
     /// All numbers.
@@ -161,21 +160,18 @@ impl Coefficient {
         let mut constant = self.clone();
         for atom in over {
             let Ok(place) = constant.along.binary_search(atom) else { continue };
-            let first = constant.numbers.index_axis(Axis(place), 0).to_owned();
+            let first = constant.numbers.index_axis(Axis(place), 0);
             constant.numbers.axis_iter(Axis(place)).all(|other| other == first).then_some(())?;
             constant.along.remove(place);
-            constant.numbers = first;
+            let extents = first.shape().to_vec();
+            constant.numbers = constant.numbers.pick(place, [Some(0)])?.reshape(&extents)?;
         }
         Some(constant)
     }
 
     fn settled(&self, atoms: &Atoms) -> Option<Coefficient> {
         let leaves = atoms.leaves(&self.along);
-        if leaves == self.along {
-            Some(self.clone())
-        } else {
-            Self::new(&leaves, self.numbers.clone(), atoms)
-        }
+        if leaves == self.along { Some(self.clone()) } else { Self::new(&leaves, &self.numbers, atoms) }
     }
 }
 
@@ -344,7 +340,7 @@ impl Formula {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ndarray::arr1;
+    use ndarray::{ArrayD, IxDyn, arr1};
     use tract_onnx::tract_hir::internal::TDim;
 
     /// `x` along two atoms of 3 and 2 places.
@@ -383,7 +379,7 @@ mod tests {
     #[test]
     fn a_scale_for_each_channel_passes_a_mean_over_tokens_only() {
         let (x, atoms, [t, c]) = input();
-        let gamma = Coefficient::new(&[c], arr1(&[1.0, 2.0]).into_dyn(), &atoms).unwrap();
+        let gamma = Coefficient::new(&[c], &Numbers::literal(arr1(&[1.0, 2.0]).into_dyn()), &atoms).unwrap();
         let scaled = x.clone().scaled(&gamma).unwrap();
         assert_eq!(scaled.mean(&[c]), None);
         assert_eq!(
@@ -396,14 +392,18 @@ mod tests {
     fn a_coefficient_follows_the_atoms_that_it_lies_along() {
         let (_, mut atoms, [t, c]) = input();
         let both = ArrayD::from_shape_fn(IxDyn(&[2, 3]), |i| (10 * i[0] + i[1]) as f64);
-        let both = Coefficient::new(&[c, t], both, &atoms).unwrap();
-        assert_eq!(both.along(&[c, t], &atoms).unwrap(), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
-        assert_eq!(both.along(&[t, c], &atoms).unwrap(), [0.0, 10.0, 1.0, 11.0, 2.0, 12.0]);
+        let both = Coefficient::new(&[c, t], &Numbers::literal(both), &atoms).unwrap();
+        let along = |coefficient: &Coefficient, order: &[Atom], atoms: &Atoms| {
+            coefficient.along(order, atoms).unwrap().iter().copied().collect::<Vec<f64>>()
+        };
+        assert_eq!(along(&both, &[c, t], &atoms), [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]);
+        assert_eq!(along(&both, &[t, c], &atoms), [0.0, 10.0, 1.0, 11.0, 2.0, 12.0]);
         assert_eq!(both.along(&[t], &atoms), None);
         let free = atoms.free(TDim::from(3));
-        let other = Coefficient::new(&free, arr1(&[5.0, 6.0, 7.0]).into_dyn(), &atoms).unwrap();
+        let other =
+            Coefficient::new(&free, &Numbers::literal(arr1(&[5.0, 6.0, 7.0]).into_dyn()), &atoms).unwrap();
         atoms.broadcast(&vec![vec![t]], &vec![free]).unwrap();
         let sum = both.zip(&other.settled(&atoms).unwrap(), |a, b| a + b).unwrap();
-        assert_eq!(sum.along(&[c, t], &atoms).unwrap(), [5.0, 7.0, 9.0, 15.0, 17.0, 19.0]);
+        assert_eq!(along(&sum, &[c, t], &atoms), [5.0, 7.0, 9.0, 15.0, 17.0, 19.0]);
     }
 }

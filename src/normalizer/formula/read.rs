@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use ndarray::{Array1, Array3, ArrayD};
+use ndarray::Array1;
 use tract_onnx::tract_hir::internal::TDim;
 
 use super::{Coefficient, Factor, Formula, LARGEST};
@@ -20,6 +20,7 @@ use crate::normalizer::alike::Alike;
 use crate::normalizer::region::Region;
 use crate::onnx::operator::AVERAGE_POOL;
 use crate::onnx::tensor::DataType;
+use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
 /// `numerator / √square`: what the last value of a region is.
@@ -45,8 +46,8 @@ pub struct Quotient {
 /// `P`: a matrix for some places of the input, and which of them is for which.
 #[derive(Clone, PartialEq)]
 pub struct Mixing {
-    /// The matrices.
-    pub matrices: Array3<f64>,
+    /// The matrices: one for each place of the first axis.
+    pub matrices: Numbers,
     /// The number of the matrix that is for a place.
     pub which: Coefficient,
     /// The atoms over which it sums, and whose places it makes.
@@ -208,7 +209,7 @@ impl<'r> Reading<'r> {
         }
         let array = self.alike.read(value).filter(|array| (1..=LARGEST).contains(&array.len()))?;
         let axes: Axes = array.shape().iter().map(|&extent| self.atoms.free(TDim::from(extent))).collect();
-        let coefficient = Coefficient::new(&axes.concat(), array, &self.atoms)?;
+        let coefficient = Coefficient::new(&axes.concat(), &array, &self.atoms)?;
         Some(Value::new(Formula::term(&[], coefficient), axes))
     }
 
@@ -219,7 +220,7 @@ impl<'r> Reading<'r> {
 
     /// A constant input that has two axes as long as one of a value; weights that have not are not
     /// read.
-    fn matrix(&self, node: NodeId, slot: usize, value: &Value) -> Option<ArrayD<f64>> {
+    fn matrix(&self, node: NodeId, slot: usize, value: &Value) -> Option<Numbers> {
         let matrix = self.view.graph.input(node, slot)?;
         let shape = self.view.facts.shape(matrix)?;
         let mut counts = value.axes.iter().filter_map(|axis| self.atoms.count(axis));
@@ -303,7 +304,7 @@ impl<'r> Reading<'r> {
             return one.then_some(Value { axes, ..below })?.inverse();
         }
         let by = below.formula.settled(&self.atoms).filter(|_| below.beside.is_none())?.constant()?;
-        let by = by.map(f64::recip);
+        let by = by.map(|by| &Numbers::number(1.0, 0) / by);
         by.numbers().all(f64::is_finite).then_some(())?;
         Some(Value::new(above.scaled(&by)?, axes))
     }
@@ -427,7 +428,7 @@ impl<'r> Reading<'r> {
         // Axes of the matrix beside those of the value: stacks, then the new places and the old ones.
         let stack: Vec<usize> = (rank - own..rank - 2).collect();
         if slot == 0 {
-            matrix.swap_axes(own - 2, own - 1);
+            matrix = matrix.turned()?;
         }
         let axes = value.axes.clone();
         self.mixed(&value, matrix, &stack, if slot == 0 { rank - 1 } else { rank - 2 }, axes)
@@ -475,7 +476,7 @@ impl<'r> Reading<'r> {
                 Some(value.axes[if label == new { along } else { place(of_value, label)? }].clone())
             })
             .collect::<Option<_>>()?;
-        self.mixed(&value, matrix.permuted_axes(order), &stack, along, axes)
+        self.mixed(&value, matrix.transpose(&order)?, &stack, along, axes)
     }
 
     /// `P` applied along one axis of a value. `stack` names the axes of the value beside which the
@@ -483,7 +484,7 @@ impl<'r> Reading<'r> {
     fn mixed(
         &mut self,
         value: &Value,
-        matrix: ArrayD<f64>,
+        matrix: Numbers,
         stack: &[usize],
         along: usize,
         axes: Axes,
@@ -501,11 +502,10 @@ impl<'r> Reading<'r> {
             beside.extend(one_item.filter(|_| extent > 1));
         }
         let matrices = stacked.iter().product::<usize>();
-        let numbers = Array1::from_iter((0..matrices).map(|i| i as f64)).into_dyn();
-        let matrix = matrix.as_standard_layout().into_owned();
+        let numbers = Numbers::literal(Array1::from_iter((0..matrices).map(|i| i as f64)).into_dyn());
         let mixing = Mixing {
-            matrices: matrix.into_shape_with_order((matrices, count, count)).ok()?,
-            which: Coefficient::new(&beside, numbers, &self.atoms)?,
+            matrices: matrix.reshape(&[matrices, count, count])?,
+            which: Coefficient::new(&beside, &numbers, &self.atoms)?,
             along,
         };
         let first = self.mixing.get_or_insert_with(|| mixing.clone());
