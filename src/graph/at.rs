@@ -3,6 +3,7 @@
 use super::axes::{axes, axis, permutation};
 use super::constants::Constants;
 use super::facts::{Facts, Shape, extent};
+use super::movement::LARGEST;
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::operator::input_at;
 use crate::onnx::proto::NodeProto;
@@ -103,6 +104,14 @@ impl At<'_> {
     /// Extents of an input as numbers.
     pub fn extents(&self, slot: usize) -> Result<Vec<usize>, Reason> {
         self.shape(slot)?.iter().map(extent).collect::<Option<_>>().ok_or(Reason::UnknownShape)
+    }
+
+    /// Extent of an axis of an input, where its places can be listed.
+    pub fn places(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
+        match extent(&self.shape(slot)?[axis]).ok_or(Reason::UnknownShape)? {
+            count if count > LARGEST => Err(Reason::TooLarge(count)),
+            count => Ok(count),
+        }
     }
 
     /// Number of axes of an input.

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
+use unfold::error::Error;
 use unfold::fold::plan::{Direction, Outcome, Plan};
 use unfold::graph::Graph;
 use unfold::graph::editor::reads;
@@ -27,6 +29,43 @@ pub fn check(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String>
     found
         .unwrap_or_else(|_| Err("a panic".into()))
         .map_err(|why| format!("{why}\n{}", text::print(&case.model)))
+}
+
+/// How long anything of a few nodes may take.
+const SECONDS: u64 = 5;
+
+/// Takes a file that may be anything through all steps: it ends soon, with a model that can be read again or an error
+/// that is none of unfold's own.
+pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
+    let begin = Instant::now();
+    let told = || Model::from_bytes(file.clone()).map(|model| text::print(&model)).unwrap_or_default();
+    let end = catch_unwind(AssertUnwindSafe(|| end_of(&file)));
+    let end = end.unwrap_or_else(|_| Err("a panic".into())).map_err(|why| format!("{why}\n{}", told()))?;
+    for what in ["file", end] {
+        *counts.entry(what.into()).or_default() += 1;
+    }
+    match begin.elapsed().as_secs() < SECONDS {
+        true => Ok(()),
+        false => Err(format!("it took {:?}\n{}", begin.elapsed(), told())),
+    }
+}
+
+/// What comes of a file.
+fn end_of(file: &[u8]) -> Result<&'static str, String> {
+    let Ok(model) = Model::from_bytes(file.to_vec()) else { return Ok("no file") };
+    let fused = match unfold::fuse(&model, &FuseOptions::default()) {
+        Ok(fused) => fused,
+        Err(error @ Error::Defect { .. }) => return Err(error.to_string()),
+        Err(_) => return Ok("no model"),
+    };
+    if !fused.changed() {
+        return Ok("nothing to fold");
+    }
+    let written = fused.model.to_bytes().map_err(|error| error.to_string())?;
+    let again = Model::from_bytes(written).map_err(|error| format!("what was written: {error}"))?;
+    Graph::new(&again).map_err(|error| format!("what was written: {error}"))?;
+    new_tensors_are_told(&model, &fused)?;
+    Ok("folded")
 }
 
 fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {

@@ -4,6 +4,7 @@ mod check;
 #[path = "../common/mod.rs"]
 mod common;
 mod generate;
+mod mutate;
 mod tape;
 
 use std::cell::RefCell;
@@ -17,14 +18,20 @@ use check::check;
 use common::numbers::Kind;
 use common::{Builder, judge};
 use generate::Case;
+use tape::Tape;
 
 /// How often something came up.
 type Counts = BTreeMap<String, usize>;
 
 /// Checks so many random graphs, prints what came up, and returns it.
+fn run(kind: Kind, cases: u32) -> Counts {
+    each(cases, |bytes, counts| check(&Case::new(bytes, kind), kind, counts))
+}
+
+/// Checks so many random lists of bytes, prints what came up, and returns it.
 ///
 /// `PROPTEST_CASES` asks for more, `PROPTEST_RNG_SEED` for others.
-fn run(kind: Kind, cases: u32) -> Counts {
+fn each(cases: u32, check: impl Fn(&[u8], &mut Counts) -> Result<(), String>) -> Counts {
     let asked = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let config = Config {
         cases: asked("PROPTEST_CASES").map_or(cases, |cases| cases as u32),
@@ -35,10 +42,8 @@ fn run(kind: Kind, cases: u32) -> Counts {
     };
     let counts = RefCell::new(Counts::new());
     let bytes = vec(any::<u8>(), 0..400);
-    let outcome = TestRunner::new(config).run(&bytes, |bytes| {
-        let case = Case::new(&bytes, kind);
-        check(&case, kind, &mut counts.borrow_mut()).map_err(TestCaseError::fail)
-    });
+    let outcome = TestRunner::new(config)
+        .run(&bytes, |bytes| check(&bytes, &mut counts.borrow_mut()).map_err(TestCaseError::fail));
     let counts = counts.into_inner();
     counts.iter().for_each(|(what, count)| println!("{count:7} {what}"));
     match outcome {
@@ -63,6 +68,31 @@ fn fused_graphs_compute_exactly_the_same() {
 #[test]
 fn fused_graphs_compute_the_same_up_to_rounding() {
     folds_enough(&run(Kind::Real, 500));
+}
+
+#[test]
+fn changed_messages_end_with_a_result_or_an_error() {
+    let counts = each(1000, |bytes, counts| {
+        let (changes, base) = bytes.split_at(bytes.len() / 4);
+        let mut proto = Case::new(base, Kind::Real).model.proto;
+        mutate::message(&mut proto, &mut Tape::new(changes));
+        check::ends(mutate::file(&proto), counts)
+    });
+    let count = |what: &str| counts.get(what).copied().unwrap_or(0);
+    // Many are models all the same, and fold.
+    assert!(8 * count("folded") > count("file") && count("no model") > 0, "{counts:?}");
+}
+
+#[test]
+fn changed_files_end_with_a_result_or_an_error() {
+    let counts = each(2000, |bytes, counts| {
+        let (changes, base) = bytes.split_at(bytes.len() / 4);
+        let mut file = mutate::file(&Case::new(base, Kind::Real).model.proto);
+        mutate::bytes(&mut file, &mut Tape::new(changes));
+        check::ends(file, counts)
+    });
+    let count = |what: &str| counts.get(what).copied().unwrap_or(0);
+    assert!(count("folded") > 0 && 10 * count("no file") > count("file"), "{counts:?}");
 }
 
 /// A judge that looks away proves nothing.

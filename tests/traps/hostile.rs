@@ -344,3 +344,22 @@ fn a_large_constant_that_is_computed_from_little_is_not_stored() {
     let reasons = left_alone(&wide(100_000));
     assert!(reasons.contains(&Reason::TooLarge(1_200_000)), "{reasons:?}");
 }
+
+#[test]
+fn places_that_nobody_could_list_are_not_listed() {
+    // Backward through what takes some places of very many, each has to be thought of.
+    for takes in ["Gather(x, first) axis=0", "Slice(x, first, second, first)"] {
+        let model = model(&format!(
+            "input x 34359738368 3
+             ints first 1 = 0
+             ints second 1 = 1
+             const g 1 3 = 2 3 5
+             y = {takes}
+             n = Mul(y, g)
+             output n"
+        ));
+        let plan = unfold::plan(&model, &Default::default()).unwrap();
+        let refusals = format!("{:?}", plan.sites);
+        assert!(refusals.contains("TooLarge(34359738368)"), "{refusals}");
+    }
+}

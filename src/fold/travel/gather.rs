@@ -43,13 +43,12 @@ impl Rule for Gather {
             shape.insert(axis, along);
             numbers.reshape(&shape).ok_or(Reason::UnknownShape)
         });
-        let whole = extent(&at.shape(0)?[axis]);
-        match (whole, places(at, axis)) {
+        match (at.places(0, axis), places(at, axis)) {
             // Every row alike, whichever is taken: a table behind run-time indices.
             (_, Err(_)) if !varies && at.is_constant(0) => Ok(Step::go_on(0, flat?)),
             (_, Err(reason)) => Err(reason),
-            (None, _) => Err(Reason::UnknownShape),
-            (Some(whole), Ok(taken)) => {
+            (Err(reason), _) => Err(reason),
+            (Ok(whole), Ok(taken)) => {
                 if indices > 1 && varies {
                     return Err(Reason::MixedAxes);
                 }
@@ -61,7 +60,7 @@ impl Rule for Gather {
 
 /// The places that constant indices take, in order.
 fn places(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
-    let whole = extent(&at.shape(0)?[axis]).ok_or(Reason::UnknownShape)?;
+    let whole = at.places(0, axis)?;
     let indices = at.ints(1)?.ok_or(Reason::NotConstant)?;
     let place = |&index: &i64| {
         let counted = if index < 0 { index + whole as i64 } else { index };

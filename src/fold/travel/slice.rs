@@ -7,7 +7,6 @@ use ndarray::{Axis, Slice as Range};
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::axes::axis;
-use crate::graph::facts::extent;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
@@ -36,10 +35,9 @@ impl Rule for Slice {
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        let shape = at.shape(0)?;
         let mut widened = affine.clone();
         for (axis, cut) in cuts(at)? {
-            let whole = extent(&shape[axis]).ok_or(Reason::UnknownShape)?;
+            let whole = at.places(0, axis)?;
             let taken = cut.ok_or(Reason::NotConstant)?.resolve(at, axis)?;
             widened = scatter(&widened, axis, &taken, whole)?;
         }
@@ -87,7 +85,7 @@ struct Cut {
 impl Cut {
     /// The places that are taken, in order.
     fn resolve(self, at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
-        let whole = extent(&at.shape(0)?[axis]).ok_or(Reason::UnknownShape)?;
+        let whole = at.places(0, axis)?;
         let places: Vec<usize> = (0..whole).collect();
         if self.step == 0 {
             return Err(Reason::Attribute("steps".into()));

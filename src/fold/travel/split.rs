@@ -37,20 +37,21 @@ impl Rule for Split {
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
         let axis = axis(at.attr("axis", 0)?, affine.rank())?;
         let parts = parts(at, axis)?;
-        let whole = parts.last().map_or(0, |last| last.end);
-        let taken: Vec<usize> = parts.get(output).ok_or(Reason::UnknownShape)?.clone().collect();
+        let whole = at.places(0, axis)?;
+        let part = parts.get(output).filter(|part| part.end <= whole).ok_or(Reason::UnknownShape)?;
+        let taken: Vec<usize> = part.clone().collect();
         Ok(Step::go_on(0, scatter(affine, axis, &taken, whole)?))
     }
 }
 
 /// The range that each output takes.
 fn parts(at: &At, axis: usize) -> Result<Vec<Range<usize>>, Reason> {
-    let mut start = 0;
+    let mut start: usize = 0;
     (0..at.graph.outputs(at.node).len())
         .map(|output| {
             let length = extent(&at.output_shape(output)?[axis]).ok_or(Reason::UnknownShape)?;
-            start += length;
-            Ok(start - length..start)
+            let end = start.checked_add(length).ok_or(Reason::UnknownShape)?;
+            Ok(std::mem::replace(&mut start, end)..end)
         })
         .collect()
 }
