@@ -9,13 +9,13 @@ use unfold::error::Error;
 use unfold::fold::plan::Outcome;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
-use unfold::onnx::tensor;
+use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
 use unfold::verify::{Verdict, VerifyOptions, compare};
 use unfold::{FuseOptions, Fused, fuse};
 
 use crate::common::text::model;
-use crate::common::{Attr, Builder, floats, node, undeclared};
+use crate::common::{Attr, Builder, declared, floats, node, undeclared};
 
 /// What `work` comes to, which has to be soon.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -362,4 +362,19 @@ fn places_that_nobody_could_list_are_not_listed() {
         let refusals = format!("{:?}", plan.sites);
         assert!(refusals.contains("TooLarge(34359738368)"), "{refusals}");
     }
+}
+
+#[test]
+fn a_sum_of_one_value_is_left_alone() {
+    let mut model = model(
+        "input x batch 4
+         const g 4 = 2 3 5 7
+         weight w 4 3
+         n = Mul(x, g)
+         s = Add(n)
+         m = MatMul(s, w)
+         output m",
+    );
+    model.graph_mut().value_info.push(declared("s", DataType::Float, &["batch", "4"]));
+    assert!(unfold::plan(&model, &Default::default()).unwrap().is_empty());
 }

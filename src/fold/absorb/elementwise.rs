@@ -34,9 +34,10 @@ impl Rule for Elementwise {
             return Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift)));
         }
         let constant = [1, 0].into_iter().find(|&slot| at.is_constant(slot));
-        match constant {
-            Some(slot) => forward_constant(at, at.only(&inputs, 1 - slot)?, slot),
-            None => forward_two(at, &inputs[0], &inputs[1]),
+        match (constant, &inputs[..]) {
+            (Some(slot), _) => forward_constant(at, at.only(&inputs, 1 - slot)?, slot),
+            (None, [left, right]) => forward_two(at, left, right),
+            (None, _) => Err(Reason::UnknownShape),
         }
     }
 
