@@ -124,7 +124,7 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
     {
         return false;
     }
-    if beyond_symbols(node, inputs) || splits_in_excess(node, inputs) {
+    if beyond_symbols(node, inputs) || splits_in_excess(node, inputs) || too_many_axes(node, inputs) {
         return false;
     }
     let rank_of = |slot: usize| inputs.get(slot).copied().flatten().and_then(rank);
@@ -150,20 +150,30 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
     let given = as_input.and_then(|(slot, _)| ints(inputs.get(slot).copied().flatten()?));
     given.is_none_or(|axes| named(&axes))
         && node.attribute.iter().all(|attribute| {
-            let numbers: &[i64] = match attribute.r#type() {
-                AttributeType::Int => &[attribute.i()],
-                AttributeType::Ints => &attribute.ints,
+            let numbers = match attribute.r#type() {
+                AttributeType::Int => vec![attribute.i()],
+                AttributeType::Ints => attribute.ints.clone(),
+                // Before ONNX had types of attributes, what was there told.
+                AttributeType::Undefined => attribute.i.into_iter().chain(attribute.ints.clone()).collect(),
                 _ => return true,
             };
             match attribute.name() {
-                name if AXES.contains(&name) => named(numbers),
-                "perm" => is_permutation(numbers) && rank_of(0).is_none_or(|rank| rank == numbers.len()),
+                name if AXES.contains(&name) => named(&numbers),
+                "perm" => is_permutation(&numbers) && rank_of(0).is_none_or(|rank| rank == numbers.len()),
                 // Bounds, which an operator cuts to what is there.
                 "start" | "end" | "starts" | "ends" => true,
                 _ => numbers.iter().all(|number| number.unsigned_abs() <= LARGEST_INT),
             }
         })
         && inputs.iter().flatten().map(|fact| fact_cost(fact)).fold(0, u64::saturating_add) <= NODE_COST
+}
+
+/// Whether a list says more of a value's axes, two numbers for each at most, than a value has.
+fn too_many_axes(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+    let lists = EXTENTS.iter().find(|(op, _)| *op == node.op_type() && *op != "Split");
+    let Some(&(_, first)) = lists else { return false };
+    let long = |fact: &InferenceFact| count(fact).is_some_and(|count| count > 2 * RANK as u64);
+    inputs.iter().skip(first).flatten().any(|fact| long(fact))
 }
 
 /// Whether tract would make symbols of numbers that do not fit: it takes them through 32 bits.
@@ -506,6 +516,17 @@ mod tests {
         }
         let given = InferenceFact::from(tensor1(&[5_i64]));
         assert!(!can_be_asked(&node("ReduceSum", &[]), &[Some(&matrix), Some(&given)]));
+    }
+
+    #[test]
+    fn lists_of_axes_are_no_longer_than_values_have_axes() {
+        let value = InferenceFact::default();
+        let asked =
+            |op: &str, long: i64| can_be_asked(&node(op, &[]), &[Some(&value), Some(&shaped(&[long]))]);
+        for op in ["Tile", "Reshape", "Expand", "Pad"] {
+            assert!(asked(op, 8) && !asked(op, 1 << 31), "{op}");
+        }
+        assert!(asked("Split", 1000));
     }
 
     #[test]
