@@ -106,9 +106,20 @@ impl At<'_> {
         self.shape(slot)?.iter().map(extent).collect::<Option<_>>().ok_or(Reason::UnknownShape)
     }
 
+    /// Extent of an axis of an input as a number. What is known of a model that contradicts itself may be of
+    /// another rank than what axes are counted in.
+    pub fn extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
+        self.shape(slot)?.get(axis).and_then(extent).ok_or(Reason::UnknownShape)
+    }
+
+    /// Extent of an axis of an output as a number.
+    pub fn output_extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
+        self.output_shape(slot)?.get(axis).and_then(extent).ok_or(Reason::UnknownShape)
+    }
+
     /// Extent of an axis of an input, where its places can be listed.
     pub fn places(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
-        match extent(&self.shape(slot)?[axis]).ok_or(Reason::UnknownShape)? {
+        match self.extent(slot, axis)? {
             count if count > LARGEST => Err(Reason::TooLarge(count)),
             count => Ok(count),
         }

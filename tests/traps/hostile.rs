@@ -378,3 +378,40 @@ fn a_sum_of_one_value_is_left_alone() {
     model.graph_mut().value_info.push(declared("s", DataType::Float, &["batch", "4"]));
     assert!(unfold::plan(&model, &Default::default()).unwrap().is_empty());
 }
+
+#[test]
+fn a_window_that_never_moves_on_is_refused() {
+    let strides = |strides: &str| {
+        model(&format!(
+            "input x 1 3 8
+             const g 3 1 = 2 3 5
+             const t 3 1 = 1 2 3
+             weight w 3 3 2
+             n = Mul(x, g)
+             s = Add(n, t)
+             y = ConvTranspose(s, w) strides=[{strides}]
+             output y"
+        ))
+    };
+    assert!(unfold::plan(&strides("2"), &Default::default()).unwrap().sites[0].is_folded());
+    let sites = unfold::plan(&strides("0"), &Default::default()).unwrap().sites;
+    assert!(!sites.iter().any(|site| site.is_folded()), "{sites:?}");
+}
+
+#[test]
+fn what_is_joined_and_contradicts_itself_in_rank_is_refused() {
+    let mut model = model(
+        "input x 2 3 4
+         input y 2 3 5
+         const g 3 1 = 2 3 5
+         n = Mul(x, g)
+         z = Identity(y)
+         j = Concat(n, z) axis=2
+         weight w 9 2
+         o = MatMul(j, w)
+         output o",
+    );
+    model.graph_mut().input[1] = declared("y", DataType::Float, &["2"]);
+    model.graph_mut().value_info.push(declared("j", DataType::Float, &["2", "3", "9"]));
+    assert!(unfold::plan(&model, &Default::default()).is_ok());
+}

@@ -196,7 +196,8 @@ impl Geometry {
         let spatial = kernel.len();
         let list = |name: &str| -> Result<Vec<i64>, Reason> {
             let list = at.attr_ints(name)?.unwrap_or_else(|| vec![1; spatial]);
-            if list.len() == spatial { Ok(list) } else { Err(Reason::Attribute(name.into())) }
+            let fits = list.len() == spatial && list.iter().all(|&number| number > 0);
+            if fits { Ok(list) } else { Err(Reason::Attribute(name.into())) }
         };
         let (strides, dilations) = (list("strides")?, list("dilations")?);
         let extents = |shape: crate::graph::facts::Shape| -> Result<Vec<Option<usize>>, Reason> {

@@ -191,7 +191,7 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     if scale[contracted] != 1 {
         return Err(Reason::WrongAxis);
     }
-    let extra = affine.rank() - rank;
+    let extra = affine.rank().checked_sub(rank).ok_or(Reason::UnknownShape)?;
     let mut shape = at.shape(slot)?;
     if is_turned(at, slot) {
         shape.swap(rank - 1, rank - 2);

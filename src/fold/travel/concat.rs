@@ -4,7 +4,6 @@ use super::split::cut;
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::axes::axis;
-use crate::graph::facts::extent;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
@@ -64,6 +63,5 @@ impl Rule for Concat {
 }
 
 fn lengths(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
-    let length = |input| extent(&at.shape(input)?[axis]).ok_or(Reason::UnknownShape);
-    (0..at.arity()).map(length).collect()
+    (0..at.arity()).map(|input| at.places(input, axis)).collect()
 }

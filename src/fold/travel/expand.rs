@@ -32,7 +32,8 @@ impl Rule for Expand {
         let (from, to) = (at.shape(0)?, at.output_shape(0)?);
         let leading = to.len().checked_sub(from.len()).ok_or(Reason::UnknownShape)?;
         for axis in affine.axes() {
-            if axis < leading || !same(&from[axis - leading], &to[axis]) {
+            let before = axis.checked_sub(leading).and_then(|axis| from.get(axis));
+            if !before.zip(to.get(axis)).is_some_and(|(before, behind)| same(before, behind)) {
                 return Err(Reason::MixedAxes);
             }
         }

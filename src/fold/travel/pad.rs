@@ -7,7 +7,6 @@
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::axes::axes;
-use crate::graph::facts::extent;
 use crate::graph::movement::LARGEST;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
@@ -105,7 +104,6 @@ impl Padding {
 
     /// The shift inside, framed by what the border needs.
     fn frame(&self, at: &At, affine: &Affine, border: &Numbers) -> Result<Numbers, Reason> {
-        let (from, to) = (at.shape(0)?, at.output_shape(0)?);
         let (mut inner, mut outer) = (vec![], vec![]);
         for axis in 0..affine.rank() {
             let (before, after) = self.at(axis);
@@ -115,7 +113,7 @@ impl Padding {
                 outer.push(varies);
                 continue;
             }
-            let (Some(short), Some(long)) = (extent(&from[axis]), extent(&to[axis])) else {
+            let (Ok(short), Ok(long)) = (at.extent(0, axis), at.output_extent(0, axis)) else {
                 return Err(Reason::Padding);
             };
             if before < 0 || after < 0 || long as i64 != short as i64 + before + after {

@@ -4,7 +4,6 @@
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
-use crate::graph::facts::extent;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
@@ -30,7 +29,7 @@ impl Rule for Reduce {
             shift = if at.proto().op_type() == "ReduceMean" {
                 &sum / &number(along)
             } else if along == 1 && !affine.has_no_shift() {
-                &sum * &number(extent(&at.shape(0)?[axis]).ok_or(Reason::UnknownShape)?)
+                &sum * &number(at.extent(0, axis)?)
             } else {
                 sum
             };

@@ -6,7 +6,6 @@ use super::slice::scatter;
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::axes::axis;
-use crate::graph::facts::extent;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
@@ -49,7 +48,7 @@ fn parts(at: &At, axis: usize) -> Result<Vec<Range<usize>>, Reason> {
     let mut start: usize = 0;
     (0..at.graph.outputs(at.node).len())
         .map(|output| {
-            let length = extent(&at.output_shape(output)?[axis]).ok_or(Reason::UnknownShape)?;
+            let length = at.output_extent(output, axis)?;
             let end = start.checked_add(length).ok_or(Reason::UnknownShape)?;
             Ok(std::mem::replace(&mut start, end)..end)
         })
