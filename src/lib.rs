@@ -60,6 +60,7 @@
 
 pub mod affine;
 pub mod bench;
+pub mod certificate;
 pub mod error;
 pub mod fold;
 mod fuse;
@@ -69,6 +70,7 @@ pub mod lower;
 pub mod normalizer;
 pub mod onnx;
 mod progress;
+pub mod provenance;
 pub mod recipe;
 pub mod refusal;
 pub mod report;

@@ -582,3 +582,93 @@ fn help_has_examples_and_exit_codes() {
         assert!(help.contains("Exit codes:\n  0  "), "{help}");
     }
 }
+
+/// SHA-256 of a file, as another program computes it.
+fn sha256(path: &Path) -> String {
+    let output = std::process::Command::new("sha256sum").arg(path).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_certificate_has_the_digests_and_the_formulas() {
+    let (folder, path) = out();
+    let file = folder.path().join("certificate.json");
+    let run = unfold([&"fuse", &un(), &"-o", &path, &"--certificate", &file, &"--skip", &"blocks.1.*"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.contains("its certificate is "), "{}", run.stdout);
+    let certificate = json(&file);
+    assert_eq!((&certificate["certificate"], &certificate["unfold"]), (&1.into(), &"0.1.0".into()));
+    assert_eq!(certificate["options"], serde_json::json!({ "skip": ["blocks.1.*"] }));
+    let digests = |path: &Path| serde_json::json!({ "sha256": sha256(path), "data": {} });
+    assert_eq!(certificate["original"], digests(&un()));
+    assert_eq!(certificate["fused"], digests(&path));
+    let site = |index: usize| certificate["sites"][index].clone();
+    assert_eq!(
+        site(0),
+        serde_json::json!({ "name": "blocks.0.norm1.un", "kind": "UN", "outcome": "folded" })
+    );
+    let tensors = certificate["tensors"].as_array().unwrap();
+    let tensor = tensors.iter().find(|tensor| tensor["name"] == "val_122_folded").unwrap();
+    assert_eq!(tensor["data_type"], "float32");
+    assert_eq!(tensor["shape"], serde_json::json!([40, 80]));
+    let steps = tensor["steps"].as_array().unwrap();
+    assert_eq!(steps[0], serde_json::json!({ "op": "constant", "name": "val_122", "shape": [40, 80] }));
+    assert_eq!(steps.last().unwrap()["op"], "mul");
+    // It replaces itself, and nothing else.
+    let again = unfold([&"fuse", &un(), &"-o", &path, &"--certificate", &file]);
+    assert_eq!((again.code, &json(&file)["options"]["skip"]), (DONE, &serde_json::json!([])));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_certificate_has_the_digests_of_the_files_with_weights() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut model = Model::open(un()).unwrap();
+    model.external = true;
+    model.save(path("model.onnx")).unwrap();
+    let before = (sha256(&path("model.onnx")), sha256(&path("model.onnx.data")));
+    let run = unfold([&"fuse", &path("model.onnx"), &"--in-place", &"--certificate", &path("c.json")]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    let certificate = json(&path("c.json"));
+    let expected = |(model, data): (String, String), name: &str| serde_json::json!({ "sha256": model, "data": { name: data } });
+    assert_eq!(certificate["original"], expected(before, "model.onnx.data"));
+    let after = (sha256(&path("model.onnx")), sha256(&path("model.onnx.1.data")));
+    assert_eq!(certificate["fused"], expected(after, "model.onnx.1.data"));
+    assert_eq!(names_in(&folder), ["c.json", "model.onnx", "model.onnx.1.data"]);
+}
+
+#[test]
+fn a_certificate_overwrites_nothing_else_and_is_not_there_without_its_model() {
+    let (folder, path) = out();
+    let model = folder.path().join("model.onnx");
+    fs::copy(un(), &model).unwrap();
+    let notes = folder.path().join("notes.json");
+    fs::write(&notes, "{}").unwrap();
+    for file in [&model, &notes] {
+        let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", file]);
+        assert_eq!(run.code, FAILED);
+        assert!(
+            run.error().ends_with("exists and is no certificate, and is not overwritten"),
+            "{}",
+            run.stderr
+        );
+    }
+    for name in ["out.onnx", "out.onnx.data", "./out.onnx.1.data"] {
+        let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &folder.path().join(name)]);
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().ends_with("is where the result, or its weights, may go"), "{}", run.stderr);
+    }
+    let nowhere = folder.path().join("no").join("c.json");
+    let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &nowhere]);
+    assert!(run.error().contains("there is no folder"), "{}", run.stderr);
+    let file = folder.path().join("c.json");
+    let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &file, &"--tolerance", &"0", &"-q"]);
+    assert_eq!(run.code, DIFFERS);
+    assert_eq!(names_in(&folder), ["model.onnx", "notes.json"]);
+}

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use unfold::certificate::Certificate;
 use unfold::onnx::Model;
 use unfold::run::{Dims, Input};
 use unfold::verify::{Verdict, VerifyOptions, compare};
@@ -14,7 +15,7 @@ use super::fused::FuseReport;
 use super::interrupt::end_between_saves;
 use super::out::{self, Paint};
 use super::steps::Steps;
-use super::target::target;
+use super::target::{certificate_target, target};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +23,7 @@ Examples:
   unfold fuse model.onnx --dry-run
   unfold fuse model.onnx -o fused.onnx --skip 'blocks.0.*' --skip LN
   unfold fuse model.onnx -o fused.onnx --dim batch=4 --dim sequence=128 --verify require
+  unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx --in-place --quiet";
 
 /// Folds the normalizers of a model into the operators around them, and writes the result.
@@ -49,6 +51,10 @@ pub struct FuseArgs {
     /// Leaves sites as they are: a name or a kind, with * and ? (may be repeated)
     #[arg(long, value_name = "SITE_OR_KIND")]
     skip: Vec<String>,
+
+    /// Writes how each new tensor is computed from those of the model, for `unfold prove` and other checkers
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    certificate: Option<PathBuf>,
 
     /// When the result is verified
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
@@ -135,25 +141,30 @@ fn fuse(args: &FuseArgs) -> Result<FuseReport> {
     }
     end_between_saves()?;
     let path = target(&args.model, args.output.as_deref())?;
+    let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
     let dims = args.dims(&model)?;
     let fused = unfold::fuse(&model, &options)?;
     warn_of_idle_skips(&options, &fused.plan);
     let mut report = FuseReport::of(model, fused);
-    let Some(after) = &report.after else {
-        if !args.in_place {
-            steps.begin("save");
-            report.written = Some(report.before.copy(&path)?);
-        }
-        return Ok(report);
-    };
-    if args.when() != When::Off {
+    if let Some(after) = report.after.as_ref().filter(|_| args.when() != When::Off) {
         steps.begin("verify");
         let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
         report.verdict = Some(compare(report.reference(), after, &options));
     }
     if args.judge(report.verdict.as_ref()) == End::Done {
+        // Before it is overwritten, if it is.
+        let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;
         steps.begin("save");
-        report.written = Some(after.save(&path)?);
+        report.written = match &report.after {
+            Some(after) => Some(after.save(&path)?),
+            None if args.in_place => None,
+            None => Some(report.before.copy(&path)?),
+        };
+        if let (Some(file), Some(original), Some(saved)) = (certificate, original, &report.written) {
+            let fused = Model::open(&saved.path)?.digests()?;
+            let certificate = Certificate::new(&report.plan, options.chosen(), [original, fused]);
+            report.certificate = Some(certificate.save(file)?);
+        }
     }
     Ok(report)
 }

@@ -1,6 +1,6 @@
 //! What `unfold fuse` tells: as text, and as JSON.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use unfold::fold::plan::Stored;
@@ -24,8 +24,11 @@ pub struct FuseReport {
     pub verdict: Option<Verdict>,
     /// What was written, if anything was.
     pub written: Option<Saved>,
+    /// The certificate, if one was written.
+    pub certificate: Option<PathBuf>,
+    /// What was done, and what was not and why.
+    pub plan: Plan,
     lowered: Option<Model>,
-    plan: Plan,
     dry: bool,
 }
 
@@ -33,14 +36,23 @@ impl FuseReport {
     /// A plan that is not carried out.
     pub fn dry(before: Model, planned: Planned) -> Self {
         let Planned { plan, lowered } = planned;
-        Self { before, lowered, after: None, verdict: None, written: None, plan, dry: true }
+        Self {
+            before,
+            lowered,
+            after: None,
+            verdict: None,
+            written: None,
+            certificate: None,
+            plan,
+            dry: true,
+        }
     }
 
     /// A plan that was carried out.
     pub fn of(before: Model, fused: Fused) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
-        Self { before, lowered, after, verdict: None, written: None, plan, dry: false }
+        Self { before, lowered, after, verdict: None, written: None, certificate: None, plan, dry: false }
     }
 
     /// What the result is compared with: the model, with everything in it that engines can run.
@@ -83,6 +95,9 @@ impl FuseReport {
             }
             None => "nothing was written\n".to_owned(),
         };
+        if let Some(certificate) = &self.certificate {
+            text += &format!("its certificate is {}\n", certificate.display());
+        }
         text
     }
 
@@ -93,6 +108,7 @@ impl FuseReport {
             changed: self.after.is_some(),
             written: self.written.as_ref().map(|saved| &*saved.path),
             data: self.written.as_ref().and_then(|saved| saved.data.as_deref()),
+            certificate: self.certificate.as_deref(),
             sites: sites::json(&self.plan),
             tensors: self.plan.tensors.iter().map(|tensor| JsonTensor::of(tensor, &self.plan)).collect(),
             summary: Summary::of(&self.plan),
@@ -125,6 +141,9 @@ struct FuseJson<'j> {
     /// The file with its weights, if they were written into one.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'j Path>,
+    /// The certificate, if one was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<&'j Path>,
     sites: Vec<JsonSite<'j>>,
     /// The tensors that the result has and the model has not.
     tensors: Vec<JsonTensor<'j>>,

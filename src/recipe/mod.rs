@@ -17,6 +17,7 @@
 
 mod evaluate;
 mod numbers;
+mod steps;
 mod text;
 mod windows;
 
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 pub use evaluate::{Read, evaluate, part};
 pub use numbers::Numbers;
+pub use steps::{RecipeStep, float_name, float_named};
 pub use windows::Windows;
 
 use crate::onnx::tensor::DataType;
