@@ -205,3 +205,50 @@ fn read(tensor: &WrittenTensor, count: usize) -> std::result::Result<Stored, Str
         None => Ok(Stored { name: name.clone(), data_type, recipe, sites: sites.clone() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(tensors: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("c.json");
+        let digests = r#"{"sha256":"00"}"#;
+        let text = format!(
+            r#"{{"certificate":1,"unfold":"0.1.0","options":{{}},"original":{digests},"fused":{digests},
+                "sites":[{{"name":"n","kind":"UN","outcome":"folded"}}],"tensors":[{tensors}]}}"#
+        );
+        std::fs::write(&file, text).unwrap();
+        match Certificate::open(&file) {
+            Ok(certificate) => format!("{} tensors", certificate.tensors.len()),
+            Err(error) => {
+                let line = error.to_string();
+                assert!(line.starts_with(&file.display().to_string()) && !line.contains('\n'), "{line}");
+                line.split("be used: ").last().unwrap().to_owned()
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_certificate_says_is_checked() {
+        let tensor = |data_type: &str, shape: usize, site: usize| {
+            format!(
+                r#"{{"name":"t","data_type":"{data_type}","shape":[{shape}],"sites":[{site}],
+                    "steps":[{{"op":"literal","numbers":[0],"shape":[2]}}]}}"#
+            )
+        };
+        let good = tensor("float16", 2, 0);
+        assert_eq!(open(&good), "1 tensors");
+        assert!(open(&tensor("int8", 2, 0)).starts_with("tensor `t`: its type is `int8`"));
+        assert!(
+            open(&tensor("float32", 3, 0)).starts_with("tensor `t`: its extents are [3], and its last step")
+        );
+        assert!(open(&tensor("float32", 2, 1)).starts_with("tensor `t`: there is no site 1"));
+        assert!(open(&format!("{good},{good}")).starts_with("tensor `t`: it is there twice"));
+        assert!(open(&good.replace("literal", "guess")).starts_with("unknown variant `guess`"));
+        assert!(open(&good.replace("[0],\"shape\"", "[null],\"shape\"")).contains("null"));
+        assert!(
+            open(&good.replace(r#""op":"literal","#, r#""op":"neg","inputs":[0],"#)).contains("step 0: ")
+        );
+    }
+}

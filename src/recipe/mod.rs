@@ -18,6 +18,8 @@
 mod evaluate;
 mod numbers;
 mod steps;
+#[cfg(test)]
+mod testing;
 mod text;
 mod windows;
 

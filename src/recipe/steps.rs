@@ -206,3 +206,106 @@ fn are_sound(windows: &Windows) -> Option<()> {
         && before.iter().all(|zeros| zeros.unsigned_abs() <= WIDEST as u64);
     sound.then_some(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::evaluate;
+    use crate::recipe::testing::{read as constants, recipes, vector};
+
+    fn through_json(recipe: &Recipe) -> Recipe {
+        let text = serde_json::to_string(&recipe.to_steps()).unwrap();
+        Recipe::from_steps(&serde_json::from_str::<Vec<RecipeStep>>(&text).unwrap()).unwrap()
+    }
+
+    fn bits(recipe: &Recipe) -> Vec<u64> {
+        evaluate(recipe, &constants).unwrap().iter().map(|number| number.to_bits()).collect()
+    }
+
+    #[test]
+    fn every_operation_comes_back_from_its_text() {
+        let awkward = [0.1 + 0.2, f64::from(1e-5_f32), -0.0, 5e-324, f64::MAX, 1.0 / 3.0];
+        let literal = Recipe::literal(&awkward, &[6]).unwrap();
+        let named = |op: &Op| serde_json::to_value(written(op)).unwrap()["op"].as_str().unwrap().to_owned();
+        let mut seen = std::collections::BTreeSet::new();
+        for recipe in recipes().into_iter().chain([literal.clone(), literal.add(&vector()).unwrap()]) {
+            seen.extend(recipe.steps().into_iter().map(|step| named(step.op())));
+            let again = through_json(&recipe);
+            assert_eq!(again.to_string(), recipe.to_string());
+            assert_eq!(again.to_steps(), recipe.to_steps());
+            assert_eq!(bits(&again), bits(&recipe), "{recipe}");
+        }
+        let all = "add concat constant conv div expand literal mul neg pick product reshape round sqrt sub sum \
+                   transpose";
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), all.split(' ').collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_needed_twice_is_one_step() {
+        let v = vector();
+        let square = v.mul(&v).unwrap();
+        let text = serde_json::to_string(&square.to_steps()).unwrap();
+        let expected =
+            r#"[{"op":"constant","name":"v","shape":[6]},{"op":"mul","inputs":[0,0],"shape":[6]}]"#;
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn steps_may_be_as_many_as_a_graph_has_nodes() {
+        let mut long = vector();
+        for _ in 0..100_000 {
+            long = long.add(&Recipe::number(1.0, 1)).unwrap();
+        }
+        assert_eq!(bits(&through_json(&long)), bits(&long));
+    }
+
+    fn flaw(steps: &str) -> String {
+        let v = r#"{"op":"constant","name":"v","shape":[6]}"#;
+        let w = r#"{"op":"constant","name":"W","shape":[4,6]}"#;
+        let steps: Vec<RecipeStep> = serde_json::from_str(&format!("[{v},{w},{steps}]")).unwrap();
+        Recipe::from_steps(&steps).unwrap_err()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_with_its_step() {
+        let cases = [
+            (r#"{"op":"add","inputs":[0,2],"shape":[6]}"#, "an input is no step before it"),
+            (r#"{"op":"add","inputs":[0],"shape":[6]}"#, "it has 1 inputs"),
+            (r#"{"op":"constant","name":"c","inputs":[0],"shape":[6]}"#, "it has 1 inputs"),
+            (r#"{"op":"mul","inputs":[0,1],"shape":[6]}"#, "its extents are [4, 6], and not [6]"),
+            (r#"{"op":"product","inputs":[1,1],"shape":[4,6]}"#, "its inputs do not fit it"),
+            (r#"{"op":"reshape","inputs":[0],"shape":[7]}"#, "its inputs do not fit it"),
+            (r#"{"op":"expand","inputs":[0],"shape":[12]}"#, "its inputs do not fit it"),
+            (r#"{"op":"transpose","perm":[0,0],"inputs":[1],"shape":[4,4]}"#, "its inputs do not fit it"),
+            (r#"{"op":"sum","axis":2,"inputs":[1],"shape":[4,6]}"#, "its inputs do not fit it"),
+            (r#"{"op":"pick","axis":0,"places":[6],"inputs":[0],"shape":[1]}"#, "its inputs do not fit it"),
+            (r#"{"op":"concat","axis":0,"shape":[0]}"#, "its inputs do not fit it"),
+            (r#"{"op":"literal","numbers":[1,2],"shape":[3]}"#, "its inputs do not fit it"),
+            (r#"{"op":"round","data_type":"int8","inputs":[0],"shape":[6]}"#, "it rounds to `int8`"),
+        ];
+        for (steps, expected) in cases {
+            assert_eq!(flaw(steps), format!("step 2: {expected}"), "{steps}");
+        }
+        assert_eq!(Recipe::from_steps(&[]).unwrap_err(), "it has no steps");
+    }
+
+    #[test]
+    fn no_extents_wrap() {
+        let huge = u64::MAX / 2 + 1;
+        for shape in [format!("[{huge},2]"), format!("[0,{huge},{huge}]"), format!("[{huge}]")] {
+            let steps = format!(r#"{{"op":"literal","numbers":[1],"shape":{shape}}}"#);
+            assert!(flaw(&steps).contains("are too large"), "{shape}");
+        }
+        let conv = |stride: i64, kernel: u64| {
+            flaw(&format!(
+                r#"{{"op":"reshape","inputs":[1],"shape":[1,4,6,1]}},{{"op":"reshape","inputs":[0],"shape":[1,6,1]}},
+                   {{"op":"conv","inputs":[2,3],"shape":[1,4,1],"transposed":true,"kernel":[{kernel}],
+                     "strides":[{stride}],"dilations":[1],"before":[0],"input":[1],"output":[1]}}"#
+            ))
+        };
+        assert_eq!(conv(0, 1), "step 4: its windows are none");
+        assert_eq!(conv(i64::MIN, 1), "step 4: its windows are none");
+        assert_eq!(conv(1, huge), "step 4: its windows are none");
+        assert_eq!(conv(1, 2), "step 4: its inputs do not fit it");
+    }
+}
