@@ -70,6 +70,7 @@ pub mod lower;
 pub mod normalizer;
 pub mod onnx;
 mod progress;
+pub mod prove;
 pub mod provenance;
 pub mod recipe;
 pub mod refusal;
