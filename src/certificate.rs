@@ -38,7 +38,7 @@ const FORMAT: u32 = 1;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(into = "Written", try_from = "Written")]
+#[serde(into = "WrittenCertificate", try_from = "WrittenCertificate")]
 pub struct Certificate {
     /// The version of unfold that wrote it.
     pub unfold: String,
@@ -92,7 +92,7 @@ impl Fate {
 /// A certificate as its file has it.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct WrittenCertificate {
     certificate: u32,
     unfold: String,
     options: FoldOptions,
@@ -155,7 +155,7 @@ impl Certificate {
     }
 }
 
-impl From<Certificate> for Written {
+impl From<Certificate> for WrittenCertificate {
     fn from(certificate: Certificate) -> Self {
         let Certificate { unfold, options, original, fused, sites, tensors } = certificate;
         let tensor = |tensor: Stored| WrittenTensor {
@@ -170,11 +170,11 @@ impl From<Certificate> for Written {
     }
 }
 
-impl TryFrom<Written> for Certificate {
+impl TryFrom<WrittenCertificate> for Certificate {
     type Error = String;
 
-    fn try_from(written: Written) -> std::result::Result<Self, String> {
-        let Written { certificate, unfold, options, original, fused, sites, tensors } = written;
+    fn try_from(written: WrittenCertificate) -> std::result::Result<Self, String> {
+        let WrittenCertificate { certificate, unfold, options, original, fused, sites, tensors } = written;
         if certificate != FORMAT {
             return Err(format!("its format is {certificate}, and this version knows {FORMAT}"));
         }

@@ -27,8 +27,9 @@
 //! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; weights in other files are read when they are needed |
 //! | recognise, plan | [`plan()`] says which sites there are and where each goes, and changes nothing |
 //! | apply, simplify | [`fuse()`] does that, rewrites the weights, and takes out what is no longer needed |
-//! | verify | [`verify::compare`] runs both models on the same inputs |
+//! | verify | [`verify::compare`] runs both models on the same inputs; [`prove::prove`] decides without running them |
 //! | save | [`onnx::Model::save`], or [`onnx::Model::to_bytes`] |
+//! | certify | a [`certificate::Certificate`] says what was done, for other programs to check; the [`provenance`] in the result says it in short |
 //!
 //! Inside, `fuse` writes opaque normalizers out ([`lower`]); makes an index of the [`graph`], with the shapes and
 //! constants of its values; finds the sites ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as
@@ -76,6 +77,7 @@ pub mod recipe;
 pub mod refusal;
 pub mod report;
 pub mod run;
+pub mod sensitivity;
 pub mod simplify;
 pub mod variants;
 pub mod verify;
@@ -83,7 +85,7 @@ pub mod verify;
 pub mod zoo;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
-pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, plan};
+pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, lowered, plan};
 pub use progress::OnProgress;
 
 /// The examples of README.md are compiled with the tests.

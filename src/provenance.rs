@@ -101,3 +101,31 @@ fn folded(plan: &Plan) -> String {
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     told.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_original_is_what_was_read_if_it_was() {
+        let bytes = std::fs::read("models/digits/un-dynamo.onnx").unwrap();
+        let read = Model::from_bytes(bytes.clone()).unwrap();
+        let fold = |model: &Model, skip: &[&str]| {
+            let skip = skip.iter().map(|&skip| skip.to_owned()).collect();
+            crate::fuse(model, &crate::FuseOptions { skip, progress: None }).unwrap().model
+        };
+        let original = |model: &Model| -> Vec<Option<String>> {
+            Provenance::of(model).into_iter().map(|time| time.original).collect()
+        };
+        let digest = Model::open("models/digits/un-dynamo.onnx").unwrap().sha256().unwrap().to_owned();
+        assert_eq!(digest.len(), 64);
+        let partly = fold(&read, &["blocks.0.*"]);
+        assert_eq!(original(&partly), [Some(digest.clone())]);
+        // What folding made was never a file.
+        assert_eq!(original(&fold(&partly, &[])), [Some(digest.clone()), None]);
+        assert_eq!(original(&fold(&Model::from_proto(read.proto.clone()), &[])), [None]);
+        let again = Model::from_bytes(partly.to_bytes().unwrap()).unwrap();
+        let own = again.sha256().unwrap().to_owned();
+        assert_eq!(original(&fold(&again, &[])), [Some(digest), Some(own)]);
+    }
+}

@@ -311,7 +311,7 @@ fn a_skip_that_means_nothing_is_a_warning_and_one_that_is_no_glob_an_error() {
 #[test]
 fn a_result_that_differs_is_not_written() {
     let (folder, path) = out();
-    let run = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--quiet"]);
+    let run = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--quiet", &"--verify", &"run"]);
     assert_eq!(run.code, DIFFERS);
     assert!(run.error().ends_with("differs from that of the input; nothing was written"), "{}", run.stderr);
     assert_eq!(names_in(&folder), [""; 0]);
@@ -668,7 +668,81 @@ fn a_certificate_overwrites_nothing_else_and_is_not_there_without_its_model() {
     let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &nowhere]);
     assert!(run.error().contains("there is no folder"), "{}", run.stderr);
     let file = folder.path().join("c.json");
-    let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &file, &"--tolerance", &"0", &"-q"]);
+    let run = unfold([
+        &"fuse",
+        &model,
+        &"-o",
+        &path,
+        &"--certificate",
+        &file,
+        &"--tolerance",
+        &"0",
+        &"--verify",
+        &"run",
+    ]);
     assert_eq!(run.code, DIFFERS);
     assert_eq!(names_in(&folder), ["model.onnx", "notes.json"]);
+}
+
+/// The entries of a model's metadata that unfold wrote.
+fn provenance(path: &Path) -> Vec<(String, String)> {
+    let entries = Model::open(path).unwrap().proto.metadata_props;
+    let entries = entries.into_iter().map(|entry| (entry.key().to_owned(), entry.value().to_owned()));
+    entries.filter(|(key, _)| key.starts_with("unfold.")).collect()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folded_model_tells_where_its_normalizers_went() {
+    let (_folder, path) = out();
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"-q"]).code, DONE);
+    let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let digest = sha256(&un());
+    let expected = [
+        entry("unfold.version", env!("CARGO_PKG_VERSION")),
+        entry("unfold.original", &digest),
+        entry("unfold.folded", "UN 7, AttentionScale 6"),
+    ];
+    assert_eq!(provenance(&path), expected);
+    let told = unfold([&"inspect", &path]).stdout;
+    let line = format!("folded by unfold 0.1.0 from {}…: UN 7, AttentionScale 6\n", &digest[..12]);
+    assert!(told.ends_with(&line), "{told}");
+    let json = unfold([&"inspect", &path, &"--json"]).json();
+    assert_eq!(json["provenance"][0]["original"], digest);
+    assert_eq!(json["provenance"][0]["folded"], "UN 7, AttentionScale 6");
+    assert!(provenance(&un()).is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_folding_is_told_behind_the_first() {
+    let (folder, once) = out();
+    let twice = folder.path().join("twice.onnx");
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &once, &"-q", &"--skip", &"blocks.0.norm1*"]).code, DONE);
+    assert_eq!(unfold([&"fuse", &once, &"-o", &twice, &"-q"]).code, DONE);
+    let (first, both) = (provenance(&once), provenance(&twice));
+    assert_eq!(
+        first[2..],
+        [
+            ("unfold.folded".to_owned(), "UN 6, AttentionScale 6".to_owned()),
+            ("unfold.options".to_owned(), r#"{"skip":["blocks.0.norm1*"]}"#.to_owned()),
+        ]
+    );
+    assert_eq!(both[..4], first);
+    let keys: Vec<&str> = both[4..].iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["unfold.2.version", "unfold.2.original", "unfold.2.folded"]);
+    assert_eq!((both[5].1.as_str(), both[6].1.as_str()), (sha256(&once).as_str(), "UN 1"));
+    let told = unfold([&"inspect", &twice]).stdout;
+    let lines: Vec<&str> = told.lines().rev().take(2).collect();
+    assert!(lines[1].ends_with("AttentionScale 6; skipped blocks.0.norm1*"), "{told}");
+    assert!(lines[0].ends_with(": UN 1"), "{told}");
+}
+
+#[test]
+fn what_has_nothing_to_fold_needs_no_verifying() {
+    let (_folder, path) = out();
+    let run =
+        unfold([&"fuse", &digits("none", "dynamo"), &"-o", &path, &"--skip", &"*", &"--verify", &"require"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(!run.stdout.contains("verified"), "{}", run.stdout);
 }

@@ -43,6 +43,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "simplify"]),
     ("run", &["error", "onnx"]),
     ("verify", &["graph", "onnx", "run"]),
+    ("sensitivity", &["onnx", "verify"]),
+    ("prove", &["fold", "onnx", "run"]),
     ("zoo", &["error", "onnx"]),
     ("bench", &["onnx", "progress", "report", "run"]),
 ];

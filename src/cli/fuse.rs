@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::ValueEnum;
 use unfold::certificate::Certificate;
 use unfold::onnx::Model;
-use unfold::run::{Dims, Input};
-use unfold::verify::{Verdict, VerifyOptions, compare};
+use unfold::run::Dims;
+use unfold::verify::VerifyOptions;
 use unfold::{FuseOptions, Plan};
 
 use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
+use super::inputs::sizes;
 use super::interrupt::end_between_saves;
+use super::judged::{Judged, When};
 use super::out::{self, Paint};
 use super::steps::Steps;
 use super::target::{certificate_target, target};
@@ -23,13 +24,15 @@ Examples:
   unfold fuse model.onnx --dry-run
   unfold fuse model.onnx -o fused.onnx --skip 'blocks.0.*' --skip LN
   unfold fuse model.onnx -o fused.onnx --dim batch=4 --dim sequence=128 --verify require
+  unfold fuse model.onnx -o fused.onnx --verify prove
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx --in-place --quiet";
 
 /// Folds the normalizers of a model into the operators around them, and writes the result.
 ///
-/// Both models run on the same random inputs, and nothing is written if their outputs differ. A model in
-/// which there is nothing to fold is written as it is.
+/// Both models run on the same random inputs. Where they cannot, or where their outputs differ by more than the
+/// tolerance, it is proved that they are the same function; and nothing is written if they are not. A model in which
+/// there is nothing to fold is written as it is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct FuseArgs {
@@ -56,8 +59,8 @@ pub struct FuseArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     certificate: Option<PathBuf>,
 
-    /// When the result is verified
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
+    /// How the result is verified
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = When::Auto)]
     verify: When,
 
     /// Writes the result without verifying it, as --verify off does
@@ -82,17 +85,6 @@ pub struct FuseArgs {
     quiet: bool,
 }
 
-/// When a result is verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum When {
-    /// If tract can run the model; if it cannot, there is a warning, and the result is written
-    Auto,
-    /// Always; if tract cannot run the model, nothing is written
-    Require,
-    /// Never
-    Off,
-}
-
 fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
@@ -104,27 +96,13 @@ fn tolerance(text: &str) -> Result<f64, String> {
 pub fn run(args: &FuseArgs) -> Result<End> {
     let report = fuse(args)?;
     warn_of_left_data(&report);
-    let end = args.judge(report.verdict.as_ref());
+    let end = report.judged.end(args.when());
     if args.json {
         out::print(&(serde_json::to_string_pretty(&report.json())? + "\n"))?;
     } else if !args.quiet {
         out::print(&report.text(Paint::stdout()))?;
     }
-    let fate = if end == End::Done { "" } else { "; nothing was written" };
-    match &report.verdict {
-        Some(Verdict::Compared(comparison)) if !comparison.agrees() => {
-            let worst = comparison.worst().map_or("", |worst| &worst.name);
-            out::complain("error", &format!("the output `{worst}` differs from that of the input{fate}"));
-        }
-        Some(Verdict::Broken { reason }) => {
-            out::complain("error", &format!("the folded model is broken: {reason}{fate}"));
-        }
-        Some(Verdict::CouldNotVerify { reason }) => {
-            let what = if end == End::Done { "warning" } else { "error" };
-            out::complain(what, &format!("the result could not be verified: {reason}{fate}"));
-        }
-        _ => {}
-    }
+    report.judged.complain(args.when());
     Ok(end)
 }
 
@@ -142,16 +120,17 @@ fn fuse(args: &FuseArgs) -> Result<FuseReport> {
     end_between_saves()?;
     let path = target(&args.model, args.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
-    let dims = args.dims(&model)?;
+    let dims = sizes(&args.dims, &model)?;
     let fused = unfold::fuse(&model, &options)?;
     warn_of_idle_skips(&options, &fused.plan);
     let mut report = FuseReport::of(model, fused);
-    if let Some(after) = report.after.as_ref().filter(|_| args.when() != When::Off) {
-        steps.begin("verify");
+    if let Some(after) = &report.after {
         let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
-        report.verdict = Some(compare(report.reference(), after, &options));
+        let begin = |step: &str| steps.begin(step);
+        let tensors = &report.plan.tensors;
+        report.judged = Judged::of(args.when(), report.reference(), after, tensors, &options, begin);
     }
-    if args.judge(report.verdict.as_ref()) == End::Done {
+    if report.judged.end(args.when()) == End::Done {
         // Before it is overwritten, if it is.
         let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;
         steps.begin("save");
@@ -189,27 +168,5 @@ fn warn_of_idle_skips(options: &FuseOptions, plan: &Plan) {
 impl FuseArgs {
     fn when(&self) -> When {
         if self.no_verify { When::Off } else { self.verify }
-    }
-
-    /// What a verdict comes to.
-    fn judge(&self, verdict: Option<&Verdict>) -> End {
-        match verdict {
-            None => End::Done,
-            Some(Verdict::CouldNotVerify { .. }) if self.when() == When::Require => End::Unverified,
-            Some(Verdict::CouldNotVerify { .. }) => End::Done,
-            Some(verdict) if verdict.passed() => End::Done,
-            Some(_) => End::Differs,
-        }
-    }
-
-    /// The sizes of dimensions, each of which some input has.
-    fn dims(&self, model: &Model) -> Result<Dims> {
-        let mut dims = Dims::default();
-        dims.extend(self.dims.iter().cloned());
-        // Where the inputs are beyond tract with any sizes, it is verifying that says so.
-        if Input::of(model, &Dims::default()).is_ok() {
-            Input::of(model, &dims).map_err(|failure| anyhow::anyhow!("--dim: {}", failure.reason))?;
-        }
-        Ok(dims)
     }
 }

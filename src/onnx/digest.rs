@@ -24,7 +24,7 @@ pub struct Digests {
 
 /// What a model was read from.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct Contents {
     pub bytes: Bytes,
     /// Whether it is a file that holds all of the model.
     pub whole: bool,
@@ -32,7 +32,7 @@ pub(super) struct Source {
     sha256: OnceLock<String>,
 }
 
-impl Source {
+impl Contents {
     pub fn new(bytes: Bytes, whole: bool) -> Self {
         Self { bytes, whole, sha256: OnceLock::new() }
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use bytes::Bytes;
 use prost::Message;
 
-use super::digest::Source;
+use super::digest::Contents;
 use super::external::{Externals, read};
 use super::identify::looks_like;
 use super::proto::{GraphProto, ModelProto};
@@ -53,7 +53,7 @@ impl Model {
             return Err(io(io::Error::other("it was cut short while it was read")));
         }
         let (proto, external) = decode(path, bytes.clone())?;
-        let source = Some(Source::new(bytes, !external).into());
+        let source = Some(Contents::new(bytes, !external).into());
         Ok(Self { proto, external, source, externals: Externals::beside(path), path: Some(path.to_owned()) })
     }
 
@@ -61,7 +61,7 @@ impl Model {
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
         let bytes = bytes.into();
         let (proto, external) = decode(Path::new("<memory>"), bytes.clone())?;
-        let source = Some(Source::new(bytes, false).into());
+        let source = Some(Contents::new(bytes, false).into());
         Ok(Self { external, source, ..Self::from_proto(proto) })
     }
 }

@@ -21,8 +21,8 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
+use digest::Contents;
 pub use digest::Digests;
-use digest::Source;
 pub(crate) use draft::write_whole;
 pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
@@ -64,7 +64,7 @@ pub struct Model {
     /// The file that the model was read from.
     path: Option<PathBuf>,
     /// What it was read from, until folding makes something else of it.
-    source: Option<Arc<Source>>,
+    source: Option<Arc<Contents>>,
     /// The data that its tensors keep in other files.
     externals: Externals,
 }
