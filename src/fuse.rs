@@ -124,15 +124,6 @@ pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
     Ok(fused)
 }
 
-/// The model with its opaque normalizers written out, as folding begins with it; `None` where it has none.
-///
-/// # Errors
-/// As [`plan`].
-pub fn lowered(model: &Model, options: &FuseOptions) -> Result<Option<Model>> {
-    let skip = globs(&options.skip)?;
-    lower(model, &|name, op| skip.is_match(name) || skip.is_match(op))
-}
-
 /// What comes of a model, where anything does; the plan; and the input with its opaque normalizers written out.
 type Run = (Option<Model>, Plan, Option<Model>);
 
@@ -145,7 +136,7 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
         }
     };
     let skip = globs(&options.skip)?;
-    let lowered = lowered(model, options);
+    let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op));
     if !matches!(lowered, Ok(None)) {
         // Checked before anything that was made of it, so that errors speak of the model as it is.
         Graph::new(model)?;

@@ -85,7 +85,7 @@ pub mod verify;
 pub mod zoo;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
-pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, lowered, plan};
+pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, plan};
 pub use progress::OnProgress;
 
 /// The examples of README.md are compiled with the tests.

@@ -28,7 +28,7 @@ pub struct FoldOptions {
 /// let fused = unfold::fuse(&model, &Default::default())?.model;
 /// let [once] = &Provenance::of(&fused)[..] else { panic!("it was folded once") };
 /// assert_eq!(once.original.as_deref(), model.sha256());
-/// assert_eq!(once.folded, "UN 7, AttentionScale 6");
+/// assert_eq!(once.folded, "UN 7, attention scale 6");
 /// assert!(Provenance::of(&model).is_empty());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
@@ -39,7 +39,7 @@ pub struct Provenance {
     /// SHA-256 of the file, or the bytes, that it was folded from; `None` where those were not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
-    /// How many sites of which kinds were folded, all or in part, such as `UN 25, AttentionScale 12`.
+    /// How many sites of which kinds were folded, all or in part, such as `UN 25, attention scale 12`.
     pub folded: String,
     /// What was chosen.
     pub options: FoldOptions,

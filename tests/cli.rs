@@ -701,15 +701,15 @@ fn a_folded_model_tells_where_its_normalizers_went() {
     let expected = [
         entry("unfold.version", env!("CARGO_PKG_VERSION")),
         entry("unfold.original", &digest),
-        entry("unfold.folded", "UN 7, AttentionScale 6"),
+        entry("unfold.folded", "UN 7, attention scale 6"),
     ];
     assert_eq!(provenance(&path), expected);
     let told = unfold([&"inspect", &path]).stdout;
-    let line = format!("folded by unfold 0.1.0 from {}…: UN 7, AttentionScale 6\n", &digest[..12]);
+    let line = format!("folded by unfold 0.1.0 from {}…: UN 7, attention scale 6\n", &digest[..12]);
     assert!(told.ends_with(&line), "{told}");
     let json = unfold([&"inspect", &path, &"--json"]).json();
     assert_eq!(json["provenance"][0]["original"], digest);
-    assert_eq!(json["provenance"][0]["folded"], "UN 7, AttentionScale 6");
+    assert_eq!(json["provenance"][0]["folded"], "UN 7, attention scale 6");
     assert!(provenance(&un()).is_empty());
 }
 
@@ -724,7 +724,7 @@ fn a_second_folding_is_told_behind_the_first() {
     assert_eq!(
         first[2..],
         [
-            ("unfold.folded".to_owned(), "UN 6, AttentionScale 6".to_owned()),
+            ("unfold.folded".to_owned(), "attention scale 6, UN 6".to_owned()),
             ("unfold.options".to_owned(), r#"{"skip":["blocks.0.norm1*"]}"#.to_owned()),
         ]
     );
@@ -734,7 +734,7 @@ fn a_second_folding_is_told_behind_the_first() {
     assert_eq!((both[5].1.as_str(), both[6].1.as_str()), (sha256(&once).as_str(), "UN 1"));
     let told = unfold([&"inspect", &twice]).stdout;
     let lines: Vec<&str> = told.lines().rev().take(2).collect();
-    assert!(lines[1].ends_with("AttentionScale 6; skipped blocks.0.norm1*"), "{told}");
+    assert!(lines[1].ends_with("UN 6; skipped blocks.0.norm1*"), "{told}");
     assert!(lines[0].ends_with(": UN 1"), "{told}");
 }
 

@@ -128,7 +128,8 @@ fn fuse(args: &FuseArgs) -> Result<FuseReport> {
         let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
         let begin = |step: &str| steps.begin(step);
         let tensors = &report.plan.tensors;
-        report.judged = Judged::of(args.when(), report.reference(), after, tensors, &options, begin);
+        let before = [&report.before, report.reference()];
+        report.judged = Judged::of(args.when(), before, after, tensors, &options, begin);
     }
     if report.judged.end(args.when()) == End::Done {
         // Before it is overwritten, if it is.

@@ -39,10 +39,10 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Runs and proves what is asked for.
+    /// Runs and proves what is asked for. What runs is not the original itself, but what engines can run of it.
     pub fn of(
         when: When,
-        original: &Model,
+        [original, runs]: [&Model; 2],
         fused: &Model,
         tensors: &[Stored],
         options: &VerifyOptions,
@@ -51,7 +51,7 @@ impl Judged {
         let mut judged = Self::default();
         if matches!(when, When::Auto | When::Run | When::Require) {
             begin("verify");
-            judged.run = Some(compare(original, fused, options));
+            judged.run = Some(compare(runs, fused, options));
         }
         let is_open = match &judged.run {
             Some(Verdict::Compared(comparison)) => !comparison.agrees(),
@@ -65,7 +65,7 @@ impl Judged {
         }
         if judged.is_proved() && judged.run.as_ref().is_some_and(|run| matches!(run, Verdict::Compared(_))) {
             begin("sensitivity");
-            judged.sensitivity = sensitivity(original, options, 0);
+            judged.sensitivity = sensitivity(runs, options, 0);
         }
         judged
     }

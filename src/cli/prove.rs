@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use unfold::FuseOptions;
 use unfold::certificate::Certificate;
 use unfold::fold::plan::Stored;
 use unfold::onnx::{Digests, Model};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::provenance::Provenance;
 use unfold::run::Dims;
-use unfold::{FuseOptions, Planned};
 
 use super::end::{EXIT_CODES, End};
 use super::inputs::sizes;
@@ -83,13 +83,13 @@ pub fn run(args: &ProveArgs) -> Result<End> {
     let (original, fused) = (Model::open(&args.original)?, Model::open(&args.fused)?);
     let dims = sizes(&args.dims, &original)?;
     steps.begin("formulas");
-    let Claim { lowered, tensors, sites } = match &args.certificate {
+    let Claim { tensors, sites } = match &args.certificate {
         Some(file) => Claim::certified(file, &original, &fused)?,
         None => Claim::planned(&original, &fused)?,
     };
     steps.begin("prove");
     let options = ProveOptions { dims, points: args.points.into(), seed: args.seed };
-    let proof = prove(lowered.as_ref().unwrap_or(&original), &fused, &tensors, &options);
+    let proof = prove(&original, &fused, &tensors, &options);
     drop(steps);
     let site = match &proof {
         Proof::Disproved { site: Some(site), .. } => sites.get(*site).map(String::as_str),
@@ -119,8 +119,6 @@ pub fn run(args: &ProveArgs) -> Result<End> {
 
 /// What is to be proved.
 struct Claim {
-    /// The original with its opaque normalizers written out, where it has any.
-    lowered: Option<Model>,
     tensors: Vec<Stored>,
     /// The names of the sites.
     sites: Vec<String>,
@@ -139,10 +137,8 @@ impl Claim {
                 );
             }
         }
-        let options = FuseOptions { skip: certificate.options.skip, ..FuseOptions::default() };
-        let lowered = unfold::lowered(original, &options)?;
         let sites = certificate.sites.into_iter().map(|site| site.name).collect();
-        Ok(Self { lowered, tensors: certificate.tensors, sites })
+        Ok(Self { tensors: certificate.tensors, sites })
     }
 
     /// What folding the original again would do.
@@ -158,10 +154,9 @@ impl Claim {
             );
         }
         let skip = history.last().map(|time| time.options.skip.clone()).unwrap_or_default();
-        let Planned { plan, lowered } =
-            unfold::dry_run(original, &FuseOptions { skip, ..FuseOptions::default() })?;
+        let plan = unfold::plan(original, &FuseOptions { skip, ..FuseOptions::default() })?;
         let sites = plan.sites.into_iter().map(|site| site.name).collect();
-        Ok(Self { lowered, tensors: plan.tensors, sites })
+        Ok(Self { tensors: plan.tensors, sites })
     }
 }
 
