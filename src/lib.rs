@@ -69,6 +69,7 @@ pub mod lower;
 pub mod normalizer;
 pub mod onnx;
 mod progress;
+pub mod prove;
 pub mod recipe;
 pub mod refusal;
 pub mod report;
