@@ -39,7 +39,7 @@ pub struct Recipe(Arc<Operation>);
 
 /// One operation of a formula.
 #[derive(Debug)]
-struct Operation {
+pub(crate) struct Operation {
     op: Op,
     inputs: Vec<Recipe>,
     shape: Vec<usize>,
@@ -374,7 +374,7 @@ impl Recipe {
     }
 
     /// Every step, each once, behind those that it needs.
-    fn steps(&self) -> Vec<&Recipe> {
+    pub(crate) fn steps(&self) -> Vec<&Recipe> {
         let mut order = vec![];
         let mut seen = std::collections::HashSet::new();
         // Formulas may be as deep as a graph is long: no recursion.
@@ -391,7 +391,7 @@ impl Recipe {
     }
 
     /// Tells a shared step from others while the recipe is there.
-    fn id(&self) -> *const Operation {
+    pub(crate) fn id(&self) -> *const Operation {
         Arc::as_ptr(&self.0)
     }
 }
@@ -416,7 +416,7 @@ fn turn(rank: usize) -> Option<Vec<usize>> {
 }
 
 /// The shape of what an element-wise operation makes of two shapes.
-fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
+pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
     let rank = left.len().max(right.len());
     let extent =
         |shape: &[usize], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |at| shape[at]);
