@@ -319,25 +319,190 @@ fn a_result_that_differs_is_not_written() {
     assert_eq!(names_in(&folder), ["out.onnx"]);
 }
 
+/// A size with which nobody can evaluate the model.
+const BEYOND: &str = "batch=100000000";
+
 #[test]
 fn whether_it_must_be_verified_can_be_said() {
-    let (folder, model) = changed(beyond_tract);
-    let path = folder.path().join("out.onnx");
-    let required = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"require", &"-q"]);
+    let (folder, path) = out();
+    let fuse =
+        |how: &str| unfold([&"fuse", &un(), &"-o", &path, &"--dim", &BEYOND, &"--verify", &how, &"-q"]);
+    let required = fuse("require");
     assert_eq!(required.code, UNVERIFIED);
-    assert!(required.error().contains("Mystery"), "{}", required.stderr);
+    assert!(required.error().contains("could not be verified: `x` has attributes out of bounds"));
+    assert!(required.error().contains(", and it could not be proved: `x` "), "{}", required.stderr);
     assert!(required.error().ends_with("; nothing was written"), "{}", required.stderr);
-    assert_eq!(names_in(&folder), ["model.onnx"]);
-
-    let tried = unfold([&"fuse", &model, &"-o", &path]);
-    assert_eq!(tried.code, DONE);
-    assert!(tried.stderr.starts_with("warning: the result could not be verified: "), "{}", tried.stderr);
-    assert_eq!(tried.stderr.lines().count(), 1);
-    assert_eq!(names_in(&folder), ["model.onnx", "out.onnx"]);
-
-    let off = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"off"]);
+    assert_eq!(names_in(&folder), [""; 0]);
+    for (how, warning) in [
+        ("auto", "warning: the result could not be verified: "),
+        ("run", "warning: the result could not be verified: "),
+        ("prove", "warning: the result could not be proved: "),
+    ] {
+        let tried = fuse(how);
+        assert_eq!((tried.code, tried.stdout.as_str()), (DONE, ""), "{how}");
+        assert!(tried.stderr.starts_with(warning), "{how}: {}", tried.stderr);
+        assert_eq!(tried.stderr.lines().count(), 1, "{how}");
+        assert_eq!(names_in(&folder), ["out.onnx"], "{how}");
+        fs::remove_file(&path).unwrap();
+    }
+    let off = unfold([&"fuse", &un(), &"-o", &path, &"--dim", &BEYOND, &"--verify", &"off"]);
     assert_eq!((off.code, off.stderr.as_str()), (DONE, ""));
     assert!(off.stdout.contains("not verified"), "{}", off.stdout);
+}
+
+#[test]
+fn what_tract_cannot_run_is_proved() {
+    let (folder, model) = changed(beyond_tract);
+    let path = folder.path().join("out.onnx");
+    let run = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"require"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    let mut lines = run.stdout.lines().rev().skip(1);
+    let proved = lines.next().unwrap();
+    assert!(proved.starts_with("proved to be the same function: 14 new tensors, 1 point, "), "{proved}");
+    assert!(lines.next().unwrap().starts_with("not run: tract cannot load Mystery"), "{}", run.stdout);
+    let json = unfold([&"fuse", &model, &"-o", &path, &"--json"]).json();
+    assert_eq!(json["verification"]["verdict"], "could_not_verify");
+    assert_eq!((&json["proof"]["verdict"], &json["proof"]["tensors"]), (&"proved".into(), &14.into()));
+    assert_eq!((&json["verified"], json.get("sensitivity")), (&true.into(), None));
+    // Running alone is no proof.
+    let run = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"run"]);
+    assert_eq!(run.code, DONE);
+    assert!(run.stderr.starts_with("warning: the result could not be verified: tract"), "{}", run.stderr);
+}
+
+#[test]
+fn what_differs_by_rounding_alone_is_proved_and_the_rounding_is_told() {
+    let (_folder, path) = out();
+    let fuse = |how: &str| {
+        unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--verify", &how, &"--json"])
+    };
+    for how in ["auto", "require"] {
+        let json = fuse(how).json();
+        let relative = json["verification"]["outputs"][0]["relative"].as_f64().unwrap();
+        let sensitivity = json["sensitivity"].as_f64().unwrap();
+        assert!(relative > 0.0 && relative < 1e-5 && sensitivity > relative / 100.0, "{json}");
+        assert!(sensitivity < 1e-4, "{json}");
+        assert_eq!((&json["verified"], &json["proof"]["verdict"]), (&true.into(), &"proved".into()));
+    }
+    let told = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0"]);
+    assert!(told.stdout.lines().all(|line| line.chars().count() <= 80), "{}", told.stdout);
+    assert!(told.stdout.contains("the outputs differ: "), "{}", told.stdout);
+    assert!(told.stdout.contains("\none rounding of each weight of the original moves them by "));
+    let proved = fuse("prove").json();
+    assert_eq!((&proved["verification"], &proved["proof"]["points"]), (&Value::Null, &1.into()));
+    assert_eq!(fuse("run").code, DIFFERS);
+}
+
+/// A folded model and its certificate, in a folder.
+fn certified(model: &Path) -> (TempDir, PathBuf, PathBuf) {
+    let (folder, path) = out();
+    let file = folder.path().join("certificate.json");
+    assert_eq!(unfold([&"fuse", &model, &"-o", &path, &"--certificate", &file, &"-q"]).code, DONE);
+    (folder, path, file)
+}
+
+#[test]
+fn a_folded_model_is_proved_with_its_certificate_and_without() {
+    for kind in ["un", "bnt", "ln", "dyt", "none"] {
+        for exporter in EXPORTERS {
+            let original = digits(kind, exporter);
+            let (_folder, path, file) = certified(&original);
+            for run in [
+                unfold([&"prove", &original, &path]),
+                unfold([&"prove", &original, &path, &"--certificate", &file, &"--points", &"2"]),
+            ] {
+                assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{kind}-{exporter}");
+                assert!(run.stdout.starts_with("proved to be the same function: "), "{}", run.stdout);
+                assert!(run.stdout.trim_end().chars().count() <= 80, "{}", run.stdout);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_proof_needs_the_options_that_the_model_was_folded_with() {
+    let (folder, once) = out();
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &once, &"-q", &"--skip", &"blocks.0.norm1*"]).code, DONE);
+    assert_eq!(unfold([&"prove", &un(), &once, &"--quiet"]).code, DONE);
+    let twice = folder.path().join("twice.onnx");
+    assert_eq!(unfold([&"fuse", &once, &"-o", &twice, &"-q"]).code, DONE);
+    assert_eq!(unfold([&"prove", &once, &twice]).code, DONE);
+    let far = unfold([&"prove", &un(), &twice]);
+    assert_eq!(far.code, FAILED);
+    assert!(far.error().ends_with("each time has to be proved by itself"), "{}", far.stderr);
+}
+
+/// Moves one number of one tensor to a neighbour.
+fn nudge(path: &Path, tensor: &str) {
+    let mut model = Model::open(path).unwrap();
+    let tensor = model.graph_mut().initializer.iter_mut().find(|other| other.name() == tensor).unwrap();
+    let mut bytes = tensor.raw_data.take().unwrap().to_vec();
+    bytes[4] ^= 1;
+    tensor.raw_data = Some(bytes.into());
+    model.save(path).unwrap();
+}
+
+#[test]
+fn one_rounding_is_no_proof() {
+    for (tensor, expected) in [
+        ("val_122_folded", "1 of its 3200 elements"),
+        ("patch_embed.proj.weight", "neither new nor one of the original's"),
+    ] {
+        let (_folder, path, file) = certified(&un());
+        nudge(&path, tensor);
+        let run = unfold([&"prove", &un(), &path]);
+        assert_eq!(run.code, DIFFERS, "{tensor}");
+        assert!(run.error().contains(tensor) && run.error().contains(expected), "{}", run.stderr);
+        let output = unfold([&"prove", &un(), &path, &"--json"]);
+        let json: Value = serde_json::from_str(&output.stdout).unwrap();
+        assert_eq!((output.code, &json["proof"]["verdict"]), (DIFFERS, &"disproved".into()));
+        // The certificate is for another file.
+        let run = unfold([&"prove", &un(), &path, &"--certificate", &file]);
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().contains("the certificate is for other files: SHA-256 of "), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_certificate_that_lies_proves_nothing() {
+    let (_folder, path, file) = certified(&un());
+    let text = fs::read_to_string(&file).unwrap();
+    let proved = |text: &str| {
+        fs::write(&file, text).unwrap();
+        unfold([&"prove", &un(), &path, &"--certificate", &file])
+    };
+    assert_eq!(proved(&text).code, DONE);
+    let swapped = text.replacen(r#""op":"mul""#, r#""op":"div""#, 1);
+    assert_ne!(swapped, text);
+    let run = proved(&swapped);
+    assert_eq!(run.code, DIFFERS);
+    assert!(run.error().contains("not what its recipe gives"), "{}", run.stderr);
+    let run = proved(&text.replacen(r#""inputs":[0"#, r#""inputs":[99"#, 1));
+    assert_eq!(run.code, FAILED);
+    assert!(
+        run.error().contains("certificate.json: the certificate cannot be used: tensor `"),
+        "{}",
+        run.stderr
+    );
+    assert!(run.error().contains("an input is no step before it"), "{}", run.stderr);
+    for text in ["", "[]", "{}", &"[".repeat(100_000), &text[..text.len() / 2]] {
+        assert_eq!(proved(text).code, FAILED);
+        assert!(proved(text).error().contains("the certificate cannot be used"));
+    }
+}
+
+#[test]
+fn what_cannot_be_decided_is_said() {
+    let (_folder, path, _) = certified(&un());
+    let run = unfold([&"prove", &un(), &path, &"--dim", &BEYOND]);
+    assert_eq!(run.code, UNVERIFIED);
+    assert!(
+        run.error().contains("it could not be decided: `x` has attributes out of bounds"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(unfold([&"prove", &un(), &path, &"--points", &"0"]).code, USAGE);
+    assert!(unfold([&"prove", &un(), &path, &"--dim", &"bacth=3"]).error().contains("`bacth`"));
 }
 
 #[test]
@@ -573,12 +738,14 @@ fn a_closed_pipe_is_no_panic() {
 
 #[test]
 fn help_has_examples_and_exit_codes() {
-    for command in ["inspect", "fuse"] {
+    for command in ["inspect", "fuse", "prove"] {
         let help = unfold([&command, &"--help"]).stdout;
         assert!(help.contains(&format!("Examples:\n  unfold {command} model.onnx")), "{help}");
     }
     assert!(!unfold([&"--help"]).stdout.contains("resident"));
-    for help in [unfold([&"--help"]).stdout, unfold([&"fuse", &"--help"]).stdout] {
+    for help in [&["--help"][..], &["fuse", "--help"], &["prove", "--help"]] {
+        let help = cargo_bin_cmd!("unfold").args(help).output().unwrap().stdout;
+        let help = String::from_utf8(help).unwrap();
         assert!(help.contains("Exit codes:\n  0  "), "{help}");
     }
 }

@@ -111,9 +111,9 @@ impl Judged {
         if let Some(Verdict::Compared(_)) = self.run.as_ref().filter(|_| self.is_proved()) {
             text += &match self.sensitivity {
                 Some(moved) => {
-                    format!("its own rounding: moving each weight by one moves them by {moved:.1e}\n")
+                    format!("one rounding of each weight of the original moves them by {moved:.1e}\n")
                 }
-                None => "how sensitive it is to rounding could not be measured\n".to_owned(),
+                None => "how far one rounding of each weight moves them could not be measured\n".to_owned(),
             };
         }
         text
