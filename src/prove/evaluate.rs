@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use super::operators::unknown::{element_wise, softmax};
+use super::operators::unknown::{element_wise, softmax, softsign};
 use super::operators::{Allowance, Call, Made, Stop, interpret};
 use super::random::{Digest, Hash};
 use super::value::{Value, of_tensor, stored};
@@ -249,6 +249,10 @@ impl<'w> Walk<'w> {
         let known = match (node.op(), node.category().is_some_and(Category::is_elementwise)) {
             _ if function.is_some() => Err(Stop::Uncovered),
             (("", "Softmax" | "LogSoftmax"), _) => softmax(&call, digest),
+            (("", "Softsign"), _) => {
+                let abs = NodeProto { op_type: Some("Abs".into()), ..Default::default() };
+                softsign(&call, self.function(&abs, None, place))
+            }
             (_, true) => element_wise(&call, digest, is_integer(0)),
             _ => Err(Stop::Uncovered),
         };

@@ -2,7 +2,7 @@
 
 use ndarray::ArrayD;
 
-use super::{Call, Made, Stop, axis};
+use super::{Call, Made, Stop, axis, inverses, zip};
 use crate::prove::field;
 use crate::prove::random::{Digest, Hash, Unknown};
 use crate::prove::value::{Value, slice};
@@ -43,6 +43,14 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     let elements = ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
     let elements = elements.map_err(|_| Stop::Uncovered)?;
     Ok(vec![if is_integer { Value::varying(elements) } else { Value::field(elements) }])
+}
+
+/// Softsign is `x/(1 + |x|)`, for which it may stand; what `|x|` is nobody knows.
+pub fn softsign(call: &Call, abs: Digest) -> Made {
+    let elements = call.field(0)?;
+    let sizes = element_wise(call, abs, false)?.into_iter().find_map(|made| made.images());
+    let below = sizes.ok_or(Stop::Uncovered)?.mapv(|size| field::add(size, 1)).into_shared();
+    Ok(vec![Value::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Stop::Uncovered)?)])
 }
 
 /// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one.
