@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use super::operators::unknown::{element_wise, softmax};
+use super::operators::unknown::{biased, element_wise, softmax, softsign};
 use super::operators::{Allowance, Call, Made, Stop, interpret};
 use super::random::{Digest, Hash};
-use super::value::{Value, of_tensor, stored};
+use super::value::{Value, of_floats, of_tensor, stored};
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::extent;
 use crate::graph::{NodeId, ValueId};
@@ -241,7 +241,7 @@ impl<'w> Walk<'w> {
                 made => return Ok((made.map_err(halt)?, false)),
             }
         }
-        if let Some(constants) = place.node.and_then(|node| self.integers(node)) {
+        if let Some(constants) = place.node.and_then(|node| self.constants(node)) {
             return Ok((constants, false));
         }
         let digest = self.function(node, function, place);
@@ -249,6 +249,11 @@ impl<'w> Walk<'w> {
         let known = match (node.op(), node.category().is_some_and(Category::is_elementwise)) {
             _ if function.is_some() => Err(Stop::Uncovered),
             (("", "Softmax" | "LogSoftmax"), _) => softmax(&call, digest),
+            (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(&call, digest),
+            (("", "Softsign"), _) => {
+                let abs = NodeProto { op_type: Some("Abs".into()), ..Default::default() };
+                softsign(&call, self.function(&abs, None, place))
+            }
             (_, true) => element_wise(&call, digest, is_integer(0)),
             _ => Err(Stop::Uncovered),
         };
@@ -269,13 +274,16 @@ impl<'w> Walk<'w> {
         move |slot| known.get(slot).copied().flatten().unwrap_or(truth)
     }
 
-    /// Integers that no input reaches, though floats are on the way.
-    fn integers(&self, node: NodeId) -> Option<Vec<Value>> {
+    /// What no input reaches is the numbers that it is.
+    fn constants(&self, node: NodeId) -> Option<Vec<Value>> {
         let known = self.point.known;
         let outputs = known.graph.outputs(node);
         let value = |value: &Option<ValueId>| {
             let value = value.filter(|&value| known.constants.is_constant(value))?;
-            known.facts.data_type(value).filter(|data_type| data_type.is_integer())?;
+            let data_type = known.facts.data_type(value)?;
+            if data_type.is_float() {
+                return known.constants.read(value).ok().map(|floats| of_floats(floats, self.point.key));
+            }
             let shape: Vec<usize> = known.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
             let integers = ndarray::ArrayD::from_shape_vec(shape, known.constants.ints(value)?);
             integers.ok().map(Value::int)

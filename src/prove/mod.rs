@@ -223,6 +223,9 @@ impl From<Halt> for Ended {
         let Halt { stop, at } = halt;
         Ended::With(match stop {
             Stop::Zero => return Ended::Zero(at),
+            Stop::Misfit => undecided(format!(
+                "the extents of what `{at}` reads do not fit each other: other sizes of symbolic dimensions may"
+            )),
             Stop::Beyond => undecided(format!("`{at}` takes more than a model of its size is known to take")),
             Stop::Uncovered => undecided(format!("what `{at}` stands for cannot be computed")),
         })

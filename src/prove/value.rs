@@ -117,14 +117,19 @@ pub fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
     array.as_slice().expect("in row-major order")
 }
 
-/// The value of a stored tensor. Where an element is no number, all are random ones that their bits seed.
+/// The value of floats. Where an element is no number, all are random ones that their bits seed.
+pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Value {
+    if floats.iter().all(|number| number.is_finite()) {
+        return Value::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
+    }
+    let unknown = Unknown::new(Hash::new(key, "bits").finish());
+    Value::field(floats.mapv(|number| unknown.of(number.to_bits())))
+}
+
+/// The value of a stored tensor.
 pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Value {
     if let Ok(floats) = tensor::read_f64(tensor, externals) {
-        if floats.iter().all(|number| number.is_finite()) {
-            return Value::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
-        }
-        let unknown = Unknown::new(Hash::new(key, "bits").finish());
-        return Value::field(floats.mapv(|number| unknown.of(number.to_bits())));
+        return of_floats(floats, key);
     }
     if let Ok(integers) = tensor::read_i64(tensor, externals) {
         return Value::int(integers);

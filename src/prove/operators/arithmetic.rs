@@ -38,7 +38,7 @@ fn repeats(shape: &[usize], operand: &[usize]) -> bool {
 
 /// Room for the result of two operands.
 fn room(call: &Call) -> Result<(), Stop> {
-    let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(Stop::Uncovered)?;
+    let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(Stop::Misfit)?;
     call.allowance.room(&shape)
 }
 
@@ -105,7 +105,7 @@ pub(super) fn neg(call: &Call) -> Made {
 pub(super) fn several(call: &Call) -> Made {
     let mut sum = call.field(0)?.clone();
     for slot in 1..call.inputs.len() {
-        call.allowance.room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(Stop::Uncovered)?)?;
+        call.allowance.room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(Stop::Misfit)?)?;
         sum = zip(&sum, call.field(slot)?, field::add).ok_or(Stop::Uncovered)?.into_shared();
     }
     if call.op() == "Mean" {

@@ -32,6 +32,8 @@ pub enum Stop {
     Uncovered,
     /// It divides by 0 at this point.
     Zero,
+    /// The extents of what it reads contradict each other.
+    Misfit,
     /// It would make or multiply more than a model of this size is known to need.
     Beyond,
 }
@@ -237,6 +239,8 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["InstanceNormalization"], &["epsilon"], normalizers::instance),
     ("", &["GroupNormalization"], &["epsilon", "num_groups", "stash_type"], normalizers::group),
     ("", &["LayerNormalization"], normalizers::ATTRIBUTES, normalizers::layer),
+    ("com.microsoft", &["LayerNormalization"], normalizers::ATTRIBUTES, normalizers::layer),
+    ("com.microsoft", &["GroupNorm"], normalizers::OF_RUNTIME, normalizers::of_runtime),
     ("", &["RMSNormalization", "SimplifiedLayerNormalization"], normalizers::ATTRIBUTES, normalizers::rms),
     ("com.microsoft", &["SimplifiedLayerNormalization"], normalizers::ATTRIBUTES, normalizers::rms),
     ("com.microsoft", &["SkipLayerNormalization"], &["epsilon"], normalizers::skip),

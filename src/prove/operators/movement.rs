@@ -13,7 +13,7 @@ use crate::recipe::broadcast;
 pub fn reshaped(value: &Value, shape: &[usize]) -> Result<Value, Stop> {
     let fits = value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
     if !fits {
-        return Err(Stop::Uncovered);
+        return Err(if value.shape().is_some() { Stop::Misfit } else { Stop::Uncovered });
     }
     let shaped = match value.clone() {
         Value::Field(elements) => Value::Field(elements.into_shape_with_order(shape).expect("as many elements")),
@@ -98,7 +98,7 @@ pub(super) fn reshape(call: &Call) -> Made {
     if let Some(open) = wanted.iter().position(|&extent| extent == -1) {
         let product = |shape: &[usize]| shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent));
         let (there, rest) = product(from).zip(product(&shape)).ok_or(Stop::Uncovered)?;
-        shape[open] = there.checked_div(rest).ok_or(Stop::Uncovered)?;
+        shape[open] = there.checked_div(rest).ok_or(Stop::Misfit)?;
     }
     call.allowance.room(&shape)?;
     Ok(vec![reshaped(call.value(0)?, &shape)?])
@@ -293,7 +293,7 @@ pub(super) fn expand(call: &Call) -> Made {
         .into_iter()
         .map(|extent| usize::try_from(extent).map_err(|_| Stop::Uncovered))
         .collect::<Result<_, _>>()?;
-    let shape = broadcast(call.shape(0)?, &wanted).ok_or(Stop::Uncovered)?;
+    let shape = broadcast(call.shape(0)?, &wanted).ok_or(Stop::Misfit)?;
     call.allowance.room(&shape)?;
     Ok(vec![expanded(call.value(0)?, &shape)?])
 }
@@ -324,11 +324,9 @@ pub(super) fn tile(call: &Call) -> Made {
     Ok(vec![value])
 }
 
-/// With one number around; a border of fewer than no places cuts.
+/// The border of an axis: one number, or places of the inside. One of fewer than no places cuts.
 pub(super) fn pad(call: &Call) -> Made {
-    if call.text("mode", "constant")? != "constant" {
-        return Err(Stop::Uncovered);
-    }
+    let mode = call.text("mode", "constant")?;
     let rank = call.shape(0)?.len();
     let pads = call.list("pads")?.ok_or(Stop::Uncovered)?;
     let fill = match input_at("Pad", "value", call.opset) {
@@ -352,8 +350,25 @@ pub(super) fn pad(call: &Call) -> Made {
         let length = usize::try_from(length.ok_or(Stop::Beyond)?).map_err(|_| Stop::Uncovered)?;
         shape[along] = length;
         call.allowance.room(&shape)?;
-        let from = |to: usize| usize::try_from(to as i64 - before).ok().filter(|&from| from < extent);
+        let last = extent as i64 - 1;
+        if mode != "constant" && (last < 0 || (mode == "reflect" && (before > last || after > last))) {
+            return Err(Stop::Uncovered);
+        }
+        let from = |to: usize| {
+            let from = to as i64 - before;
+            let from = match mode {
+                "edge" => from.clamp(0, last),
+                "wrap" => from.rem_euclid(last + 1),
+                "reflect" if from.abs() > last => 2 * last - from.abs(),
+                "reflect" => from.abs(),
+                _ => from,
+            };
+            usize::try_from(from).ok().filter(|&from| from < extent)
+        };
         let places: Vec<Option<usize>> = (0..length).map(from).collect();
+        if !["constant", "edge", "reflect", "wrap"].contains(&mode) {
+            return Err(Stop::Uncovered);
+        }
         value = match (&value, &fill) {
             (Value::Field(array), None) => Value::field(pick(array, along, &places, 0)),
             (Value::Field(array), Some(Value::Field(fill))) => {

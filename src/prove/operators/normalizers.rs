@@ -1,16 +1,19 @@
 //! Normalizers, as the specification writes them: by mean, root and quotient.
 
+use ndarray::ArrayD;
+
 use super::arithmetic::{inverses, roots};
+use super::movement::transposed;
 use super::reductions::{mean, squares};
 use super::{Call, Made, Stop, zip};
 use crate::prove::field;
-use crate::prove::value::{Elements, Value, row_major};
+use crate::prove::value::{Elements, Value, row_major, slice};
 
 /// The attributes of LayerNormalization and RMSNormalization.
 pub(super) const ATTRIBUTES: &[&str] = &["axis", "epsilon", "stash_type"];
 
 fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, Stop> {
-    zip(a, b, f).filter(|made| made.shape() == a.shape()).map(row_major).ok_or(Stop::Uncovered)
+    zip(a, b, f).filter(|made| made.shape() == a.shape()).map(row_major).ok_or(Stop::Misfit)
 }
 
 /// `1/√(x + ε)`
@@ -77,25 +80,64 @@ pub(super) fn instance(call: &Call) -> Made {
     Ok(vec![affine(normal, Some(&by_channel(call, 1, x)?), Some(&by_channel(call, 2, x)?))?])
 }
 
-/// Before version 21 the scale and the shift are those of groups.
-pub(super) fn group(call: &Call) -> Made {
+/// The attributes of the runtime's GroupNorm.
+pub(super) const OF_RUNTIME: &[&str] = &["activation", "channels_last", "epsilon", "groups"];
+
+/// GroupNorm of onnxruntime, whose channels may be last.
+pub(super) fn of_runtime(call: &Call) -> Made {
     let x = call.field(0)?;
-    let groups = call.count("num_groups", 0)?;
+    let rank = x.ndim();
+    if call.attr("activation", 0)? != 0 || rank < 2 {
+        return Err(Stop::Uncovered);
+    }
+    call.allowance.room(x.shape())?;
+    let last = call.flag("channels_last", true)?;
+    let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    let back: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+    let turned = if last { row_major(transposed(x, &order)) } else { x.clone() };
+    let normal = by_group(&turned, call.count("groups", 0)?, call.float("epsilon", 1e-5)?)?;
+    let [scale, shift] = [1, 2].map(|slot| by_channel(call, slot, &turned));
+    let made = affine(normal, Some(&scale?), Some(&shift?))?;
+    Ok(vec![match made {
+        Value::Field(made) if last => Value::field(transposed(&made, &back)),
+        made => made,
+    }])
+}
+
+/// Normalized over the channels of each group and all places.
+fn by_group(x: &Elements, groups: usize, epsilon: u32) -> Result<Elements, Stop> {
     let &[samples, channels, ..] = x.shape() else { return Err(Stop::Uncovered) };
     if groups == 0 || !channels.is_multiple_of(groups) {
         return Err(Stop::Uncovered);
     }
-    call.allowance.room(x.shape())?;
     let size = x.len() / (samples * groups).max(1);
     let apart = x.clone().into_shape_with_order(vec![samples, groups, size]).map_err(|_| Stop::Uncovered)?;
-    let [normal, ..] = standardized(&apart, &[2], call.float("epsilon", 1e-5)?)?;
-    if call.opset < 21 {
-        let [scale, shift] = [1, 2].map(|slot| by_channel(call, slot, &apart));
-        let made = affine(normal, Some(&scale?), Some(&shift?))?;
-        return Ok(vec![super::movement::reshaped(&made, x.shape())?]);
-    }
-    let normal = normal.into_shape_with_order(x.shape()).map_err(|_| Stop::Uncovered)?;
-    Ok(vec![affine(normal, Some(&by_channel(call, 1, x)?), Some(&by_channel(call, 2, x)?))?])
+    let [normal, ..] = standardized(&apart, &[2], epsilon)?;
+    normal.into_shape_with_order(x.shape()).map_err(|_| Stop::Uncovered)
+}
+
+/// Before version 21 the scale and the shift are those of groups.
+pub(super) fn group(call: &Call) -> Made {
+    let x = call.field(0)?;
+    call.allowance.room(x.shape())?;
+    let groups = call.count("num_groups", 0)?;
+    let normal = by_group(x, groups, call.float("epsilon", 1e-5)?)?;
+    let parameter = |slot: usize| -> Result<Elements, Stop> {
+        if call.opset >= 21 {
+            return by_channel(call, slot, x);
+        }
+        let of_groups = call.field(slot)?;
+        if of_groups.shape() != [groups] {
+            return Err(Stop::Misfit);
+        }
+        let each = x.shape()[1] / groups;
+        let of_channels: Vec<u32> =
+            slice(of_groups).iter().flat_map(|&element| std::iter::repeat_n(element, each)).collect();
+        let mut shape = vec![1; x.ndim()];
+        shape[1] = of_channels.len();
+        ArrayD::from_shape_vec(shape, of_channels).map(row_major).map_err(|_| Stop::Uncovered)
+    };
+    Ok(vec![affine(normal, Some(&parameter(1)?), Some(&parameter(2)?))?])
 }
 
 pub(super) fn layer(call: &Call) -> Made {

@@ -19,7 +19,7 @@ pub fn product(left: &Elements, right: &Elements, allowance: &Allowance) -> Resu
     else {
         return Err(Stop::Uncovered);
     };
-    let outer = broadcast(outer_left, outer_right).filter(|_| inner == other).ok_or(Stop::Uncovered)?;
+    let outer = broadcast(outer_left, outer_right).filter(|_| inner == other).ok_or(Stop::Misfit)?;
     let shape = [&outer[..], &[rows, columns]].concat();
     allowance.room(&shape)?;
     let batch: usize = outer.iter().product();
@@ -114,7 +114,7 @@ pub(super) fn gemm(call: &Call) -> Made {
     let Some(added) = call.optional_field(2)? else { return Ok(vec![Value::Field(made)]) };
     let added = row_major(scaled(added.to_owned(), call.float("beta", 1.0)?));
     let sum = zip(&made, &added, field::add).filter(|sum| sum.shape() == made.shape());
-    Ok(vec![Value::field(sum.ok_or(Stop::Uncovered)?)])
+    Ok(vec![Value::field(sum.ok_or(Stop::Misfit)?)])
 }
 
 /// Sums of products over labels, of one operand or of two.

@@ -2,10 +2,10 @@
 
 use ndarray::ArrayD;
 
-use super::{Call, Made, Stop, axis};
+use super::{Call, Made, Stop, axis, inverses, zip};
 use crate::prove::field;
 use crate::prove::random::{Digest, Hash, Unknown};
-use crate::prove::value::{Value, slice};
+use crate::prove::value::{Value, row_major, slice};
 use crate::recipe::broadcast;
 
 /// Of the elements at each place, after broadcasting.
@@ -13,7 +13,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     let given = || call.inputs.iter().flatten();
     let mut shape = vec![];
     for value in given() {
-        shape = broadcast(&shape, value.shape().ok_or(Stop::Uncovered)?).ok_or(Stop::Uncovered)?;
+        shape = broadcast(&shape, value.shape().ok_or(Stop::Uncovered)?).ok_or(Stop::Misfit)?;
     }
     call.allowance.room(&shape)?;
     let mut hash = Hash::new(0, "element-wise");
@@ -43,6 +43,24 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     let elements = ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
     let elements = elements.map_err(|_| Stop::Uncovered)?;
     Ok(vec![if is_integer { Value::varying(elements) } else { Value::field(elements) }])
+}
+
+/// BiasGelu and FastGelu are functions of the sum with the bias, or of what there is without one.
+pub fn biased(call: &Call, function: Digest) -> Made {
+    let mut sum = call.field(0)?.clone();
+    if let Some(bias) = call.optional_field(1)? {
+        sum = row_major(zip(&sum, bias, field::add).ok_or(Stop::Misfit)?);
+    }
+    let call = Call { inputs: vec![Some(Value::Field(sum))], ..*call };
+    element_wise(&call, function, false)
+}
+
+/// Softsign is `x/(1 + |x|)`, for which it may stand; what `|x|` is nobody knows.
+pub fn softsign(call: &Call, abs: Digest) -> Made {
+    let elements = call.field(0)?;
+    let sizes = element_wise(call, abs, false)?.into_iter().find_map(|made| made.images());
+    let below = sizes.ok_or(Stop::Uncovered)?.mapv(|size| field::add(size, 1)).into_shared();
+    Ok(vec![Value::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Stop::Uncovered)?)])
 }
 
 /// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one.
