@@ -492,6 +492,41 @@ fn a_certificate_that_lies_proves_nothing() {
 }
 
 #[test]
+fn a_certificate_that_asks_for_too_much_is_not_computed() {
+    let (_folder, path, file) = certified(&un());
+    let (wide, far) = (1_u64 << 39, 1 << 12);
+    let sum = serde_json::json!([
+        { "op": "literal", "numbers": [1.0], "shape": [wide] },
+        { "op": "sum", "inputs": [0], "axis": 0, "shape": [1] },
+        { "op": "expand", "inputs": [1], "shape": [80] },
+    ]);
+    let square =
+        |input: usize| serde_json::json!({ "op": "product", "inputs": [0, input], "shape": [far, far] });
+    let mut powers = vec![serde_json::json!({ "op": "literal", "numbers": [1.0], "shape": [far, far] })];
+    powers.extend((0..200).map(square));
+    powers.push(
+        serde_json::json!({ "op": "pick", "inputs": [200], "axis": 0, "places": [0], "shape": [1, far] }),
+    );
+    powers.push(serde_json::json!({ "op": "pick", "inputs": [201], "axis": 1, "places": vec![0; 80], "shape": [1, 80] }));
+    powers.push(serde_json::json!({ "op": "reshape", "inputs": [202], "shape": [80] }));
+    for steps in [sum, Value::Array(powers)] {
+        let mut certificate = json(&file);
+        let tensors = certificate["tensors"].as_array_mut().unwrap();
+        let bias = tensors.iter_mut().find(|tensor| tensor["shape"] == serde_json::json!([80])).unwrap();
+        bias["steps"] = steps;
+        let lie = file.with_file_name("lie.json");
+        fs::write(&lie, certificate.to_string()).unwrap();
+        let run = unfold([&"prove", &un(), &path, &"--certificate", &lie]);
+        assert_eq!(run.code, UNVERIFIED, "{}", run.stderr);
+        assert!(
+            run.error().contains("takes more than a model of its size is known to take"),
+            "{}",
+            run.stderr
+        );
+    }
+}
+
+#[test]
 fn what_cannot_be_decided_is_said() {
     let (_folder, path, _) = certified(&un());
     let run = unfold([&"prove", &un(), &path, &"--dim", &BEYOND]);

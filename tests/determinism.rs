@@ -1,4 +1,4 @@
-//! What is written depends on the model and the options, and on nothing else.
+//! What is written and proved depends on the model and the options, and on nothing else.
 #![cfg(feature = "cli")]
 
 use std::fs;
@@ -47,6 +47,27 @@ fn every_run_on_any_number_of_threads_writes_the_same_bytes() {
         for run in 1..20 {
             let threads = ["1", "2", "8"][run % 3];
             assert!(folded(&model, threads) == first, "{}, run {run} on {threads}", model.display());
+        }
+    }
+}
+
+#[test]
+fn a_proof_is_the_same_on_any_number_of_threads() {
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/digits");
+    for kind in ["un-legacy", "ln-dynamo"] {
+        let model = digits.join(format!("{kind}.onnx"));
+        let folder = tempdir().unwrap();
+        let fused = folder.path().join("fused.onnx");
+        unfold::fuse(&Model::open(&model).unwrap(), &Default::default()).unwrap().model.save(&fused).unwrap();
+        let proof = |threads: &str| {
+            let mut command = cargo_bin_cmd!("unfold");
+            let command = command.arg("prove").arg(&model).arg(&fused).args(["--json", "--points", "2"]);
+            command.env("RAYON_NUM_THREADS", threads).output().unwrap()
+        };
+        let first = proof("1");
+        assert!(String::from_utf8_lossy(&first.stdout).contains(r#""verdict": "proved""#), "{first:?}");
+        for threads in ["2", "8", "1"] {
+            assert_eq!(proof(threads), first, "{kind} on {threads}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 
 use super::Proof;
+use super::operators::{Allowance, Stop};
 use crate::fold::plan::Stored;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
@@ -12,7 +13,7 @@ use crate::onnx::node::constant_tensor;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::onnx::Model;
-use crate::recipe::evaluate;
+use crate::recipe::{Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
 /// The tensors that a graph stores, by the names of their values.
@@ -40,11 +41,12 @@ pub fn check(known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usiz
     let mut others: Option<HashSet<(DataType, Bytes)>> = None;
     let mut names: Vec<&str> = after.keys().copied().collect();
     names.sort_unstable();
+    let allowance = Allowance::new(fused.file_bytes());
     let mut recomputed = 0;
     for name in names {
         let tensor = &after[name];
         if let Some(recipe) = recipes.get(name) {
-            is_rounded(known, fused, tensor, recipe)?;
+            is_rounded(known, fused, tensor, recipe, &allowance)?;
             recomputed += 1;
             continue;
         }
@@ -74,7 +76,26 @@ fn blamed(graph: Option<&Graph>, name: &str, tensors: &[Stored]) -> Option<usize
     super::blame::site(graph, reader?, tensors)
 }
 
-fn is_rounded(known: &Analysis, fused: &Model, tensor: &TensorProto, stored: &Stored) -> Result<(), Proof> {
+/// Whether a recipe takes no more than a model of its size is known to take: anybody can have written it.
+fn is_affordable(recipe: &Recipe, allowance: &Allowance) -> Result<(), Stop> {
+    recipe.steps().into_iter().try_for_each(|step| {
+        allowance.room(step.shape())?;
+        let summed = match (step.op(), step.inputs()) {
+            (Op::Product, [left, _]) => left.shape().last().copied().unwrap_or(1),
+            (Op::Conv(_), [weight, _]) => weight.shape()[2..].iter().product(),
+            _ => return Ok(()),
+        };
+        allowance.products(&[step.shape(), &[summed]].concat())
+    })
+}
+
+fn is_rounded(
+    known: &Analysis,
+    fused: &Model,
+    tensor: &TensorProto,
+    stored: &Stored,
+    allowance: &Allowance,
+) -> Result<(), Proof> {
     let disproved = |reason: String| Proof::Disproved {
         at: stored.name.clone(),
         site: stored.sites.first().copied(),
@@ -84,16 +105,19 @@ fn is_rounded(known: &Analysis, fused: &Model, tensor: &TensorProto, stored: &St
         let value = known.graph.value(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
         known.constants.read(value)
     };
+    let shape = stored.recipe.shape().iter().map(|&extent| extent as i64);
+    if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
+        return Err(disproved("the tensor has another type or shape than its recipe".to_owned()));
+    }
+    is_affordable(&stored.recipe, allowance).map_err(|_| Proof::Undecided {
+        reason: format!("the recipe of `{}` takes more than a model of its size is known to take", stored.name),
+    })?;
     let numbers = evaluate(&stored.recipe, &read).map_err(|refusal| Proof::Undecided {
         reason: format!("the recipe of `{}` cannot be computed: `{}`: {}", stored.name, refusal.at, refusal.reason),
     })?;
     let held = tensor::raw(tensor, fused.externals()).map_err(|error| disproved(error.to_string()))?;
     let bytes = tensor::encode_f64(stored.data_type, &numbers.view());
     let bytes = bytes.map_err(|error| disproved(error.to_string()))?;
-    let shape = numbers.shape().iter().map(|&extent| extent as i64);
-    if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
-        return Err(disproved("the tensor has another type or shape than its recipe".to_owned()));
-    }
     let width = stored.data_type.byte_size(1).unwrap_or(1);
     let wrong = |bytes: &Bytes, held: &Bytes| {
         bytes.chunks(width).zip(held.chunks(width)).filter(|(one, other)| one != other).count()
