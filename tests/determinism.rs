@@ -1,5 +1,4 @@
 //! What is written and proved depends on the model and the options, and on nothing else.
-#![cfg(feature = "cli")]
 
 use std::fs;
 use std::path::Path;
