@@ -1,5 +1,7 @@
 //! What a folded model says of where it comes from, in its metadata.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::fold::plan::{Outcome, Plan, SitePlan};
@@ -58,10 +60,9 @@ fn key(time: usize, name: &str) -> String {
 impl Provenance {
     /// What a model says, the first time first. Metadata can be written by anybody.
     pub fn of(model: &Model) -> Vec<Self> {
-        let entry = |key: String| {
-            let mut entries = model.proto.metadata_props.iter();
-            entries.find(|entry| entry.key() == key).map(|entry| entry.value().to_owned())
-        };
+        let entries: HashMap<&str, &str> =
+            model.proto.metadata_props.iter().map(|entry| (entry.key(), entry.value())).collect();
+        let entry = |key: String| entries.get(key.as_str()).map(|&value| value.to_owned());
         let time = |time: usize| {
             let [version, original, folded, options] = KEYS.map(|name| entry(key(time, name)));
             let options = options.and_then(|options| serde_json::from_str(&options).ok());
