@@ -22,7 +22,17 @@ const DEEPEST: usize = 32;
 
 /// Operators whose results are truth values, whatever they read.
 const TRUTHS: &[&str] = &[
-    "And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor",
+    "And",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "IsInf",
+    "IsNaN",
+    "Less",
+    "LessOrEqual",
+    "Not",
+    "Or",
+    "Xor",
 ];
 
 /// Why a graph could not be evaluated.
@@ -67,7 +77,8 @@ pub struct Seen {
 /// Where a divisor is 0, or more would have to be computed than is allowed.
 pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Seen, Halt> {
     let mut walk = Walk::new(point, wanted);
-    let mut seen = Seen { digests: vec![None; point.known.graph.value_count()], kept: HashMap::new(), degree: 0.0 };
+    let mut seen =
+        Seen { digests: vec![None; point.known.graph.value_count()], kept: HashMap::new(), degree: 0.0 };
     for &node in point.known.graph.order() {
         if walk.is_needed[node] {
             walk.step(node, &mut seen)?;
@@ -116,7 +127,9 @@ impl<'w> Walk<'w> {
         // What is asked for is needed to the end.
         wanted.iter().for_each(|&value| readers[index(value)] += 1);
         while let Some(value) = open.pop() {
-            let Some((node, _)) = graph.producer(value).filter(|&(node, _)| !is_needed[node]) else { continue };
+            let Some((node, _)) = graph.producer(value).filter(|&(node, _)| !is_needed[node]) else {
+                continue;
+            };
             is_needed[node] = true;
             for &read in graph.inputs(node).iter().flatten().chain(graph.captures(node)) {
                 readers[index(read)] += 1;
@@ -227,7 +240,8 @@ impl<'w> Walk<'w> {
         {
             return Ok((vec![self.tensor(name, &tensor)?], false));
         }
-        let function = if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
+        let function =
+            if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
         if let Some(function) = function {
             match self.call(function, node, &inputs, place.depth) {
                 Err(Halt { stop: Stop::Uncovered, .. }) => {}
@@ -370,18 +384,15 @@ impl<'w> Walk<'w> {
     }
 
     /// A body: names inside it are numbers, and what it reads from outside is what it is.
-    fn body(
-        &self,
-        graph: &GraphProto,
-        outer: &dyn Fn(&str) -> Option<Digest>,
-        depth: u64,
-        hash: &mut Hash,
-    ) {
+    fn body(&self, graph: &GraphProto, outer: &dyn Fn(&str) -> Option<Digest>, depth: u64, hash: &mut Hash) {
         let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
-        let sparse = graph.sparse_initializer.iter().filter_map(|sparse| Some(sparse.values.as_ref()?.name()));
+        let sparse =
+            graph.sparse_initializer.iter().filter_map(|sparse| Some(sparse.values.as_ref()?.name()));
         let names = graph.input.iter().map(|input| input.name());
-        let names = names.chain(graph.initializer.iter().map(|tensor| tensor.name())).chain(sparse).chain(made);
-        let numbers: HashMap<&str, u64> = names.enumerate().map(|(number, name)| (name, number as u64)).collect();
+        let names =
+            names.chain(graph.initializer.iter().map(|tensor| tensor.name())).chain(sparse).chain(made);
+        let numbers: HashMap<&str, u64> =
+            names.enumerate().map(|(number, name)| (name, number as u64)).collect();
         let inside = |name: &str| {
             let local = numbers.get(name).map(|&number| {
                 let mut hash = Hash::new(self.point.key, "local");
@@ -396,7 +407,10 @@ impl<'w> Walk<'w> {
             None => hash.text(name),
         };
         hash.number(graph.input.len() as u64);
-        graph.input.iter().for_each(|input| hash.bytes(&input.r#type.clone().unwrap_or_default().encode_to_vec()));
+        graph
+            .input
+            .iter()
+            .for_each(|input| hash.bytes(&input.r#type.clone().unwrap_or_default().encode_to_vec()));
         graph
             .initializer
             .iter()

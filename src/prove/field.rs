@@ -4,9 +4,10 @@ use std::sync::LazyLock;
 
 use rayon::prelude::*;
 
-/// The prime. It is 3 modulo 4, for the root, and half of the one before it is a prime too, so that no two powers of 2
-/// in the range of floats are the same. `docs/proof.md` says more.
-pub const P: u64 = (1 << 31) - 69;
+/// The prime. It is 3 modulo 4, for the root, and all numbers up to 46 are squares, so that the root of the square of a
+/// number that is made of such is that number. Half of the one before it is a prime too, so that no two powers of 2 in
+/// the range of floats are the same. `docs/proof.md` says more.
+pub const P: u64 = (1 << 31) - 819_129;
 
 /// Elements whose inverses are found together.
 const TOGETHER: usize = 1 << 12;
@@ -114,7 +115,13 @@ mod tests {
     #[test]
     fn the_prime_is_what_the_powers_of_two_and_the_root_need() {
         assert!(is_prime(P) && is_prime((P - 1) / 2) && P % 4 == 3);
-        assert_eq!(reduce(1 << 31), 69);
+        for number in 1..=46 {
+            assert_eq!(root(mul(number, number)), number);
+            assert_eq!(
+                root(of_float(f64::from(number * number) / 1024.0).unwrap()),
+                of_float(f64::from(number) / 32.0).unwrap()
+            );
+        }
         let mut powers: Vec<_> = (LOWEST..1024).map(|e| of_float(f64::powi(2.0, e)).unwrap()).collect();
         powers.sort_unstable();
         powers.dedup();

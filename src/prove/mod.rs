@@ -118,7 +118,6 @@ fn claims(
     let fused = prepared(fused, options)?;
     same_ends(&original.model, &fused.model)?;
     let known = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
-    bounded(&known)?;
     let recomputed = rounding::check(&known, &fused.model, tensors)?;
     let mut bound = 1.0;
     for point in 0..options.points.max(1) as u64 {
@@ -196,21 +195,6 @@ fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
     })
 }
 
-/// Refuses what would take longer, or more room, than a model of this size is known to need.
-fn bounded(known: &Analysis) -> Result<(), Proof> {
-    if let Some(place) = known.facts.out_of_bounds() {
-        return Err(undecided(format!(
-            "`{place}` has attributes out of bounds, or a value too large to be held"
-        )));
-    }
-    match known.facts.can_be_run(&known.graph) {
-        true => Ok(()),
-        false => {
-            Err(undecided("evaluating it takes more multiplications than a model of its size is known to take"))
-        }
-    }
-}
-
 /// Why a point decides nothing, or all.
 enum Ended {
     /// Something divides by 0 there.
@@ -249,7 +233,8 @@ fn identity(
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
         let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
         let seen = evaluate(&point, &outputs(&known.graph), false).map_err(Ended::from);
-        let other = other?.join().unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
+        let other =
+            other?.join().unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
         compare(known, seen?, other?, fused, tensors)
     })
 }
@@ -300,9 +285,8 @@ fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Value {
     }
     let end = if data_type == DataType::Bool { 2 } else { INTEGERS };
     let unknown = Unknown::new(seed);
-    let integers = (0..shape.iter().product::<usize>()).map(|place| {
-        (u64::from(unknown.of(place as u64)) * end / P) as i64
-    });
+    let integers = (0..shape.iter().product::<usize>())
+        .map(|place| (u64::from(unknown.of(place as u64)) * end / P) as i64);
     ArrayD::from_shape_vec(shape, integers.collect()).map_or(Value::Opaque(seed), Value::int)
 }
 
@@ -342,7 +326,6 @@ fn second(
         let reason = format!("it is no graph that ONNX allows: {error}");
         Ended::With(Proof::Disproved { at: String::new(), site: None, reason })
     })?;
-    bounded(&known).map_err(Ended::With)?;
     let allowance = Allowance::new(fused.model.file_bytes());
     let stored: HashMap<&str, &TensorProto> =
         original.graph().initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
@@ -353,7 +336,8 @@ fn second(
         let tensor = stored.get(name).ok_or(Stop::Uncovered)?;
         value::of_tensor(tensor, original.externals(), key).images().ok_or(Stop::Uncovered)
     };
-    let recipes: HashMap<&str, &Stored> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let recipes: HashMap<&str, &Stored> =
+        tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let instead = |name: &str| {
         let stored = recipes.get(name)?;
         Some(formula::value(&stored.recipe, &constant, &allowance).map(Value::Field))

@@ -20,6 +20,9 @@ const NARROW: usize = 4;
 /// Products of two elements that are added before they are reduced.
 const ADDED: usize = 4;
 
+/// What 2³² is in the field: less than 2²¹, so that nothing overflows where it is a factor.
+const WORD: i64 = ((1 << 32) % P) as i64;
+
 /// How large the matrices of a product are.
 #[derive(Debug, Clone, Copy)]
 pub struct Extents {
@@ -85,7 +88,8 @@ impl Halves {
         for row in block.rows() {
             for &element in row {
                 // Centred, so that both halves are.
-                let centred = if u64::from(element) > P / 2 { element as i32 - P as i32 } else { element as i32 };
+                let centred =
+                    if u64::from(element) > P / 2 { element as i32 - P as i32 } else { element as i32 };
                 let low = i32::from(centred as i16);
                 let high = (centred - low) >> 16;
                 halves[0].push(f64::from(high));
@@ -119,8 +123,7 @@ fn split(left: &[u32], right: &[u32], inner: usize, columns: usize, result: &mut
                 let [high, low, both] = [&high, &low, &both].map(|product| product.row(row).to_vec());
                 for (place, target) in target.iter_mut().enumerate() {
                     let [high, low, both] = [high[place] as i64, low[place] as i64, both[place] as i64];
-                    // 2³² is 138.
-                    let sum = high * 138 + ((both - high - low) << 16) + low;
+                    let sum = high * WORD + ((both - high - low) << 16) + low;
                     *target = field::add(*target, field::of_int(sum));
                 }
             }
@@ -142,11 +145,10 @@ mod tests {
             let found =
                 multiply(&left, &right, &[(rows * inner, 0), (0, 0)], Extents { rows, inner, columns });
             for (place, &sum) in found.iter().enumerate() {
-                let (pair, row, column) =
-                    (place / (rows * columns), place / columns % rows, place % columns);
+                let (pair, row, column) = (place / (rows * columns), place / columns % rows, place % columns);
                 let first = (1 - pair) * rows * inner + row * inner;
-                let products = (0..inner)
-                    .map(|k| u128::from(left[first + k]) * u128::from(right[k * columns + column]));
+                let products =
+                    (0..inner).map(|k| u128::from(left[first + k]) * u128::from(right[k * columns + column]));
                 assert_eq!(u128::from(sum), products.sum::<u128>() % u128::from(P));
             }
         }

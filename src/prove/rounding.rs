@@ -9,10 +9,10 @@ use super::operators::{Allowance, Stop};
 use crate::fold::plan::Stored;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
+use crate::onnx::Model;
 use crate::onnx::node::constant_tensor;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::onnx::Model;
 use crate::recipe::{Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
@@ -37,7 +37,8 @@ fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
 pub fn check(known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usize, Proof> {
     let original = known.graph.model();
     let (before, after) = (stored(original), stored(fused));
-    let recipes: HashMap<&str, &Stored> = tensors.iter().map(|stored| (stored.name.as_str(), stored)).collect();
+    let recipes: HashMap<&str, &Stored> =
+        tensors.iter().map(|stored| (stored.name.as_str(), stored)).collect();
     let mut others: Option<HashSet<(DataType, Bytes)>> = None;
     let mut names: Vec<&str> = after.keys().copied().collect();
     names.sort_unstable();
@@ -110,10 +111,16 @@ fn is_rounded(
         return Err(disproved("the tensor has another type or shape than its recipe".to_owned()));
     }
     is_affordable(&stored.recipe, allowance).map_err(|_| Proof::Undecided {
-        reason: format!("the recipe of `{}` takes more than a model of its size is known to take", stored.name),
+        reason: format!(
+            "the recipe of `{}` takes more than a model of its size is known to take",
+            stored.name
+        ),
     })?;
     let numbers = evaluate(&stored.recipe, &read).map_err(|refusal| Proof::Undecided {
-        reason: format!("the recipe of `{}` cannot be computed: `{}`: {}", stored.name, refusal.at, refusal.reason),
+        reason: format!(
+            "the recipe of `{}` cannot be computed: `{}`: {}",
+            stored.name, refusal.at, refusal.reason
+        ),
     })?;
     let held = tensor::raw(tensor, fused.externals()).map_err(|error| disproved(error.to_string()))?;
     let bytes = tensor::encode_f64(stored.data_type, &numbers.view());

@@ -42,7 +42,11 @@ pub(super) use either;
 
 /// The same elements in row-major order.
 pub fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
-    if array.is_standard_layout() { array.into_shared() } else { array.as_standard_layout().into_owned().into_shared() }
+    if array.is_standard_layout() {
+        array.into_shared()
+    } else {
+        array.as_standard_layout().into_owned().into_shared()
+    }
 }
 
 impl Value {

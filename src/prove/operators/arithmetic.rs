@@ -20,7 +20,10 @@ pub fn zip<A: Copy, B: Copy, C>(
     let (count, one, other) = (shape.iter().product::<usize>(), slice(a), slice(b));
     // Where one is the same over and over, in the order of the elements.
     let elements: Vec<C> = if one.len() == count && repeats(&shape, b.shape()) {
-        one.chunks(other.len().max(1)).flat_map(|part| part.iter().zip(other)).map(|(&a, &b)| f(a, b)).collect()
+        one.chunks(other.len().max(1))
+            .flat_map(|part| part.iter().zip(other))
+            .map(|(&a, &b)| f(a, b))
+            .collect()
     } else if other.len() == count && repeats(&shape, a.shape()) {
         other.chunks(one.len().max(1)).flat_map(|part| one.iter().zip(part)).map(|(&a, &b)| f(a, b)).collect()
     } else {

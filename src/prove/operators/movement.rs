@@ -11,12 +11,15 @@ use crate::recipe::broadcast;
 
 /// The same elements in another shape.
 pub fn reshaped(value: &Value, shape: &[usize]) -> Result<Value, Stop> {
-    let fits = value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
+    let fits =
+        value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
     if !fits {
         return Err(if value.shape().is_some() { Stop::Misfit } else { Stop::Uncovered });
     }
     let shaped = match value.clone() {
-        Value::Field(elements) => Value::Field(elements.into_shape_with_order(shape).expect("as many elements")),
+        Value::Field(elements) => {
+            Value::Field(elements.into_shape_with_order(shape).expect("as many elements"))
+        }
         Value::Varying(elements) => {
             Value::Varying(elements.into_shape_with_order(shape).expect("as many elements"))
         }
@@ -35,7 +38,8 @@ pub fn pick<T: Copy>(
 ) -> ArrayD<T> {
     let (from, mut shape) = (slice(array), array.shape().to_vec());
     let extent = std::mem::replace(&mut shape[axis], places.len());
-    let (outer, inner) = (shape[..axis].iter().product::<usize>(), shape[axis + 1..].iter().product::<usize>());
+    let (outer, inner) =
+        (shape[..axis].iter().product::<usize>(), shape[axis + 1..].iter().product::<usize>());
     let mut picked = Vec::with_capacity(outer * places.len() * inner);
     for block in 0..outer {
         for place in places {
@@ -160,8 +164,7 @@ pub(super) fn slice_of(call: &Call) -> Made {
     for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
         let (extent, step) = (value.shape().ok_or(Stop::Uncovered)?[along] as i64, steps[place]);
         let (low, high) = if step > 0 { (0, extent) } else { (-1, extent - 1) };
-        let bound =
-            |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(low, high.max(low));
+        let bound = |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(low, high.max(low));
         let (start, end) = (bound(starts[place]), bound(ends[place]));
         let step_size = usize::try_from(step.unsigned_abs()).map_err(|_| Stop::Uncovered)?;
         let places: Vec<Option<usize>> = match step {
@@ -179,7 +182,9 @@ pub(super) fn split(call: &Call) -> Made {
     let along = call.axis(0, shape.len())?;
     let (whole, parts) = (shape[along], call.node.output.len());
     let lengths = match call.list("split")? {
-        Some(lengths) => lengths.into_iter().map(|n| usize::try_from(n).map_err(|_| Stop::Uncovered)).collect(),
+        Some(lengths) => {
+            lengths.into_iter().map(|n| usize::try_from(n).map_err(|_| Stop::Uncovered)).collect()
+        }
         None => {
             let wide = whole.div_ceil(parts.max(1));
             Ok((0..parts).map(|part| wide.min(whole.saturating_sub(part * wide))).collect::<Vec<_>>())
@@ -207,10 +212,12 @@ pub(super) fn concat(call: &Call) -> Made {
         shape[along] += *other.get(along).ok_or(Stop::Uncovered)?;
     }
     call.allowance.room(&shape)?;
-    let values: Vec<&Value> = (0..call.inputs.len()).map(|slot| call.value(slot)).collect::<Result<_, _>>()?;
+    let values: Vec<&Value> =
+        (0..call.inputs.len()).map(|slot| call.value(slot)).collect::<Result<_, _>>()?;
     let joined = match values[0] {
         Value::Int(_) if values.iter().all(|value| matches!(value, Value::Int(_))) => {
-            let parts: Vec<_> = (0..values.len()).map(|slot| call.integers(slot)).collect::<Result<_, _>>()?;
+            let parts: Vec<_> =
+                (0..values.len()).map(|slot| call.integers(slot)).collect::<Result<_, _>>()?;
             concatenated(&parts, along).map(Value::int)
         }
         Value::Field(_) => {
@@ -219,7 +226,8 @@ pub(super) fn concat(call: &Call) -> Made {
         }
         // Known integers beside others are integers nobody knows.
         Value::Int(_) | Value::Varying(_) if !values.iter().any(|value| matches!(value, Value::Field(_))) => {
-            let parts: Vec<_> = values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Stop::Uncovered)?;
+            let parts: Vec<_> =
+                values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Stop::Uncovered)?;
             concatenated(&parts.iter().collect::<Vec<_>>(), along).map(Value::varying)
         }
         _ => None,
@@ -257,9 +265,10 @@ pub(super) fn gather_nd(call: &Call) -> Made {
     let block: usize = indexed.iter().product();
     let mut places = vec![];
     for (count, tuple) in slice(indices).chunks(length).enumerate() {
-        let flat = tuple.iter().zip(indexed).try_fold(0, |flat, (&index, &extent)| {
-            Ok::<_, Stop>(flat * extent + place(index, extent)?)
-        })?;
+        let flat = tuple
+            .iter()
+            .zip(indexed)
+            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Stop>(flat * extent + place(index, extent)?))?;
         places.push(Some(count / per_batch * block + flat));
     }
     let flat = [shape[..batch].iter().product::<usize>() * block, rest.iter().product()];
@@ -388,7 +397,9 @@ pub(super) fn pad(call: &Call) -> Made {
 pub(super) fn depth(call: &Call) -> Made {
     let &[batch, channels, height, width] = call.shape(0)? else { return Err(Stop::Uncovered) };
     let block = call.count("blocksize", 0)?;
-    let divide = |extent: usize| if block > 0 && extent.is_multiple_of(block) { Ok(extent / block) } else { Err(Stop::Uncovered) };
+    let divide = |extent: usize| {
+        if block > 0 && extent.is_multiple_of(block) { Ok(extent / block) } else { Err(Stop::Uncovered) }
+    };
     let (split, perm, shape): ([usize; 6], _, [usize; 4]) = match (call.op(), call.text("mode", "DCR")?) {
         ("SpaceToDepth", "DCR") => {
             let (h, w) = (divide(height)?, divide(width)?);
@@ -415,7 +426,8 @@ pub(super) fn depth(call: &Call) -> Made {
 /// Where, by truth values that are known.
 pub(super) fn choose(call: &Call) -> Made {
     let condition = call.integers(0)?;
-    let shape = broadcast(call.shape(1)?, call.shape(2)?).and_then(|shape| broadcast(condition.shape(), &shape));
+    let shape =
+        broadcast(call.shape(1)?, call.shape(2)?).and_then(|shape| broadcast(condition.shape(), &shape));
     let shape = shape.ok_or(Stop::Uncovered)?;
     call.allowance.room(&shape)?;
     fn chosen<T: Copy>(

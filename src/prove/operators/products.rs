@@ -124,7 +124,10 @@ pub(super) fn einsum(call: &Call) -> Made {
     let terms: Vec<Vec<char>> = terms.split(',').map(|term| term.chars().collect()).collect();
     let result: Vec<char> = result.chars().collect();
     let is_plain = |labels: &Vec<char>| {
-        labels.iter().enumerate().all(|(at, label)| label.is_ascii_alphabetic() && !labels[..at].contains(label))
+        labels
+            .iter()
+            .enumerate()
+            .all(|(at, label)| label.is_ascii_alphabetic() && !labels[..at].contains(label))
     };
     if !terms.iter().chain([&result]).all(is_plain) || terms.len() != call.inputs.len() {
         return Err(Stop::Uncovered);
@@ -159,7 +162,9 @@ pub(super) fn einsum(call: &Call) -> Made {
                     order.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
                 let moved = transposed(elements, &perm?);
                 let extent = |group: &[char]| -> usize {
-                    let of = |label: &char| labels.iter().position(|own| own == label).map(|at| elements.shape()[at]);
+                    let of = |label: &char| {
+                        labels.iter().position(|own| own == label).map(|at| elements.shape()[at])
+                    };
                     group.iter().filter_map(of).product()
                 };
                 Some(row_major(moved.into_shape_with_order(groups.map(extent).to_vec()).ok()?))

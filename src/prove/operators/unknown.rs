@@ -71,7 +71,8 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
     let alone = call.opset >= 13;
     let along = axis(call.attr("axis", if alone { -1 } else { 1 })?, shape.len())?;
     let behind = if alone { along + 1 } else { shape.len() };
-    let (lane, inner) = (shape[along..behind].iter().product::<usize>(), shape[behind..].iter().product::<usize>());
+    let (lane, inner) =
+        (shape[along..behind].iter().product::<usize>(), shape[behind..].iter().product::<usize>());
     let unknown = Unknown::new(function);
     let mut made = slice(elements).to_vec();
     for block in made.chunks_mut((lane * inner).max(1)) {

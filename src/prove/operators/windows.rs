@@ -75,7 +75,11 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     let pads = list("pads", 0, 2 * spatial, 0)?;
     let more = list("output_padding", 0, spatial, 0)?;
     let fits = input.len() == spatial && kernel.iter().chain(input).all(|&extent| (extent as i64) < LARGEST);
-    if !fits || call.attr_ints("kernel_shape")?.is_some_and(|own| !own.iter().map(|&n| n as usize).eq(kernel.iter().copied())) {
+    if !fits
+        || call
+            .attr_ints("kernel_shape")?
+            .is_some_and(|own| !own.iter().map(|&n| n as usize).eq(kernel.iter().copied()))
+    {
         return Err(Stop::Uncovered);
     }
     let up = call.flag("ceil_mode", false)?;
@@ -108,8 +112,15 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         after.push(last);
         output.push(usize::try_from(places).map_err(|_| Stop::Uncovered)?);
     }
-    let windows =
-        Windows { transposed, kernel: kernel.to_vec(), strides, dilations, before, input: input.to_vec(), output };
+    let windows = Windows {
+        transposed,
+        kernel: kernel.to_vec(),
+        strides,
+        dilations,
+        before,
+        input: input.to_vec(),
+        output,
+    };
     Ok((windows, after))
 }
 
@@ -187,8 +198,10 @@ pub(super) fn average(call: &Call) -> Made {
     let values = call.field(0)?;
     let &[samples, channels, ref input @ ..] = values.shape() else { return Err(Stop::Uncovered) };
     let kernel = call.attr_ints("kernel_shape")?.ok_or(Stop::Uncovered)?;
-    let kernel: Vec<usize> =
-        kernel.into_iter().map(|n| usize::try_from(n).map_err(|_| Stop::Uncovered)).collect::<Result<_, _>>()?;
+    let kernel: Vec<usize> = kernel
+        .into_iter()
+        .map(|n| usize::try_from(n).map_err(|_| Stop::Uncovered))
+        .collect::<Result<_, _>>()?;
     let (windows, after) = windows(call, &kernel, input)?;
     let (places, taps) = (count(&windows.output), kernel.iter().try_fold(1_usize, |n, &k| n.checked_mul(k)));
     let shape = [&[samples, channels][..], &windows.output].concat();
@@ -219,6 +232,7 @@ pub(super) fn average(call: &Call) -> Made {
             sums.iter_mut().zip(met).for_each(|(sum, element)| *sum += u64::from(element));
         }
     }
-    let means = sums.iter().zip(counts.iter().cycle()).map(|(&sum, &part)| field::mul(field::reduce(sum), part));
+    let means =
+        sums.iter().zip(counts.iter().cycle()).map(|(&sum, &part)| field::mul(field::reduce(sum), part));
     Ok(vec![Value::field(ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Stop::Uncovered)?)])
 }
