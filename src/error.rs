@@ -138,6 +138,15 @@ pub enum Error {
         reason: String,
     },
 
+    /// A certificate cannot be read, or does not say what a certificate says.
+    #[error("{}: the certificate cannot be used: {reason}", file.display())]
+    Certificate {
+        /// The certificate.
+        file: PathBuf,
+        /// What is wrong, and with which tensor.
+        reason: String,
+    },
+
     /// A pattern that names what to skip is none.
     #[error("--skip `{pattern}`: {reason}")]
     Skip {

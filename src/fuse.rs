@@ -17,6 +17,7 @@ use crate::lower::lower;
 use crate::normalizer::{self, Kind, Site, View};
 use crate::onnx::Model;
 use crate::progress::OnProgress;
+use crate::provenance::{FoldOptions, Provenance};
 use crate::refusal::{Reason, Refusal};
 use crate::simplify::simplify_known;
 
@@ -40,6 +41,11 @@ pub struct FuseOptions<'o> {
 }
 
 impl FuseOptions<'_> {
+    /// Those that change the result.
+    pub fn chosen(&self) -> FoldOptions {
+        FoldOptions { skip: self.skip.clone() }
+    }
+
     /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
     pub fn idle_skips(&self, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
@@ -93,7 +99,8 @@ pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
     Ok(Planned { plan, lowered })
 }
 
-/// Folds everything that is exact to fold.
+/// Folds everything that is exact to fold, and notes in the metadata of the result what it was made of: a
+/// [`Provenance`].
 ///
 /// # Errors
 /// As [`plan`]. What cannot be folded is no error: the plan says why it stays.
@@ -108,8 +115,13 @@ pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
 /// ```
 pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
     let (result, plan, lowered) = run(model, options, Weights::Folded)?;
-    let model = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
-    Ok(Fused { model, plan, lowered })
+    let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
+    let mut fused = Fused { model: result, plan, lowered };
+    if fused.changed() {
+        fused.model.forget_source();
+        Provenance::note(&mut fused.model, model.sha256(), &fused.plan, options.chosen());
+    }
+    Ok(fused)
 }
 
 /// What comes of a model, where anything does; the plan; and the input with its opaque normalizers written out.

@@ -27,8 +27,9 @@
 //! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; weights in other files are read when they are needed |
 //! | recognise, plan | [`plan()`] says which sites there are and where each goes, and changes nothing |
 //! | apply, simplify | [`fuse()`] does that, rewrites the weights, and takes out what is no longer needed |
-//! | verify | [`verify::compare`] runs both models on the same inputs |
+//! | verify | [`verify::compare`] runs both models on the same inputs; [`prove::prove`] decides without running them |
 //! | save | [`onnx::Model::save`], or [`onnx::Model::to_bytes`] |
+//! | certify | a [`certificate::Certificate`] says what was done, for other programs to check; the [`provenance`] in the result says it in short |
 //!
 //! Inside, `fuse` writes opaque normalizers out ([`lower`]); makes an index of the [`graph`], with the shapes and
 //! constants of its values; finds the sites ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as
@@ -60,6 +61,7 @@
 
 pub mod affine;
 pub mod bench;
+pub mod certificate;
 pub mod error;
 pub mod fold;
 mod fuse;
@@ -69,10 +71,13 @@ pub mod lower;
 pub mod normalizer;
 pub mod onnx;
 mod progress;
+pub mod prove;
+pub mod provenance;
 pub mod recipe;
 pub mod refusal;
 pub mod report;
 pub mod run;
+pub mod sensitivity;
 pub mod simplify;
 pub mod variants;
 pub mod verify;

@@ -311,7 +311,7 @@ fn a_skip_that_means_nothing_is_a_warning_and_one_that_is_no_glob_an_error() {
 #[test]
 fn a_result_that_differs_is_not_written() {
     let (folder, path) = out();
-    let run = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--quiet"]);
+    let run = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--quiet", &"--verify", &"run"]);
     assert_eq!(run.code, DIFFERS);
     assert!(run.error().ends_with("differs from that of the input; nothing was written"), "{}", run.stderr);
     assert_eq!(names_in(&folder), [""; 0]);
@@ -319,25 +319,225 @@ fn a_result_that_differs_is_not_written() {
     assert_eq!(names_in(&folder), ["out.onnx"]);
 }
 
+/// A size with which nobody can evaluate the model.
+const BEYOND: &str = "batch=100000000";
+
 #[test]
 fn whether_it_must_be_verified_can_be_said() {
-    let (folder, model) = changed(beyond_tract);
-    let path = folder.path().join("out.onnx");
-    let required = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"require", &"-q"]);
+    let (folder, path) = out();
+    let fuse =
+        |how: &str| unfold([&"fuse", &un(), &"-o", &path, &"--dim", &BEYOND, &"--verify", &how, &"-q"]);
+    let required = fuse("require");
     assert_eq!(required.code, UNVERIFIED);
-    assert!(required.error().contains("Mystery"), "{}", required.stderr);
+    assert!(required.error().contains("could not be verified: `x` has attributes out of bounds"));
+    assert!(required.error().contains(", and it could not be proved: `x` "), "{}", required.stderr);
     assert!(required.error().ends_with("; nothing was written"), "{}", required.stderr);
-    assert_eq!(names_in(&folder), ["model.onnx"]);
-
-    let tried = unfold([&"fuse", &model, &"-o", &path]);
-    assert_eq!(tried.code, DONE);
-    assert!(tried.stderr.starts_with("warning: the result could not be verified: "), "{}", tried.stderr);
-    assert_eq!(tried.stderr.lines().count(), 1);
-    assert_eq!(names_in(&folder), ["model.onnx", "out.onnx"]);
-
-    let off = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"off"]);
+    assert_eq!(names_in(&folder), [""; 0]);
+    for (how, warning) in [
+        ("auto", "warning: the result could not be verified: "),
+        ("run", "warning: the result could not be verified: "),
+        ("prove", "warning: the result could not be proved: "),
+    ] {
+        let tried = fuse(how);
+        assert_eq!((tried.code, tried.stdout.as_str()), (DONE, ""), "{how}");
+        assert!(tried.stderr.starts_with(warning), "{how}: {}", tried.stderr);
+        assert_eq!(tried.stderr.lines().count(), 1, "{how}");
+        assert_eq!(names_in(&folder), ["out.onnx"], "{how}");
+        fs::remove_file(&path).unwrap();
+    }
+    let off = unfold([&"fuse", &un(), &"-o", &path, &"--dim", &BEYOND, &"--verify", &"off"]);
     assert_eq!((off.code, off.stderr.as_str()), (DONE, ""));
     assert!(off.stdout.contains("not verified"), "{}", off.stdout);
+}
+
+#[test]
+fn what_tract_cannot_run_is_proved() {
+    let (folder, model) = changed(beyond_tract);
+    let path = folder.path().join("out.onnx");
+    let run = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"require"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    let mut lines = run.stdout.lines().rev().skip(1);
+    let proved = lines.next().unwrap();
+    assert!(proved.starts_with("proved to be the same function: 14 new tensors, 1 point, "), "{proved}");
+    assert!(lines.next().unwrap().starts_with("not run: tract cannot load Mystery"), "{}", run.stdout);
+    let json = unfold([&"fuse", &model, &"-o", &path, &"--json"]).json();
+    assert_eq!(json["verification"]["verdict"], "could_not_verify");
+    assert_eq!((&json["proof"]["verdict"], &json["proof"]["tensors"]), (&"proved".into(), &14.into()));
+    assert_eq!((&json["verified"], json.get("sensitivity")), (&true.into(), None));
+    // Running alone is no proof.
+    let run = unfold([&"fuse", &model, &"-o", &path, &"--verify", &"run"]);
+    assert_eq!(run.code, DONE);
+    assert!(run.stderr.starts_with("warning: the result could not be verified: tract"), "{}", run.stderr);
+}
+
+#[test]
+fn what_differs_by_rounding_alone_is_proved_and_the_rounding_is_told() {
+    let (_folder, path) = out();
+    let fuse = |how: &str| {
+        unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0", &"--verify", &how, &"--json"])
+    };
+    for how in ["auto", "require"] {
+        let json = fuse(how).json();
+        let relative = json["verification"]["outputs"][0]["relative"].as_f64().unwrap();
+        let sensitivity = json["sensitivity"].as_f64().unwrap();
+        assert!(relative > 0.0 && relative < 1e-5 && sensitivity > relative / 100.0, "{json}");
+        assert!(sensitivity < 1e-4, "{json}");
+        assert_eq!((&json["verified"], &json["proof"]["verdict"]), (&true.into(), &"proved".into()));
+    }
+    let told = unfold([&"fuse", &un(), &"-o", &path, &"--tolerance", &"0"]);
+    assert!(told.stdout.lines().all(|line| line.chars().count() <= 80), "{}", told.stdout);
+    assert!(told.stdout.contains("the outputs differ: "), "{}", told.stdout);
+    assert!(told.stdout.contains("\none rounding of each weight of the original moves them by "));
+    let proved = fuse("prove").json();
+    assert_eq!((&proved["verification"], &proved["proof"]["points"]), (&Value::Null, &1.into()));
+    assert_eq!(fuse("run").code, DIFFERS);
+}
+
+/// A folded model and its certificate, in a folder.
+fn certified(model: &Path) -> (TempDir, PathBuf, PathBuf) {
+    let (folder, path) = out();
+    let file = folder.path().join("certificate.json");
+    assert_eq!(unfold([&"fuse", &model, &"-o", &path, &"--certificate", &file, &"-q"]).code, DONE);
+    (folder, path, file)
+}
+
+#[test]
+fn a_folded_model_is_proved_with_its_certificate_and_without() {
+    for kind in ["un", "bnt", "ln", "dyt", "none"] {
+        for exporter in EXPORTERS {
+            let original = digits(kind, exporter);
+            let (_folder, path, file) = certified(&original);
+            for run in [
+                unfold([&"prove", &original, &path]),
+                unfold([&"prove", &original, &path, &"--certificate", &file, &"--points", &"2"]),
+            ] {
+                assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{kind}-{exporter}");
+                assert!(run.stdout.starts_with("proved to be the same function: "), "{}", run.stdout);
+                assert!(run.stdout.trim_end().chars().count() <= 80, "{}", run.stdout);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_proof_needs_the_options_that_the_model_was_folded_with() {
+    let (folder, once) = out();
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &once, &"-q", &"--skip", &"blocks.0.norm1*"]).code, DONE);
+    assert_eq!(unfold([&"prove", &un(), &once, &"--quiet"]).code, DONE);
+    let twice = folder.path().join("twice.onnx");
+    assert_eq!(unfold([&"fuse", &once, &"-o", &twice, &"-q"]).code, DONE);
+    assert_eq!(unfold([&"prove", &once, &twice]).code, DONE);
+    let far = unfold([&"prove", &un(), &twice]);
+    assert_eq!(far.code, FAILED);
+    assert!(far.error().ends_with("each time has to be proved by itself"), "{}", far.stderr);
+}
+
+/// Moves one number of one tensor to a neighbour.
+fn nudge(path: &Path, tensor: &str) {
+    let mut model = Model::open(path).unwrap();
+    let tensor = model.graph_mut().initializer.iter_mut().find(|other| other.name() == tensor).unwrap();
+    let mut bytes = tensor.raw_data.take().unwrap().to_vec();
+    bytes[4] ^= 1;
+    tensor.raw_data = Some(bytes.into());
+    model.save(path).unwrap();
+}
+
+#[test]
+fn one_rounding_is_no_proof() {
+    for (tensor, expected) in [
+        ("val_122_folded", "1 of its 3200 elements"),
+        ("patch_embed.proj.weight", "neither new nor one of the original's"),
+    ] {
+        let (_folder, path, file) = certified(&un());
+        nudge(&path, tensor);
+        let run = unfold([&"prove", &un(), &path]);
+        assert_eq!(run.code, DIFFERS, "{tensor}");
+        assert!(run.error().contains(tensor) && run.error().contains(expected), "{}", run.stderr);
+        let output = unfold([&"prove", &un(), &path, &"--json"]);
+        let json: Value = serde_json::from_str(&output.stdout).unwrap();
+        assert_eq!((output.code, &json["proof"]["verdict"]), (DIFFERS, &"disproved".into()));
+        // The certificate is for another file.
+        let run = unfold([&"prove", &un(), &path, &"--certificate", &file]);
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().contains("the certificate is for other files: SHA-256 of "), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_certificate_that_lies_proves_nothing() {
+    let (_folder, path, file) = certified(&un());
+    let text = fs::read_to_string(&file).unwrap();
+    let proved = |text: &str| {
+        fs::write(&file, text).unwrap();
+        unfold([&"prove", &un(), &path, &"--certificate", &file])
+    };
+    assert_eq!(proved(&text).code, DONE);
+    let swapped = text.replacen(r#""op":"mul""#, r#""op":"div""#, 1);
+    assert_ne!(swapped, text);
+    let run = proved(&swapped);
+    assert_eq!(run.code, DIFFERS);
+    assert!(run.error().contains("not what its recipe gives"), "{}", run.stderr);
+    let run = proved(&text.replacen(r#""inputs":[0"#, r#""inputs":[99"#, 1));
+    assert_eq!(run.code, FAILED);
+    assert!(
+        run.error().contains("certificate.json: the certificate cannot be used: tensor `"),
+        "{}",
+        run.stderr
+    );
+    assert!(run.error().contains("an input is no step before it"), "{}", run.stderr);
+    for text in ["", "[]", "{}", &"[".repeat(100_000), &text[..text.len() / 2]] {
+        assert_eq!(proved(text).code, FAILED);
+        assert!(proved(text).error().contains("the certificate cannot be used"));
+    }
+}
+
+#[test]
+fn a_certificate_that_asks_for_too_much_is_not_computed() {
+    let (_folder, path, file) = certified(&un());
+    let (wide, far) = (1_u64 << 39, 1 << 12);
+    let sum = serde_json::json!([
+        { "op": "literal", "numbers": [1.0], "shape": [wide] },
+        { "op": "sum", "inputs": [0], "axis": 0, "shape": [1] },
+        { "op": "expand", "inputs": [1], "shape": [80] },
+    ]);
+    let square =
+        |input: usize| serde_json::json!({ "op": "product", "inputs": [0, input], "shape": [far, far] });
+    let mut powers = vec![serde_json::json!({ "op": "literal", "numbers": [1.0], "shape": [far, far] })];
+    powers.extend((0..200).map(square));
+    powers.push(
+        serde_json::json!({ "op": "pick", "inputs": [200], "axis": 0, "places": [0], "shape": [1, far] }),
+    );
+    powers.push(serde_json::json!({ "op": "pick", "inputs": [201], "axis": 1, "places": vec![0; 80], "shape": [1, 80] }));
+    powers.push(serde_json::json!({ "op": "reshape", "inputs": [202], "shape": [80] }));
+    for steps in [sum, Value::Array(powers)] {
+        let mut certificate = json(&file);
+        let tensors = certificate["tensors"].as_array_mut().unwrap();
+        let bias = tensors.iter_mut().find(|tensor| tensor["shape"] == serde_json::json!([80])).unwrap();
+        bias["steps"] = steps;
+        let lie = file.with_file_name("lie.json");
+        fs::write(&lie, certificate.to_string()).unwrap();
+        let run = unfold([&"prove", &un(), &path, &"--certificate", &lie]);
+        assert_eq!(run.code, UNVERIFIED, "{}", run.stderr);
+        assert!(
+            run.error().contains("takes more than a model of its size is known to take"),
+            "{}",
+            run.stderr
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_decided_is_said() {
+    let (_folder, path, _) = certified(&un());
+    let run = unfold([&"prove", &un(), &path, &"--dim", &BEYOND]);
+    assert_eq!(run.code, UNVERIFIED);
+    assert!(
+        run.error().contains("it could not be decided: `x` has attributes out of bounds"),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(unfold([&"prove", &un(), &path, &"--points", &"0"]).code, USAGE);
+    assert!(unfold([&"prove", &un(), &path, &"--dim", &"bacth=3"]).error().contains("`bacth`"));
 }
 
 #[test]
@@ -573,12 +773,178 @@ fn a_closed_pipe_is_no_panic() {
 
 #[test]
 fn help_has_examples_and_exit_codes() {
-    for command in ["inspect", "fuse"] {
+    for command in ["inspect", "fuse", "prove"] {
         let help = unfold([&command, &"--help"]).stdout;
         assert!(help.contains(&format!("Examples:\n  unfold {command} model.onnx")), "{help}");
     }
     assert!(!unfold([&"--help"]).stdout.contains("resident"));
-    for help in [unfold([&"--help"]).stdout, unfold([&"fuse", &"--help"]).stdout] {
+    for help in [&["--help"][..], &["fuse", "--help"], &["prove", "--help"]] {
+        let help = cargo_bin_cmd!("unfold").args(help).output().unwrap().stdout;
+        let help = String::from_utf8(help).unwrap();
         assert!(help.contains("Exit codes:\n  0  "), "{help}");
     }
+}
+
+/// SHA-256 of a file, as another program computes it.
+fn sha256(path: &Path) -> String {
+    let output = std::process::Command::new("sha256sum").arg(path).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_certificate_has_the_digests_and_the_formulas() {
+    let (folder, path) = out();
+    let file = folder.path().join("certificate.json");
+    let run = unfold([&"fuse", &un(), &"-o", &path, &"--certificate", &file, &"--skip", &"blocks.1.*"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.contains("its certificate is "), "{}", run.stdout);
+    let certificate = json(&file);
+    assert_eq!((&certificate["certificate"], &certificate["unfold"]), (&1.into(), &"0.1.0".into()));
+    assert_eq!(certificate["options"], serde_json::json!({ "skip": ["blocks.1.*"] }));
+    let digests = |path: &Path| serde_json::json!({ "sha256": sha256(path), "data": {} });
+    assert_eq!(certificate["original"], digests(&un()));
+    assert_eq!(certificate["fused"], digests(&path));
+    let site = |index: usize| certificate["sites"][index].clone();
+    assert_eq!(
+        site(0),
+        serde_json::json!({ "name": "blocks.0.norm1.un", "kind": "UN", "outcome": "folded" })
+    );
+    let tensors = certificate["tensors"].as_array().unwrap();
+    let tensor = tensors.iter().find(|tensor| tensor["name"] == "val_122_folded").unwrap();
+    assert_eq!(tensor["data_type"], "float32");
+    assert_eq!(tensor["shape"], serde_json::json!([40, 80]));
+    let steps = tensor["steps"].as_array().unwrap();
+    assert_eq!(steps[0], serde_json::json!({ "op": "constant", "name": "val_122", "shape": [40, 80] }));
+    assert_eq!(steps.last().unwrap()["op"], "mul");
+    // It replaces itself, and nothing else.
+    let again = unfold([&"fuse", &un(), &"-o", &path, &"--certificate", &file]);
+    assert_eq!((again.code, &json(&file)["options"]["skip"]), (DONE, &serde_json::json!([])));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_certificate_has_the_digests_of_the_files_with_weights() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut model = Model::open(un()).unwrap();
+    model.external = true;
+    model.save(path("model.onnx")).unwrap();
+    let before = (sha256(&path("model.onnx")), sha256(&path("model.onnx.data")));
+    let run = unfold([&"fuse", &path("model.onnx"), &"--in-place", &"--certificate", &path("c.json")]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    let certificate = json(&path("c.json"));
+    let expected = |(model, data): (String, String), name: &str| serde_json::json!({ "sha256": model, "data": { name: data } });
+    assert_eq!(certificate["original"], expected(before, "model.onnx.data"));
+    let after = (sha256(&path("model.onnx")), sha256(&path("model.onnx.1.data")));
+    assert_eq!(certificate["fused"], expected(after, "model.onnx.1.data"));
+    assert_eq!(names_in(&folder), ["c.json", "model.onnx", "model.onnx.1.data"]);
+}
+
+#[test]
+fn a_certificate_overwrites_nothing_else_and_is_not_there_without_its_model() {
+    let (folder, path) = out();
+    let model = folder.path().join("model.onnx");
+    fs::copy(un(), &model).unwrap();
+    let notes = folder.path().join("notes.json");
+    fs::write(&notes, "{}").unwrap();
+    for file in [&model, &notes] {
+        let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", file]);
+        assert_eq!(run.code, FAILED);
+        assert!(
+            run.error().ends_with("exists and is no certificate, and is not overwritten"),
+            "{}",
+            run.stderr
+        );
+    }
+    for name in ["out.onnx", "out.onnx.data", "./out.onnx.1.data"] {
+        let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &folder.path().join(name)]);
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().ends_with("is where the result, or its weights, may go"), "{}", run.stderr);
+    }
+    let nowhere = folder.path().join("no").join("c.json");
+    let run = unfold([&"fuse", &model, &"-o", &path, &"--certificate", &nowhere]);
+    assert!(run.error().contains("there is no folder"), "{}", run.stderr);
+    let file = folder.path().join("c.json");
+    let run = unfold([
+        &"fuse",
+        &model,
+        &"-o",
+        &path,
+        &"--certificate",
+        &file,
+        &"--tolerance",
+        &"0",
+        &"--verify",
+        &"run",
+    ]);
+    assert_eq!(run.code, DIFFERS);
+    assert_eq!(names_in(&folder), ["model.onnx", "notes.json"]);
+}
+
+/// The entries of a model's metadata that unfold wrote.
+fn provenance(path: &Path) -> Vec<(String, String)> {
+    let entries = Model::open(path).unwrap().proto.metadata_props;
+    let entries = entries.into_iter().map(|entry| (entry.key().to_owned(), entry.value().to_owned()));
+    entries.filter(|(key, _)| key.starts_with("unfold.")).collect()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folded_model_tells_where_its_normalizers_went() {
+    let (_folder, path) = out();
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"-q"]).code, DONE);
+    let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let digest = sha256(&un());
+    let expected = [
+        entry("unfold.version", env!("CARGO_PKG_VERSION")),
+        entry("unfold.original", &digest),
+        entry("unfold.folded", "UN 7, attention scale 6"),
+    ];
+    assert_eq!(provenance(&path), expected);
+    let told = unfold([&"inspect", &path]).stdout;
+    let line = format!("folded by unfold 0.1.0 from {}…: UN 7, attention scale 6\n", &digest[..12]);
+    assert!(told.ends_with(&line), "{told}");
+    let json = unfold([&"inspect", &path, &"--json"]).json();
+    assert_eq!(json["provenance"][0]["original"], digest);
+    assert_eq!(json["provenance"][0]["folded"], "UN 7, attention scale 6");
+    assert!(provenance(&un()).is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_folding_is_told_behind_the_first() {
+    let (folder, once) = out();
+    let twice = folder.path().join("twice.onnx");
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &once, &"-q", &"--skip", &"blocks.0.norm1*"]).code, DONE);
+    assert_eq!(unfold([&"fuse", &once, &"-o", &twice, &"-q"]).code, DONE);
+    let (first, both) = (provenance(&once), provenance(&twice));
+    assert_eq!(
+        first[2..],
+        [
+            ("unfold.folded".to_owned(), "attention scale 6, UN 6".to_owned()),
+            ("unfold.options".to_owned(), r#"{"skip":["blocks.0.norm1*"]}"#.to_owned()),
+        ]
+    );
+    assert_eq!(both[..4], first);
+    let keys: Vec<&str> = both[4..].iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, ["unfold.2.version", "unfold.2.original", "unfold.2.folded"]);
+    assert_eq!((both[5].1.as_str(), both[6].1.as_str()), (sha256(&once).as_str(), "UN 1"));
+    let told = unfold([&"inspect", &twice]).stdout;
+    let lines: Vec<&str> = told.lines().rev().take(2).collect();
+    assert!(lines[1].ends_with("UN 6; skipped blocks.0.norm1*"), "{told}");
+    assert!(lines[0].ends_with(": UN 1"), "{told}");
+}
+
+#[test]
+fn what_has_nothing_to_fold_needs_no_verifying() {
+    let (_folder, path) = out();
+    let run =
+        unfold([&"fuse", &digits("none", "dynamo"), &"-o", &path, &"--skip", &"*", &"--verify", &"require"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(!run.stdout.contains("verified"), "{}", run.stdout);
 }

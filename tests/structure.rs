@@ -21,6 +21,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lower", &["error", "graph", "normalizer", "onnx"]),
     ("fold", &["affine", "graph", "normalizer", "onnx", "recipe", "refusal"]),
     ("simplify", &["graph", "onnx"]),
+    ("provenance", &["fold", "onnx"]),
+    ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
     ("history", &["fold", "graph", "normalizer", "onnx", "refusal"]),
     (
         "fuse",
@@ -33,6 +35,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "normalizer",
             "onnx",
             "progress",
+            "provenance",
             "refusal",
             "simplify",
         ],
@@ -40,6 +43,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "simplify"]),
     ("run", &["error", "onnx"]),
     ("verify", &["graph", "onnx", "run"]),
+    ("sensitivity", &["onnx", "verify"]),
+    ("prove", &["fold", "graph", "lower", "onnx", "recipe", "refusal", "run"]),
     ("zoo", &["error", "onnx"]),
     ("bench", &["onnx", "progress", "report", "run"]),
 ];

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 /// What each exit code means, for the help.
 pub const EXIT_CODES: &str = "\
 Exit codes:
-  0  done; also where there was nothing to fold
+  0  done; also where there was nothing to fold; the models are proved to be the same
   1  a file could not be read, is no valid model, or could not be written
   2  the command line was not understood
   3  the folded model computes something else; nothing was written
-  4  the folded model could not be verified, and --verify require was given; nothing was written
+  4  it could not be decided: by prove, or by fuse with --verify require; nothing was written
   130  interrupted; what was there is left, or the result is complete";
 
 /// How a command can end without an error, by its exit code.

@@ -3,18 +3,20 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::ValueEnum;
+use unfold::certificate::Certificate;
 use unfold::onnx::Model;
-use unfold::run::{Dims, Input};
-use unfold::verify::{Verdict, VerifyOptions, compare};
+use unfold::run::Dims;
+use unfold::verify::VerifyOptions;
 use unfold::{FuseOptions, Plan};
 
 use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
+use super::inputs::sizes;
 use super::interrupt::end_between_saves;
+use super::judged::{Judged, When};
 use super::out::{self, Paint};
 use super::steps::Steps;
-use super::target::target;
+use super::target::{certificate_target, target};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,12 +24,15 @@ Examples:
   unfold fuse model.onnx --dry-run
   unfold fuse model.onnx -o fused.onnx --skip 'blocks.0.*' --skip LN
   unfold fuse model.onnx -o fused.onnx --dim batch=4 --dim sequence=128 --verify require
+  unfold fuse model.onnx -o fused.onnx --verify prove
+  unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx --in-place --quiet";
 
 /// Folds the normalizers of a model into the operators around them, and writes the result.
 ///
-/// Both models run on the same random inputs, and nothing is written if their outputs differ. A model in
-/// which there is nothing to fold is written as it is.
+/// Both models run on the same random inputs. Where they cannot, or where their outputs differ by more than the
+/// tolerance, it is proved that they are the same function; and nothing is written if they are not. A model in which
+/// there is nothing to fold is written as it is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct FuseArgs {
@@ -50,8 +55,12 @@ pub struct FuseArgs {
     #[arg(long, value_name = "SITE_OR_KIND")]
     skip: Vec<String>,
 
-    /// When the result is verified
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = When::Auto)]
+    /// Writes how each new tensor is computed from those of the model, for `unfold prove` and other checkers
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    certificate: Option<PathBuf>,
+
+    /// How the result is verified
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = When::Auto)]
     verify: When,
 
     /// Writes the result without verifying it, as --verify off does
@@ -76,17 +85,6 @@ pub struct FuseArgs {
     quiet: bool,
 }
 
-/// When a result is verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum When {
-    /// If tract can run the model; if it cannot, there is a warning, and the result is written
-    Auto,
-    /// Always; if tract cannot run the model, nothing is written
-    Require,
-    /// Never
-    Off,
-}
-
 fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
@@ -98,27 +96,13 @@ fn tolerance(text: &str) -> Result<f64, String> {
 pub fn run(args: &FuseArgs) -> Result<End> {
     let report = fuse(args)?;
     warn_of_left_data(&report);
-    let end = args.judge(report.verdict.as_ref());
+    let end = report.judged.end(args.when());
     if args.json {
         out::print(&(serde_json::to_string_pretty(&report.json())? + "\n"))?;
     } else if !args.quiet {
         out::print(&report.text(Paint::stdout()))?;
     }
-    let fate = if end == End::Done { "" } else { "; nothing was written" };
-    match &report.verdict {
-        Some(Verdict::Compared(comparison)) if !comparison.agrees() => {
-            let worst = comparison.worst().map_or("", |worst| &worst.name);
-            out::complain("error", &format!("the output `{worst}` differs from that of the input{fate}"));
-        }
-        Some(Verdict::Broken { reason }) => {
-            out::complain("error", &format!("the folded model is broken: {reason}{fate}"));
-        }
-        Some(Verdict::CouldNotVerify { reason }) => {
-            let what = if end == End::Done { "warning" } else { "error" };
-            out::complain(what, &format!("the result could not be verified: {reason}{fate}"));
-        }
-        _ => {}
-    }
+    report.judged.complain(args.when());
     Ok(end)
 }
 
@@ -135,25 +119,32 @@ fn fuse(args: &FuseArgs) -> Result<FuseReport> {
     }
     end_between_saves()?;
     let path = target(&args.model, args.output.as_deref())?;
-    let dims = args.dims(&model)?;
+    let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
+    let dims = sizes(&args.dims, &model)?;
     let fused = unfold::fuse(&model, &options)?;
     warn_of_idle_skips(&options, &fused.plan);
     let mut report = FuseReport::of(model, fused);
-    let Some(after) = &report.after else {
-        if !args.in_place {
-            steps.begin("save");
-            report.written = Some(report.before.copy(&path)?);
-        }
-        return Ok(report);
-    };
-    if args.when() != When::Off {
-        steps.begin("verify");
+    if let Some(after) = &report.after {
         let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
-        report.verdict = Some(compare(report.reference(), after, &options));
+        let begin = |step: &str| steps.begin(step);
+        let tensors = &report.plan.tensors;
+        let before = [&report.before, report.reference()];
+        report.judged = Judged::of(args.when(), before, after, tensors, &options, begin);
     }
-    if args.judge(report.verdict.as_ref()) == End::Done {
+    if report.judged.end(args.when()) == End::Done {
+        // Before it is overwritten, if it is.
+        let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;
         steps.begin("save");
-        report.written = Some(after.save(&path)?);
+        report.written = match &report.after {
+            Some(after) => Some(after.save(&path)?),
+            None if args.in_place => None,
+            None => Some(report.before.copy(&path)?),
+        };
+        if let (Some(file), Some(original), Some(saved)) = (certificate, original, &report.written) {
+            let fused = Model::open(&saved.path)?.digests()?;
+            let certificate = Certificate::new(&report.plan, options.chosen(), [original, fused]);
+            report.certificate = Some(certificate.save(file)?);
+        }
     }
     Ok(report)
 }
@@ -178,27 +169,5 @@ fn warn_of_idle_skips(options: &FuseOptions, plan: &Plan) {
 impl FuseArgs {
     fn when(&self) -> When {
         if self.no_verify { When::Off } else { self.verify }
-    }
-
-    /// What a verdict comes to.
-    fn judge(&self, verdict: Option<&Verdict>) -> End {
-        match verdict {
-            None => End::Done,
-            Some(Verdict::CouldNotVerify { .. }) if self.when() == When::Require => End::Unverified,
-            Some(Verdict::CouldNotVerify { .. }) => End::Done,
-            Some(verdict) if verdict.passed() => End::Done,
-            Some(_) => End::Differs,
-        }
-    }
-
-    /// The sizes of dimensions, each of which some input has.
-    fn dims(&self, model: &Model) -> Result<Dims> {
-        let mut dims = Dims::default();
-        dims.extend(self.dims.iter().cloned());
-        // Where the inputs are beyond tract with any sizes, it is verifying that says so.
-        if Input::of(model, &Dims::default()).is_ok() {
-            Input::of(model, &dims).map_err(|failure| anyhow::anyhow!("--dim: {}", failure.reason))?;
-        }
-        Ok(dims)
     }
 }

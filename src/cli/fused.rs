@@ -1,17 +1,19 @@
 //! What `unfold fuse` tells: as text, and as JSON.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use unfold::fold::plan::Stored;
 use unfold::graph::Graph;
 use unfold::onnx::{Model, Saved};
+use unfold::prove::Proof;
 use unfold::report::bytes;
-use unfold::verify::{Comparison, Verdict};
+use unfold::verify::Verdict;
 use unfold::{Fused, Plan, Planned};
 
+use super::judged::Judged;
 use super::operators::{self, Operators};
-use super::out::{Paint, Tone};
+use super::out::Paint;
 use super::sites::{self, JsonSite, Row, Summary};
 
 /// What was done to a model.
@@ -20,12 +22,15 @@ pub struct FuseReport {
     pub before: Model,
     /// What was made of it; nothing in a dry run, and where there was nothing to fold.
     pub after: Option<Model>,
-    /// What verifying said, if it was asked.
-    pub verdict: Option<Verdict>,
+    /// What verifying found out.
+    pub judged: Judged,
     /// What was written, if anything was.
     pub written: Option<Saved>,
+    /// The certificate, if one was written.
+    pub certificate: Option<PathBuf>,
+    /// What was done, and what was not and why.
+    pub plan: Plan,
     lowered: Option<Model>,
-    plan: Plan,
     dry: bool,
 }
 
@@ -33,14 +38,32 @@ impl FuseReport {
     /// A plan that is not carried out.
     pub fn dry(before: Model, planned: Planned) -> Self {
         let Planned { plan, lowered } = planned;
-        Self { before, lowered, after: None, verdict: None, written: None, plan, dry: true }
+        Self {
+            before,
+            lowered,
+            after: None,
+            judged: Judged::default(),
+            written: None,
+            certificate: None,
+            plan,
+            dry: true,
+        }
     }
 
     /// A plan that was carried out.
     pub fn of(before: Model, fused: Fused) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
-        Self { before, lowered, after, verdict: None, written: None, plan, dry: false }
+        Self {
+            before,
+            lowered,
+            after,
+            judged: Judged::default(),
+            written: None,
+            certificate: None,
+            plan,
+            dry: false,
+        }
     }
 
     /// What the result is compared with: the model, with everything in it that engines can run.
@@ -68,12 +91,11 @@ impl FuseReport {
         } else if !self.dry || self.plan.is_empty() {
             text += "nothing to fold\n";
         }
-        text += &match &self.verdict {
-            Some(Verdict::Compared(comparison)) => in_words(comparison, paint) + "\n",
-            // What is wrong is told on the standard error stream.
-            Some(_) => String::new(),
-            None if self.after.is_some() => "not verified\n".to_owned(),
-            None => String::new(),
+        text += &match self.judged.text(paint) {
+            said if said.is_empty() && self.after.is_some() && !self.judged.was_tried() => {
+                "not verified\n".to_owned()
+            }
+            said => said,
         };
         text += &match &self.written {
             Some(saved) => {
@@ -83,6 +105,9 @@ impl FuseReport {
             }
             None => "nothing was written\n".to_owned(),
         };
+        if let Some(certificate) = &self.certificate {
+            text += &format!("its certificate is {}\n", certificate.display());
+        }
         text
     }
 
@@ -93,26 +118,17 @@ impl FuseReport {
             changed: self.after.is_some(),
             written: self.written.as_ref().map(|saved| &*saved.path),
             data: self.written.as_ref().and_then(|saved| saved.data.as_deref()),
+            certificate: self.certificate.as_deref(),
             sites: sites::json(&self.plan),
             tensors: self.plan.tensors.iter().map(|tensor| JsonTensor::of(tensor, &self.plan)).collect(),
             summary: Summary::of(&self.plan),
             result: self.after.as_ref().map(|after| Sizes::of(&self.before, after)),
-            verified: self.verdict.as_ref().is_some_and(Verdict::passed),
-            verification: self.verdict.as_ref(),
+            verified: self.judged.is_verified(),
+            verification: self.judged.run.as_ref(),
+            proof: self.judged.proof.as_ref(),
+            sensitivity: self.judged.sensitivity,
         }
     }
-}
-
-/// How far the outputs are apart.
-fn in_words(comparison: &Comparison, paint: Paint) -> String {
-    let verdict = match comparison.agrees() {
-        true => paint.text(Tone::Good, "the outputs agree"),
-        false => paint.text(Tone::Bad, "the outputs differ"),
-    };
-    let (relative, absolute) =
-        comparison.worst().map_or((0.0, 0.0), |worst| (worst.relative, worst.absolute));
-    let tolerance = comparison.tolerance;
-    format!("{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}")
 }
 
 #[derive(Serialize)]
@@ -125,16 +141,25 @@ struct FuseJson<'j> {
     /// The file with its weights, if they were written into one.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'j Path>,
+    /// The certificate, if one was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<&'j Path>,
     sites: Vec<JsonSite<'j>>,
     /// The tensors that the result has and the model has not.
     tensors: Vec<JsonTensor<'j>>,
     summary: Summary,
     /// What was made of the model; nothing where nothing was made.
     result: Option<Sizes>,
-    /// Whether both models were run and agree.
+    /// Whether both models were run and agree, or are proved to be the same.
     verified: bool,
-    /// What verifying said; nothing where it was not asked.
+    /// What running both said; nothing where they were not run.
     verification: Option<&'j Verdict>,
+    /// What the proof said, if one was tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proof: Option<&'j Proof>,
+    /// How far the outputs of the model move when its weights move by one rounding, if that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sensitivity: Option<f64>,
 }
 
 /// A new tensor, and how it is computed from those of the model.

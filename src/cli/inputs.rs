@@ -1,4 +1,4 @@
-//! Inputs from NumPy's files.
+//! Inputs of models: their sizes, and what NumPy's files have for them.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,6 +10,17 @@ use tract_onnx::prelude::{Datum, DatumType, Tensor};
 use unfold::onnx::Model;
 use unfold::onnx::proto::Dim;
 use unfold::run::{Dims, Input};
+
+/// The sizes of dimensions, each of which some input of the model has.
+pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
+    let mut dims = Dims::default();
+    dims.extend(given.iter().cloned());
+    // Where the inputs are beyond tract with any sizes, it is verifying that says so.
+    if Input::of(model, &Dims::default()).is_ok() {
+        Input::of(model, &dims).map_err(|failure| anyhow!("--dim: {}", failure.reason))?;
+    }
+    Ok(dims)
+}
 
 /// Reads the inputs of a model from `file`, and the sizes that they give to its symbolic dimensions.
 ///

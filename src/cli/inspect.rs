@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use unfold::graph::Graph;
 use unfold::onnx::Model;
+use unfold::provenance::Provenance;
 use unfold::{FuseOptions, Planned};
 
 use super::end::End;
@@ -20,7 +21,7 @@ Examples:
 
 /// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
 ///
-/// Nothing is written.
+/// Of a folded model it also says what was folded, and from which file. Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {
@@ -41,6 +42,9 @@ struct InspectJson<'p> {
     model: &'p std::path::Path,
     sites: Vec<JsonSite<'p>>,
     summary: Summary,
+    /// How often it was folded before, and what.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    provenance: Vec<Provenance>,
 }
 
 /// Runs the command.
@@ -54,14 +58,32 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     drop(progress);
     drop(steps);
     let summary = Summary::of(&plan);
+    let provenance = Provenance::of(&model);
     if args.json {
-        let json = InspectJson { model: &args.model, sites: sites::json(&plan), summary };
+        let json = InspectJson { model: &args.model, sites: sites::json(&plan), summary, provenance };
         out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
         return Ok(End::Done);
     }
     let paint = Paint::stdout();
     let rows = sites::rows(&Graph::new(lowered.as_ref().unwrap_or(&model))?, &plan);
     let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
-    out::print(&format!("{table}{}\n", summary.line(paint)))?;
+    let history: String = provenance.iter().map(told).collect();
+    out::print(&format!("{table}{}\n{history}", summary.line(paint)))?;
     Ok(End::Done)
+}
+
+/// One time that the model was folded, in a line.
+fn told(time: &Provenance) -> String {
+    const SHOWN: usize = 12;
+    let Provenance { version, original, folded, options } = time;
+    let from = original.as_ref().map_or_else(String::new, |digest| {
+        format!(" from {}…", digest.chars().take(SHOWN).collect::<String>())
+    });
+    let skipped = match &options.skip[..] {
+        [] => String::new(),
+        skip => format!("; skipped {}", skip.join(", ")),
+    };
+    let line = format!("folded by unfold {version}{from}: {folded}{skipped}");
+    // Anybody can have written it.
+    line.chars().filter(|letter| !letter.is_control()).chain(['\n']).collect()
 }

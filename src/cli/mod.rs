@@ -8,10 +8,12 @@ mod fused;
 mod inputs;
 mod inspect;
 mod interrupt;
+mod judged;
 mod measure;
 mod operators;
 mod out;
 pub mod panics;
+mod prove;
 mod resident;
 mod sites;
 mod steps;
@@ -38,6 +40,7 @@ struct Cli {
 enum Command {
     Inspect(inspect::InspectArgs),
     Fuse(fuse::FuseArgs),
+    Prove(prove::ProveArgs),
     Bench(bench::BenchArgs),
     Zoo(zoo::ZooArgs),
     #[command(hide = true)]
@@ -70,6 +73,7 @@ fn dispatch(command: &Command) -> Result<End> {
     match command {
         Command::Inspect(args) => inspect::run(args),
         Command::Fuse(args) => fuse::run(args),
+        Command::Prove(args) => prove::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Zoo(args) => zoo::run(args),
         Command::Resident(args) => resident::run(args),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use unfold::certificate::Certificate;
 use unfold::onnx::{Model, destination};
 
 /// The file that a result replaces or makes, after links are followed.
@@ -14,14 +15,7 @@ pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
         return input.canonicalize().with_context(|| input.display().to_string());
     };
     let shown = output.display();
-    let Ok(existing) = output.canonicalize() else {
-        let new = destination(output).with_context(|| shown.to_string())?;
-        let folder = new.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            bail!("{shown}: there is no folder {}", folder.display());
-        }
-        return Ok(new);
-    };
+    let Ok(existing) = output.canonicalize() else { return new_file(output) };
     if input.canonicalize().is_ok_and(|input| input == existing) {
         bail!("{shown} is the input; --in-place overwrites it");
     }
@@ -33,4 +27,40 @@ pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
         bail!("{shown} exists and is no ONNX model, and is not overwritten");
     }
     Ok(existing)
+}
+
+/// The file that the certificate of a result replaces or makes.
+///
+/// What is there already is replaced if it is a certificate: so neither the model nor its weights are. Nor are the
+/// names taken that the result, and its weights, are going to have.
+pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
+    let shown = path.display();
+    let file = match path.canonicalize() {
+        Ok(existing) => existing,
+        Err(_) => new_file(path)?,
+    };
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let folder = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
+    if let (Some(own), Some(result_name)) = (name(&file), name(result))
+        && folder(&file) == folder(result)
+        && let Some(rest) = own.strip_prefix(&result_name)
+        && (rest.is_empty() || rest.ends_with(".data"))
+    {
+        bail!("{shown} is where the result, or its weights, may go");
+    }
+    let is_empty = file.metadata().map_or(true, |metadata| metadata.is_file() && metadata.len() == 0);
+    if !is_empty && (!file.is_file() || Certificate::open(&file).is_err()) {
+        bail!("{shown} exists and is no certificate, and is not overwritten");
+    }
+    Ok(file)
+}
+
+/// A file that is not there yet, after links are followed, in a folder that is.
+fn new_file(path: &Path) -> Result<PathBuf> {
+    let new = destination(path).with_context(|| path.display().to_string())?;
+    let folder = new.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("{}: there is no folder {}", path.display(), folder.display());
+    }
+    Ok(new)
 }

@@ -64,10 +64,10 @@ pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option
 }
 
 /// A function by domain, name and overload.
-type FunctionId<'m> = (&'m str, &'m str, &'m str);
+pub(crate) type FunctionId<'m> = (&'m str, &'m str, &'m str);
 
 /// The function that a node calls, if it is a call.
-fn callee(node: &NodeProto) -> FunctionId<'_> {
+pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
     (canonical_domain(node.domain()), node.op_type(), node.overload())
 }
 
@@ -120,7 +120,7 @@ fn with_normalizers(model: &Model) -> HashMap<FunctionId<'_>, &FunctionProto> {
 }
 
 /// What a call of the function says.
-fn key(function: &FunctionProto) -> FunctionId<'_> {
+pub(crate) fn key(function: &FunctionProto) -> FunctionId<'_> {
     (canonical_domain(function.domain()), function.name(), function.overload())
 }
 
@@ -185,7 +185,7 @@ fn body(function: &FunctionProto, call: &NodeProto, taken: &mut Names) -> Option
 }
 
 /// An attribute of a body with the value that the call gives it; `Some(None)` where it is left out.
-fn resolve(
+pub(crate) fn resolve(
     attribute: &AttributeProto,
     function: &FunctionProto,
     call: &NodeProto,

@@ -5,7 +5,7 @@
 //! what they stand for. Whatever is not understood to the last attribute stays as it is.
 
 mod custom;
-mod function;
+pub(crate) mod function;
 
 use std::collections::HashSet;
 

@@ -197,6 +197,16 @@ impl Drop for FileDraft {
     }
 }
 
+/// Writes a file that stands by itself: complete before it takes its name, as models are.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+    let mut draft = FileDraft::new(path)?;
+    let mut file = draft.model()?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    draft.commit(None, None)?;
+    Ok(draft.path.clone())
+}
+
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

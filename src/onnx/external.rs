@@ -80,6 +80,20 @@ impl Externals {
         Ok(())
     }
 
+    /// All of the file that a tensor has its data in, one piece after the other.
+    pub(super) fn whole(&self, tensor: &TensorProto, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let (file, _) = self.locate(tensor)?;
+        let mut from = 0;
+        loop {
+            let piece = file.up_to(from, PIECE).map_err(|reason| self.error(tensor, reason))?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            from += piece.len() as u64;
+            take(&piece);
+        }
+    }
+
     /// Where the data of a tensor is, if it can be there.
     pub(crate) fn span(&self, tensor: &TensorProto) -> Result<Span> {
         self.locate(tensor).map(|(_, span)| span)
@@ -176,13 +190,17 @@ impl DataFile {
     }
 
     fn read(&self, offset: u64, length: usize) -> Found<Vec<u8>> {
+        match self.up_to(offset, length)? {
+            bytes if bytes.len() == length => Ok(bytes),
+            _ => Err(format!("`{}` was cut short while it was read", self.location)),
+        }
+    }
+
+    /// So many bytes, or those that there are.
+    fn up_to(&self, offset: u64, length: usize) -> Found<Vec<u8>> {
         let mut file = self.open();
         let bytes = file.seek(SeekFrom::Start(offset)).and_then(|_| read(&mut file, length as u64));
-        match bytes {
-            Ok(bytes) if bytes.len() == length => Ok(bytes),
-            Ok(_) => Err(format!("`{}` was cut short while it was read", self.location)),
-            Err(source) => Err(format!("`{}` cannot be read: {source}", self.location)),
-        }
+        bytes.map_err(|source| format!("`{}` cannot be read: {source}", self.location))
     }
 }
 

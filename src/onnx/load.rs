@@ -8,6 +8,7 @@ use std::path::Path;
 use bytes::Bytes;
 use prost::Message;
 
+use super::digest::Contents;
 use super::external::{Externals, read};
 use super::identify::looks_like;
 use super::proto::{GraphProto, ModelProto};
@@ -52,14 +53,16 @@ impl Model {
             return Err(io(io::Error::other("it was cut short while it was read")));
         }
         let (proto, external) = decode(path, bytes.clone())?;
-        let source = (!external).then_some(bytes);
+        let source = Some(Contents::new(bytes, !external).into());
         Ok(Self { proto, external, source, externals: Externals::beside(path), path: Some(path.to_owned()) })
     }
 
     /// Reads a model from memory. Data in other files is out of its reach.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
-        let (proto, external) = decode(Path::new("<memory>"), bytes.into())?;
-        Ok(Self { external, ..Self::from_proto(proto) })
+        let bytes = bytes.into();
+        let (proto, external) = decode(Path::new("<memory>"), bytes.clone())?;
+        let source = Some(Contents::new(bytes, false).into());
+        Ok(Self { external, source, ..Self::from_proto(proto) })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
 
+mod digest;
 mod draft;
 mod element;
 pub mod external;
@@ -18,9 +19,11 @@ mod wire;
 
 use std::path::Path;
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use bytes::Bytes;
+use digest::Contents;
+pub use digest::Digests;
+pub(crate) use draft::write_whole;
 pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
 use proto::{GraphProto, ModelProto};
@@ -60,8 +63,8 @@ pub struct Model {
     pub external: bool,
     /// The file that the model was read from.
     path: Option<PathBuf>,
-    /// What that file holds, if it holds all of the model.
-    source: Option<Bytes>,
+    /// What it was read from, until folding makes something else of it.
+    source: Option<Arc<Contents>>,
     /// The data that its tensors keep in other files.
     externals: Externals,
 }
@@ -75,6 +78,11 @@ impl Model {
     /// The file that the model was read from, if it was.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
+    }
+
+    /// Forgets the bytes that it was read from, which it does not stand for any more.
+    pub(crate) fn forget_source(&mut self) {
+        self.source = None;
     }
 
     /// What errors call the file: its path, if there is one.

@@ -142,8 +142,8 @@ impl Model {
     /// refers to other files cannot be moved as it is.
     pub fn copy(&self, path: impl AsRef<Path>) -> Result<Saved> {
         let path = path.as_ref();
-        let Some(source) = &self.source else { return self.save(path) };
-        self.finish_with(Saving::new(path)?, |file| file.write_all(source))
+        let Some(source) = self.source.as_ref().filter(|source| source.whole) else { return self.save(path) };
+        self.finish_with(Saving::new(path)?, |file| file.write_all(&source.bytes))
     }
 
     /// Whether a path is that of the file that the model was read from.

@@ -17,6 +17,9 @@
 
 mod evaluate;
 mod numbers;
+mod steps;
+#[cfg(test)]
+mod testing;
 mod text;
 mod windows;
 
@@ -25,6 +28,7 @@ use std::sync::Arc;
 
 pub use evaluate::{Read, evaluate, part};
 pub use numbers::Numbers;
+pub use steps::{RecipeStep, float_name, float_named};
 pub use windows::Windows;
 
 use crate::onnx::tensor::DataType;
@@ -35,7 +39,7 @@ pub struct Recipe(Arc<Operation>);
 
 /// One operation of a formula.
 #[derive(Debug)]
-struct Operation {
+pub(crate) struct Operation {
     op: Op,
     inputs: Vec<Recipe>,
     shape: Vec<usize>,
@@ -413,7 +417,7 @@ impl Recipe {
     }
 
     /// Every step, each once, behind those that it needs.
-    fn steps(&self) -> Vec<&Recipe> {
+    pub(crate) fn steps(&self) -> Vec<&Recipe> {
         let mut order = vec![];
         let mut seen = std::collections::HashSet::new();
         // Formulas may be as deep as a graph is long: no recursion.
@@ -430,7 +434,7 @@ impl Recipe {
     }
 
     /// Tells a shared step from others while the recipe is there.
-    fn id(&self) -> *const Operation {
+    pub(crate) fn id(&self) -> *const Operation {
         Arc::as_ptr(&self.0)
     }
 }
@@ -455,7 +459,7 @@ fn turn(rank: usize) -> Option<Vec<usize>> {
 }
 
 /// The shape of what an element-wise operation makes of two shapes.
-fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
+pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
     let rank = left.len().max(right.len());
     let extent =
         |shape: &[usize], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |at| shape[at]);

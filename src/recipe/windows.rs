@@ -1,7 +1,9 @@
 //! Which places a convolution joins.
 
+use serde::{Deserialize, Serialize};
+
 /// The windows of a convolution: which place of its input each tap of the kernel meets for each place of the result.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
     /// Whether it is a transposed convolution, which spreads each place instead of gathering places.
     pub transposed: bool,

@@ -1,0 +1,254 @@
+//! What was done to a model, written down so that another program can check it: `docs/proof.md` defines it.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
+use crate::onnx::{Digests, write_whole};
+use crate::provenance::FoldOptions;
+use crate::recipe::{Recipe, RecipeStep, float_name, float_named};
+
+/// The version of the format.
+const FORMAT: u32 = 1;
+
+/// The formula of every new tensor of a folded model, and the files that it is about.
+///
+/// ```
+/// use unfold::certificate::Certificate;
+/// use unfold::onnx::Model;
+///
+/// let original = Model::open("models/digits/un-dynamo.onnx")?;
+/// let fused = unfold::fuse(&original, &Default::default())?;
+/// # let folder = tempfile::tempdir()?;
+/// # let (path, file) = (folder.path().join("fused.onnx"), folder.path().join("fused.json"));
+/// fused.model.save(&path)?;
+///
+/// let digests = [original.digests()?, Model::open(&path)?.digests()?];
+/// let certificate = Certificate::new(&fused.plan, Default::default(), digests);
+/// certificate.save(&file)?;
+///
+/// let read = Certificate::open(&file)?;
+/// assert_eq!(read.fused, certificate.fused);
+/// for (one, other) in read.tensors.iter().zip(&fused.plan.tensors) {
+///     assert_eq!(one.recipe.to_string(), other.recipe.to_string());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(into = "WrittenCertificate", try_from = "WrittenCertificate")]
+pub struct Certificate {
+    /// The version of unfold that wrote it.
+    pub unfold: String,
+    /// What was chosen.
+    pub options: FoldOptions,
+    /// The files of the model as it was.
+    pub original: Digests,
+    /// The files of the folded model.
+    pub fused: Digests,
+    /// What became of each normalizer.
+    pub sites: Vec<CertifiedSite>,
+    /// The tensors that the folded model has and the original has not, as formulas over those of the original.
+    pub tensors: Vec<Stored>,
+}
+
+/// A normalizer, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertifiedSite {
+    /// Module path or node name.
+    pub name: String,
+    /// What it is, in short.
+    pub kind: String,
+    /// What became of it.
+    pub outcome: Fate,
+}
+
+/// What became of a normalizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    /// All that can be folded of it is.
+    Folded,
+    /// One affine of it went, or its shift, and something stayed.
+    Partly,
+    /// It is as it was.
+    Kept,
+}
+
+impl Fate {
+    fn of(site: &SitePlan) -> Self {
+        let goes = |outcome: &Outcome| !matches!(outcome, Outcome::Kept { .. });
+        match site.outcomes().any(goes) {
+            _ if site.is_folded() => Self::Folded,
+            true => Self::Partly,
+            false => Self::Kept,
+        }
+    }
+}
+
+/// A certificate as its file has it.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenCertificate {
+    certificate: u32,
+    unfold: String,
+    options: FoldOptions,
+    original: Digests,
+    fused: Digests,
+    sites: Vec<CertifiedSite>,
+    tensors: Vec<WrittenTensor>,
+}
+
+/// A tensor as the file has it.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenTensor {
+    name: String,
+    data_type: String,
+    shape: Vec<usize>,
+    sites: Vec<usize>,
+    steps: Vec<RecipeStep>,
+}
+
+impl Certificate {
+    /// Of what was done to a model, with the digests of the model and of what it became.
+    pub fn new(plan: &Plan, options: FoldOptions, [original, fused]: [Digests; 2]) -> Self {
+        let site = |site: &SitePlan| CertifiedSite {
+            name: site.name.clone(),
+            kind: site.kind.name.to_owned(),
+            outcome: Fate::of(site),
+        };
+        Self {
+            unfold: env!("CARGO_PKG_VERSION").to_owned(),
+            options,
+            original,
+            fused,
+            sites: plan.sites.iter().map(site).collect(),
+            tensors: plan.tensors.clone(),
+        }
+    }
+
+    /// Reads a certificate, whoever wrote it: every step of every formula is checked.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or is none, or a tensor has a step that does not fit.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Error::Certificate { file: path.to_owned(), reason: error.to_string() })
+    }
+
+    /// Writes the certificate, whole or not at all, and gives the path where it is once links are followed.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let path = path.as_ref();
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let mut text = serde_json::to_string(self).map_err(|error| io(error.into()))?;
+        text.push('\n');
+        write_whole(path, text.as_bytes()).map_err(io)
+    }
+}
+
+impl From<Certificate> for WrittenCertificate {
+    fn from(certificate: Certificate) -> Self {
+        let Certificate { unfold, options, original, fused, sites, tensors } = certificate;
+        let tensor = |tensor: Stored| WrittenTensor {
+            data_type: float_name(tensor.data_type),
+            shape: tensor.recipe.shape().to_vec(),
+            steps: tensor.recipe.to_steps(),
+            name: tensor.name,
+            sites: tensor.sites,
+        };
+        let tensors = tensors.into_iter().map(tensor).collect();
+        Self { certificate: FORMAT, unfold, options, original, fused, sites, tensors }
+    }
+}
+
+impl TryFrom<WrittenCertificate> for Certificate {
+    type Error = String;
+
+    fn try_from(written: WrittenCertificate) -> std::result::Result<Self, String> {
+        let WrittenCertificate { certificate, unfold, options, original, fused, sites, tensors } = written;
+        if certificate != FORMAT {
+            return Err(format!("its format is {certificate}, and this version knows {FORMAT}"));
+        }
+        let mut names = HashSet::new();
+        let read = |tensor: WrittenTensor| {
+            let flaw = match read(&tensor, sites.len()) {
+                Ok(_) if !names.insert(tensor.name.clone()) => "it is there twice".to_owned(),
+                Ok(stored) => return Ok(stored),
+                Err(flaw) => flaw,
+            };
+            Err(format!("tensor `{}`: {flaw}", tensor.name))
+        };
+        let tensors = tensors.into_iter().map(read).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { unfold, options, original, fused, sites, tensors })
+    }
+}
+
+/// What a tensor of a certificate over so many sites says, or what is wrong with it.
+fn read(tensor: &WrittenTensor, count: usize) -> std::result::Result<Stored, String> {
+    let WrittenTensor { name, data_type, shape, sites, steps } = tensor;
+    let data_type = float_named(data_type).ok_or_else(|| format!("its type is `{data_type}`"))?;
+    let recipe = Recipe::from_steps(steps)?;
+    if recipe.shape() != shape {
+        return Err(format!("its extents are {shape:?}, and its last step makes {:?}", recipe.shape()));
+    }
+    match sites.iter().find(|&&site| site >= count) {
+        Some(site) => Err(format!("there is no site {site}")),
+        None => Ok(Stored { name: name.clone(), data_type, recipe, sites: sites.clone() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(tensors: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("c.json");
+        let digests = r#"{"sha256":"00"}"#;
+        let text = format!(
+            r#"{{"certificate":1,"unfold":"0.1.0","options":{{}},"original":{digests},"fused":{digests},
+                "sites":[{{"name":"n","kind":"UN","outcome":"folded"}}],"tensors":[{tensors}]}}"#
+        );
+        std::fs::write(&file, text).unwrap();
+        match Certificate::open(&file) {
+            Ok(certificate) => format!("{} tensors", certificate.tensors.len()),
+            Err(error) => {
+                let line = error.to_string();
+                assert!(line.starts_with(&file.display().to_string()) && !line.contains('\n'), "{line}");
+                line.split("be used: ").last().unwrap().to_owned()
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_certificate_says_is_checked() {
+        let tensor = |data_type: &str, shape: usize, site: usize| {
+            format!(
+                r#"{{"name":"t","data_type":"{data_type}","shape":[{shape}],"sites":[{site}],
+                    "steps":[{{"op":"literal","numbers":[0],"shape":[2]}}]}}"#
+            )
+        };
+        let good = tensor("float16", 2, 0);
+        assert_eq!(open(&good), "1 tensors");
+        assert!(open(&tensor("int8", 2, 0)).starts_with("tensor `t`: its type is `int8`"));
+        assert!(
+            open(&tensor("float32", 3, 0)).starts_with("tensor `t`: its extents are [3], and its last step")
+        );
+        assert!(open(&tensor("float32", 2, 1)).starts_with("tensor `t`: there is no site 1"));
+        assert!(open(&format!("{good},{good}")).starts_with("tensor `t`: it is there twice"));
+        assert!(open(&good.replace("literal", "guess")).starts_with("unknown variant `guess`"));
+        assert!(open(&good.replace("[0],\"shape\"", "[null],\"shape\"")).contains("null"));
+        assert!(
+            open(&good.replace(r#""op":"literal","#, r#""op":"neg","inputs":[0],"#)).contains("step 0: ")
+        );
+    }
+}

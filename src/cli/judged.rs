@@ -1,0 +1,169 @@
+//! What is found out about a result before it is written: by running it, and by proof.
+
+use clap::ValueEnum;
+use unfold::fold::plan::Stored;
+use unfold::onnx::Model;
+use unfold::prove::{Proof, ProveOptions, prove};
+use unfold::sensitivity::sensitivity;
+use unfold::verify::{Comparison, Verdict, VerifyOptions, compare};
+
+use super::end::End;
+use super::out::{self, Paint, Tone};
+
+/// How a result is verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum When {
+    /// Runs both models; where tract cannot, or where they differ, proves that they are the same. If neither is
+    /// possible, there is a warning, and the result is written
+    Auto,
+    /// Runs both models and proves nothing; if tract cannot run them, there is a warning
+    Run,
+    /// Proves that they are the same and runs nothing; if that cannot be decided, there is a warning
+    Prove,
+    /// As auto, but if neither is possible, nothing is written
+    Require,
+    /// Not at all
+    Off,
+}
+
+/// What was found out.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// By running both models, where that was tried.
+    pub run: Option<Verdict>,
+    /// By proof, where that was tried.
+    pub proof: Option<Proof>,
+    /// How far the outputs of the original move when its weights move by one rounding, where outputs that differ
+    /// are those of models that are the same.
+    pub sensitivity: Option<f64>,
+}
+
+impl Judged {
+    /// Runs and proves what is asked for. What runs is not the original itself, but what engines can run of it.
+    pub fn of(
+        when: When,
+        [original, runs]: [&Model; 2],
+        fused: &Model,
+        tensors: &[Stored],
+        options: &VerifyOptions,
+        begin: impl Fn(&str),
+    ) -> Self {
+        let mut judged = Self::default();
+        if matches!(when, When::Auto | When::Run | When::Require) {
+            begin("verify");
+            judged.run = Some(compare(runs, fused, options));
+        }
+        let is_open = match &judged.run {
+            Some(Verdict::Compared(comparison)) => !comparison.agrees(),
+            Some(Verdict::Broken { .. }) => false,
+            Some(Verdict::CouldNotVerify { .. }) | None => true,
+        };
+        if is_open && matches!(when, When::Auto | When::Prove | When::Require) {
+            begin("prove");
+            let options = ProveOptions { dims: options.dims.clone(), ..ProveOptions::default() };
+            judged.proof = Some(prove(original, fused, tensors, &options));
+        }
+        if judged.is_proved() && judged.run.as_ref().is_some_and(|run| matches!(run, Verdict::Compared(_))) {
+            begin("sensitivity");
+            judged.sensitivity = sensitivity(runs, options, 0);
+        }
+        judged
+    }
+
+    fn is_proved(&self) -> bool {
+        matches!(self.proof, Some(Proof::Proved { .. }))
+    }
+
+    /// Whether anything was asked for.
+    pub fn was_tried(&self) -> bool {
+        self.run.is_some() || self.proof.is_some()
+    }
+
+    /// Whether the result is known to compute what the original does.
+    pub fn is_verified(&self) -> bool {
+        self.is_proved() || self.run.as_ref().is_some_and(Verdict::passed)
+    }
+
+    /// What it comes to.
+    pub fn end(&self, when: When) -> End {
+        match (&self.run, &self.proof) {
+            _ if self.is_verified() || !self.was_tried() => End::Done,
+            (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _) | (_, Some(Proof::Disproved { .. })) => {
+                End::Differs
+            }
+            _ if when == When::Require => End::Unverified,
+            _ => End::Done,
+        }
+    }
+
+    /// What was found, for people; what is wrong is told on the standard error stream.
+    pub fn text(&self, paint: Paint) -> String {
+        let mut text = String::new();
+        if let Some(Verdict::Compared(comparison)) = &self.run {
+            text += &(compared(comparison, paint) + "\n");
+        }
+        if let Some(Verdict::CouldNotVerify { reason }) = self.run.as_ref().filter(|_| self.is_proved()) {
+            text += &format!("not run: {reason}\n");
+        }
+        if let Some(proved) = self.proof.as_ref().and_then(|proof| proved(proof, paint)) {
+            text += &(proved + "\n");
+        }
+        if let Some(Verdict::Compared(_)) = self.run.as_ref().filter(|_| self.is_proved()) {
+            text += &match self.sensitivity {
+                Some(moved) => {
+                    format!("one rounding of each weight of the original moves them by {moved:.1e}\n")
+                }
+                None => "how far one rounding of each weight moves them could not be measured\n".to_owned(),
+            };
+        }
+        text
+    }
+
+    /// Says what is wrong, if anything is.
+    pub fn complain(&self, when: When) {
+        let end = self.end(when);
+        let fate = if end == End::Done { "" } else { "; nothing was written" };
+        let undecided = match &self.proof {
+            Some(Proof::Undecided { reason }) => format!(", and it could not be proved: {reason}"),
+            _ => String::new(),
+        };
+        let line = match (&self.run, &self.proof) {
+            _ if self.is_verified() => return,
+            (_, Some(Proof::Disproved { at, reason, .. })) => {
+                format!("the folded model computes something else at `{at}`: {reason}")
+            }
+            (Some(Verdict::Compared(comparison)), _) => {
+                let worst = comparison.worst().map_or("", |worst| &worst.name);
+                format!("the output `{worst}` differs from that of the input{undecided}")
+            }
+            (Some(Verdict::Broken { reason }), _) => format!("the folded model is broken: {reason}"),
+            (Some(Verdict::CouldNotVerify { reason }), _) => {
+                format!("the result could not be verified: {reason}{undecided}")
+            }
+            (None, Some(Proof::Undecided { reason })) => format!("the result could not be proved: {reason}"),
+            (None, _) => return,
+        };
+        out::complain(if end == End::Done { "warning" } else { "error" }, &(line + fate));
+    }
+}
+
+/// How far the outputs are apart.
+fn compared(comparison: &Comparison, paint: Paint) -> String {
+    let verdict = match comparison.agrees() {
+        true => paint.text(Tone::Good, "the outputs agree"),
+        false => paint.text(Tone::Bad, "the outputs differ"),
+    };
+    let (relative, absolute) =
+        comparison.worst().map_or((0.0, 0.0), |worst| (worst.relative, worst.absolute));
+    let tolerance = comparison.tolerance;
+    format!("{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}")
+}
+
+/// What was proved, if it was.
+pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
+    let Proof::Proved { points, bound, tensors } = proof else { return None };
+    let proved = paint.text(Tone::Good, "proved to be the same function");
+    let [points, tensors] = [(points, "point"), (tensors, "new tensor")]
+        .map(|(&count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
+    Some(format!("{proved}: {tensors}, {points}, wrong with p < {bound:.0e}"))
+}

@@ -1,0 +1,175 @@
+//! `unfold prove`: decides whether a folded model is the same function as its original.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use unfold::FuseOptions;
+use unfold::certificate::Certificate;
+use unfold::fold::plan::Stored;
+use unfold::onnx::{Digests, Model};
+use unfold::prove::{Proof, ProveOptions, prove};
+use unfold::provenance::Provenance;
+use unfold::run::Dims;
+
+use super::end::{EXIT_CODES, End};
+use super::inputs::sizes;
+use super::judged::proved;
+use super::out::{self, Paint};
+use super::steps::Steps;
+
+const EXAMPLES: &str = "\
+Examples:
+  unfold prove model.onnx fused.onnx
+  unfold prove model.onnx fused.onnx --certificate fused.json
+  unfold prove model.onnx fused.onnx --dim batch=1 --points 3 --seed 7
+  unfold prove model.onnx fused.onnx --json | jq .proof.verdict";
+
+/// Proves that a folded model is the same function as its original, or that it is not.
+///
+/// Each new tensor is computed again and compared bit for bit, every other one has to be the original's, and both
+/// graphs are evaluated exactly, in a finite field, at random points. No engine runs, and there is no tolerance.
+/// Without a certificate the original is planned again, with the options that the folded model names.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub struct ProveArgs {
+    /// The model as it was
+    original: PathBuf,
+
+    /// What it was folded to
+    fused: PathBuf,
+
+    /// What `unfold fuse --certificate` wrote; both models must be those that it is for
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+
+    /// Size of a symbolic dimension (may be repeated)
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<Dims>,
+
+    /// At how many random points; each makes it less likely that models which differ are taken for the same
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    points: u16,
+
+    /// What the points are drawn from
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Prints nothing but errors
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Serialize)]
+struct ProveJson<'j> {
+    original: &'j Path,
+    fused: &'j Path,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<&'j Path>,
+    proof: &'j Proof,
+    /// The name of the site that is to blame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    site: Option<&'j str>,
+}
+
+/// Runs the command.
+pub fn run(args: &ProveArgs) -> Result<End> {
+    let steps = Steps::new("prove", args.quiet);
+    steps.begin("load");
+    let (original, fused) = (Model::open(&args.original)?, Model::open(&args.fused)?);
+    let dims = sizes(&args.dims, &original)?;
+    steps.begin("formulas");
+    let Claim { tensors, sites } = match &args.certificate {
+        Some(file) => Claim::certified(file, &original, &fused)?,
+        None => Claim::planned(&original, &fused)?,
+    };
+    steps.begin("prove");
+    let options = ProveOptions { dims, points: args.points.into(), seed: args.seed };
+    let proof = prove(&original, &fused, &tensors, &options);
+    drop(steps);
+    let site = match &proof {
+        Proof::Disproved { site: Some(site), .. } => sites.get(*site).map(String::as_str),
+        _ => None,
+    };
+    if args.json {
+        let (original, fused, certificate) = (&*args.original, &*args.fused, args.certificate.as_deref());
+        let json = ProveJson { original, fused, certificate, proof: &proof, site };
+        out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
+    } else if let Some(line) = proved(&proof, Paint::stdout()).filter(|_| !args.quiet) {
+        out::print(&(line + "\n"))?;
+    }
+    let fused = args.fused.display();
+    Ok(match &proof {
+        Proof::Proved { .. } => End::Done,
+        Proof::Disproved { at, reason, .. } => {
+            let site = site.map_or_else(String::new, |site| format!(" (for the site {site})"));
+            out::complain("error", &format!("{fused} computes something else at `{at}`{site}: {reason}"));
+            End::Differs
+        }
+        Proof::Undecided { reason } => {
+            out::complain("error", &format!("{fused}: it could not be decided: {reason}"));
+            End::Unverified
+        }
+    })
+}
+
+/// What is to be proved.
+struct Claim {
+    tensors: Vec<Stored>,
+    /// The names of the sites.
+    sites: Vec<String>,
+}
+
+impl Claim {
+    /// What a certificate says of these two models.
+    fn certified(file: &Path, original: &Model, fused: &Model) -> Result<Self> {
+        let certificate = Certificate::open(file)?;
+        for (model, digests) in [(original, &certificate.original), (fused, &certificate.fused)] {
+            if let Some(other) = other_file(&model.digests()?, digests) {
+                bail!(
+                    "{}: the certificate is for other files: {other} of {} differs",
+                    file.display(),
+                    shown(model)
+                );
+            }
+        }
+        let sites = certificate.sites.into_iter().map(|site| site.name).collect();
+        Ok(Self { tensors: certificate.tensors, sites })
+    }
+
+    /// What folding the original again would do.
+    fn planned(original: &Model, fused: &Model) -> Result<Self> {
+        let history = Provenance::of(fused);
+        let from = original.sha256();
+        let own = history.iter().rposition(|time| from.is_some() && time.original.as_deref() == from);
+        if own.is_some_and(|own| own + 1 < history.len()) {
+            bail!(
+                "{} was folded again after it was folded from {}: each time has to be proved by itself",
+                shown(fused),
+                shown(original)
+            );
+        }
+        let skip = history.last().map(|time| time.options.skip.clone()).unwrap_or_default();
+        let plan = unfold::plan(original, &FuseOptions { skip, ..FuseOptions::default() })?;
+        let sites = plan.sites.into_iter().map(|site| site.name).collect();
+        Ok(Self { tensors: plan.tensors, sites })
+    }
+}
+
+fn shown(model: &Model) -> std::path::Display<'_> {
+    model.path().unwrap_or(Path::new("the model")).display()
+}
+
+/// The first file whose digest is another one.
+fn other_file(found: &Digests, expected: &Digests) -> Option<String> {
+    if found.sha256 != expected.sha256 {
+        return Some("SHA-256".to_owned());
+    }
+    let mut names = found.data.keys().chain(expected.data.keys());
+    let other = |name: &&String| found.data.get(*name) != expected.data.get(*name);
+    names.find(other).map(|name| format!("the data file `{name}`"))
+}

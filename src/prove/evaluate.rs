@@ -1,0 +1,487 @@
+//! A graph at one point: every value in its order, none longer than until its last reader.
+
+use std::collections::HashMap;
+
+use prost::Message;
+
+use super::operators::unknown::{biased, element_wise, softmax, softsign};
+use super::operators::{Allowance, Call, Made, Stop, interpret};
+use super::random::{Digest, Hash};
+use super::value::{Value, of_floats, of_tensor, stored};
+use crate::graph::analysis::Analysis;
+use crate::graph::facts::extent;
+use crate::graph::{NodeId, ValueId};
+use crate::lower::function::{FunctionId, callee, key, resolve};
+use crate::onnx::external::Externals;
+use crate::onnx::node::{bodies, canonical_domain, constant_tensor};
+use crate::onnx::operator::Category;
+use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto};
+
+/// How deep a call of a function goes into those that it calls in turn; what is below is not looked into.
+const DEEPEST: usize = 32;
+
+/// Operators whose results are truth values, whatever they read.
+const TRUTHS: &[&str] = &[
+    "And",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "IsInf",
+    "IsNaN",
+    "Less",
+    "LessOrEqual",
+    "Not",
+    "Or",
+    "Xor",
+];
+
+/// Why a graph could not be evaluated.
+#[derive(Debug, Clone)]
+pub struct Halt {
+    /// What stopped it.
+    pub stop: Stop,
+    /// Where.
+    pub at: String,
+}
+
+/// The value of a stored tensor, by its name; `None` where it is what is stored.
+pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<Value, Stop>>;
+
+/// What a graph is evaluated with.
+pub struct Point<'p> {
+    /// The graph, in which every extent of an input is a number.
+    pub known: &'p Analysis<'p>,
+    /// What all random numbers come from.
+    pub key: u64,
+    /// The values of the inputs.
+    pub inputs: &'p HashMap<String, Value>,
+    /// What stands in the place of stored tensors.
+    pub instead: Instead<'p>,
+    /// What may be computed.
+    pub allowance: &'p Allowance,
+}
+
+/// What is known of the values of a graph afterwards, by their places in it.
+pub struct Seen {
+    /// Their digests; `None` of those that were not needed.
+    pub digests: Vec<Option<Digest>>,
+    /// The values that were asked for.
+    pub kept: HashMap<ValueId, Value>,
+    /// How many different points the results would have to be compared at to leave no doubt, as a part of the field.
+    pub degree: f64,
+}
+
+/// Evaluates what these values need, and keeps them where they are asked for.
+///
+/// # Errors
+/// Where a divisor is 0, or more would have to be computed than is allowed.
+pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Seen, Halt> {
+    let mut walk = Walk::new(point, wanted);
+    let mut seen =
+        Seen { digests: vec![None; point.known.graph.value_count()], kept: HashMap::new(), degree: 0.0 };
+    for &node in point.known.graph.order() {
+        if walk.is_needed[node] {
+            walk.step(node, &mut seen)?;
+        }
+    }
+    for &value in wanted {
+        let made = walk.get(value)?;
+        seen.digests[index(value)].get_or_insert_with(|| made.digest(point.key));
+        seen.degree += walk.degrees[index(value)];
+        if keep {
+            seen.kept.insert(value, made);
+        }
+    }
+    Ok(seen)
+}
+
+fn index(value: ValueId) -> usize {
+    value.0 as usize
+}
+
+struct Walk<'w> {
+    point: &'w Point<'w>,
+    functions: HashMap<FunctionId<'w>, &'w FunctionProto>,
+    is_needed: Vec<bool>,
+    values: Vec<Option<Value>>,
+    /// How often each value is still read.
+    readers: Vec<usize>,
+    /// The degree of each value as a polynomial in what is random.
+    degrees: Vec<f64>,
+}
+
+/// Where a node stands: its place in the main graph, and the values around it.
+struct Place<'c> {
+    node: Option<NodeId>,
+    outer: &'c dyn Fn(&str) -> Option<Digest>,
+    depth: usize,
+}
+
+impl<'w> Walk<'w> {
+    fn new(point: &'w Point<'w>, wanted: &[ValueId]) -> Self {
+        let graph = &point.known.graph;
+        let count = graph.value_count();
+        let mut is_needed = vec![false; graph.proto().node.len()];
+        let mut readers = vec![0; count];
+        let mut open: Vec<ValueId> = wanted.to_vec();
+        // What is asked for is needed to the end.
+        wanted.iter().for_each(|&value| readers[index(value)] += 1);
+        while let Some(value) = open.pop() {
+            let Some((node, _)) = graph.producer(value).filter(|&(node, _)| !is_needed[node]) else {
+                continue;
+            };
+            is_needed[node] = true;
+            for &read in graph.inputs(node).iter().flatten().chain(graph.captures(node)) {
+                readers[index(read)] += 1;
+                open.push(read);
+            }
+        }
+        let functions = graph.model().proto.functions.iter().map(|function| (key(function), function));
+        let (values, degrees) = (vec![None; count], vec![0.0; count]);
+        Self { point, functions: functions.collect(), is_needed, values, readers, degrees }
+    }
+
+    fn externals(&self) -> &Externals {
+        self.point.known.graph.model().externals()
+    }
+
+    fn opset(&self) -> i64 {
+        self.point.known.graph.model().opset("").unwrap_or(1)
+    }
+
+    /// A value that is known: made, stored or given.
+    fn get(&mut self, value: ValueId) -> Result<Value, Halt> {
+        if let Some(known) = &self.values[index(value)] {
+            return Ok(known.clone());
+        }
+        let graph = &self.point.known.graph;
+        let name = graph.value_name(value);
+        let known = match (self.point.inputs.get(name), graph.initializer(value)) {
+            (Some(input), _) => {
+                self.degrees[index(value)] = 1.0;
+                input.clone()
+            }
+            (None, Some(tensor)) => self.tensor(name, tensor)?,
+            (None, None) => {
+                let mut hash = Hash::new(self.point.key, "sparse");
+                let of_name = graph.proto().sparse_initializer.iter();
+                let found = of_name.filter(|s| s.values.as_ref().is_some_and(|values| values.name() == name));
+                found.for_each(|sparse| hash.bytes(&sparse.encode_to_vec()));
+                Value::Opaque(hash.finish())
+            }
+        };
+        self.values[index(value)] = Some(known.clone());
+        Ok(known)
+    }
+
+    /// The value of a tensor that the model stores.
+    fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<Value, Halt> {
+        let halt = |stop| Halt { stop, at: name.to_owned() };
+        if let Some(instead) = (self.point.instead)(name) {
+            return instead.map_err(halt);
+        }
+        let shape: Vec<usize> = tensor.dims.iter().map(|&extent| extent.max(0) as usize).collect();
+        self.point.allowance.room(&shape).map_err(halt)?;
+        Ok(of_tensor(tensor, self.externals(), self.point.key))
+    }
+
+    /// Computes a node, and forgets what nobody reads any more.
+    fn step(&mut self, node: NodeId, seen: &mut Seen) -> Result<(), Halt> {
+        let graph = self.point.known.graph.clone();
+        let proto = graph.node(node);
+        let mut inputs = vec![];
+        for value in graph.inputs(node) {
+            inputs.push(value.map(|value| self.get(value)).transpose()?);
+        }
+        let mut captured: HashMap<&str, Digest> = HashMap::new();
+        for &value in graph.captures(node) {
+            captured.insert(graph.value_name(value), self.get(value)?.digest(self.point.key));
+        }
+        let outer = |name: &str| captured.get(name).copied();
+        let place = Place { node: Some(node), outer: &outer, depth: 0 };
+        let degrees: Vec<f64> = graph
+            .inputs(node)
+            .iter()
+            .map(|value| value.map_or(0.0, |value| self.degrees[index(value)]))
+            .collect();
+        let (made, guessed) = self.node(proto, self.opset(), inputs, &place)?;
+        let degree = if guessed {
+            seen.degree += degrees.iter().copied().fold(1.0, f64::max);
+            1.0
+        } else {
+            degree(proto, &degrees)
+        };
+        for (value, made) in graph.outputs(node).iter().zip(made) {
+            let Some(value) = value.map(index) else { continue };
+            seen.digests[value] = Some(made.digest(self.point.key));
+            self.degrees[value] = degree;
+            self.values[value] = Some(made).filter(|_| self.readers[value] > 0);
+        }
+        for value in graph.inputs(node).iter().flatten().chain(graph.captures(node)).copied().map(index) {
+            self.readers[value] = self.readers[value].saturating_sub(1);
+            if self.readers[value] == 0 {
+                self.values[value] = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a node makes, and whether it is a function that nobody knows.
+    fn node(
+        &self,
+        node: &NodeProto,
+        opset: i64,
+        inputs: Vec<Option<Value>>,
+        place: &Place,
+    ) -> Result<(Vec<Value>, bool), Halt> {
+        let halt = |stop| Halt { stop, at: node.label() };
+        if node.op() == ("", "Constant")
+            && let (Some(tensor), Some(name)) = (constant_tensor(node), node.output.first())
+        {
+            return Ok((vec![self.tensor(name, &tensor)?], false));
+        }
+        let function =
+            if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
+        if let Some(function) = function {
+            match self.call(function, node, &inputs, place.depth) {
+                Err(Halt { stop: Stop::Uncovered, .. }) => {}
+                made => return Ok((made?, true)),
+            }
+        }
+        let call = Call { node, opset, inputs, allowance: self.point.allowance };
+        if function.is_none() {
+            match interpret(&call) {
+                Err(Stop::Uncovered) => {}
+                made => return Ok((made.map_err(halt)?, false)),
+            }
+        }
+        if let Some(constants) = place.node.and_then(|node| self.constants(node)) {
+            return Ok((constants, false));
+        }
+        let digest = self.function(node, function, place);
+        let is_integer = self.is_integer(node, place);
+        let known = match (node.op(), node.category().is_some_and(Category::is_elementwise)) {
+            _ if function.is_some() => Err(Stop::Uncovered),
+            (("", "Softmax" | "LogSoftmax"), _) => softmax(&call, digest),
+            (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(&call, digest),
+            (("", "Softsign"), _) => {
+                let abs = NodeProto { op_type: Some("Abs".into()), ..Default::default() };
+                softsign(&call, self.function(&abs, None, place))
+            }
+            (_, true) => element_wise(&call, digest, is_integer(0)),
+            _ => Err(Stop::Uncovered),
+        };
+        match known {
+            Err(Stop::Uncovered) => self.whole(&call, digest, place, &is_integer).map_err(halt),
+            made => made.map_err(halt),
+        }
+        .map(|made| (made, true))
+    }
+
+    /// Whether the results of a node are integers.
+    fn is_integer(&self, node: &NodeProto, place: &Place) -> impl Fn(usize) -> bool {
+        let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
+        let of = |&value: &Option<ValueId>| Some(facts.data_type(value?)?.is_integer());
+        let known: Vec<Option<bool>> =
+            place.node.map_or(vec![], |node| graph.outputs(node).iter().map(of).collect());
+        let truth = node.op().0.is_empty() && TRUTHS.contains(&node.op_type());
+        move |slot| known.get(slot).copied().flatten().unwrap_or(truth)
+    }
+
+    /// What no input reaches is the numbers that it is.
+    fn constants(&self, node: NodeId) -> Option<Vec<Value>> {
+        let known = self.point.known;
+        let outputs = known.graph.outputs(node);
+        let value = |value: &Option<ValueId>| {
+            let value = value.filter(|&value| known.constants.is_constant(value))?;
+            let data_type = known.facts.data_type(value)?;
+            if data_type.is_float() {
+                return known.constants.read(value).ok().map(|floats| of_floats(floats, self.point.key));
+            }
+            let shape: Vec<usize> = known.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
+            let integers = ndarray::ArrayD::from_shape_vec(shape, known.constants.ints(value)?);
+            integers.ok().map(Value::int)
+        };
+        outputs.iter().map(value).collect::<Option<Vec<_>>>().filter(|made| !made.is_empty())
+    }
+
+    /// A function of all that it reads.
+    fn whole(
+        &self,
+        call: &Call,
+        function: Digest,
+        place: &Place,
+        is_integer: &dyn Fn(usize) -> bool,
+    ) -> Made {
+        let mut hash = Hash::new(self.point.key, "application");
+        hash.digest(function);
+        for input in &call.inputs {
+            hash.number(input.is_some().into());
+            input.iter().for_each(|input| hash.digest(input.digest(self.point.key)));
+        }
+        let application = hash.finish();
+        let known = self.point.known;
+        let shape_of = |slot: usize| -> Option<Vec<usize>> {
+            let value = known.graph.output(place.node?, slot)?;
+            known.facts.shape(value)?.iter().map(extent).collect()
+        };
+        let result = |slot: usize| {
+            let mut hash = Hash::new(self.point.key, "result");
+            hash.digest(application);
+            hash.number(slot as u64);
+            Ok(match shape_of(slot) {
+                Some(shape) => {
+                    self.point.allowance.room(&shape)?;
+                    Value::random(hash.finish(), &shape, is_integer(slot))
+                }
+                None => Value::Opaque(hash.finish()),
+            })
+        };
+        (0..call.node.output.len()).map(result).collect()
+    }
+
+    /// Which function a node is: its operator, and its attributes with all that is in them.
+    fn function(&self, node: &NodeProto, function: Option<&FunctionProto>, place: &Place) -> Digest {
+        let mut hash = Hash::new(self.point.key, "function");
+        self.operator(node, place.outer, 0, &mut hash);
+        function.iter().for_each(|function| hash.bytes(&function.encode_to_vec()));
+        // What makes other elements in each run makes them for itself.
+        if node.category().is_some_and(Category::is_random) || node.op() == ("", "Dropout") {
+            hash.text(node.name());
+        }
+        hash.finish()
+    }
+
+    fn operator(
+        &self,
+        node: &NodeProto,
+        outer: &dyn Fn(&str) -> Option<Digest>,
+        depth: u64,
+        hash: &mut Hash,
+    ) {
+        let (domain, op) = node.op();
+        [domain, op, node.overload()].iter().for_each(|text| hash.text(text));
+        let mut attributes: Vec<&AttributeProto> = node.attribute.iter().collect();
+        attributes.sort_by_key(|attribute| attribute.name());
+        for attribute in attributes {
+            let AttributeProto { t, tensors, g, graphs, .. } = attribute;
+            let plain = AttributeProto {
+                t: None,
+                tensors: vec![],
+                g: None,
+                graphs: vec![],
+                doc_string: None,
+                ..attribute.clone()
+            };
+            hash.bytes(&plain.encode_to_vec());
+            for tensor in t.as_deref().into_iter().chain(tensors) {
+                hash.digest(stored(tensor, self.externals(), self.point.key));
+            }
+            for graph in g.as_deref().into_iter().chain(graphs) {
+                self.body(graph, outer, depth + 1, hash);
+            }
+        }
+    }
+
+    /// A body: names inside it are numbers, and what it reads from outside is what it is.
+    fn body(&self, graph: &GraphProto, outer: &dyn Fn(&str) -> Option<Digest>, depth: u64, hash: &mut Hash) {
+        let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+        let sparse =
+            graph.sparse_initializer.iter().filter_map(|sparse| Some(sparse.values.as_ref()?.name()));
+        let names = graph.input.iter().map(|input| input.name());
+        let names =
+            names.chain(graph.initializer.iter().map(|tensor| tensor.name())).chain(sparse).chain(made);
+        let numbers: HashMap<&str, u64> =
+            names.enumerate().map(|(number, name)| (name, number as u64)).collect();
+        let inside = |name: &str| {
+            let local = numbers.get(name).map(|&number| {
+                let mut hash = Hash::new(self.point.key, "local");
+                hash.number(depth);
+                hash.number(number);
+                hash.finish()
+            });
+            local.or_else(|| outer(name))
+        };
+        let reads = |name: &str, hash: &mut Hash| match inside(name) {
+            Some(digest) => hash.digest(digest),
+            None => hash.text(name),
+        };
+        hash.number(graph.input.len() as u64);
+        graph
+            .input
+            .iter()
+            .for_each(|input| hash.bytes(&input.r#type.clone().unwrap_or_default().encode_to_vec()));
+        graph
+            .initializer
+            .iter()
+            .for_each(|tensor| hash.digest(stored(tensor, self.externals(), self.point.key)));
+        graph.sparse_initializer.iter().for_each(|sparse| hash.bytes(&sparse.encode_to_vec()));
+        hash.number(graph.node.len() as u64);
+        for node in &graph.node {
+            self.operator(node, &inside, depth, hash);
+            hash.number(node.input.len() as u64);
+            node.input.iter().for_each(|name| reads(name, hash));
+            hash.number(node.output.len() as u64);
+            node.output.iter().for_each(|name| reads(name, hash));
+        }
+        graph.output.iter().for_each(|output| reads(output.name(), hash));
+    }
+
+    /// A call of a function is its body.
+    fn call(
+        &self,
+        function: &FunctionProto,
+        call: &NodeProto,
+        inputs: &[Option<Value>],
+        depth: usize,
+    ) -> Result<Vec<Value>, Halt> {
+        let uncovered = || Halt { stop: Stop::Uncovered, at: call.label() };
+        if depth >= DEEPEST || function.node.iter().any(|node| bodies(node).next().is_some()) {
+            return Err(uncovered());
+        }
+        let own = function.opset_import.iter().find(|set| canonical_domain(set.domain()).is_empty());
+        let opset = own.map_or(self.opset(), |set| set.version());
+        let mut values: HashMap<&str, Value> = HashMap::new();
+        for (name, value) in function.input.iter().zip(inputs) {
+            values.extend(value.clone().map(|value| (name.as_str(), value)));
+        }
+        let nothing = |_: &str| None;
+        for inner in &function.node {
+            // Even a node that makes nothing takes its time.
+            self.point.allowance.room(&[64]).map_err(|stop| Halt { stop, at: call.label() })?;
+            let mut node = NodeProto { attribute: vec![], ..inner.clone() };
+            for attribute in &inner.attribute {
+                node.attribute.extend(resolve(attribute, function, call).ok_or_else(uncovered)?);
+            }
+            // Random elements are those of this call.
+            node.name = Some(format!("{}/{}", call.name(), inner.name()));
+            let read = |name: &String| values.get(name.as_str()).cloned();
+            let inputs = inner.input.iter().map(read).collect();
+            let place = Place { node: None, outer: &nothing, depth: depth + 1 };
+            let (made, _) = self.node(&node, opset, inputs, &place)?;
+            values.extend(inner.output.iter().map(String::as_str).zip(made));
+        }
+        let made = function.output.iter().map(|name| values.get(name.as_str()).cloned());
+        made.collect::<Option<_>>().ok_or_else(uncovered)
+    }
+}
+
+/// The degree of what an interpreted operator makes.
+fn degree(node: &NodeProto, inputs: &[f64]) -> f64 {
+    let (largest, sum) = (inputs.iter().copied().fold(0.0, f64::max), inputs.iter().sum());
+    let anew = |reads: f64| if reads > 0.0 { 1.0 } else { 0.0 };
+    match node.op_type() {
+        "Mul" => sum,
+        "ReduceSumSquare" => 2.0 * largest,
+        "Div" if inputs.get(1) == Some(&0.0) => largest,
+        // Roots and quotients are as good as random.
+        "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => anew(largest),
+        "Pow" => 8.0 * largest,
+        _ => match node.category() {
+            Some(Category::Normalizer) => anew(largest),
+            Some(category) if category.is_product() => sum,
+            _ if node.op_type() == "Einsum" => sum,
+            _ => largest,
+        },
+    }
+}

@@ -1,0 +1,87 @@
+//! Recipes in the field: what a stored tensor would be if nothing were rounded.
+
+use std::collections::HashMap;
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::field;
+use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
+use super::operators::products::product;
+use super::operators::windows::convolution;
+use super::operators::{Allowance, Stop, inverses, roots, sum, zip};
+use super::value::{Elements, Value, row_major};
+use crate::recipe::{Op, Recipe};
+
+/// The elements of a constant of the original, by name.
+pub type Constant<'c> = &'c dyn Fn(&str) -> Result<Elements, Stop>;
+
+/// Computes a recipe.
+///
+/// # Errors
+/// Where it divides by 0, where a constant is not there, or not of the shape that the recipe was written for.
+pub fn value(recipe: &Recipe, constant: Constant, allowance: &Allowance) -> Result<Elements, Stop> {
+    let steps = recipe.steps();
+    let mut uses: HashMap<_, usize> = HashMap::new();
+    steps.iter().flat_map(|step| step.inputs()).for_each(|input| *uses.entry(input.id()).or_default() += 1);
+    let mut known: HashMap<_, Elements> = HashMap::new();
+    for step in steps {
+        allowance.room(step.shape())?;
+        let inputs: Vec<Elements> = step.inputs().iter().map(|input| known[&input.id()].clone()).collect();
+        let made = compute(step, &inputs, constant, allowance)?;
+        if made.shape() != step.shape() {
+            return Err(Stop::Uncovered);
+        }
+        known.insert(step.id(), made);
+        for input in step.inputs() {
+            let left = uses.entry(input.id()).or_default();
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                known.remove(&input.id());
+            }
+        }
+    }
+    known.remove(&recipe.id()).ok_or(Stop::Uncovered)
+}
+
+fn compute(
+    step: &Recipe,
+    inputs: &[Elements],
+    constant: Constant,
+    allowance: &Allowance,
+) -> Result<Elements, Stop> {
+    let shape = step.shape();
+    let both = |a: &Elements, b: &Elements, f: fn(u32, u32) -> u32| zip(a, b, f).map(row_major);
+    let elements = |value: Result<Value, Stop>| value?.images().ok_or(Stop::Uncovered);
+    let made = match (step.op(), inputs) {
+        (Op::Constant(name), _) => constant(name)?,
+        (Op::Literal(numbers), _) => {
+            let images: Option<Vec<u32>> = numbers.iter().map(|&number| field::of_float(number)).collect();
+            let images = images.ok_or(Stop::Uncovered)?;
+            let array = match images[..] {
+                [only] => Ok(ArrayD::from_elem(IxDyn(shape), only)),
+                _ => ArrayD::from_shape_vec(IxDyn(shape), images),
+            };
+            row_major(array.map_err(|_| Stop::Uncovered)?)
+        }
+        (Op::Round(_), [a]) => a.clone(),
+        (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
+        (Op::Sqrt, [a]) => roots(a),
+        (Op::Add, [a, b]) => both(a, b, field::add).ok_or(Stop::Uncovered)?,
+        (Op::Sub, [a, b]) => both(a, b, field::sub).ok_or(Stop::Uncovered)?,
+        (Op::Mul, [a, b]) => both(a, b, field::mul).ok_or(Stop::Uncovered)?,
+        (Op::Div, [a, b]) => both(a, &inverses(b)?, field::mul).ok_or(Stop::Uncovered)?,
+        (Op::Reshape, [a]) => elements(reshaped(&Value::Field(a.clone()), shape))?,
+        (Op::Expand, [a]) => elements(expanded(&Value::Field(a.clone()), shape))?,
+        (Op::Transpose(perm), [a]) => row_major(transposed(a, perm)),
+        (Op::Pick { axis, places }, [a]) => row_major(pick(a, *axis, places, 0)),
+        (Op::Concat(axis), parts) => {
+            let parts: Vec<&Elements> = parts.iter().collect();
+            row_major(concatenated(&parts, *axis).ok_or(Stop::Uncovered)?)
+        }
+        (Op::Sum(axis), [a]) => row_major(sum(a, &[*axis], true)),
+        (Op::Product, [a, b]) => row_major(product(a, b, allowance)?),
+        (Op::Conv(windows), [weight, values]) => row_major(convolution(weight, values, windows, allowance)?),
+        _ => return Err(Stop::Uncovered),
+    };
+    Ok(made)
+}

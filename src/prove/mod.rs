@@ -1,0 +1,380 @@
+//! Whether two models compute the same function, without an engine and without a tolerance.
+//!
+//! `docs/proof.md` defines it. Two claims are checked: every new tensor is its recipe, rounded once ([`rounding`]);
+//! and with the recipes in the place of the new tensors both graphs have equal outputs at a random point of a finite
+//! field ([`evaluate`]), where polynomials that differ hardly ever meet.
+
+mod blame;
+mod evaluate;
+mod field;
+mod formula;
+mod operators;
+mod product;
+mod random;
+mod rounding;
+mod value;
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::fold::plan::Stored;
+use crate::graph::analysis::Analysis;
+use crate::graph::{Graph, ValueId};
+use crate::lower::lower;
+use crate::onnx::Model;
+use crate::onnx::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto};
+use crate::onnx::tensor::{self, DataType};
+use crate::run::{Dims, Input, fix_shapes};
+use evaluate::{Halt, Point, Seen, evaluate};
+use field::P;
+use ndarray::ArrayD;
+use operators::{Allowance, Stop};
+use random::{Digest, Hash, Unknown};
+use value::{Elements, Value};
+
+/// How often another point is tried where a divisor is 0.
+const ATTEMPTS: u64 = 4;
+
+/// Integers that are given are below this.
+const INTEGERS: u64 = 100;
+
+/// Bytes of stack for the evaluation of the second graph, as a main thread has them.
+const STACK: usize = 8 << 20;
+
+/// How two models are compared.
+#[derive(Debug, Clone)]
+pub struct ProveOptions {
+    /// Sizes for symbolic dimensions.
+    pub dims: Dims,
+    /// At how many points both are evaluated.
+    pub points: usize,
+    /// What the points are drawn from.
+    pub seed: u64,
+}
+
+impl Default for ProveOptions {
+    fn default() -> Self {
+        Self { dims: Dims::default(), points: 1, seed: 0 }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+pub enum Proof {
+    /// Both compute the same function.
+    Proved {
+        /// At so many points.
+        points: usize,
+        /// A bound on the probability that they do not, and nobody saw it.
+        bound: f64,
+        /// How many tensors were computed again, bit for bit.
+        tensors: usize,
+    },
+    /// They do not, or a tensor is not what it should be.
+    Disproved {
+        /// The first value, or the tensor, that is wrong.
+        at: String,
+        /// The site for whose sake it was changed.
+        site: Option<usize>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Nobody knows.
+    Undecided {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Whether `fused` computes what `original` does, if `tensors` are its new tensors.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// use unfold::prove::{Proof, prove};
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let fused = unfold::fuse(&model, &Default::default())?;
+/// let proof = prove(&model, &fused.model, &fused.plan.tensors, &Default::default());
+/// assert!(matches!(proof, Proof::Proved { bound, .. } if bound < 1e-4));
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &ProveOptions) -> Proof {
+    claims(original, fused, tensors, options).unwrap_or_else(|proof| proof)
+}
+
+fn undecided(reason: impl Into<String>) -> Proof {
+    Proof::Undecided { reason: reason.into() }
+}
+
+fn claims(
+    original: &Model,
+    fused: &Model,
+    tensors: &[Stored],
+    options: &ProveOptions,
+) -> Result<Proof, Proof> {
+    let original = prepared(original, options)?;
+    let fused = prepared(fused, options)?;
+    same_ends(&original.model, &fused.model)?;
+    let known = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
+    let recomputed = rounding::check(&known, &fused.model, tensors)?;
+    let mut bound = 1.0;
+    for point in 0..options.points.max(1) as u64 {
+        let mut at = String::new();
+        let mut found = None;
+        for attempt in 0..ATTEMPTS {
+            let mut hash = Hash::new(options.seed, "point");
+            hash.number(point);
+            hash.number(attempt);
+            match identity(&known, &original, &fused, tensors, hash.finish() as u64) {
+                Ok(degree) => found = Some(degree),
+                Err(Ended::Zero(place)) => {
+                    at = place;
+                    continue;
+                }
+                Err(Ended::With(proof)) => return Err(proof),
+            }
+            break;
+        }
+        let degree = found.ok_or_else(|| undecided(format!("`{at}` divides by 0 at every point")))?;
+        bound *= (degree / P as f64).min(1.0);
+    }
+    Ok(Proof::Proved { points: options.points.max(1), bound, tensors: recomputed })
+}
+
+/// A model with its opaque normalizers written out and a number for every extent of its inputs.
+struct Prepared {
+    model: Model,
+    inputs: Vec<Input>,
+}
+
+fn prepared(model: &Model, options: &ProveOptions) -> Result<Prepared, Proof> {
+    let lowered = lower(model, &|_, _| false).map_err(|error| undecided(error.to_string()))?;
+    let mut model = lowered.map_or_else(|| model.clone(), |lowered| lowered.model);
+    let light = Model::from_proto(ModelProto { graph: Some(interface(model.graph())), ..Default::default() });
+    let inputs = Input::of(&light, &options.dims).map_err(|failure| undecided(failure.to_string()))?;
+    fix_shapes(model.graph_mut(), &inputs);
+    Ok(Prepared { model, inputs })
+}
+
+/// The inputs whose sizes count, which are those of tensors that hold numbers.
+fn interface(graph: &GraphProto) -> GraphProto {
+    let number = |input: &ValueInfoProto| -> Option<ValueInfoProto> {
+        let mut input = input.clone();
+        let tensor = input.r#type.as_mut()?.tensor_type.as_mut()?;
+        tensor.shape.as_ref()?;
+        let element = DataType::from_code(tensor.elem_type())?;
+        // Engines that have no bfloat16 have no say in this.
+        let element = if element.is_float() { DataType::Float } else { element };
+        tensor.elem_type = Some(element.code());
+        (element.is_float() || (element.is_integer() && element.bits() >= Some(8))).then_some(input)
+    };
+    let name = |tensor: &TensorProto| TensorProto { name: tensor.name.clone(), ..Default::default() };
+    GraphProto {
+        input: graph.input.iter().filter_map(number).collect(),
+        initializer: graph.initializer.iter().map(name).collect(),
+        ..Default::default()
+    }
+}
+
+fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
+    let ends = |model: &Model| -> [Vec<String>; 2] {
+        let names = |list: &[ValueInfoProto]| list.iter().map(|value| value.name().to_owned()).collect();
+        [names(&model.graph().input), names(&model.graph().output)]
+    };
+    let (before, after) = (ends(original), ends(fused));
+    let differ = before.iter().flatten().zip(after.iter().flatten()).find(|(one, other)| one != other);
+    if before == after {
+        return Ok(());
+    }
+    Err(Proof::Disproved {
+        at: differ.map_or(String::new(), |(_, other)| other.clone()),
+        site: None,
+        reason: "the inputs or outputs are not those of the original".to_owned(),
+    })
+}
+
+/// Why a point decides nothing, or all.
+enum Ended {
+    /// Something divides by 0 there.
+    Zero(String),
+    With(Proof),
+}
+
+impl From<Halt> for Ended {
+    fn from(halt: Halt) -> Self {
+        let Halt { stop, at } = halt;
+        Ended::With(match stop {
+            Stop::Zero => return Ended::Zero(at),
+            Stop::Misfit => undecided(format!(
+                "the extents of what `{at}` reads do not fit each other: other sizes of symbolic dimensions may"
+            )),
+            Stop::Beyond => undecided(format!("`{at}` takes more than a model of its size is known to take")),
+            Stop::Uncovered => undecided(format!("what `{at}` stands for cannot be computed")),
+        })
+    }
+}
+
+/// Both graphs at one point: the degree that bounds the error, where their outputs agree.
+fn identity(
+    known: &Analysis,
+    original: &Prepared,
+    fused: &Prepared,
+    tensors: &[Stored],
+    key: u64,
+) -> Result<f64, Ended> {
+    let allowance = Allowance::new(original.model.file_bytes());
+    let inputs = given(original, key);
+    let point = Point { known, key, inputs: &inputs, instead: &|_| None, allowance: &allowance };
+    let constants = constants(&point, tensors)?;
+    std::thread::scope(|scope| {
+        let other = || second(fused, &original.model, tensors, &constants, key);
+        let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
+        let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
+        let seen = evaluate(&point, &outputs(&known.graph), false).map_err(Ended::from);
+        let other =
+            other?.join().unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
+        compare(known, seen?, other?, fused, tensors)
+    })
+}
+
+fn outputs(graph: &Graph) -> Vec<ValueId> {
+    graph.proto().output.iter().filter_map(|output| graph.value(output.name())).collect()
+}
+
+/// The values of the inputs: random ones, the same for each name.
+fn given(prepared: &Prepared, key: u64) -> HashMap<String, Value> {
+    let graph = prepared.model.graph();
+    let sized: HashMap<&str, &Input> =
+        prepared.inputs.iter().map(|input| (input.name.as_str(), input)).collect();
+    let stored: HashMap<&str, &TensorProto> =
+        graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+    let listed_is_constant = prepared.model.proto.ir_version() < 4;
+    let mut values = HashMap::new();
+    for input in &graph.input {
+        let name = input.name();
+        let mut hash = Hash::new(key, "input");
+        hash.text(name);
+        let seed = hash.finish();
+        let declared = || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
+        let value = match (sized.get(name), stored.get(name)) {
+            // A default, which the caller may replace.
+            (_, Some(tensor)) if !listed_is_constant => {
+                match (tensor::data_type(tensor), tensor::shape(tensor)) {
+                    (Ok(data_type), Ok(shape)) => drawn(seed, &shape, data_type),
+                    _ => Value::Opaque(seed),
+                }
+            }
+            (_, Some(_)) => continue,
+            (Some(sized), None) => match declared() {
+                Some(data_type) => drawn(seed, &sized.shape, data_type),
+                None => Value::Opaque(seed),
+            },
+            (None, None) => Value::Opaque(seed),
+        };
+        values.insert(name.to_owned(), value);
+    }
+    values
+}
+
+/// Random elements, or random integers.
+fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Value {
+    if !data_type.is_integer() {
+        return Value::random(seed, shape, false);
+    }
+    let end = if data_type == DataType::Bool { 2 } else { INTEGERS };
+    let unknown = Unknown::new(seed);
+    let integers = (0..shape.iter().product::<usize>())
+        .map(|place| (u64::from(unknown.of(place as u64)) * end / P) as i64);
+    ArrayD::from_shape_vec(shape, integers.collect()).map_or(Value::Opaque(seed), Value::int)
+}
+
+/// The values of the original that recipes are made of and that are not stored, but computed.
+fn constants(point: &Point, tensors: &[Stored]) -> Result<HashMap<String, Elements>, Ended> {
+    let graph = &point.known.graph;
+    let mut wanted = vec![];
+    for name in tensors.iter().flat_map(|tensor| tensor.recipe.constants()) {
+        let value = graph.value(name).filter(|&value| point.known.constants.is_constant(value));
+        let Some(value) = value else {
+            return Err(Ended::With(undecided(format!("the original has no constant `{name}`"))));
+        };
+        if graph.initializer(value).is_none() {
+            wanted.push(value);
+        }
+    }
+    wanted.sort();
+    wanted.dedup();
+    let seen = evaluate(point, &wanted, true)?;
+    let kept = seen.kept.into_iter();
+    Ok(kept.filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?))).collect())
+}
+
+/// What is sent back from the thread of the second graph.
+struct Second {
+    seen: Seen,
+}
+
+fn second(
+    fused: &Prepared,
+    original: &Model,
+    tensors: &[Stored],
+    constants: &HashMap<String, Elements>,
+    key: u64,
+) -> Result<Second, Ended> {
+    let known = Analysis::new(&fused.model).map_err(|error| {
+        let reason = format!("it is no graph that ONNX allows: {error}");
+        Ended::With(Proof::Disproved { at: String::new(), site: None, reason })
+    })?;
+    let allowance = Allowance::new(fused.model.file_bytes());
+    let stored: HashMap<&str, &TensorProto> =
+        original.graph().initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+    let constant = |name: &str| -> Result<Elements, Stop> {
+        if let Some(known) = constants.get(name) {
+            return Ok(known.clone());
+        }
+        let tensor = stored.get(name).ok_or(Stop::Uncovered)?;
+        value::of_tensor(tensor, original.externals(), key).images().ok_or(Stop::Uncovered)
+    };
+    let recipes: HashMap<&str, &Stored> =
+        tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let instead = |name: &str| {
+        let stored = recipes.get(name)?;
+        Some(formula::value(&stored.recipe, &constant, &allowance).map(Value::Field))
+    };
+    let inputs = given(fused, key);
+    let point = Point { known: &known, key, inputs: &inputs, instead: &instead, allowance: &allowance };
+    let seen = evaluate(&point, &outputs(&known.graph), false)?;
+    Ok(Second { seen })
+}
+
+/// Compares the outputs, and says where the two part.
+fn compare(
+    known: &Analysis,
+    seen: Seen,
+    second: Second,
+    fused: &Prepared,
+    tensors: &[Stored],
+) -> Result<f64, Ended> {
+    let digests: HashMap<String, Digest> = (0..known.graph.value_count())
+        .filter_map(|index| {
+            let name = known.graph.value_name(ValueId(index as u32));
+            Some((name.to_owned(), seen.digests[index]?))
+        })
+        .collect();
+    let graph = Graph::new(&fused.model).map_err(|error| Ended::With(undecided(error.to_string())))?;
+    let digest = |value: ValueId| second.seen.digests[value.0 as usize];
+    for output in outputs(&graph) {
+        let name = graph.value_name(output);
+        if digests.get(name).copied() == digest(output) {
+            continue;
+        }
+        let first = blame::first(&graph, &second.seen.digests, &digests, output);
+        return Err(Ended::With(Proof::Disproved {
+            at: graph.value_name(first).to_owned(),
+            site: blame::site(&graph, first, tensors),
+            reason: format!("from here on the two never meet again, and the output `{name}` differs"),
+        }));
+    }
+    Ok(seen.degree.max(second.seen.degree))
+}

@@ -1,0 +1,158 @@
+//! Sums, products, quotients, roots and powers, element by element.
+
+use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
+
+use super::{Call, Made, Stop};
+use crate::prove::field;
+use crate::prove::value::{Elements, Value, slice};
+use crate::recipe::broadcast;
+
+/// The powers that are repeated products.
+const POWERS: std::ops::RangeInclusive<i64> = -8..=8;
+
+/// Element by element, with broadcasting; `None` where the shapes do not.
+pub fn zip<A: Copy, B: Copy, C>(
+    a: &ArcArray<A, IxDyn>,
+    b: &ArcArray<B, IxDyn>,
+    f: impl Fn(A, B) -> C,
+) -> Option<ArrayD<C>> {
+    let shape = broadcast(a.shape(), b.shape())?;
+    let (count, one, other) = (shape.iter().product::<usize>(), slice(a), slice(b));
+    // Where one is the same over and over, in the order of the elements.
+    let elements: Vec<C> = if one.len() == count && repeats(&shape, b.shape()) {
+        one.chunks(other.len().max(1))
+            .flat_map(|part| part.iter().zip(other))
+            .map(|(&a, &b)| f(a, b))
+            .collect()
+    } else if other.len() == count && repeats(&shape, a.shape()) {
+        other.chunks(one.len().max(1)).flat_map(|part| one.iter().zip(part)).map(|(&a, &b)| f(a, b)).collect()
+    } else {
+        let (a, b) = (a.broadcast(&shape[..])?, b.broadcast(&shape[..])?);
+        return Some(Zip::from(&a).and(&b).map_collect(|&a, &b| f(a, b)));
+    };
+    ArrayD::from_shape_vec(shape, elements).ok()
+}
+
+/// Whether all axes of an operand are the last ones of the result, but for axes of extent 1 before them.
+fn repeats(shape: &[usize], operand: &[usize]) -> bool {
+    let last = operand.iter().position(|&extent| extent != 1).map_or(&[][..], |first| &operand[first..]);
+    shape.ends_with(last)
+}
+
+/// Room for the result of two operands.
+fn room(call: &Call) -> Result<(), Stop> {
+    let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(Stop::Misfit)?;
+    call.allowance.room(&shape)
+}
+
+fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>) -> Made {
+    room(call)?;
+    let made = match (call.value(0)?, call.value(1)?) {
+        (Value::Field(a), Value::Field(b)) => Value::field(zip(a, b, field).ok_or(Stop::Uncovered)?),
+        (Value::Int(a), Value::Int(b)) => Value::int(exact(zip(a, b, int))?),
+        _ => return Err(Stop::Uncovered),
+    };
+    Ok(vec![made])
+}
+
+/// Integers that all are as the operator defines them.
+pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, Stop> {
+    let integers = integers.filter(|integers| integers.iter().all(Option::is_some)).ok_or(Stop::Uncovered)?;
+    Ok(integers.mapv(Option::unwrap_or_default))
+}
+
+pub(super) fn add(call: &Call) -> Made {
+    two(call, field::add, i64::checked_add)
+}
+
+pub(super) fn sub(call: &Call) -> Made {
+    two(call, field::sub, i64::checked_sub)
+}
+
+pub(super) fn mul(call: &Call) -> Made {
+    two(call, field::mul, i64::checked_mul)
+}
+
+/// Integers are cut towards 0, of which every engine makes the same where none is negative.
+pub(super) fn div(call: &Call) -> Made {
+    let natural = |a: i64, b: i64| if a < 0 || b <= 0 { None } else { Some(a / b) };
+    match (call.value(0)?, call.value(1)?) {
+        (Value::Field(a), Value::Field(b)) => {
+            room(call)?;
+            let quotients = zip(a, &inverses(b)?, field::mul);
+            Ok(vec![Value::field(quotients.ok_or(Stop::Uncovered)?)])
+        }
+        _ => two(call, field::mul, natural),
+    }
+}
+
+/// `1/x`
+pub fn inverses(elements: &Elements) -> Result<Elements, Stop> {
+    let mut inverses = slice(elements).to_vec();
+    field::invert(&mut inverses).ok_or(Stop::Zero)?;
+    let inverses = ArrayD::from_shape_vec(elements.shape(), inverses).map_err(|_| Stop::Uncovered)?;
+    Ok(inverses.into_shared())
+}
+
+pub(super) fn neg(call: &Call) -> Made {
+    call.allowance.room(call.shape(0)?)?;
+    let made = match call.value(0)? {
+        Value::Field(elements) => Value::field(elements.mapv(field::neg)),
+        Value::Int(integers) => Value::int(exact(Some(integers.mapv(i64::checked_neg)))?),
+        _ => return Err(Stop::Uncovered),
+    };
+    Ok(vec![made])
+}
+
+/// Sum and Mean.
+pub(super) fn several(call: &Call) -> Made {
+    let mut sum = call.field(0)?.clone();
+    for slot in 1..call.inputs.len() {
+        call.allowance.room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(Stop::Misfit)?)?;
+        sum = zip(&sum, call.field(slot)?, field::add).ok_or(Stop::Uncovered)?.into_shared();
+    }
+    if call.op() == "Mean" {
+        let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(Stop::Zero)?;
+        sum = sum.mapv(|element| field::mul(element, part)).into_shared();
+    }
+    Ok(vec![Value::Field(sum)])
+}
+
+pub(super) fn reciprocal(call: &Call) -> Made {
+    call.allowance.room(call.shape(0)?)?;
+    Ok(vec![Value::Field(inverses(call.field(0)?)?)])
+}
+
+/// `√x`
+pub fn roots(elements: &Elements) -> Elements {
+    elements.mapv(field::root).into_shared()
+}
+
+pub(super) fn sqrt(call: &Call) -> Made {
+    call.allowance.room(call.shape(0)?)?;
+    Ok(vec![Value::Field(roots(call.field(0)?))])
+}
+
+/// The exponent that stands at every place is read by its image: no other number that a model is likely to have, nor
+/// anything random, is the image of a small integer or of a half.
+pub(super) fn pow(call: &Call) -> Made {
+    let base = call.field(0)?;
+    let exponents = call.value(1)?.images().ok_or(Stop::Uncovered)?;
+    let first = *exponents.iter().next().ok_or(Stop::Uncovered)?;
+    let widened = broadcast(base.shape(), exponents.shape()).is_none_or(|shape| shape != base.shape());
+    if widened || exponents.iter().any(|&other| other != first) {
+        return Err(Stop::Uncovered);
+    }
+    call.allowance.room(base.shape())?;
+    let half = field::inverse(2).ok_or(Stop::Zero)?;
+    let made = match POWERS.into_iter().find(|&power| field::of_int(power) == first) {
+        Some(power) => {
+            let raised = base.mapv(|element| field::pow(element, power.unsigned_abs())).into_shared();
+            if power < 0 { inverses(&raised)? } else { raised }
+        }
+        None if first == half => roots(base),
+        None if first == field::neg(half) => inverses(&roots(base))?,
+        None => return Err(Stop::Uncovered),
+    };
+    Ok(vec![Value::Field(made)])
+}

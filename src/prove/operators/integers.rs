@@ -1,0 +1,172 @@
+//! Operators on integers and truth values that are known, and on extents.
+
+use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
+
+use super::arithmetic::{exact, zip};
+use super::{Call, Made, Stop};
+use crate::onnx::tensor::DataType;
+use crate::prove::value::{Value, slice};
+use crate::recipe::broadcast;
+
+/// To floats a number is its image; integers stay what they are where the type holds them.
+pub(super) fn cast(call: &Call) -> Made {
+    let value = call.value(0)?;
+    let to = match (call.op(), call.optional(1)) {
+        ("CastLike", Some(Value::Field(_))) => DataType::Float,
+        ("CastLike", _) => return Err(Stop::Uncovered),
+        _ => i32::try_from(call.attr("to", 0)?).ok().and_then(DataType::from_code).ok_or(Stop::Uncovered)?,
+    };
+    call.allowance.room(call.shape(0)?)?;
+    let made = match value {
+        Value::Field(_) if to.is_float() => value.clone(),
+        Value::Int(_) | Value::Varying(_) if to.is_float() => {
+            Value::Field(value.images().ok_or(Stop::Uncovered)?)
+        }
+        Value::Int(integers) if to == DataType::Bool => Value::int(integers.mapv(|n| i64::from(n != 0))),
+        Value::Int(integers) => {
+            let (low, high) = range_of(to).ok_or(Stop::Uncovered)?;
+            if integers.iter().any(|n| !(low..=high).contains(n)) {
+                return Err(Stop::Uncovered);
+            }
+            value.clone()
+        }
+        _ => return Err(Stop::Uncovered),
+    };
+    Ok(vec![made])
+}
+
+fn range_of(to: DataType) -> Option<(i64, i64)> {
+    Some(match to {
+        DataType::Int64 => (i64::MIN, i64::MAX),
+        DataType::Int32 => (i32::MIN.into(), i32::MAX.into()),
+        DataType::Int16 => (i16::MIN.into(), i16::MAX.into()),
+        DataType::Int8 => (i8::MIN.into(), i8::MAX.into()),
+        DataType::Uint64 => (0, i64::MAX),
+        DataType::Uint32 => (0, u32::MAX.into()),
+        DataType::Uint16 => (0, u16::MAX.into()),
+        DataType::Uint8 => (0, u8::MAX.into()),
+        _ => return None,
+    })
+}
+
+/// Comparisons, and what joins truth values.
+pub(super) fn compare(call: &Call) -> Made {
+    let holds: fn(i64, i64) -> bool = match call.op() {
+        "Equal" => |a, b| a == b,
+        "Greater" => |a, b| a > b,
+        "GreaterOrEqual" => |a, b| a >= b,
+        "Less" => |a, b| a < b,
+        "LessOrEqual" => |a, b| a <= b,
+        "And" => |a, b| a != 0 && b != 0,
+        "Or" => |a, b| a != 0 || b != 0,
+        _ => |a, b| (a != 0) != (b != 0),
+    };
+    let (a, b) = (call.integers(0)?, call.integers(1)?);
+    call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Stop::Uncovered)?)?;
+    let made = zip(a, b, |a, b| i64::from(holds(a, b)));
+    Ok(vec![Value::int(made.ok_or(Stop::Uncovered)?)])
+}
+
+/// Not, Abs and Sign.
+pub(super) fn one(call: &Call) -> Made {
+    let f: fn(i64) -> Option<i64> = match call.op() {
+        "Not" => |n| Some(i64::from(n == 0)),
+        "Abs" => i64::checked_abs,
+        _ => |n| Some(n.signum()),
+    };
+    Ok(vec![Value::int(exact(Some(call.integers(0)?.mapv(f)))?)])
+}
+
+/// With the sign of the divisor.
+pub(super) fn modulo(call: &Call) -> Made {
+    let (a, b) = (call.integers(0)?, call.integers(1)?);
+    call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Stop::Uncovered)?)?;
+    let natural = |a: i64, b: i64| if a < 0 || b <= 0 { None } else { Some(a % b) };
+    Ok(vec![Value::int(exact(zip(a, b, natural))?)])
+}
+
+/// Min and Max.
+pub(super) fn extreme(call: &Call) -> Made {
+    let f: fn(i64, i64) -> i64 = if call.op() == "Min" { i64::min } else { i64::max };
+    let mut made = call.integers(0)?.clone();
+    for slot in 1..call.inputs.len() {
+        let other = call.integers(slot)?;
+        call.allowance.room(&broadcast(made.shape(), other.shape()).ok_or(Stop::Uncovered)?)?;
+        made = zip(&made, other, f).ok_or(Stop::Uncovered)?.into_shared();
+    }
+    Ok(vec![Value::Int(made)])
+}
+
+pub(super) fn shape(call: &Call) -> Made {
+    let shape = call.shape(0)?;
+    let rank = shape.len() as i64;
+    let bound = |name, absent| -> Result<usize, Stop> {
+        let bound = call.attr(name, absent)?;
+        Ok((if bound < 0 { bound.saturating_add(rank) } else { bound }).clamp(0, rank) as usize)
+    };
+    let (start, end) = (bound("start", 0)?, bound("end", rank)?);
+    let extents: Vec<i64> = shape[start..end.max(start)].iter().map(|&extent| extent as i64).collect();
+    Ok(vec![Value::int(arr1(&extents).into_dyn())])
+}
+
+pub(super) fn size(call: &Call) -> Made {
+    let count: usize = call.shape(0)?.iter().product();
+    Ok(vec![Value::int(arr0(count as i64).into_dyn())])
+}
+
+pub(super) fn range(call: &Call) -> Made {
+    let number = |slot: usize| -> Result<i128, Stop> {
+        Ok(i128::from(*call.integers(slot)?.iter().next().ok_or(Stop::Uncovered)?))
+    };
+    let (start, limit, delta) = (number(0)?, number(1)?, number(2)?);
+    let steps = match delta {
+        0 => return Err(Stop::Uncovered),
+        1.. => (limit - start + delta - 1).div_euclid(delta),
+        _ => (start - limit - delta - 1).div_euclid(-delta),
+    };
+    let count = usize::try_from(steps.max(0)).map_err(|_| Stop::Beyond)?;
+    call.allowance.room(&[count])?;
+    let numbers: Vec<i64> = (0..count).map(|step| (start + step as i128 * delta) as i64).collect();
+    Ok(vec![Value::int(arr1(&numbers).into_dyn())])
+}
+
+pub(super) fn non_zero(call: &Call) -> Made {
+    let integers = call.integers(0)?;
+    let rank = integers.ndim();
+    let there: Vec<_> = integers.indexed_iter().filter(|(_, n)| **n != 0).map(|(at, _)| at).collect();
+    call.allowance.room(&[rank, there.len()])?;
+    let places = (0..rank).flat_map(|axis| there.iter().map(move |at| at[axis] as i64)).collect();
+    let places = ArrayD::from_shape_vec(IxDyn(&[rank, there.len()]), places);
+    Ok(vec![Value::int(places.map_err(|_| Stop::Uncovered)?)])
+}
+
+/// Which of two values stands at each place.
+pub(super) fn one_hot(call: &Call) -> Made {
+    let (indices, depth) = (call.integers(0)?, call.integers(1)?);
+    let depth = depth.iter().next().and_then(|&depth| usize::try_from(depth).ok()).ok_or(Stop::Uncovered)?;
+    let rank = indices.ndim() + 1;
+    let along = super::axis(call.attr("axis", -1)?, rank)?;
+    let mut shape = indices.shape().to_vec();
+    shape.insert(along, depth);
+    call.allowance.room(&shape)?;
+    let choose = ArrayD::from_shape_fn(IxDyn(&shape), |at| {
+        let (place, mut rest) = (at[along] as i64, at.slice().to_vec());
+        rest.remove(along);
+        let index = indices[&rest[..]];
+        let index = if index < 0 { index + depth as i64 } else { index };
+        i64::from(index == place)
+    });
+    let choose = choose.into_shared();
+    let made = match call.value(2)? {
+        Value::Field(pair) => match *slice(pair) {
+            [off, on] => Value::field(choose.mapv(|at| if at == 0 { off } else { on })),
+            _ => return Err(Stop::Uncovered),
+        },
+        Value::Int(pair) => match *slice(pair) {
+            [off, on] => Value::int(choose.mapv(|at| if at == 0 { off } else { on })),
+            _ => return Err(Stop::Uncovered),
+        },
+        _ => return Err(Stop::Uncovered),
+    };
+    Ok(vec![made])
+}

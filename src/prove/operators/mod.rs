@@ -1,0 +1,270 @@
+//! What operators do with field elements, and with integers.
+//!
+//! One table says which are interpreted, and with which attributes. All others are functions that nobody knows:
+//! `unknown.rs`.
+
+mod arithmetic;
+mod integers;
+pub mod movement;
+mod normalizers;
+pub mod products;
+mod reductions;
+pub mod unknown;
+pub mod windows;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+pub use arithmetic::{inverses, roots, zip};
+pub use reductions::sum;
+
+use super::field;
+use super::value::{Elements, Integers, Value, slice};
+use crate::graph::axes;
+use crate::onnx::operator::{AVERAGE_POOL, input_at};
+use crate::onnx::proto::NodeProto;
+
+/// Why an operator made nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// It is one that is not interpreted, or not like this.
+    Uncovered,
+    /// It divides by 0 at this point.
+    Zero,
+    /// The extents of what it reads contradict each other.
+    Misfit,
+    /// It would make or multiply more than a model of this size is known to need.
+    Beyond,
+}
+
+/// The results of an operator, the first ones or all.
+pub type Made = Result<Vec<Value>, Stop>;
+
+/// How much may still be computed.
+pub struct Allowance {
+    /// The largest value.
+    largest: u64,
+    elements: Cell<u64>,
+    products: Cell<u64>,
+}
+
+impl Allowance {
+    /// For a model with so many bytes of weights: those of large models are used more often.
+    pub fn new(bytes: u64) -> Self {
+        Self {
+            largest: bytes.max(1 << 27),
+            elements: Cell::new((1_u64 << 36).saturating_add(bytes.saturating_mul(1 << 12))),
+            products: Cell::new((1_u64 << 37).saturating_add(bytes.saturating_mul(1 << 14))),
+        }
+    }
+
+    /// Room for a value of this shape.
+    pub fn room(&self, shape: &[usize]) -> Result<(), Stop> {
+        // As arrays do: an extent of 0 does not excuse the others.
+        let counted = shape.iter().filter(|&&extent| extent != 0);
+        let count = counted.fold(1_u64, |count, &extent| count.saturating_mul(extent as u64));
+        let fits = count <= self.largest && shape.len() <= 64;
+        if fits && spend(&self.elements, count) { Ok(()) } else { Err(Stop::Beyond) }
+    }
+
+    /// So many products.
+    pub fn products(&self, factors: &[usize]) -> Result<(), Stop> {
+        let count = factors.iter().fold(1_u64, |count, &factor| count.saturating_mul(factor as u64));
+        if spend(&self.products, count) { Ok(()) } else { Err(Stop::Beyond) }
+    }
+}
+
+fn spend(left: &Cell<u64>, amount: u64) -> bool {
+    let rest = left.get().checked_sub(amount);
+    left.set(rest.unwrap_or(0));
+    rest.is_some()
+}
+
+/// A node, and what it reads.
+pub struct Call<'c> {
+    /// The node.
+    pub node: &'c NodeProto,
+    /// The version of ONNX's operator set.
+    pub opset: i64,
+    /// What it reads; `None` is left out.
+    pub inputs: Vec<Option<Value>>,
+    /// What may be computed.
+    pub allowance: &'c Allowance,
+}
+
+impl Call<'_> {
+    fn op(&self) -> &str {
+        self.node.op_type()
+    }
+
+    fn optional(&self, slot: usize) -> Option<&Value> {
+        self.inputs.get(slot)?.as_ref()
+    }
+
+    fn value(&self, slot: usize) -> Result<&Value, Stop> {
+        self.optional(slot).ok_or(Stop::Uncovered)
+    }
+
+    fn shape(&self, slot: usize) -> Result<&[usize], Stop> {
+        self.value(slot)?.shape().ok_or(Stop::Uncovered)
+    }
+
+    fn field(&self, slot: usize) -> Result<&Elements, Stop> {
+        match self.value(slot)? {
+            Value::Field(elements) => Ok(elements),
+            _ => Err(Stop::Uncovered),
+        }
+    }
+
+    fn optional_field(&self, slot: usize) -> Result<Option<&Elements>, Stop> {
+        self.optional(slot).map(|_| self.field(slot)).transpose()
+    }
+
+    fn integers(&self, slot: usize) -> Result<&Integers, Stop> {
+        match self.value(slot)? {
+            Value::Int(integers) => Ok(integers),
+            _ => Err(Stop::Uncovered),
+        }
+    }
+
+    fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Stop> {
+        self.optional(slot).map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose()
+    }
+
+    fn attr(&self, name: &str, absent: i64) -> Result<i64, Stop> {
+        self.node.attr_i(name).map(|value| value.unwrap_or(absent)).map_err(|_| Stop::Uncovered)
+    }
+
+    /// An attribute that is a number from 0 on.
+    fn count(&self, name: &str, absent: usize) -> Result<usize, Stop> {
+        usize::try_from(self.attr(name, absent as i64)?).map_err(|_| Stop::Uncovered)
+    }
+
+    fn flag(&self, name: &str, absent: bool) -> Result<bool, Stop> {
+        match self.attr(name, absent.into())? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Stop::Uncovered),
+        }
+    }
+
+    /// The image of a float.
+    fn float(&self, name: &str, absent: f32) -> Result<u32, Stop> {
+        let value = self.node.attr_f(name).map_err(|_| Stop::Uncovered)?.unwrap_or(absent);
+        field::of_float(value.into()).ok_or(Stop::Uncovered)
+    }
+
+    fn text(&self, name: &str, absent: &'static str) -> Result<&str, Stop> {
+        self.node.attr_s(name).map(|value| value.unwrap_or(absent)).map_err(|_| Stop::Uncovered)
+    }
+
+    fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Stop> {
+        self.node.attr_ints(name).map(|list| list.map(<[i64]>::to_vec)).map_err(|_| Stop::Uncovered)
+    }
+
+    /// Integers that are an attribute or an input, as the operator set has them.
+    fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Stop> {
+        input_at(self.op(), name, self.opset).map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
+    }
+
+    fn axis(&self, absent: i64, rank: usize) -> Result<usize, Stop> {
+        axis(self.attr("axis", absent)?, rank)
+    }
+}
+
+fn axis(named: i64, rank: usize) -> Result<usize, Stop> {
+    axes::axis(named, rank).map_err(|_| Stop::Uncovered)
+}
+
+fn axes(named: &[i64], rank: usize) -> Result<Vec<usize>, Stop> {
+    axes::axes(named, rank).map_err(|_| Stop::Uncovered)
+}
+
+/// What an operator makes of what it reads.
+type Interpreter = fn(&Call) -> Made;
+
+/// Operators with the attributes that their interpreters know.
+const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
+    ("", &["Add"], &[], arithmetic::add),
+    ("", &["Sub"], &[], arithmetic::sub),
+    ("", &["Mul"], &[], arithmetic::mul),
+    ("", &["Div"], &[], arithmetic::div),
+    ("", &["Neg"], &[], arithmetic::neg),
+    ("", &["Sum", "Mean"], &[], arithmetic::several),
+    ("", &["Reciprocal"], &[], arithmetic::reciprocal),
+    ("", &["Sqrt"], &[], arithmetic::sqrt),
+    ("", &["Pow"], &[], arithmetic::pow),
+    ("", &["Cast", "CastLike"], &["to", "saturate", "round_mode"], integers::cast),
+    ("", &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"], &[], integers::compare),
+    ("", &["And", "Or", "Xor"], &[], integers::compare),
+    ("", &["Not", "Abs", "Sign"], &[], integers::one),
+    ("", &["Mod"], &["fmod"], integers::modulo),
+    ("", &["Min", "Max"], &[], integers::extreme),
+    ("", &["Shape"], &["start", "end"], integers::shape),
+    ("", &["Size"], &[], integers::size),
+    ("", &["Range"], &[], integers::range),
+    ("", &["NonZero"], &[], integers::non_zero),
+    ("", &["OneHot"], &["axis"], integers::one_hot),
+    ("", &["Identity"], &[], movement::identity),
+    ("", &["Dropout"], &["ratio", "seed", "is_test"], movement::dropout),
+    ("", &["Reshape"], &["allowzero"], movement::reshape),
+    ("", &["Flatten"], &["axis"], movement::flatten),
+    ("", &["Squeeze", "Unsqueeze"], &["axes"], movement::squeeze),
+    ("", &["Transpose"], &["perm"], movement::transpose),
+    ("", &["Slice"], &["starts", "ends", "axes"], movement::slice_of),
+    ("", &["Split"], &["axis", "split", "num_outputs"], movement::split),
+    ("", &["Concat"], &["axis"], movement::concat),
+    ("", &["Gather"], &["axis"], movement::gather),
+    ("", &["GatherND"], &["batch_dims"], movement::gather_nd),
+    ("", &["GatherElements"], &["axis"], movement::gather_elements),
+    ("", &["Expand"], &[], movement::expand),
+    ("", &["Tile"], &[], movement::tile),
+    ("", &["Pad"], &["mode", "pads", "value"], movement::pad),
+    ("", &["DepthToSpace", "SpaceToDepth"], &["blocksize", "mode"], movement::depth),
+    ("", &["Where"], &[], movement::choose),
+    ("", &["ConstantOfShape"], &["value"], movement::constant_of_shape),
+    ("", &["Trilu"], &["upper"], movement::triangle),
+    ("", &["CumSum"], &["exclusive", "reverse"], reductions::running),
+    ("", &["MatMul"], &[], products::matmul),
+    ("com.microsoft", &["FusedMatMul"], products::FUSED, products::fused),
+    ("", &["Gemm"], &["alpha", "beta", "transA", "transB"], products::gemm),
+    ("", &["Einsum"], &["equation"], products::einsum),
+    ("", &["Conv"], windows::CONV, windows::conv),
+    ("", &["ConvTranspose"], windows::CONV_TRANSPOSE, windows::conv_transpose),
+    ("", &["AveragePool"], AVERAGE_POOL, windows::average),
+    ("", &["GlobalAveragePool"], &[], reductions::global),
+    ("", REDUCTIONS, &["axes", "keepdims", "noop_with_empty_axes"], reductions::reduce),
+    ("", &["BatchNormalization"], &["epsilon", "momentum", "training_mode", "spatial"], normalizers::batch),
+    ("", &["InstanceNormalization"], &["epsilon"], normalizers::instance),
+    ("", &["GroupNormalization"], &["epsilon", "num_groups", "stash_type"], normalizers::group),
+    ("", &["LayerNormalization"], normalizers::ATTRIBUTES, normalizers::layer),
+    ("com.microsoft", &["LayerNormalization"], normalizers::ATTRIBUTES, normalizers::layer),
+    ("com.microsoft", &["GroupNorm"], normalizers::OF_RUNTIME, normalizers::of_runtime),
+    ("", &["RMSNormalization", "SimplifiedLayerNormalization"], normalizers::ATTRIBUTES, normalizers::rms),
+    ("com.microsoft", &["SimplifiedLayerNormalization"], normalizers::ATTRIBUTES, normalizers::rms),
+    ("com.microsoft", &["SkipLayerNormalization"], &["epsilon"], normalizers::skip),
+    ("com.microsoft", &["SkipSimplifiedLayerNormalization"], &["epsilon"], normalizers::skip),
+];
+
+const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2"];
+
+/// What an interpreted operator makes.
+///
+/// # Errors
+/// [`Stop::Uncovered`] where the table does not cover the node.
+pub fn interpret(call: &Call) -> Made {
+    type Known = HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;
+    static KNOWN: LazyLock<Known> = LazyLock::new(|| {
+        let entries = TABLE.iter().flat_map(|&(domain, ops, attributes, interpreter)| {
+            ops.iter().map(move |&op| ((domain, op), (attributes, interpreter)))
+        });
+        entries.collect()
+    });
+    let (attributes, interpreter) = KNOWN.get(&call.node.op()).ok_or(Stop::Uncovered)?;
+    let covers = call.node.attribute.iter().all(|attribute| attributes.contains(&attribute.name()));
+    let made = if covers { interpreter(call)? } else { return Err(Stop::Uncovered) };
+    // Any other result is one that the interpreter knows nothing of.
+    let wanted = call.node.output.iter().rposition(|name| !name.is_empty()).map_or(0, |last| last + 1);
+    if made.len() < wanted { Err(Stop::Uncovered) } else { Ok(made) }
+}

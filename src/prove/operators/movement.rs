@@ -1,0 +1,495 @@
+//! Operators that hand elements on to other places. What says where to is an integer tensor.
+
+use ndarray::{ArcArray, ArrayD, Axis, IxDyn, Zip};
+
+use super::{Call, Made, Stop, axes};
+use crate::graph::axes::permutation;
+use crate::onnx::external::Externals;
+use crate::onnx::operator::input_at;
+use crate::prove::value::{Value, either, of_tensor, slice};
+use crate::recipe::broadcast;
+
+/// The same elements in another shape.
+pub fn reshaped(value: &Value, shape: &[usize]) -> Result<Value, Stop> {
+    let fits =
+        value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
+    if !fits {
+        return Err(if value.shape().is_some() { Stop::Misfit } else { Stop::Uncovered });
+    }
+    let shaped = match value.clone() {
+        Value::Field(elements) => {
+            Value::Field(elements.into_shape_with_order(shape).expect("as many elements"))
+        }
+        Value::Varying(elements) => {
+            Value::Varying(elements.into_shape_with_order(shape).expect("as many elements"))
+        }
+        Value::Int(integers) => Value::Int(integers.into_shape_with_order(shape).expect("as many elements")),
+        opaque => opaque,
+    };
+    Ok(shaped)
+}
+
+/// The places along an axis in this order; nothing is `fill`.
+pub fn pick<T: Copy>(
+    array: &ArcArray<T, IxDyn>,
+    axis: usize,
+    places: &[Option<usize>],
+    fill: T,
+) -> ArrayD<T> {
+    let (from, mut shape) = (slice(array), array.shape().to_vec());
+    let extent = std::mem::replace(&mut shape[axis], places.len());
+    let (outer, inner) =
+        (shape[..axis].iter().product::<usize>(), shape[axis + 1..].iter().product::<usize>());
+    let mut picked = Vec::with_capacity(outer * places.len() * inner);
+    for block in 0..outer {
+        for place in places {
+            match place {
+                Some(place) => picked.extend_from_slice(&from[(block * extent + place) * inner..][..inner]),
+                None => picked.extend(std::iter::repeat_n(fill, inner)),
+            }
+        }
+    }
+    ArrayD::from_shape_vec(shape, picked).expect("as many elements")
+}
+
+/// One behind the other along an axis.
+pub fn concatenated<T: Copy>(arrays: &[&ArcArray<T, IxDyn>], axis: usize) -> Option<ArrayD<T>> {
+    let views: Vec<_> = arrays.iter().map(|array| array.view()).collect();
+    ndarray::concatenate(Axis(axis), &views).ok()
+}
+
+/// The axes in another order.
+pub fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD<T> {
+    array.view().permuted_axes(perm).as_standard_layout().into_owned()
+}
+
+/// A value with some places of an axis.
+fn picked(call: &Call, value: &Value, axis: usize, places: &[Option<usize>]) -> Result<Value, Stop> {
+    let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
+    shape[axis] = places.len();
+    call.allowance.room(&shape)?;
+    Ok(either!(value, array => pick(array, axis, places, 0), else return Err(Stop::Uncovered)))
+}
+
+pub(super) fn identity(call: &Call) -> Made {
+    Ok(vec![call.value(0)?.clone()])
+}
+
+/// Out of training, in which it does nothing and its mask is true everywhere.
+pub(super) fn dropout(call: &Call) -> Made {
+    let trains = match call.optional(2) {
+        Some(_) => call.ints(2)?.is_none_or(|mode| mode.iter().any(|&mode| mode != 0)),
+        None => call.opset < 7 && !call.flag("is_test", false)?,
+    };
+    if trains {
+        return Err(Stop::Uncovered);
+    }
+    let mask = ArrayD::from_elem(call.shape(0)?, 1);
+    Ok(vec![call.value(0)?.clone(), Value::int(mask)])
+}
+
+pub(super) fn reshape(call: &Call) -> Made {
+    let (from, wanted) = (call.shape(0)?, call.ints(1)?.ok_or(Stop::Uncovered)?);
+    let keeps_zero = call.flag("allowzero", false)?;
+    let mut shape = vec![];
+    for (place, &extent) in wanted.iter().enumerate() {
+        shape.push(match extent {
+            -1 => 1,
+            0 if !keeps_zero => *from.get(place).ok_or(Stop::Uncovered)?,
+            extent => usize::try_from(extent).map_err(|_| Stop::Uncovered)?,
+        });
+    }
+    if let Some(open) = wanted.iter().position(|&extent| extent == -1) {
+        let product = |shape: &[usize]| shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent));
+        let (there, rest) = product(from).zip(product(&shape)).ok_or(Stop::Uncovered)?;
+        shape[open] = there.checked_div(rest).ok_or(Stop::Misfit)?;
+    }
+    call.allowance.room(&shape)?;
+    Ok(vec![reshaped(call.value(0)?, &shape)?])
+}
+
+pub(super) fn flatten(call: &Call) -> Made {
+    let shape = call.shape(0)?;
+    let named = call.attr("axis", 1)?;
+    let at = if named < 0 { named + shape.len() as i64 } else { named };
+    let at = usize::try_from(at).ok().filter(|&at| at <= shape.len()).ok_or(Stop::Uncovered)?;
+    let flat = [&shape[..at], &shape[at..]].map(|part| part.iter().product());
+    Ok(vec![reshaped(call.value(0)?, &flat)?])
+}
+
+/// Squeeze and Unsqueeze.
+pub(super) fn squeeze(call: &Call) -> Made {
+    let shape = call.shape(0)?;
+    let named = call.list("axes")?;
+    if call.op() == "Squeeze" {
+        let gone = match named {
+            Some(named) => axes(&named, shape.len())?,
+            None => (0..shape.len()).filter(|&axis| shape[axis] == 1).collect(),
+        };
+        let left: Vec<usize> =
+            (0..shape.len()).filter(|axis| !gone.contains(axis)).map(|axis| shape[axis]).collect();
+        return Ok(vec![reshaped(call.value(0)?, &left)?]);
+    }
+    let named = named.ok_or(Stop::Uncovered)?;
+    let rank = shape.len() + named.len();
+    let new = axes(&named, rank)?;
+    let mut rest = shape.iter().copied();
+    let extents = (0..rank).map(|axis| if new.contains(&axis) { Some(1) } else { rest.next() });
+    let wide: Vec<usize> = extents.collect::<Option<_>>().ok_or(Stop::Uncovered)?;
+    Ok(vec![reshaped(call.value(0)?, &wide)?])
+}
+
+pub(super) fn transpose(call: &Call) -> Made {
+    let shape = call.shape(0)?;
+    let perm = permutation(call.attr_ints("perm")?.as_deref(), shape.len()).map_err(|_| Stop::Uncovered)?;
+    call.allowance.room(shape)?;
+    let value = call.value(0)?;
+    Ok(vec![either!(value, array => transposed(array, &perm), else return Err(Stop::Uncovered))])
+}
+
+pub(super) fn slice_of(call: &Call) -> Made {
+    let rank = call.shape(0)?.len();
+    let starts = call.list("starts")?.ok_or(Stop::Uncovered)?;
+    let ends = call.list("ends")?.ok_or(Stop::Uncovered)?;
+    let named = call.list("axes")?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = match input_at("Slice", "steps", call.opset) {
+        Some(slot) => call.ints(slot)?,
+        None => None,
+    };
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    if [ends.len(), named.len(), steps.len()] != [starts.len(); 3] {
+        return Err(Stop::Uncovered);
+    }
+    let mut value = call.value(0)?.clone();
+    for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
+        let (extent, step) = (value.shape().ok_or(Stop::Uncovered)?[along] as i64, steps[place]);
+        let (low, high) = if step > 0 { (0, extent) } else { (-1, extent - 1) };
+        let bound = |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(low, high.max(low));
+        let (start, end) = (bound(starts[place]), bound(ends[place]));
+        let step_size = usize::try_from(step.unsigned_abs()).map_err(|_| Stop::Uncovered)?;
+        let places: Vec<Option<usize>> = match step {
+            0 => return Err(Stop::Uncovered),
+            1.. => (start..end).step_by(step_size).map(|at| Some(at as usize)).collect(),
+            _ => (end + 1..=start).rev().step_by(step_size).map(|at| Some(at as usize)).collect(),
+        };
+        value = picked(call, &value, along, &places)?;
+    }
+    Ok(vec![value])
+}
+
+pub(super) fn split(call: &Call) -> Made {
+    let shape = call.shape(0)?;
+    let along = call.axis(0, shape.len())?;
+    let (whole, parts) = (shape[along], call.node.output.len());
+    let lengths = match call.list("split")? {
+        Some(lengths) => {
+            lengths.into_iter().map(|n| usize::try_from(n).map_err(|_| Stop::Uncovered)).collect()
+        }
+        None => {
+            let wide = whole.div_ceil(parts.max(1));
+            Ok((0..parts).map(|part| wide.min(whole.saturating_sub(part * wide))).collect::<Vec<_>>())
+        }
+    }?;
+    let sum = lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length));
+    if lengths.len() != parts || sum != Some(whole) {
+        return Err(Stop::Uncovered);
+    }
+    let mut start = 0;
+    let part = |length: usize| {
+        let places: Vec<Option<usize>> = (start..start + length).map(Some).collect();
+        start += length;
+        picked(call, call.value(0)?, along, &places)
+    };
+    lengths.into_iter().map(part).collect()
+}
+
+pub(super) fn concat(call: &Call) -> Made {
+    let first = call.shape(0)?;
+    let along = call.axis(0, first.len())?;
+    let mut shape = first.to_vec();
+    for slot in 1..call.inputs.len() {
+        let other = call.shape(slot)?;
+        shape[along] += *other.get(along).ok_or(Stop::Uncovered)?;
+    }
+    call.allowance.room(&shape)?;
+    let values: Vec<&Value> =
+        (0..call.inputs.len()).map(|slot| call.value(slot)).collect::<Result<_, _>>()?;
+    let joined = match values[0] {
+        Value::Int(_) if values.iter().all(|value| matches!(value, Value::Int(_))) => {
+            let parts: Vec<_> =
+                (0..values.len()).map(|slot| call.integers(slot)).collect::<Result<_, _>>()?;
+            concatenated(&parts, along).map(Value::int)
+        }
+        Value::Field(_) => {
+            let parts: Vec<_> = (0..values.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
+            concatenated(&parts, along).map(Value::field)
+        }
+        // Known integers beside others are integers nobody knows.
+        Value::Int(_) | Value::Varying(_) if !values.iter().any(|value| matches!(value, Value::Field(_))) => {
+            let parts: Vec<_> =
+                values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Stop::Uncovered)?;
+            concatenated(&parts.iter().collect::<Vec<_>>(), along).map(Value::varying)
+        }
+        _ => None,
+    };
+    Ok(vec![joined.ok_or(Stop::Uncovered)?])
+}
+
+/// The place of an index: any number is one.
+fn place(index: i64, extent: usize) -> Result<usize, Stop> {
+    let extent = i64::try_from(extent).ok().filter(|&extent| extent > 0).ok_or(Stop::Uncovered)?;
+    Ok(index.rem_euclid(extent) as usize)
+}
+
+pub(super) fn gather(call: &Call) -> Made {
+    let (mut shape, indices) = (call.shape(0)?.to_vec(), call.integers(1)?);
+    let along = call.axis(0, shape.len())?;
+    let places = slice(indices).iter().map(|&index| place(index, shape[along]).map(Some));
+    let taken = picked(call, call.value(0)?, along, &places.collect::<Result<Vec<_>, _>>()?)?;
+    shape.splice(along..=along, indices.shape().iter().copied());
+    Ok(vec![reshaped(&taken, &shape)?])
+}
+
+pub(super) fn gather_nd(call: &Call) -> Made {
+    let (shape, indices) = (call.shape(0)?, call.integers(1)?);
+    let batch = call.count("batch_dims", 0)?;
+    let (&length, outer) = indices.shape().split_last().ok_or(Stop::Uncovered)?;
+    let fits = batch <= outer.len() && length > 0 && batch + length <= shape.len();
+    if !fits || outer[..batch] != shape[..batch] {
+        return Err(Stop::Uncovered);
+    }
+    let (indexed, rest) = shape[batch..].split_at(length);
+    let made = [outer, rest].concat();
+    call.allowance.room(&made)?;
+    let per_batch = outer[batch..].iter().product::<usize>().max(1);
+    let block: usize = indexed.iter().product();
+    let mut places = vec![];
+    for (count, tuple) in slice(indices).chunks(length).enumerate() {
+        let flat = tuple
+            .iter()
+            .zip(indexed)
+            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Stop>(flat * extent + place(index, extent)?))?;
+        places.push(Some(count / per_batch * block + flat));
+    }
+    let flat = [shape[..batch].iter().product::<usize>() * block, rest.iter().product()];
+    let taken = picked(call, &reshaped(call.value(0)?, &flat)?, 0, &places)?;
+    Ok(vec![reshaped(&taken, &made)?])
+}
+
+pub(super) fn gather_elements(call: &Call) -> Made {
+    let (shape, indices) = (call.shape(0)?, call.integers(1)?);
+    let along = call.axis(0, shape.len())?;
+    let inside = |axis: usize| axis == along || indices.shape()[axis] <= shape[axis];
+    if indices.ndim() != shape.len() || !(0..shape.len()).all(inside) {
+        return Err(Stop::Uncovered);
+    }
+    call.allowance.room(indices.shape())?;
+    let mut places = vec![];
+    for (at, &index) in indices.indexed_iter() {
+        let mut flat = 0;
+        for (axis, &extent) in shape.iter().enumerate() {
+            flat = flat * extent + if axis == along { place(index, extent)? } else { at[axis] };
+        }
+        places.push(Some(flat));
+    }
+    let flat = reshaped(call.value(0)?, &[shape.iter().product()])?;
+    Ok(vec![reshaped(&picked(call, &flat, 0, &places)?, indices.shape())?])
+}
+
+pub(super) fn expand(call: &Call) -> Made {
+    let wanted = call.ints(1)?.ok_or(Stop::Uncovered)?;
+    let wanted: Vec<usize> = wanted
+        .into_iter()
+        .map(|extent| usize::try_from(extent).map_err(|_| Stop::Uncovered))
+        .collect::<Result<_, _>>()?;
+    let shape = broadcast(call.shape(0)?, &wanted).ok_or(Stop::Misfit)?;
+    call.allowance.room(&shape)?;
+    Ok(vec![expanded(call.value(0)?, &shape)?])
+}
+
+/// Repeated along axes of extent 1.
+pub fn expanded(value: &Value, shape: &[usize]) -> Result<Value, Stop> {
+    Ok(either!(
+        value,
+        array => array.broadcast(shape).ok_or(Stop::Uncovered)?.as_standard_layout().into_owned(),
+        else return Err(Stop::Uncovered)
+    ))
+}
+
+pub(super) fn tile(call: &Call) -> Made {
+    let repeats = call.ints(1)?.ok_or(Stop::Uncovered)?;
+    let mut value = call.value(0)?.clone();
+    if repeats.len() != call.shape(0)?.len() {
+        return Err(Stop::Uncovered);
+    }
+    for (axis, &times) in repeats.iter().enumerate() {
+        let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
+        let (extent, times) = (shape[axis], usize::try_from(times).map_err(|_| Stop::Uncovered)?);
+        shape[axis] = extent.checked_mul(times).ok_or(Stop::Beyond)?;
+        call.allowance.room(&shape)?;
+        let places: Vec<Option<usize>> = (0..shape[axis]).map(|place| Some(place % extent)).collect();
+        value = picked(call, &value, axis, &places)?;
+    }
+    Ok(vec![value])
+}
+
+/// The border of an axis: one number, or places of the inside. One of fewer than no places cuts.
+pub(super) fn pad(call: &Call) -> Made {
+    let mode = call.text("mode", "constant")?;
+    let rank = call.shape(0)?.len();
+    let pads = call.list("pads")?.ok_or(Stop::Uncovered)?;
+    let fill = match input_at("Pad", "value", call.opset) {
+        Some(slot) => call.optional(slot).cloned(),
+        None => Some(Value::field(ArrayD::from_elem(IxDyn(&[]), call.float("value", 0.0)?))),
+    };
+    let named = match input_at("Pad", "axes", call.opset) {
+        Some(slot) => call.ints(slot)?,
+        None => None,
+    };
+    let named = named.unwrap_or_else(|| (0..rank as i64).collect());
+    if pads.len() != 2 * named.len() {
+        return Err(Stop::Uncovered);
+    }
+    let mut value = call.value(0)?.clone();
+    for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
+        let (before, after) = (pads[place], pads[place + named.len()]);
+        let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
+        let extent = shape[along];
+        let length = (extent as i64).checked_add(before).and_then(|length| length.checked_add(after));
+        let length = usize::try_from(length.ok_or(Stop::Beyond)?).map_err(|_| Stop::Uncovered)?;
+        shape[along] = length;
+        call.allowance.room(&shape)?;
+        let last = extent as i64 - 1;
+        if mode != "constant" && (last < 0 || (mode == "reflect" && (before > last || after > last))) {
+            return Err(Stop::Uncovered);
+        }
+        let from = |to: usize| {
+            let from = to as i64 - before;
+            let from = match mode {
+                "edge" => from.clamp(0, last),
+                "wrap" => from.rem_euclid(last + 1),
+                "reflect" if from.abs() > last => 2 * last - from.abs(),
+                "reflect" => from.abs(),
+                _ => from,
+            };
+            usize::try_from(from).ok().filter(|&from| from < extent)
+        };
+        let places: Vec<Option<usize>> = (0..length).map(from).collect();
+        if !["constant", "edge", "reflect", "wrap"].contains(&mode) {
+            return Err(Stop::Uncovered);
+        }
+        value = match (&value, &fill) {
+            (Value::Field(array), None) => Value::field(pick(array, along, &places, 0)),
+            (Value::Field(array), Some(Value::Field(fill))) => {
+                Value::field(pick(array, along, &places, *fill.first().ok_or(Stop::Uncovered)?))
+            }
+            (Value::Int(array), None) => Value::int(pick(array, along, &places, 0)),
+            (Value::Int(array), Some(Value::Int(fill))) => {
+                Value::int(pick(array, along, &places, *fill.first().ok_or(Stop::Uncovered)?))
+            }
+            _ => return Err(Stop::Uncovered),
+        };
+    }
+    Ok(vec![value])
+}
+
+/// DepthToSpace and SpaceToDepth.
+pub(super) fn depth(call: &Call) -> Made {
+    let &[batch, channels, height, width] = call.shape(0)? else { return Err(Stop::Uncovered) };
+    let block = call.count("blocksize", 0)?;
+    let divide = |extent: usize| {
+        if block > 0 && extent.is_multiple_of(block) { Ok(extent / block) } else { Err(Stop::Uncovered) }
+    };
+    let (split, perm, shape): ([usize; 6], _, [usize; 4]) = match (call.op(), call.text("mode", "DCR")?) {
+        ("SpaceToDepth", "DCR") => {
+            let (h, w) = (divide(height)?, divide(width)?);
+            let deep = channels * block * block;
+            ([batch, channels, h, block, w, block], [0, 3, 5, 1, 2, 4], [batch, deep, h, w])
+        }
+        ("DepthToSpace", mode) => {
+            let deep = divide(divide(channels)?)?;
+            let wide = [batch, deep, height * block, width * block];
+            match mode {
+                "DCR" => ([batch, block, block, deep, height, width], [0, 3, 4, 1, 5, 2], wide),
+                "CRD" => ([batch, deep, block, block, height, width], [0, 1, 4, 2, 5, 3], wide),
+                _ => return Err(Stop::Uncovered),
+            }
+        }
+        _ => return Err(Stop::Uncovered),
+    };
+    call.allowance.room(&shape)?;
+    let apart = reshaped(call.value(0)?, &split)?;
+    let moved = either!(&apart, array => transposed(array, &perm), else return Err(Stop::Uncovered));
+    Ok(vec![reshaped(&moved, &shape)?])
+}
+
+/// Where, by truth values that are known.
+pub(super) fn choose(call: &Call) -> Made {
+    let condition = call.integers(0)?;
+    let shape =
+        broadcast(call.shape(1)?, call.shape(2)?).and_then(|shape| broadcast(condition.shape(), &shape));
+    let shape = shape.ok_or(Stop::Uncovered)?;
+    call.allowance.room(&shape)?;
+    fn chosen<T: Copy>(
+        condition: &ArcArray<i64, IxDyn>,
+        [one, other]: [&ArcArray<T, IxDyn>; 2],
+        shape: &[usize],
+    ) -> Option<ArrayD<T>> {
+        let condition = condition.broadcast(shape)?;
+        let (one, other) = (one.broadcast(shape)?, other.broadcast(shape)?);
+        let choose = |&condition: &i64, &one: &T, &other: &T| if condition != 0 { one } else { other };
+        Some(Zip::from(&condition).and(&one).and(&other).map_collect(choose))
+    }
+    let made = match (call.value(1)?, call.value(2)?) {
+        (Value::Field(one), Value::Field(other)) => chosen(condition, [one, other], &shape).map(Value::field),
+        (Value::Int(one), Value::Int(other)) => chosen(condition, [one, other], &shape).map(Value::int),
+        (Value::Varying(one), Value::Varying(other)) => {
+            chosen(condition, [one, other], &shape).map(Value::varying)
+        }
+        _ => None,
+    };
+    Ok(vec![made.ok_or(Stop::Uncovered)?])
+}
+
+pub(super) fn constant_of_shape(call: &Call) -> Made {
+    let extents = call.ints(0)?.ok_or(Stop::Uncovered)?;
+    let shape: Vec<usize> = extents
+        .into_iter()
+        .map(|extent| usize::try_from(extent).map_err(|_| Stop::Uncovered))
+        .collect::<Result<_, _>>()?;
+    call.allowance.room(&shape)?;
+    let fill = match call.node.attr_t("value").map_err(|_| Stop::Uncovered)? {
+        Some(tensor) => of_tensor(tensor, &Externals::none(), 0),
+        None => Value::field(ArrayD::zeros(IxDyn(&[1]))),
+    };
+    if fill.len() != 1 {
+        return Err(Stop::Uncovered);
+    }
+    Ok(vec![expanded(&reshaped(&fill, &[])?, &shape)?])
+}
+
+/// Trilu.
+pub(super) fn triangle(call: &Call) -> Made {
+    let shape = call.shape(0)?;
+    let upper = call.flag("upper", true)?;
+    let k = call.ints(1)?.map_or(Some(0), |k| k.first().copied()).ok_or(Stop::Uncovered)?;
+    let &[.., rows, columns] = shape else { return Err(Stop::Uncovered) };
+    call.allowance.room(shape)?;
+    let stays = |flat: usize| {
+        let (row, column) = ((flat / columns % rows) as i64, (flat % columns) as i64);
+        let above = column.saturating_sub(row);
+        if upper { above >= k } else { above <= k }
+    };
+    let mask: Vec<bool> = (0..rows * columns).map(stays).collect();
+    fn masked<T: Copy + Default>(array: &ArcArray<T, IxDyn>, mask: &[bool]) -> ArrayD<T> {
+        let elements = slice(array).iter().zip(mask.iter().cycle());
+        let elements = elements.map(|(&element, &stays)| if stays { element } else { T::default() });
+        ArrayD::from_shape_vec(array.shape(), elements.collect()).expect("as many elements")
+    }
+    let made = match call.value(0)? {
+        Value::Field(elements) => Value::field(masked(elements, &mask)),
+        Value::Int(integers) => Value::int(masked(integers, &mask)),
+        _ => return Err(Stop::Uncovered),
+    };
+    Ok(vec![made])
+}

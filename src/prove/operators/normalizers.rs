@@ -1,0 +1,180 @@
+//! Normalizers, as the specification writes them: by mean, root and quotient.
+
+use ndarray::ArrayD;
+
+use super::arithmetic::{inverses, roots};
+use super::movement::transposed;
+use super::reductions::{mean, squares};
+use super::{Call, Made, Stop, zip};
+use crate::prove::field;
+use crate::prove::value::{Elements, Value, row_major, slice};
+
+/// The attributes of LayerNormalization and RMSNormalization.
+pub(super) const ATTRIBUTES: &[&str] = &["axis", "epsilon", "stash_type"];
+
+fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, Stop> {
+    zip(a, b, f).filter(|made| made.shape() == a.shape()).map(row_major).ok_or(Stop::Misfit)
+}
+
+/// `1/√(x + ε)`
+fn spread(moment: Elements, epsilon: u32) -> Result<Elements, Stop> {
+    inverses(&roots(&moment.mapv(|element| field::add(element, epsilon)).into_shared()))
+}
+
+/// `(x − mean)/√(variance + ε)` over these axes, with the mean and the inverse of the root.
+fn standardized(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 3], Stop> {
+    let mean_of = |x: &Elements| mean(x, axes, true).map(row_major);
+    let middle = mean_of(x)?;
+    let centred = both(x, &middle, field::sub)?;
+    let part = spread(mean_of(&squares(&centred))?, epsilon)?;
+    Ok([both(&centred, &part, field::mul)?, middle, part])
+}
+
+/// `x/√(mean(x²) + ε)`, with the inverse of the root.
+fn rooted(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 2], Stop> {
+    let part = spread(row_major(mean(&squares(x), axes, true)?), epsilon)?;
+    Ok([both(x, &part, field::mul)?, part])
+}
+
+/// The scale and the shift that follow.
+fn affine(x: Elements, scale: Option<&Elements>, shift: Option<&Elements>) -> Result<Value, Stop> {
+    let x = scale.map_or(Ok(x.clone()), |scale| both(&x, scale, field::mul))?;
+    Ok(Value::Field(shift.map_or(Ok(x.clone()), |shift| both(&x, shift, field::add))?))
+}
+
+/// The axes from the one that is named on.
+fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, Stop> {
+    Ok((call.axis(-1, rank)?..rank).collect())
+}
+
+/// A parameter for each channel, along the second axis.
+fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Stop> {
+    let parameter = call.field(slot)?;
+    let channels = *x.shape().get(1).ok_or(Stop::Uncovered)?;
+    if parameter.shape() != [channels] {
+        return Err(Stop::Uncovered);
+    }
+    let mut shape = vec![1; x.ndim()];
+    shape[1] = channels;
+    parameter.clone().into_shape_with_order(shape).map_err(|_| Stop::Uncovered)
+}
+
+/// BatchNormalization, out of training.
+pub(super) fn batch(call: &Call) -> Made {
+    let x = call.field(0)?;
+    if call.flag("training_mode", false)? || !call.flag("spatial", true)? || call.opset < 7 {
+        return Err(Stop::Uncovered);
+    }
+    call.allowance.room(x.shape())?;
+    let [scale, shift, middle, variance] = [1, 2, 3, 4].map(|slot| by_channel(call, slot, x));
+    let part = spread(variance?, call.float("epsilon", 1e-5)?)?;
+    let normal = both(&both(x, &middle?, field::sub)?, &part, field::mul)?;
+    Ok(vec![affine(normal, Some(&scale?), Some(&shift?))?])
+}
+
+pub(super) fn instance(call: &Call) -> Made {
+    let x = call.field(0)?;
+    call.allowance.room(x.shape())?;
+    let spatial: Vec<usize> = (2..x.ndim()).collect();
+    let [normal, ..] = standardized(x, &spatial, call.float("epsilon", 1e-5)?)?;
+    Ok(vec![affine(normal, Some(&by_channel(call, 1, x)?), Some(&by_channel(call, 2, x)?))?])
+}
+
+/// The attributes of the runtime's GroupNorm.
+pub(super) const OF_RUNTIME: &[&str] = &["activation", "channels_last", "epsilon", "groups"];
+
+/// GroupNorm of onnxruntime, whose channels may be last.
+pub(super) fn of_runtime(call: &Call) -> Made {
+    let x = call.field(0)?;
+    let rank = x.ndim();
+    if call.attr("activation", 0)? != 0 || rank < 2 {
+        return Err(Stop::Uncovered);
+    }
+    call.allowance.room(x.shape())?;
+    let last = call.flag("channels_last", true)?;
+    let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    let back: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+    let turned = if last { row_major(transposed(x, &order)) } else { x.clone() };
+    let normal = by_group(&turned, call.count("groups", 0)?, call.float("epsilon", 1e-5)?)?;
+    let [scale, shift] = [1, 2].map(|slot| by_channel(call, slot, &turned));
+    let made = affine(normal, Some(&scale?), Some(&shift?))?;
+    Ok(vec![match made {
+        Value::Field(made) if last => Value::field(transposed(&made, &back)),
+        made => made,
+    }])
+}
+
+/// Normalized over the channels of each group and all places.
+fn by_group(x: &Elements, groups: usize, epsilon: u32) -> Result<Elements, Stop> {
+    let &[samples, channels, ..] = x.shape() else { return Err(Stop::Uncovered) };
+    if groups == 0 || !channels.is_multiple_of(groups) {
+        return Err(Stop::Uncovered);
+    }
+    let size = x.len() / (samples * groups).max(1);
+    let apart = x.clone().into_shape_with_order(vec![samples, groups, size]).map_err(|_| Stop::Uncovered)?;
+    let [normal, ..] = standardized(&apart, &[2], epsilon)?;
+    normal.into_shape_with_order(x.shape()).map_err(|_| Stop::Uncovered)
+}
+
+/// Before version 21 the scale and the shift are those of groups.
+pub(super) fn group(call: &Call) -> Made {
+    let x = call.field(0)?;
+    call.allowance.room(x.shape())?;
+    let groups = call.count("num_groups", 0)?;
+    let normal = by_group(x, groups, call.float("epsilon", 1e-5)?)?;
+    let parameter = |slot: usize| -> Result<Elements, Stop> {
+        if call.opset >= 21 {
+            return by_channel(call, slot, x);
+        }
+        let of_groups = call.field(slot)?;
+        if of_groups.shape() != [groups] {
+            return Err(Stop::Misfit);
+        }
+        let each = x.shape()[1] / groups;
+        let of_channels: Vec<u32> =
+            slice(of_groups).iter().flat_map(|&element| std::iter::repeat_n(element, each)).collect();
+        let mut shape = vec![1; x.ndim()];
+        shape[1] = of_channels.len();
+        ArrayD::from_shape_vec(shape, of_channels).map(row_major).map_err(|_| Stop::Uncovered)
+    };
+    Ok(vec![affine(normal, Some(&parameter(1)?), Some(&parameter(2)?))?])
+}
+
+pub(super) fn layer(call: &Call) -> Made {
+    let x = call.field(0)?;
+    call.allowance.room(x.shape())?;
+    let axes = behind(call, x.ndim())?;
+    let [normal, middle, part] = standardized(x, &axes, call.float("epsilon", 1e-5)?)?;
+    let made = affine(normal, call.optional_field(1)?, call.optional_field(2)?)?;
+    Ok(vec![made, Value::Field(middle), Value::Field(part)])
+}
+
+/// RMSNormalization and SimplifiedLayerNormalization.
+pub(super) fn rms(call: &Call) -> Made {
+    let x = call.field(0)?;
+    call.allowance.room(x.shape())?;
+    let axes = behind(call, x.ndim())?;
+    let [normal, part] = rooted(x, &axes, call.float("epsilon", 1e-5)?)?;
+    Ok(vec![affine(normal, call.optional_field(1)?, None)?, Value::Field(part)])
+}
+
+/// LayerNormalization, or its simplified form, of a sum, which is the last result.
+pub(super) fn skip(call: &Call) -> Made {
+    let simplified = call.op() == "SkipSimplifiedLayerNormalization";
+    let mut sum = call.field(0)?.clone();
+    call.allowance.room(sum.shape())?;
+    sum = both(&sum, call.field(1)?, field::add)?;
+    if let Some(bias) = call.optional_field(if simplified { 3 } else { 4 })? {
+        sum = both(&sum, bias, field::add)?;
+    }
+    let last = [sum.ndim().checked_sub(1).ok_or(Stop::Uncovered)?];
+    let epsilon = call.float("epsilon", 1e-12)?;
+    let (made, middle, part) = if simplified {
+        let [normal, part] = rooted(&sum, &last, epsilon)?;
+        (affine(normal, call.optional_field(2)?, None)?, part.clone(), part)
+    } else {
+        let [normal, middle, part] = standardized(&sum, &last, epsilon)?;
+        (affine(normal, call.optional_field(2)?, call.optional_field(3)?)?, middle, part)
+    };
+    Ok(vec![made, Value::Field(middle), Value::Field(part), Value::Field(sum)])
+}

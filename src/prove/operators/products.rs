@@ -1,0 +1,198 @@
+//! Matrix products.
+
+use ndarray::ArrayD;
+
+use super::movement::{reshaped, transposed};
+use super::{Allowance, Call, Made, Stop, reductions, zip};
+use crate::prove::field;
+use crate::prove::product::{Extents, multiply};
+use crate::prove::value::{Elements, Value, row_major, slice};
+use crate::recipe::broadcast;
+
+/// The attributes of FusedMatMul.
+pub(super) const FUSED: &[&str] = &["alpha", "transA", "transB", "transBatchA", "transBatchB"];
+
+/// Matrix products over the last two axes, where the axes before them broadcast.
+pub fn product(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Stop> {
+    let (&[ref outer_left @ .., rows, inner], &[ref outer_right @ .., other, columns]) =
+        (left.shape(), right.shape())
+    else {
+        return Err(Stop::Uncovered);
+    };
+    let outer = broadcast(outer_left, outer_right).filter(|_| inner == other).ok_or(Stop::Misfit)?;
+    let shape = [&outer[..], &[rows, columns]].concat();
+    allowance.room(&shape)?;
+    let batch: usize = outer.iter().product();
+    allowance.products(&[batch, rows, inner, columns])?;
+    // One matrix on the right side takes all the rows of the left one.
+    let is_one = outer_right.iter().all(|&extent| extent == 1) && outer_left.len() >= outer_right.len();
+    let (pairs, rows) = if is_one {
+        (vec![(0, 0)], batch * rows)
+    } else {
+        (pairs(&outer, (outer_left, rows * inner), (outer_right, inner * columns)), rows)
+    };
+    let products = multiply(slice(left), slice(right), &pairs, Extents { rows, inner, columns });
+    ArrayD::from_shape_vec(shape, products).map_err(|_| Stop::Uncovered)
+}
+
+/// Where the matrices of each product begin, by the extents of the axes before them and their size.
+fn pairs(outer: &[usize], left: (&[usize], usize), right: (&[usize], usize)) -> Vec<(usize, usize)> {
+    let start = |(shape, size): (&[usize], usize), mut flat: usize| {
+        let (mut start, mut step) = (0, size);
+        for (axis, &extent) in outer.iter().enumerate().rev() {
+            let place = flat % extent;
+            flat /= extent;
+            let Some(own) = (axis + shape.len()).checked_sub(outer.len()) else { break };
+            if shape[own] != 1 {
+                start += place * step;
+            }
+            step *= shape[own];
+        }
+        start
+    };
+    (0..outer.iter().product()).map(|flat| (start(left, flat), start(right, flat))).collect()
+}
+
+/// As MatMul has it: a vector is a row on the left side and a column on the right one.
+fn matrices(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Stop> {
+    let with = |elements: &Elements, shape: &[usize]| {
+        elements.clone().into_shape_with_order(shape).map_err(|_| Stop::Uncovered)
+    };
+    let row = if left.ndim() == 1 { with(left, &[1, left.len()])? } else { left.clone() };
+    let column = if right.ndim() == 1 { with(right, &[right.len(), 1])? } else { right.clone() };
+    let made = product(&row, &column, allowance)?;
+    let mut shape = made.shape().to_vec();
+    if right.ndim() == 1 {
+        shape.pop();
+    }
+    if left.ndim() == 1 {
+        shape.remove(shape.len() + usize::from(right.ndim() == 1) - 2);
+    }
+    made.into_shape_with_order(shape).map_err(|_| Stop::Uncovered)
+}
+
+pub(super) fn matmul(call: &Call) -> Made {
+    Ok(vec![Value::field(matrices(call.field(0)?, call.field(1)?, call.allowance)?)])
+}
+
+/// The two last axes swapped.
+fn turned(elements: &Elements) -> Result<Elements, Stop> {
+    let mut perm: Vec<usize> = (0..elements.ndim()).collect();
+    let last = perm.len().checked_sub(2).ok_or(Stop::Uncovered)?;
+    perm.swap(last, last + 1);
+    Ok(row_major(transposed(elements, &perm)))
+}
+
+pub(super) fn fused(call: &Call) -> Made {
+    if call.flag("transBatchA", false)? || call.flag("transBatchB", false)? {
+        return Err(Stop::Uncovered);
+    }
+    let operand = |slot: usize, turns: &str| -> Result<Elements, Stop> {
+        let elements = call.field(slot)?;
+        // A vector stays what it is.
+        if call.flag(turns, false)? && elements.ndim() > 1 { turned(elements) } else { Ok(elements.clone()) }
+    };
+    let made = matrices(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
+    Ok(vec![Value::field(scaled(made, call.float("alpha", 1.0)?))])
+}
+
+fn scaled(elements: ArrayD<u32>, factor: u32) -> ArrayD<u32> {
+    if factor == 1 { elements } else { elements.mapv_into(|element| field::mul(element, factor)) }
+}
+
+pub(super) fn gemm(call: &Call) -> Made {
+    let operand = |slot: usize, turns: &str| -> Result<Elements, Stop> {
+        let elements = call.field(slot)?;
+        match elements.ndim() {
+            2 if call.flag(turns, false)? => turned(elements),
+            2 => Ok(elements.clone()),
+            _ => Err(Stop::Uncovered),
+        }
+    };
+    let made = product(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
+    let made = row_major(scaled(made, call.float("alpha", 1.0)?));
+    let Some(added) = call.optional_field(2)? else { return Ok(vec![Value::Field(made)]) };
+    let added = row_major(scaled(added.to_owned(), call.float("beta", 1.0)?));
+    let sum = zip(&made, &added, field::add).filter(|sum| sum.shape() == made.shape());
+    Ok(vec![Value::field(sum.ok_or(Stop::Misfit)?)])
+}
+
+/// Sums of products over labels, of one operand or of two.
+pub(super) fn einsum(call: &Call) -> Made {
+    let equation: String = call.text("equation", "")?.split_whitespace().collect();
+    let (terms, result) = equation.split_once("->").ok_or(Stop::Uncovered)?;
+    let terms: Vec<Vec<char>> = terms.split(',').map(|term| term.chars().collect()).collect();
+    let result: Vec<char> = result.chars().collect();
+    let is_plain = |labels: &Vec<char>| {
+        labels
+            .iter()
+            .enumerate()
+            .all(|(at, label)| label.is_ascii_alphabetic() && !labels[..at].contains(label))
+    };
+    if !terms.iter().chain([&result]).all(is_plain) || terms.len() != call.inputs.len() {
+        return Err(Stop::Uncovered);
+    }
+    let mut operands = vec![];
+    for (slot, labels) in terms.iter().enumerate() {
+        let elements = call.field(slot)?;
+        if elements.ndim() != labels.len() {
+            return Err(Stop::Uncovered);
+        }
+        // What only this operand has, and nobody wants.
+        let alone = |label: &char| {
+            !result.contains(label) && terms.iter().filter(|labels| labels.contains(label)).count() == 1
+        };
+        let gone: Vec<usize> = (0..labels.len()).filter(|&at| alone(&labels[at])).collect();
+        let left: Vec<char> = labels.iter().copied().filter(|label| !alone(label)).collect();
+        operands.push((row_major(reductions::sum(elements, &gone, false)), left));
+    }
+    let (made, labels) = match &operands[..] {
+        [(elements, labels)] => (elements.clone(), labels.clone()),
+        [(a, la), (b, lb)] => {
+            let pick = |from: &[char], keep: &dyn Fn(&char) -> bool| -> Vec<char> {
+                from.iter().copied().filter(|label| keep(label)).collect()
+            };
+            let batch = pick(la, &|label| lb.contains(label) && result.contains(label));
+            let inner = pick(la, &|label| lb.contains(label) && !result.contains(label));
+            let rows = pick(la, &|label| !lb.contains(label));
+            let columns = pick(lb, &|label| !la.contains(label));
+            let ordered = |elements: &Elements, labels: &[char], groups: [&[char]; 3]| -> Option<Elements> {
+                let order = groups.concat();
+                let perm: Option<Vec<usize>> =
+                    order.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
+                let moved = transposed(elements, &perm?);
+                let extent = |group: &[char]| -> usize {
+                    let of = |label: &char| {
+                        labels.iter().position(|own| own == label).map(|at| elements.shape()[at])
+                    };
+                    group.iter().filter_map(of).product()
+                };
+                Some(row_major(moved.into_shape_with_order(groups.map(extent).to_vec()).ok()?))
+            };
+            let a_block = ordered(a, la, [&batch, &rows, &inner]).ok_or(Stop::Uncovered)?;
+            let b_block = ordered(b, lb, [&batch, &inner, &columns]).ok_or(Stop::Uncovered)?;
+            let extent = |label: &char| -> Result<usize, Stop> {
+                let of = |labels: &[char], elements: &Elements| {
+                    labels.iter().position(|own| own == label).map(|at| elements.shape()[at])
+                };
+                match (of(la, a), of(lb, b)) {
+                    (Some(one), Some(other)) if one != other => Err(Stop::Uncovered),
+                    (one, other) => one.or(other).ok_or(Stop::Uncovered),
+                }
+            };
+            inner.iter().try_for_each(|label| extent(label).map(|_| ()))?;
+            let labels = [batch, rows, columns].concat();
+            let shape: Vec<usize> = labels.iter().map(extent).collect::<Result<_, _>>()?;
+            let made = product(&a_block, &b_block, call.allowance)?;
+            let made = made.into_shape_with_order(shape).map_err(|_| Stop::Uncovered)?;
+            (row_major(made), labels)
+        }
+        _ => return Err(Stop::Uncovered),
+    };
+    let perm: Option<Vec<usize>> =
+        result.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
+    let perm = perm.filter(|perm| perm.len() == labels.len()).ok_or(Stop::Uncovered)?;
+    let made = Value::field(transposed(&made, &perm));
+    let shape = made.shape().ok_or(Stop::Uncovered)?.to_vec();
+    Ok(vec![reshaped(&made, &shape)?])
+}

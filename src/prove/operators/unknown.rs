@@ -1,0 +1,95 @@
+//! Functions that nobody knows: equal ones of equal arguments are equal, and all others are random.
+
+use ndarray::ArrayD;
+
+use super::{Call, Made, Stop, axis, inverses, zip};
+use crate::prove::field;
+use crate::prove::random::{Digest, Hash, Unknown};
+use crate::prove::value::{Value, row_major, slice};
+use crate::recipe::broadcast;
+
+/// Of the elements at each place, after broadcasting.
+pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
+    let given = || call.inputs.iter().flatten();
+    let mut shape = vec![];
+    for value in given() {
+        shape = broadcast(&shape, value.shape().ok_or(Stop::Uncovered)?).ok_or(Stop::Misfit)?;
+    }
+    call.allowance.room(&shape)?;
+    let mut hash = Hash::new(0, "element-wise");
+    hash.digest(function);
+    hash.number(call.inputs.len() as u64);
+    for input in &call.inputs {
+        // What is left out, and numbers of another sort, make another function.
+        hash.number(match input {
+            None => 0,
+            Some(Value::Field(_)) => 1,
+            Some(_) => 2,
+        });
+    }
+    let unknown = Unknown::new(hash.finish());
+    let mut states = vec![unknown.start(); shape.iter().product()];
+    for value in given() {
+        let images = value.images().ok_or(Stop::Uncovered)?;
+        if images.len() == states.len() {
+            states.iter_mut().zip(slice(&images)).for_each(|(s, &x)| *s = unknown.with(*s, x.into()));
+        } else if let [only] = *slice(&images) {
+            states.iter_mut().for_each(|s| *s = unknown.with(*s, only.into()));
+        } else {
+            let wide = images.broadcast(&shape[..]).ok_or(Stop::Uncovered)?;
+            states.iter_mut().zip(wide.iter()).for_each(|(s, &x)| *s = unknown.with(*s, x.into()));
+        }
+    }
+    let elements = ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
+    let elements = elements.map_err(|_| Stop::Uncovered)?;
+    Ok(vec![if is_integer { Value::varying(elements) } else { Value::field(elements) }])
+}
+
+/// BiasGelu and FastGelu are functions of the sum with the bias, or of what there is without one.
+pub fn biased(call: &Call, function: Digest) -> Made {
+    let mut sum = call.field(0)?.clone();
+    if let Some(bias) = call.optional_field(1)? {
+        sum = row_major(zip(&sum, bias, field::add).ok_or(Stop::Misfit)?);
+    }
+    let call = Call { inputs: vec![Some(Value::Field(sum))], ..*call };
+    element_wise(&call, function, false)
+}
+
+/// Softsign is `x/(1 + |x|)`, for which it may stand; what `|x|` is nobody knows.
+pub fn softsign(call: &Call, abs: Digest) -> Made {
+    let elements = call.field(0)?;
+    let sizes = element_wise(call, abs, false)?.into_iter().find_map(|made| made.images());
+    let below = sizes.ok_or(Stop::Uncovered)?.mapv(|size| field::add(size, 1)).into_shared();
+    Ok(vec![Value::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Stop::Uncovered)?)])
+}
+
+/// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one.
+pub fn softmax(call: &Call, function: Digest) -> Made {
+    let elements = call.field(0)?;
+    let shape = elements.shape();
+    call.allowance.room(shape)?;
+    let alone = call.opset >= 13;
+    let along = axis(call.attr("axis", if alone { -1 } else { 1 })?, shape.len())?;
+    let behind = if alone { along + 1 } else { shape.len() };
+    let (lane, inner) =
+        (shape[along..behind].iter().product::<usize>(), shape[behind..].iter().product::<usize>());
+    let unknown = Unknown::new(function);
+    let mut made = slice(elements).to_vec();
+    for block in made.chunks_mut((lane * inner).max(1)) {
+        for start in 0..inner {
+            let first = block[start];
+            let lane = || (start..lane * inner).step_by(inner);
+            // Two states of 64 bits, for many elements go into one.
+            let states = lane().fold([unknown.start(), !unknown.start()], |states, place| {
+                let difference = field::sub(block[place], first).into();
+                states.map(|state| unknown.with(state, difference))
+            });
+            let of_lane = Unknown::new(u128::from(states[0]) << 64 | u128::from(states[1]));
+            for (count, place) in lane().enumerate() {
+                block[place] = of_lane.of(count as u64);
+            }
+        }
+    }
+    let made = ArrayD::from_shape_vec(shape, made).map_err(|_| Stop::Uncovered)?;
+    Ok(vec![Value::field(made)])
+}

@@ -1,0 +1,126 @@
+//! Digests of values, and random elements that a seed stands for.
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::field::P;
+
+/// What tells a value, or a function, from all others: a keyed hash.
+pub type Digest = u128;
+
+/// Puts parts together to a digest.
+pub struct Hash(Xxh3);
+
+impl Hash {
+    /// A hash under a key, of what it is for.
+    pub fn new(key: u64, what: &str) -> Self {
+        let mut hash = Self(Xxh3::with_seed(key));
+        hash.text(what);
+        hash
+    }
+
+    /// Adds bytes, whose end is told from what follows.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.update(bytes);
+    }
+
+    /// Adds a text.
+    pub fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    /// Adds a number.
+    pub fn number(&mut self, number: u64) {
+        self.0.update(&number.to_le_bytes());
+    }
+
+    /// Adds a digest.
+    pub fn digest(&mut self, digest: Digest) {
+        self.0.update(&digest.to_le_bytes());
+    }
+
+    /// Adds numbers of any type, by the bytes of each.
+    pub fn all<T: Copy, const N: usize>(&mut self, numbers: &[T], bytes: impl Fn(T) -> [u8; N]) {
+        self.number(numbers.len() as u64);
+        let mut buffer = Vec::with_capacity(512 * N);
+        for part in numbers.chunks(512) {
+            buffer.clear();
+            part.iter().for_each(|&number| buffer.extend_from_slice(&bytes(number)));
+            self.0.update(&buffer);
+        }
+    }
+
+    /// The digest of what was added.
+    pub fn finish(&self) -> Digest {
+        self.0.digest128()
+    }
+}
+
+/// A function that nobody knows, of as many elements as it is given.
+///
+/// Each argument is mixed in by two rounds of multiplication and shift between halves of the key. The function is one
+/// of 2¹²⁸ that no model was made with a view to, and its results have 31 bits: for that 64 bits of state are enough.
+#[derive(Debug, Clone, Copy)]
+pub struct Unknown {
+    before: u64,
+    between: u64,
+}
+
+impl Unknown {
+    /// The function of this digest.
+    pub fn new(digest: Digest) -> Self {
+        Self { before: digest as u64, between: (digest >> 64) as u64 }
+    }
+
+    /// What was mixed in before any argument.
+    pub fn start(self) -> u64 {
+        self.between
+    }
+
+    /// With one more argument.
+    pub fn with(self, state: u64, argument: u64) -> u64 {
+        let z = (state.rotate_left(23) ^ argument).wrapping_add(self.before);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ self.between;
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The element that comes out.
+    pub fn element(state: u64) -> u32 {
+        ((u128::from(state) * u128::from(P)) >> 64) as u32
+    }
+
+    /// The element for one argument.
+    pub fn of(self, argument: u64) -> u32 {
+        Self::element(self.with(self.start(), argument))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_told_from_each_other() {
+        let digest = |parts: &[&str]| {
+            let mut hash = Hash::new(7, "parts");
+            parts.iter().for_each(|part| hash.text(part));
+            hash.finish()
+        };
+        assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
+        assert_eq!(digest(&["ab", "c"]), digest(&["ab", "c"]));
+    }
+
+    #[test]
+    fn an_unknown_function_is_even_and_tells_its_arguments_apart() {
+        let unknown = Unknown::new(Hash::new(1, "f").finish());
+        let mut seen: Vec<u32> = (0..1000).map(|argument| unknown.of(argument)).collect();
+        let low = seen.iter().filter(|&&element| u64::from(element) < P / 2).count();
+        assert!((400..600).contains(&low), "{low}");
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 1000);
+        let both = |a, b| unknown.with(unknown.with(unknown.start(), a), b);
+        assert_ne!(both(1, 2), both(2, 1));
+    }
+}

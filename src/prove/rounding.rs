@@ -1,0 +1,140 @@
+//! The first claim: a new tensor is what its recipe gives, rounded once, and every other one is the original's.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+
+use super::Proof;
+use super::operators::{Allowance, Stop};
+use crate::fold::plan::Stored;
+use crate::graph::Graph;
+use crate::graph::analysis::Analysis;
+use crate::onnx::Model;
+use crate::onnx::node::constant_tensor;
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{self, DataType};
+use crate::recipe::{Op, Recipe, evaluate};
+use crate::refusal::{Reason, Refusal};
+
+/// The tensors that a graph stores, by the names of their values.
+fn stored(model: &Model) -> HashMap<&str, TensorProto> {
+    let graph = model.graph();
+    let nodes = graph.node.iter().filter(|node| node.op() == ("", "Constant"));
+    let made = nodes.filter_map(|node| Some((node.output.first()?.as_str(), constant_tensor(node)?)));
+    made.chain(graph.initializer.iter().map(|tensor| (tensor.name(), tensor.clone()))).collect()
+}
+
+/// What is compared of a tensor that is one of the original's; `None` of those that are exact.
+fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
+    let data_type = DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float())?;
+    Some((data_type, tensor::raw(tensor, model.externals()).ok()?))
+}
+
+/// Checks every tensor of floats, and counts those that were computed again.
+///
+/// # Errors
+/// [`Proof::Disproved`] at the first one that is something else.
+pub fn check(known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usize, Proof> {
+    let original = known.graph.model();
+    let (before, after) = (stored(original), stored(fused));
+    let recipes: HashMap<&str, &Stored> =
+        tensors.iter().map(|stored| (stored.name.as_str(), stored)).collect();
+    let mut others: Option<HashSet<(DataType, Bytes)>> = None;
+    let mut names: Vec<&str> = after.keys().copied().collect();
+    names.sort_unstable();
+    let allowance = Allowance::new(fused.file_bytes());
+    let mut recomputed = 0;
+    for name in names {
+        let tensor = &after[name];
+        if let Some(recipe) = recipes.get(name) {
+            is_rounded(known, fused, tensor, recipe, &allowance)?;
+            recomputed += 1;
+            continue;
+        }
+        let Some(own) = content(tensor, fused) else { continue };
+        let same = before.get(name).and_then(|twin| content(twin, original)).is_some_and(|twin| twin == own);
+        let all = || before.values().filter_map(|other| content(other, original)).collect();
+        if !same && !others.get_or_insert_with(all).contains(&own) {
+            let reason = "the tensor is neither new nor one of the original's".to_owned();
+            let site = blamed(known_graph(fused).as_ref(), name, tensors);
+            return Err(Proof::Disproved { at: name.to_owned(), site, reason });
+        }
+    }
+    Ok(recomputed)
+}
+
+fn known_graph(model: &Model) -> Option<Graph<'_>> {
+    Graph::new(model).ok()
+}
+
+/// The site near a tensor that nobody has a recipe for.
+fn blamed(graph: Option<&Graph>, name: &str, tensors: &[Stored]) -> Option<usize> {
+    let graph = graph?;
+    let reader = graph.readers(graph.value(name)?).iter().find_map(|reader| match reader {
+        crate::graph::Reader::Node { node, .. } => graph.outputs(*node).iter().flatten().next().copied(),
+        _ => None,
+    });
+    super::blame::site(graph, reader?, tensors)
+}
+
+/// Whether a recipe takes no more than a model of its size is known to take: anybody can have written it.
+fn is_affordable(recipe: &Recipe, allowance: &Allowance) -> Result<(), Stop> {
+    recipe.steps().into_iter().try_for_each(|step| {
+        allowance.room(step.shape())?;
+        let summed = match (step.op(), step.inputs()) {
+            (Op::Product, [left, _]) => left.shape().last().copied().unwrap_or(1),
+            (Op::Conv(_), [weight, _]) => weight.shape()[2..].iter().product(),
+            _ => return Ok(()),
+        };
+        allowance.products(&[step.shape(), &[summed]].concat())
+    })
+}
+
+fn is_rounded(
+    known: &Analysis,
+    fused: &Model,
+    tensor: &TensorProto,
+    stored: &Stored,
+    allowance: &Allowance,
+) -> Result<(), Proof> {
+    let disproved = |reason: String| Proof::Disproved {
+        at: stored.name.clone(),
+        site: stored.sites.first().copied(),
+        reason,
+    };
+    let read = |name: &str| {
+        let value = known.graph.value(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
+        known.constants.read(value)
+    };
+    let shape = stored.recipe.shape().iter().map(|&extent| extent as i64);
+    if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
+        return Err(disproved("the tensor has another type or shape than its recipe".to_owned()));
+    }
+    is_affordable(&stored.recipe, allowance).map_err(|_| Proof::Undecided {
+        reason: format!(
+            "the recipe of `{}` takes more than a model of its size is known to take",
+            stored.name
+        ),
+    })?;
+    let numbers = evaluate(&stored.recipe, &read).map_err(|refusal| Proof::Undecided {
+        reason: format!(
+            "the recipe of `{}` cannot be computed: `{}`: {}",
+            stored.name, refusal.at, refusal.reason
+        ),
+    })?;
+    let held = tensor::raw(tensor, fused.externals()).map_err(|error| disproved(error.to_string()))?;
+    let bytes = tensor::encode_f64(stored.data_type, &numbers.view());
+    let bytes = bytes.map_err(|error| disproved(error.to_string()))?;
+    let width = stored.data_type.byte_size(1).unwrap_or(1);
+    let wrong = |bytes: &Bytes, held: &Bytes| {
+        bytes.chunks(width).zip(held.chunks(width)).filter(|(one, other)| one != other).count()
+    };
+    match bytes == held {
+        true => Ok(()),
+        false => Err(disproved(format!(
+            "{} of its {} elements are not what its recipe gives, rounded once",
+            wrong(&bytes, &held),
+            numbers.len()
+        ))),
+    }
+}

@@ -1,0 +1,154 @@
+//! What stands in the place of a tensor.
+
+use ndarray::{ArcArray, ArrayD, IxDyn};
+
+use super::field;
+use super::random::{Digest, Hash, Unknown};
+use crate::onnx::external::Externals;
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor;
+
+/// A tensor of field elements, in row-major order, whose copies share them.
+pub type Elements = ArcArray<u32, IxDyn>;
+
+/// A tensor of integers and truth values, likewise.
+pub type Integers = ArcArray<i64, IxDyn>;
+
+/// A value of a graph at one point.
+#[derive(Debug, Clone)]
+pub enum Value {
+    /// Floats.
+    Field(Elements),
+    /// Integers that are known.
+    Int(Integers),
+    /// Integers that follow from what is random: an element stands for each, with which nobody calculates.
+    Varying(Elements),
+    /// What has no known extents.
+    Opaque(Digest),
+}
+
+/// Does the same to the elements of any tensor; what is opaque is for the last arm.
+macro_rules! either {
+    ($value:expr, $array:ident => $result:expr, else $other:expr) => {
+        match $value {
+            $crate::prove::value::Value::Field($array) => $crate::prove::value::Value::field($result),
+            $crate::prove::value::Value::Int($array) => $crate::prove::value::Value::int($result),
+            $crate::prove::value::Value::Varying($array) => $crate::prove::value::Value::varying($result),
+            $crate::prove::value::Value::Opaque(_) => $other,
+        }
+    };
+}
+pub(super) use either;
+
+/// The same elements in row-major order.
+pub fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
+    if array.is_standard_layout() {
+        array.into_shared()
+    } else {
+        array.as_standard_layout().into_owned().into_shared()
+    }
+}
+
+impl Value {
+    /// Floats.
+    pub fn field(elements: ArrayD<u32>) -> Self {
+        Self::Field(row_major(elements))
+    }
+
+    /// Integers.
+    pub fn int(integers: ArrayD<i64>) -> Self {
+        Self::Int(row_major(integers))
+    }
+
+    /// Integers that nobody knows.
+    pub fn varying(elements: ArrayD<u32>) -> Self {
+        Self::Varying(row_major(elements))
+    }
+
+    /// A random element at each place.
+    pub fn random(seed: Digest, shape: &[usize], is_integer: bool) -> Self {
+        let unknown = Unknown::new(seed);
+        let elements = (0..shape.iter().product::<usize>()).map(|place| unknown.of(place as u64)).collect();
+        let elements = ArrayD::from_shape_vec(shape, elements).expect("as many elements");
+        if is_integer { Self::varying(elements) } else { Self::field(elements) }
+    }
+
+    /// Its extents.
+    pub fn shape(&self) -> Option<&[usize]> {
+        match self {
+            Self::Field(elements) | Self::Varying(elements) => Some(elements.shape()),
+            Self::Int(integers) => Some(integers.shape()),
+            Self::Opaque(_) => None,
+        }
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.shape().map_or(0, |shape| shape.iter().product())
+    }
+
+    /// The element that stands for what is at each place.
+    pub fn images(&self) -> Option<Elements> {
+        match self {
+            Self::Field(elements) | Self::Varying(elements) => Some(elements.clone()),
+            Self::Int(integers) => Some(integers.mapv(field::of_int).into_shared()),
+            Self::Opaque(_) => None,
+        }
+    }
+
+    /// What it is told from others by.
+    pub fn digest(&self, key: u64) -> Digest {
+        let mut hash = Hash::new(key, "value");
+        hash.number(match self {
+            Self::Field(_) => 0,
+            Self::Int(_) => 1,
+            Self::Varying(_) => 2,
+            Self::Opaque(digest) => return *digest,
+        });
+        let extents = |extent: usize| (extent as u64).to_le_bytes();
+        hash.all(self.shape().unwrap_or_default(), extents);
+        match self {
+            Self::Field(elements) | Self::Varying(elements) => hash.all(slice(elements), u32::to_le_bytes),
+            Self::Int(integers) => hash.all(slice(integers), i64::to_le_bytes),
+            Self::Opaque(_) => {}
+        }
+        hash.finish()
+    }
+}
+
+/// The elements in row-major order.
+pub fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
+    array.as_slice().expect("in row-major order")
+}
+
+/// The value of floats. Where an element is no number, all are random ones that their bits seed.
+pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Value {
+    if floats.iter().all(|number| number.is_finite()) {
+        return Value::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
+    }
+    let unknown = Unknown::new(Hash::new(key, "bits").finish());
+    Value::field(floats.mapv(|number| unknown.of(number.to_bits())))
+}
+
+/// The value of a stored tensor.
+pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Value {
+    if let Ok(floats) = tensor::read_f64(tensor, externals) {
+        return of_floats(floats, key);
+    }
+    if let Ok(integers) = tensor::read_i64(tensor, externals) {
+        return Value::int(integers);
+    }
+    Value::Opaque(stored(tensor, externals, key))
+}
+
+/// What a tensor is told from others by, whatever is in it.
+pub fn stored(tensor: &TensorProto, externals: &Externals, key: u64) -> Digest {
+    let mut hash = Hash::new(key, "tensor");
+    hash.number(tensor.data_type() as u64);
+    hash.all(&tensor.dims, i64::to_le_bytes);
+    match tensor::raw(tensor, externals) {
+        Ok(bytes) => hash.bytes(&bytes),
+        Err(_) => tensor.string_data.iter().for_each(|text| hash.bytes(text)),
+    }
+    hash.finish()
+}

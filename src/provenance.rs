@@ -1,0 +1,132 @@
+//! What a folded model says of where it comes from, in its metadata.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fold::plan::{Outcome, Plan, SitePlan};
+use crate::onnx::Model;
+use crate::onnx::proto::StringStringEntryProto;
+
+/// What was chosen that changes the result of folding.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FoldOptions {
+    /// Sites that are left as they are: names or kinds, with `*` and `?`.
+    #[serde(default)]
+    pub skip: Vec<String>,
+}
+
+/// One time that a model was folded.
+///
+/// The metadata of the result has an entry for each of its fields, `unfold.version` and so on; where a model that was
+/// folded before is folded further, those of the second time begin with `unfold.2.`, and those before them stay.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// use unfold::provenance::Provenance;
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let fused = unfold::fuse(&model, &Default::default())?.model;
+/// let [once] = &Provenance::of(&fused)[..] else { panic!("it was folded once") };
+/// assert_eq!(once.original.as_deref(), model.sha256());
+/// assert_eq!(once.folded, "UN 7, attention scale 6");
+/// assert!(Provenance::of(&model).is_empty());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Provenance {
+    /// The version of unfold.
+    pub version: String,
+    /// SHA-256 of the file, or the bytes, that it was folded from; `None` where those were not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub original: Option<String>,
+    /// How many sites of which kinds were folded, all or in part, such as `UN 25, attention scale 12`.
+    pub folded: String,
+    /// What was chosen.
+    pub options: FoldOptions,
+}
+
+const KEYS: [&str; 4] = ["version", "original", "folded", "options"];
+
+/// The key of an entry of the n-th time, from 0 on.
+fn key(time: usize, name: &str) -> String {
+    match time {
+        0 => format!("unfold.{name}"),
+        _ => format!("unfold.{}.{name}", time + 1),
+    }
+}
+
+impl Provenance {
+    /// What a model says, the first time first. Metadata can be written by anybody.
+    pub fn of(model: &Model) -> Vec<Self> {
+        let entries: HashMap<&str, &str> =
+            model.proto.metadata_props.iter().map(|entry| (entry.key(), entry.value())).collect();
+        let entry = |key: String| entries.get(key.as_str()).map(|&value| value.to_owned());
+        let time = |time: usize| {
+            let [version, original, folded, options] = KEYS.map(|name| entry(key(time, name)));
+            let options = options.and_then(|options| serde_json::from_str(&options).ok());
+            Some(Self {
+                version: version?,
+                original,
+                folded: folded.unwrap_or_default(),
+                options: options.unwrap_or_default(),
+            })
+        };
+        (0..).map_while(time).collect()
+    }
+
+    /// Notes in a model that this was made of it.
+    pub(crate) fn note(model: &mut Model, original: Option<&str>, plan: &Plan, options: FoldOptions) {
+        let time = Self::of(model).len();
+        let options = (options != FoldOptions::default()).then(|| serde_json::json!(options).to_string());
+        let version = Some(env!("CARGO_PKG_VERSION").to_owned());
+        let values = [version, original.map(str::to_owned), Some(folded(plan)), options];
+        let entries = KEYS.iter().zip(values).filter_map(|(name, value)| {
+            Some(StringStringEntryProto { key: Some(key(time, name)), value: Some(value?) })
+        });
+        model.proto.metadata_props.extend(entries);
+    }
+}
+
+/// The kinds of the sites that went, all or in part, in the order in which they come.
+fn folded(plan: &Plan) -> String {
+    let goes = |outcome: &Outcome| !matches!(outcome, Outcome::Kept { .. });
+    let mut counts: Vec<(&str, usize)> = vec![];
+    for site in plan.sites.iter().filter(|site: &&SitePlan| site.outcomes().any(goes)) {
+        match counts.iter_mut().find(|(kind, _)| *kind == site.kind.name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((site.kind.name, 1)),
+        }
+    }
+    let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    told.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_original_is_what_was_read_if_it_was() {
+        let bytes = std::fs::read("models/digits/un-dynamo.onnx").unwrap();
+        let read = Model::from_bytes(bytes.clone()).unwrap();
+        let fold = |model: &Model, skip: &[&str]| {
+            let skip = skip.iter().map(|&skip| skip.to_owned()).collect();
+            crate::fuse(model, &crate::FuseOptions { skip, progress: None }).unwrap().model
+        };
+        let original = |model: &Model| -> Vec<Option<String>> {
+            Provenance::of(model).into_iter().map(|time| time.original).collect()
+        };
+        let digest = Model::open("models/digits/un-dynamo.onnx").unwrap().sha256().unwrap().to_owned();
+        assert_eq!(digest.len(), 64);
+        let partly = fold(&read, &["blocks.0.*"]);
+        assert_eq!(original(&partly), [Some(digest.clone())]);
+        // What folding made was never a file.
+        assert_eq!(original(&fold(&partly, &[])), [Some(digest.clone()), None]);
+        assert_eq!(original(&fold(&Model::from_proto(read.proto.clone()), &[])), [None]);
+        let again = Model::from_bytes(partly.to_bytes().unwrap()).unwrap();
+        let own = again.sha256().unwrap().to_owned();
+        assert_eq!(original(&fold(&again, &[])), [Some(digest), Some(own)]);
+    }
+}

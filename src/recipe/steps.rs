@@ -1,0 +1,326 @@
+//! Recipes as lists of steps, as certificates hold them.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Op, Recipe, Windows};
+use crate::onnx::tensor::DataType;
+
+/// No step that is read has more elements: products and sums of extents do not wrap below it.
+const MOST: usize = 1 << 40;
+
+/// Nor has one of windows larger numbers.
+const WIDEST: usize = 1 << 30;
+
+/// One operation of a recipe: what it does, the places of the steps that it takes, and the extents that it makes.
+///
+/// ```
+/// use unfold::recipe::{Recipe, RecipeStep};
+///
+/// let text = r#"[
+///     { "op": "constant", "name": "W", "shape": [2, 3] },
+///     { "op": "literal", "numbers": [0.5], "shape": [1, 1] },
+///     { "op": "mul", "inputs": [0, 1], "shape": [2, 3] }
+/// ]"#;
+/// let steps: Vec<RecipeStep> = serde_json::from_str(text)?;
+/// let recipe = Recipe::from_steps(&steps)?;
+/// assert_eq!(recipe.to_string(), "mul(W, 0.5)");
+/// assert_eq!(recipe.to_steps(), steps);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecipeStep {
+    #[serde(flatten)]
+    op: StepOp,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inputs: Vec<usize>,
+    shape: Vec<usize>,
+}
+
+/// [`Op`], as it is written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+enum StepOp {
+    Constant { name: String },
+    Literal { numbers: Vec<f64> },
+    Round { data_type: String },
+    Neg,
+    Sqrt,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Reshape,
+    Transpose { perm: Vec<usize> },
+    Pick { axis: usize, places: Vec<Option<usize>> },
+    Expand,
+    Concat { axis: usize },
+    Sum { axis: usize },
+    Max { axis: usize },
+    Exp,
+    Sigmoid,
+    Softmax { axis: usize },
+    Flush { below: f64 },
+    Product,
+    Conv(Windows),
+}
+
+/// The types of floats, by the names that certificates have for them.
+const FLOATS: [(DataType, &str); 4] = [
+    (DataType::Float16, "float16"),
+    (DataType::BFloat16, "bfloat16"),
+    (DataType::Float, "float32"),
+    (DataType::Double, "float64"),
+];
+
+/// What a certificate calls a type of floats; no other type has a recipe.
+pub fn float_name(data_type: DataType) -> String {
+    let known = FLOATS.iter().find(|(float, _)| *float == data_type);
+    known.map_or_else(|| data_type.name(), |(_, name)| (*name).to_owned())
+}
+
+/// The type of floats that a certificate calls so.
+pub fn float_named(name: &str) -> Option<DataType> {
+    FLOATS.iter().find(|(_, known)| *known == name).map(|(float, _)| *float)
+}
+
+impl Recipe {
+    /// The recipe as steps, each behind those that it takes; the last one is the recipe.
+    pub fn to_steps(&self) -> Vec<RecipeStep> {
+        let steps = self.steps();
+        let place: std::collections::HashMap<_, usize> =
+            steps.iter().enumerate().map(|(place, step)| (step.id(), place)).collect();
+        let written = |step: &&Recipe| RecipeStep {
+            op: written(step.op()),
+            inputs: step.inputs().iter().map(|input| place[&input.id()]).collect(),
+            shape: step.shape().to_vec(),
+        };
+        steps.iter().map(written).collect()
+    }
+
+    /// The recipe that steps say, whoever wrote them.
+    ///
+    /// # Errors
+    /// Which step does not fit the others, and why.
+    pub fn from_steps(steps: &[RecipeStep]) -> Result<Self, String> {
+        let mut made: Vec<Recipe> = Vec::with_capacity(steps.len());
+        for (place, step) in steps.iter().enumerate() {
+            let inputs: Option<Vec<&Recipe>> = step.inputs.iter().map(|&input| made.get(input)).collect();
+            let next = match inputs {
+                Some(inputs) => read(step, &inputs),
+                None => Err("an input is no step before it".to_owned()),
+            };
+            made.push(next.map_err(|reason| format!("step {place}: {reason}"))?);
+        }
+        made.pop().ok_or_else(|| "it has no steps".to_owned())
+    }
+}
+
+fn written(op: &Op) -> StepOp {
+    match op {
+        Op::Constant(name) => StepOp::Constant { name: name.to_string() },
+        Op::Literal(numbers) => StepOp::Literal { numbers: numbers.to_vec() },
+        Op::Round(data_type) => StepOp::Round { data_type: float_name(*data_type) },
+        Op::Neg => StepOp::Neg,
+        Op::Sqrt => StepOp::Sqrt,
+        Op::Add => StepOp::Add,
+        Op::Sub => StepOp::Sub,
+        Op::Mul => StepOp::Mul,
+        Op::Div => StepOp::Div,
+        Op::Reshape => StepOp::Reshape,
+        Op::Transpose(perm) => StepOp::Transpose { perm: perm.clone() },
+        Op::Pick { axis, places } => StepOp::Pick { axis: *axis, places: places.to_vec() },
+        Op::Expand => StepOp::Expand,
+        Op::Concat(axis) => StepOp::Concat { axis: *axis },
+        Op::Sum(axis) => StepOp::Sum { axis: *axis },
+        Op::Max(axis) => StepOp::Max { axis: *axis },
+        Op::Exp => StepOp::Exp,
+        Op::Sigmoid => StepOp::Sigmoid,
+        Op::Softmax(axis) => StepOp::Softmax { axis: *axis },
+        Op::Flush(below) => StepOp::Flush { below: *below },
+        Op::Product => StepOp::Product,
+        Op::Conv(windows) => StepOp::Conv(Windows::clone(windows)),
+    }
+}
+
+/// The operation itself, and not a shorter one that would do as well: what the constructors say of it is whether its
+/// inputs fit, and what extents it makes.
+fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
+    let RecipeStep { op, shape, .. } = step;
+    let most = |extents: &[usize]| {
+        let product = extents.iter().filter(|&&n| n != 0).try_fold(1_usize, |all, &n| all.checked_mul(n));
+        product.filter(|&product| product <= MOST)
+    };
+    most(shape).ok_or_else(|| format!("its extents {shape:?} are too large"))?;
+    let count: usize = shape.iter().product();
+    let (op, fits) = match (op, inputs) {
+        (StepOp::Constant { name }, []) => (Op::Constant(name.as_str().into()), Some(shape.clone())),
+        (StepOp::Literal { numbers }, []) => {
+            let fits = numbers.len() == 1 || numbers.len() == count;
+            (Op::Literal(numbers.as_slice().into()), fits.then(|| shape.clone()))
+        }
+        (StepOp::Round { data_type }, [a]) => {
+            let known = float_named(data_type);
+            (Op::Round(known.ok_or_else(|| format!("it rounds to `{data_type}`"))?), Some(a.shape().to_vec()))
+        }
+        (StepOp::Neg, [a]) => (Op::Neg, Some(a.shape().to_vec())),
+        (StepOp::Sqrt, [a]) => (Op::Sqrt, Some(a.shape().to_vec())),
+        (StepOp::Add, [a, b]) => (Op::Add, extents(a.add(b))),
+        (StepOp::Sub, [a, b]) => (Op::Sub, extents(a.sub(b))),
+        (StepOp::Mul, [a, b]) => (Op::Mul, extents(a.mul(b))),
+        (StepOp::Div, [a, b]) => (Op::Div, extents(a.div(b))),
+        (StepOp::Reshape, [a]) => (Op::Reshape, extents(a.reshape(shape))),
+        (StepOp::Expand, [a]) => (Op::Expand, extents(a.expand(shape))),
+        (StepOp::Transpose { perm }, [a]) => (Op::Transpose(perm.clone()), extents(a.transpose(perm))),
+        (StepOp::Pick { axis, places }, [a]) => {
+            let fits = extents(a.pick(*axis, places.iter().copied()));
+            (Op::Pick { axis: *axis, places: places.as_slice().into() }, fits)
+        }
+        (StepOp::Concat { axis }, parts) => {
+            let parts: Vec<Recipe> = parts.iter().map(|&part| part.clone()).collect();
+            (Op::Concat(*axis), extents(Recipe::concat(*axis, &parts)))
+        }
+        (StepOp::Sum { axis }, [a]) => (Op::Sum(*axis), extents(a.sum(*axis))),
+        (StepOp::Max { axis }, [a]) => (Op::Max(*axis), extents(a.max(*axis))),
+        (StepOp::Exp, [a]) => (Op::Exp, Some(a.shape().to_vec())),
+        (StepOp::Sigmoid, [a]) => (Op::Sigmoid, Some(a.shape().to_vec())),
+        (StepOp::Softmax { axis }, [a]) => (Op::Softmax(*axis), extents(a.softmax(*axis))),
+        (StepOp::Flush { below }, [a]) => (Op::Flush(*below), Some(a.shape().to_vec())),
+        (StepOp::Product, [a, b]) => (Op::Product, extents(a.product(b))),
+        (StepOp::Conv(windows), [weight, values]) => {
+            are_sound(windows).ok_or("its windows are none")?;
+            (Op::Conv(windows.clone().into()), extents(weight.conv(values, windows.clone())))
+        }
+        _ => return Err(format!("it has {} inputs", inputs.len())),
+    };
+    match fits {
+        None => Err("its inputs do not fit it".to_owned()),
+        Some(extents) if extents == *shape => {
+            Ok(Recipe::new(op, inputs.iter().map(|&input| input.clone()).collect(), extents))
+        }
+        Some(extents) => Err(format!("its extents are {extents:?}, and not {shape:?}")),
+    }
+}
+
+fn extents(recipe: Option<Recipe>) -> Option<Vec<usize>> {
+    recipe.map(|recipe| recipe.shape().to_vec())
+}
+
+/// Whether places can be looked up in windows without leaving the numbers that there are.
+fn are_sound(windows: &Windows) -> Option<()> {
+    let Windows { kernel, strides, dilations, before, input, output, .. } = windows;
+    let axes = input.len();
+    let alike = [kernel.len(), strides.len(), dilations.len(), before.len(), output.len()];
+    let small = |extents: &Vec<usize>| {
+        let product = extents.iter().try_fold(1_usize, |all, &n| all.checked_mul(n).filter(|&n| n <= WIDEST));
+        product.is_some()
+    };
+    let steps = strides.iter().chain(dilations).all(|&step| (1..=WIDEST as i64).contains(&step));
+    let sound = alike.iter().all(|&count| count == axes)
+        && [kernel, input, output].into_iter().all(small)
+        && steps
+        && before.iter().all(|zeros| zeros.unsigned_abs() <= WIDEST as u64);
+    sound.then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::evaluate;
+    use crate::recipe::testing::{read as constants, recipes, vector};
+
+    fn through_json(recipe: &Recipe) -> Recipe {
+        let text = serde_json::to_string(&recipe.to_steps()).unwrap();
+        Recipe::from_steps(&serde_json::from_str::<Vec<RecipeStep>>(&text).unwrap()).unwrap()
+    }
+
+    fn bits(recipe: &Recipe) -> Vec<u64> {
+        evaluate(recipe, &constants).unwrap().iter().map(|number| number.to_bits()).collect()
+    }
+
+    #[test]
+    fn every_operation_comes_back_from_its_text() {
+        let awkward = [0.1 + 0.2, f64::from(1e-5_f32), -0.0, 5e-324, f64::MAX, 1.0 / 3.0];
+        let literal = Recipe::literal(&awkward, &[6]).unwrap();
+        let named = |op: &Op| serde_json::to_value(written(op)).unwrap()["op"].as_str().unwrap().to_owned();
+        let mut seen = std::collections::BTreeSet::new();
+        for recipe in recipes().into_iter().chain([literal.clone(), literal.add(&vector()).unwrap()]) {
+            seen.extend(recipe.steps().into_iter().map(|step| named(step.op())));
+            let again = through_json(&recipe);
+            assert_eq!(again.to_string(), recipe.to_string());
+            assert_eq!(again.to_steps(), recipe.to_steps());
+            assert_eq!(bits(&again), bits(&recipe), "{recipe}");
+        }
+        let all = "add concat constant conv div exp expand flush literal max mul neg pick product reshape round sigmoid \
+                   softmax sqrt sub sum transpose";
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), all.split(' ').collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_needed_twice_is_one_step() {
+        let v = vector();
+        let square = v.mul(&v).unwrap();
+        let text = serde_json::to_string(&square.to_steps()).unwrap();
+        let expected =
+            r#"[{"op":"constant","name":"v","shape":[6]},{"op":"mul","inputs":[0,0],"shape":[6]}]"#;
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn steps_may_be_as_many_as_a_graph_has_nodes() {
+        let mut long = vector();
+        for _ in 0..100_000 {
+            long = long.add(&Recipe::number(1.0, 1)).unwrap();
+        }
+        assert_eq!(bits(&through_json(&long)), bits(&long));
+    }
+
+    fn flaw(steps: &str) -> String {
+        let v = r#"{"op":"constant","name":"v","shape":[6]}"#;
+        let w = r#"{"op":"constant","name":"W","shape":[4,6]}"#;
+        let steps: Vec<RecipeStep> = serde_json::from_str(&format!("[{v},{w},{steps}]")).unwrap();
+        Recipe::from_steps(&steps).unwrap_err()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_with_its_step() {
+        let cases = [
+            (r#"{"op":"add","inputs":[0,2],"shape":[6]}"#, "an input is no step before it"),
+            (r#"{"op":"add","inputs":[0],"shape":[6]}"#, "it has 1 inputs"),
+            (r#"{"op":"constant","name":"c","inputs":[0],"shape":[6]}"#, "it has 1 inputs"),
+            (r#"{"op":"mul","inputs":[0,1],"shape":[6]}"#, "its extents are [4, 6], and not [6]"),
+            (r#"{"op":"product","inputs":[1,1],"shape":[4,6]}"#, "its inputs do not fit it"),
+            (r#"{"op":"reshape","inputs":[0],"shape":[7]}"#, "its inputs do not fit it"),
+            (r#"{"op":"expand","inputs":[0],"shape":[12]}"#, "its inputs do not fit it"),
+            (r#"{"op":"transpose","perm":[0,0],"inputs":[1],"shape":[4,4]}"#, "its inputs do not fit it"),
+            (r#"{"op":"sum","axis":2,"inputs":[1],"shape":[4,6]}"#, "its inputs do not fit it"),
+            (r#"{"op":"pick","axis":0,"places":[6],"inputs":[0],"shape":[1]}"#, "its inputs do not fit it"),
+            (r#"{"op":"concat","axis":0,"shape":[0]}"#, "its inputs do not fit it"),
+            (r#"{"op":"literal","numbers":[1,2],"shape":[3]}"#, "its inputs do not fit it"),
+            (r#"{"op":"round","data_type":"int8","inputs":[0],"shape":[6]}"#, "it rounds to `int8`"),
+        ];
+        for (steps, expected) in cases {
+            assert_eq!(flaw(steps), format!("step 2: {expected}"), "{steps}");
+        }
+        assert_eq!(Recipe::from_steps(&[]).unwrap_err(), "it has no steps");
+    }
+
+    #[test]
+    fn no_extents_wrap() {
+        let huge = u64::MAX / 2 + 1;
+        for shape in [format!("[{huge},2]"), format!("[0,{huge},{huge}]"), format!("[{huge}]")] {
+            let steps = format!(r#"{{"op":"literal","numbers":[1],"shape":{shape}}}"#);
+            assert!(flaw(&steps).contains("are too large"), "{shape}");
+        }
+        let conv = |stride: i64, kernel: u64| {
+            flaw(&format!(
+                r#"{{"op":"reshape","inputs":[1],"shape":[1,4,6,1]}},{{"op":"reshape","inputs":[0],"shape":[1,6,1]}},
+                   {{"op":"conv","inputs":[2,3],"shape":[1,4,1],"transposed":true,"kernel":[{kernel}],
+                     "strides":[{stride}],"dilations":[1],"before":[0],"input":[1],"output":[1]}}"#
+            ))
+        };
+        assert_eq!(conv(0, 1), "step 4: its windows are none");
+        assert_eq!(conv(i64::MIN, 1), "step 4: its windows are none");
+        assert_eq!(conv(1, huge), "step 4: its windows are none");
+        assert_eq!(conv(1, 2), "step 4: its inputs do not fit it");
+    }
+}

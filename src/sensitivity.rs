@@ -1,0 +1,114 @@
+//! How far the outputs of a model move when its weights move by one rounding: no comparison in floating point can
+//! tell more of it than that.
+
+use bytes::Bytes;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::onnx::Model;
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{self, DataType};
+use crate::verify::{Verdict, VerifyOptions, compare};
+
+/// The largest relative change of an output after every float weight has moved by one unit in the last place, up or
+/// down at random; `None` where it cannot be measured.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// use unfold::sensitivity::sensitivity;
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let moved = sensitivity(&model, &Default::default(), 0).unwrap();
+/// assert!(moved > 1e-9 && moved < 1e-5);
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn sensitivity(model: &Model, options: &VerifyOptions, seed: u64) -> Option<f64> {
+    match compare(model, &shaken(model, seed)?, options) {
+        Verdict::Compared(comparison) => comparison.worst().map(|worst| worst.relative),
+        Verdict::Broken { .. } | Verdict::CouldNotVerify { .. } => None,
+    }
+}
+
+/// The model with every float weight moved.
+fn shaken(model: &Model, seed: u64) -> Option<Model> {
+    let mut numbers = ChaCha8Rng::seed_from_u64(seed);
+    let mut moved = model.clone();
+    let graph = moved.graph_mut();
+    let constants = graph.node.iter_mut().filter(|node| node.op_type() == "Constant");
+    let values = constants.flat_map(|node| &mut node.attribute).filter_map(|value| value.t.as_deref_mut());
+    for weight in graph.initializer.iter_mut().chain(values) {
+        shake(weight, model, &mut numbers)?;
+    }
+    Some(moved)
+}
+
+fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> Option<()> {
+    // How wide an element is, and the bits of it that are all set in what is not finite.
+    let (width, exponent) = match tensor::data_type(weight).ok()? {
+        DataType::Float16 => (2, 0x7c00),
+        DataType::BFloat16 => (2, 0x7f80),
+        DataType::Float => (4, 0x7f80_0000),
+        DataType::Double => (8, 0x7ff0_0000_0000_0000),
+        _ => return Some(()),
+    };
+    let mut bytes = tensor::raw(weight, model.externals()).ok()?.to_vec();
+    for element in bytes.chunks_exact_mut(width) {
+        let mut word = [0; 8];
+        word[..width].copy_from_slice(element);
+        let bits = u64::from_le_bytes(word);
+        let next = if numbers.random() { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+        // A zero is none by rounding, and the largest number has only one neighbour.
+        let is_zero = bits << (64 - 8 * width) << 1 == 0;
+        if !is_zero && bits & exponent != exponent && next & exponent != exponent {
+            element.copy_from_slice(&next.to_le_bytes()[..width]);
+        }
+    }
+    tensor::replace(weight, Bytes::from(bytes)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::testing::affine;
+
+    #[test]
+    fn each_float_moves_to_a_neighbour_and_nothing_else_does() {
+        for (data_type, bits, rest) in [
+            (DataType::Float, [0x3f80_0000_u64, 0xc120_0000, 0x0000_0001], [0, 0x8000_0000, 0x7f80_0000]),
+            (DataType::Float16, [0x3c00, 0xc900, 0x0001], [0, 0x8000, 0x7c00]),
+            (DataType::BFloat16, [0x3f80, 0xc120, 0x0001], [0, 0x8000, 0x7f80]),
+            (DataType::Double, [1 << 62, 1 << 63 | 1 << 62, 1], [0, 1 << 63, 0x7ff << 52]),
+        ] {
+            let width = data_type.bits().unwrap() / 8;
+            let bytes: Vec<u8> =
+                bits.iter().chain(&rest).flat_map(|bits| bits.to_le_bytes()[..width].to_vec()).collect();
+            let mut weight = TensorProto {
+                dims: vec![6],
+                data_type: Some(data_type.code()),
+                raw_data: Some(bytes.clone().into()),
+                ..Default::default()
+            };
+            let mut numbers = ChaCha8Rng::seed_from_u64(1);
+            shake(&mut weight, &affine([1.0; 3], [0.0; 3]), &mut numbers).unwrap();
+            let read = |at: usize, bytes: &[u8]| {
+                let mut word = [0; 8];
+                word[..width].copy_from_slice(&bytes[at * width..][..width]);
+                u64::from_le_bytes(word)
+            };
+            let moved = weight.raw_data.unwrap();
+            for (at, bits) in bits.into_iter().enumerate() {
+                assert_eq!(read(at, &moved).abs_diff(bits), 1, "{data_type} {at}");
+            }
+            assert_eq!(moved[3 * width..], bytes[3 * width..], "{data_type}");
+        }
+    }
+
+    #[test]
+    fn a_difference_of_large_numbers_is_sensitive() {
+        // y = 1·x + 1e6 is off by half a unit in the last place of 1e6 or less; against itself that is 1e-7.
+        let calm = sensitivity(&affine([1.0; 3], [1e6; 3]), &VerifyOptions::default(), 0).unwrap();
+        assert!(calm > 1e-9 && calm < 2e-7, "{calm}");
+        // y = 0·x + 0 does not move at all.
+        assert_eq!(sensitivity(&affine([0.0; 3], [0.0; 3]), &VerifyOptions::default(), 0), Some(0.0));
+    }
+}

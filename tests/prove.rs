@@ -1,0 +1,483 @@
+//! What folding makes is proved, and what is changed behind it is not.
+
+mod common;
+
+use std::path::Path;
+
+use common::reference::{self, Env, Value};
+use common::{declared, floats, node, text, undeclared};
+use ndarray::ArrayD;
+use unfold::fold::plan::Stored;
+use unfold::onnx::Model;
+use unfold::onnx::external::Externals;
+use unfold::onnx::proto::TensorProto;
+use unfold::onnx::tensor::{self, DataType};
+use unfold::prove::{Proof, ProveOptions, prove};
+use unfold::recipe::Recipe;
+use unfold::run::Dims;
+
+fn digits() -> Vec<(String, Model)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/digits");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let models = files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx"));
+    models
+        .map(|path| (path.file_stem().unwrap().display().to_string(), Model::open(&path).unwrap()))
+        .collect()
+}
+
+fn proof(original: &Model, fused: &Model, tensors: &[Stored]) -> Proof {
+    prove(original, fused, tensors, &ProveOptions::default())
+}
+
+fn is_proved(proof: &Proof) -> bool {
+    matches!(proof, Proof::Proved { .. })
+}
+
+#[test]
+fn what_folding_makes_of_the_trained_models_is_proved() {
+    for (name, model) in digits().into_iter().filter(|(name, _)| !name.starts_with("dtn")) {
+        let fused = unfold::fuse(&model, &Default::default()).unwrap();
+        match proof(&model, &fused.model, &fused.plan.tensors) {
+            Proof::Proved { points: 1, bound, tensors } => {
+                assert!(bound > 0.0 && bound < 1e-6, "{name}: {bound}");
+                assert_eq!(tensors, fused.plan.tensors.len(), "{name}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn more_points_leave_less_doubt_whatever_the_seed() {
+    let (_, model) = digits().into_iter().find(|(name, _)| name == "bn-legacy").unwrap();
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    let mut dims = Dims::default();
+    dims.set("batch", 3);
+    let bound = |points: usize, seed: u64| {
+        let options = ProveOptions { dims: dims.clone(), points, seed };
+        match prove(&model, &fused.model, &fused.plan.tensors, &options) {
+            Proof::Proved { points: found, bound, .. } if found == points => bound,
+            other => panic!("{other:?}"),
+        }
+    };
+    let one = bound(1, 1);
+    assert_eq!(bound(1, 2), one);
+    assert!((bound(3, 3) / one.powi(3) - 1.0).abs() < 1e-9);
+}
+
+/// A folded model, and what of it is broken.
+struct Broken {
+    original: Model,
+    fused: Model,
+    tensors: Vec<Stored>,
+}
+
+impl Broken {
+    fn new(name: &str) -> Self {
+        let (_, original) = digits().into_iter().find(|(own, _)| own == name).unwrap();
+        let fused = unfold::fuse(&original, &Default::default()).unwrap();
+        Self { original, fused: fused.model, tensors: fused.plan.tensors }
+    }
+
+    fn tensor(&mut self, name: &str) -> &mut TensorProto {
+        self.fused.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == name).unwrap()
+    }
+
+    /// Stores other numbers, and says that they are meant to be those.
+    fn store(&mut self, place: usize, recipe: Recipe, change: impl Fn(ArrayD<f64>) -> ArrayD<f64>) {
+        let name = self.tensors[place].name.clone();
+        let tensor = self.tensor(&name);
+        let numbers = change(tensor::read_f64(tensor, &Externals::none()).unwrap());
+        *tensor = tensor::make(&name, tensor::data_type(tensor).unwrap(), &numbers.view()).unwrap();
+        self.tensors[place].recipe = recipe;
+    }
+
+    /// Lets the readers of a new tensor read one of the original instead.
+    fn read_instead(&mut self, new: &str, old: &str) {
+        let tensor = common::initializer(&self.original, old).clone();
+        let graph = self.fused.graph_mut();
+        if !graph.initializer.iter().any(|tensor| tensor.name() == old) {
+            graph.initializer.push(tensor);
+        }
+        for input in graph.node.iter_mut().flat_map(|node| &mut node.input).filter(|input| *input == new) {
+            *input = old.to_owned();
+        }
+    }
+
+    /// Whether it is found, and at one of the sites for which the tensor is there.
+    fn is_found(&self, place: usize) {
+        match proof(&self.original, &self.fused, &self.tensors) {
+            Proof::Disproved { site: Some(site), .. } => {
+                let Stored { name, sites, .. } = &self.tensors[place];
+                assert!(sites.contains(&site), "{name}: {site} is none of {sites:?}");
+            }
+            other => panic!("{}: {other:?}", self.tensors[place].name),
+        }
+    }
+}
+
+#[test]
+fn one_unit_in_the_last_place_is_found_at_its_tensor() {
+    let count = Broken::new("un-dynamo").tensors.len();
+    for place in 0..count {
+        let mut broken = Broken::new("un-dynamo");
+        let name = broken.tensors[place].name.clone();
+        let tensor = broken.tensor(&name);
+        let mut bytes = tensor::raw(tensor, &Externals::none()).unwrap().to_vec();
+        let count = bytes.len() / 4;
+        bytes[4 * (place % count)] ^= 1;
+        tensor::replace(tensor, bytes.into()).unwrap();
+        match proof(&broken.original, &broken.fused, &broken.tensors) {
+            Proof::Disproved { at, site, reason } => {
+                assert_eq!((at, site), (name, broken.tensors[place].sites.first().copied()));
+                assert!(reason.starts_with("1 of its "), "{reason}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+/// The channels of a weight, or of a bias, one further on.
+#[test]
+fn a_wrong_channel_is_found_at_its_site() {
+    for place in 0..Broken::new("un-dynamo").tensors.len() {
+        let mut broken = Broken::new("un-dynamo");
+        let recipe = broken.tensors[place].recipe.clone();
+        let count = recipe.shape()[0];
+        let places: Vec<usize> = (0..count).map(|at| (at + 1) % count).collect();
+        let turned = recipe.pick(0, places.iter().copied().map(Some)).unwrap();
+        broken.store(place, turned, |numbers| numbers.select(ndarray::Axis(0), &places));
+        broken.is_found(place);
+    }
+}
+
+#[test]
+fn a_permuted_axis_is_found_at_its_site() {
+    let whole = Broken::new("un-dynamo");
+    let square = |stored: &Stored| matches!(stored.recipe.shape(), [a, b] if a == b);
+    let places: Vec<usize> = (0..whole.tensors.len()).filter(|&at| square(&whole.tensors[at])).collect();
+    for place in places {
+        let mut broken = Broken::new("un-dynamo");
+        let recipe = broken.tensors[place].recipe.turned().unwrap();
+        broken.store(place, recipe, |numbers| numbers.reversed_axes());
+        broken.is_found(place);
+    }
+}
+
+/// Whoever reads a new tensor reads the one whose place it took: a weight without its scale, or a bias without the
+/// shift.
+#[test]
+fn a_forgotten_scale_and_a_dropped_shift_are_found_at_their_site() {
+    let mut found = 0;
+    for name in ["un-dynamo", "bn-legacy", "dyt-dynamo", "ln-dynamo"] {
+        for place in 0..Broken::new(name).tensors.len() {
+            let mut broken = Broken::new(name);
+            let Stored { name, recipe, .. } = broken.tensors[place].clone();
+            let constants = recipe.constants().into_iter().map(str::to_owned);
+            let before = constants.filter(|constant| name.starts_with(&format!("{constant}_folded")));
+            let Some(before) = before.max_by_key(String::len) else { continue };
+            let is_stored = |tensor: &TensorProto| tensor.name() == before;
+            if broken.original.graph().initializer.iter().any(is_stored) {
+                broken.read_instead(&name, &before);
+                broken.is_found(place);
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 30, "{found}");
+}
+
+#[test]
+fn a_tensor_of_nobody_is_found() {
+    let mut broken = Broken::new("un-dynamo");
+    let forgotten = broken.tensors.remove(3);
+    match proof(&broken.original, &broken.fused, &broken.tensors) {
+        Proof::Disproved { at, reason, .. } => {
+            assert_eq!(at, forgotten.name);
+            assert!(reason.contains("neither new nor one of the original's"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_graph_that_was_only_rewritten_is_proved_and_another_one_is_not() {
+    let before = text::model(
+        "input x batch 4\nweight w 4 3\nscale s 3\ny = MatMul(x, w)\nz = Mul(y, s)\nt = Tanh(z)\nq = Softmax(t)\noutput q",
+    );
+    let same = text::model(
+        "input x batch 4\nweight w 4 3\nscale s 3\nv = Mul(w, s)\nz = MatMul(x, v)\nt = Tanh(z)\nq = Softmax(t)\noutput q",
+    );
+    let shifted = text::model(
+        "input x batch 4\nweight w 4 3\nscale s 3\nconst c 1 = 5\nv = Mul(s, w)\nz = MatMul(x, v)\nt = Tanh(z)\nu = Add(t, c)\nq = Softmax(u)\noutput q",
+    );
+    let other = text::model(
+        "input x batch 4\nweight w 4 3\nscale s 3\ny = MatMul(x, w)\nt = Tanh(y)\nz = Mul(t, s)\nq = Softmax(z)\noutput q",
+    );
+    assert!(is_proved(&proof(&before, &same, &[])));
+    // The constant is none of the original's; with it there, the shift is one that a Softmax does not see.
+    assert!(!is_proved(&proof(&before, &shifted, &[])));
+    let mut before_too = before.clone();
+    before_too.graph_mut().initializer.push(common::initializer(&shifted, "c").clone());
+    assert!(is_proved(&proof(&before_too, &shifted, &[])));
+    match proof(&before, &other, &[]) {
+        Proof::Disproved { at, site: None, .. } => assert_eq!(at, "t"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_decide_nothing() {
+    let model = text::model("input x batch 4\nweight w 3 4\ny = Add(x, w)\noutput y");
+    assert!(matches!(proof(&model, &model, &[]), Proof::Undecided { .. }));
+    let options = ProveOptions { dims: "batch=3".parse().unwrap(), ..Default::default() };
+    assert!(is_proved(&prove(&model, &model, &[], &options)));
+}
+
+#[test]
+fn a_divisor_that_is_always_zero_decides_nothing() {
+    let model = text::model("input x batch 4\nconst zero 1 = 0\ny = Div(x, zero)\noutput y");
+    match proof(&model, &model, &[]) {
+        Proof::Undecided { reason } => assert!(reason.contains("divides by 0"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A long chain takes no more stack than a short one, and a value that nothing could hold is not made.
+#[test]
+fn long_and_large_models_end() {
+    let mut lines = vec!["input x batch 2".to_owned(), "const c 1 = 3".to_owned()];
+    let name = |place: usize| if place == 0 { "x".to_owned() } else { format!("v{place}") };
+    lines.extend((0..20_000).map(|place| format!("{} = Mul({}, c)", name(place + 1), name(place))));
+    lines.push(format!("output {}", name(20_000)));
+    let long = text::model(&lines.join("\n"));
+    assert!(is_proved(&proof(&long, &long, &[])));
+    let large = text::model(
+        "input x batch 2\nints s 3 = 100000 100000 100000\nc = ConstantOfShape(s)\ny = Add(x, c)\noutput y",
+    );
+    match proof(&large, &large, &[]) {
+        Proof::Undecided { reason } => assert!(reason.contains("takes more"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The operators of onnxruntime among those below.
+const OF_RUNTIME: &[&str] =
+    &["FusedMatMul", "GroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"];
+
+/// The original computes a value from stored numbers; the other model stores the result. So the two are the same where
+/// the prover computes what is expected.
+fn computes(model: &Model, expected: &[Value]) -> Proof {
+    let mut original = model.clone();
+    // Nobody but the prover knows that a number less itself is 0, and so what the operators read.
+    let graph = original.graph_mut();
+    graph.input.extend([declared("any", DataType::Float, &[]), declared("whole", DataType::Int64, &[])]);
+    let mut stored = Model::from_proto(original.proto.clone());
+    let graph = original.graph_mut();
+    let constants: Vec<(String, bool)> = graph
+        .initializer
+        .iter()
+        .map(|t| (t.name().to_owned(), t.data_type() == DataType::Float.code()))
+        .collect();
+    let mut nodes = vec![
+        node("Sub", &["any", "any"], &["zero?"], vec![]),
+        node("Sub", &["whole", "whole"], &["no?"], vec![]),
+    ];
+    for (name, is_float) in constants {
+        nodes.push(node(
+            "Add",
+            &[&name[..], if is_float { "zero?" } else { "no?" }],
+            &[&format!("{name}?")],
+            vec![],
+        ));
+        for input in graph.node.iter_mut().flat_map(|node| &mut node.input).filter(|input| **input == name) {
+            *input = format!("{name}?");
+        }
+    }
+    for node in graph.node.iter_mut().filter(|node| OF_RUNTIME.contains(&node.op_type())) {
+        node.domain = Some("com.microsoft".into());
+    }
+    nodes.append(&mut graph.node);
+    graph.node = nodes;
+    stored.graph_mut().node.clear();
+    for (place, value) in expected.iter().enumerate() {
+        let name = format!("expected {place}");
+        let tensor = match value {
+            Value::Floats(numbers) => {
+                assert!(numbers.iter().all(|n| (n * 64.0).fract() == 0.0 && n.abs() < 1e5), "{numbers}");
+                floats(&name, numbers)
+            }
+            Value::Ints(numbers) => {
+                let list: Vec<i64> = numbers.iter().copied().collect();
+                let dims = numbers.shape().iter().map(|&extent| extent as i64).collect();
+                TensorProto { dims, ..tensor::make_i64(&name, &list) }
+            }
+        };
+        let output = model.graph().output[place].name().to_owned();
+        original.graph_mut().initializer.push(tensor.clone());
+        stored.graph_mut().initializer.push(tensor);
+        stored.graph_mut().node.push(node("Identity", &[&name], &[&output], vec![]));
+    }
+    proof(&original, &stored, &[])
+}
+
+/// The numbers of a text, and one that differs in its last number.
+fn differs(value: &Value) -> Value {
+    match value.clone() {
+        Value::Floats(mut numbers) => {
+            *numbers.iter_mut().last().unwrap() += 1.0;
+            Value::Floats(numbers)
+        }
+        Value::Ints(mut numbers) => {
+            *numbers.iter_mut().last().unwrap() += 1;
+            Value::Ints(numbers)
+        }
+    }
+}
+
+fn checked(lines: &str, expected: impl FnOnce(&Model) -> Vec<Value>) {
+    let mut model = text::model(lines);
+    if model.graph().output.is_empty() {
+        let last = model.graph().node.last().unwrap().output.clone();
+        model.graph_mut().output.extend(last.iter().map(|name| undeclared(name)));
+    }
+    let expected = expected(&model);
+    let proof = computes(&model, &expected);
+    assert!(is_proved(&proof), "{lines}\n{expected:?}\n{proof:?}");
+    let wrong: Vec<Value> = expected.iter().map(differs).collect();
+    assert!(matches!(computes(&model, &wrong), Proof::Disproved { .. }), "{lines}");
+}
+
+const NUMBERS: &str = "const a 2 3 = 1 -2 3 4 0 -6\nconst b 3 = 2 4 -8\nconst c 3 2 = 1 2 3 -4 5 6\n\
+                       const image 1 4 3 3 = 1 2 3 4 5 6 7 8 9 -1 -2 -3 0 1 0 2 2 2 3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3 2 3\n\
+                       const kernel 2 2 2 2 = 1 -1 2 3 0 1 1 0 2 2 -3 1 1 1 0 -1\nconst bias 2 = 10 -20\n\
+                       const squares 2 2 = 4 9 0.25 1\nconst spread 2 4 = 1 -1 1 -1 3 -3 -3 3\n\
+                       const two 2 = 2 -4\nconst one 2 = 1 3\nconst four 4 = 1 2 4 -1\nconst shift 4 = 5 0 -1 2\n";
+
+/// Operators as the interpreter of the tests computes them, which shares no code with the prover.
+#[test]
+fn operators_compute_what_the_specification_says() {
+    let cases = [
+        "y = Add(a, b)",
+        "y = Sub(b, a)",
+        "y = Mul(a, b)",
+        "y = Div(a, b)",
+        "y = Neg(a)",
+        "y = Reciprocal(b)",
+        "y = Sqrt(squares)",
+        "const e 1 = 2\ny = Pow(a, e)",
+        "const e 1 = -2\ny = Pow(b, e)",
+        "const e 1 = 0.5\ny = Pow(squares, e)",
+        "y = MatMul(a, c)",
+        "y = MatMul(b, c)",
+        "y = MatMul(a, b)",
+        "const l 2 1 2 3 = 1 2 3 4 5 6 7 8 9 1 2 3\nconst r 3 3 2 = 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9\ny = MatMul(l, r)",
+        "y = Gemm(a, c, two) alpha=0.5 beta=2.0",
+        "y = Gemm(c, a) transA=1 transB=1",
+        "y = Conv(image, kernel, bias) group=2 pads=[1,0,0,2] strides=[1,2]",
+        "y = Conv(image, kernel) group=2 dilations=[2,1] pads=[1,1,1,1]",
+        "y = Conv(image, kernel) group=2 auto_pad=SAME_LOWER",
+        "y = Conv(image, kernel) group=2 auto_pad=SAME_UPPER strides=[2,2]",
+        "const k 4 1 3 3 = 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9\ny = Conv(image, k) group=4",
+        "const k 4 1 2 2 = 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7\ny = ConvTranspose(image, k, bias) group=2 strides=[2,1] pads=[1,0,0,1]",
+        "const k 4 3 2 2 = 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7\ny = ConvTranspose(image, k)",
+        "y = AveragePool(image) kernel_shape=[2,2]",
+        "y = AveragePool(image) kernel_shape=[2,1] pads=[1,0,0,0]",
+        "y = AveragePool(image) kernel_shape=[2,2] pads=[1,1,0,0] count_include_pad=1 strides=[2,2]",
+        "const x 1 1 2 2 = 1 2 3 4\ny = GlobalAveragePool(x)",
+        "ints axes 1 = 1\nopset 18\ny = ReduceSum(a, axes) keepdims=0",
+        "y = ReduceMean(spread) axes=[1]",
+        "y = ReduceMean(spread) axes=[-1,0] keepdims=0",
+        "const x 1 2 = 3 4\ny = ReduceL2(x) axes=[1]",
+        "const x 1 2 2 = 1 2 3 4\nconst m 2 = 1 0\nconst v 2 = 4 0.25\ny = BatchNormalization(x, one, two, m, v) epsilon=0.0",
+        "y = LayerNormalization(spread, four, shift) epsilon=0.0",
+        "y = LayerNormalization(spread, four) epsilon=0.0 axis=-1",
+        "const x 1 2 4 = 1 -1 1 -1 3 -3 -3 3\ny = InstanceNormalization(x, one, two) epsilon=0.0",
+        "opset 18\nconst x 1 4 2 = 1 -1 1 -1 3 -3 -3 3\ny = GroupNormalization(x, one, two) epsilon=0.0 num_groups=2",
+        "opset 21\nconst x 1 4 2 = 1 -1 1 -1 3 -3 -3 3\ny = GroupNormalization(x, four, shift) epsilon=0.0 num_groups=2",
+        "const x 1 2 1 4 = 1 -1 3 -3 1 -1 -3 3\ny = GroupNorm(x, four, shift) epsilon=0.0 groups=2 channels_last=1 activation=0",
+        "y = SkipLayerNormalization(spread, spread, four, shift) epsilon=0.0",
+        "y = SkipSimplifiedLayerNormalization(spread, spread, four) epsilon=0.0",
+        "y = SimplifiedLayerNormalization(spread, four) epsilon=0.0",
+        "y = Transpose(image) perm=[2,0,3,1]",
+        "y = Transpose(a)",
+        "ints s 3 = 2 0 -1\nconst x 4 3 2 = 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6\ny = Reshape(x, s)",
+        "y = Flatten(image) axis=2",
+        "const x 1 3 1 = 1 2 3\nints s 1 = 2\ny = Squeeze(x, s)",
+        "ints s 2 = 0 -1\ny = Unsqueeze(a, s)",
+        "ints s 2 = 2 0\nints e 2 = -9 3\nints x 2 = 1 0\nints d 2 = -2 1\ny = Slice(a, s, e, x, d)",
+        "ints s 1 = -2\nints e 1 = 100\nints x 1 = -1\ny = Slice(a, s, e, x)",
+        "ints s 2 = 1 2\nu, v = Split(a, s) axis=1",
+        "u, v = Split(c) axis=1",
+        "y = Concat(a, a) axis=1",
+        "y = Concat(a, a) axis=-2",
+        "ints i 2 2 = 0 -1 1 0\ny = Gather(a, i) axis=1",
+        "ints i 2 2 = 1 2 0 0\ny = GatherND(a, i)",
+        "ints i 2 1 = 1 2\ny = GatherND(a, i) batch_dims=1",
+        "ints s 3 = 2 1 3\ny = Expand(a, s)",
+        "ints s 2 = 2 3\ny = Tile(a, s)",
+        "ints s 4 = 1 0 2 -1\nconst v = 7\ny = Pad(a, s, v)",
+        "ints s 4 = 1 2 0 1\ny = Pad(a, s) mode=reflect",
+        "ints s 4 = 3 2 0 4\ny = Pad(a, s) mode=edge",
+        "opset 19\nints s 4 = 3 2 0 4\ny = Pad(a, s) mode=wrap",
+        "y = Shape(image) start=1 end=-1",
+        "y = Size(image)",
+        "ints i 2 = 3 -4\ny = Cast(i) to=1",
+    ];
+    for case in cases {
+        // What says the version comes first.
+        let (versions, rest): (Vec<&str>, Vec<&str>) =
+            case.lines().partition(|line| line.starts_with("opset"));
+        let lines = [&versions.join("\n"), NUMBERS, &rest.join("\n")].map(str::to_owned).join("\n");
+        checked(&lines, |model| reference::run(model, &Env::new()).unwrap());
+    }
+}
+
+/// Operators that the interpreter of the tests does not have, with results by hand.
+#[test]
+fn operators_compute_what_was_computed_by_hand() {
+    let cases = [
+        ("y = Sum(a, b, b)", "const y 2 3 = 5 6 -13 8 8 -22"),
+        ("y = Mean(a, b)", "const y 2 3 = 1.5 1 -2.5 3 2 -7"),
+        ("const e 1 = 3\ny = Pow(a, e)", "const y 2 3 = 1 -8 27 64 0 -216"),
+        ("y = FusedMatMul(a, a) transB=1 alpha=0.5", "const y 2 2 = 7 -7 -7 26"),
+        ("y = Einsum(a, b) equation=ij,j->i", "const y 2 = -30 56"),
+        ("y = Einsum(a, c) equation=ij,jk->ki", "const y 2 2 = 10 -26 28 -28"),
+        ("const x 2 1 2 = 1 2 3 4\ny = Einsum(x, x) equation=bhd,bhd->bh", "const y 2 1 = 5 25"),
+        ("y = Einsum(a) equation=ij->ji", "const y 3 2 = 1 4 -2 0 3 -6"),
+        ("y = Einsum(a, b) equation=ij,k->", "const y = 0"),
+        ("y = ReduceSumSquare(a) axes=[1]", "const y 2 1 = 14 52"),
+        ("const x 1 4 1 1 = 1 2 3 4\ny = DepthToSpace(x) blocksize=2", "const y 1 1 2 2 = 1 2 3 4"),
+        (
+            "const x 1 4 1 2 = 1 2 3 4 5 6 7 8\ny = DepthToSpace(x) blocksize=2 mode=CRD",
+            "const y 1 1 2 4 = 1 3 2 4 5 7 6 8",
+        ),
+        ("const x 1 1 2 2 = 1 2 3 4\ny = SpaceToDepth(x) blocksize=2", "const y 1 4 1 1 = 1 2 3 4"),
+        ("ints x 1 = 1\ny = CumSum(a, x)", "const y 2 3 = 1 -1 2 4 4 -2"),
+        ("ints x 1 = 0\ny = CumSum(a, x) exclusive=1 reverse=1", "const y 2 3 = 4 0 -6 0 0 0"),
+        ("y = Trilu(a)", "const y 2 3 = 1 -2 3 0 0 -6"),
+        ("ints k = -1\ny = Trilu(a, k) upper=0", "const y 2 3 = 0 0 0 4 0 0"),
+        ("ints i 2 1 = 2 -2\ny = GatherElements(a, i) axis=1", "const y 2 1 = 3 0"),
+        ("ints i 2 = 0 -1\nints d = 3\nconst v 2 = 5 7\ny = OneHot(i, d, v)", "const y 2 3 = 7 5 5 5 5 7"),
+        ("ints i 2 = 1 0\ny = Where(i, one, two)", "const y 2 = 1 -4"),
+        ("ints i 2 2 = 0 3 2 0\ny = NonZero(i)", "ints y 2 2 = 0 1 1 0"),
+        ("ints s = 5\nints e = -2\nints d = -3\ny = Range(s, e, d)", "ints y 3 = 5 2 -1"),
+        ("ints s 2 = 2 1\ny = ConstantOfShape(s)", "const y 2 1 = 0 0"),
+        ("ints i 3 = 1 2 3\nints j = 2\ny = Less(i, j)", "ints y 3 = 1 0 0"),
+        ("ints i 3 = 7 2 9\nints j = 4\ny = Mod(i, j)", "ints y 3 = 3 2 1"),
+        ("ints i 3 = 7 2 9\nints j = 4\ny = Div(i, j)", "ints y 3 = 1 0 2"),
+        ("ints i 3 = 7 2 9\nints j = 4\ny = Min(i, j)", "ints y 3 = 4 2 4"),
+        ("ints i 2 2 = 7 2 9 1\nints x 1 = 0\ny = ReduceSum(i, x) keepdims=0", "ints y 2 = 16 3"),
+        ("ints i 3 = 7 0 -9\ny = Sign(i)", "ints y 3 = 1 0 -1"),
+        (
+            "const x 1 1 3 = 1 3 9\ny = AveragePool(x) kernel_shape=[2] strides=[2] ceil_mode=1",
+            "const y 1 1 2 = 2 9",
+        ),
+    ];
+    for (case, result) in cases {
+        checked(&[NUMBERS, case].join(""), |_| {
+            let expected = text::model(result);
+            vec![reference::constant(&expected.graph().initializer[0]).unwrap()]
+        });
+    }
+}
