@@ -225,7 +225,7 @@ fn identity(
     key: u64,
 ) -> Result<f64, Ended> {
     let allowance = Allowance::new(original.model.file_bytes());
-    let inputs = given(original, key);
+    let inputs = given(original, key, &allowance)?;
     let point = Point { known, key, inputs: &inputs, instead: &|_| None, allowance: &allowance };
     let constants = constants(&point, tensors)?;
     std::thread::scope(|scope| {
@@ -244,7 +244,7 @@ fn outputs(graph: &Graph) -> Vec<ValueId> {
 }
 
 /// The values of the inputs: random ones, the same for each name.
-fn given(prepared: &Prepared, key: u64) -> HashMap<String, Value> {
+fn given(prepared: &Prepared, key: u64, allowance: &Allowance) -> Result<HashMap<String, Value>, Halt> {
     let graph = prepared.model.graph();
     let sized: HashMap<&str, &Input> =
         prepared.inputs.iter().map(|input| (input.name.as_str(), input)).collect();
@@ -257,25 +257,29 @@ fn given(prepared: &Prepared, key: u64) -> HashMap<String, Value> {
         let mut hash = Hash::new(key, "input");
         hash.text(name);
         let seed = hash.finish();
+        let drawn = |shape: &[usize], data_type| {
+            allowance.room(shape).map_err(|stop| Halt { stop, at: name.to_owned() })?;
+            Ok(drawn(seed, shape, data_type))
+        };
         let declared = || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
         let value = match (sized.get(name), stored.get(name)) {
             // A default, which the caller may replace.
             (_, Some(tensor)) if !listed_is_constant => {
                 match (tensor::data_type(tensor), tensor::shape(tensor)) {
-                    (Ok(data_type), Ok(shape)) => drawn(seed, &shape, data_type),
+                    (Ok(data_type), Ok(shape)) => drawn(&shape, data_type)?,
                     _ => Value::Opaque(seed),
                 }
             }
             (_, Some(_)) => continue,
             (Some(sized), None) => match declared() {
-                Some(data_type) => drawn(seed, &sized.shape, data_type),
+                Some(data_type) => drawn(&sized.shape, data_type)?,
                 None => Value::Opaque(seed),
             },
             (None, None) => Value::Opaque(seed),
         };
         values.insert(name.to_owned(), value);
     }
-    values
+    Ok(values)
 }
 
 /// Random elements, or random integers.
@@ -342,7 +346,7 @@ fn second(
         let stored = recipes.get(name)?;
         Some(formula::value(&stored.recipe, &constant, &allowance).map(Value::Field))
     };
-    let inputs = given(fused, key);
+    let inputs = given(fused, key, &allowance)?;
     let point = Point { known: &known, key, inputs: &inputs, instead: &instead, allowance: &allowance };
     let seen = evaluate(&point, &outputs(&known.graph), false)?;
     Ok(Second { seen })
