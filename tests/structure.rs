@@ -40,6 +40,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "simplify"]),
     ("run", &["error", "onnx"]),
     ("verify", &["graph", "onnx", "run"]),
+    ("prove", &["fold", "graph", "lower", "onnx", "recipe", "refusal", "run"]),
     ("zoo", &["error", "onnx"]),
     ("bench", &["onnx", "progress", "report", "run"]),
 ];
