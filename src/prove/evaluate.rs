@@ -62,7 +62,7 @@ pub struct Point<'p> {
 }
 
 /// What is known of the values of a graph afterwards, by their places in it.
-pub struct Trace {
+pub struct Findings {
     /// Their digests; `None` of those that were not needed.
     pub digests: Vec<Option<Digest>>,
     /// The values that were asked for.
@@ -75,10 +75,10 @@ pub struct Trace {
 ///
 /// # Errors
 /// Where a divisor is 0, or more would have to be computed than is allowed.
-pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Trace, Stopped> {
+pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Findings, Stopped> {
     let mut walk = Evaluation::new(point, wanted);
     let mut seen =
-        Trace { digests: vec![None; point.known.graph.value_count()], kept: HashMap::new(), degree: 0.0 };
+        Findings { digests: vec![None; point.known.graph.value_count()], kept: HashMap::new(), degree: 0.0 };
     for &node in point.known.graph.order() {
         if walk.is_needed[node] {
             walk.step(node, &mut seen)?;
@@ -186,7 +186,7 @@ impl<'w> Evaluation<'w> {
     }
 
     /// Computes a node, and forgets what nobody reads any more.
-    fn step(&mut self, node: NodeId, seen: &mut Trace) -> Result<(), Stopped> {
+    fn step(&mut self, node: NodeId, seen: &mut Findings) -> Result<(), Stopped> {
         let graph = self.point.known.graph.clone();
         let proto = graph.node(node);
         let mut inputs = vec![];

@@ -26,7 +26,7 @@ use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Input, fix_shapes};
-use evaluate::{Point, Stopped, Trace, evaluate};
+use evaluate::{Findings, Point, Stopped, evaluate};
 use field::P;
 use image::{Elements, Image};
 use ndarray::ArrayD;
@@ -320,7 +320,7 @@ fn second(
     tensors: &[Stored],
     constants: &HashMap<String, Elements>,
     key: u64,
-) -> Result<Trace, Ended> {
+) -> Result<Findings, Ended> {
     let known = Analysis::new(&fused.model).map_err(|error| {
         let reason = format!("it is no graph that ONNX allows: {error}");
         Ended::With(Proof::Disproved { at: String::new(), site: None, reason })
@@ -349,8 +349,8 @@ fn second(
 /// Compares the outputs, and says where the two part.
 fn compare(
     known: &Analysis,
-    seen: Trace,
-    second: Trace,
+    seen: Findings,
+    second: Findings,
     fused: &Prepared,
     tensors: &[Stored],
 ) -> Result<f64, Ended> {
