@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use prost::Message;
 
+use super::image::{Image, of_floats, of_tensor, stored};
 use super::operators::unknown::{biased, element_wise, softmax, softsign};
 use super::operators::{Allowance, Call, Made, Stop, interpret};
 use super::random::{Digest, Hash};
-use super::value::{Value, of_floats, of_tensor, stored};
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::extent;
 use crate::graph::{NodeId, ValueId};
@@ -37,7 +37,7 @@ const TRUTHS: &[&str] = &[
 
 /// Why a graph could not be evaluated.
 #[derive(Debug, Clone)]
-pub struct Halt {
+pub struct Stopped {
     /// What stopped it.
     pub stop: Stop,
     /// Where.
@@ -45,7 +45,7 @@ pub struct Halt {
 }
 
 /// The value of a stored tensor, by its name; `None` where it is what is stored.
-pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<Value, Stop>>;
+pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<Image, Stop>>;
 
 /// What a graph is evaluated with.
 pub struct Point<'p> {
@@ -54,7 +54,7 @@ pub struct Point<'p> {
     /// What all random numbers come from.
     pub key: u64,
     /// The values of the inputs.
-    pub inputs: &'p HashMap<String, Value>,
+    pub inputs: &'p HashMap<String, Image>,
     /// What stands in the place of stored tensors.
     pub instead: Instead<'p>,
     /// What may be computed.
@@ -62,11 +62,11 @@ pub struct Point<'p> {
 }
 
 /// What is known of the values of a graph afterwards, by their places in it.
-pub struct Seen {
+pub struct Findings {
     /// Their digests; `None` of those that were not needed.
     pub digests: Vec<Option<Digest>>,
     /// The values that were asked for.
-    pub kept: HashMap<ValueId, Value>,
+    pub kept: HashMap<ValueId, Image>,
     /// How many different points the results would have to be compared at to leave no doubt, as a part of the field.
     pub degree: f64,
 }
@@ -75,10 +75,10 @@ pub struct Seen {
 ///
 /// # Errors
 /// Where a divisor is 0, or more would have to be computed than is allowed.
-pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Seen, Halt> {
-    let mut walk = Walk::new(point, wanted);
+pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Findings, Stopped> {
+    let mut walk = Evaluation::new(point, wanted);
     let mut seen =
-        Seen { digests: vec![None; point.known.graph.value_count()], kept: HashMap::new(), degree: 0.0 };
+        Findings { digests: vec![None; point.known.graph.value_count()], kept: HashMap::new(), degree: 0.0 };
     for &node in point.known.graph.order() {
         if walk.is_needed[node] {
             walk.step(node, &mut seen)?;
@@ -99,11 +99,11 @@ fn index(value: ValueId) -> usize {
     value.0 as usize
 }
 
-struct Walk<'w> {
+struct Evaluation<'w> {
     point: &'w Point<'w>,
     functions: HashMap<FunctionId<'w>, &'w FunctionProto>,
     is_needed: Vec<bool>,
-    values: Vec<Option<Value>>,
+    values: Vec<Option<Image>>,
     /// How often each value is still read.
     readers: Vec<usize>,
     /// The degree of each value as a polynomial in what is random.
@@ -111,13 +111,13 @@ struct Walk<'w> {
 }
 
 /// Where a node stands: its place in the main graph, and the values around it.
-struct Place<'c> {
+struct Around<'c> {
     node: Option<NodeId>,
     outer: &'c dyn Fn(&str) -> Option<Digest>,
     depth: usize,
 }
 
-impl<'w> Walk<'w> {
+impl<'w> Evaluation<'w> {
     fn new(point: &'w Point<'w>, wanted: &[ValueId]) -> Self {
         let graph = &point.known.graph;
         let count = graph.value_count();
@@ -150,7 +150,7 @@ impl<'w> Walk<'w> {
     }
 
     /// A value that is known: made, stored or given.
-    fn get(&mut self, value: ValueId) -> Result<Value, Halt> {
+    fn get(&mut self, value: ValueId) -> Result<Image, Stopped> {
         if let Some(known) = &self.values[index(value)] {
             return Ok(known.clone());
         }
@@ -167,7 +167,7 @@ impl<'w> Walk<'w> {
                 let of_name = graph.proto().sparse_initializer.iter();
                 let found = of_name.filter(|s| s.values.as_ref().is_some_and(|values| values.name() == name));
                 found.for_each(|sparse| hash.bytes(&sparse.encode_to_vec()));
-                Value::Opaque(hash.finish())
+                Image::Opaque(hash.finish())
             }
         };
         self.values[index(value)] = Some(known.clone());
@@ -175,8 +175,8 @@ impl<'w> Walk<'w> {
     }
 
     /// The value of a tensor that the model stores.
-    fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<Value, Halt> {
-        let halt = |stop| Halt { stop, at: name.to_owned() };
+    fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<Image, Stopped> {
+        let halt = |stop| Stopped { stop, at: name.to_owned() };
         if let Some(instead) = (self.point.instead)(name) {
             return instead.map_err(halt);
         }
@@ -186,7 +186,7 @@ impl<'w> Walk<'w> {
     }
 
     /// Computes a node, and forgets what nobody reads any more.
-    fn step(&mut self, node: NodeId, seen: &mut Seen) -> Result<(), Halt> {
+    fn step(&mut self, node: NodeId, seen: &mut Findings) -> Result<(), Stopped> {
         let graph = self.point.known.graph.clone();
         let proto = graph.node(node);
         let mut inputs = vec![];
@@ -198,7 +198,7 @@ impl<'w> Walk<'w> {
             captured.insert(graph.value_name(value), self.get(value)?.digest(self.point.key));
         }
         let outer = |name: &str| captured.get(name).copied();
-        let place = Place { node: Some(node), outer: &outer, depth: 0 };
+        let place = Around { node: Some(node), outer: &outer, depth: 0 };
         let degrees: Vec<f64> = graph
             .inputs(node)
             .iter()
@@ -231,10 +231,10 @@ impl<'w> Walk<'w> {
         &self,
         node: &NodeProto,
         opset: i64,
-        inputs: Vec<Option<Value>>,
-        place: &Place,
-    ) -> Result<(Vec<Value>, bool), Halt> {
-        let halt = |stop| Halt { stop, at: node.label() };
+        inputs: Vec<Option<Image>>,
+        place: &Around,
+    ) -> Result<(Vec<Image>, bool), Stopped> {
+        let halt = |stop| Stopped { stop, at: node.label() };
         if node.op() == ("", "Constant")
             && let (Some(tensor), Some(name)) = (constant_tensor(node), node.output.first())
         {
@@ -244,7 +244,7 @@ impl<'w> Walk<'w> {
             if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
         if let Some(function) = function {
             match self.call(function, node, &inputs, place.depth) {
-                Err(Halt { stop: Stop::Uncovered, .. }) => {}
+                Err(Stopped { stop: Stop::Uncovered, .. }) => {}
                 made => return Ok((made?, true)),
             }
         }
@@ -279,7 +279,7 @@ impl<'w> Walk<'w> {
     }
 
     /// Whether the results of a node are integers.
-    fn is_integer(&self, node: &NodeProto, place: &Place) -> impl Fn(usize) -> bool {
+    fn is_integer(&self, node: &NodeProto, place: &Around) -> impl Fn(usize) -> bool {
         let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
         let of = |&value: &Option<ValueId>| Some(facts.data_type(value?)?.is_integer());
         let known: Vec<Option<bool>> =
@@ -289,7 +289,7 @@ impl<'w> Walk<'w> {
     }
 
     /// What no input reaches is the numbers that it is.
-    fn constants(&self, node: NodeId) -> Option<Vec<Value>> {
+    fn constants(&self, node: NodeId) -> Option<Vec<Image>> {
         let known = self.point.known;
         let outputs = known.graph.outputs(node);
         let value = |value: &Option<ValueId>| {
@@ -300,7 +300,7 @@ impl<'w> Walk<'w> {
             }
             let shape: Vec<usize> = known.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
             let integers = ndarray::ArrayD::from_shape_vec(shape, known.constants.ints(value)?);
-            integers.ok().map(Value::int)
+            integers.ok().map(Image::int)
         };
         outputs.iter().map(value).collect::<Option<Vec<_>>>().filter(|made| !made.is_empty())
     }
@@ -310,7 +310,7 @@ impl<'w> Walk<'w> {
         &self,
         call: &Call,
         function: Digest,
-        place: &Place,
+        place: &Around,
         is_integer: &dyn Fn(usize) -> bool,
     ) -> Made {
         let mut hash = Hash::new(self.point.key, "application");
@@ -332,16 +332,16 @@ impl<'w> Walk<'w> {
             Ok(match shape_of(slot) {
                 Some(shape) => {
                     self.point.allowance.room(&shape)?;
-                    Value::random(hash.finish(), &shape, is_integer(slot))
+                    Image::random(hash.finish(), &shape, is_integer(slot))
                 }
-                None => Value::Opaque(hash.finish()),
+                None => Image::Opaque(hash.finish()),
             })
         };
         (0..call.node.output.len()).map(result).collect()
     }
 
     /// Which function a node is: its operator, and its attributes with all that is in them.
-    fn function(&self, node: &NodeProto, function: Option<&FunctionProto>, place: &Place) -> Digest {
+    fn function(&self, node: &NodeProto, function: Option<&FunctionProto>, place: &Around) -> Digest {
         let mut hash = Hash::new(self.point.key, "function");
         self.operator(node, place.outer, 0, &mut hash);
         function.iter().for_each(|function| hash.bytes(&function.encode_to_vec()));
@@ -432,23 +432,23 @@ impl<'w> Walk<'w> {
         &self,
         function: &FunctionProto,
         call: &NodeProto,
-        inputs: &[Option<Value>],
+        inputs: &[Option<Image>],
         depth: usize,
-    ) -> Result<Vec<Value>, Halt> {
-        let uncovered = || Halt { stop: Stop::Uncovered, at: call.label() };
+    ) -> Result<Vec<Image>, Stopped> {
+        let uncovered = || Stopped { stop: Stop::Uncovered, at: call.label() };
         if depth >= DEEPEST || function.node.iter().any(|node| bodies(node).next().is_some()) {
             return Err(uncovered());
         }
         let own = function.opset_import.iter().find(|set| canonical_domain(set.domain()).is_empty());
         let opset = own.map_or(self.opset(), |set| set.version());
-        let mut values: HashMap<&str, Value> = HashMap::new();
+        let mut values: HashMap<&str, Image> = HashMap::new();
         for (name, value) in function.input.iter().zip(inputs) {
             values.extend(value.clone().map(|value| (name.as_str(), value)));
         }
         let nothing = |_: &str| None;
         for inner in &function.node {
             // Even a node that makes nothing takes its time.
-            self.point.allowance.room(&[64]).map_err(|stop| Halt { stop, at: call.label() })?;
+            self.point.allowance.room(&[64]).map_err(|stop| Stopped { stop, at: call.label() })?;
             let mut node = NodeProto { attribute: vec![], ..inner.clone() };
             for attribute in &inner.attribute {
                 node.attribute.extend(resolve(attribute, function, call).ok_or_else(uncovered)?);
@@ -457,7 +457,7 @@ impl<'w> Walk<'w> {
             node.name = Some(format!("{}/{}", call.name(), inner.name()));
             let read = |name: &String| values.get(name.as_str()).cloned();
             let inputs = inner.input.iter().map(read).collect();
-            let place = Place { node: None, outer: &nothing, depth: depth + 1 };
+            let place = Around { node: None, outer: &nothing, depth: depth + 1 };
             let (made, _) = self.node(&node, opset, inputs, &place)?;
             values.extend(inner.output.iter().map(String::as_str).zip(made));
         }

@@ -122,7 +122,7 @@ mod tests {
                 of_float(f64::from(number) / 32.0).unwrap()
             );
         }
-        let mut powers: Vec<_> = (LOWEST..1024).map(|e| of_float(f64::powi(2.0, e)).unwrap()).collect();
+        let mut powers: Vec<_> = (LOWEST..1024).map(|e| of_float(f64::from(e).exp2()).unwrap()).collect();
         powers.sort_unstable();
         powers.dedup();
         assert_eq!(powers.len(), 2098);

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use ndarray::{ArrayD, IxDyn};
 
 use super::field;
+use super::image::{Elements, Image, row_major};
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
 use super::operators::windows::convolution;
 use super::operators::{Allowance, Stop, inverses, roots, sum, zip};
-use super::value::{Elements, Value, row_major};
 use crate::recipe::{Op, Recipe};
 
 /// The elements of a constant of the original, by name.
@@ -51,7 +51,7 @@ fn compute(
 ) -> Result<Elements, Stop> {
     let shape = step.shape();
     let both = |a: &Elements, b: &Elements, f: fn(u32, u32) -> u32| zip(a, b, f).map(row_major);
-    let elements = |value: Result<Value, Stop>| value?.images().ok_or(Stop::Uncovered);
+    let elements = |value: Result<Image, Stop>| value?.images().ok_or(Stop::Uncovered);
     let made = match (step.op(), inputs) {
         (Op::Constant(name), _) => constant(name)?,
         (Op::Literal(numbers), _) => {
@@ -70,8 +70,8 @@ fn compute(
         (Op::Sub, [a, b]) => both(a, b, field::sub).ok_or(Stop::Uncovered)?,
         (Op::Mul, [a, b]) => both(a, b, field::mul).ok_or(Stop::Uncovered)?,
         (Op::Div, [a, b]) => both(a, &inverses(b)?, field::mul).ok_or(Stop::Uncovered)?,
-        (Op::Reshape, [a]) => elements(reshaped(&Value::Field(a.clone()), shape))?,
-        (Op::Expand, [a]) => elements(expanded(&Value::Field(a.clone()), shape))?,
+        (Op::Reshape, [a]) => elements(reshaped(&Image::Field(a.clone()), shape))?,
+        (Op::Expand, [a]) => elements(expanded(&Image::Field(a.clone()), shape))?,
         (Op::Transpose(perm), [a]) => row_major(transposed(a, perm)),
         (Op::Pick { axis, places }, [a]) => row_major(pick(a, *axis, places, 0)),
         (Op::Concat(axis), parts) => {

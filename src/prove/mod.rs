@@ -8,11 +8,11 @@ mod blame;
 mod evaluate;
 mod field;
 mod formula;
+mod image;
 mod operators;
 mod product;
 mod random;
 mod rounding;
-mod value;
 
 use std::collections::HashMap;
 
@@ -26,12 +26,12 @@ use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Input, fix_shapes};
-use evaluate::{Halt, Point, Seen, evaluate};
+use evaluate::{Findings, Point, Stopped, evaluate};
 use field::P;
+use image::{Elements, Image};
 use ndarray::ArrayD;
 use operators::{Allowance, Stop};
 use random::{Digest, Hash, Unknown};
-use value::{Elements, Value};
 
 /// How often another point is tried where a divisor is 0.
 const ATTEMPTS: u64 = 4;
@@ -202,9 +202,9 @@ enum Ended {
     With(Proof),
 }
 
-impl From<Halt> for Ended {
-    fn from(halt: Halt) -> Self {
-        let Halt { stop, at } = halt;
+impl From<Stopped> for Ended {
+    fn from(halt: Stopped) -> Self {
+        let Stopped { stop, at } = halt;
         Ended::With(match stop {
             Stop::Zero => return Ended::Zero(at),
             Stop::Misfit => undecided(format!(
@@ -225,7 +225,7 @@ fn identity(
     key: u64,
 ) -> Result<f64, Ended> {
     let allowance = Allowance::new(original.model.file_bytes());
-    let inputs = given(original, key);
+    let inputs = given(original, key, &allowance)?;
     let point = Point { known, key, inputs: &inputs, instead: &|_| None, allowance: &allowance };
     let constants = constants(&point, tensors)?;
     std::thread::scope(|scope| {
@@ -244,7 +244,7 @@ fn outputs(graph: &Graph) -> Vec<ValueId> {
 }
 
 /// The values of the inputs: random ones, the same for each name.
-fn given(prepared: &Prepared, key: u64) -> HashMap<String, Value> {
+fn given(prepared: &Prepared, key: u64, allowance: &Allowance) -> Result<HashMap<String, Image>, Stopped> {
     let graph = prepared.model.graph();
     let sized: HashMap<&str, &Input> =
         prepared.inputs.iter().map(|input| (input.name.as_str(), input)).collect();
@@ -257,37 +257,41 @@ fn given(prepared: &Prepared, key: u64) -> HashMap<String, Value> {
         let mut hash = Hash::new(key, "input");
         hash.text(name);
         let seed = hash.finish();
+        let drawn = |shape: &[usize], data_type| {
+            allowance.room(shape).map_err(|stop| Stopped { stop, at: name.to_owned() })?;
+            Ok(drawn(seed, shape, data_type))
+        };
         let declared = || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
         let value = match (sized.get(name), stored.get(name)) {
             // A default, which the caller may replace.
             (_, Some(tensor)) if !listed_is_constant => {
                 match (tensor::data_type(tensor), tensor::shape(tensor)) {
-                    (Ok(data_type), Ok(shape)) => drawn(seed, &shape, data_type),
-                    _ => Value::Opaque(seed),
+                    (Ok(data_type), Ok(shape)) => drawn(&shape, data_type)?,
+                    _ => Image::Opaque(seed),
                 }
             }
             (_, Some(_)) => continue,
             (Some(sized), None) => match declared() {
-                Some(data_type) => drawn(seed, &sized.shape, data_type),
-                None => Value::Opaque(seed),
+                Some(data_type) => drawn(&sized.shape, data_type)?,
+                None => Image::Opaque(seed),
             },
-            (None, None) => Value::Opaque(seed),
+            (None, None) => Image::Opaque(seed),
         };
         values.insert(name.to_owned(), value);
     }
-    values
+    Ok(values)
 }
 
 /// Random elements, or random integers.
-fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Value {
+fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
     if !data_type.is_integer() {
-        return Value::random(seed, shape, false);
+        return Image::random(seed, shape, false);
     }
     let end = if data_type == DataType::Bool { 2 } else { INTEGERS };
     let unknown = Unknown::new(seed);
     let integers = (0..shape.iter().product::<usize>())
         .map(|place| (u64::from(unknown.of(place as u64)) * end / P) as i64);
-    ArrayD::from_shape_vec(shape, integers.collect()).map_or(Value::Opaque(seed), Value::int)
+    ArrayD::from_shape_vec(shape, integers.collect()).map_or(Image::Opaque(seed), Image::int)
 }
 
 /// The values of the original that recipes are made of and that are not stored, but computed.
@@ -310,18 +314,13 @@ fn constants(point: &Point, tensors: &[Stored]) -> Result<HashMap<String, Elemen
     Ok(kept.filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?))).collect())
 }
 
-/// What is sent back from the thread of the second graph.
-struct Second {
-    seen: Seen,
-}
-
 fn second(
     fused: &Prepared,
     original: &Model,
     tensors: &[Stored],
     constants: &HashMap<String, Elements>,
     key: u64,
-) -> Result<Second, Ended> {
+) -> Result<Findings, Ended> {
     let known = Analysis::new(&fused.model).map_err(|error| {
         let reason = format!("it is no graph that ONNX allows: {error}");
         Ended::With(Proof::Disproved { at: String::new(), site: None, reason })
@@ -334,25 +333,24 @@ fn second(
             return Ok(known.clone());
         }
         let tensor = stored.get(name).ok_or(Stop::Uncovered)?;
-        value::of_tensor(tensor, original.externals(), key).images().ok_or(Stop::Uncovered)
+        image::of_tensor(tensor, original.externals(), key).images().ok_or(Stop::Uncovered)
     };
     let recipes: HashMap<&str, &Stored> =
         tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let instead = |name: &str| {
         let stored = recipes.get(name)?;
-        Some(formula::value(&stored.recipe, &constant, &allowance).map(Value::Field))
+        Some(formula::value(&stored.recipe, &constant, &allowance).map(Image::Field))
     };
-    let inputs = given(fused, key);
+    let inputs = given(fused, key, &allowance)?;
     let point = Point { known: &known, key, inputs: &inputs, instead: &instead, allowance: &allowance };
-    let seen = evaluate(&point, &outputs(&known.graph), false)?;
-    Ok(Second { seen })
+    Ok(evaluate(&point, &outputs(&known.graph), false)?)
 }
 
 /// Compares the outputs, and says where the two part.
 fn compare(
     known: &Analysis,
-    seen: Seen,
-    second: Second,
+    seen: Findings,
+    second: Findings,
     fused: &Prepared,
     tensors: &[Stored],
 ) -> Result<f64, Ended> {
@@ -363,18 +361,18 @@ fn compare(
         })
         .collect();
     let graph = Graph::new(&fused.model).map_err(|error| Ended::With(undecided(error.to_string())))?;
-    let digest = |value: ValueId| second.seen.digests[value.0 as usize];
+    let digest = |value: ValueId| second.digests[value.0 as usize];
     for output in outputs(&graph) {
         let name = graph.value_name(output);
         if digests.get(name).copied() == digest(output) {
             continue;
         }
-        let first = blame::first(&graph, &second.seen.digests, &digests, output);
+        let first = blame::first(&graph, &second.digests, &digests, output);
         return Err(Ended::With(Proof::Disproved {
             at: graph.value_name(first).to_owned(),
             site: blame::site(&graph, first, tensors),
             reason: format!("from here on the two never meet again, and the output `{name}` differs"),
         }));
     }
-    Ok(seen.degree.max(second.seen.degree))
+    Ok(seen.degree.max(second.degree))
 }

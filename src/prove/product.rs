@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::field::{self, P};
 
 /// Rows, columns and terms of the blocks that are computed at once.
-const ROWS: usize = 192;
+const ROWS: usize = 256;
 const COLUMNS: usize = 512;
 const TERMS: usize = 512;
 

@@ -4,7 +4,7 @@ use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
 use super::{Call, Made, Stop};
 use crate::prove::field;
-use crate::prove::value::{Elements, Value, slice};
+use crate::prove::image::{Elements, Image, slice};
 use crate::recipe::broadcast;
 
 /// The powers that are repeated products.
@@ -48,8 +48,8 @@ fn room(call: &Call) -> Result<(), Stop> {
 fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>) -> Made {
     room(call)?;
     let made = match (call.value(0)?, call.value(1)?) {
-        (Value::Field(a), Value::Field(b)) => Value::field(zip(a, b, field).ok_or(Stop::Uncovered)?),
-        (Value::Int(a), Value::Int(b)) => Value::int(exact(zip(a, b, int))?),
+        (Image::Field(a), Image::Field(b)) => Image::field(zip(a, b, field).ok_or(Stop::Uncovered)?),
+        (Image::Int(a), Image::Int(b)) => Image::int(exact(zip(a, b, int))?),
         _ => return Err(Stop::Uncovered),
     };
     Ok(vec![made])
@@ -77,10 +77,10 @@ pub(super) fn mul(call: &Call) -> Made {
 pub(super) fn div(call: &Call) -> Made {
     let natural = |a: i64, b: i64| if a < 0 || b <= 0 { None } else { Some(a / b) };
     match (call.value(0)?, call.value(1)?) {
-        (Value::Field(a), Value::Field(b)) => {
+        (Image::Field(a), Image::Field(b)) => {
             room(call)?;
             let quotients = zip(a, &inverses(b)?, field::mul);
-            Ok(vec![Value::field(quotients.ok_or(Stop::Uncovered)?)])
+            Ok(vec![Image::field(quotients.ok_or(Stop::Uncovered)?)])
         }
         _ => two(call, field::mul, natural),
     }
@@ -97,8 +97,8 @@ pub fn inverses(elements: &Elements) -> Result<Elements, Stop> {
 pub(super) fn neg(call: &Call) -> Made {
     call.allowance.room(call.shape(0)?)?;
     let made = match call.value(0)? {
-        Value::Field(elements) => Value::field(elements.mapv(field::neg)),
-        Value::Int(integers) => Value::int(exact(Some(integers.mapv(i64::checked_neg)))?),
+        Image::Field(elements) => Image::field(elements.mapv(field::neg)),
+        Image::Int(integers) => Image::int(exact(Some(integers.mapv(i64::checked_neg)))?),
         _ => return Err(Stop::Uncovered),
     };
     Ok(vec![made])
@@ -115,12 +115,12 @@ pub(super) fn several(call: &Call) -> Made {
         let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(Stop::Zero)?;
         sum = sum.mapv(|element| field::mul(element, part)).into_shared();
     }
-    Ok(vec![Value::Field(sum)])
+    Ok(vec![Image::Field(sum)])
 }
 
 pub(super) fn reciprocal(call: &Call) -> Made {
     call.allowance.room(call.shape(0)?)?;
-    Ok(vec![Value::Field(inverses(call.field(0)?)?)])
+    Ok(vec![Image::Field(inverses(call.field(0)?)?)])
 }
 
 /// `√x`
@@ -130,7 +130,7 @@ pub fn roots(elements: &Elements) -> Elements {
 
 pub(super) fn sqrt(call: &Call) -> Made {
     call.allowance.room(call.shape(0)?)?;
-    Ok(vec![Value::Field(roots(call.field(0)?))])
+    Ok(vec![Image::Field(roots(call.field(0)?))])
 }
 
 /// The exponent that stands at every place is read by its image: no other number that a model is likely to have, nor
@@ -154,5 +154,5 @@ pub(super) fn pow(call: &Call) -> Made {
         None if first == field::neg(half) => inverses(&roots(base))?,
         None => return Err(Stop::Uncovered),
     };
-    Ok(vec![Value::Field(made)])
+    Ok(vec![Image::Field(made)])
 }

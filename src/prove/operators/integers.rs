@@ -5,25 +5,25 @@ use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 use super::arithmetic::{exact, zip};
 use super::{Call, Made, Stop};
 use crate::onnx::tensor::DataType;
-use crate::prove::value::{Value, slice};
+use crate::prove::image::{Image, slice};
 use crate::recipe::broadcast;
 
 /// To floats a number is its image; integers stay what they are where the type holds them.
 pub(super) fn cast(call: &Call) -> Made {
     let value = call.value(0)?;
     let to = match (call.op(), call.optional(1)) {
-        ("CastLike", Some(Value::Field(_))) => DataType::Float,
+        ("CastLike", Some(Image::Field(_))) => DataType::Float,
         ("CastLike", _) => return Err(Stop::Uncovered),
         _ => i32::try_from(call.attr("to", 0)?).ok().and_then(DataType::from_code).ok_or(Stop::Uncovered)?,
     };
     call.allowance.room(call.shape(0)?)?;
     let made = match value {
-        Value::Field(_) if to.is_float() => value.clone(),
-        Value::Int(_) | Value::Varying(_) if to.is_float() => {
-            Value::Field(value.images().ok_or(Stop::Uncovered)?)
+        Image::Field(_) if to.is_float() => value.clone(),
+        Image::Int(_) | Image::Varying(_) if to.is_float() => {
+            Image::Field(value.images().ok_or(Stop::Uncovered)?)
         }
-        Value::Int(integers) if to == DataType::Bool => Value::int(integers.mapv(|n| i64::from(n != 0))),
-        Value::Int(integers) => {
+        Image::Int(integers) if to == DataType::Bool => Image::int(integers.mapv(|n| i64::from(n != 0))),
+        Image::Int(integers) => {
             let (low, high) = range_of(to).ok_or(Stop::Uncovered)?;
             if integers.iter().any(|n| !(low..=high).contains(n)) {
                 return Err(Stop::Uncovered);
@@ -64,7 +64,7 @@ pub(super) fn compare(call: &Call) -> Made {
     let (a, b) = (call.integers(0)?, call.integers(1)?);
     call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Stop::Uncovered)?)?;
     let made = zip(a, b, |a, b| i64::from(holds(a, b)));
-    Ok(vec![Value::int(made.ok_or(Stop::Uncovered)?)])
+    Ok(vec![Image::int(made.ok_or(Stop::Uncovered)?)])
 }
 
 /// Not, Abs and Sign.
@@ -74,7 +74,7 @@ pub(super) fn one(call: &Call) -> Made {
         "Abs" => i64::checked_abs,
         _ => |n| Some(n.signum()),
     };
-    Ok(vec![Value::int(exact(Some(call.integers(0)?.mapv(f)))?)])
+    Ok(vec![Image::int(exact(Some(call.integers(0)?.mapv(f)))?)])
 }
 
 /// With the sign of the divisor.
@@ -82,7 +82,7 @@ pub(super) fn modulo(call: &Call) -> Made {
     let (a, b) = (call.integers(0)?, call.integers(1)?);
     call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Stop::Uncovered)?)?;
     let natural = |a: i64, b: i64| if a < 0 || b <= 0 { None } else { Some(a % b) };
-    Ok(vec![Value::int(exact(zip(a, b, natural))?)])
+    Ok(vec![Image::int(exact(zip(a, b, natural))?)])
 }
 
 /// Min and Max.
@@ -94,7 +94,7 @@ pub(super) fn extreme(call: &Call) -> Made {
         call.allowance.room(&broadcast(made.shape(), other.shape()).ok_or(Stop::Uncovered)?)?;
         made = zip(&made, other, f).ok_or(Stop::Uncovered)?.into_shared();
     }
-    Ok(vec![Value::Int(made)])
+    Ok(vec![Image::Int(made)])
 }
 
 pub(super) fn shape(call: &Call) -> Made {
@@ -106,12 +106,12 @@ pub(super) fn shape(call: &Call) -> Made {
     };
     let (start, end) = (bound("start", 0)?, bound("end", rank)?);
     let extents: Vec<i64> = shape[start..end.max(start)].iter().map(|&extent| extent as i64).collect();
-    Ok(vec![Value::int(arr1(&extents).into_dyn())])
+    Ok(vec![Image::int(arr1(&extents).into_dyn())])
 }
 
 pub(super) fn size(call: &Call) -> Made {
     let count: usize = call.shape(0)?.iter().product();
-    Ok(vec![Value::int(arr0(count as i64).into_dyn())])
+    Ok(vec![Image::int(arr0(count as i64).into_dyn())])
 }
 
 pub(super) fn range(call: &Call) -> Made {
@@ -127,7 +127,7 @@ pub(super) fn range(call: &Call) -> Made {
     let count = usize::try_from(steps.max(0)).map_err(|_| Stop::Beyond)?;
     call.allowance.room(&[count])?;
     let numbers: Vec<i64> = (0..count).map(|step| (start + step as i128 * delta) as i64).collect();
-    Ok(vec![Value::int(arr1(&numbers).into_dyn())])
+    Ok(vec![Image::int(arr1(&numbers).into_dyn())])
 }
 
 pub(super) fn non_zero(call: &Call) -> Made {
@@ -137,7 +137,7 @@ pub(super) fn non_zero(call: &Call) -> Made {
     call.allowance.room(&[rank, there.len()])?;
     let places = (0..rank).flat_map(|axis| there.iter().map(move |at| at[axis] as i64)).collect();
     let places = ArrayD::from_shape_vec(IxDyn(&[rank, there.len()]), places);
-    Ok(vec![Value::int(places.map_err(|_| Stop::Uncovered)?)])
+    Ok(vec![Image::int(places.map_err(|_| Stop::Uncovered)?)])
 }
 
 /// Which of two values stands at each place.
@@ -158,12 +158,12 @@ pub(super) fn one_hot(call: &Call) -> Made {
     });
     let choose = choose.into_shared();
     let made = match call.value(2)? {
-        Value::Field(pair) => match *slice(pair) {
-            [off, on] => Value::field(choose.mapv(|at| if at == 0 { off } else { on })),
+        Image::Field(pair) => match *slice(pair) {
+            [off, on] => Image::field(choose.mapv(|at| if at == 0 { off } else { on })),
             _ => return Err(Stop::Uncovered),
         },
-        Value::Int(pair) => match *slice(pair) {
-            [off, on] => Value::int(choose.mapv(|at| if at == 0 { off } else { on })),
+        Image::Int(pair) => match *slice(pair) {
+            [off, on] => Image::int(choose.mapv(|at| if at == 0 { off } else { on })),
             _ => return Err(Stop::Uncovered),
         },
         _ => return Err(Stop::Uncovered),

@@ -20,7 +20,7 @@ pub use arithmetic::{inverses, roots, zip};
 pub use reductions::sum;
 
 use super::field;
-use super::value::{Elements, Integers, Value, slice};
+use super::image::{Elements, Image, Integers, slice};
 use crate::graph::axes;
 use crate::onnx::operator::{AVERAGE_POOL, input_at};
 use crate::onnx::proto::NodeProto;
@@ -39,7 +39,7 @@ pub enum Stop {
 }
 
 /// The results of an operator, the first ones or all.
-pub type Made = Result<Vec<Value>, Stop>;
+pub type Made = Result<Vec<Image>, Stop>;
 
 /// How much may still be computed.
 pub struct Allowance {
@@ -88,7 +88,7 @@ pub struct Call<'c> {
     /// The version of ONNX's operator set.
     pub opset: i64,
     /// What it reads; `None` is left out.
-    pub inputs: Vec<Option<Value>>,
+    pub inputs: Vec<Option<Image>>,
     /// What may be computed.
     pub allowance: &'c Allowance,
 }
@@ -98,11 +98,11 @@ impl Call<'_> {
         self.node.op_type()
     }
 
-    fn optional(&self, slot: usize) -> Option<&Value> {
+    fn optional(&self, slot: usize) -> Option<&Image> {
         self.inputs.get(slot)?.as_ref()
     }
 
-    fn value(&self, slot: usize) -> Result<&Value, Stop> {
+    fn value(&self, slot: usize) -> Result<&Image, Stop> {
         self.optional(slot).ok_or(Stop::Uncovered)
     }
 
@@ -112,7 +112,7 @@ impl Call<'_> {
 
     fn field(&self, slot: usize) -> Result<&Elements, Stop> {
         match self.value(slot)? {
-            Value::Field(elements) => Ok(elements),
+            Image::Field(elements) => Ok(elements),
             _ => Err(Stop::Uncovered),
         }
     }
@@ -123,7 +123,7 @@ impl Call<'_> {
 
     fn integers(&self, slot: usize) -> Result<&Integers, Stop> {
         match self.value(slot)? {
-            Value::Int(integers) => Ok(integers),
+            Image::Int(integers) => Ok(integers),
             _ => Err(Stop::Uncovered),
         }
     }

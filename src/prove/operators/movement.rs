@@ -6,24 +6,24 @@ use super::{Call, Made, Stop, axes};
 use crate::graph::axes::permutation;
 use crate::onnx::external::Externals;
 use crate::onnx::operator::input_at;
-use crate::prove::value::{Value, either, of_tensor, slice};
+use crate::prove::image::{Image, either, of_tensor, slice};
 use crate::recipe::broadcast;
 
 /// The same elements in another shape.
-pub fn reshaped(value: &Value, shape: &[usize]) -> Result<Value, Stop> {
+pub fn reshaped(value: &Image, shape: &[usize]) -> Result<Image, Stop> {
     let fits =
         value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
     if !fits {
         return Err(if value.shape().is_some() { Stop::Misfit } else { Stop::Uncovered });
     }
     let shaped = match value.clone() {
-        Value::Field(elements) => {
-            Value::Field(elements.into_shape_with_order(shape).expect("as many elements"))
+        Image::Field(elements) => {
+            Image::Field(elements.into_shape_with_order(shape).expect("as many elements"))
         }
-        Value::Varying(elements) => {
-            Value::Varying(elements.into_shape_with_order(shape).expect("as many elements"))
+        Image::Varying(elements) => {
+            Image::Varying(elements.into_shape_with_order(shape).expect("as many elements"))
         }
-        Value::Int(integers) => Value::Int(integers.into_shape_with_order(shape).expect("as many elements")),
+        Image::Int(integers) => Image::Int(integers.into_shape_with_order(shape).expect("as many elements")),
         opaque => opaque,
     };
     Ok(shaped)
@@ -64,7 +64,7 @@ pub fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD
 }
 
 /// A value with some places of an axis.
-fn picked(call: &Call, value: &Value, axis: usize, places: &[Option<usize>]) -> Result<Value, Stop> {
+fn picked(call: &Call, value: &Image, axis: usize, places: &[Option<usize>]) -> Result<Image, Stop> {
     let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
     shape[axis] = places.len();
     call.allowance.room(&shape)?;
@@ -85,7 +85,7 @@ pub(super) fn dropout(call: &Call) -> Made {
         return Err(Stop::Uncovered);
     }
     let mask = ArrayD::from_elem(call.shape(0)?, 1);
-    Ok(vec![call.value(0)?.clone(), Value::int(mask)])
+    Ok(vec![call.value(0)?.clone(), Image::int(mask)])
 }
 
 pub(super) fn reshape(call: &Call) -> Made {
@@ -212,23 +212,23 @@ pub(super) fn concat(call: &Call) -> Made {
         shape[along] += *other.get(along).ok_or(Stop::Uncovered)?;
     }
     call.allowance.room(&shape)?;
-    let values: Vec<&Value> =
+    let values: Vec<&Image> =
         (0..call.inputs.len()).map(|slot| call.value(slot)).collect::<Result<_, _>>()?;
     let joined = match values[0] {
-        Value::Int(_) if values.iter().all(|value| matches!(value, Value::Int(_))) => {
+        Image::Int(_) if values.iter().all(|value| matches!(value, Image::Int(_))) => {
             let parts: Vec<_> =
                 (0..values.len()).map(|slot| call.integers(slot)).collect::<Result<_, _>>()?;
-            concatenated(&parts, along).map(Value::int)
+            concatenated(&parts, along).map(Image::int)
         }
-        Value::Field(_) => {
+        Image::Field(_) => {
             let parts: Vec<_> = (0..values.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
-            concatenated(&parts, along).map(Value::field)
+            concatenated(&parts, along).map(Image::field)
         }
         // Known integers beside others are integers nobody knows.
-        Value::Int(_) | Value::Varying(_) if !values.iter().any(|value| matches!(value, Value::Field(_))) => {
+        Image::Int(_) | Image::Varying(_) if !values.iter().any(|value| matches!(value, Image::Field(_))) => {
             let parts: Vec<_> =
                 values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Stop::Uncovered)?;
-            concatenated(&parts.iter().collect::<Vec<_>>(), along).map(Value::varying)
+            concatenated(&parts.iter().collect::<Vec<_>>(), along).map(Image::varying)
         }
         _ => None,
     };
@@ -308,7 +308,7 @@ pub(super) fn expand(call: &Call) -> Made {
 }
 
 /// Repeated along axes of extent 1.
-pub fn expanded(value: &Value, shape: &[usize]) -> Result<Value, Stop> {
+pub fn expanded(value: &Image, shape: &[usize]) -> Result<Image, Stop> {
     Ok(either!(
         value,
         array => array.broadcast(shape).ok_or(Stop::Uncovered)?.as_standard_layout().into_owned(),
@@ -340,7 +340,7 @@ pub(super) fn pad(call: &Call) -> Made {
     let pads = call.list("pads")?.ok_or(Stop::Uncovered)?;
     let fill = match input_at("Pad", "value", call.opset) {
         Some(slot) => call.optional(slot).cloned(),
-        None => Some(Value::field(ArrayD::from_elem(IxDyn(&[]), call.float("value", 0.0)?))),
+        None => Some(Image::field(ArrayD::from_elem(IxDyn(&[]), call.float("value", 0.0)?))),
     };
     let named = match input_at("Pad", "axes", call.opset) {
         Some(slot) => call.ints(slot)?,
@@ -379,13 +379,13 @@ pub(super) fn pad(call: &Call) -> Made {
             return Err(Stop::Uncovered);
         }
         value = match (&value, &fill) {
-            (Value::Field(array), None) => Value::field(pick(array, along, &places, 0)),
-            (Value::Field(array), Some(Value::Field(fill))) => {
-                Value::field(pick(array, along, &places, *fill.first().ok_or(Stop::Uncovered)?))
+            (Image::Field(array), None) => Image::field(pick(array, along, &places, 0)),
+            (Image::Field(array), Some(Image::Field(fill))) => {
+                Image::field(pick(array, along, &places, *fill.first().ok_or(Stop::Uncovered)?))
             }
-            (Value::Int(array), None) => Value::int(pick(array, along, &places, 0)),
-            (Value::Int(array), Some(Value::Int(fill))) => {
-                Value::int(pick(array, along, &places, *fill.first().ok_or(Stop::Uncovered)?))
+            (Image::Int(array), None) => Image::int(pick(array, along, &places, 0)),
+            (Image::Int(array), Some(Image::Int(fill))) => {
+                Image::int(pick(array, along, &places, *fill.first().ok_or(Stop::Uncovered)?))
             }
             _ => return Err(Stop::Uncovered),
         };
@@ -441,10 +441,10 @@ pub(super) fn choose(call: &Call) -> Made {
         Some(Zip::from(&condition).and(&one).and(&other).map_collect(choose))
     }
     let made = match (call.value(1)?, call.value(2)?) {
-        (Value::Field(one), Value::Field(other)) => chosen(condition, [one, other], &shape).map(Value::field),
-        (Value::Int(one), Value::Int(other)) => chosen(condition, [one, other], &shape).map(Value::int),
-        (Value::Varying(one), Value::Varying(other)) => {
-            chosen(condition, [one, other], &shape).map(Value::varying)
+        (Image::Field(one), Image::Field(other)) => chosen(condition, [one, other], &shape).map(Image::field),
+        (Image::Int(one), Image::Int(other)) => chosen(condition, [one, other], &shape).map(Image::int),
+        (Image::Varying(one), Image::Varying(other)) => {
+            chosen(condition, [one, other], &shape).map(Image::varying)
         }
         _ => None,
     };
@@ -460,7 +460,7 @@ pub(super) fn constant_of_shape(call: &Call) -> Made {
     call.allowance.room(&shape)?;
     let fill = match call.node.attr_t("value").map_err(|_| Stop::Uncovered)? {
         Some(tensor) => of_tensor(tensor, &Externals::none(), 0),
-        None => Value::field(ArrayD::zeros(IxDyn(&[1]))),
+        None => Image::field(ArrayD::zeros(IxDyn(&[1]))),
     };
     if fill.len() != 1 {
         return Err(Stop::Uncovered);
@@ -487,8 +487,8 @@ pub(super) fn triangle(call: &Call) -> Made {
         ArrayD::from_shape_vec(array.shape(), elements.collect()).expect("as many elements")
     }
     let made = match call.value(0)? {
-        Value::Field(elements) => Value::field(masked(elements, &mask)),
-        Value::Int(integers) => Value::int(masked(integers, &mask)),
+        Image::Field(elements) => Image::field(masked(elements, &mask)),
+        Image::Int(integers) => Image::int(masked(integers, &mask)),
         _ => return Err(Stop::Uncovered),
     };
     Ok(vec![made])

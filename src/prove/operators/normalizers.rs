@@ -7,7 +7,7 @@ use super::movement::transposed;
 use super::reductions::{mean, squares};
 use super::{Call, Made, Stop, zip};
 use crate::prove::field;
-use crate::prove::value::{Elements, Value, row_major, slice};
+use crate::prove::image::{Elements, Image, row_major, slice};
 
 /// The attributes of LayerNormalization and RMSNormalization.
 pub(super) const ATTRIBUTES: &[&str] = &["axis", "epsilon", "stash_type"];
@@ -37,9 +37,9 @@ fn rooted(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 2], S
 }
 
 /// The scale and the shift that follow.
-fn affine(x: Elements, scale: Option<&Elements>, shift: Option<&Elements>) -> Result<Value, Stop> {
+fn affine(x: Elements, scale: Option<&Elements>, shift: Option<&Elements>) -> Result<Image, Stop> {
     let x = scale.map_or(Ok(x.clone()), |scale| both(&x, scale, field::mul))?;
-    Ok(Value::Field(shift.map_or(Ok(x.clone()), |shift| both(&x, shift, field::add))?))
+    Ok(Image::Field(shift.map_or(Ok(x.clone()), |shift| both(&x, shift, field::add))?))
 }
 
 /// The axes from the one that is named on.
@@ -99,7 +99,7 @@ pub(super) fn of_runtime(call: &Call) -> Made {
     let [scale, shift] = [1, 2].map(|slot| by_channel(call, slot, &turned));
     let made = affine(normal, Some(&scale?), Some(&shift?))?;
     Ok(vec![match made {
-        Value::Field(made) if last => Value::field(transposed(&made, &back)),
+        Image::Field(made) if last => Image::field(transposed(&made, &back)),
         made => made,
     }])
 }
@@ -146,7 +146,7 @@ pub(super) fn layer(call: &Call) -> Made {
     let axes = behind(call, x.ndim())?;
     let [normal, middle, part] = standardized(x, &axes, call.float("epsilon", 1e-5)?)?;
     let made = affine(normal, call.optional_field(1)?, call.optional_field(2)?)?;
-    Ok(vec![made, Value::Field(middle), Value::Field(part)])
+    Ok(vec![made, Image::Field(middle), Image::Field(part)])
 }
 
 /// RMSNormalization and SimplifiedLayerNormalization.
@@ -155,7 +155,7 @@ pub(super) fn rms(call: &Call) -> Made {
     call.allowance.room(x.shape())?;
     let axes = behind(call, x.ndim())?;
     let [normal, part] = rooted(x, &axes, call.float("epsilon", 1e-5)?)?;
-    Ok(vec![affine(normal, call.optional_field(1)?, None)?, Value::Field(part)])
+    Ok(vec![affine(normal, call.optional_field(1)?, None)?, Image::Field(part)])
 }
 
 /// LayerNormalization, or its simplified form, of a sum, which is the last result.
@@ -176,5 +176,5 @@ pub(super) fn skip(call: &Call) -> Made {
         let [normal, middle, part] = standardized(&sum, &last, epsilon)?;
         (affine(normal, call.optional_field(2)?, call.optional_field(3)?)?, middle, part)
     };
-    Ok(vec![made, Value::Field(middle), Value::Field(part), Value::Field(sum)])
+    Ok(vec![made, Image::Field(middle), Image::Field(part), Image::Field(sum)])
 }

@@ -5,8 +5,8 @@ use ndarray::ArrayD;
 use super::movement::{reshaped, transposed};
 use super::{Allowance, Call, Made, Stop, reductions, zip};
 use crate::prove::field;
+use crate::prove::image::{Elements, Image, row_major, slice};
 use crate::prove::product::{Extents, multiply};
-use crate::prove::value::{Elements, Value, row_major, slice};
 use crate::recipe::broadcast;
 
 /// The attributes of FusedMatMul.
@@ -72,7 +72,7 @@ fn matrices(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<
 }
 
 pub(super) fn matmul(call: &Call) -> Made {
-    Ok(vec![Value::field(matrices(call.field(0)?, call.field(1)?, call.allowance)?)])
+    Ok(vec![Image::field(matrices(call.field(0)?, call.field(1)?, call.allowance)?)])
 }
 
 /// The two last axes swapped.
@@ -93,7 +93,7 @@ pub(super) fn fused(call: &Call) -> Made {
         if call.flag(turns, false)? && elements.ndim() > 1 { turned(elements) } else { Ok(elements.clone()) }
     };
     let made = matrices(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
-    Ok(vec![Value::field(scaled(made, call.float("alpha", 1.0)?))])
+    Ok(vec![Image::field(scaled(made, call.float("alpha", 1.0)?))])
 }
 
 fn scaled(elements: ArrayD<u32>, factor: u32) -> ArrayD<u32> {
@@ -111,10 +111,10 @@ pub(super) fn gemm(call: &Call) -> Made {
     };
     let made = product(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
     let made = row_major(scaled(made, call.float("alpha", 1.0)?));
-    let Some(added) = call.optional_field(2)? else { return Ok(vec![Value::Field(made)]) };
+    let Some(added) = call.optional_field(2)? else { return Ok(vec![Image::Field(made)]) };
     let added = row_major(scaled(added.to_owned(), call.float("beta", 1.0)?));
     let sum = zip(&made, &added, field::add).filter(|sum| sum.shape() == made.shape());
-    Ok(vec![Value::field(sum.ok_or(Stop::Misfit)?)])
+    Ok(vec![Image::field(sum.ok_or(Stop::Misfit)?)])
 }
 
 /// Sums of products over labels, of one operand or of two.
@@ -192,7 +192,7 @@ pub(super) fn einsum(call: &Call) -> Made {
     let perm: Option<Vec<usize>> =
         result.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
     let perm = perm.filter(|perm| perm.len() == labels.len()).ok_or(Stop::Uncovered)?;
-    let made = Value::field(transposed(&made, &perm));
+    let made = Image::field(transposed(&made, &perm));
     let shape = made.shape().ok_or(Stop::Uncovered)?.to_vec();
     Ok(vec![reshaped(&made, &shape)?])
 }

@@ -5,7 +5,7 @@ use ndarray::{ArrayD, IxDyn};
 use super::arithmetic::{exact, roots};
 use super::{Call, Made, Stop, axes, axis};
 use crate::prove::field;
-use crate::prove::value::{Elements, Value, row_major, slice};
+use crate::prove::image::{Elements, Image, row_major, slice};
 
 /// The sums along these axes, which stay with extent 1 or go.
 pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
@@ -55,7 +55,7 @@ pub(super) fn reduce(call: &Call) -> Made {
     reduced.sort_unstable();
     reduced.dedup();
     let keep = call.flag("keepdims", true)?;
-    if let (Value::Int(integers), "ReduceSum") = (call.value(0)?, call.op()) {
+    if let (Image::Int(integers), "ReduceSum") = (call.value(0)?, call.op()) {
         let mut sums = integers.mapv(Some);
         for &axis in reduced.iter().rev() {
             let axis = ndarray::Axis(axis);
@@ -64,7 +64,7 @@ pub(super) fn reduce(call: &Call) -> Made {
                 sums.insert_axis_inplace(axis);
             }
         }
-        return Ok(vec![Value::int(exact(Some(sums))?)]);
+        return Ok(vec![Image::int(exact(Some(sums))?)]);
     }
     let elements = call.field(0)?;
     let made = match call.op() {
@@ -75,14 +75,14 @@ pub(super) fn reduce(call: &Call) -> Made {
             if op == "ReduceL2" { roots(&sums).into_owned() } else { sums.into_owned() }
         }
     };
-    Ok(vec![Value::field(made)])
+    Ok(vec![Image::field(made)])
 }
 
 /// GlobalAveragePool.
 pub(super) fn global(call: &Call) -> Made {
     let elements = call.field(0)?;
     let spatial: Vec<usize> = (2..elements.ndim()).collect();
-    Ok(vec![Value::field(mean(elements, &spatial, true)?)])
+    Ok(vec![Image::field(mean(elements, &spatial, true)?)])
 }
 
 /// CumSum.
@@ -116,11 +116,11 @@ pub(super) fn running(call: &Call) -> Made {
     }
     let how = (exclusive, reverse);
     let made = match call.value(0)? {
-        Value::Field(elements) => Value::field(running(slice(elements), &shape, along, how, 0, field::add)),
-        Value::Int(integers) => {
+        Image::Field(elements) => Image::field(running(slice(elements), &shape, along, how, 0, field::add)),
+        Image::Int(integers) => {
             let integers: Vec<Option<i64>> = slice(integers).iter().map(|&number| Some(number)).collect();
             let add = |a: Option<i64>, b: Option<i64>| a?.checked_add(b?);
-            Value::int(exact(Some(running(&integers, &shape, along, how, Some(0), add)))?)
+            Image::int(exact(Some(running(&integers, &shape, along, how, Some(0), add)))?)
         }
         _ => return Err(Stop::Uncovered),
     };

@@ -4,8 +4,8 @@ use ndarray::ArrayD;
 
 use super::{Call, Made, Stop, axis, inverses, zip};
 use crate::prove::field;
+use crate::prove::image::{Image, row_major, slice};
 use crate::prove::random::{Digest, Hash, Unknown};
-use crate::prove::value::{Value, row_major, slice};
 use crate::recipe::broadcast;
 
 /// Of the elements at each place, after broadcasting.
@@ -23,7 +23,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
         // What is left out, and numbers of another sort, make another function.
         hash.number(match input {
             None => 0,
-            Some(Value::Field(_)) => 1,
+            Some(Image::Field(_)) => 1,
             Some(_) => 2,
         });
     }
@@ -42,7 +42,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     }
     let elements = ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
     let elements = elements.map_err(|_| Stop::Uncovered)?;
-    Ok(vec![if is_integer { Value::varying(elements) } else { Value::field(elements) }])
+    Ok(vec![if is_integer { Image::varying(elements) } else { Image::field(elements) }])
 }
 
 /// BiasGelu and FastGelu are functions of the sum with the bias, or of what there is without one.
@@ -51,7 +51,7 @@ pub fn biased(call: &Call, function: Digest) -> Made {
     if let Some(bias) = call.optional_field(1)? {
         sum = row_major(zip(&sum, bias, field::add).ok_or(Stop::Misfit)?);
     }
-    let call = Call { inputs: vec![Some(Value::Field(sum))], ..*call };
+    let call = Call { inputs: vec![Some(Image::Field(sum))], ..*call };
     element_wise(&call, function, false)
 }
 
@@ -60,7 +60,7 @@ pub fn softsign(call: &Call, abs: Digest) -> Made {
     let elements = call.field(0)?;
     let sizes = element_wise(call, abs, false)?.into_iter().find_map(|made| made.images());
     let below = sizes.ok_or(Stop::Uncovered)?.mapv(|size| field::add(size, 1)).into_shared();
-    Ok(vec![Value::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Stop::Uncovered)?)])
+    Ok(vec![Image::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Stop::Uncovered)?)])
 }
 
 /// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one.
@@ -91,5 +91,5 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
         }
     }
     let made = ArrayD::from_shape_vec(shape, made).map_err(|_| Stop::Uncovered)?;
-    Ok(vec![Value::field(made)])
+    Ok(vec![Image::field(made)])
 }

@@ -5,8 +5,8 @@ use ndarray::ArrayD;
 use super::movement::transposed;
 use super::{Allowance, Call, Made, Stop};
 use crate::prove::field;
+use crate::prove::image::{Elements, Image, row_major, slice};
 use crate::prove::product::{Extents, multiply};
-use crate::prove::value::{Elements, Value, row_major, slice};
 use crate::recipe::Windows;
 
 /// The attributes of Conv.
@@ -190,7 +190,7 @@ fn convolved(
             lane.iter_mut().for_each(|element| *element = field::add(*element, bias));
         }
     }
-    Ok(vec![Value::field(ArrayD::from_shape_vec(shape, made).map_err(|_| Stop::Uncovered)?)])
+    Ok(vec![Image::field(ArrayD::from_shape_vec(shape, made).map_err(|_| Stop::Uncovered)?)])
 }
 
 /// AveragePool.
@@ -234,5 +234,5 @@ pub(super) fn average(call: &Call) -> Made {
     }
     let means =
         sums.iter().zip(counts.iter().cycle()).map(|(&sum, &part)| field::mul(field::reduce(sum), part));
-    Ok(vec![Value::field(ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Stop::Uncovered)?)])
+    Ok(vec![Image::field(ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Stop::Uncovered)?)])
 }

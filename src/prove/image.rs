@@ -16,7 +16,7 @@ pub type Integers = ArcArray<i64, IxDyn>;
 
 /// A value of a graph at one point.
 #[derive(Debug, Clone)]
-pub enum Value {
+pub enum Image {
     /// Floats.
     Field(Elements),
     /// Integers that are known.
@@ -31,10 +31,10 @@ pub enum Value {
 macro_rules! either {
     ($value:expr, $array:ident => $result:expr, else $other:expr) => {
         match $value {
-            $crate::prove::value::Value::Field($array) => $crate::prove::value::Value::field($result),
-            $crate::prove::value::Value::Int($array) => $crate::prove::value::Value::int($result),
-            $crate::prove::value::Value::Varying($array) => $crate::prove::value::Value::varying($result),
-            $crate::prove::value::Value::Opaque(_) => $other,
+            $crate::prove::image::Image::Field($array) => $crate::prove::image::Image::field($result),
+            $crate::prove::image::Image::Int($array) => $crate::prove::image::Image::int($result),
+            $crate::prove::image::Image::Varying($array) => $crate::prove::image::Image::varying($result),
+            $crate::prove::image::Image::Opaque(_) => $other,
         }
     };
 }
@@ -49,7 +49,7 @@ pub fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
     }
 }
 
-impl Value {
+impl Image {
     /// Floats.
     pub fn field(elements: ArrayD<u32>) -> Self {
         Self::Field(row_major(elements))
@@ -122,23 +122,23 @@ pub fn slice<T>(array: &ArcArray<T, IxDyn>) -> &[T] {
 }
 
 /// The value of floats. Where an element is no number, all are random ones that their bits seed.
-pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Value {
+pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Image {
     if floats.iter().all(|number| number.is_finite()) {
-        return Value::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
+        return Image::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
     }
     let unknown = Unknown::new(Hash::new(key, "bits").finish());
-    Value::field(floats.mapv(|number| unknown.of(number.to_bits())))
+    Image::field(floats.mapv(|number| unknown.of(number.to_bits())))
 }
 
 /// The value of a stored tensor.
-pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Value {
+pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Image {
     if let Ok(floats) = tensor::read_f64(tensor, externals) {
         return of_floats(floats, key);
     }
     if let Ok(integers) = tensor::read_i64(tensor, externals) {
-        return Value::int(integers);
+        return Image::int(integers);
     }
-    Value::Opaque(stored(tensor, externals, key))
+    Image::Opaque(stored(tensor, externals, key))
 }
 
 /// What a tensor is told from others by, whatever is in it.
