@@ -10,7 +10,7 @@ use ndarray::ArrayD;
 use unfold::fold::plan::Stored;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
-use unfold::onnx::proto::TensorProto;
+use unfold::onnx::proto::{AttributeProto, FunctionProto, TensorProto};
 use unfold::onnx::tensor::{self, DataType};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::recipe::Recipe;
@@ -480,4 +480,64 @@ fn operators_compute_what_was_computed_by_hand() {
             vec![reference::constant(&expected.graph().initializer[0]).unwrap()]
         });
     }
+}
+
+/// A body that reads a value of the graph around it, under this name.
+fn body(captured: &str) -> unfold::onnx::proto::GraphProto {
+    let inner = node("Exp", &[captured], &["inner"], vec![]);
+    unfold::onnx::proto::GraphProto {
+        node: vec![inner],
+        output: vec![undeclared("inner")],
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_body_is_a_function_of_what_it_captures() {
+    let with = |text: &str, captured: &str| {
+        let mut model = text::model(text);
+        let branches = vec![("then_branch", body(captured).into()), ("else_branch", body(captured).into())];
+        model.graph_mut().node.push(node("If", &["yes"], &["y"], branches));
+        model.graph_mut().output.push(undeclared("y"));
+        model
+    };
+    let start = "input x batch 4\ncondition yes\nweight w 4 3\nscale s 3\n";
+    let before = with(&format!("{start}v = MatMul(x, w)\nz = Mul(v, s)"), "z");
+    let folded = with(&format!("{start}u = Mul(w, s)\nt = MatMul(x, u)"), "t");
+    let forgotten = with(&format!("{start}t = MatMul(x, w)"), "t");
+    assert!(is_proved(&proof(&before, &folded, &[])));
+    match proof(&before, &forgotten, &[]) {
+        Proof::Disproved { at, .. } => assert_eq!(at, "t"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_call_is_the_body_of_its_function() {
+    let start = "opset 17\ninput x batch 4\nweight w 4 3\nscale s 3\n";
+    let mut called = text::model(&format!("{start}v = MatMul(x, w)\ny = Twice(v, s)\noutput y"));
+    called.graph_mut().node[1].domain = Some("own".into());
+    let resolved = AttributeProto {
+        ref_attr_name: Some("alpha".into()),
+        ..common::attribute("alpha", common::Attr::Float(0.0))
+    };
+    let mut leaky = node("LeakyRelu", &["b"], &["c"], vec![]);
+    leaky.attribute.push(resolved);
+    called.proto.functions.push(FunctionProto {
+        name: Some("Twice".into()),
+        domain: Some("own".into()),
+        input: vec!["a".into(), "k".into()],
+        output: vec!["c".into()],
+        attribute: vec!["alpha".into()],
+        node: vec![node("Mul", &["a", "k"], &["b"], vec![]), leaky],
+        ..Default::default()
+    });
+    called.graph_mut().node[1].attribute.push(common::attribute("alpha", common::Attr::Float(0.25)));
+    let written = |alpha: &str| {
+        text::model(&format!(
+            "{start}u = Mul(s, w)\nt = MatMul(x, u)\ny = LeakyRelu(t) alpha={alpha}\noutput y"
+        ))
+    };
+    assert!(is_proved(&proof(&called, &written("0.25"), &[])));
+    assert!(matches!(proof(&called, &written("0.5"), &[]), Proof::Disproved { .. }));
 }

@@ -204,7 +204,9 @@ impl<'w> Evaluation<'w> {
             .iter()
             .map(|value| value.map_or(0.0, |value| self.degrees[index(value)]))
             .collect();
-        let (made, guessed) = self.node(proto, self.opset(), inputs, &place)?;
+        let is_read = |value: &Option<ValueId>| value.is_some_and(|value| self.readers[index(value)] > 0);
+        let wanted = graph.outputs(node).iter().rposition(is_read).map_or(0, |last| last + 1);
+        let (made, guessed) = self.node(proto, wanted, self.opset(), inputs, &place)?;
         let degree = if guessed {
             seen.degree += degrees.iter().copied().fold(1.0, f64::max);
             1.0
@@ -230,6 +232,7 @@ impl<'w> Evaluation<'w> {
     fn node(
         &self,
         node: &NodeProto,
+        wanted: usize,
         opset: i64,
         inputs: Vec<Option<Image>>,
         place: &Around,
@@ -248,7 +251,7 @@ impl<'w> Evaluation<'w> {
                 made => return Ok((made?, true)),
             }
         }
-        let call = Call { node, opset, inputs, allowance: self.point.allowance };
+        let call = Call { node, opset, inputs, wanted, allowance: self.point.allowance };
         if function.is_none() {
             match interpret(&call) {
                 Err(Stop::Uncovered) => {}
@@ -458,7 +461,7 @@ impl<'w> Evaluation<'w> {
             let read = |name: &String| values.get(name.as_str()).cloned();
             let inputs = inner.input.iter().map(read).collect();
             let place = Around { node: None, outer: &nothing, depth: depth + 1 };
-            let (made, _) = self.node(&node, opset, inputs, &place)?;
+            let (made, _) = self.node(&node, node.output.len(), opset, inputs, &place)?;
             values.extend(inner.output.iter().map(String::as_str).zip(made));
         }
         let made = function.output.iter().map(|name| values.get(name.as_str()).cloned());

@@ -89,6 +89,8 @@ pub struct Call<'c> {
     pub opset: i64,
     /// What it reads; `None` is left out.
     pub inputs: Vec<Option<Image>>,
+    /// How many of its results count; somebody reads the last of them.
+    pub wanted: usize,
     /// What may be computed.
     pub allowance: &'c Allowance,
 }
@@ -265,6 +267,5 @@ pub fn interpret(call: &Call) -> Made {
     let covers = call.node.attribute.iter().all(|attribute| attributes.contains(&attribute.name()));
     let made = if covers { interpreter(call)? } else { return Err(Stop::Uncovered) };
     // Any other result is one that the interpreter knows nothing of.
-    let wanted = call.node.output.iter().rposition(|name| !name.is_empty()).map_or(0, |last| last + 1);
-    if made.len() < wanted { Err(Stop::Uncovered) } else { Ok(made) }
+    if made.len() < call.wanted { Err(Stop::Uncovered) } else { Ok(made) }
 }

@@ -192,7 +192,7 @@ pub(super) fn split(call: &Call) -> Made {
     }?;
     let sum = lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length));
     if lengths.len() != parts || sum != Some(whole) {
-        return Err(Stop::Uncovered);
+        return Err(Stop::Misfit);
     }
     let mut start = 0;
     let part = |length: usize| {
@@ -209,7 +209,11 @@ pub(super) fn concat(call: &Call) -> Made {
     let mut shape = first.to_vec();
     for slot in 1..call.inputs.len() {
         let other = call.shape(slot)?;
-        shape[along] += *other.get(along).ok_or(Stop::Uncovered)?;
+        let fits = |axis: usize| axis == along || other[axis] == shape[axis];
+        if other.len() != shape.len() || !(0..shape.len()).all(fits) {
+            return Err(Stop::Misfit);
+        }
+        shape[along] = shape[along].saturating_add(other[along]);
     }
     call.allowance.room(&shape)?;
     let values: Vec<&Image> =
@@ -256,7 +260,7 @@ pub(super) fn gather_nd(call: &Call) -> Made {
     let (&length, outer) = indices.shape().split_last().ok_or(Stop::Uncovered)?;
     let fits = batch <= outer.len() && length > 0 && batch + length <= shape.len();
     if !fits || outer[..batch] != shape[..batch] {
-        return Err(Stop::Uncovered);
+        return Err(Stop::Misfit);
     }
     let (indexed, rest) = shape[batch..].split_at(length);
     let made = [outer, rest].concat();
@@ -281,7 +285,7 @@ pub(super) fn gather_elements(call: &Call) -> Made {
     let along = call.axis(0, shape.len())?;
     let inside = |axis: usize| axis == along || indices.shape()[axis] <= shape[axis];
     if indices.ndim() != shape.len() || !(0..shape.len()).all(inside) {
-        return Err(Stop::Uncovered);
+        return Err(Stop::Misfit);
     }
     call.allowance.room(indices.shape())?;
     let mut places = vec![];
@@ -428,7 +432,7 @@ pub(super) fn choose(call: &Call) -> Made {
     let condition = call.integers(0)?;
     let shape =
         broadcast(call.shape(1)?, call.shape(2)?).and_then(|shape| broadcast(condition.shape(), &shape));
-    let shape = shape.ok_or(Stop::Uncovered)?;
+    let shape = shape.ok_or(Stop::Misfit)?;
     call.allowance.room(&shape)?;
     fn chosen<T: Copy>(
         condition: &ArcArray<i64, IxDyn>,

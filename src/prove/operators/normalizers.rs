@@ -52,7 +52,7 @@ fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Stop> 
     let parameter = call.field(slot)?;
     let channels = *x.shape().get(1).ok_or(Stop::Uncovered)?;
     if parameter.shape() != [channels] {
-        return Err(Stop::Uncovered);
+        return Err(Stop::Misfit);
     }
     let mut shape = vec![1; x.ndim()];
     shape[1] = channels;
@@ -108,7 +108,7 @@ pub(super) fn of_runtime(call: &Call) -> Made {
 fn by_group(x: &Elements, groups: usize, epsilon: u32) -> Result<Elements, Stop> {
     let &[samples, channels, ..] = x.shape() else { return Err(Stop::Uncovered) };
     if groups == 0 || !channels.is_multiple_of(groups) {
-        return Err(Stop::Uncovered);
+        return Err(Stop::Misfit);
     }
     let size = x.len() / (samples * groups).max(1);
     let apart = x.clone().into_shape_with_order(vec![samples, groups, size]).map_err(|_| Stop::Uncovered)?;

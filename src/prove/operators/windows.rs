@@ -100,7 +100,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         let room = size + first + last - reach;
         let places = match (transposed, up) {
             (true, _) => (size - 1) * stride + more[axis] + reach - first - last,
-            _ if room < 0 => return Err(Stop::Uncovered),
+            _ if room < 0 => return Err(Stop::Misfit),
             (_, false) => room / stride + 1,
             (_, true) => {
                 let places = (room + stride - 1) / stride + 1;
@@ -137,7 +137,7 @@ pub(super) fn conv(call: &Call) -> Made {
         return Err(Stop::Uncovered);
     };
     if group == 0 || inner.checked_mul(group) != Some(channels) || !outputs.is_multiple_of(group) {
-        return Err(Stop::Uncovered);
+        return Err(Stop::Misfit);
     }
     let (windows, _) = windows(call, kernel, input)?;
     let shaped = weight.clone().into_shape_with_order(vec![group, outputs / group, inner, count(kernel)]);
@@ -154,7 +154,7 @@ pub(super) fn conv_transpose(call: &Call) -> Made {
         return Err(Stop::Uncovered);
     };
     if group == 0 || own != channels || !channels.is_multiple_of(group) {
-        return Err(Stop::Uncovered);
+        return Err(Stop::Misfit);
     }
     let (windows, _) = windows(call, kernel, input)?;
     let inner = channels / group;
@@ -184,7 +184,7 @@ fn convolved(
     }
     if let Some(bias) = call.optional_field(2)? {
         if bias.shape() != [outputs] {
-            return Err(Stop::Uncovered);
+            return Err(Stop::Misfit);
         }
         for (lane, &bias) in made.chunks_mut(places.max(1)).zip(slice(bias).iter().cycle()) {
             lane.iter_mut().for_each(|element| *element = field::add(*element, bias));
