@@ -34,15 +34,7 @@ pub struct Seen {
 impl History {
     /// Begins with tensors that are computed from those of the model, before there are sites.
     pub fn begin(&mut self, formulas: &[NewConstant]) {
-        self.tensors.extend(formulas.iter().filter_map(|constant| match constant {
-            NewConstant::Integers { .. } => None,
-            NewConstant::Floats { name, data_type, recipe } => Some(Stored {
-                name: name.clone(),
-                data_type: *data_type,
-                recipe: recipe.clone(),
-                sites: vec![],
-            }),
-        }));
+        self.tensors.extend(formulas.iter().filter_map(Stored::of));
     }
 
     /// Which of the sites were there before.

@@ -44,7 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("run", &["error", "onnx"]),
     ("verify", &["graph", "onnx", "run"]),
     ("sensitivity", &["onnx", "verify"]),
-    ("prove", &["fold", "graph", "lower", "onnx", "recipe", "refusal", "run"]),
+    ("prove", &["fold", "graph", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
     ("zoo", &["error", "onnx"]),
     ("bench", &["onnx", "progress", "report", "run"]),
 ];

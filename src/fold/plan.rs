@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Fold;
 use crate::graph::NodeId;
+use crate::graph::make::NewConstant;
 use crate::normalizer::{Kind, Part, Replacement, Reset};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
@@ -123,6 +124,21 @@ pub struct Stored {
     pub recipe: Recipe,
     /// The sites that it is for.
     pub sites: Vec<usize>,
+}
+
+impl Stored {
+    /// One that is computed before there are sites; `None` where it holds no floats.
+    pub fn of(constant: &NewConstant) -> Option<Self> {
+        match constant {
+            NewConstant::Integers { .. } => None,
+            NewConstant::Floats { name, data_type, recipe } => Some(Stored {
+                name: name.clone(),
+                data_type: *data_type,
+                recipe: recipe.clone(),
+                sites: vec![],
+            }),
+        }
+    }
 }
 
 /// Everything that folding will do to a model, as data.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use ndarray::ArrayD;
 use prost::Message;
 
 use super::image::{Image, of_floats, of_tensor, stored};
@@ -12,6 +13,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::facts::extent;
 use crate::graph::{NodeId, ValueId};
 use crate::lower::function::{FunctionId, callee, key, resolve};
+use crate::normalizer::alike::Alike;
 use crate::onnx::external::Externals;
 use crate::onnx::node::{bodies, canonical_domain, constant_tensor};
 use crate::onnx::operator::Category;
@@ -59,6 +61,8 @@ pub struct Point<'p> {
     pub instead: Instead<'p>,
     /// What may be computed.
     pub allowance: &'p Allowance,
+    /// The numbers of constants as recipes have them, where a recipe has more than arithmetic.
+    pub alike: Option<&'p Alike<'p>>,
 }
 
 /// What is known of the values of a graph afterwards, by their places in it.
@@ -299,10 +303,12 @@ impl<'w> Evaluation<'w> {
             let value = value.filter(|&value| known.constants.is_constant(value))?;
             let data_type = known.facts.data_type(value)?;
             if data_type.is_float() {
-                return known.constants.read(value).ok().map(|floats| of_floats(floats, self.point.key));
+                let own = self.point.alike.and_then(|alike| alike.read(value)).map(|own| ArrayD::clone(&own));
+                let floats = own.or_else(|| known.constants.read(value).ok())?;
+                return Some(of_floats(floats, self.point.key));
             }
             let shape: Vec<usize> = known.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
-            let integers = ndarray::ArrayD::from_shape_vec(shape, known.constants.ints(value)?);
+            let integers = ArrayD::from_shape_vec(shape, known.constants.ints(value)?);
             integers.ok().map(Image::int)
         };
         outputs.iter().map(value).collect::<Option<Vec<_>>>().filter(|made| !made.is_empty())

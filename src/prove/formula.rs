@@ -10,16 +10,14 @@ use super::operators::movement::{concatenated, expanded, pick, reshaped, transpo
 use super::operators::products::product;
 use super::operators::windows::convolution;
 use super::operators::{Allowance, Stop, inverses, roots, sum, zip};
+use super::source::{Source, is_number};
 use crate::recipe::{Op, Recipe};
-
-/// The elements of a constant of the original, by name.
-pub type Constant<'c> = &'c dyn Fn(&str) -> Result<Elements, Stop>;
 
 /// Computes a recipe.
 ///
 /// # Errors
 /// Where it divides by 0, where a constant is not there, or not of the shape that the recipe was written for.
-pub fn value(recipe: &Recipe, constant: Constant, allowance: &Allowance) -> Result<Elements, Stop> {
+pub fn value(recipe: &Recipe, source: &Source, allowance: &Allowance) -> Result<Elements, Stop> {
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
     steps.iter().flat_map(|step| step.inputs()).for_each(|input| *uses.entry(input.id()).or_default() += 1);
@@ -27,7 +25,7 @@ pub fn value(recipe: &Recipe, constant: Constant, allowance: &Allowance) -> Resu
     for step in steps {
         allowance.room(step.shape())?;
         let inputs: Vec<Elements> = step.inputs().iter().map(|input| known[&input.id()].clone()).collect();
-        let made = compute(step, &inputs, constant, allowance)?;
+        let made = compute(step, &inputs, source, allowance)?;
         if made.shape() != step.shape() {
             return Err(Stop::Uncovered);
         }
@@ -46,14 +44,15 @@ pub fn value(recipe: &Recipe, constant: Constant, allowance: &Allowance) -> Resu
 fn compute(
     step: &Recipe,
     inputs: &[Elements],
-    constant: Constant,
+    source: &Source,
     allowance: &Allowance,
 ) -> Result<Elements, Stop> {
     let shape = step.shape();
     let both = |a: &Elements, b: &Elements, f: fn(u32, u32) -> u32| zip(a, b, f).map(row_major);
     let elements = |value: Result<Image, Stop>| value?.images().ok_or(Stop::Uncovered);
     let made = match (step.op(), inputs) {
-        (Op::Constant(name), _) => constant(name)?,
+        (Op::Constant(name), _) => source.constant(name)?,
+        _ if is_number(step) => elements(source.number(step))?,
         (Op::Literal(numbers), _) => {
             let images: Option<Vec<u32>> = numbers.iter().map(|&number| field::of_float(number)).collect();
             let images = images.ok_or(Stop::Uncovered)?;
@@ -63,7 +62,8 @@ fn compute(
             };
             row_major(array.map_err(|_| Stop::Uncovered)?)
         }
-        (Op::Round(_), [a]) => a.clone(),
+        // What rounding takes is for the other claim.
+        (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
         (Op::Sqrt, [a]) => roots(a),
         (Op::Add, [a, b]) => both(a, b, field::add).ok_or(Stop::Uncovered)?,

@@ -13,6 +13,7 @@ mod operators;
 mod product;
 mod random;
 mod rounding;
+mod source;
 
 use std::collections::HashMap;
 
@@ -21,7 +22,9 @@ use serde::Serialize;
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
 use crate::graph::{Graph, ValueId};
-use crate::lower::lower;
+use crate::lower::{Lowered, lower};
+use crate::normalizer::View;
+use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
@@ -32,6 +35,7 @@ use image::{Elements, Image};
 use ndarray::ArrayD;
 use operators::{Allowance, Stop};
 use random::{Digest, Hash, Unknown};
+use source::{Source, is_number};
 
 /// How often another point is tried where a divisor is 0.
 const ATTEMPTS: u64 = 4;
@@ -114,11 +118,12 @@ fn claims(
     tensors: &[Stored],
     options: &ProveOptions,
 ) -> Result<Proof, Proof> {
+    let before = original;
     let original = prepared(original, options)?;
     let fused = prepared(fused, options)?;
     same_ends(&original.model, &fused.model)?;
     let known = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
-    let recomputed = rounding::check(&known, &fused.model, tensors)?;
+    let recomputed = rounding::check(before, &known, &fused.model, tensors)?;
     let mut bound = 1.0;
     for point in 0..options.points.max(1) as u64 {
         let mut at = String::new();
@@ -127,7 +132,7 @@ fn claims(
             let mut hash = Hash::new(options.seed, "point");
             hash.number(point);
             hash.number(attempt);
-            match identity(&known, &original, &fused, tensors, hash.finish() as u64) {
+            match identity((before, &known), &original, &fused, tensors, hash.finish() as u64) {
                 Ok(degree) => found = Some(degree),
                 Err(Ended::Zero(place)) => {
                     at = place;
@@ -147,15 +152,20 @@ fn claims(
 struct Prepared {
     model: Model,
     inputs: Vec<Input>,
+    /// How the tensors are computed that came with what was written out.
+    formulas: Vec<Stored>,
 }
 
 fn prepared(model: &Model, options: &ProveOptions) -> Result<Prepared, Proof> {
     let lowered = lower(model, &|_, _| false).map_err(|error| undecided(error.to_string()))?;
-    let mut model = lowered.map_or_else(|| model.clone(), |lowered| lowered.model);
+    let (mut model, formulas) = match lowered {
+        Some(Lowered { model, formulas }) => (model, formulas.iter().filter_map(Stored::of).collect()),
+        None => (model.clone(), vec![]),
+    };
     let light = Model::from_proto(ModelProto { graph: Some(interface(model.graph())), ..Default::default() });
     let inputs = Input::of(&light, &options.dims).map_err(|failure| undecided(failure.to_string()))?;
     fix_shapes(model.graph_mut(), &inputs);
-    Ok(Prepared { model, inputs })
+    Ok(Prepared { model, inputs, formulas })
 }
 
 /// The inputs whose sizes count, which are those of tensors that hold numbers.
@@ -218,7 +228,7 @@ impl From<Stopped> for Ended {
 
 /// Both graphs at one point: the degree that bounds the error, where their outputs agree.
 fn identity(
-    known: &Analysis,
+    (before, known): (&Model, &Analysis),
     original: &Prepared,
     fused: &Prepared,
     tensors: &[Stored],
@@ -226,10 +236,21 @@ fn identity(
 ) -> Result<f64, Ended> {
     let allowance = Allowance::new(original.model.file_bytes());
     let inputs = given(original, key, &allowance)?;
-    let point = Point { known, key, inputs: &inputs, instead: &|_| None, allowance: &allowance };
-    let constants = constants(&point, tensors)?;
+    let own = Source::new(before, key);
+    let instead = |name: &str| {
+        let stored = original.formulas.iter().find(|stored| stored.name == name)?;
+        Some(formula::value(&stored.recipe, &own, &allowance).map(Image::Field))
+    };
+    let view = is_more_than_arithmetic(tensors).then(|| View::new(known));
+    let alike = view.as_ref().map(Alike::new);
+    let alike = alike.as_ref();
+    let point = Point { known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike };
+    let source = Source::new(before, key).numbered(tensors, known).map_err(|refusal| {
+        Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
+    })?;
+    let source = source.with(constants(&point, &own, tensors)?);
     std::thread::scope(|scope| {
-        let other = || second(fused, &original.model, tensors, &constants, key);
+        let other = || second(fused, &source, tensors, key);
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
         let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
         let seen = evaluate(&point, &outputs(&known.graph), false).map_err(Ended::from);
@@ -237,6 +258,11 @@ fn identity(
             other?.join().unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
         compare(known, seen?, other?, fused, tensors)
     })
+}
+
+/// Whether a recipe has more than the field can do, and takes its numbers as they are.
+fn is_more_than_arithmetic(tensors: &[Stored]) -> bool {
+    tensors.iter().any(|tensor| tensor.recipe.steps().into_iter().any(is_number))
 }
 
 fn outputs(graph: &Graph) -> Vec<ValueId> {
@@ -295,12 +321,15 @@ fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
 }
 
 /// The values of the original that recipes are made of and that are not stored, but computed.
-fn constants(point: &Point, tensors: &[Stored]) -> Result<HashMap<String, Elements>, Ended> {
+fn constants(point: &Point, stored: &Source, tensors: &[Stored]) -> Result<HashMap<String, Elements>, Ended> {
     let graph = &point.known.graph;
     let mut wanted = vec![];
     for name in tensors.iter().flat_map(|tensor| tensor.recipe.constants()) {
         let value = graph.value(name).filter(|&value| point.known.constants.is_constant(value));
         let Some(value) = value else {
+            if stored.stores(name) {
+                continue;
+            }
             return Err(Ended::With(undecided(format!("the original has no constant `{name}`"))));
         };
         if graph.initializer(value).is_none() {
@@ -314,35 +343,24 @@ fn constants(point: &Point, tensors: &[Stored]) -> Result<HashMap<String, Elemen
     Ok(kept.filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?))).collect())
 }
 
-fn second(
-    fused: &Prepared,
-    original: &Model,
-    tensors: &[Stored],
-    constants: &HashMap<String, Elements>,
-    key: u64,
-) -> Result<Findings, Ended> {
+fn second(fused: &Prepared, source: &Source, tensors: &[Stored], key: u64) -> Result<Findings, Ended> {
     let known = Analysis::new(&fused.model).map_err(|error| {
         let reason = format!("it is no graph that ONNX allows: {error}");
         Ended::With(Proof::Disproved { at: String::new(), site: None, reason })
     })?;
     let allowance = Allowance::new(fused.model.file_bytes());
-    let stored: HashMap<&str, &TensorProto> =
-        original.graph().initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
-    let constant = |name: &str| -> Result<Elements, Stop> {
-        if let Some(known) = constants.get(name) {
-            return Ok(known.clone());
-        }
-        let tensor = stored.get(name).ok_or(Stop::Uncovered)?;
-        image::of_tensor(tensor, original.externals(), key).images().ok_or(Stop::Uncovered)
-    };
     let recipes: HashMap<&str, &Stored> =
-        tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+        fused.formulas.iter().chain(tensors).map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let instead = |name: &str| {
         let stored = recipes.get(name)?;
-        Some(formula::value(&stored.recipe, &constant, &allowance).map(Image::Field))
+        Some(formula::value(&stored.recipe, source, &allowance).map(Image::Field))
     };
     let inputs = given(fused, key, &allowance)?;
-    let point = Point { known: &known, key, inputs: &inputs, instead: &instead, allowance: &allowance };
+    let view = is_more_than_arithmetic(tensors).then(|| View::new(&known));
+    let alike = view.as_ref().map(Alike::new);
+    let alike = alike.as_ref();
+    let point =
+        Point { known: &known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike };
     Ok(evaluate(&point, &outputs(&known.graph), false)?)
 }
 

@@ -6,23 +6,14 @@ use bytes::Bytes;
 
 use super::Proof;
 use super::operators::{Allowance, Stop};
+use super::source::{read, stored};
 use crate::fold::plan::Stored;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::onnx::Model;
-use crate::onnx::node::constant_tensor;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Op, Recipe, evaluate};
-use crate::refusal::{Reason, Refusal};
-
-/// The tensors that a graph stores, by the names of their values.
-fn stored(model: &Model) -> HashMap<&str, TensorProto> {
-    let graph = model.graph();
-    let nodes = graph.node.iter().filter(|node| node.op() == ("", "Constant"));
-    let made = nodes.filter_map(|node| Some((node.output.first()?.as_str(), constant_tensor(node)?)));
-    made.chain(graph.initializer.iter().map(|tensor| (tensor.name(), tensor.clone()))).collect()
-}
 
 /// What is compared of a tensor that is one of the original's; `None` of those that are exact.
 fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
@@ -34,9 +25,11 @@ fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
 ///
 /// # Errors
 /// [`Proof::Disproved`] at the first one that is something else.
-pub fn check(known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usize, Proof> {
-    let original = known.graph.model();
-    let (before, after) = (stored(original), stored(fused));
+pub fn check(original: &Model, known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usize, Proof> {
+    // What was written out has tensors of its own, and lacks those that only it read.
+    let mut before = stored(known.graph.model());
+    before.extend(stored(original));
+    let after = stored(fused);
     let recipes: HashMap<&str, &Stored> =
         tensors.iter().map(|stored| (stored.name.as_str(), stored)).collect();
     let mut others: Option<HashSet<(DataType, Bytes)>> = None;
@@ -47,7 +40,7 @@ pub fn check(known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usiz
     for name in names {
         let tensor = &after[name];
         if let Some(recipe) = recipes.get(name) {
-            is_rounded(known, fused, tensor, recipe, &allowance)?;
+            is_rounded((original, known), fused, tensor, recipe, &allowance)?;
             recomputed += 1;
             continue;
         }
@@ -91,7 +84,7 @@ fn is_affordable(recipe: &Recipe, allowance: &Allowance) -> Result<(), Stop> {
 }
 
 fn is_rounded(
-    known: &Analysis,
+    (original, known): (&Model, &Analysis),
     fused: &Model,
     tensor: &TensorProto,
     stored: &Stored,
@@ -101,10 +94,6 @@ fn is_rounded(
         at: stored.name.clone(),
         site: stored.sites.first().copied(),
         reason,
-    };
-    let read = |name: &str| {
-        let value = known.graph.value(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
-        known.constants.read(value)
     };
     let shape = stored.recipe.shape().iter().map(|&extent| extent as i64);
     if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
@@ -116,11 +105,13 @@ fn is_rounded(
             stored.name
         ),
     })?;
-    let numbers = evaluate(&stored.recipe, &read).map_err(|refusal| Proof::Undecided {
-        reason: format!(
-            "the recipe of `{}` cannot be computed: `{}`: {}",
-            stored.name, refusal.at, refusal.reason
-        ),
+    let numbers = evaluate(&stored.recipe, &|name| read(original, known, name)).map_err(|refusal| {
+        Proof::Undecided {
+            reason: format!(
+                "the recipe of `{}` cannot be computed: `{}`: {}",
+                stored.name, refusal.at, refusal.reason
+            ),
+        }
     })?;
     let held = tensor::raw(tensor, fused.externals()).map_err(|error| disproved(error.to_string()))?;
     let bytes = tensor::encode_f64(stored.data_type, &numbers.view());

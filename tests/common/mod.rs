@@ -19,6 +19,7 @@ use unfold::onnx::proto::{
     TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
+use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::recipe::evaluate;
 use unfold::refusal::{Reason, Refusal};
 use unfold::{FuseOptions, Fused};
@@ -29,7 +30,16 @@ pub fn fuse(model: &Model) -> Fused {
     keep(model);
     let fused = unfold::fuse(model, &FuseOptions::default()).unwrap();
     new_tensors_are_told(model, &fused).unwrap_or_else(|why| panic!("{why}\n{}", text::print(model)));
+    is_not_disproved(model, &fused).unwrap_or_else(|why| panic!("{why}\n{}", text::print(&fused.model)));
     fused
+}
+
+/// Whether what was made of a model is proved, or beyond proof.
+pub fn is_not_disproved(model: &Model, fused: &Fused) -> Result<(), String> {
+    match prove(model, &fused.model, &fused.plan.tensors, &ProveOptions::default()) {
+        Proof::Disproved { at, reason, .. } => Err(format!("`{at}`: {reason}")),
+        Proof::Proved { .. } | Proof::Undecided { .. } => Ok(()),
+    }
 }
 
 /// Whether each tensor of floats that a result has and the model has not is in the plan, with a formula over constants

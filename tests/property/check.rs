@@ -16,7 +16,7 @@ use unfold::{FuseOptions, Fused};
 use crate::Counts;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
-use crate::common::{judge, keep, new_tensors_are_told, text};
+use crate::common::{is_not_disproved, judge, keep, new_tensors_are_told, text};
 use crate::generate::Case;
 
 /// How far a result may be off when numbers are as they come: this part of the largest number in
@@ -65,6 +65,7 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     let again = Model::from_bytes(written).map_err(|error| format!("what was written: {error}"))?;
     Graph::new(&again).map_err(|error| format!("what was written: {error}"))?;
     new_tensors_are_told(&model, &fused)?;
+    is_not_disproved(&model, &fused)?;
     Ok("folded")
 }
 
@@ -75,6 +76,7 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     keep(model);
     let fused = unfold::fuse(model, &options).map_err(|error| error.to_string())?;
     new_tensors_are_told(model, &fused)?;
+    is_not_disproved(model, &fused)?;
     let Fused { model: fused, plan, .. } = fused;
     let told = |why: String| format!("{why}\nfused:\n{}", text::print(&fused));
     let planned = unfold::plan(model, &options).map_err(|error| error.to_string())?;

@@ -1,0 +1,111 @@
+//! What recipes are made of: the constants of the original, by name.
+
+use std::collections::HashMap;
+
+use ndarray::ArrayD;
+
+use super::image::{Elements, Image, of_floats, of_tensor};
+use super::operators::Stop;
+use crate::fold::plan::Stored;
+use crate::graph::analysis::Analysis;
+use crate::onnx::Model;
+use crate::onnx::node::constant_tensor;
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor;
+use crate::recipe::{Op, Recipe, evaluate};
+use crate::refusal::{Reason, Refusal};
+
+/// The tensors that a graph stores, by the names of their values.
+pub fn stored(model: &Model) -> HashMap<&str, TensorProto> {
+    let graph = model.graph();
+    let nodes = graph.node.iter().filter(|node| node.op() == ("", "Constant"));
+    let made = nodes.filter_map(|node| Some((node.output.first()?.as_str(), constant_tensor(node)?)));
+    made.chain(graph.initializer.iter().map(|tensor| (tensor.name(), tensor.clone()))).collect()
+}
+
+/// A constant of the original in float64.
+///
+/// What was written out reads fewer of them than the original stores.
+///
+/// # Errors
+/// Where it has none of this name, or none that can be computed.
+pub fn read(original: &Model, known: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
+    if let Some(value) = known.graph.value(name) {
+        return known.constants.read(value);
+    }
+    let found = stored(original).remove(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
+    let numbers = tensor::read_f64(&found, original.externals());
+    numbers.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), name))
+}
+
+/// Whether a step is no arithmetic, so that the field has no image of it but that of its numbers.
+pub fn is_number(step: &Recipe) -> bool {
+    matches!(step.op(), Op::Exp | Op::Sigmoid | Op::Softmax(_) | Op::Max(_))
+}
+
+/// What stands for the constants of recipes in the field.
+pub struct Source<'s> {
+    original: &'s Model,
+    stored: HashMap<&'s str, TensorProto>,
+    key: u64,
+    /// The values that the original computes.
+    computed: HashMap<String, Elements>,
+    /// The images of steps that are no arithmetic.
+    numbers: HashMap<usize, Elements>,
+}
+
+impl<'s> Source<'s> {
+    /// What the original stores alone.
+    pub fn new(original: &'s Model, key: u64) -> Self {
+        let (computed, numbers) = (HashMap::new(), HashMap::new());
+        Self { original, stored: stored(original), key, computed, numbers }
+    }
+
+    /// With what it computes.
+    pub fn with(mut self, computed: HashMap<String, Elements>) -> Self {
+        self.computed = computed;
+        self
+    }
+
+    /// With the numbers of all steps that are no arithmetic.
+    ///
+    /// # Errors
+    /// Where one cannot be computed.
+    pub fn numbered(mut self, tensors: &[Stored], known: &Analysis) -> Result<Self, Refusal> {
+        for tensor in tensors {
+            for step in tensor.recipe.steps().into_iter().filter(|step| is_number(step)) {
+                let id = step.id() as usize;
+                if !self.numbers.contains_key(&id) {
+                    let numbers = evaluate(step, &|name| read(self.original, known, name))?;
+                    self.numbers.extend(of_floats(numbers, self.key).images().map(|images| (id, images)));
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// Whether the original stores a tensor of this name.
+    pub fn stores(&self, name: &str) -> bool {
+        self.stored.contains_key(name)
+    }
+
+    /// The elements of a constant.
+    ///
+    /// # Errors
+    /// Where there is none of this name.
+    pub fn constant(&self, name: &str) -> Result<Elements, Stop> {
+        if let Some(known) = self.computed.get(name) {
+            return Ok(known.clone());
+        }
+        let tensor = self.stored.get(name).ok_or(Stop::Uncovered)?;
+        of_tensor(tensor, self.original.externals(), self.key).images().ok_or(Stop::Uncovered)
+    }
+
+    /// The elements of a step that is no arithmetic.
+    ///
+    /// # Errors
+    /// Where its numbers are not known.
+    pub fn number(&self, step: &Recipe) -> Result<Image, Stop> {
+        self.numbers.get(&(step.id() as usize)).cloned().map(Image::Field).ok_or(Stop::Uncovered)
+    }
+}
