@@ -1,11 +1,11 @@
 //! A graph at one point: every value in its order, none longer than until its last reader.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ndarray::ArrayD;
 use prost::Message;
 
-use super::image::{Image, of_floats, of_tensor, stored};
+use super::image::{Image, of_floats, of_numbers, of_tensor, stored};
 use super::operators::unknown::{biased, element_wise, softmax, softsign};
 use super::operators::{Allowance, Call, Made, Stop, interpret};
 use super::random::{Digest, Hash};
@@ -71,6 +71,8 @@ pub struct Findings {
     pub digests: Vec<Option<Digest>>,
     /// The values that were asked for.
     pub kept: HashMap<ValueId, Image>,
+    /// Those of them whose extents nobody knows, by name.
+    pub opaque: HashSet<String>,
     /// How many different points the results would have to be compared at to leave no doubt, as a part of the field.
     pub degree: f64,
 }
@@ -81,8 +83,9 @@ pub struct Findings {
 /// Where a divisor is 0, or more would have to be computed than is allowed.
 pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Findings, Stopped> {
     let mut walk = Evaluation::new(point, wanted);
-    let mut seen =
-        Findings { digests: vec![None; point.known.graph.value_count()], kept: HashMap::new(), degree: 0.0 };
+    let graph = &point.known.graph;
+    let digests = vec![None; graph.value_count()];
+    let mut seen = Findings { digests, kept: HashMap::new(), opaque: HashSet::new(), degree: 0.0 };
     for &node in point.known.graph.order() {
         if walk.is_needed[node] {
             walk.step(node, &mut seen)?;
@@ -92,6 +95,9 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         let made = walk.get(value)?;
         seen.digests[index(value)].get_or_insert_with(|| made.digest(point.key));
         seen.degree += walk.degrees[index(value)];
+        if matches!(made, Image::Opaque(_)) {
+            seen.opaque.insert(graph.value_name(value).to_owned());
+        }
         if keep {
             seen.kept.insert(value, made);
         }
@@ -303,9 +309,10 @@ impl<'w> Evaluation<'w> {
             let value = value.filter(|&value| known.constants.is_constant(value))?;
             let data_type = known.facts.data_type(value)?;
             if data_type.is_float() {
-                let own = self.point.alike.and_then(|alike| alike.read(value)).map(|own| ArrayD::clone(&own));
-                let floats = own.or_else(|| known.constants.read(value).ok())?;
-                return Some(of_floats(floats, self.point.key));
+                return match self.point.alike.and_then(|alike| alike.read(value)) {
+                    Some(numbers) => Some(of_numbers(&numbers, self.point.key)),
+                    None => Some(of_floats(known.constants.read(value).ok()?, self.point.key)),
+                };
             }
             let shape: Vec<usize> = known.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
             let integers = ArrayD::from_shape_vec(shape, known.constants.ints(value)?);

@@ -130,6 +130,15 @@ pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Image {
     Image::field(floats.mapv(|number| unknown.of(number.to_bits())))
 }
 
+/// What is smaller comes of a Softmax or a Sigmoid that has decided: beside what it is added to, no float tells it
+/// from 0.
+const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
+
+/// The value of what is computed by more than arithmetic.
+pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> Image {
+    of_floats(numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }), key)
+}
+
 /// The value of a stored tensor.
 pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Image {
     if let Ok(floats) = tensor::read_f64(tensor, externals) {

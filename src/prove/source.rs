@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ndarray::ArrayD;
 
-use super::image::{Elements, Image, of_floats, of_tensor};
+use super::image::{Elements, Image, of_numbers, of_tensor};
 use super::operators::Stop;
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
@@ -77,7 +77,7 @@ impl<'s> Source<'s> {
                 let id = step.id() as usize;
                 if !self.numbers.contains_key(&id) {
                     let numbers = evaluate(step, &|name| read(self.original, known, name))?;
-                    self.numbers.extend(of_floats(numbers, self.key).images().map(|images| (id, images)));
+                    self.numbers.extend(of_numbers(&numbers, self.key).images().map(|images| (id, images)));
                 }
             }
         }
