@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-use super::Proof;
+use super::operators::Allowance;
+use super::{Proof, blame, formula};
 use crate::fold::plan::Stored;
-use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
+use crate::graph::{Graph, Reader};
 use crate::onnx::Model;
 use crate::onnx::node::constant_tensor;
 use crate::onnx::proto::TensorProto;
@@ -41,10 +42,16 @@ pub fn check(known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usiz
     let mut others: Option<HashSet<(DataType, Bytes)>> = None;
     let mut names: Vec<&str> = after.keys().copied().collect();
     names.sort_unstable();
+    let allowance = Allowance::new(original.file_bytes());
     let mut recomputed = 0;
     for name in names {
         let tensor = &after[name];
         if let Some(recipe) = recipes.get(name) {
+            formula::room(&recipe.recipe, &allowance).map_err(|_| Proof::Undecided {
+                reason: format!(
+                    "the recipe of `{name}` takes more than a model of this size is known to take"
+                ),
+            })?;
             is_rounded(known, fused, tensor, recipe)?;
             recomputed += 1;
             continue;
@@ -54,25 +61,22 @@ pub fn check(known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usiz
         let all = || before.values().filter_map(|other| content(other, original)).collect();
         if !same && !others.get_or_insert_with(all).contains(&own) {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
-            let site = blamed(known_graph(fused).as_ref(), name, tensors);
+            let site = blamed(fused, name, tensors);
             return Err(Proof::Disproved { at: name.to_owned(), site, reason });
         }
     }
     Ok(recomputed)
 }
 
-fn known_graph(model: &Model) -> Option<Graph<'_>> {
-    Graph::new(model).ok()
-}
-
 /// The site near a tensor that nobody has a recipe for.
-fn blamed(graph: Option<&Graph>, name: &str, tensors: &[Stored]) -> Option<usize> {
-    let graph = graph?;
-    let reader = graph.readers(graph.value(name)?).iter().find_map(|reader| match reader {
-        crate::graph::Reader::Node { node, .. } => graph.outputs(*node).iter().flatten().next().copied(),
+fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
+    let graph = Graph::new(model).ok()?;
+    let readers = graph.readers(graph.value(name)?).iter();
+    let reader = readers.filter_map(|reader| match reader {
+        Reader::Node { node, .. } => Some(*node),
         _ => None,
     });
-    super::blame::site(graph, reader?, tensors)
+    blame::around(&graph, reader.min()?, tensors)
 }
 
 fn is_rounded(known: &Analysis, fused: &Model, tensor: &TensorProto, stored: &Stored) -> Result<(), Proof> {
