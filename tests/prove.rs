@@ -259,6 +259,12 @@ fn long_and_large_models_end() {
         Proof::Undecided { reason } => assert!(reason.contains("takes more"), "{reason}"),
         other => panic!("{other:?}"),
     }
+    let mut broken = Broken::new("un-dynamo");
+    broken.tensors[0].recipe = Recipe::filled(1.0, &[1 << 20, 1 << 20]);
+    match proof(&broken.original, &broken.fused, &broken.tensors) {
+        Proof::Undecided { reason } => assert!(reason.contains("takes more"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The operators of onnxruntime among those below.

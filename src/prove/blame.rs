@@ -41,9 +41,13 @@ pub fn first(
 
 /// The site of the new tensor nearest to what makes a value.
 pub fn site(graph: &Graph, value: ValueId, tensors: &[Stored]) -> Option<usize> {
+    around(graph, graph.producer(value)?.0, tensors)
+}
+
+/// The site of the new tensor nearest to a node.
+pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize> {
     let sites: HashMap<&str, usize> =
         tensors.iter().filter_map(|tensor| Some((tensor.name.as_str(), *tensor.sites.first()?))).collect();
-    let (first, _) = graph.producer(value)?;
     let mut seen: HashSet<NodeId> = HashSet::from([first]);
     let mut open = VecDeque::from([first]);
     for _ in 0..SURROUNDINGS {

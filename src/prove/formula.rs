@@ -41,6 +41,23 @@ pub fn value(recipe: &Recipe, source: &Source, allowance: &Allowance) -> Result<
     known.remove(&recipe.id()).ok_or(Stop::Uncovered)
 }
 
+/// Asks for all that computing a recipe takes, without computing it.
+///
+/// # Errors
+/// [`Stop::Beyond`].
+pub fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), Stop> {
+    for step in recipe.steps() {
+        allowance.room(step.shape())?;
+        let terms: &[usize] = match (step.op(), step.inputs()) {
+            (Op::Product, [left, _]) => left.shape().last().map_or(&[], std::slice::from_ref),
+            (Op::Conv(_), [weight, _]) => weight.shape().get(2..).unwrap_or_default(),
+            _ => continue,
+        };
+        allowance.products(&[step.shape(), terms].concat())?;
+    }
+    Ok(())
+}
+
 fn compute(
     step: &Recipe,
     inputs: &[Elements],

@@ -4,16 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-use super::Proof;
-use super::operators::{Allowance, Stop};
+use super::operators::Allowance;
 use super::source::{read, stored};
+use super::{Proof, blame, formula};
 use crate::fold::plan::Stored;
-use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
+use crate::graph::{Graph, Reader};
 use crate::onnx::Model;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::{Op, Recipe, evaluate};
+use crate::recipe::evaluate;
 
 /// What is compared of a tensor that is one of the original's; `None` of those that are exact.
 fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
@@ -35,12 +35,17 @@ pub fn check(original: &Model, known: &Analysis, fused: &Model, tensors: &[Store
     let mut others: Option<HashSet<(DataType, Bytes)>> = None;
     let mut names: Vec<&str> = after.keys().copied().collect();
     names.sort_unstable();
-    let allowance = Allowance::new(fused.file_bytes());
+    let allowance = Allowance::new(original.file_bytes());
     let mut recomputed = 0;
     for name in names {
         let tensor = &after[name];
         if let Some(recipe) = recipes.get(name) {
-            is_rounded((original, known), fused, tensor, recipe, &allowance)?;
+            formula::room(&recipe.recipe, &allowance).map_err(|_| Proof::Undecided {
+                reason: format!(
+                    "the recipe of `{name}` takes more than a model of this size is known to take"
+                ),
+            })?;
+            is_rounded((original, known), fused, tensor, recipe)?;
             recomputed += 1;
             continue;
         }
@@ -49,38 +54,22 @@ pub fn check(original: &Model, known: &Analysis, fused: &Model, tensors: &[Store
         let all = || before.values().filter_map(|other| content(other, original)).collect();
         if !same && !others.get_or_insert_with(all).contains(&own) {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
-            let site = blamed(known_graph(fused).as_ref(), name, tensors);
+            let site = blamed(fused, name, tensors);
             return Err(Proof::Disproved { at: name.to_owned(), site, reason });
         }
     }
     Ok(recomputed)
 }
 
-fn known_graph(model: &Model) -> Option<Graph<'_>> {
-    Graph::new(model).ok()
-}
-
 /// The site near a tensor that nobody has a recipe for.
-fn blamed(graph: Option<&Graph>, name: &str, tensors: &[Stored]) -> Option<usize> {
-    let graph = graph?;
-    let reader = graph.readers(graph.value(name)?).iter().find_map(|reader| match reader {
-        crate::graph::Reader::Node { node, .. } => graph.outputs(*node).iter().flatten().next().copied(),
+fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
+    let graph = Graph::new(model).ok()?;
+    let readers = graph.readers(graph.value(name)?).iter();
+    let reader = readers.filter_map(|reader| match reader {
+        Reader::Node { node, .. } => Some(*node),
         _ => None,
     });
-    super::blame::site(graph, reader?, tensors)
-}
-
-/// Whether a recipe takes no more than a model of its size is known to take: anybody can have written it.
-fn is_affordable(recipe: &Recipe, allowance: &Allowance) -> Result<(), Stop> {
-    recipe.steps().into_iter().try_for_each(|step| {
-        allowance.room(step.shape())?;
-        let summed = match (step.op(), step.inputs()) {
-            (Op::Product, [left, _]) => left.shape().last().copied().unwrap_or(1),
-            (Op::Conv(_), [weight, _]) => weight.shape()[2..].iter().product(),
-            _ => return Ok(()),
-        };
-        allowance.products(&[step.shape(), &[summed]].concat())
-    })
+    blame::around(&graph, reader.min()?, tensors)
 }
 
 fn is_rounded(
@@ -88,7 +77,6 @@ fn is_rounded(
     fused: &Model,
     tensor: &TensorProto,
     stored: &Stored,
-    allowance: &Allowance,
 ) -> Result<(), Proof> {
     let disproved = |reason: String| Proof::Disproved {
         at: stored.name.clone(),
@@ -99,12 +87,6 @@ fn is_rounded(
     if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
         return Err(disproved("the tensor has another type or shape than its recipe".to_owned()));
     }
-    is_affordable(&stored.recipe, allowance).map_err(|_| Proof::Undecided {
-        reason: format!(
-            "the recipe of `{}` takes more than a model of its size is known to take",
-            stored.name
-        ),
-    })?;
     let numbers = evaluate(&stored.recipe, &|name| read(original, known, name)).map_err(|refusal| {
         Proof::Undecided {
             reason: format!(
