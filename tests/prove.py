@@ -180,6 +180,10 @@ def given(a, name, x, default=None):
     return list(a[name]) if name in a else default if x is None else integers(x)
 
 
+@operator(ARITHMETIC, "Softsign")
+def softsign(a, x): return div(x, add(const(1), a.function("Abs", x)))
+
+
 def axes_of(axes, rank): return sorted(i % rank for i in axes)
 
 
@@ -518,7 +522,8 @@ ELEMENTWISE = set("""Abs Acos Acosh And Asin Asinh Atan Atanh BitShift BitwiseAn
     Swish Tan Tanh ThresholdedRelu Xor BiasGelu FastGelu QuickGelu""".split())
 TRUTH = set("Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual And Or Xor Not".split())
 RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout".split())
-DEGREES_ADD = set("Mul MatMul FusedMatMul Gemm Einsum Conv ConvTranspose ReduceSumSquare".split())
+DEGREES_ADD = set("Mul MatMul FusedMatMul Gemm Einsum Conv ConvTranspose".split())
+ANEW = set("Div Sqrt Pow Reciprocal ReduceL2 Softmax LogSoftmax Softsign".split())
 MICROSOFT = set("""FusedMatMul SkipLayerNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization
     Gelu BiasGelu FastGelu QuickGelu""".split())
 
@@ -689,14 +694,17 @@ class Run:
         a.update((k, numpy_helper.to_array(v)) for k, v in a.items() if isinstance(v, onnx.TensorProto))
         a.op, a.opset, a.outputs, a.point = op, self.graph.opsets.get("", 1), len([n for n in node.output if n]), self.point
         a.number = lambda i: self.number(node.input[i])
+        a.function = lambda op, v: scramble(hashed((self.point, "", op, "", [], False), [False]), v) % P
         degrees = [self.degrees.get(n, 0) for n in node.input]
         fresh, y = 1, None
         ours = domain == "" or domain == "com.microsoft" and op in MICROSOFT
         if ours and not captures and not any(isinstance(v, bytes) for v in x) or op == "Identity":
             y = self.interpret(node, a, x, domain)
-            fresh = sum(degrees) if op in DEGREES_ADD else 1 if op in ("Div", "Sqrt", "Pow", "Reciprocal") or "Norm" in op or op == "Softmax" else max(degrees, default=0)
-        if y is None:
+            fresh = 1 if op in ANEW or "Norm" in op else max(degrees, default=0)
+            fresh = sum(degrees) if op in DEGREES_ADD else 2 * fresh if op == "ReduceSumSquare" else fresh
+        if y is None or op in ("Softmax", "LogSoftmax", "Softsign"):
             self.bound += max(degrees, default=0) / P
+        if y is None:
             fresh, seed = 1, (self.point, domain, op, node.overload, said, op in RANDOM and node.name)
             y = self.elementwise(node, a, x, seed) if ours and op in ELEMENTWISE and all(isinstance(v, (np.ndarray, type(None))) for v in x) else self.uninterpreted(node, x, seed)
         y = list(y) if isinstance(y, (list, tuple)) else [y]
