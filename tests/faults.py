@@ -163,7 +163,9 @@ def an_attribute(fold, random):
     if attribute.type == 1:
         attribute.f = attribute.f * 2 + 1
     elif attribute.type == 2:
-        attribute.i = 1 - attribute.i if attribute.name.startswith(("trans", "keep")) else attribute.i + random.choice([-1, 1])
+        old, rank = attribute.i, len(fold.shapes.get(node.input[0], [0, 0])) - 1
+        attribute.i = 1 - old if attribute.name.startswith(("trans", "keep")) else old + random.choice([-1, 1])
+        return attribute.name != "axis" or (attribute.i - old) % max(rank, 1) != 0
     elif attribute.name == "perm":
         i, j = random.choice(len(attribute.ints), 2, replace=False)
         attribute.ints[i], attribute.ints[j] = attribute.ints[j], attribute.ints[i]

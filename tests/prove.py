@@ -487,7 +487,8 @@ def depth_to_space(a, x):
     n, c, h, w = x.shape
     b = a["blocksize"]
     if a.op == "SpaceToDepth":
-        return x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4).reshape(n, -1, h // b, w // b)
+        order = (0, 3, 5, 1, 2, 4) if a.get("mode", b"DCR") == b"DCR" else (0, 1, 3, 5, 2, 4)
+        return x.reshape(n, c, h // b, b, w // b, b).transpose(order).reshape(n, -1, h // b, w // b)
     if a.get("mode", b"DCR") == b"DCR":
         return x.reshape(n, b, b, -1, h, w).transpose(0, 3, 4, 1, 5, 2).reshape(n, -1, h * b, w * b)
     return x.reshape(n, -1, b, b, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(n, -1, h * b, w * b)
@@ -531,8 +532,9 @@ MICROSOFT = set("""FusedMatMul SkipLayerNormalization SimplifiedLayerNormalizati
 class Graph:
     """A model with its functions expanded, its stored tensors apart from its nodes."""
 
-    def __init__(self, path):
-        self.path, model = path, onnx.load(path)
+    def __init__(self, path): self.read(onnx.load(path))
+
+    def read(self, model):
         model = inliner.inline_local_functions(model) if model.functions else model
         self.opsets, graph = {o.domain.replace("ai.onnx", "") if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}, model.graph
         self.tensors = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
