@@ -45,18 +45,17 @@ class Fold:
 
     def recompute(self, entry):
         """Stores what the altered recipe gives, so that only the identity can tell."""
-        numbers = self.original
-
-        def leaf(step):
-            v = prove.literal(step) if step["op"] == "literal" else numbers.number(step["name"])
-            return v.astype(np.float64), np.abs(v.astype(np.float64))
-
-        def rounded(step, x): return x[0].astype(prove.number_type(step["data_type"])).astype(np.float64), x[1]
-        steps, values = entry["steps"], []
+        values = []
         try:
-            for step in steps:
-                x = [values[i] for i in step.get("inputs", [])]
-                values.append(leaf(step) if step["op"] in ("constant", "literal") else (prove.IN_NUMBERS | {"round": rounded})[step["op"]](step, *x))
+            for step in entry["steps"]:
+                if step["op"] in ("constant", "literal"):
+                    v = (prove.literal(step) if step["op"] == "literal" else self.original.number(step["name"])).astype(np.float64)
+                    values.append((v, v))
+                elif step["op"] == "round":
+                    v = values[step["inputs"][0]][0].astype(prove.number_type(step["data_type"])).astype(np.float64)
+                    values.append((v, v))
+                else:
+                    values.append(prove.IN_NUMBERS[step["op"]](step, *(values[i] for i in step["inputs"])))
                 step["shape"] = list(values[-1][0].shape)
             return self.put(entry["name"], values[-1][0].astype(self.array(entry["name"]).dtype))
         except (ValueError, IndexError, KeyError, TypeError):
@@ -144,7 +143,7 @@ def another_value_read(fold, random):
     node = pick(random, [n for n in fold.model.graph.node if n.input])
     place, order = random.integers(len(node.input)), list(fold.model.graph.node)
     shape, at = fold.shapes.get(node.input[place]), next(i for i, n in enumerate(order) if n.output[:] == node.output[:])
-    before = [o for n in order[:at] for o in n.output if o != node.input[place] and shape and fold.shapes.get(o) == shape and np.prod(shape) > 1]
+    before = [o for n in order[:at] for o in n.output if o != node.input[place] and shape and shape[0] == 1 and fold.shapes.get(o) == shape]
     weights = [n for n in fold.floats() if n != node.input[place] and node.input[place] in fold.tensors and fold.tensors[node.input[place]].data_type == 1
                and list(fold.array(n).shape) == list(fold.array(node.input[place]).shape) and (fold.array(n) != fold.array(node.input[place])).any()]
     name = pick(random, before + weights)
@@ -204,16 +203,21 @@ def a_weight_transposed(fold, random):
 
 
 def other_integers(fold, random):
-    name = pick(random, [n for n, t in fold.tensors.items() if t.data_type == 7 and 0 < np.prod(t.dims) < 64])
+    """Extents of a Reshape exchanged, or a Slice, Gather, Squeeze or Unsqueeze of another place or axis."""
+    found = [(n.op_type, name) for n in fold.model.graph.node for i, name in enumerate(n.input) if name in fold.tensors
+             and fold.tensors[name].data_type == 7 and (n.op_type, i) in (("Reshape", 1), ("Slice", 1), ("Slice", 3), ("Gather", 1), ("Squeeze", 1), ("Unsqueeze", 1))]
+    op, name = pick(random, found) or (None, None)
     if name is None:
         return False
-    array = fold.array(name).copy().ravel()
+    array = fold.array(name).astype(np.int64).ravel()
+    if array.size == 0 or (array > 2**31).any():
+        return False
     i, j = random.integers(array.size, size=2)
-    if random.random() < 0.5:
+    if op == "Reshape":
         array[i], array[j] = array[j], array[i]
-    else:
-        array[i] += random.choice([-1, 1])
-    return fold.put(name, array.reshape(fold.array(name).shape))
+        return (array != 0).all() and fold.put(name, array.reshape(fold.array(name).shape))
+    array[i] += 1
+    return array[i] != 0 and fold.put(name, array.reshape(fold.array(name).shape))
 
 
 def two_tensors_exchanged(fold, random):
@@ -358,14 +362,14 @@ def main():
         for path in options.models:
             fused.unlink(missing_ok=True)
             subprocess.run([options.program, "fuse", path, "-o", fused, "--verify", "off", "--quiet", "--certificate", written], check=True)
-            certificate, model, graph = json.loads(written.read_text()), onnx.load(fused), prove.Graph(path)
+            certificate, model, graph = json.loads(written.read_text()), onnx.load(fused), prove.Graph(onnx.load(path))
             codes = verdicts(path, fused)
             counts["sound"].update(f"checker {i}: exit {c}" for i, c in enumerate(codes))
             if any(codes) or not certificate["tensors"]:
                 bad += any(codes)
                 print(f"{path.name}: {'a sound fold is not proved' if any(codes) else 'nothing is folded'}: {codes}", flush=True)
                 continue
-            original = prove.run_original(graph, b"", {})[0]
+            original = prove.run_original(graph, b"", {}, [s["name"] for t in certificate["tensors"] for s in t["steps"] if s["op"] == "constant"])[0]
             whole, inputs = Fold(original, model, certificate, shapes_of(model)), feeds(model)
             wanted = outputs(onnx.load(path), inputs)
             for fault in FAULTS:
