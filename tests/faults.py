@@ -140,7 +140,7 @@ def a_reader_forgotten(fold, random):
 
 
 def another_value_read(fold, random):
-    node = pick(random, [n for n in fold.model.graph.node if n.input])
+    node = pick(random, [n for n in fold.model.graph.node if n.input and n.op_type not in ("Shape", "CastLike")])
     place, order = random.integers(len(node.input)), list(fold.model.graph.node)
     shape, at = fold.shapes.get(node.input[place]), next(i for i, n in enumerate(order) if n.output[:] == node.output[:])
     before = [o for n in order[:at] for o in n.output if o != node.input[place] and shape and shape[0] == 1 and fold.shapes.get(o) == shape]
@@ -154,16 +154,15 @@ def another_value_read(fold, random):
 
 
 def an_attribute(fold, random):
-    node = pick(random, [n for n in fold.model.graph.node if any(a.name in (
-        "perm", "axis", "alpha", "beta", "transA", "transB", "epsilon", "pads", "strides", "group", "axes", "keepdims", "dilations") for a in n.attribute)])
-    attribute = pick(random, [a for a in node.attribute if a.type in (1, 2, 7)]) if node is not None else None
+    node, attribute = pick(random, [(n, a) for n in fold.model.graph.node for a in n.attribute if a.name in (
+        "perm", "axis", "alpha", "beta", "transA", "transB", "epsilon", "pads", "strides", "group", "axes", "keepdims", "dilations")]) or (None, None)
     if attribute is None:
         return False
     if attribute.type == 1:
         attribute.f = attribute.f * 2 + 1
     elif attribute.type == 2:
         old, rank = attribute.i, len(fold.shapes.get(node.input[0], [0, 0])) - 1
-        attribute.i = 1 - old if attribute.name.startswith(("trans", "keep")) else old + random.choice([-1, 1])
+        attribute.i = 1 - old if attribute.name.startswith(("trans", "keep")) else old + (1 if old == 1 else random.choice([-1, 1]))
         return attribute.name != "axis" or (attribute.i - old) % max(rank, 1) != 0
     elif attribute.name == "perm":
         i, j = random.choice(len(attribute.ints), 2, replace=False)
