@@ -11,6 +11,7 @@ Needs numpy, onnx and onnxruntime. Exit code 0 where all are caught and no fold 
 import argparse, collections, copy, hashlib, json, pathlib, shlex, subprocess, sys, tempfile
 import numpy as np, onnx, onnxruntime
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 import prove
 
 TOLERANCE = 1e-4
@@ -318,6 +319,30 @@ def outputs(model, inputs):
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, inputs)
 
 
+def in_double(model, inputs):
+    """What the reference evaluator computes of a model in float64."""
+    model = copy.deepcopy(model)
+
+    def widen(tensor):
+        if tensor.data_type == 1:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+    for tensor in model.graph.initializer:
+        widen(tensor)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            widen(attribute.t) if attribute.type == 4 else None
+            attribute.i = 11 if (node.op_type, attribute.name, attribute.i) == ("Cast", "to", 1) else attribute.i
+    return ReferenceEvaluator(model).run(None, {n: v.astype(np.float64) if v.dtype == np.float32 else v for n, v in inputs.items()})
+
+
+def changes_nothing(fused, broken, inputs):
+    """Whether a fault is none: as of the bias of keys, which a Softmax does not see."""
+    try:
+        return difference(in_double(fused, inputs), in_double(broken, inputs)) < 1e-9
+    except Exception:
+        return False
+
+
 def difference(first, second):
     worst = 0.0
     for a, b in zip(first, second):
@@ -392,8 +417,11 @@ def main():
                         continue
                     seen.add(mark)
                     written.write_text(text)
-                    codes, made = verdicts(path, broken), made + 1
-                    count = counts[fault.__name__]
+                    codes, count = verdicts(path, broken), counts[fault.__name__]
+                    if any(codes) == 0 and changes_nothing(model, fold.model, inputs):
+                        count["changes nothing"] += 1
+                        continue
+                    made += 1
                     count.update(["made"] + ["float32"] * bool(worst > TOLERANCE) + [f"checker {i}" for i, c in enumerate(codes) if c == 3])
                     missed = any(c != 3 for c in codes)
                     bad += missed

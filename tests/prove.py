@@ -403,6 +403,8 @@ class Run:
             if op in ("Gather", "GatherElements", "GatherND"):  # any index is one
                 axes = x[0].shape[a.get("batch_dims", 0):][:x[1].shape[-1]] if op == "GatherND" else x[0].shape[a.get("axis", 0)]
                 x[1] = x[1] % np.array(axes)
+            if op == "CastLike" and x[0].dtype != np.uint64 and x[1].dtype == np.uint64:
+                return image(x[0])
             if op in MOVES:
                 y = reference([node], {n: v for n, v in zip(node.input, x) if n}, node.output, self.graph.opsets)
                 return [stored(v) if whole or v.dtype != np.uint64 else v % P if op == "CumSum" else v for v in y]
