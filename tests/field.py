@@ -6,7 +6,7 @@ truth values. A value without extents is opaque, and is its digest, as bytes.
 import hashlib, math
 import numpy as np, onnx
 
-P = 2**31 - 69
+P = 2**31 - 819129
 POWERS = np.array([pow(2, k if k < 2048 else k - 4096, P) for k in range(4096)], np.uint64)  # at -k that of -k
 BOUND = 2**28  # elements of one value
 class Undecided(Exception): pass

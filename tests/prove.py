@@ -8,29 +8,64 @@ Exit codes: 0 proved, 1 a file is unreadable, 2 usage, 3 disproved, 4 undecided.
 import argparse, hashlib, json, math, pathlib, sys
 from collections import Counter
 import ml_dtypes, numpy as np, onnx
-from onnx import helper, inliner, numpy_helper, shape_inference
+from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 from field import *
 
 class Disproved(Exception): pass
 class Unfit(Exception): pass  # the extents of a graph do not fit each other
 
-# Graphs.
 class Graph:
     """A model with its functions expanded, and its stored tensors apart from its nodes."""
     def __init__(self, model):
-        model = inliner.inline_local_functions(model) if model.functions else model
+        functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self.opsets, graph = {o.domain.replace("ai.onnx", "") if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}, model.graph
         self.tensors = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-        constants = [n for n in graph.node if n.op_type == "Constant" and n.attribute[0].name.startswith("value")]
+        nodes = list(expanded(graph.node, functions))
+        constants = [n for n in nodes if n.op_type == "Constant" and n.attribute[0].name.startswith("value")]
         self.tensors.update((n.output[0], reference([n], {}, n.output, self.opsets)[0]) for n in constants)
-        self.nodes, self.outputs = [n for n in graph.node if n.output[0] not in self.tensors], [o.name for o in graph.output]
+        self.nodes, self.outputs = [n for n in nodes if n.output[0] not in self.tensors], [o.name for o in graph.output]
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if model.ir_version >= 4 or i.name not in self.tensors}
         self.producers = {name: (i, node) for i, node in enumerate(self.nodes) for name in node.output if name}
 
     def extents(self, sizes, default):
         return {name: [d.dim_value if d.HasField("dim_value") else sizes.get(d.dim_param, default) for d in type_.shape.dim]
                 for name, type_ in self.inputs.items() if type_.HasField("shape")}
+
+def expanded(nodes, functions):
+    """Nodes with the bodies of functions in the place of their calls."""
+    for node in nodes:
+        function, call = functions.get((node.domain, node.op_type, node.overload)), node.name or (node.output or [""])[0]
+        if function is None:
+            yield node
+            continue
+        names = {n: f"{call}/{n}" for inner in function.node for n in inner.output if n}
+        names.update((a, b) for a, b in zip(function.output, node.output) if b)
+        names.update((a, node.input[i] if i < len(node.input) else "") for i, a in enumerate(function.input))
+        given = {a.name: a for a in [*function.attribute_proto, *node.attribute]}
+        yield from expanded([instance(inner, names, given, call) for inner in function.node], functions)
+
+def instance(node, names, given, call):
+    """A node of a function's body, with the names and attributes of a call."""
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    result.name = node.name and f"{call}/{node.name}"
+    result.input[:], result.output[:] = [names.get(n, n) for n in node.input], [names.get(n, n) for n in node.output]
+    del result.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name and attribute.ref_attr_name not in given:
+            continue
+        new = result.attribute.add()
+        new.CopyFrom(given[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
+        new.name = attribute.name
+        if new.HasField("g"):
+            own = {v.name for v in [*new.g.input, *new.g.initializer]} | {o for n in new.g.node for o in n.output}
+            outer = {a: b for a, b in names.items() if a not in own}
+            for inner in new.g.node:
+                inner.CopyFrom(instance(inner, outer, given, call))
+            for output in new.g.output:
+                output.name = outer.get(output.name, output.name)
+    return result
 
 def reference(nodes, feeds, outputs, opsets):
     inputs, results = [helper.make_tensor_value_info(n, 1, None) for n in feeds], [helper.make_empty_tensor_value_info(n) for n in outputs if n]
@@ -130,6 +165,9 @@ class Run:
         degree = sum(degrees) if op in BILINEAR else 1 if y is None or op in ANEW or "Norm" in op else max(degrees, default=0)
         if y is None or op in ("Softmax", "LogSoftmax", "Softsign"):
             self.bound += max(degrees, default=0) / P
+        if y is None and op not in RANDOM:  # constants
+            y = [self.number(n) for n in node.output if n]
+            y = None if any(not isinstance(v, np.ndarray) for v in y) else [stored(v) for v in y]
         if y is None:
             seed = self.point, domain, op, node.overload, said, op in RANDOM and node.name
             y = self.elementwise(a, x, seed) if arrays and op in ELEMENTWISE else list(self.uninterpreted(node, x, seed))
@@ -192,6 +230,7 @@ class Run:
             yield random(hashed(seed, i), [d.dim_value for d in type_.shape.dim], kind) if kind else hashed(seed, i)
 
 # Recipes. A value is (an array of the field,), or (numbers, magnitudes): it is off by at most the unit times its magnitude.
+def number_type(name): return np.dtype(getattr(ml_dtypes, name, name))
 def lift(f): return lambda step, *x: (f(*(v[0] for v in x)),)
 def both(f): return lambda step, *x: tuple(f(step, *parts) for parts in zip(*x))
 
@@ -245,18 +284,16 @@ def in_numbers(entry, original, real, unit):
         return v, np.maximum(np.abs(v), x[1]) + (high - low) / unit
     return evaluate(entry, IN_NUMBERS | {"round": rounded}, leaf)
 
-def number_type(name): return np.dtype(getattr(ml_dtypes, name, name))
-
 def check_rounding(entry, array, original):
     """Each element is the value of its recipe within half a unit in the last place, and what sums in float64 may be off."""
-    steps = entry["steps"]
+    steps, real = entry["steps"], np.longdouble if array.dtype == np.float64 else np.float64
     inputs = [steps[s["inputs"][0]]["shape"] if s.get("inputs") else [1] for s in steps]
     terms = [n[s["axis"]] if s["op"] == "sum" else n[-1] if s["op"] == "product" else n[-1] * n[-2] if s["op"] == "conv" else 1 for s, n in zip(steps, inputs)]
     computed = [original.closure(s["name"]) for s in steps if s["op"] == "constant"]
     if None in computed:
         raise Disproved(f"{entry['name']} is made of what is no constant")
     rough = {n.op_type for part in computed for n in part[0]} - ROUNDED  # such as a Softmax of stored numbers
-    real, unit, limits = np.longdouble if array.dtype == np.float64 else np.float64, 2.0**-52 * sum(terms), ml_dtypes.finfo(array.dtype)
+    unit, limits = 2.0**-52 * sum(terms), ml_dtypes.finfo(array.dtype)
     value, size = in_numbers(entry, original, real, unit)
     exponent = np.frexp(np.maximum(np.abs(value), np.abs(array.astype(real))))[1] - 1
     ulp = np.ldexp(real(1), np.maximum(exponent, limits.minexp) - limits.nmant)
@@ -282,6 +319,8 @@ def prove(original, fused, certificate, sizes, seed, points):
     keep = [s["name"] for t in entries.values() for s in t["steps"] if s["op"] == "constant"]
     if list(original.inputs) != list(fused.inputs) or original.outputs != fused.outputs:
         raise Disproved("the inputs or outputs have other names")
+    if any(original.opsets.get(*o) != o[1] for o in fused.opsets.items()):
+        raise Undecided("the operator sets are of other versions")
     while done < points:
         point, tried = hashed(seed, tried), tried + 1
         try:
@@ -295,7 +334,7 @@ def prove(original, fused, certificate, sizes, seed, points):
                 raise
             continue
         except Unfit as error:
-            raise Disproved(str(error)) from None
+            raise Undecided(f"the extents of the folded model do not fit: {error}") from None
         for name in original.outputs:
             if digest(first.outputs[name]) != digest(second.outputs[name]):
                 custom = [{n.op_type for n in g.nodes if n.domain not in ("", "ai.onnx", "com.microsoft")} for g in (original, fused)]
@@ -358,6 +397,5 @@ def main():
         code, answer = 4, {"verdict": "undecided", "reason": str(error)}
     print(json.dumps(answer) if options.json else ": ".join(map(str, answer.values())))
     return code
-
 if __name__ == "__main__":
     sys.exit(main())
