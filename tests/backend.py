@@ -6,11 +6,12 @@ Each model is inspected and folded, and the result is run in onnxruntime and in 
 original passes there. With --prove the result is proved by tests/prove.py too. Needs numpy, onnx and onnxruntime.
 Exit code 0 where nothing is broken, panics, or is refused though it is valid.
 """
-import argparse, collections, pathlib, subprocess, sys, tempfile, warnings
+import argparse, collections, json, pathlib, subprocess, sys, tempfile, warnings
 import numpy as np, onnx, onnxruntime
 from onnx import numpy_helper
 from onnx.backend.test import loader
 from onnx.reference import ReferenceEvaluator
+import prove
 
 
 def value(path, type_):
@@ -84,7 +85,7 @@ def passes(engine, model, sets, rtol, atol):
         return None
 
 
-def judge(program, folder, name, model, sets, rtol, atol, prove):
+def judge(program, folder, name, model, sets, rtol, atol, certify):
     """What went wrong, as a list."""
     original, fused, certificate = folder / "model.onnx", folder / "fused.onnx", folder / "fused.json"
     onnx.save(model, original)
@@ -95,7 +96,7 @@ def judge(program, folder, name, model, sets, rtol, atol, prove):
     except Exception:
         valid = False
     wrong = []
-    extra = ["--certificate", certificate] if prove else []
+    extra = ["--certificate", certificate] if certify else []
     for arguments in (["inspect", original], ["fuse", original, "-o", fused, "--verify", "off", *extra]):
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120)
         if done.returncode not in (0, 1) or "panicked" in done.stderr:
@@ -116,11 +117,11 @@ def judge(program, folder, name, model, sets, rtol, atol, prove):
             ran += 1
             if passes(engine, result, [(i, b) for (i, _), b in zip(sets, before)], rtol, atol) is None:
                 wrong.append(f"broken in {engine.__name__}")
-    if prove:
-        done = subprocess.run([sys.executable, pathlib.Path(__file__).with_name("prove.py"), original, fused, "--certificate", certificate],
-                              capture_output=True, text=True)
-        if done.returncode:
-            wrong.append(f"not proved: {(done.stdout + done.stderr).strip().splitlines()[-1][:200]}")
+    if certify:
+        try:
+            prove.prove(prove.Graph(model), prove.Graph(result), json.loads(certificate.read_text()), {}, 0, 1)
+        except (prove.Disproved, prove.Undecided) as verdict:
+            wrong.append(f"{type(verdict).__name__.lower()}: {verdict}")
     return wrong, ran
 
 

@@ -3,8 +3,8 @@
     python tests/faults.py PROGRAM MODEL... [--checker COMMAND]... [--each N] [--seed N] [--log FILE]
 
 Each model is folded with a certificate, which each checker must prove. Then faults of all kinds are made in it, N of
-each kind at most, and judged: COMMAND ORIGINAL FUSED --certificate FILE exits with 3 where it disproves; without one,
-tests/prove.py judges. The digests in the certificate are made anew, so that only the contents can tell. A fault that
+each kind at most, and judged by tests/prove.py, and by each COMMAND ORIGINAL FUSED --certificate FILE, which exits with
+3 where it disproves. The digests in the certificate are made anew, so that only the contents can tell. A fault that
 does not load, or changes no number, is none. Counted beside: how many a run in float32 sees, by a tolerance of 1e-4.
 Needs numpy, onnx and onnxruntime. Exit code 0 where all are caught and no fold is rejected.
 """
@@ -297,6 +297,15 @@ MANY = {another_formula: 4, another_value_read: 2}  # times as many: they have m
 
 # ---- judging ----
 
+def judged(graph, model, certificate):
+    """The exit code of tests/prove.py."""
+    try:
+        prove.prove(graph, prove.Graph(model), certificate, {}, 0, 1)
+        return 0
+    except (prove.Disproved, prove.Undecided) as verdict:
+        return 3 if isinstance(verdict, prove.Disproved) else 4
+
+
 def extents(value):
     return [d.dim_value if d.HasField("dim_value") else 2 for d in value.type.tensor_type.shape.dim]
 
@@ -370,24 +379,25 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("models", nargs="+", type=pathlib.Path)
-    parser.add_argument("--checker", action="append")
+    parser.add_argument("--checker", action="append", default=[])
     parser.add_argument("--each", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=argparse.FileType("w"))
     options = parser.parse_args()
-    checkers = [shlex.split(c) for c in options.checker or [f"{sys.executable} {pathlib.Path(__file__).with_name('prove.py')}"]]
+    checkers = [shlex.split(c) for c in options.checker]
     counts, bad = collections.defaultdict(collections.Counter), 0
     with tempfile.TemporaryDirectory() as folder:
         fused, broken, written = (pathlib.Path(folder) / n for n in ("fused.onnx", "broken.onnx", "certificate.json"))
 
-        def verdicts(path, model):
-            return [subprocess.run([*c, path, model, "--certificate", written], capture_output=True).returncode for c in checkers]
+        def verdicts(path, graph, file, model):
+            codes = [judged(graph, model, json.loads(written.read_text()))]
+            return codes + [subprocess.run([*c, path, file, "--certificate", written], capture_output=True).returncode for c in checkers]
 
         for path in options.models:
             fused.unlink(missing_ok=True)
             subprocess.run([options.program, "fuse", path, "-o", fused, "--verify", "off", "--quiet", "--certificate", written], check=True)
             certificate, model, graph = json.loads(written.read_text()), onnx.load(fused), prove.Graph(onnx.load(path))
-            codes = verdicts(path, fused)
+            codes = verdicts(path, graph, fused, model)
             counts["sound"].update(f"checker {i}: exit {c}" for i, c in enumerate(codes))
             if any(codes) or not certificate["tensors"]:
                 bad += any(codes)
@@ -417,7 +427,7 @@ def main():
                         continue
                     seen.add(mark)
                     written.write_text(text)
-                    codes, count = verdicts(path, broken), counts[fault.__name__]
+                    codes, count = verdicts(path, graph, broken, fold.model), counts[fault.__name__]
                     if any(codes) == 0 and changes_nothing(model, fold.model, inputs):
                         count["changes nothing"] += 1
                         continue

@@ -11,7 +11,6 @@ import ml_dtypes, numpy as np, onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 from field import *
-
 class Disproved(Exception): pass
 class Unfit(Exception): pass  # the extents of a graph do not fit each other
 
