@@ -147,8 +147,10 @@ def pow_(a, x, y):
     x = root(x) if abs(e) == 0.5 else power(x, int(abs(e)))
     return x if e >= 0 else inverse(x)
 
-@operator("Gemm FusedMatMul", "alpha beta transA transB")
+@operator("Gemm FusedMatMul", "alpha beta transA transB transBatchA transBatchB")
 def gemm(a, x, w, c=None):
+    if a.get("transBatchA") or a.get("transBatchB"):
+        raise Uninterpreted
     x, w = (v.swapaxes(-1, -2) if a.get(name) and v.ndim > 1 else v for v, name in ((x, "transA"), (w, "transB")))
     y = mul(matmul(x, w), const(a.get("alpha", 1.0)))
     return y if c is None else add(y, mul(c, const(a.get("beta", 1.0))))

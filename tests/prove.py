@@ -121,7 +121,7 @@ class Run:
 
     def read(self, name):
         if name not in self.values:
-            if name not in self.recipes and name not in self.graph.tensors:
+            if name not in self.graph.tensors:
                 raise Unfit(f"{name} is read before it is there")
             self.values[name] = self.recipes[name]() if name in self.recipes else stored(self.graph.tensors[name])
         return self.values[name]
