@@ -192,8 +192,8 @@ class Run:
                 return function(a, *x)
         except Uninterpreted:
             pass
-        except (Undecided, MemoryError):
-            raise
+        except (Undecided, MemoryError) as error:
+            raise Undecided(str(error)) from None
         except Exception as error:
             raise Unfit(f"{op} {node.name or node.output[0]}: {error}") from None
         try:
