@@ -430,6 +430,7 @@ def main():
                     codes, count = verdicts(path, graph, broken, fold.model), counts[fault.__name__]
                     if any(codes) == 0 and changes_nothing(model, fold.model, inputs):
                         count["changes nothing"] += 1
+                        print(json.dumps([path.name, fault.__name__, attempt, "changes nothing"]), file=options.log or sys.stdout, flush=True)
                         continue
                     made += 1
                     count.update(["made"] + ["float32"] * bool(worst > TOLERANCE) + [f"checker {i}" for i, c in enumerate(codes) if c == 3])

@@ -114,7 +114,7 @@ ELEMENTWISE = TRUTH | set("""Abs Acos Acosh Asin Asinh Atan Atanh BitShift Bitwi
     CastLike Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mish Mod Pow PRelu Relu
     Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Swish Tan Tanh ThresholdedRelu BiasGelu FastGelu QuickGelu""".split())
 RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout".split())
-MICROSOFT = set("""FusedMatMul SkipLayerNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization Gelu
+MICROSOFT = set("""FusedMatMul GroupNorm LayerNormalization SkipLayerNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization Gelu
     BiasGelu FastGelu QuickGelu""".split())
 BILINEAR = set("Mul MatMul FusedMatMul Gemm Einsum Conv ConvTranspose".split())  # degrees add up
 ANEW = set("Div Sqrt Pow Reciprocal ReduceL2 Softmax LogSoftmax Softsign".split())  # as random as an input
@@ -241,6 +241,15 @@ def group_normalization(a, x, scale, bias):
     groups = x.reshape(len(x), a.get("num_groups", x.shape[1]), -1, *x.shape[2:])
     scale, bias = (v.reshape(1, groups.shape[1], -1, *[1] * (x.ndim - 2)) for v in (scale, bias))
     return add(mul(normalize(groups, range(2, groups.ndim), a.get("epsilon", 1e-5))[0], scale), bias).reshape(x.shape)
+
+@operator("GroupNorm", "activation channels_last epsilon groups")
+def group_norm(a, x, scale, bias):
+    if a.get("activation"):
+        raise Uninterpreted
+    last = a.get("channels_last", 1)
+    attributes = Attributes(num_groups=a["groups"], epsilon=a.get("epsilon", 1e-5))
+    y = group_normalization(attributes, np.moveaxis(x, -1, 1) if last else x, scale, bias)
+    return np.moveaxis(y, 1, -1) if last else y
 
 @operator("LayerNormalization RMSNormalization SimplifiedLayerNormalization", "axis epsilon stash_type")
 def layer_normalization(a, x, scale, bias=None):

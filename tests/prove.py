@@ -276,7 +276,7 @@ def in_field(entry, original):
 def in_numbers(entry, original, real, unit):
     """The numbers of a recipe, and their magnitudes."""
     def leaf(step):
-        v = literal(step) if step["op"] == "literal" else original.number(step["name"])
+        v = literal(step) if step["op"] == "literal" else np.asarray(original.number(step["name"]))
         return v.astype(real), np.abs(v.astype(real))
     def rounded(step, x):  # near a tie, it may be the other neighbour
         low, high, v = ((x[0] + e * unit * x[1]).astype(number_type(step["data_type"])).astype(real) for e in (-1, 1, 0))
@@ -290,7 +290,7 @@ def check_rounding(entry, array, original):
     terms = [n[s["axis"]] if s["op"] == "sum" else n[-1] if s["op"] == "product" else n[-1] * n[-2] if s["op"] == "conv" else 1 for s, n in zip(steps, inputs)]
     computed = [original.closure(s["name"]) for s in steps if s["op"] == "constant"]
     if None in computed:
-        raise Disproved(f"{entry['name']} is made of what is no constant")
+        raise Undecided(f"{entry['name']} is made of what this checker knows as no constant")
     rough = {n.op_type for part in computed for n in part[0]} - ROUNDED  # such as a Softmax of stored numbers
     unit, limits = 2.0**-52 * sum(terms), ml_dtypes.finfo(array.dtype)
     value, size = in_numbers(entry, original, real, unit)

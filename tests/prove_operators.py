@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 import prove
 
 SCALE = {"BatchNormalization": 1, "InstanceNormalization": 1, "GroupNormalization": 1, "LayerNormalization": 1, "RMSNormalization": 1,
-         "SimplifiedLayerNormalization": 1, "SkipLayerNormalization": 2, "SkipSimplifiedLayerNormalization": 2}
+         "SimplifiedLayerNormalization": 1, "GroupNorm": 1, "SkipLayerNormalization": 2, "SkipSimplifiedLayerNormalization": 2}
 FUNCTIONS = {"Softmax", "LogSoftmax", "Softsign"}  # they are made of uninterpreted functions
 
 
@@ -69,6 +69,16 @@ def in_onnxruntime(model, inputs):
     return session.run(None, {n: v.astype(np.float32) for n, v in inputs.items()})
 
 
+def as_group_normalization(model, inputs):
+    """What ONNX's GroupNormalization makes of the inputs of a GroupNorm, which onnxruntime has no kernel for on CPUs."""
+    a = {k.name: helper.get_attribute_value(k) for k in model.graph.node[0].attribute}
+    node, last = helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=a["groups"], epsilon=a["epsilon"]), a.get("channels_last", 1)
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, 1, None) for n in "xsb"], [helper.make_tensor_value_info("y", 1, None)])
+    x, scale, bias = inputs.values()
+    y, = in_numbers(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), {"x": np.moveaxis(x, -1, 1) if last else x, "s": scale, "b": bias})
+    return [np.moveaxis(y, 1, -1) if last else y]
+
+
 def hold(model, inputs, engine, tolerance):
     """Whether the field agrees with the engine, for the given inputs."""
     node = model.graph.node[0]
@@ -101,6 +111,8 @@ def microsoft():
         shapes = [(2, 4, 3) if attributes.get("transA") else (2, 3, 4), (2, 5, 4) if attributes.get("transB") else (2, 4, 5)]
         yield "com.microsoft", "FusedMatMul", shapes, attributes, 1
     yield "", "SimplifiedLayerNormalization", [(2, 3, 4), (4,)], {"axis": -1, "epsilon": 0.0, "stash_type": 1}, 1
+    for attributes in {"groups": 2}, {"groups": 2, "channels_last": 0}:
+        yield "com.microsoft", "GroupNorm", [(2, 3, 3, 4) if attributes.get("channels_last", 1) else (2, 4, 3, 3), (4,), (4,)], attributes | {"epsilon": 0.0, "activation": 0}, 1
     for inputs in (3, 4, 5):
         yield "com.microsoft", "SkipLayerNormalization", [(2, 3, 4), (2, 3, 4), (4,), (4,), (4,)][:inputs], {"epsilon": 0.0}, 1
     for inputs in (3, 4):
@@ -136,7 +148,7 @@ def tests():
         node = helper.make_node(op, names, ["y"], domain=domain, **attributes)
         graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, 1, s) for n, s in zip(names, shapes)], [helper.make_tensor_value_info("y", 1, None)])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)], ir_version=9)
-        yield op, model, {n: random.integers(-2, 3, s).astype(np.float64) for n, s in zip(names, shapes)}, in_onnxruntime, 1e-5
+        yield op, model, {n: random.integers(-2, 3, s).astype(np.float64) for n, s in zip(names, shapes)}, as_group_normalization if op == "GroupNorm" else in_onnxruntime, 1e-5
 
 
 def main():
