@@ -169,7 +169,8 @@ class Run:
             y = None if any(not isinstance(v, np.ndarray) for v in y) else [stored(v) for v in y]
         if y is None:
             seed = self.point, domain, op, node.overload, said, op in RANDOM and node.name
-            y = self.elementwise(a, x, seed) if arrays and op in ELEMENTWISE else list(self.uninterpreted(node, x, seed))
+            y = self.elementwise(a, x, seed) if arrays and op in ELEMENTWISE else None
+            y = list(self.uninterpreted(node, x, seed)) if y is None else y
         for name, value in zip(node.output, y if isinstance(y, list) else [y]):
             self.values[name] = value if isinstance(value, bytes) else np.asarray(value)
             self.degrees[name] = 2 * degree if op == "ReduceSumSquare" else degree
@@ -206,9 +207,12 @@ class Run:
 
     def elementwise(self, a, x, seed):
         x = [add(*x)] if a.op in ("BiasGelu", "FastGelu") and len(x) > 1 else x[:1] if a.op == "CastLike" else x
-        present = [v for v in x if v is not None]
+        try:
+            present = np.broadcast_arrays(*(v for v in x if v is not None))
+        except ValueError:
+            return None  # broadcast as in old operator sets
         kind = "bool" if a.op in TRUTH else kind_of(a["to"]) if a.op == "Cast" else "field" if a.op != "CastLike" else "int"
-        return elements(scramble(hashed(seed, [v is None for v in x]), *np.broadcast_arrays(*present)), kind)
+        return elements(scramble(hashed(seed, [v is None for v in x]), *present), kind)
 
     def uninterpreted(self, node, x, seed):
         seed, known, data, types = hashed(seed, [digest(v) for v in x]), {}, {}, {}
@@ -241,21 +245,18 @@ def convolved(step, w, x, product):
 SHAPED = {
     "reshape": both(lambda s, x: x.reshape(s["shape"])), "expand": both(lambda s, x: np.broadcast_to(x, s["shape"])),
     "transpose": both(lambda s, x: x.transpose(s["perm"])), "concat": both(lambda s, *x: np.concatenate(x, s["axis"])),
-    "pick": both(lambda s, x: with_zero(x, s["axis"]).take([x.shape[s["axis"]] if i is None else i for i in s["places"]], s["axis"])),
-}
+    "pick": both(lambda s, x: with_zero(x, s["axis"]).take([x.shape[s["axis"]] if i is None else i for i in s["places"]], s["axis"]))}
 IN_FIELD = SHAPED | {
     "neg": lift(neg), "sqrt": lift(root), "add": lift(add), "sub": lift(sub), "mul": lift(mul), "div": lift(div),
     "round": lift(lambda x: x), "sum": both(lambda s, x: total(x, [s["axis"]])), "product": lift(matmul),
-    "conv": both(lambda s, w, x: convolved(s, w, x, matmul)),
-}
+    "conv": both(lambda s, w, x: convolved(s, w, x, matmul))}
 IN_NUMBERS = SHAPED | {
     "neg": lambda s, a: (-a[0], a[1]),
     "sqrt": lambda s, a: (np.sqrt(a[0]), np.divide(a[1], np.sqrt(a[0]), out=np.zeros_like(a[0]), where=a[0] > 0)),
     "add": lambda s, a, b: (a[0] + b[0], a[1] + b[1]), "sub": lambda s, a, b: (a[0] - b[0], a[1] + b[1]),
     "mul": lambda s, a, b: (a[0] * b[0], a[1] * b[1]), "div": lambda s, a, b: (a[0] / b[0], a[1] * b[1] / b[0] ** 2),
     "sum": both(lambda s, x: x.sum(s["axis"], keepdims=True)), "product": both(lambda s, a, b: a @ b),
-    "conv": both(lambda s, w, x: convolved(s, w, x, np.matmul)),
-}
+    "conv": both(lambda s, w, x: convolved(s, w, x, np.matmul))}
 
 def evaluate(entry, operations, leaf):
     values = []
@@ -372,8 +373,7 @@ def check_files(part, path):
 
 def main():
     parser = argparse.ArgumentParser(description="Proves that FUSED computes what ORIGINAL does.")
-    for name in "original", "fused", "--certificate":
-        parser.add_argument(name, type=pathlib.Path)
+    for name in "original", "fused", "--certificate": parser.add_argument(name, type=pathlib.Path)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--points", type=int, default=1)
