@@ -276,7 +276,6 @@ def literal(step):
 
 def in_field(entry, original):
     return evaluate(entry, IN_FIELD, lambda s: (image(literal(s)) if s["op"] == "literal" else original.read(s["name"]),))[0]
-
 def in_numbers(entry, original, real, unit):
     """The numbers of a recipe, and their magnitudes."""
     def leaf(step):
