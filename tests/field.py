@@ -108,7 +108,7 @@ def stored(array):
 
 # The operators. MOVES are those that the reference evaluator computes on field tensors as well as on numbers.
 MOVES = set("""Identity Dropout Shape Size Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Concat Gather GatherND
-    GatherElements Expand Tile Pad DepthToSpace SpaceToDepth Where ConstantOfShape CumSum Trilu""".split())
+    GatherElements Expand Tile DepthToSpace SpaceToDepth Where ConstantOfShape CumSum Trilu""".split())
 TRUTH = set("Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual And Or Xor Not".split())
 ELEMENTWISE = TRUTH | set("""Abs Acos Acosh Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast
     CastLike Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mish Mod Pow PRelu Relu
@@ -118,7 +118,7 @@ MICROSOFT = set("""FusedMatMul GroupNorm LayerNormalization SkipLayerNormalizati
     BiasGelu FastGelu QuickGelu""".split())
 BILINEAR = set("Mul MatMul FusedMatMul Gemm Einsum Conv ConvTranspose".split())  # degrees add up
 ANEW = set("Div Sqrt Pow Reciprocal ReduceL2 Softmax LogSoftmax Softsign".split())  # as random as an input
-ROUNDED = MOVES | set("Add Sub Mul Div Sqrt Neg Reciprocal Cast CastLike".split())  # by one rounding, the same anywhere
+ROUNDED = MOVES | set("Pad Add Sub Mul Div Sqrt Neg Reciprocal Cast CastLike".split())  # by one rounding, the same anywhere
 ARITHMETIC = {}  # name: (function of an attributes dict and field tensors, the attributes it reads)
 
 class Attributes(dict): pass  # also: op, opset, outputs (how many), number(i), function(name, x)
@@ -168,6 +168,17 @@ def einsum(a, x, w=np.ones((), np.uint64), *more):
     summed = [n for c, n in sizes.items() if (c not in right if arrow else left.count(c) > 1)]
     return products(lambda p, q: np.einsum(equation, p, *[q] * (len(terms) - 1), optimize=True) * (q if len(terms) == 1 else 1),
                     x, w, math.prod(summed))
+
+@operator("Pad", "mode pads paddings value")
+def pad(a, x, pads=None, value=None, axes=None):
+    pads = [int(n) for n in (a.get("pads", a.get("paddings")) if pads is None else pads)]
+    axes = range(x.ndim) if axes is None else [int(i) % x.ndim for i in axes]
+    mode, width = a.get("mode", b"constant").decode(), [(0, 0)] * x.ndim
+    for axis, before, after in zip(axes, pads[:len(axes)], pads[len(axes):]):
+        x = x.take(range(max(-before, 0), x.shape[axis] - max(-after, 0)), axis)
+        width[axis] = max(before, 0), max(after, 0)
+    value = const(a.get("value", 0.0)) if value is None else value.ravel()[0]
+    return np.pad(x, width, mode, **({"constant_values": value} if mode == "constant" else {}))
 
 def window_attributes(a, x, kernel):
     """Strides, dilations, the padding before and after each axis, and the extents of the result."""

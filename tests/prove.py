@@ -170,7 +170,7 @@ class Run:
         if y is None:
             seed = self.point, domain, op, node.overload, said, op in RANDOM and node.name
             y = self.elementwise(a, x, seed) if arrays and op in ELEMENTWISE else None
-            y = list(self.uninterpreted(node, x, seed)) if y is None else y
+            y = list(self.uninterpreted(node, [*node.input, *captures], x, seed)) if y is None else y
         y, named = y if isinstance(y, list) else [y], [n for n in node.output if n]
         for name, value in zip(named if len(y) == len(named) else node.output, y):
             self.values[name] = value if isinstance(value, bytes) else np.asarray(value)
@@ -217,17 +217,17 @@ class Run:
         kind = "bool" if a.op in TRUTH else kind_of(a["to"]) if a.op == "Cast" else "field" if a.op != "CastLike" else "int"
         return elements(scramble(hashed(seed, [v is None for v in x]), *present), kind)
 
-    def uninterpreted(self, node, x, seed):
-        seed, known, data, types = hashed(seed, [digest(v) for v in x]), {}, {}, {}
+    def uninterpreted(self, node, names, x, seed):
+        seed, typed, known, types = hashed(seed, [digest(v) for v in x]), [], [], {}
+        for name, v in dict(zip(names, x)).items():
+            if isinstance(v, np.ndarray):
+                typed.append(helper.make_tensor_value_info(name, 1 if v.dtype == np.uint64 else 9 if v.dtype == bool else 7, v.shape))
+                number = self.number(name) if v.size <= 64 else None
+                known += [] if number is None else [numpy_helper.from_array(number, name)]
+        results, imports = [helper.make_empty_tensor_value_info(n) for n in node.output if n], [helper.make_opsetid(*o) for o in self.graph.opsets.items()]
         try:
-            for name, v in zip(node.input, x):
-                if isinstance(v, np.ndarray):
-                    known[name] = helper.make_tensor_type_proto(1 if v.dtype == np.uint64 else 9 if v.dtype == bool else 7, v.shape)
-                    number = self.number(name) if v.size <= 64 else None
-                    data |= {} if number is None else {name: numpy_helper.from_array(number, name)}
-            domain = node.domain.replace("ai.onnx", "") if node.domain == "ai.onnx" else node.domain
-            schema, imports = onnx.defs.get_schema(node.op_type, self.graph.opsets[domain], domain), [helper.make_opsetid(*o) for o in self.graph.opsets.items()]
-            types = shape_inference.infer_node_outputs(schema, node, known, data, opset_imports=imports)
+            model = helper.make_model(helper.make_graph([node], "part", typed, results, known), opset_imports=imports)
+            types = {v.name: v.type for v in shape_inference.infer_shapes(model, data_prop=True).graph.output}
         except Exception:
             pass  # the results are opaque
         for i, type_ in enumerate(types[n].tensor_type if n in types else None for n in node.output):
@@ -269,11 +269,9 @@ def evaluate(entry, operations, leaf):
             raise Disproved(f"{entry['name']}: a step has the extents {list(y[0].shape)}, not {step['shape']}")
         values.append(y)
     return values[-1]
-
 def literal(step):
     numbers = np.array(step["numbers"], np.float64)
     return np.full(step["shape"], numbers.ravel()[0]) if numbers.size == 1 else numbers.reshape(step["shape"])
-
 def in_field(entry, original):
     return evaluate(entry, IN_FIELD, lambda s: (image(literal(s)) if s["op"] == "literal" else original.read(s["name"]),))[0]
 def in_numbers(entry, original, real, unit):
@@ -341,6 +339,8 @@ def prove(original, fused, certificate, sizes, seed, points):
                 custom = [{n.op_type for n in g.nodes if n.domain not in ("", "ai.onnx", "com.microsoft")} for g in (original, fused)]
                 if custom[0] - custom[1]:
                     raise Undecided(f"{min(custom[0] - custom[1])} of a custom domain is written out: this checker does not know it")
+                if isinstance(first.outputs[name], bytes):
+                    raise Undecided(f"{name} comes from a value whose extents are not known")
                 first = Run(original, point, extents, keep=keep, record=True)
                 raise Disproved(parting(first, Run(fused, point, extents, recipes, record=True), name, entries, certificate))
         bound, done = bound * min(1.0, second.bound), done + 1
