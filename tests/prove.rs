@@ -466,6 +466,14 @@ fn operators_compute_what_was_computed_by_hand() {
         ("ints i 2 1 = 2 -2\ny = GatherElements(a, i) axis=1", "const y 2 1 = 3 0"),
         ("ints i 2 = 0 -1\nints d = 3\nconst v 2 = 5 7\ny = OneHot(i, d, v)", "const y 2 3 = 7 5 5 5 5 7"),
         ("ints i 2 = 1 0\ny = Where(i, one, two)", "const y 2 = 1 -4"),
+        (
+            "ints s 2 = 4 3\ny = Resize(a, , , s) coordinate_transformation_mode=asymmetric nearest_mode=floor",
+            "const y 4 3 = 1 -2 3 1 -2 3 4 0 -6 4 0 -6",
+        ),
+        (
+            "const s 2 = 1 2\ny = Resize(a, , s) coordinate_transformation_mode=asymmetric nearest_mode=floor",
+            "const y 2 6 = 1 1 -2 -2 3 3 4 4 0 0 -6 -6",
+        ),
         ("ints i 2 2 = 0 3 2 0\ny = NonZero(i)", "ints y 2 2 = 0 1 1 0"),
         ("ints s = 5\nints e = -2\nints d = -3\ny = Range(s, e, d)", "ints y 3 = 5 2 -1"),
         ("ints s 2 = 2 1\ny = ConstantOfShape(s)", "const y 2 1 = 0 0"),

@@ -222,6 +222,7 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["GatherElements"], &["axis"], movement::gather_elements),
     ("", &["Expand"], &[], movement::expand),
     ("", &["Tile"], &[], movement::tile),
+    ("", &["Resize"], movement::RESIZE, movement::resize),
     ("", &["Pad"], &["mode", "pads", "value"], movement::pad),
     ("", &["DepthToSpace", "SpaceToDepth"], &["blocksize", "mode"], movement::depth),
     ("", &["Where"], &[], movement::choose),

@@ -9,6 +9,18 @@ use crate::onnx::operator::input_at;
 use crate::prove::image::{Image, either, of_tensor, slice};
 use crate::recipe::broadcast;
 
+/// The attributes of Resize that are looked at, or that mean nothing where places are repeated.
+pub(super) const RESIZE: &[&str] = &[
+    "antialias",
+    "coordinate_transformation_mode",
+    "cubic_coeff_a",
+    "exclude_outside",
+    "extrapolation_value",
+    "keep_aspect_ratio_policy",
+    "mode",
+    "nearest_mode",
+];
+
 /// The same elements in another shape.
 pub fn reshaped(value: &Image, shape: &[usize]) -> Result<Image, Stop> {
     let fits =
@@ -332,6 +344,45 @@ pub(super) fn tile(call: &Call) -> Made {
         shape[axis] = extent.checked_mul(times).ok_or(Stop::Beyond)?;
         call.allowance.room(&shape)?;
         let places: Vec<Option<usize>> = (0..shape[axis]).map(|place| Some(place % extent)).collect();
+        value = picked(call, &value, axis, &places)?;
+    }
+    Ok(vec![value])
+}
+
+/// Elements of the field beyond this are no numbers of times.
+const MOST_TIMES: usize = 1 << 16;
+
+/// Every place several times, beside itself: a Resize to the nearest place before, to a multiple of the extents.
+pub(super) fn resize(call: &Call) -> Made {
+    let repeats = call.text("mode", "nearest")? == "nearest"
+        && call.text("coordinate_transformation_mode", "half_pixel")? == "asymmetric"
+        && call.text("nearest_mode", "round_prefer_floor")? == "floor"
+        && call.text("keep_aspect_ratio_policy", "stretch")? == "stretch"
+        && !call.flag("antialias", false)?;
+    let from = call.shape(0)?.to_vec();
+    let times: Vec<usize> = match (call.ints(3)?, call.optional_field(2)?) {
+        (Some(sizes), _) if sizes.len() == from.len() => {
+            let times = |(&from, &to): (&usize, &i64)| {
+                let to = usize::try_from(to).ok().filter(|to| from > 0 && to.is_multiple_of(from))?;
+                Some(to / from)
+            };
+            from.iter().zip(&sizes).map(times).collect::<Option<_>>().ok_or(Stop::Uncovered)?
+        }
+        // The image of a number of times is that number.
+        (None, Some(scales)) if scales.len() == from.len() => {
+            slice(scales).iter().map(|&scale| scale as usize).collect()
+        }
+        _ => return Err(Stop::Uncovered),
+    };
+    if !repeats || !times.iter().all(|times| (1..=MOST_TIMES).contains(times)) {
+        return Err(Stop::Uncovered);
+    }
+    let mut value = call.value(0)?.clone();
+    for (axis, times) in times.into_iter().enumerate() {
+        let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
+        shape[axis] = shape[axis].checked_mul(times).ok_or(Stop::Beyond)?;
+        call.allowance.room(&shape)?;
+        let places: Vec<Option<usize>> = (0..shape[axis]).map(|place| Some(place / times)).collect();
         value = picked(call, &value, axis, &places)?;
     }
     Ok(vec![value])

@@ -1,0 +1,451 @@
+"""Breaks folded models and their certificates on purpose: the checkers must see every fault.
+
+    python tests/faults.py PROGRAM MODEL... [--checker COMMAND]... [--each N] [--seed N] [--log FILE]
+
+Each model is folded with a certificate, which each checker must prove. Then faults of all kinds are made in it, N of
+each kind at most, and judged by tests/prove.py, and by each COMMAND ORIGINAL FUSED --certificate FILE, which exits with
+3 where it disproves. The digests in the certificate are made anew, so that only the contents can tell. A fault that
+does not load, or changes no number, is none. Counted beside: how many a run in float32 sees, by a tolerance of 1e-4.
+Needs numpy, onnx and onnxruntime. Exit code 0 where all are caught and no fold is rejected.
+"""
+import argparse, collections, copy, hashlib, json, pathlib, shlex, subprocess, sys, tempfile
+import numpy as np, onnx, onnxruntime
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+import prove
+
+TOLERANCE = 1e-4
+
+
+class Fold:
+    """A folded model, its certificate and its original, to be broken."""
+
+    def __init__(self, original, model, certificate, shapes):
+        self.original, self.model, self.certificate, self.shapes = original, model, certificate, shapes
+        self.entries = {t["name"]: t for t in certificate["tensors"]}
+        self.tensors = {t.name: t for t in model.graph.initializer}
+
+    def copy(self):
+        return Fold(self.original, copy.deepcopy(self.model), copy.deepcopy(self.certificate), self.shapes)
+
+    def array(self, name): return numpy_helper.to_array(self.tensors[name])
+
+    def put(self, name, array):
+        """Stores other numbers; False where they are the same."""
+        old = self.array(name)
+        if array.shape != old.shape or (array == old).all() or not np.isfinite(array.astype("d")).all():
+            return False
+        self.tensors[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array.astype(old.dtype)), name))
+        return True
+
+    def new(self): return [n for n in self.entries if n in self.tensors]
+
+    def floats(self): return [n for n, t in self.tensors.items() if t.data_type in (1, 10, 11, 16) and np.prod(t.dims) > 0]
+
+    def nodes(self, *ops): return [n for n in self.model.graph.node if n.op_type in ops]
+
+    def recompute(self, entry):
+        """Stores what the altered recipe gives, so that only the identity can tell."""
+        values = []
+        try:
+            for step in entry["steps"]:
+                if step["op"] in ("constant", "literal"):
+                    v = (prove.literal(step) if step["op"] == "literal" else self.original.number(step["name"])).astype(np.float64)
+                    values.append((v, v))
+                elif step["op"] == "round":
+                    v = values[step["inputs"][0]][0].astype(prove.number_type(step["data_type"])).astype(np.float64)
+                    values.append((v, v))
+                else:
+                    values.append(prove.IN_NUMBERS[step["op"]](step, *(values[i] for i in step["inputs"])))
+                step["shape"] = list(values[-1][0].shape)
+            return self.put(entry["name"], values[-1][0].astype(self.array(entry["name"]).dtype))
+        except (ValueError, IndexError, KeyError, TypeError):
+            return False
+
+
+def pick(random, things): return things[random.integers(len(things))] if things else None
+
+
+# ---- the faults: each breaks a fold in place, or returns False ----
+
+def one_ulp(fold, random, names):
+    name = pick(random, names)
+    if name is None:
+        return False
+    array = fold.array(name).copy()
+    place = np.unravel_index(random.integers(array.size), array.shape)
+    array[place] = np.nextafter(array[place], array.dtype.type(np.inf if random.random() < 0.5 else -np.inf))
+    return fold.put(name, array)
+
+
+def one_ulp_of_a_new_tensor(fold, random): return one_ulp(fold, random, fold.new())
+def one_ulp_of_another_tensor(fold, random): return one_ulp(fold, random, [n for n in fold.floats() if n not in fold.entries])
+
+
+def an_axis_permuted(fold, random):
+    name = pick(random, [n for n in fold.new() if len(set(fold.array(n).shape)) < fold.array(n).ndim])
+    if name is None:
+        return False
+    array = fold.array(name)
+    i, j = random.choice(array.ndim, 2, replace=False)
+    return fold.put(name, array.swapaxes(i, j))
+
+
+def a_wrong_channel(fold, random):
+    name = pick(random, fold.new())
+    array = fold.array(name).copy()
+    if array.ndim == 0:
+        return False
+    axis = random.integers(array.ndim)
+    i, j = random.integers(array.shape[axis], size=2)
+    array.swapaxes(0, axis)[[i, j]] = array.swapaxes(0, axis)[[j, i]].copy()
+    return fold.put(name, array)
+
+
+def a_stale_tensor(fold, random):
+    name = pick(random, fold.new())
+    same = [s["name"] for s in fold.entries[name]["steps"] if s["op"] == "constant" and s["shape"] == fold.entries[name]["shape"]]
+    return bool(same) and fold.put(name, fold.original.number(same[0]))
+
+
+def a_dropped_shift(fold, random):
+    node = pick(random, [n for n in fold.nodes("Add") if any(i in fold.tensors and fold.tensors[i].data_type == 1 for i in n.input)])
+    if node is not None and random.random() < 0.5:
+        kept = [i for i in node.input if i not in fold.tensors]
+        if len(kept) != 1 or fold.shapes.get(kept[0]) != fold.shapes.get(node.output[0]):
+            return False
+        if not fold.array(next(i for i in node.input if i != kept[0])).any():
+            return False
+        node.op_type = "Identity"
+        del node.input[:]
+        node.input.append(kept[0])
+        return True
+    name = pick(random, [n for n in fold.new() if fold.array(n).squeeze().ndim <= 1])
+    return name is not None and fold.put(name, np.zeros_like(fold.array(name)))
+
+
+def a_reader_forgotten(fold, random):
+    names = [(n, i, s["name"]) for n in fold.model.graph.node for i, x in enumerate(n.input) if x in fold.entries
+             for s in fold.entries[x]["steps"] if s["op"] == "constant" and s["shape"] == fold.entries[x]["shape"]]
+    found = pick(random, names)
+    if found is None:
+        return False
+    node, place, old = found
+    if (fold.original.number(old) == fold.array(node.input[place])).all():
+        return False
+    if old not in fold.tensors:
+        fold.model.graph.initializer.append(numpy_helper.from_array(np.asarray(fold.original.number(old)), old + "_stale"))
+        old += "_stale"
+    node.input[place] = old
+    return True
+
+
+def another_value_read(fold, random):
+    node = pick(random, [n for n in fold.model.graph.node if n.input and n.op_type not in ("Shape", "CastLike")])
+    place, order = random.integers(len(node.input)), list(fold.model.graph.node)
+    shape, at = fold.shapes.get(node.input[place]), next(i for i, n in enumerate(order) if n.output[:] == node.output[:])
+    before = [o for n in order[:at] for o in n.output if o != node.input[place] and shape and shape[0] == 1 and fold.shapes.get(o) == shape]
+    weights = [n for n in fold.floats() if n != node.input[place] and node.input[place] in fold.tensors and fold.tensors[node.input[place]].data_type == 1
+               and list(fold.array(n).shape) == list(fold.array(node.input[place]).shape) and (fold.array(n) != fold.array(node.input[place])).any()]
+    name = pick(random, before + weights)
+    if name is None:
+        return False
+    node.input[place] = name
+    return True
+
+
+def an_attribute(fold, random):
+    node, attribute = pick(random, [(n, a) for n in fold.model.graph.node for a in n.attribute if a.name in (
+        "perm", "axis", "alpha", "beta", "transA", "transB", "epsilon", "pads", "strides", "group", "axes", "keepdims", "dilations")]) or (None, None)
+    if attribute is None:
+        return False
+    if attribute.type == 1:
+        attribute.f = attribute.f * 2 + 1
+    elif attribute.type == 2:
+        old, rank = attribute.i, len(fold.shapes.get(node.input[0], [0, 0])) - 1
+        attribute.i = 1 - old if attribute.name.startswith(("trans", "keep")) else old + (1 if old == 1 else random.choice([-1, 1]))
+        return attribute.name != "axis" or (attribute.i - old) % max(rank, 1) != 0
+    elif attribute.name == "perm":
+        i, j = random.choice(len(attribute.ints), 2, replace=False)
+        attribute.ints[i], attribute.ints[j] = attribute.ints[j], attribute.ints[i]
+    else:
+        i = random.integers(len(attribute.ints))
+        if attribute.name == "pads":  # the same extents, moved by one place
+            j = (i + len(attribute.ints) // 2) % len(attribute.ints)
+            attribute.ints[j] -= 1
+        attribute.ints[i] += 1
+    return True
+
+
+def alpha_forgotten(fold, random):
+    node = pick(random, fold.nodes("Gemm", "FusedMatMul", "LeakyRelu", "Elu", "Selu"))
+    if node is None:
+        return False
+    kept = [a for a in node.attribute if a.name != "alpha"]
+    if all(a.name != "alpha" or a.f == 1 for a in node.attribute):
+        kept.append(helper.make_attribute("alpha", 0.5))
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    return True
+
+
+def swapped_operands(fold, random):
+    node = pick(random, fold.nodes("Sub", "Div", "MatMul", "Concat", "Pow", "Less", "Greater", "Gemm"))
+    if node is None or len(node.input) < 2 or node.input[0] == node.input[1]:
+        return False
+    node.input[0], node.input[1] = node.input[1], node.input[0]
+    return True
+
+
+def a_weight_transposed(fold, random):
+    name = pick(random, [n for n in fold.floats() if len(fold.tensors[n].dims) >= 2 and fold.tensors[n].dims[-1] == fold.tensors[n].dims[-2]])
+    return name is not None and fold.put(name, fold.array(name).swapaxes(-1, -2))
+
+
+def other_integers(fold, random):
+    """Extents of a Reshape exchanged, or a Slice, Gather, Squeeze or Unsqueeze of another place or axis."""
+    found = [(n.op_type, name) for n in fold.model.graph.node for i, name in enumerate(n.input) if name in fold.tensors
+             and fold.tensors[name].data_type == 7 and (n.op_type, i) in (("Reshape", 1), ("Slice", 1), ("Slice", 3), ("Gather", 1), ("Squeeze", 1), ("Unsqueeze", 1))]
+    op, name = pick(random, found) or (None, None)
+    if name is None:
+        return False
+    array = fold.array(name).astype(np.int64).ravel()
+    if array.size == 0 or (array > 2**31).any():
+        return False
+    i, j = random.integers(array.size, size=2)
+    if op == "Reshape":
+        array[i], array[j] = array[j], array[i]
+        return (array != 0).all() and fold.put(name, array.reshape(fold.array(name).shape))
+    array[i] += 1
+    return array[i] != 0 and fold.put(name, array.reshape(fold.array(name).shape))
+
+
+def two_tensors_exchanged(fold, random):
+    """A weight of a shared pair: each has the recipe and the numbers of the other."""
+    name = pick(random, fold.new())
+    other = pick(random, [n for n in fold.new() if n != name and fold.entries[n]["shape"] == fold.entries[name]["shape"]])
+    if other is None:
+        return False
+    a, b = fold.array(name), fold.array(other)
+    fold.entries[name]["steps"], fold.entries[other]["steps"] = fold.entries[other]["steps"], fold.entries[name]["steps"]
+    return fold.put(name, b) and fold.put(other, a)
+
+
+def one_of_two_tensors(fold, random):
+    name = pick(random, fold.new())
+    other = pick(random, [n for n in fold.new() if n != name and fold.entries[n]["shape"] == fold.entries[name]["shape"]])
+    if other is None:
+        return False
+    fold.entries[name]["steps"] = copy.deepcopy(fold.entries[other]["steps"])
+    return fold.put(name, fold.array(other))
+
+
+def another_formula(fold, random):
+    """A step of a recipe altered, and the tensor with it."""
+    entry = fold.entries[pick(random, fold.new())]
+    steps = entry["steps"]
+    step = steps[random.integers(len(steps))]
+    op, constants = step["op"], [s for t in fold.certificate["tensors"] for s in t["steps"] if s["op"] == "constant"]
+    if op == "constant":
+        other = pick(random, [s["name"] for s in constants if s["name"] != step["name"] and s["shape"] == step["shape"]])
+        if other is None:
+            return False
+        step["name"] = other
+    elif op == "literal":
+        step["numbers"] = [n + 1 for n in step["numbers"]]
+    elif op in ("add", "sub", "mul", "div"):
+        choice = random.integers(3)
+        if choice == 0:
+            step["op"] = {"add": "sub", "sub": "add", "mul": "div", "div": "mul"}[op]
+        elif choice == 1:
+            step["op"] = "expand"  # one of the operands forgotten
+            step["inputs"] = [step["inputs"][random.integers(2)]]
+        else:
+            step["op"] = {"add": "mul", "sub": "mul", "mul": "add", "div": "sub"}[op]
+    elif op in ("neg", "sqrt"):
+        step["op"] = "neg" if op == "sqrt" else "reshape"
+    elif op == "reshape":
+        shape = step["shape"]
+        i, j = random.integers(len(shape), size=2) if shape else (0, 0)
+        if not shape or shape[i] == shape[j]:
+            return False
+        shape[i], shape[j] = shape[j], shape[i]
+    elif op == "transpose":
+        perm = step["perm"]
+        i, j = random.choice(len(perm), 2, replace=False)
+        perm[i], perm[j] = perm[j], perm[i]
+    elif op == "pick":
+        i, j = random.integers(len(step["places"]), size=2)
+        step["places"][i], step["places"][j] = step["places"][j], step["places"][i]
+    elif op in ("concat", "product"):
+        step["inputs"].reverse()
+    elif op == "sum":
+        step["axis"] = (step["axis"] + 1) % max(len(step["shape"]), 1)
+    elif op == "conv":
+        key = pick(random, ["before", "strides", "dilations"])
+        step[key][random.integers(len(step[key]))] += 1
+    else:
+        return False
+    return fold.recompute(entry)
+
+
+FAULTS = [one_ulp_of_a_new_tensor, one_ulp_of_another_tensor, an_axis_permuted, a_wrong_channel, a_stale_tensor, a_dropped_shift,
+          a_reader_forgotten, another_value_read, an_attribute, alpha_forgotten, swapped_operands, a_weight_transposed, other_integers,
+          two_tensors_exchanged, one_of_two_tensors, another_formula]
+MANY = {another_formula: 4, another_value_read: 2}  # times as many: they have many forms
+
+
+# ---- judging ----
+
+def judged(graph, model, certificate):
+    """The exit code of tests/prove.py."""
+    try:
+        prove.prove(graph, prove.Graph(model), certificate, {}, 0, 1)
+        return 0
+    except (prove.Disproved, prove.Undecided) as verdict:
+        return 3 if isinstance(verdict, prove.Disproved) else 4
+
+
+def extents(value):
+    return [d.dim_value if d.HasField("dim_value") else 2 for d in value.type.tensor_type.shape.dim]
+
+
+def feeds(model):
+    random, found = np.random.default_rng(1), {}
+    stored = {t.name for t in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name not in stored:
+            type_ = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            shape = extents(value)
+            found[value.name] = random.standard_normal(shape).astype(type_) if type_.kind == "f" else random.integers(0, 2 if type_.kind == "b" else 20, shape).astype(type_)
+    return found
+
+
+def outputs(model, inputs):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, inputs)
+
+
+def in_double(model, inputs):
+    """What the reference evaluator computes of a model in float64."""
+    model = copy.deepcopy(model)
+
+    def widen(tensor):
+        if tensor.data_type == 1:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+    for tensor in model.graph.initializer:
+        widen(tensor)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            widen(attribute.t) if attribute.type == 4 else None
+            attribute.i = 11 if (node.op_type, attribute.name, attribute.i) == ("Cast", "to", 1) else attribute.i
+    return ReferenceEvaluator(model).run(None, {n: v.astype(np.float64) if v.dtype == np.float32 else v for n, v in inputs.items()})
+
+
+def changes_nothing(fused, broken, inputs):
+    """Whether a fault is none: as of the bias of keys, which a Softmax does not see."""
+    try:
+        return difference(in_double(fused, inputs), in_double(broken, inputs)) < 1e-9
+    except Exception:
+        return False
+
+
+def difference(first, second):
+    worst = 0.0
+    for a, b in zip(first, second):
+        a, b = np.asarray(a, "d"), np.asarray(b, "d")
+        if a.shape != b.shape:
+            return None
+        worst = max(worst, np.abs(a - b).max(initial=0) / (np.abs(a).max(initial=0) + 1e-30)) if np.isfinite(b).all() else np.inf
+    return worst
+
+
+def shapes_of(model):
+    fixed = copy.deepcopy(model)
+    for value in fixed.graph.input:
+        for d, n in zip(value.type.tensor_type.shape.dim, extents(value)):
+            d.dim_value = n
+    del fixed.graph.value_info[:]
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    inferred = onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph
+    return {v.name: (v.type.tensor_type.elem_type, *extents(v)) for v in [*inferred.value_info, *inferred.input, *inferred.output]
+            if v.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in v.type.tensor_type.shape.dim)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("models", nargs="+", type=pathlib.Path)
+    parser.add_argument("--checker", action="append", default=[])
+    parser.add_argument("--each", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log", type=argparse.FileType("w"))
+    options = parser.parse_args()
+    checkers = [shlex.split(c) for c in options.checker]
+    counts, bad = collections.defaultdict(collections.Counter), 0
+    with tempfile.TemporaryDirectory() as folder:
+        fused, broken, written = (pathlib.Path(folder) / n for n in ("fused.onnx", "broken.onnx", "certificate.json"))
+
+        def verdicts(path, graph, file, model):
+            codes = [judged(graph, model, json.loads(written.read_text()))]
+            return codes + [subprocess.run([*c, path, file, "--certificate", written], capture_output=True).returncode for c in checkers]
+
+        for path in options.models:
+            fused.unlink(missing_ok=True)
+            subprocess.run([options.program, "fuse", path, "-o", fused, "--verify", "off", "--quiet", "--certificate", written], check=True)
+            certificate, model, graph = json.loads(written.read_text()), onnx.load(fused), prove.Graph(onnx.load(path))
+            codes = verdicts(path, graph, fused, model)
+            counts["sound"].update(f"checker {i}: exit {c}" for i, c in enumerate(codes))
+            if any(codes) or not certificate["tensors"]:
+                bad += any(codes)
+                print(f"{path.name}: {'a sound fold is not proved' if any(codes) else 'nothing is folded'}: {codes}", flush=True)
+                continue
+            original = prove.run_original(graph, b"", {}, [s["name"] for t in certificate["tensors"] for s in t["steps"] if s["op"] == "constant"])[0]
+            whole, inputs = Fold(original, model, certificate, shapes_of(model)), feeds(model)
+            wanted = outputs(onnx.load(path), inputs)
+            for fault in FAULTS:
+                random, made, seen = np.random.default_rng([options.seed, FAULTS.index(fault)]), 0, set()
+                for attempt in range(options.each * 8):
+                    if made == options.each * MANY.get(fault, 1):
+                        break
+                    fold = whole.copy()
+                    if not fault(fold, random):
+                        continue
+                    onnx.save(fold.model, broken)
+                    data = broken.read_bytes()
+                    fold.certificate["fused"]["sha256"] = hashlib.sha256(data).hexdigest()
+                    text = json.dumps(fold.certificate)
+                    mark = hashlib.sha256(data + text.encode()).digest()
+                    try:
+                        worst = difference(wanted, outputs(fold.model, inputs))
+                    except Exception:
+                        continue
+                    if worst is None or mark in seen:
+                        continue
+                    seen.add(mark)
+                    written.write_text(text)
+                    codes, count = verdicts(path, graph, broken, fold.model), counts[fault.__name__]
+                    if any(codes) == 0 and changes_nothing(model, fold.model, inputs):
+                        count["changes nothing"] += 1
+                        print(json.dumps([path.name, fault.__name__, attempt, "changes nothing"]), file=options.log or sys.stdout, flush=True)
+                        continue
+                    made += 1
+                    count.update(["made"] + ["float32"] * bool(worst > TOLERANCE) + [f"checker {i}" for i, c in enumerate(codes) if c == 3])
+                    missed = any(c != 3 for c in codes)
+                    bad += missed
+                    if missed:
+                        onnx.save(fold.model, f"{options.log.name}.{bad}.onnx") if options.log else None
+                        print(f"{path.name}: {fault.__name__} #{attempt}: {codes}, off by {worst:.1e} in float32", flush=True)
+                    if options.log:
+                        print(json.dumps([path.name, fault.__name__, attempt, codes, worst]), file=options.log, flush=True)
+    for name, count in counts.items():
+        print(f"{name:28}", dict(count))
+    print("all", dict(sum((c for n, c in counts.items() if n != "sound"), collections.Counter())))
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,400 @@
+"""Checks that a folded model computes what its original does: the second checker of docs/proof.md.
+
+    python tests/prove.py ORIGINAL FUSED [--certificate FILE] [--dim NAME=SIZE] [--seed N] [--points N] [--json]
+
+It is written from that page, and shares no code with unfold. The operators are in field.py. Needs numpy and onnx.
+Exit codes: 0 proved, 1 a file is unreadable, 2 usage, 3 disproved, 4 undecided.
+"""
+import argparse, hashlib, json, math, pathlib, sys
+from collections import Counter
+import ml_dtypes, numpy as np, onnx
+from onnx import helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+from field import *
+class Disproved(Exception): pass
+class Unfit(Exception): pass  # the extents of a graph do not fit each other
+
+class Graph:
+    """A model with its functions expanded, and its stored tensors apart from its nodes."""
+    def __init__(self, model):
+        functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        self.opsets, graph = {o.domain.replace("ai.onnx", "") if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}, model.graph
+        self.tensors = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        nodes = list(expanded(graph.node, functions))
+        constants = [n for n in nodes if n.op_type == "Constant" and n.attribute[0].name.startswith("value")]
+        self.tensors.update((n.output[0], reference([n], {}, n.output, self.opsets)[0]) for n in constants)
+        self.nodes, self.outputs = [n for n in nodes if n.output[0] not in self.tensors], [o.name for o in graph.output]
+        self.inputs = {i.name: i.type.tensor_type for i in graph.input if model.ir_version >= 4 or i.name not in self.tensors}
+        self.producers = {name: (i, node) for i, node in enumerate(self.nodes) for name in node.output if name}
+
+    def extents(self, sizes, default):
+        return {name: [d.dim_value if d.HasField("dim_value") else sizes.get(d.dim_param, default) for d in type_.shape.dim]
+                for name, type_ in self.inputs.items() if type_.HasField("shape")}
+
+def expanded(nodes, functions):
+    """Nodes with the bodies of functions in the place of their calls."""
+    for node in nodes:
+        function, call = functions.get((node.domain, node.op_type, node.overload)), node.name or (node.output or [""])[0]
+        if function is None:
+            yield node
+            continue
+        names = {n: f"{call}/{n}" for inner in function.node for n in inner.output if n}
+        names.update((a, b) for a, b in zip(function.output, node.output) if b)
+        names.update((a, node.input[i] if i < len(node.input) else "") for i, a in enumerate(function.input))
+        given = {a.name: a for a in [*function.attribute_proto, *node.attribute]}
+        yield from expanded([instance(inner, names, given, call) for inner in function.node], functions)
+
+def instance(node, names, given, call):
+    """A node of a function's body, with the names and attributes of a call."""
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    result.name = node.name and f"{call}/{node.name}"
+    result.input[:], result.output[:] = [names.get(n, n) for n in node.input], [names.get(n, n) for n in node.output]
+    del result.attribute[:]
+    for attribute in node.attribute:
+        if attribute.ref_attr_name and attribute.ref_attr_name not in given:
+            continue
+        new = result.attribute.add()
+        new.CopyFrom(given[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
+        new.name = attribute.name
+        if new.HasField("g"):
+            own = {v.name for v in [*new.g.input, *new.g.initializer]} | {o for n in new.g.node for o in n.output}
+            outer = {a: b for a, b in names.items() if a not in own}
+            for inner in new.g.node:
+                inner.CopyFrom(instance(inner, outer, given, call))
+            for output in new.g.output:
+                output.name = outer.get(output.name, output.name)
+    return result
+
+def reference(nodes, feeds, outputs, opsets):
+    inputs, results = [helper.make_tensor_value_info(n, 1, None) for n in feeds], [helper.make_empty_tensor_value_info(n) for n in outputs if n]
+    model = helper.make_model(helper.make_graph(nodes, "part", inputs, results), opset_imports=[helper.make_opsetid(*o) for o in opsets.items()])
+    with np.errstate(all="ignore"):
+        return [np.asarray(v) if not isinstance(v, list) else v for v in ReferenceEvaluator(model).run(None, feeds)]
+
+def attribute_text(node, captures, scope=None):
+    """What the attributes of a node say, bodies without their names; captures gets the names that they capture."""
+    text, scope = [], scope or {}
+    for attribute in sorted(node.attribute, key=lambda a: a.name):
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, onnx.GraphProto):
+            graph, inner, value = value, dict(scope), []
+            inner.update((name, f"v{len(inner) + i}") for i, name in enumerate([v.name for v in [*graph.input, *graph.initializer]]))
+            def read(n): return inner[n] if n in inner else n and f"c{captures.setdefault(n, len(captures))}"
+            for t in graph.initializer:
+                value.append((read(t.name), digest(stored(numpy_helper.to_array(t)))))
+            for n in graph.node:
+                value.append((n.domain, n.op_type, [read(i) for i in n.input], attribute_text(n, captures, inner)))
+                inner.update((o, f"v{len(inner)}.{i}") for i, o in enumerate(n.output) if o)
+            value.append((len(graph.input), [read(o.name) for o in graph.output]))
+        elif isinstance(value, onnx.TensorProto):
+            value = value.data_type, digest(stored(numpy_helper.to_array(value)))
+        elif attribute.type not in (1, 2, 3):
+            value = list(value) if attribute.type in (6, 7, 8) else attribute.SerializeToString(deterministic=True)
+        text.append((attribute.name, value))
+    return text
+
+class Run:
+    """A graph evaluated at a point."""
+    def __init__(self, graph, point, extents, recipes={}, keep=(), record=False):
+        self.graph, self.point, self.recipes, self.bound = graph, point, recipes, 0
+        self.values, self.degrees, self.digests = {}, {n: 1 for n in graph.inputs}, {}
+        for name, type_ in graph.inputs.items():
+            seed, kind = hashed(point, "input", name), name in extents and kind_of(type_.elem_type)
+            self.values[name] = random(seed, extents[name], kind) if kind else seed
+        left = Counter(n for node in graph.nodes for n in self.reads(node)) + Counter([*graph.outputs, *keep])
+        for node in graph.nodes:
+            self.apply(node)
+            self.digests.update((n, digest(self.values[n])) for n in node.output if n and record)
+            for name in self.reads(node):
+                left[name] -= 1
+                if not left[name] and getattr(self.values.get(name), "dtype", None) == np.uint64:
+                    del self.values[name]
+        self.outputs = {name: self.read(name) for name in graph.outputs}
+        self.bound += sum(self.degrees.get(name, 0) for name in graph.outputs) / P
+
+    def reads(self, node):
+        captures = {}
+        if any(a.type in (5, 10) for a in node.attribute):
+            attribute_text(node, captures)
+        return [n for n in node.input if n] + list(captures)
+
+    def read(self, name):
+        if name not in self.values:
+            if name not in self.graph.tensors:
+                raise Unfit(f"{name} is read before it is there")
+            self.values[name] = self.recipes[name]() if name in self.recipes else stored(self.graph.tensors[name])
+        return self.values[name]
+
+    def closure(self, name):
+        """The nodes that compute a value from known numbers alone, and these; None where an input reaches it."""
+        nodes, feeds, todo = {}, {}, [name]
+        while todo:
+            name = todo.pop()
+            index, node = self.graph.producers.get(name, (None, None))
+            if name in self.graph.tensors and name not in self.graph.inputs:
+                feeds[name] = self.graph.tensors[name]
+            elif isinstance(self.values.get(name), np.ndarray) and self.values[name].dtype != np.uint64:
+                feeds[name] = self.values[name]
+            elif name and node is None or node is not None and any(a.type in (5, 10) for a in node.attribute):
+                return None
+            elif name and index not in nodes:
+                nodes[index], todo = node, todo + list(node.input)
+        return [nodes[i] for i in sorted(nodes)], feeds
+
+    def number(self, name):
+        """What a value is in numbers, if no input reaches it."""
+        part = self.closure(name)
+        try:
+            return part if part is None else part[1][name] if name in part[1] else reference(*part, [name], self.graph.opsets)[0]
+        except Exception:
+            return None
+
+    def apply(self, node):
+        captures, op, domain = {}, node.op_type, "" if node.domain == "ai.onnx" else node.domain
+        said = attribute_text(node, captures)
+        x = [self.read(n) if n else None for n in [*node.input, *captures]]
+        a = Attributes((k.name, helper.get_attribute_value(k)) for k in node.attribute)
+        a.op, a.opset, a.outputs, a.point = op, self.graph.opsets.get("", 1), len([n for n in node.output if n]), self.point
+        a.number = lambda i: self.number(node.input[i])
+        a.function = lambda name, v: scramble(hashed((self.point, "", name, "", [], False), [False]), v) % P
+        degrees = [self.degrees.get(n, 0) for n in node.input]
+        arrays = all(v is None or isinstance(v, np.ndarray) for v in x) and (domain == "" or domain == "com.microsoft" and op in MICROSOFT)
+        y = self.interpret(node, a, x) if arrays and not captures else [x[0]] if op == "Identity" else None
+        degree = sum(degrees) if op in BILINEAR else 1 if y is None or op in ANEW or "Norm" in op else max(degrees, default=0)
+        if y is None or op in ("Softmax", "LogSoftmax", "Softsign"):
+            self.bound += max(degrees, default=0) / P
+        if y is None and op not in RANDOM:  # constants
+            y = [self.number(n) for n in node.output if n]
+            y = None if any(not isinstance(v, np.ndarray) for v in y) else [stored(v) for v in y]
+        if y is None:
+            seed = self.point, domain, op, node.overload, said, op in RANDOM and node.name
+            y = self.elementwise(a, x, seed) if arrays and op in ELEMENTWISE else None
+            y = list(self.uninterpreted(node, [*node.input, *captures], x, seed)) if y is None else y
+        y, named = y if isinstance(y, list) else [y], [n for n in node.output if n]
+        for name, value in zip(named if len(y) == len(named) else node.output, y):
+            self.values[name] = value if isinstance(value, bytes) else np.asarray(value)
+            self.degrees[name] = 2 * degree if op == "ReduceSumSquare" else degree
+        self.values.pop("", None)
+
+    def interpret(self, node, a, x):
+        """The results of an operator of the table, or None."""
+        op, whole, (function, attributes) = a.op, all(v is None or v.dtype != np.uint64 for v in x), ARITHMETIC.get(a.op, (None, []))
+        if op in RANDOM and (op != "Dropout" or a.opset < 7 and not a.get("is_test") or len(x) > 2 and x[2].any()):
+            return None
+        try:
+            if op in ("Gather", "GatherElements", "GatherND"):  # any index is one
+                axes = x[0].shape[a.get("batch_dims", 0):][:x[1].shape[-1]] if op == "GatherND" else x[0].shape[a.get("axis", 0)]
+                x[1] = x[1] % np.array(axes)
+            if op == "CastLike" and x[0].dtype != np.uint64 and x[1].dtype == np.uint64:
+                return image(x[0])
+            if op in MOVES:
+                y = reference([node], {n: v for n, v in zip(node.input, x) if n}, node.output, self.graph.opsets)
+                return [stored(v) if whole or v.dtype != np.uint64 else v % P if op == "CumSum" else v for v in y]
+            if function and set(a) <= set(attributes) and x and x[0] is not None and x[0].dtype == np.uint64:
+                return function(a, *x)
+        except Uninterpreted:
+            pass
+        except (Undecided, MemoryError) as error:
+            raise Undecided(str(error)) from None
+        except Exception as error:
+            raise Unfit(f"{op} {node.name or node.output[0]}: {error}") from None
+        try:
+            if op == "Range" or op == "Cast" and not whole:
+                return [stored(self.number(node.output[0]))]
+            feeds = {n: self.graph.tensors.get(n, v) for n, v in zip(node.input, x) if n}
+            plain = whole and not any(k.type in (5, 10) for k in node.attribute)
+            return [stored(v) for v in reference([node], feeds, node.output, self.graph.opsets)] if plain else None
+        except Exception:
+            return None
+
+    def elementwise(self, a, x, seed):
+        x = [add(*x)] if a.op in ("BiasGelu", "FastGelu") and len(x) > 1 else x[:1] if a.op == "CastLike" else x
+        try:
+            present = np.broadcast_arrays(*(v for v in x if v is not None))
+        except ValueError:
+            return None  # broadcast as in old operator sets
+        kind = "bool" if a.op in TRUTH else kind_of(a["to"]) if a.op == "Cast" else "field" if a.op != "CastLike" else "int"
+        return elements(scramble(hashed(seed, [v is None for v in x]), *present), kind)
+
+    def uninterpreted(self, node, names, x, seed):
+        seed, typed, known, types = hashed(seed, [digest(v) for v in x]), [], [], {}
+        for name, v in dict(zip(names, x)).items():
+            if isinstance(v, np.ndarray):
+                typed.append(helper.make_tensor_value_info(name, 1 if v.dtype == np.uint64 else 9 if v.dtype == bool else 7, v.shape))
+                number = self.number(name) if v.size <= 64 else None
+                known += [] if number is None else [numpy_helper.from_array(number, name)]
+        results, imports = [helper.make_empty_tensor_value_info(n) for n in node.output if n], [helper.make_opsetid(*o) for o in self.graph.opsets.items()]
+        try:
+            model = helper.make_model(helper.make_graph([node], "part", typed, results, known), opset_imports=imports)
+            types = {v.name: v.type for v in shape_inference.infer_shapes(model, data_prop=True).graph.output}
+        except Exception:
+            pass  # the results are opaque
+        for i, type_ in enumerate(types[n].tensor_type if n in types else None for n in node.output):
+            whole = type_ and type_.HasField("shape") and all(d.HasField("dim_value") for d in type_.shape.dim)
+            kind = whole and kind_of(type_.elem_type)
+            yield random(hashed(seed, i), [d.dim_value for d in type_.shape.dim], kind) if kind else hashed(seed, i)
+
+# Recipes. A value is (an array of the field,), or (numbers, magnitudes): it is off by at most the unit times its magnitude.
+def number_type(name): return np.dtype(getattr(ml_dtypes, name, name))
+def lift(f): return lambda step, *x: (f(*(v[0] for v in x)),)
+def both(f): return lambda step, *x: tuple(f(step, *parts) for parts in zip(*x))
+
+def convolved(step, w, x, product):
+    names = "kernel", "strides", "dilations", "before", "output", "transposed"
+    seen = windows(x.reshape(*x.shape[:2], *step["input"]), *(step[k] for k in names))
+    return product(w.reshape(*w.shape[:2], -1), seen.reshape(len(x), -1, seen.shape[-1]))
+
+SHAPED = {
+    "reshape": both(lambda s, x: x.reshape(s["shape"])), "expand": both(lambda s, x: np.broadcast_to(x, s["shape"])),
+    "transpose": both(lambda s, x: x.transpose(s["perm"])), "concat": both(lambda s, *x: np.concatenate(x, s["axis"])),
+    "pick": both(lambda s, x: with_zero(x, s["axis"]).take([x.shape[s["axis"]] if i is None else i for i in s["places"]], s["axis"]))}
+IN_FIELD = SHAPED | {
+    "neg": lift(neg), "sqrt": lift(root), "add": lift(add), "sub": lift(sub), "mul": lift(mul), "div": lift(div),
+    "round": lift(lambda x: x), "sum": both(lambda s, x: total(x, [s["axis"]])), "product": lift(matmul),
+    "conv": both(lambda s, w, x: convolved(s, w, x, matmul))}
+IN_NUMBERS = SHAPED | {
+    "neg": lambda s, a: (-a[0], a[1]),
+    "sqrt": lambda s, a: (np.sqrt(a[0]), np.divide(a[1], np.sqrt(a[0]), out=np.zeros_like(a[0]), where=a[0] > 0)),
+    "add": lambda s, a, b: (a[0] + b[0], a[1] + b[1]), "sub": lambda s, a, b: (a[0] - b[0], a[1] + b[1]),
+    "mul": lambda s, a, b: (a[0] * b[0], a[1] * b[1]), "div": lambda s, a, b: (a[0] / b[0], a[1] * b[1] / b[0] ** 2),
+    "sum": both(lambda s, x: x.sum(s["axis"], keepdims=True)), "product": both(lambda s, a, b: a @ b),
+    "conv": both(lambda s, w, x: convolved(s, w, x, np.matmul))}
+
+def evaluate(entry, operations, leaf):
+    values = []
+    for step in entry["steps"]:
+        y = leaf(step) if step["op"] in ("constant", "literal") else operations[step["op"]](step, *(values[i] for i in step["inputs"]))
+        if list(y[0].shape) != step["shape"]:
+            raise Disproved(f"{entry['name']}: a step has the extents {list(y[0].shape)}, not {step['shape']}")
+        values.append(y)
+    return values[-1]
+def literal(step):
+    numbers = np.array(step["numbers"], np.float64)
+    return np.full(step["shape"], numbers.ravel()[0]) if numbers.size == 1 else numbers.reshape(step["shape"])
+def in_field(entry, original):
+    return evaluate(entry, IN_FIELD, lambda s: (image(literal(s)) if s["op"] == "literal" else original.read(s["name"]),))[0]
+def in_numbers(entry, original, real, unit):
+    """The numbers of a recipe, and their magnitudes."""
+    def leaf(step):
+        v = literal(step) if step["op"] == "literal" else np.asarray(original.number(step["name"]))
+        return v.astype(real), np.abs(v.astype(real))
+    def rounded(step, x):  # near a tie, it may be the other neighbour
+        low, high, v = ((x[0] + e * unit * x[1]).astype(number_type(step["data_type"])).astype(real) for e in (-1, 1, 0))
+        return v, np.maximum(np.abs(v), x[1]) + (high - low) / unit
+    return evaluate(entry, IN_NUMBERS | {"round": rounded}, leaf)
+
+def check_rounding(entry, array, original):
+    """Each element is the value of its recipe within half a unit in the last place, and what sums in float64 may be off."""
+    steps, real = entry["steps"], np.longdouble if array.dtype == np.float64 else np.float64
+    inputs = [steps[s["inputs"][0]]["shape"] if s.get("inputs") else [1] for s in steps]
+    terms = [n[s["axis"]] if s["op"] == "sum" else n[-1] if s["op"] == "product" else n[-1] * n[-2] if s["op"] == "conv" else 1 for s, n in zip(steps, inputs)]
+    computed = [original.closure(s["name"]) for s in steps if s["op"] == "constant"]
+    if None in computed:
+        raise Undecided(f"{entry['name']} is made of what this checker knows as no constant")
+    rough = {n.op_type for part in computed for n in part[0]} - ROUNDED  # such as a Softmax of stored numbers
+    unit, limits = 2.0**-52 * sum(terms), ml_dtypes.finfo(array.dtype)
+    value, size = in_numbers(entry, original, real, unit)
+    exponent = np.frexp(np.maximum(np.abs(value), np.abs(array.astype(real))))[1] - 1
+    ulp = np.ldexp(real(1), np.maximum(exponent, limits.minexp) - limits.nmant)
+    allowed = (ulp + 8 * float(limits.eps) * size if rough else ulp / 2) + unit * size
+    if array.shape != value.shape or not (np.abs(array.astype(real) - value) <= allowed).all():
+        raise Disproved(f"{entry['name']} is not its recipe, rounded")
+
+def check_tensors(fused, original, entries):
+    def key(array): return array.dtype.name, array.shape, hashlib.sha256(np.ascontiguousarray(array)).digest()
+    there = {key(a) for a in original.graph.tensors.values() if a.dtype != object}
+    for name, array in fused.tensors.items():
+        if name in entries:
+            if array.dtype != number_type(entries[name]["data_type"]) or list(array.shape) != entries[name]["shape"]:
+                raise Disproved(f"{name} has another type or other extents than its recipe")
+            check_rounding(entries[name], array, original)
+        elif "float" in array.dtype.name and key(array) not in there:
+            raise Disproved(f"{name} has no recipe and is no tensor of the original")
+
+def prove(original, fused, certificate, sizes, seed, points):
+    """The bound on the probability of being wrong."""
+    entries, bound, done, tried = {t["name"]: t for t in certificate.get("tensors", [])}, 1.0, 0, 0
+    keep = [s["name"] for t in entries.values() for s in t["steps"] if s["op"] == "constant"]
+    if list(original.inputs) != list(fused.inputs) or original.outputs != fused.outputs:
+        raise Disproved("the inputs or outputs have other names")
+    if any(original.opsets.get(*o) != o[1] for o in fused.opsets.items()):
+        raise Undecided("the operator sets are of other versions")
+    while done < points:
+        point, tried = hashed(seed, tried), tried + 1
+        try:
+            first, extents = run_original(original, point, sizes, keep)
+            if not done:
+                check_tensors(fused, first, entries)
+            recipes = {name: lambda entry=entry: in_field(entry, first) for name, entry in entries.items()}
+            second = Run(fused, point, extents, recipes)
+        except Undecided:
+            if tried == 4 * points:
+                raise
+            continue
+        except Unfit as error:
+            raise Undecided(f"the extents of the folded model do not fit: {error}") from None
+        for name in original.outputs:
+            if digest(first.outputs[name]) != digest(second.outputs[name]):
+                custom = [{n.op_type for n in g.nodes if n.domain not in ("", "ai.onnx", "com.microsoft")} for g in (original, fused)]
+                if custom[0] - custom[1]:
+                    raise Undecided(f"{min(custom[0] - custom[1])} of a custom domain is written out: this checker does not know it")
+                if isinstance(first.outputs[name], bytes):
+                    raise Undecided(f"{name} comes from a value whose extents are not known")
+                first = Run(original, point, extents, keep=keep, record=True)
+                raise Disproved(parting(first, Run(fused, point, extents, recipes, record=True), name, entries, certificate))
+        bound, done = bound * min(1.0, second.bound), done + 1
+    return bound
+
+def run_original(original, point, sizes, keep):
+    for default in (2, 3, 1, 4, 8, 16):
+        try:
+            extents = original.extents(sizes, default)
+            return Run(original, point, extents, keep=keep), extents
+        except Unfit as error:
+            failed = error
+    raise Undecided(f"the extents do not fit, sizes can be given by --dim: {failed}")
+
+def parting(first, second, output, entries, certificate):
+    """The first value from which on the two never meet again, and the sites for whose sake it was changed."""
+    needed, sites, name = {output}, [], output
+    for node in reversed(second.graph.nodes):
+        if needed & set(node.output):
+            needed |= set(second.reads(node))
+            same = [first.digests[n] == second.digests[n] for n in node.output if n in first.digests]
+            if same and all(same):
+                break
+            name, sites = node.output[0] if same else name, [s for n in node.input for s in entries.get(n, {}).get("sites", [])] or sites
+    return f"{output} differs, from {name} on" + "".join(f", by {certificate['sites'][s]['name']}" for s in sites)
+
+def check_files(part, path):
+    for file, wanted in {path: part["sha256"], **{path.parent / name: d for name, d in part["data"].items()}}.items():
+        if hashlib.sha256(file.read_bytes()).hexdigest() != wanted:
+            raise Disproved(f"{file.name} is not the file that the certificate is for")
+
+def main():
+    parser = argparse.ArgumentParser(description="Proves that FUSED computes what ORIGINAL does.")
+    for name in "original", "fused", "--certificate": parser.add_argument(name, type=pathlib.Path)
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
+    for name, default in ("--seed", 0), ("--points", 1): parser.add_argument(name, type=int, default=default)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    sizes = {name: int(size) for name, _, size in (d.rpartition("=") for d in options.dim)}
+    try:
+        original, fused = Graph(onnx.load(options.original)), Graph(onnx.load(options.fused))
+        certificate = json.loads(options.certificate.read_text()) if options.certificate else {}
+    except Exception as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    try:
+        for part in ("original", "fused") if certificate else ():
+            check_files(certificate[part], getattr(options, part))
+        code, answer = 0, {"verdict": "proved", "bound": prove(original, fused, certificate, sizes, options.seed, options.points)}
+    except Disproved as error:
+        code, answer = 3, {"verdict": "disproved", "reason": str(error)}
+    except Undecided as error:
+        code, answer = 4, {"verdict": "undecided", "reason": str(error)}
+    print(json.dumps(answer) if options.json else ": ".join(map(str, answer.values())))
+    return code
+if __name__ == "__main__":
+    sys.exit(main())
