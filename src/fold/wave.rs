@@ -252,8 +252,18 @@ fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
 
 fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
-    let step = passable(draft, node).map_err(refuse)?.forward(&draft.at(node), inputs).map_err(refuse)?;
+    let at = draft.at(node);
+    if inputs.iter().enumerate().any(|(slot, carried)| contradicts(carried.as_ref(), at.rank(slot))) {
+        return Err(refuse(Reason::UnknownShape));
+    }
+    let step = passable(draft, node).map_err(refuse)?.forward(&at, inputs).map_err(refuse)?;
     passes(draft, node, step)
+}
+
+/// Whether a value is known to be of another rank than an affine of it: models that contradict themselves are read
+/// all the same, and rules count on it.
+fn contradicts(affine: Option<&Affine>, rank: Result<usize, Reason>) -> bool {
+    affine.is_some_and(|affine| rank.is_ok_and(|rank| rank != affine.rank()))
 }
 
 /// A rule sees the node as it is in the model: what passes there does not pass what the node adds
@@ -393,7 +403,11 @@ impl Pull<'_, '_> {
         let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
         let refuse = |reason| Refusal::new(reason, graph.name(node));
         let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
-        let step = rule.backward(&self.draft.at(node), slot, affine).map_err(refuse)?;
+        let at = self.draft.at(node);
+        if contradicts(Some(affine), at.output_rank(slot)) {
+            return Err(refuse(Reason::UnknownShape));
+        }
+        let step = rule.backward(&at, slot, affine).map_err(refuse)?;
         let step = passes(self.draft, node, step)?;
         if let Some(fold) = step.fold {
             wave.note(self.draft, node, fold, step.by_place)?;

@@ -10,14 +10,14 @@ use super::operators::movement::{concatenated, expanded, pick, reshaped, transpo
 use super::operators::products::product;
 use super::operators::windows::convolution;
 use super::operators::{Allowance, Stop, inverses, roots, sum, zip};
-use super::source::{Source, is_number};
+use super::sources::{Sources, is_number};
 use crate::recipe::{Op, Recipe};
 
 /// Computes a recipe.
 ///
 /// # Errors
 /// Where it divides by 0, where a constant is not there, or not of the shape that the recipe was written for.
-pub fn value(recipe: &Recipe, source: &Source, allowance: &Allowance) -> Result<Elements, Stop> {
+pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result<Elements, Stop> {
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
     steps.iter().flat_map(|step| step.inputs()).for_each(|input| *uses.entry(input.id()).or_default() += 1);
@@ -61,7 +61,7 @@ pub fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), Stop> {
 fn compute(
     step: &Recipe,
     inputs: &[Elements],
-    source: &Source,
+    source: &Sources,
     allowance: &Allowance,
 ) -> Result<Elements, Stop> {
     let shape = step.shape();

@@ -13,7 +13,7 @@ mod operators;
 mod product;
 mod random;
 mod rounding;
-mod source;
+mod sources;
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ use image::{Elements, Image};
 use ndarray::ArrayD;
 use operators::{Allowance, Stop};
 use random::{Digest, Hash, Unknown};
-use source::Source;
+use sources::Sources;
 
 /// How often another point is tried where a divisor is 0.
 const ATTEMPTS: u64 = 4;
@@ -236,7 +236,7 @@ fn identity(
 ) -> Result<f64, Ended> {
     let allowance = Allowance::new(original.model.file_bytes());
     let inputs = given(original, key, &allowance)?;
-    let own = Source::new(before, key);
+    let own = Sources::new(before, key);
     let instead = |name: &str| {
         let stored = original.formulas.iter().find(|stored| stored.name == name)?;
         Some(formula::value(&stored.recipe, &own, &allowance).map(Image::Field))
@@ -245,7 +245,7 @@ fn identity(
     let alike = view.as_ref().map(Alike::new);
     let alike = alike.as_ref();
     let point = Point { known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike };
-    let source = Source::new(before, key).numbered(tensors, known).map_err(|refusal| {
+    let source = Sources::new(before, key).numbered(tensors, known).map_err(|refusal| {
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
     let source = source.with(constants(&point, &own, tensors)?);
@@ -326,7 +326,11 @@ fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
 }
 
 /// The values of the original that recipes are made of and that are not stored, but computed.
-fn constants(point: &Point, stored: &Source, tensors: &[Stored]) -> Result<HashMap<String, Elements>, Ended> {
+fn constants(
+    point: &Point,
+    stored: &Sources,
+    tensors: &[Stored],
+) -> Result<HashMap<String, Elements>, Ended> {
     let graph = &point.known.graph;
     let mut wanted = vec![];
     for name in tensors.iter().flat_map(|tensor| tensor.recipe.constants()) {
@@ -348,7 +352,7 @@ fn constants(point: &Point, stored: &Source, tensors: &[Stored]) -> Result<HashM
     Ok(kept.filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?))).collect())
 }
 
-fn second(fused: &Prepared, source: &Source, tensors: &[Stored], key: u64) -> Result<Findings, Ended> {
+fn second(fused: &Prepared, source: &Sources, tensors: &[Stored], key: u64) -> Result<Findings, Ended> {
     let known = Analysis::new(&fused.model).map_err(|error| {
         let reason = format!("it is no graph that ONNX allows: {error}");
         Ended::With(Proof::Disproved { at: String::new(), site: None, reason })

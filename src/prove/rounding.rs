@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 
 use super::operators::Allowance;
-use super::source::{read, stored};
+use super::sources::{read, stored};
 use super::{Proof, blame, formula};
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
@@ -42,7 +42,7 @@ pub fn check(original: &Model, known: &Analysis, fused: &Model, tensors: &[Store
         if let Some(recipe) = recipes.get(name) {
             formula::room(&recipe.recipe, &allowance).map_err(|_| Proof::Undecided {
                 reason: format!(
-                    "the recipe of `{name}` takes more than a model of this size is known to take"
+                    "the recipe of `{name}` takes more than a model of its size is known to take"
                 ),
             })?;
             is_rounded((original, known), fused, tensor, recipe)?;

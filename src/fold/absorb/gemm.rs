@@ -22,6 +22,9 @@ impl Rule for Gemm {
         let slot = if inputs[0].is_some() { 0 } else { 1 };
         let affine = at.only(inputs, slot)?;
         at.weight(1 - slot)?;
+        if affine.rank() != 2 {
+            return Err(Reason::UnknownShape);
+        }
         if affine.scale.shape()[1 - contracted(at, slot)?] != 1 {
             return Err(Reason::WrongAxis);
         }

@@ -44,7 +44,7 @@ pub fn is_number(step: &Recipe) -> bool {
 }
 
 /// What stands for the constants of recipes in the field.
-pub struct Source<'s> {
+pub struct Sources<'s> {
     original: &'s Model,
     stored: HashMap<&'s str, TensorProto>,
     key: u64,
@@ -54,7 +54,7 @@ pub struct Source<'s> {
     numbers: HashMap<usize, Elements>,
 }
 
-impl<'s> Source<'s> {
+impl<'s> Sources<'s> {
     /// What the original stores alone.
     pub fn new(original: &'s Model, key: u64) -> Self {
         let (computed, numbers) = (HashMap::new(), HashMap::new());
