@@ -229,9 +229,35 @@ fn a_graph_that_was_only_rewritten_is_proved_and_another_one_is_not() {
 #[test]
 fn sizes_that_do_not_fit_decide_nothing() {
     let model = text::model("input x batch 4\nweight w 3 4\ny = Add(x, w)\noutput y");
-    assert!(matches!(proof(&model, &model, &[]), Proof::Undecided { .. }));
-    let options = ProveOptions { dims: "batch=3".parse().unwrap(), ..Default::default() };
-    assert!(is_proved(&prove(&model, &model, &[], &options)));
+    let at = |batch: &str| {
+        let options = ProveOptions { dims: batch.parse().unwrap(), ..Default::default() };
+        prove(&model, &model, &[], &options)
+    };
+    assert!(matches!(at("batch=2"), Proof::Undecided { .. }));
+    assert!(is_proved(&at("batch=3")));
+    // Where nobody says, others are tried.
+    assert!(is_proved(&proof(&model, &model, &[])));
+}
+
+#[test]
+fn places_that_only_a_run_knows_are_some_places() {
+    let model = text::model(
+        "input x 2 4 3
+         indices ids 5
+         const s 3 = 2 3 5
+         weight w 3 2
+         n = Mul(x, s)
+         i = ArgMax(ids) axis=0 keepdims=1
+         r = Gather(n, i) axis=1
+         y = MatMul(r, w)
+         output y",
+    );
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    assert!(fused.plan.sites[0].is_folded());
+    assert!(is_proved(&proof(&model, &fused.model, &fused.plan.tensors)));
+    let mut lost = fused.model.clone();
+    lost.graph_mut().node.iter_mut().for_each(|node| node.attribute.retain(|a| a.name() != "axis"));
+    assert!(!is_proved(&proof(&model, &lost, &fused.plan.tensors)));
 }
 
 #[test]

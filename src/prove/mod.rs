@@ -26,7 +26,7 @@ use crate::lower::{Lowered, lower};
 use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
-use crate::onnx::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto};
+use crate::onnx::proto::{Dim, GraphProto, ModelProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Input, fix_shapes};
 use evaluate::{Findings, Point, Stopped, evaluate};
@@ -39,6 +39,9 @@ use sources::Sources;
 
 /// How often another point is tried where a divisor is 0.
 const ATTEMPTS: u64 = 4;
+
+/// Batches that are tried, the first of which is what a batch is where nobody says more.
+const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
 /// Integers that are given are below this.
 const INTEGERS: u64 = 100;
@@ -105,7 +108,45 @@ pub enum Proof {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &ProveOptions) -> Proof {
-    claims(original, fused, tensors, options).unwrap_or_else(|proof| proof)
+    let mut first = None;
+    // A model may be written for one batch though it says that any would do.
+    for dims in sizes(original, &options.dims) {
+        match claims(original, fused, tensors, &ProveOptions { dims, ..options.clone() }) {
+            Ok(proof) | Err(Ended::With(proof)) => return proof,
+            Err(Ended::Misfit(at) | Ended::Zero(at)) => {
+                first.get_or_insert_with(|| {
+                    undecided(format!(
+                        "the extents of what `{at}` reads do not fit each other: other sizes of symbolic \
+                         dimensions may"
+                    ))
+                });
+            }
+        }
+    }
+    first.unwrap_or_else(|| undecided("there are no sizes to prove it at"))
+}
+
+/// The sizes that are given, and others for the batch where the first ones contradict each other.
+fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
+    let shapes = model.graph().input.iter().filter_map(|input| {
+        input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref().map(|shape| &shape.dim)
+    });
+    let mut batch: Vec<&str> = vec![];
+    for dims in shapes {
+        for (axis, dim) in dims.iter().enumerate() {
+            let Some(Dim::DimParam(name)) = &dim.value else { continue };
+            if given.get(name).is_none() && Dims::default_for(Some(name), axis, dims.len()) == BATCHES[0] {
+                batch.push(name);
+            }
+        }
+    }
+    let tried = if batch.is_empty() { &BATCHES[..1] } else { &BATCHES[..] };
+    let with = |&size: &usize| {
+        let mut dims = given.clone();
+        batch.iter().for_each(|&name| dims.set(name, size));
+        dims
+    };
+    tried.iter().map(with).collect()
 }
 
 fn undecided(reason: impl Into<String>) -> Proof {
@@ -117,7 +158,7 @@ fn claims(
     fused: &Model,
     tensors: &[Stored],
     options: &ProveOptions,
-) -> Result<Proof, Proof> {
+) -> Result<Proof, Ended> {
     let before = original;
     let original = prepared(original, options)?;
     let fused = prepared(fused, options)?;
@@ -138,7 +179,7 @@ fn claims(
                     at = place;
                     continue;
                 }
-                Err(Ended::With(proof)) => return Err(proof),
+                Err(ended) => return Err(ended),
             }
             break;
         }
@@ -207,9 +248,17 @@ fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
 
 /// Why a point decides nothing, or all.
 enum Ended {
+    /// Extents contradict each other at this value.
+    Misfit(String),
     /// Something divides by 0 there.
     Zero(String),
     With(Proof),
+}
+
+impl From<Proof> for Ended {
+    fn from(proof: Proof) -> Self {
+        Ended::With(proof)
+    }
 }
 
 impl From<Stopped> for Ended {
@@ -217,9 +266,7 @@ impl From<Stopped> for Ended {
         let Stopped { stop, at } = halt;
         Ended::With(match stop {
             Stop::Zero => return Ended::Zero(at),
-            Stop::Misfit => undecided(format!(
-                "the extents of what `{at}` reads do not fit each other: other sizes of symbolic dimensions may"
-            )),
+            Stop::Misfit => return Ended::Misfit(at),
             Stop::Beyond => undecided(format!("`{at}` takes more than a model of its size is known to take")),
             Stop::Uncovered => undecided(format!("what `{at}` stands for cannot be computed")),
         })

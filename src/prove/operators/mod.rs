@@ -130,6 +130,15 @@ impl Call<'_> {
         }
     }
 
+    /// Integers of which any will do: those that nobody knows are what stands for them.
+    fn indices(&self, slot: usize) -> Result<Integers, Stop> {
+        match self.value(slot)? {
+            Image::Int(integers) => Ok(integers.clone()),
+            Image::Varying(elements) => Ok(elements.mapv(i64::from).into_shared()),
+            _ => Err(Stop::Uncovered),
+        }
+    }
+
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Stop> {
         self.optional(slot).map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose()
     }

@@ -258,16 +258,16 @@ fn place(index: i64, extent: usize) -> Result<usize, Stop> {
 }
 
 pub(super) fn gather(call: &Call) -> Made {
-    let (mut shape, indices) = (call.shape(0)?.to_vec(), call.integers(1)?);
+    let (mut shape, indices) = (call.shape(0)?.to_vec(), call.indices(1)?);
     let along = call.axis(0, shape.len())?;
-    let places = slice(indices).iter().map(|&index| place(index, shape[along]).map(Some));
+    let places = slice(&indices).iter().map(|&index| place(index, shape[along]).map(Some));
     let taken = picked(call, call.value(0)?, along, &places.collect::<Result<Vec<_>, _>>()?)?;
     shape.splice(along..=along, indices.shape().iter().copied());
     Ok(vec![reshaped(&taken, &shape)?])
 }
 
 pub(super) fn gather_nd(call: &Call) -> Made {
-    let (shape, indices) = (call.shape(0)?, call.integers(1)?);
+    let (shape, indices) = (call.shape(0)?, call.indices(1)?);
     let batch = call.count("batch_dims", 0)?;
     let (&length, outer) = indices.shape().split_last().ok_or(Stop::Uncovered)?;
     let fits = batch <= outer.len() && length > 0 && batch + length <= shape.len();
@@ -280,7 +280,7 @@ pub(super) fn gather_nd(call: &Call) -> Made {
     let per_batch = outer[batch..].iter().product::<usize>().max(1);
     let block: usize = indexed.iter().product();
     let mut places = vec![];
-    for (count, tuple) in slice(indices).chunks(length).enumerate() {
+    for (count, tuple) in slice(&indices).chunks(length).enumerate() {
         let flat = tuple
             .iter()
             .zip(indexed)
@@ -293,7 +293,7 @@ pub(super) fn gather_nd(call: &Call) -> Made {
 }
 
 pub(super) fn gather_elements(call: &Call) -> Made {
-    let (shape, indices) = (call.shape(0)?, call.integers(1)?);
+    let (shape, indices) = (call.shape(0)?, call.indices(1)?);
     let along = call.axis(0, shape.len())?;
     let inside = |axis: usize| axis == along || indices.shape()[axis] <= shape[axis];
     if indices.ndim() != shape.len() || !(0..shape.len()).all(inside) {
@@ -480,7 +480,12 @@ pub(super) fn depth(call: &Call) -> Made {
 
 /// Where, by truth values that are known.
 pub(super) fn choose(call: &Call) -> Made {
-    let condition = call.integers(0)?;
+    // Truth that nobody knows is odd: even is as good.
+    let condition = call.indices(0)?;
+    let condition = &match call.value(0)? {
+        Image::Varying(_) => condition.mapv(|number| number % 2).into_shared(),
+        _ => condition,
+    };
     let shape =
         broadcast(call.shape(1)?, call.shape(2)?).and_then(|shape| broadcast(condition.shape(), &shape));
     let shape = shape.ok_or(Stop::Misfit)?;
