@@ -18,6 +18,7 @@ use crate::onnx::external::Externals;
 use crate::onnx::node::{bodies, canonical_domain, constant_tensor};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto};
+use crate::onnx::tensor::{self, DataType};
 
 /// How deep a call of a function goes into those that it calls in turn; what is below is not looked into.
 const DEEPEST: usize = 32;
@@ -192,7 +193,13 @@ impl<'w> Evaluation<'w> {
         }
         let shape: Vec<usize> = tensor.dims.iter().map(|&extent| extent.max(0) as usize).collect();
         self.point.allowance.room(&shape).map_err(halt)?;
-        Ok(of_tensor(tensor, self.externals(), self.point.key))
+        match of_tensor(tensor, self.externals(), self.point.key) {
+            // Where to it says something, nobody knows.
+            Image::Opaque(_) if tensor::data_type(tensor).is_ok_and(DataType::is_integer) => {
+                Err(halt(Stop::Uncovered))
+            }
+            image => Ok(image),
+        }
     }
 
     /// Computes a node, and forgets what nobody reads any more.
