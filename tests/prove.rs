@@ -227,6 +227,28 @@ fn a_graph_that_was_only_rewritten_is_proved_and_another_one_is_not() {
 }
 
 #[test]
+fn an_output_of_another_name_or_type_is_another_function() {
+    let model = text::model("input x batch 4\ny = Tanh(x)\nz = Exp(x)\noutput y z");
+    let with = |change: &dyn Fn(&mut Model)| {
+        let mut changed = model.clone();
+        change(&mut changed);
+        match proof(&model, &changed, &[]) {
+            Proof::Disproved { at, .. } => at,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(with(&|model| model.graph_mut().output.swap(0, 1)), "z");
+    assert_eq!(
+        with(&|model| model.graph_mut().output[1] = declared("z", DataType::Double, &["batch", "4"])),
+        "z"
+    );
+    assert_eq!(
+        with(&|model| model.graph_mut().input[0] = declared("x", DataType::Float16, &["batch", "4"])),
+        "x"
+    );
+}
+
+#[test]
 fn sizes_that_do_not_fit_decide_nothing() {
     let model = text::model("input x batch 4\nweight w 3 4\ny = Add(x, w)\noutput y");
     let at = |batch: &str| {

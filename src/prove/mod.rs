@@ -230,9 +230,10 @@ fn interface(graph: &GraphProto) -> GraphProto {
 }
 
 fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
-    let ends = |model: &Model| -> [Vec<String>; 2] {
-        let names = |list: &[ValueInfoProto]| list.iter().map(|value| value.name().to_owned()).collect();
-        [names(&model.graph().input), names(&model.graph().output)]
+    let ends = |model: &Model| -> [Vec<(String, Option<i32>)>; 2] {
+        let element = |value: &ValueInfoProto| value.r#type.as_ref()?.tensor_type.as_ref()?.elem_type;
+        let told = |value: &ValueInfoProto| (value.name().to_owned(), element(value));
+        [&model.graph().input, &model.graph().output].map(|list| list.iter().map(told).collect())
     };
     let (before, after) = (ends(original), ends(fused));
     let differ = before.iter().flatten().zip(after.iter().flatten()).find(|(one, other)| one != other);
@@ -240,7 +241,7 @@ fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
         return Ok(());
     }
     Err(Proof::Disproved {
-        at: differ.map_or(String::new(), |(_, other)| other.clone()),
+        at: differ.map_or(String::new(), |(_, (other, _))| other.clone()),
         site: None,
         reason: "the inputs or outputs are not those of the original".to_owned(),
     })
