@@ -18,7 +18,7 @@ use crate::onnx::external::Externals;
 use crate::onnx::node::{bodies, canonical_domain, constant_tensor};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto};
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::tensor;
 
 /// How deep a call of a function goes into those that it calls in turn; what is below is not looked into.
 const DEEPEST: usize = 32;
@@ -194,8 +194,8 @@ impl<'w> Evaluation<'w> {
         let shape: Vec<usize> = tensor.dims.iter().map(|&extent| extent.max(0) as usize).collect();
         self.point.allowance.room(&shape).map_err(halt)?;
         match of_tensor(tensor, self.externals(), self.point.key) {
-            // Where to it says something, nobody knows.
-            Image::Opaque(_) if tensor::data_type(tensor).is_ok_and(DataType::is_integer) => {
+            // Of a type whose numbers could be read.
+            Image::Opaque(_) if tensor::data_type(tensor).is_ok_and(|t| t.is_integer() || t.is_float()) => {
                 Err(halt(Stop::Uncovered))
             }
             image => Ok(image),

@@ -269,7 +269,7 @@ impl From<Stopped> for Ended {
             Stop::Zero => return Ended::Zero(at),
             Stop::Misfit => return Ended::Misfit(at),
             Stop::Beyond => undecided(format!("`{at}` takes more than a model of its size is known to take")),
-            Stop::Uncovered => undecided(format!("what `{at}` stands for cannot be computed")),
+            Stop::Uncovered => undecided(format!("what `{at}` stands for cannot be computed, or read")),
         })
     }
 }
