@@ -12,6 +12,7 @@ use super::{Fold, Rule, Side, Step, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Part;
+use crate::onnx::operator::attributes;
 use crate::refusal::{Reason, Refusal};
 
 /// How many nodes one wave may visit backward, where several ways are open at each.
@@ -217,6 +218,9 @@ impl Front<'_, '_> {
 /// The rule for a node, or why there is none.
 fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let operator @ (domain, op) = draft.graph.domain_op(node);
+    if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
+        draft.at(node).only_attributes(known)?;
+    }
     rule(operator).ok_or_else(|| match draft.graph.op(node) {
         Some(op) => Reason::NotLinear(op.into()),
         None => Reason::UnknownOperator(format!("{domain}.{op}")),

@@ -121,6 +121,26 @@ fn of_runtime(op: &str) -> Option<Category> {
     })
 }
 
+/// The attributes of an operator that hands elements on, or reduces, in all operator sets from 7 on; `None` of others.
+pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
+    Some(match op {
+        "Expand" | "Identity" | "Tile" => &[],
+        "Cast" => &["round_mode", "saturate", "to"],
+        "CastLike" => &["round_mode", "saturate"],
+        "Concat" | "Flatten" | "Gather" => &["axis"],
+        "Dropout" => &["ratio", "seed"],
+        "GatherND" => &["batch_dims"],
+        "Pad" => &["mode", "pads", "value"],
+        "Reshape" => &["allowzero"],
+        "Slice" => &["axes", "ends", "starts"],
+        "Split" => &["axis", "num_outputs", "split"],
+        "Squeeze" | "Unsqueeze" => &["axes"],
+        "Transpose" => &["perm"],
+        _ if own(op) == Some(Category::Reduction) => &["axes", "keepdims", "noop_with_empty_axes"],
+        _ => return None,
+    })
+}
+
 /// The attributes of AveragePool.
 pub const AVERAGE_POOL: &[&str] =
     &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];

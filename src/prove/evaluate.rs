@@ -194,8 +194,10 @@ impl<'w> Evaluation<'w> {
         let shape: Vec<usize> = tensor.dims.iter().map(|&extent| extent.max(0) as usize).collect();
         self.point.allowance.room(&shape).map_err(halt)?;
         match of_tensor(tensor, self.externals(), self.point.key) {
-            // Of a type whose numbers could be read.
-            Image::Opaque(_) if tensor::data_type(tensor).is_ok_and(|t| t.is_integer() || t.is_float()) => {
+            // Of a type that nobody knows, or whose numbers could be read.
+            Image::Opaque(_)
+                if !tensor::data_type(tensor).is_ok_and(|t| !t.is_integer() && !t.is_float()) =>
+            {
                 Err(halt(Stop::Uncovered))
             }
             image => Ok(image),

@@ -580,3 +580,30 @@ fn a_skip_normalization_keeps_the_residual_stream() {
         );
     }
 }
+
+#[test]
+fn nothing_passes_an_attribute_that_nobody_knows() {
+    let through = |line: &str| {
+        model(&format!(
+            "input x batch 4 6
+             const g 6 = 2 3 5 7 1 4
+             ints s 3 = 0 0 6
+             weight w 6 3
+             n = Mul(x, g)
+             {line}
+             o = MatMul(y, w)
+             output o"
+        ))
+    };
+    for (plain, strange) in [
+        ("y = ReduceMean(n) axes=[1]", "y = ReduceMean(n) axes=[1] keepdim=0"),
+        ("y = Transpose(n) perm=[1,0,2]", "y = Transpose(n) perm=[1,0,2] inplace=1"),
+        ("y = Reshape(n, s)", "y = Reshape(n, s) order=1"),
+        ("y = Concat(n, n) axis=1", "y = Concat(n, n) axis=1 new_axis=0"),
+        ("y = Identity(n)", "y = Identity(n) scale=2"),
+    ] {
+        assert!(fuse(&through(plain)).plan.sites[0].is_folded(), "{plain}");
+        let plan = fuse(&through(strange)).plan;
+        assert!(!plan.sites[0].is_folded(), "{strange}");
+    }
+}
