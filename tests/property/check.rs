@@ -11,6 +11,7 @@ use unfold::graph::editor::reads;
 use unfold::graph::facts::{Facts, extent};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{Dim, GraphProto};
+use unfold::verify::{self, Verdict, VerifyOptions};
 use unfold::{FuseOptions, Fused};
 
 use crate::Counts;
@@ -38,7 +39,11 @@ const SECONDS: u64 = 5;
 /// that is none of unfold's own.
 pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
     let begin = Instant::now();
-    let told = || Model::from_bytes(file.clone()).map(|model| text::print(&model)).unwrap_or_default();
+    let told = || {
+        let model = Model::from_bytes(file.clone());
+        model.iter().for_each(keep);
+        model.map(|model| text::print(&model)).unwrap_or_default()
+    };
     let end = catch_unwind(AssertUnwindSafe(|| end_of(&file)));
     let end = end.unwrap_or_else(|_| Err("a panic".into())).map_err(|why| format!("{why}\n{}", told()))?;
     for what in ["file", end] {
@@ -48,6 +53,10 @@ pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("it took {:?}\n{}", begin.elapsed(), told())),
     }
+}
+
+fn run(model: &Model, fused: &Model) -> Verdict {
+    verify::compare(model, fused, &VerifyOptions::default())
 }
 
 /// What comes of a file.
@@ -65,8 +74,11 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     let again = Model::from_bytes(written).map_err(|error| format!("what was written: {error}"))?;
     Graph::new(&again).map_err(|error| format!("what was written: {error}"))?;
     new_tensors_are_told(&model, &fused)?;
-    is_not_disproved(&model, &fused)?;
-    Ok("folded")
+    // What no engine runs is often no model: floats times integers, numbers that cannot be read.
+    match is_not_disproved(&model, &fused) {
+        Err(_) if matches!(run(&model, &fused.model), Verdict::CouldNotVerify { .. }) => Ok("nobody knows"),
+        proved => proved.map(|()| "folded"),
+    }
 }
 
 fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
