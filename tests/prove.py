@@ -11,7 +11,6 @@ import ml_dtypes, numpy as np, onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 from field import *
-class Disproved(Exception): pass
 class Unfit(Exception): pass  # the extents of a graph do not fit each other
 
 class Graph:
@@ -142,13 +141,23 @@ class Run:
                 nodes[index], todo = node, todo + list(node.input)
         return [nodes[i] for i in sorted(nodes)], feeds
 
-    def number(self, name):
-        """What a value is in numbers, if no input reaches it."""
+    def number(self, name, wide=False):
+        """What a value is in numbers, if no input reaches it; in float64 all the way, where it is asked for or decides."""
         part = self.closure(name)
         try:
+            if part and (wide or any(n.op_type in DECIDED.values() for n in part[0])):
+                part = [widened(n) for n in part[0]], {n: v.astype(np.float64) if "float" in v.dtype.name else v for n, v in part[1].items()}
             return part if part is None else part[1][name] if name in part[1] else reference(*part, [name], self.graph.opsets)[0]
         except Exception:
             return None
+
+    def decided(self, node, a):
+        """The result of an Exp, Sigmoid, Softmax or ReduceMax that no input reaches."""
+        x = self.number(node.input[0], wide=True)
+        if x is None or "float" not in x.dtype.name:
+            return None
+        y = self.number(node.output[0], wide=True) if a.op == "ReduceMax" else decide(a, x)
+        return None if y is None else [stored(flushed(y))]
 
     def apply(self, node):
         captures, op, domain = {}, node.op_type, "" if node.domain == "ai.onnx" else node.domain
@@ -160,7 +169,8 @@ class Run:
         a.function = lambda name, v: scramble(hashed((self.point, "", name, "", [], False), [False]), v) % P
         degrees = [self.degrees.get(n, 0) for n in node.input]
         arrays = all(v is None or isinstance(v, np.ndarray) for v in x) and (domain == "" or domain == "com.microsoft" and op in MICROSOFT)
-        y = self.interpret(node, a, x) if arrays and not captures else [x[0]] if op == "Identity" else None
+        y = self.decided(node, a) if domain == "" and op in DECIDED.values() else None
+        y = self.interpret(node, a, x) if y is None and arrays and not captures else [x[0]] if op == "Identity" else y
         degree = sum(degrees) if op in BILINEAR else 1 if y is None or op in ANEW or "Norm" in op else max(degrees, default=0)
         if y is None or op in ("Softmax", "LogSoftmax", "Softsign"):
             self.bound += max(degrees, default=0) / P
@@ -235,66 +245,46 @@ class Run:
             kind = whole and kind_of(type_.elem_type)
             yield random(hashed(seed, i), [d.dim_value for d in type_.shape.dim], kind) if kind else hashed(seed, i)
 
-# Recipes. A value is (an array of the field,), or (numbers, magnitudes): it is off by at most the unit times its magnitude.
-def number_type(name): return np.dtype(getattr(ml_dtypes, name, name))
-def lift(f): return lambda step, *x: (f(*(v[0] for v in x)),)
-def both(f): return lambda step, *x: tuple(f(step, *parts) for parts in zip(*x))
-
-def convolved(step, w, x, product):
-    names = "kernel", "strides", "dilations", "before", "output", "transposed"
-    seen = windows(x.reshape(*x.shape[:2], *step["input"]), *(step[k] for k in names))
-    return product(w.reshape(*w.shape[:2], -1), seen.reshape(len(x), -1, seen.shape[-1]))
-
-SHAPED = {
-    "reshape": both(lambda s, x: x.reshape(s["shape"])), "expand": both(lambda s, x: np.broadcast_to(x, s["shape"])),
-    "transpose": both(lambda s, x: x.transpose(s["perm"])), "concat": both(lambda s, *x: np.concatenate(x, s["axis"])),
-    "pick": both(lambda s, x: with_zero(x, s["axis"]).take([x.shape[s["axis"]] if i is None else i for i in s["places"]], s["axis"]))}
-IN_FIELD = SHAPED | {
-    "neg": lift(neg), "sqrt": lift(root), "add": lift(add), "sub": lift(sub), "mul": lift(mul), "div": lift(div),
-    "round": lift(lambda x: x), "sum": both(lambda s, x: total(x, [s["axis"]])), "product": lift(matmul),
-    "conv": both(lambda s, w, x: convolved(s, w, x, matmul))}
-IN_NUMBERS = SHAPED | {
-    "neg": lambda s, a: (-a[0], a[1]),
-    "sqrt": lambda s, a: (np.sqrt(a[0]), np.divide(a[1], np.sqrt(a[0]), out=np.zeros_like(a[0]), where=a[0] > 0)),
-    "add": lambda s, a, b: (a[0] + b[0], a[1] + b[1]), "sub": lambda s, a, b: (a[0] - b[0], a[1] + b[1]),
-    "mul": lambda s, a, b: (a[0] * b[0], a[1] * b[1]), "div": lambda s, a, b: (a[0] / b[0], a[1] * b[1] / b[0] ** 2),
-    "sum": both(lambda s, x: x.sum(s["axis"], keepdims=True)), "product": both(lambda s, a, b: a @ b),
-    "conv": both(lambda s, w, x: convolved(s, w, x, np.matmul))}
-
-def evaluate(entry, operations, leaf):
-    values = []
-    for step in entry["steps"]:
-        y = leaf(step) if step["op"] in ("constant", "literal") else operations[step["op"]](step, *(values[i] for i in step["inputs"]))
-        if list(y[0].shape) != step["shape"]:
-            raise Disproved(f"{entry['name']}: a step has the extents {list(y[0].shape)}, not {step['shape']}")
-        values.append(y)
-    return values[-1]
-def literal(step):
-    numbers = np.array(step["numbers"], np.float64)
-    return np.full(step["shape"], numbers.ravel()[0]) if numbers.size == 1 else numbers.reshape(step["shape"])
+# Recipes.
 def in_field(entry, original):
-    return evaluate(entry, IN_FIELD, lambda s: (image(literal(s)) if s["op"] == "literal" else original.read(s["name"]),))[0]
-def in_numbers(entry, original, real, unit):
-    """The numbers of a recipe, and their magnitudes."""
-    def leaf(step):
-        v = literal(step) if step["op"] == "literal" else np.asarray(original.number(step["name"]))
+    def leaf(step, i):
+        if step["op"] in DECIDED:
+            return stored(flushed(numbers[i][0])),
+        return original.read(step["name"]) if step["op"] == "constant" else image(literal(step)),
+    with reading(f"the recipe of {entry['name']}"):
+        if any(s["op"] in DECIDED for s in entry["steps"]):
+            numbers = in_numbers(entry, original, np.float64, {"round": lift(lambda x: x), "flush": lift(lambda x: x)}, wide=True)
+        return evaluate(entry, IN_FIELD, leaf)[-1][0]
+
+def in_numbers(entry, original, real, others, wide=False):
+    """The numbers of the steps of a recipe, and their magnitudes."""
+    def leaf(step, i):
+        if step["op"] not in ("constant", "literal"):
+            raise Undecided(f"the recipe of {entry['name']} has a step {step['op']} that this checker does not know")
+        v = literal(step) if step["op"] == "literal" else np.asarray(original.number(step["name"], wide))
         return v.astype(real), np.abs(v.astype(real))
-    def rounded(step, x):  # near a tie, it may be the other neighbour
-        low, high, v = ((x[0] + e * unit * x[1]).astype(number_type(step["data_type"])).astype(real) for e in (-1, 1, 0))
-        return v, np.maximum(np.abs(v), x[1]) + (high - low) / unit
-    return evaluate(entry, IN_NUMBERS | {"round": rounded}, leaf)
+    return evaluate(entry, IN_NUMBERS | others, leaf)
 
 def check_rounding(entry, array, original):
     """Each element is the value of its recipe within half a unit in the last place, and what sums in float64 may be off."""
     steps, real = entry["steps"], np.longdouble if array.dtype == np.float64 else np.float64
     inputs = [steps[s["inputs"][0]]["shape"] if s.get("inputs") else [1] for s in steps]
-    terms = [n[s["axis"]] if s["op"] == "sum" else n[-1] if s["op"] == "product" else n[-1] * n[-2] if s["op"] == "conv" else 1 for s, n in zip(steps, inputs)]
+    terms = [n[s["axis"]] if s["op"] in ("sum", "softmax") else n[-1] if s["op"] == "product" else n[-1] * n[-2] if s["op"] == "conv" else 1 for s, n in zip(steps, inputs)]
     computed = [original.closure(s["name"]) for s in steps if s["op"] == "constant"]
     if None in computed:
         raise Undecided(f"{entry['name']} is made of what this checker knows as no constant")
+    types = {array.dtype, *(v.dtype for part in computed for v in part[1].values())}
+    if any(s["op"] == "flush" and s["below"] > NOTHING or s["op"] == "round" and number_type(s["data_type"]) not in types for s in steps):
+        raise Disproved(f"the recipe of {entry['name']} drops more than it may")
     rough = {n.op_type for part in computed for n in part[0]} - ROUNDED  # such as a Softmax of stored numbers
     unit, limits = 2.0**-52 * sum(terms), ml_dtypes.finfo(array.dtype)
-    value, size = in_numbers(entry, original, real, unit)
+    def near(f):  # where it may be the other neighbour
+        def bounded(step, x):
+            low, high, v = (f(step, x[0] + e * unit * x[1]) for e in (-1, 1, 0))
+            return v, np.maximum(np.abs(v), x[1]) + (high - low) / unit
+        return bounded
+    rounded = near(lambda s, x: x.astype(number_type(s["data_type"])).astype(real))
+    value, size = in_numbers(entry, original, real, {"round": rounded, "flush": near(lambda s, x: flushed(x, s["below"]))})[-1]
     exponent = np.frexp(np.maximum(np.abs(value), np.abs(array.astype(real))))[1] - 1
     ulp = np.ldexp(real(1), np.maximum(exponent, limits.minexp) - limits.nmant)
     allowed = (ulp + 8 * float(limits.eps) * size if rough else ulp / 2) + unit * size
@@ -308,14 +298,17 @@ def check_tensors(fused, original, entries):
         if name in entries:
             if array.dtype != number_type(entries[name]["data_type"]) or list(array.shape) != entries[name]["shape"]:
                 raise Disproved(f"{name} has another type or other extents than its recipe")
-            check_rounding(entries[name], array, original)
+            with reading(f"the recipe of {name}"):
+                check_rounding(entries[name], array, original)
         elif "float" in array.dtype.name and key(array) not in there:
             raise Disproved(f"{name} has no recipe and is no tensor of the original")
 
 def prove(original, fused, certificate, sizes, seed, points):
     """The bound on the probability of being wrong."""
-    entries, bound, done, tried = {t["name"]: t for t in certificate.get("tensors", [])}, 1.0, 0, 0
-    keep = [s["name"] for t in entries.values() for s in t["steps"] if s["op"] == "constant"]
+    bound, done, tried = 1.0, 0, 0
+    with reading("the certificate"):
+        entries = {t["name"]: t for t in certificate.get("tensors", [])}
+        keep = [s["name"] for t in entries.values() for s in t["steps"] if s["op"] == "constant"]
     if list(original.inputs) != list(fused.inputs) or original.outputs != fused.outputs:
         raise Disproved("the inputs or outputs have other names")
     if any(original.opsets.get(*o) != o[1] for o in fused.opsets.items()):
@@ -387,8 +380,9 @@ def main():
         print(f"error: {error}", file=sys.stderr)
         return 1
     try:
-        for part in ("original", "fused") if certificate else ():
-            check_files(certificate[part], getattr(options, part))
+        with reading("the certificate"):
+            for part in ("original", "fused") if certificate else ():
+                check_files(certificate[part], getattr(options, part))
         code, answer = 0, {"verdict": "proved", "bound": prove(original, fused, certificate, sizes, options.seed, options.points)}
     except Disproved as error:
         code, answer = 3, {"verdict": "disproved", "reason": str(error)}
