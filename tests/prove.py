@@ -138,7 +138,10 @@ class Run:
             elif name and node is None or node is not None and any(a.type in (5, 10) for a in node.attribute):
                 return None
             elif name and index not in nodes:
-                nodes[index], todo = node, todo + list(node.input)
+                type_ = self.graph.inputs.get(node.input[1]) if node.op_type == "CastLike" else None  # of it, only the type counts
+                if type_:
+                    feeds.setdefault(node.input[1], np.zeros((), helper.tensor_dtype_to_np_dtype(type_.elem_type)))
+                nodes[index], todo = node, todo + list(node.input[:1] if type_ else node.input)
         return [nodes[i] for i in sorted(nodes)], feeds
 
     def number(self, name, wide=False):
@@ -200,6 +203,9 @@ class Run:
                 return image(x[0])
             if op in MOVES:
                 y = reference([node], {n: v for n, v in zip(node.input, x) if n}, node.output, self.graph.opsets)
+                sizes = a.get("split", x[1] if len(x) > 1 else None) if op == "Split" else None
+                if sizes is not None and sum(sizes) != x[0].shape[a.get("axis", 0)]:
+                    raise ValueError("the parts are not the whole")
                 return [stored(v) if whole or v.dtype != np.uint64 else v % P if op == "CumSum" else v for v in y]
             if function and set(a) <= set(attributes) and x and x[0] is not None and x[0].dtype == np.uint64:
                 return function(a, *x)
@@ -273,7 +279,7 @@ def check_rounding(entry, array, original):
     computed = [original.closure(s["name"]) for s in steps if s["op"] == "constant"]
     if None in computed:
         raise Undecided(f"{entry['name']} is made of what this checker knows as no constant")
-    types = {array.dtype, *(v.dtype for part in computed for v in part[1].values())}
+    types = {array.dtype, *(v.dtype for part in computed for v in part[1].values() if "float" in v.dtype.name)}
     if any(s["op"] == "flush" and s["below"] > NOTHING or s["op"] == "round" and number_type(s["data_type"]) not in types for s in steps):
         raise Disproved(f"the recipe of {entry['name']} drops more than it may")
     rough = {n.op_type for part in computed for n in part[0]} - ROUNDED  # such as a Softmax of stored numbers
