@@ -13,6 +13,7 @@ POWERS = np.array([pow(2, k if k < 2048 else k - 4096, P) for k in range(4096)],
 BOUND = 2**28  # elements of one value
 class Disproved(Exception): pass
 class Undecided(Exception): pass
+class Unfit(Exception): pass  # the extents of a graph do not fit each other
 class Uninterpreted(Exception): pass  # this use of an operator is not in the table
 
 def add(a, *rest): return add((a + rest[0]) % P, *rest[1:]) if rest else a

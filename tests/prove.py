@@ -11,7 +11,6 @@ import ml_dtypes, numpy as np, onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 from field import *
-class Unfit(Exception): pass  # the extents of a graph do not fit each other
 
 class Graph:
     """A model with its functions expanded, and its stored tensors apart from its nodes."""
@@ -145,10 +144,10 @@ class Run:
         return [nodes[i] for i in sorted(nodes)], feeds
 
     def number(self, name, wide=False):
-        """What a value is in numbers, if no input reaches it; in float64 all the way, where it is asked for or decides."""
+        """What a value is in numbers, if no input reaches it: each rounded to its type, or in float64 all the way."""
         part = self.closure(name)
         try:
-            if part and (wide or any(n.op_type in DECIDED.values() for n in part[0])):
+            if part and wide:
                 part = [widened(n) for n in part[0]], {n: v.astype(np.float64) if "float" in v.dtype.name else v for n, v in part[1].items()}
             return part if part is None else part[1][name] if name in part[1] else reference(*part, [name], self.graph.opsets)[0]
         except Exception:
@@ -242,6 +241,8 @@ class Run:
                 known += [] if number is None else [numpy_helper.from_array(number, name)]
         results, imports = [helper.make_empty_tensor_value_info(n) for n in node.output if n], [helper.make_opsetid(*o) for o in self.graph.opsets.items()]
         try:
+            if node.domain and bytes in map(type, x):
+                raise TypeError("inference of other domains reads types that are not there")
             model = helper.make_model(helper.make_graph([node], "part", typed, results, known), opset_imports=imports)
             types = {v.name: v.type for v in shape_inference.infer_shapes(model, data_prop=True).graph.output}
         except Exception:
@@ -276,23 +277,22 @@ def check_rounding(entry, array, original):
     steps, real = entry["steps"], np.longdouble if array.dtype == np.float64 else np.float64
     inputs = [steps[s["inputs"][0]]["shape"] if s.get("inputs") else [1] for s in steps]
     terms = [n[s["axis"]] if s["op"] in ("sum", "softmax") else n[-1] if s["op"] == "product" else n[-1] * n[-2] if s["op"] == "conv" else 1 for s, n in zip(steps, inputs)]
-    computed = [original.closure(s["name"]) for s in steps if s["op"] == "constant"]
-    if None in computed:
+    computed = {s["name"]: original.closure(s["name"]) for s in steps if s["op"] == "constant"}
+    if None in computed.values():
         raise Undecided(f"{entry['name']} is made of what this checker knows as no constant")
-    types = {array.dtype, *(v.dtype for part in computed for v in part[1].values() if "float" in v.dtype.name)}
+    types = {array.dtype, *(v.dtype for part in computed.values() for v in part[1].values() if "float" in v.dtype.name)}
     if any(s["op"] == "flush" and s["below"] > NOTHING or s["op"] == "round" and number_type(s["data_type"]) not in types for s in steps):
         raise Disproved(f"the recipe of {entry['name']} drops more than it may")
-    rough = {n.op_type for part in computed for n in part[0]} - ROUNDED  # such as a Softmax of stored numbers
+    rough = any({n.op_type for n in part[0]} - ROUNDED and np.any(original.number(name) != original.number(name, wide=True))
+                for name, part in computed.items())  # such as a Softmax of stored numbers
     unit, limits = 2.0**-52 * sum(terms), ml_dtypes.finfo(array.dtype)
     def near(f):  # where it may be the other neighbour
-        def bounded(step, x):
-            low, high, v = (f(step, x[0] + e * unit * x[1]) for e in (-1, 1, 0))
-            return v, np.maximum(np.abs(v), x[1]) + (high - low) / unit
-        return bounded
-    rounded = near(lambda s, x: x.astype(number_type(s["data_type"])).astype(real))
-    value, size = in_numbers(entry, original, real, {"round": rounded, "flush": near(lambda s, x: flushed(x, s["below"]))})[-1]
-    exponent = np.frexp(np.maximum(np.abs(value), np.abs(array.astype(real))))[1] - 1
-    ulp = np.ldexp(real(1), np.maximum(exponent, limits.minexp) - limits.nmant)
+        def bounded(v, low, high, size): return v, np.maximum(np.abs(v), size) + (high - low) / unit
+        return lambda step, x: bounded(*(f(step, x[0] + e * unit * x[1]) for e in (0, -1, 1)), x[1])
+    value, size = in_numbers(entry, original, real, {"flush": near(lambda s, x: flushed(x, s["below"])),
+                                                     "round": near(lambda s, x: x.astype(number_type(s["data_type"])).astype(real))})[-1]
+    least = np.maximum(np.minimum(np.abs(value), np.abs(array.astype(real))), np.ldexp(real(1), limits.minexp))  # below a power of 2, units are smaller
+    ulp = np.ldexp(real(1), np.frexp(least)[1] - 1 - limits.nmant)
     allowed = (ulp + 8 * float(limits.eps) * size if rough else ulp / 2) + unit * size
     if array.shape != value.shape or not (np.abs(array.astype(real) - value) <= allowed).all():
         raise Disproved(f"{entry['name']} is not its recipe, rounded")
