@@ -52,8 +52,9 @@ class Fold:
                 if step["op"] in ("constant", "literal"):
                     v = (prove.literal(step) if step["op"] == "literal" else self.original.number(step["name"])).astype(np.float64)
                     values.append((v, v))
-                elif step["op"] == "round":
-                    v = values[step["inputs"][0]][0].astype(prove.number_type(step["data_type"])).astype(np.float64)
+                elif step["op"] in ("round", "flush"):
+                    v = values[step["inputs"][0]][0]
+                    v = prove.flushed(v, step["below"]) if step["op"] == "flush" else v.astype(prove.number_type(step["data_type"])).astype(np.float64)
                     values.append((v, v))
                 else:
                     values.append(prove.IN_NUMBERS[step["op"]](step, *(values[i] for i in step["inputs"])))
@@ -279,7 +280,9 @@ def another_formula(fold, random):
         step["places"][i], step["places"][j] = step["places"][j], step["places"][i]
     elif op in ("concat", "product"):
         step["inputs"].reverse()
-    elif op == "sum":
+    elif op in ("exp", "sigmoid"):
+        step["op"] = "exp" if op == "sigmoid" else "sigmoid"
+    elif op in ("sum", "max", "softmax"):
         step["axis"] = (step["axis"] + 1) % max(len(step["shape"]), 1)
     elif op == "conv":
         key = pick(random, ["before", "strides", "dilations"])
@@ -289,9 +292,17 @@ def another_formula(fold, random):
     return fold.recompute(entry)
 
 
+def what_may_not_be_dropped(fold, random):
+    """A recipe that ends in a rounding to fewer bits, or in zeros for what is small: the identity does not see these."""
+    entry = fold.entries[pick(random, fold.new())]
+    more = {"op": "round", "data_type": "bfloat16"} if random.random() < 0.5 else {"op": "flush", "below": float(2.0 ** random.integers(-8, 8))}
+    entry["steps"].append(more | {"inputs": [len(entry["steps"]) - 1], "shape": entry["shape"]})
+    return fold.recompute(entry)
+
+
 FAULTS = [one_ulp_of_a_new_tensor, one_ulp_of_another_tensor, an_axis_permuted, a_wrong_channel, a_stale_tensor, a_dropped_shift,
           a_reader_forgotten, another_value_read, an_attribute, alpha_forgotten, swapped_operands, a_weight_transposed, other_integers,
-          two_tensors_exchanged, one_of_two_tensors, another_formula]
+          two_tensors_exchanged, one_of_two_tensors, another_formula, what_may_not_be_dropped]
 MANY = {another_formula: 4, another_value_read: 2}  # times as many: they have many forms
 
 
@@ -331,16 +342,11 @@ def outputs(model, inputs):
 def in_double(model, inputs):
     """What the reference evaluator computes of a model in float64."""
     model = copy.deepcopy(model)
-
-    def widen(tensor):
+    for tensor in model.graph.initializer:
         if tensor.data_type == 1:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
-    for tensor in model.graph.initializer:
-        widen(tensor)
     for node in model.graph.node:
-        for attribute in node.attribute:
-            widen(attribute.t) if attribute.type == 4 else None
-            attribute.i = 11 if (node.op_type, attribute.name, attribute.i) == ("Cast", "to", 1) else attribute.i
+        node.CopyFrom(prove.widened(node))
     return ReferenceEvaluator(model).run(None, {n: v.astype(np.float64) if v.dtype == np.float32 else v for n, v in inputs.items()})
 
 

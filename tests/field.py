@@ -1,15 +1,19 @@
-"""The field of docs/proof.md, and the operators of ONNX in it: the half of tests/prove.py that knows no graphs.
+"""The field of docs/proof.md, and the operators of ONNX and the steps of recipes in it: the half of tests/prove.py that
+knows no graphs.
 
 Values are arrays: of uint64 below P for an element of the field at each place, of int64 or bool for exact integers and
 truth values. A value without extents is opaque, and is its digest, as bytes.
 """
-import hashlib, math
-import numpy as np, onnx
+import contextlib, hashlib, math
+import ml_dtypes, numpy as np, onnx
+from onnx import numpy_helper
 
 P = 2**31 - 819129
 POWERS = np.array([pow(2, k if k < 2048 else k - 4096, P) for k in range(4096)], np.uint64)  # at -k that of -k
 BOUND = 2**28  # elements of one value
+class Disproved(Exception): pass
 class Undecided(Exception): pass
+class Unfit(Exception): pass  # the extents of a graph do not fit each other
 class Uninterpreted(Exception): pass  # this use of an operator is not in the table
 
 def add(a, *rest): return add((a + rest[0]) % P, *rest[1:]) if rest else a
@@ -285,3 +289,91 @@ def softmax(a, x):
     whole = scramble(seed, sub(lanes, lanes[..., :1]), place).sum(-1, keepdims=True, dtype=np.uint64)
     y = scramble(seed, whole, place) % P
     return np.moveaxis(y, -1, axis) if a.opset >= 13 else y.reshape(x.shape)
+
+# What comes of numbers alone by these is decided by the numbers, in float64.
+DECIDED = {"exp": "Exp", "sigmoid": "Sigmoid", "softmax": "Softmax", "max": "ReduceMax"}  # steps of recipes: operators
+NOTHING = 2.0**-64  # what is below counts as 0
+
+def flushed(x, below=NOTHING): return np.where(np.abs(x) < below, 0, x)
+
+def sigmoid_of(x):
+    small = np.exp(-np.abs(x))
+    return np.where(x > 0, 1, small) / (1 + small)
+
+def softmax_of(x, axis):
+    lanes = np.ascontiguousarray(np.moveaxis(x, axis, -1))  # the same sums, wherever the axis is
+    powers = np.exp(lanes - lanes.max(-1, keepdims=True))
+    return np.moveaxis(powers / powers.sum(-1, keepdims=True), -1, axis)
+
+def decide(a, x):
+    """What an operator makes of numbers."""
+    if a.op == "Softmax" and a.opset < 13:
+        return softmax_of(x.reshape(math.prod(x.shape[:a.get("axis", 1) % x.ndim]), -1), 1).reshape(x.shape)
+    return np.exp(x) if a.op == "Exp" else sigmoid_of(x) if a.op == "Sigmoid" else softmax_of(x, a.get("axis", -1))
+
+def widened(node):
+    """A node as it is in float64."""
+    wide = onnx.NodeProto()
+    wide.CopyFrom(node)
+    for a in wide.attribute:
+        if a.type == 4 and kind_of(a.t.data_type) == "field":
+            a.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(a.t).astype(np.float64), a.t.name))
+        a.i = 11 if (node.op_type, a.name) == ("Cast", "to") and kind_of(a.i) == "field" else a.i
+    return wide
+
+# The steps of recipes. A value is (an array of the field,), or (numbers, magnitudes): it is off by at most the unit times its magnitude.
+def number_type(name): return np.dtype(getattr(ml_dtypes, name, name))
+def lift(f): return lambda step, *x: (f(*(v[0] for v in x)),)
+def both(f): return lambda step, *x: tuple(f(step, *parts) for parts in zip(*x))
+
+def literal(step):
+    numbers = np.array(step["numbers"], np.float64)
+    return np.full(step["shape"], numbers.ravel()[0]) if numbers.size == 1 else numbers.reshape(step["shape"])
+
+def convolved(step, w, x, product):
+    names = "kernel", "strides", "dilations", "before", "output", "transposed"
+    seen = windows(x.reshape(*x.shape[:2], *step["input"]), *(step[k] for k in names))
+    return product(w.reshape(*w.shape[:2], -1), seen.reshape(len(x), -1, seen.shape[-1]))
+
+def exp_step(step, a): return np.exp(a[0]), np.exp(a[0]) * (a[1] + 4)
+def sigmoid_step(step, a):
+    y = sigmoid_of(a[0])
+    return y, y * (sigmoid_of(-a[0]) * a[1] + 8)
+def softmax_step(step, a):
+    y = softmax_of(a[0], step["axis"])
+    return y, y * (2 * a[1].max(step["axis"], keepdims=True, initial=0) + 8)
+
+SHAPED = {
+    "reshape": both(lambda s, x: x.reshape(s["shape"])), "expand": both(lambda s, x: np.broadcast_to(x, s["shape"])),
+    "transpose": both(lambda s, x: x.transpose(s["perm"])), "concat": both(lambda s, *x: np.concatenate(x, s["axis"])),
+    "pick": both(lambda s, x: with_zero(x, s["axis"]).take([x.shape[s["axis"]] if i is None else i for i in s["places"]], s["axis"]))}
+IN_FIELD = SHAPED | {
+    "neg": lift(neg), "sqrt": lift(root), "add": lift(add), "sub": lift(sub), "mul": lift(mul), "div": lift(div),
+    "round": lift(lambda x: x), "flush": lift(lambda x: x), "sum": both(lambda s, x: total(x, [s["axis"]])), "product": lift(matmul),
+    "conv": both(lambda s, w, x: convolved(s, w, x, matmul))}
+IN_NUMBERS = SHAPED | {
+    "neg": lambda s, a: (-a[0], a[1]),
+    "sqrt": lambda s, a: (np.sqrt(a[0]), np.divide(a[1], np.sqrt(a[0]), out=np.zeros_like(a[0]), where=a[0] > 0)),
+    "add": lambda s, a, b: (a[0] + b[0], a[1] + b[1]), "sub": lambda s, a, b: (a[0] - b[0], a[1] + b[1]),
+    "mul": lambda s, a, b: (a[0] * b[0], a[1] * b[1]), "div": lambda s, a, b: (a[0] / b[0], a[1] * b[1] / b[0] ** 2),
+    "sum": both(lambda s, x: x.sum(s["axis"], keepdims=True)), "product": both(lambda s, a, b: a @ b),
+    "max": both(lambda s, x: x.max(s["axis"], keepdims=True)), "exp": exp_step, "sigmoid": sigmoid_step, "softmax": softmax_step,
+    "conv": both(lambda s, w, x: convolved(s, w, x, np.matmul))}
+
+@contextlib.contextmanager
+def reading(what):
+    """What cannot be read is undecided: nothing in a certificate is to be relied on."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OSError, MemoryError) as error:
+        raise Undecided(f"{what} cannot be read: {type(error).__name__} {error}") from None
+
+def evaluate(entry, operations, leaf):
+    """The values of the steps; a leaf is one that is not computed from the values of others."""
+    values = []
+    for i, step in enumerate(entry["steps"]):
+        y = operations[step["op"]](step, *(values[k] for k in step["inputs"])) if step["op"] in operations else leaf(step, i)
+        if list(y[0].shape) != step["shape"]:
+            raise Disproved(f"{entry['name']}: a step has the extents {list(y[0].shape)}, not {step['shape']}")
+        values.append(y)
+    return values

@@ -11,8 +11,6 @@ import ml_dtypes, numpy as np, onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 from field import *
-class Disproved(Exception): pass
-class Unfit(Exception): pass  # the extents of a graph do not fit each other
 
 class Graph:
     """A model with its functions expanded, and its stored tensors apart from its nodes."""
@@ -139,16 +137,29 @@ class Run:
             elif name and node is None or node is not None and any(a.type in (5, 10) for a in node.attribute):
                 return None
             elif name and index not in nodes:
-                nodes[index], todo = node, todo + list(node.input)
+                type_ = self.graph.inputs.get(node.input[1]) if node.op_type == "CastLike" else None  # of it, only the type counts
+                if type_:
+                    feeds.setdefault(node.input[1], np.zeros((), helper.tensor_dtype_to_np_dtype(type_.elem_type)))
+                nodes[index], todo = node, todo + list(node.input[:1] if type_ else node.input)
         return [nodes[i] for i in sorted(nodes)], feeds
 
-    def number(self, name):
-        """What a value is in numbers, if no input reaches it."""
+    def number(self, name, wide=False):
+        """What a value is in numbers, if no input reaches it: each rounded to its type, or in float64 all the way."""
         part = self.closure(name)
         try:
+            if part and wide:
+                part = [widened(n) for n in part[0]], {n: v.astype(np.float64) if "float" in v.dtype.name else v for n, v in part[1].items()}
             return part if part is None else part[1][name] if name in part[1] else reference(*part, [name], self.graph.opsets)[0]
         except Exception:
             return None
+
+    def decided(self, node, a):
+        """The result of an Exp, Sigmoid, Softmax or ReduceMax that no input reaches."""
+        x = self.number(node.input[0], wide=True)
+        if x is None or "float" not in x.dtype.name:
+            return None
+        y = self.number(node.output[0], wide=True) if a.op == "ReduceMax" else decide(a, x)
+        return None if y is None else [stored(flushed(y))]
 
     def apply(self, node):
         captures, op, domain = {}, node.op_type, "" if node.domain == "ai.onnx" else node.domain
@@ -160,7 +171,8 @@ class Run:
         a.function = lambda name, v: scramble(hashed((self.point, "", name, "", [], False), [False]), v) % P
         degrees = [self.degrees.get(n, 0) for n in node.input]
         arrays = all(v is None or isinstance(v, np.ndarray) for v in x) and (domain == "" or domain == "com.microsoft" and op in MICROSOFT)
-        y = self.interpret(node, a, x) if arrays and not captures else [x[0]] if op == "Identity" else None
+        y = self.decided(node, a) if domain == "" and op in DECIDED.values() else None
+        y = self.interpret(node, a, x) if y is None and arrays and not captures else [x[0]] if op == "Identity" else y
         degree = sum(degrees) if op in BILINEAR else 1 if y is None or op in ANEW or "Norm" in op else max(degrees, default=0)
         if y is None or op in ("Softmax", "LogSoftmax", "Softsign"):
             self.bound += max(degrees, default=0) / P
@@ -190,6 +202,9 @@ class Run:
                 return image(x[0])
             if op in MOVES:
                 y = reference([node], {n: v for n, v in zip(node.input, x) if n}, node.output, self.graph.opsets)
+                sizes = a.get("split", x[1] if len(x) > 1 else None) if op == "Split" else None
+                if sizes is not None and sum(sizes) != x[0].shape[a.get("axis", 0)]:
+                    raise ValueError("the parts are not the whole")
                 return [stored(v) if whole or v.dtype != np.uint64 else v % P if op == "CumSum" else v for v in y]
             if function and set(a) <= set(attributes) and x and x[0] is not None and x[0].dtype == np.uint64:
                 return function(a, *x)
@@ -226,6 +241,8 @@ class Run:
                 known += [] if number is None else [numpy_helper.from_array(number, name)]
         results, imports = [helper.make_empty_tensor_value_info(n) for n in node.output if n], [helper.make_opsetid(*o) for o in self.graph.opsets.items()]
         try:
+            if bytes in map(type, x) and not any(k.type == 5 for k in node.attribute):
+                raise TypeError("inference may read types that are not there")
             model = helper.make_model(helper.make_graph([node], "part", typed, results, known), opset_imports=imports)
             types = {v.name: v.type for v in shape_inference.infer_shapes(model, data_prop=True).graph.output}
         except Exception:
@@ -235,68 +252,47 @@ class Run:
             kind = whole and kind_of(type_.elem_type)
             yield random(hashed(seed, i), [d.dim_value for d in type_.shape.dim], kind) if kind else hashed(seed, i)
 
-# Recipes. A value is (an array of the field,), or (numbers, magnitudes): it is off by at most the unit times its magnitude.
-def number_type(name): return np.dtype(getattr(ml_dtypes, name, name))
-def lift(f): return lambda step, *x: (f(*(v[0] for v in x)),)
-def both(f): return lambda step, *x: tuple(f(step, *parts) for parts in zip(*x))
-
-def convolved(step, w, x, product):
-    names = "kernel", "strides", "dilations", "before", "output", "transposed"
-    seen = windows(x.reshape(*x.shape[:2], *step["input"]), *(step[k] for k in names))
-    return product(w.reshape(*w.shape[:2], -1), seen.reshape(len(x), -1, seen.shape[-1]))
-
-SHAPED = {
-    "reshape": both(lambda s, x: x.reshape(s["shape"])), "expand": both(lambda s, x: np.broadcast_to(x, s["shape"])),
-    "transpose": both(lambda s, x: x.transpose(s["perm"])), "concat": both(lambda s, *x: np.concatenate(x, s["axis"])),
-    "pick": both(lambda s, x: with_zero(x, s["axis"]).take([x.shape[s["axis"]] if i is None else i for i in s["places"]], s["axis"]))}
-IN_FIELD = SHAPED | {
-    "neg": lift(neg), "sqrt": lift(root), "add": lift(add), "sub": lift(sub), "mul": lift(mul), "div": lift(div),
-    "round": lift(lambda x: x), "sum": both(lambda s, x: total(x, [s["axis"]])), "product": lift(matmul),
-    "conv": both(lambda s, w, x: convolved(s, w, x, matmul))}
-IN_NUMBERS = SHAPED | {
-    "neg": lambda s, a: (-a[0], a[1]),
-    "sqrt": lambda s, a: (np.sqrt(a[0]), np.divide(a[1], np.sqrt(a[0]), out=np.zeros_like(a[0]), where=a[0] > 0)),
-    "add": lambda s, a, b: (a[0] + b[0], a[1] + b[1]), "sub": lambda s, a, b: (a[0] - b[0], a[1] + b[1]),
-    "mul": lambda s, a, b: (a[0] * b[0], a[1] * b[1]), "div": lambda s, a, b: (a[0] / b[0], a[1] * b[1] / b[0] ** 2),
-    "sum": both(lambda s, x: x.sum(s["axis"], keepdims=True)), "product": both(lambda s, a, b: a @ b),
-    "conv": both(lambda s, w, x: convolved(s, w, x, np.matmul))}
-
-def evaluate(entry, operations, leaf):
-    values = []
-    for step in entry["steps"]:
-        y = leaf(step) if step["op"] in ("constant", "literal") else operations[step["op"]](step, *(values[i] for i in step["inputs"]))
-        if list(y[0].shape) != step["shape"]:
-            raise Disproved(f"{entry['name']}: a step has the extents {list(y[0].shape)}, not {step['shape']}")
-        values.append(y)
-    return values[-1]
-def literal(step):
-    numbers = np.array(step["numbers"], np.float64)
-    return np.full(step["shape"], numbers.ravel()[0]) if numbers.size == 1 else numbers.reshape(step["shape"])
+# Recipes.
 def in_field(entry, original):
-    return evaluate(entry, IN_FIELD, lambda s: (image(literal(s)) if s["op"] == "literal" else original.read(s["name"]),))[0]
-def in_numbers(entry, original, real, unit):
-    """The numbers of a recipe, and their magnitudes."""
-    def leaf(step):
-        v = literal(step) if step["op"] == "literal" else np.asarray(original.number(step["name"]))
+    def leaf(step, i):
+        if step["op"] in DECIDED:
+            return stored(flushed(numbers[i][0])),
+        return original.read(step["name"]) if step["op"] == "constant" else image(literal(step)),
+    with reading(f"the recipe of {entry['name']}"):
+        if any(s["op"] in DECIDED for s in entry["steps"]):
+            numbers = in_numbers(entry, original, np.float64, {"round": lift(lambda x: x), "flush": lift(lambda x: x)}, wide=True)
+        return evaluate(entry, IN_FIELD, leaf)[-1][0]
+
+def in_numbers(entry, original, real, others, wide=False):
+    """The numbers of the steps of a recipe, and their magnitudes."""
+    def leaf(step, i):
+        if step["op"] not in ("constant", "literal"):
+            raise Undecided(f"the recipe of {entry['name']} has a step {step['op']} that this checker does not know")
+        v = literal(step) if step["op"] == "literal" else np.asarray(original.number(step["name"], wide))
         return v.astype(real), np.abs(v.astype(real))
-    def rounded(step, x):  # near a tie, it may be the other neighbour
-        low, high, v = ((x[0] + e * unit * x[1]).astype(number_type(step["data_type"])).astype(real) for e in (-1, 1, 0))
-        return v, np.maximum(np.abs(v), x[1]) + (high - low) / unit
-    return evaluate(entry, IN_NUMBERS | {"round": rounded}, leaf)
+    return evaluate(entry, IN_NUMBERS | others, leaf)
 
 def check_rounding(entry, array, original):
     """Each element is the value of its recipe within half a unit in the last place, and what sums in float64 may be off."""
     steps, real = entry["steps"], np.longdouble if array.dtype == np.float64 else np.float64
     inputs = [steps[s["inputs"][0]]["shape"] if s.get("inputs") else [1] for s in steps]
-    terms = [n[s["axis"]] if s["op"] == "sum" else n[-1] if s["op"] == "product" else n[-1] * n[-2] if s["op"] == "conv" else 1 for s, n in zip(steps, inputs)]
-    computed = [original.closure(s["name"]) for s in steps if s["op"] == "constant"]
-    if None in computed:
+    terms = [n[s["axis"]] if s["op"] in ("sum", "softmax") else n[-1] if s["op"] == "product" else n[-1] * n[-2] if s["op"] == "conv" else 1 for s, n in zip(steps, inputs)]
+    computed = {s["name"]: original.closure(s["name"]) for s in steps if s["op"] == "constant"}
+    if None in computed.values():
         raise Undecided(f"{entry['name']} is made of what this checker knows as no constant")
-    rough = {n.op_type for part in computed for n in part[0]} - ROUNDED  # such as a Softmax of stored numbers
+    types = {array.dtype, *(v.dtype for part in computed.values() for v in part[1].values() if "float" in v.dtype.name)}
+    if any(s["op"] == "flush" and s["below"] > NOTHING or s["op"] == "round" and number_type(s["data_type"]) not in types for s in steps):
+        raise Disproved(f"the recipe of {entry['name']} drops more than it may")
+    rough = any({n.op_type for n in part[0]} - ROUNDED and np.any(original.number(name) != original.number(name, wide=True))
+                for name, part in computed.items())  # such as a Softmax of stored numbers
     unit, limits = 2.0**-52 * sum(terms), ml_dtypes.finfo(array.dtype)
-    value, size = in_numbers(entry, original, real, unit)
-    exponent = np.frexp(np.maximum(np.abs(value), np.abs(array.astype(real))))[1] - 1
-    ulp = np.ldexp(real(1), np.maximum(exponent, limits.minexp) - limits.nmant)
+    def near(f):  # where it may be the other neighbour
+        def bounded(v, low, high, size): return v, np.maximum(np.abs(v), size) + (high - low) / unit
+        return lambda step, x: bounded(*(f(step, x[0] + e * unit * x[1]) for e in (0, -1, 1)), x[1])
+    value, size = in_numbers(entry, original, real, {"flush": near(lambda s, x: flushed(x, s["below"])),
+                                                     "round": near(lambda s, x: x.astype(number_type(s["data_type"])).astype(real))})[-1]
+    least = np.maximum(np.minimum(np.abs(value), np.abs(array.astype(real))), np.ldexp(real(1), limits.minexp))  # below a power of 2, units are smaller
+    ulp = np.ldexp(real(1), np.frexp(least)[1] - 1 - limits.nmant)
     allowed = (ulp + 8 * float(limits.eps) * size if rough else ulp / 2) + unit * size
     if array.shape != value.shape or not (np.abs(array.astype(real) - value) <= allowed).all():
         raise Disproved(f"{entry['name']} is not its recipe, rounded")
@@ -308,14 +304,17 @@ def check_tensors(fused, original, entries):
         if name in entries:
             if array.dtype != number_type(entries[name]["data_type"]) or list(array.shape) != entries[name]["shape"]:
                 raise Disproved(f"{name} has another type or other extents than its recipe")
-            check_rounding(entries[name], array, original)
+            with reading(f"the recipe of {name}"):
+                check_rounding(entries[name], array, original)
         elif "float" in array.dtype.name and key(array) not in there:
             raise Disproved(f"{name} has no recipe and is no tensor of the original")
 
 def prove(original, fused, certificate, sizes, seed, points):
     """The bound on the probability of being wrong."""
-    entries, bound, done, tried = {t["name"]: t for t in certificate.get("tensors", [])}, 1.0, 0, 0
-    keep = [s["name"] for t in entries.values() for s in t["steps"] if s["op"] == "constant"]
+    bound, done, tried = 1.0, 0, 0
+    with reading("the certificate"):
+        entries = {t["name"]: t for t in certificate.get("tensors", [])}
+        keep = [s["name"] for t in entries.values() for s in t["steps"] if s["op"] == "constant"]
     if list(original.inputs) != list(fused.inputs) or original.outputs != fused.outputs:
         raise Disproved("the inputs or outputs have other names")
     if any(original.opsets.get(*o) != o[1] for o in fused.opsets.items()):
@@ -387,8 +386,9 @@ def main():
         print(f"error: {error}", file=sys.stderr)
         return 1
     try:
-        for part in ("original", "fused") if certificate else ():
-            check_files(certificate[part], getattr(options, part))
+        with reading("the certificate"):
+            for part in ("original", "fused") if certificate else ():
+                check_files(certificate[part], getattr(options, part))
         code, answer = 0, {"verdict": "proved", "bound": prove(original, fused, certificate, sizes, options.seed, options.points)}
     except Disproved as error:
         code, answer = 3, {"verdict": "disproved", "reason": str(error)}

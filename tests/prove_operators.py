@@ -6,7 +6,7 @@ What moves values has to give what each test of one node says. For all others th
 integers for its floats, and is run in the reference evaluator in float64, and in the field. An element of the field is a fraction of small numbers in many ways; one of them
 has to be what the evaluator gives. The square of a root is known up to its sign: so of a normalization, the square of
 what its scale makes is compared, with an epsilon of 0, and what is left when the scale is 0. The operators of com.microsoft are
-held against onnxruntime. Exit code 0 where all agree and each operator that is interpreted was held against something.
+held against onnxruntime, and the steps of recipes that numbers decide against the evaluator. Exit code 0 where all agree and each operator that is interpreted was held against something.
 """
 import collections, copy, sys, warnings
 import numpy as np, onnx
@@ -151,8 +151,35 @@ def tests():
         yield op, model, {n: random.integers(-2, 3, s).astype(np.float64) for n, s in zip(names, shapes)}, as_group_normalization if op == "GroupNorm" else in_onnxruntime, 1e-5
 
 
+def decided():
+    """What is wrong with the steps that numbers decide: each is proved in the place of its operator, and of no other numbers."""
+    wrong, stored = [], (np.random.default_rng(0).standard_normal((3, 5)) * 40).astype(np.float32)
+    for op, name in prove.DECIDED.items():
+        attributes = {"softmax": {"axis": 0}, "max": {"axes": [0]}}.get(op, {})
+        def model(nodes, tensors):
+            values = [helper.make_tensor_value_info(n, 1, [3, 5]) for n in "xy"]
+            graph = helper.make_graph([*nodes, helper.make_node("Mul", ["x", "k"], ["y"])], "g", values[:1], values[1:], [numpy_helper.from_array(a, n) for n, a in tensors.items()])
+            return prove.Graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+        original = model([helper.make_node(name, ["c"], ["k"], **attributes)], {"c": stored})
+        numbers, = in_numbers(helper.make_model(helper.make_graph(original.nodes[:1], "g", [helper.make_tensor_value_info("c", 1, None)], [
+            helper.make_tensor_value_info("k", 1, None)]), opset_imports=[helper.make_opsetid("", 17)]), {"c": stored.astype(np.float64)})
+        steps = [{"op": "constant", "name": "c", "shape": [3, 5]}, {"op": op, "axis": 0, "inputs": [0], "shape": list(numbers.shape)}]
+        other = [steps[0], {"op": "neg", "inputs": [0], "shape": [3, 5]}, steps[1] | {"inputs": [1]}]
+        of_others = prove.IN_NUMBERS[op](steps[1], (-stored.astype(np.float64), np.abs(stored)))[0]
+        nudged = numbers.astype(np.float32)
+        nudged[0, 0] = np.nextafter(nudged[0, 0], np.float32(np.inf))
+        for array, recipe, proved in (numbers, steps, True), (nudged, steps, False), (of_others, other, False):
+            entry = {"name": "k", "data_type": "float32", "shape": list(numbers.shape), "sites": [], "steps": recipe}
+            try:
+                prove.prove(original, model([], {"k": array.astype(np.float32)}), {"tensors": [entry]}, {}, 0, 1)
+                wrong += [] if proved else [f"{op} is proved of other numbers"]
+            except prove.Disproved as reason:
+                wrong += [f"{op} is disproved: {reason}"] if proved else []
+    return wrong
+
+
 def main():
-    held, skipped, wrong = collections.Counter(), [], []
+    held, skipped, wrong = collections.Counter(), [], decided()
     for name, model, inputs, engine, tolerance in tests():
         op = model.graph.node[0].op_type
         try:
