@@ -201,6 +201,30 @@ fn a_tensor_of_nobody_is_found() {
 }
 
 #[test]
+fn a_recipe_that_drops_what_counts_is_found_though_its_tensor_is_what_it_says() {
+    let drops: [(&str, fn(&Recipe) -> Recipe); 2] = [
+        ("rounds to a type", |recipe| recipe.rounded(DataType::BFloat16)),
+        ("drops numbers", |recipe| recipe.flushed(1e10)),
+    ];
+    for (what, drop) in drops {
+        let mut broken = Broken::new("un-dynamo");
+        let told = &mut broken.tensors[0];
+        told.recipe = drop(&told.recipe);
+        let (name, data_type, recipe) = (told.name.clone(), told.data_type, told.recipe.clone());
+        let known = unfold::graph::analysis::Analysis::new(&broken.original).unwrap();
+        let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
+        let numbers = unfold::recipe::evaluate(&recipe, &read).unwrap();
+        let made = tensor::make(&name, data_type, &numbers.view()).unwrap();
+        let stored = broken.fused.graph_mut().initializer.iter_mut();
+        *stored.into_iter().find(|tensor| tensor.name() == name).unwrap() = made;
+        match proof(&broken.original, &broken.fused, &broken.tensors) {
+            Proof::Disproved { at, reason, .. } => assert!(at == name && reason.contains(what), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_graph_that_was_only_rewritten_is_proved_and_another_one_is_not() {
     let before = text::model(
         "input x batch 4\nweight w 4 3\nscale s 3\ny = MatMul(x, w)\nz = Mul(y, s)\nt = Tanh(z)\nq = Softmax(t)\noutput q",

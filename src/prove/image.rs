@@ -132,7 +132,7 @@ pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Image {
 
 /// What is smaller comes of a Softmax or a Sigmoid that has decided: beside what it is added to, no float tells it
 /// from 0.
-const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
+pub const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
 
 /// The value of what is computed by more than arithmetic.
 pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> Image {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
+use super::image::DECIDED;
 use super::operators::Allowance;
 use super::sources::{read, stored};
 use super::{Proof, blame, formula};
@@ -13,7 +14,7 @@ use crate::graph::{Graph, Reader};
 use crate::onnx::Model;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::evaluate;
+use crate::recipe::{Op, evaluate};
 
 /// What is compared of a tensor that is one of the original's; `None` of those that are exact.
 fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
@@ -45,6 +46,11 @@ pub fn check(original: &Model, known: &Analysis, fused: &Model, tensors: &[Store
                     "the recipe of `{name}` takes more than a model of its size is known to take"
                 ),
             })?;
+            drops_nothing(&before, known, recipe).map_err(|reason| Proof::Disproved {
+                at: name.to_owned(),
+                site: recipe.sites.first().copied(),
+                reason: reason.to_owned(),
+            })?;
             is_rounded((original, known), fused, tensor, recipe)?;
             recomputed += 1;
             continue;
@@ -70,6 +76,32 @@ fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
         _ => None,
     });
     blame::around(&graph, reader.min()?, tensors)
+}
+
+/// Whether a recipe drops nothing but what may be: anybody can have written it, and in the field it drops nothing.
+fn drops_nothing(
+    before: &HashMap<&str, TensorProto>,
+    known: &Analysis,
+    stored: &Stored,
+) -> Result<(), &'static str> {
+    let of = |name: &str| {
+        let computed = known.graph.value(name).and_then(|value| known.facts.data_type(value));
+        computed.or_else(|| DataType::from_code(before.get(name)?.data_type()))
+    };
+    for step in stored.recipe.steps() {
+        match step.op() {
+            Op::Flush(below) if *below > DECIDED => return Err("its recipe drops numbers that count"),
+            // A tensor that was stored on the way has the type of one that it took the place of.
+            Op::Round(to)
+                if *to != stored.data_type
+                    && !stored.recipe.constants().into_iter().any(|name| of(name) == Some(*to)) =>
+            {
+                return Err("its recipe rounds to a type that nothing in it has");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn is_rounded(
