@@ -86,6 +86,13 @@ impl Affine {
         (0..self.rank()).filter(|&axis| !self.is_uniform_along(axis)).collect()
     }
 
+    /// Whether one can follow the other: those of a model that contradicts itself may not.
+    pub fn broadcasts_with(&self, other: &Affine) -> bool {
+        let fits =
+            |one: &Numbers| [&other.scale, &other.shift].iter().all(|other| one.broadcasts_with(other));
+        fits(&self.scale) && fits(&self.shift)
+    }
+
     /// `next ∘ self`: this map first, `next` on its result.
     pub fn then(&self, next: &Affine) -> Affine {
         let shift = match self.shift.is_number(0.0) {

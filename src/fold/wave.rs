@@ -57,6 +57,9 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
                 let there = &items.all[other].part;
                 let input = draft.source(there.input);
                 let Carried { affine, passed } = front.carried[&input].clone();
+                if !affine.broadcasts_with(&there.affine) {
+                    return Err(Refusal::new(Reason::UnknownShape, draft.graph.value_name(there.output)));
+                }
                 if items.merge {
                     wave.merges.push(Merge { into: other, affine, before: true });
                 } else if passed == PASSED {
@@ -390,6 +393,9 @@ impl Pull<'_, '_> {
         {
             if !self.items.merge {
                 return Err(refuse(Reason::NotLinear("a normalizer that stays".into())));
+            }
+            if !affine.broadcasts_with(&self.items.all[other].part.affine) {
+                return Err(refuse(Reason::UnknownShape));
             }
             wave.merges.push(Merge { into: other, affine: affine.clone(), before: false });
             return Ok(());

@@ -73,6 +73,7 @@ const EXTENTS: &[(&str, usize)] = &[
 /// one.
 const LEAST_RANK: &[(&str, &[usize])] = &[
     ("ArrayFeatureExtractor", &[1]),
+    ("BatchNormalization", &[2]),
     ("DFT", &[2]),
     ("GatherND", &[1, 1]),
     ("GridSample", &[3]),

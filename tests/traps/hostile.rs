@@ -415,3 +415,22 @@ fn what_is_joined_and_contradicts_itself_in_rank_is_refused() {
     model.graph_mut().value_info.push(declared("j", DataType::Float, &["2", "3", "9"]));
     assert!(unfold::plan(&model, &Default::default()).is_ok());
 }
+
+#[test]
+fn a_constant_of_too_few_axes_to_normalize_is_not_evaluated() {
+    // The engine reads beyond the extents that there are.
+    let model = model(
+        "input x batch 4
+         const c 4 = 1 2 3 4
+         const s 1 = 2
+         const t 1 = 1
+         const m 1 = 0
+         const v 1 = 1
+         n = BatchNormalization(c, s, t, m, v)
+         y = Mul(x, n)
+         weight w 4 3
+         o = MatMul(y, w)
+         output o",
+    );
+    assert!(unfold::plan(&model, &Default::default()).is_ok());
+}
