@@ -3,7 +3,7 @@
 //! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. Behind recognition nobody
 //! asks for the kind any more: a site is an affine before, a core, and an affine after.
 
-pub mod alike;
+pub(crate) mod alike;
 mod attention_scale;
 mod batch_norm;
 pub mod chain;

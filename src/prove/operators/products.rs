@@ -6,7 +6,7 @@ use super::movement::{reshaped, transposed};
 use super::{Allowance, Call, Made, Stop, reductions, zip};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
-use crate::prove::product::{Extents, multiply};
+use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::broadcast;
 
 /// The attributes of FusedMatMul.

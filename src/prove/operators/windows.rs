@@ -6,7 +6,7 @@ use super::movement::transposed;
 use super::{Allowance, Call, Made, Stop};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
-use crate::prove::product::{Extents, multiply};
+use crate::prove::matrices::{Extents, multiply};
 use crate::recipe::Windows;
 
 /// The attributes of Conv.
