@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::error::{Error, Result};
-use crate::fold::apply::{Weights, apply};
+use crate::fold::apply::apply;
 use crate::fold::patch::{Failed, draw};
 use crate::fold::plan::Plan;
 use crate::fold::planner;
@@ -95,7 +95,7 @@ pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
 /// # Errors
 /// As [`plan`].
 pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
-    let (_, plan, lowered) = run(model, options, Weights::AsTheyWere)?;
+    let (_, plan, lowered) = run(model, options)?;
     Ok(Planned { plan, lowered })
 }
 
@@ -114,12 +114,13 @@ pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
-    let (result, plan, lowered) = run(model, options, Weights::Folded)?;
+    model.begin_sha256();
+    let (result, plan, lowered) = run(model, options)?;
     let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
     let mut fused = Fused { model: result, plan, lowered };
     if fused.changed() {
         fused.model.forget_source();
-        Provenance::note(&mut fused.model, model.sha256(), &fused.plan, options.chosen());
+        Provenance::note(&mut fused.model, model.sha256()?, &fused.plan, options.chosen());
     }
     Ok(fused)
 }
@@ -129,7 +130,7 @@ type Run = (Option<Model>, Plan, Option<Model>);
 
 /// Passes over the model until one finds nothing to do: where something went, operators meet that did not
 /// before.
-fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
+fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
             progress(stage, done, of);
@@ -148,7 +149,7 @@ fn run(model: &Model, options: &FuseOptions, weights: Weights) -> Result<Run> {
         lowered.model
     });
     let first = lowered.as_ref().unwrap_or(model);
-    let pass = OnePass { skip, weights, tell: &tell };
+    let pass = OnePass { skip, tell: &tell };
     let mut result = None;
     for passes in 0.. {
         tell("shapes", 0, 1);
@@ -198,7 +199,6 @@ fn blame(model: &Model, why: Vec<Failed>, refused: &mut HashMap<usize, Refusal>)
 /// One time over a model.
 struct OnePass<'p> {
     skip: GlobSet,
-    weights: Weights,
     tell: &'p dyn Fn(&str, usize, usize),
 }
 
@@ -229,7 +229,7 @@ impl OnePass<'_> {
             let progress = |done, of| tell("fold", done, of);
             let outcome = draw(&plan, known).and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
-                apply(changes, known, &mut editor, self.weights, &progress)
+                apply(changes, known, &mut editor, &progress)
             });
             let stored = match outcome {
                 Ok(stored) => stored,

@@ -166,7 +166,7 @@ fn fusing_twice_changes_nothing_and_says_so() {
 #[test]
 fn what_has_nothing_to_fold_is_copied_byte_for_byte() {
     // Its first field comes last here, which no writer does.
-    let model = Model::open(digits("none", "dynamo")).unwrap();
+    let model = Model::open(digits("none", "dynamo")).unwrap().into_memory().unwrap();
     let mut version_last = ModelProto { ir_version: None, ..model.proto }.encode_to_vec();
     version_last.extend([0x08, 0x0a]);
     let (folder, path) = out();
@@ -438,7 +438,7 @@ fn a_proof_needs_the_options_that_the_model_was_folded_with() {
 
 /// Moves one number of one tensor to a neighbour.
 fn nudge(path: &Path, tensor: &str) {
-    let mut model = Model::open(path).unwrap();
+    let mut model = Model::open(path).unwrap().into_memory().unwrap();
     let tensor = model.graph_mut().initializer.iter_mut().find(|other| other.name() == tensor).unwrap();
     let mut bytes = tensor.raw_data.take().unwrap().to_vec();
     bytes[4] ^= 1;

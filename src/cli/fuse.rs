@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use unfold::certificate::Certificate;
-use unfold::onnx::Model;
+use unfold::onnx::{Model, SaveOptions};
 use unfold::run::Dims;
 use unfold::verify::VerifyOptions;
 use unfold::{FuseOptions, Plan};
@@ -138,7 +138,7 @@ fn fuse(args: &FuseArgs) -> Result<FuseReport> {
         report.written = match &report.after {
             Some(after) => Some(after.save(&path)?),
             None if args.in_place => None,
-            None => Some(report.before.copy(&path)?),
+            None => Some(report.before.copy_as(&path, &SaveOptions::default())?),
         };
         if let (Some(file), Some(original), Some(saved)) = (certificate, original, &report.written) {
             let fused = Model::open(&saved.path)?.digests()?;

@@ -144,7 +144,7 @@ impl Claim {
     /// What folding the original again would do.
     fn planned(original: &Model, fused: &Model) -> Result<Self> {
         let history = Provenance::of(fused);
-        let from = original.sha256();
+        let from = original.sha256()?;
         let own = history.iter().rposition(|time| from.is_some() && time.original.as_deref() == from);
         if own.is_some_and(|own| own + 1 < history.len()) {
             bail!(

@@ -1,35 +1,28 @@
-//! Carrying changes out. Nothing is decided here: each new tensor is computed in float64 and rounded once.
+//! Carrying changes out. Nothing is decided here: each new tensor is computed in float64 and rounded once. Of a large
+//! one it is only seen that it fits its type; it is computed again while it is written.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
-use bytes::Bytes;
+use rayon::prelude::*;
 
 use super::patch::{Change, Edit, Failed, NewTensor};
 use super::plan::{Removal, Stored};
-use super::rounding::{Rounding, float};
+use super::rounding::{Extremes, Rounding, extremes, float};
 use crate::graph::analysis::Analysis;
-use crate::graph::constants::Constants;
 use crate::graph::editor::Editor;
 use crate::graph::make::NewConstant;
 use crate::graph::{Graph, NodeId, ValueId, make};
 use crate::normalizer::Replacement;
+use crate::onnx::external::Data;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor::{self, DataType};
-use crate::recipe::evaluate;
+use crate::onnx::tensor;
+use crate::recipe::{Promise, Recipe};
 use crate::refusal::{Reason, Refusal};
 
-/// Weights of more elements than this are large: nobody but the operators that read them looks into them.
+/// Weights of more elements than this are computed when they are written: nobody but the operators that read them looks
+/// into them.
 const LARGE: usize = 1 << 14;
-
-/// What becomes of large weights once their new numbers are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weights {
-    /// The new numbers are written.
-    Folded,
-    /// The old ones stay: whoever only wants to know what folds has no use for others, and no room.
-    AsTheyWere,
-}
 
 /// Makes changes on an editor over the same model, and then removes what goes.
 ///
@@ -40,21 +33,19 @@ pub fn apply(
     (edits, removals): (&[Edit], &[Removal]),
     known: &Analysis,
     editor: &mut Editor,
-    weights: Weights,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<Stored>, Vec<Failed>> {
     let mut work = Work {
+        known,
         graph: &known.graph,
-        constants: &known.constants,
         editor,
-        weights,
         sites: &[],
-        known: HashMap::new(),
+        computed: compute(edits, known, progress),
+        taken: HashMap::new(),
         stored: vec![],
     };
     let mut failed = vec![];
-    for (done, edit) in edits.iter().enumerate() {
-        progress(done, edits.len());
+    for edit in edits {
         work.sites = &edit.sites;
         if let Err(reason) = work.make(&edit.change) {
             failed.push(Failed { sites: edit.sites.clone(), refusal: Refusal::new(reason, &edit.at) });
@@ -66,20 +57,137 @@ pub fn apply(
     for removal in removals {
         work.editor.remove(&removal.nodes, &removal.output, &removal.source);
     }
-    progress(edits.len(), edits.len());
     Ok(work.stored)
 }
 
+/// The elements of a new tensor.
+enum Computed {
+    /// They are few, or are needed at once.
+    Now(TensorProto),
+    /// They are computed when they are written; they fit.
+    Later(Arc<Promise>),
+}
+
+/// What came of each new tensor, by where it stands among the edits.
+type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
+
+/// Computes the new tensors of all edits, by all cores.
+fn compute(edits: &[Edit], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
+    let tensors = edits.iter().flat_map(|edit| edit.change.tensors());
+    let mut failed = AllComputed::new();
+    let (mut large, mut small) = (vec![], vec![]);
+    for new in tensors {
+        match promise(new, known) {
+            Ok(promise) if is_large(new) => large.push((new, promise)),
+            Ok(promise) => small.push((new, promise)),
+            Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
+        }
+    }
+    let parts = |(tensor, (_, promise)): (usize, &(_, Promise))| {
+        (0..promise.parts()).map(move |part| (tensor, part)).collect::<Vec<_>>()
+    };
+    let parts: Vec<(usize, usize)> = large.iter().enumerate().flat_map(parts).collect();
+    let all = parts.len() + small.len();
+    let seen = by_all_cores(&parts, &|&(tensor, part)| extremes(&large[tensor].1, part), &|done| {
+        progress(done, all)
+    });
+    let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
+        progress(parts.len() + done, all)
+    });
+    let mut seen = seen.into_iter();
+    let large = large.into_iter().map(|(new, promise)| {
+        let parts: Vec<Result<Extremes, Reason>> = seen.by_ref().take(promise.parts()).collect();
+        let later = new.rounding.check(&promise, parts).map(|()| Computed::Later(Arc::new(promise)));
+        (std::ptr::from_ref(new), later)
+    });
+    let large: Vec<_> = large.collect();
+    let small =
+        small.iter().zip(now).map(|((new, _), tensor)| (std::ptr::from_ref(*new), tensor.map(Computed::Now)));
+    failed.into_iter().chain(large).chain(small).collect()
+}
+
+/// What work comes to, piece by piece; is told how much is done.
+fn by_all_cores<W: Sync, R: Send>(
+    work: &[W],
+    piece: &(dyn Fn(&W) -> R + Sync),
+    progress: &dyn Fn(usize),
+) -> Vec<R> {
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let pieces = scope.spawn(|| {
+            let pieces = work.par_iter().map_with(done, |done, work| {
+                let result = piece(work);
+                // Nobody has to listen.
+                let _ = done.send(());
+                result
+            });
+            pieces.collect()
+        });
+        finished.iter().zip(1..).for_each(|((), count)| progress(count));
+        pieces.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Whether the elements of a new tensor are computed when they are written.
+fn is_large(new: &NewTensor) -> bool {
+    new.replaces.is_some() && new.recipe.len() > LARGE
+}
+
+/// A new tensor, and where its constants are.
+fn promise(new: &NewTensor, known: &Analysis) -> Result<Promise, Reason> {
+    let data_type = float(new.data_type)?;
+    let mut given = HashMap::new();
+    let mut recipes = vec![&new.recipe];
+    if let Rounding::Weight(before, _) = &new.rounding {
+        recipes.push(before);
+    }
+    for name in recipes.into_iter().flat_map(Recipe::constants) {
+        let value = known.graph.value(name).ok_or(Reason::NotConstant)?;
+        let constant = known.constants.given(value).map_err(|refusal| refusal.reason)?;
+        given.insert(name.to_owned(), constant);
+    }
+    Ok(Promise::new(new.recipe.clone(), data_type, given))
+}
+
+fn at_once(new: &NewTensor, promise: &Promise) -> Result<TensorProto, Reason> {
+    let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
+    new.rounding.store(promise.data_type(), &numbers, &|name| promise.constant(name))
+}
+
 struct Work<'w> {
+    known: &'w Analysis<'w>,
     graph: &'w Graph<'w>,
-    constants: &'w Constants<'w>,
     editor: &'w mut Editor,
-    weights: Weights,
     /// The sites on whose behalf something is made.
     sites: &'w [usize],
     stored: Vec<Stored>,
-    /// The places of what was stored, by the constant whose place it took, its extents and its bytes.
-    known: HashMap<(ValueId, Vec<i64>, Bytes), usize>,
+    computed: AllComputed,
+    /// What was stored in the place of a constant, and its place among all that was.
+    taken: HashMap<ValueId, Vec<(Computed, usize)>>,
+}
+
+impl Computed {
+    /// Whether the elements are the same.
+    fn is(&self, other: &Computed) -> bool {
+        match (self, other) {
+            (Computed::Now(one), Computed::Now(other)) => {
+                one.dims == other.dims && one.raw_data == other.raw_data
+            }
+            (Computed::Later(one), Computed::Later(other)) => one.is(other),
+            _ => false,
+        }
+    }
+
+    fn tensor(&self, graph: &Graph) -> TensorProto {
+        match self {
+            Computed::Now(tensor) => tensor.clone(),
+            Computed::Later(promise) => {
+                let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
+                graph.model().externals().hold(&mut tensor, Data::Made(promise.clone()));
+                tensor
+            }
+        }
+    }
 }
 
 impl Work<'_> {
@@ -105,38 +213,26 @@ impl Work<'_> {
 
     /// Stores a tensor under a name of its own, and gives the name.
     fn store(&mut self, new: &NewTensor) -> Result<String, Reason> {
-        let read = |name: &str| {
-            let value = self.graph.value(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
-            self.constants.read(value)
-        };
-        let numbers = evaluate(&new.recipe, &read).map_err(|refusal| refusal.reason)?;
-        let data_type = float(new.data_type)?;
-        let mut tensor = new.rounding.store(data_type, &numbers, &read)?;
-        let Some(value) = new.replaces else { return Ok(self.add(new, data_type, tensor)) };
-        let mut bytes = tensor.raw_data.clone().unwrap_or_default();
-        if self.weights == Weights::AsTheyWere && numbers.len() > LARGE {
-            let mut hasher = DefaultHasher::new();
-            bytes.hash(&mut hasher);
-            bytes = Bytes::copy_from_slice(&hasher.finish().to_le_bytes());
-            tensor = self.constants.stored(value).filter(|old| old.dims == tensor.dims).unwrap_or(tensor);
-        }
-        let key = (value, tensor.dims.clone(), bytes);
-        if let Some(&place) = self.known.get(&key) {
+        let computed = self.computed.remove(&std::ptr::from_ref(new));
+        let computed =
+            computed.unwrap_or_else(|| at_once(new, &promise(new, self.known)?).map(Computed::Now))?;
+        let before = new.replaces.map(|value| self.taken.entry(value).or_default());
+        let mut same = before.iter().flat_map(|before| before.iter()).filter(|(other, _)| computed.is(other));
+        if let Some(&(_, place)) = same.next() {
             let stored = &mut self.stored[place];
             stored.sites.extend(self.sites);
             stored.sites.sort_unstable();
             stored.sites.dedup();
             return Ok(stored.name.clone());
         }
-        self.known.insert(key, self.stored.len());
-        Ok(self.add(new, data_type, tensor))
-    }
-
-    fn add(&mut self, new: &NewTensor, data_type: DataType, tensor: TensorProto) -> String {
-        let name = self.editor.add_constant(&new.wish, tensor);
+        let data_type = float(new.data_type)?;
+        let name = self.editor.add_constant(&new.wish, computed.tensor(&self.known.graph));
+        if let Some(before) = before {
+            before.push((computed, self.stored.len()));
+        }
         let (recipe, sites) = (new.recipe.clone(), self.sites.to_vec());
         self.stored.push(Stored { name: name.clone(), data_type, recipe, sites });
-        name
+        Ok(name)
     }
 
     /// Puts a new node behind one of the graph.

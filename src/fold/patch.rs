@@ -60,6 +60,17 @@ pub enum Change {
     Replace(Replacement),
 }
 
+impl Change {
+    /// The tensors that take the place of others, or stand behind them.
+    pub fn tensors(&self) -> Vec<&NewTensor> {
+        match self {
+            Change::Input(_, _, tensor) | Change::AddBehind(_, tensor) => vec![tensor],
+            Change::Chain { made, .. } => made.iter().map(|(_, tensor)| tensor).collect(),
+            Change::NoInput(..) | Change::Float(..) | Change::Replace(_) => vec![],
+        }
+    }
+}
+
 /// A change, and on whose behalf it is made.
 #[derive(Debug, Clone)]
 pub struct Edit {

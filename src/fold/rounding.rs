@@ -19,7 +19,7 @@ use ndarray::{ArrayD, Axis, Zip};
 
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::{Read, Recipe, evaluate};
+use crate::recipe::{Promise, Read, Recipe, evaluate};
 use crate::refusal::Reason;
 
 /// Where a tensor's numbers are read, and so what they may lose.
@@ -42,6 +42,29 @@ pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
     data_type.ok_or(Reason::Constant("its element type is not known".into()))
 }
 
+/// What there is in a part of a tensor.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extremes {
+    /// The largest magnitude; a NaN is larger than any.
+    largest: f64,
+    /// Whether any number is below the normal ones of the type, and not among its others.
+    loses: bool,
+}
+
+/// Looks through a part of a tensor that is computed later.
+///
+/// # Errors
+/// Where it cannot be computed.
+pub fn extremes(promise: &Promise, part: usize) -> Result<Extremes, Reason> {
+    let numbers = promise.part(part).map_err(|refusal| refusal.reason)?;
+    let mut found = Extremes::default();
+    for &number in &numbers {
+        found.largest = if number.abs() <= found.largest { found.largest } else { number.abs() };
+        found.loses |= tensor::underflow(promise.data_type(), number) != 0.0;
+    }
+    Ok(found)
+}
+
 impl Rounding {
     /// The tensor of these numbers.
     ///
@@ -60,6 +83,39 @@ impl Rounding {
         let stored = stored.map_err(|_| Reason::Overflow(data_type.name()))?;
         match self.keeps(data_type, numbers, read)? {
             true => Ok(stored),
+            false => Err(Reason::Underflow(data_type.name())),
+        }
+    }
+
+    /// Whether a tensor that is computed later can be stored as it is promised, where each of its parts was
+    /// [`extremes`]: the same as [`Rounding::store`] says.
+    ///
+    /// # Errors
+    /// As [`Rounding::store`], and where the numbers cannot be computed.
+    pub fn check(
+        &self,
+        promise: &Promise,
+        parts: impl IntoIterator<Item = Result<Extremes, Reason>>,
+    ) -> Result<(), Reason> {
+        let data_type = promise.data_type();
+        let mut all = Extremes::default();
+        for part in parts {
+            let part = part?;
+            all.largest = if part.largest <= all.largest { all.largest } else { part.largest };
+            all.loses |= part.loses;
+        }
+        if !all.largest.is_finite() {
+            return Err(Reason::NotFinite);
+        }
+        if tensor::rounded(data_type, all.largest).is_infinite() {
+            return Err(Reason::Overflow(data_type.name()));
+        }
+        if !all.loses || matches!(self, Rounding::Sum) {
+            return Ok(());
+        }
+        let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
+        match self.keeps(data_type, &numbers, &|name| promise.constant(name))? {
+            true => Ok(()),
             false => Err(Reason::Underflow(data_type.name())),
         }
     }

@@ -19,6 +19,7 @@ use crate::onnx::node::constant_tensor;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::Floats;
+use crate::recipe::Given;
 use crate::refusal::{Reason, Refusal};
 
 /// Bytes that the evaluation of constants may make, whatever the weights are; and how many times the
@@ -120,6 +121,17 @@ impl<'m> Constants<'m> {
                 let view = cast.to_plain_array_view::<f64>();
                 view.map(|view| view.to_owned()).map_err(|error| refuse(&error))
             }
+        }
+    }
+
+    /// As [`Constants::read`], for somebody who reads the elements later, or not all at once.
+    ///
+    /// # Errors
+    /// Those of [`Constants::read`]; what is stored is not read for it.
+    pub fn given(&self, value: ValueId) -> Result<Given, Refusal> {
+        match self.held(value)? {
+            Held::Stored(floats) => Ok(Given::Stored(floats)),
+            Held::Computed(_) => self.read(value).map(Given::Computed),
         }
     }
 

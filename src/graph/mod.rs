@@ -328,8 +328,8 @@ impl<'m> Graph<'m> {
     fn weight_bytes(&self) -> u64 {
         let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
         let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
-        let stored = |tensor: &TensorProto| match tensor::is_external(tensor) {
-            true => tensor::raw(tensor, self.model.externals()).map_or(0, |bytes| bytes.len()),
+        let stored = |tensor: &TensorProto| match tensor::is_external(tensor) || tensor::is_held(tensor) {
+            true => tensor::data(tensor, self.model.externals()).map_or(0, |data| data.len()),
             false => tensor.encoded_len(),
         };
         self.proto.initializer.iter().chain(constants).map(|tensor| stored(tensor) as u64).sum()

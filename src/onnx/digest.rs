@@ -1,12 +1,13 @@
 //! Which files a model is made of, by their digests.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::OnceLock;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::data::{Data, Found};
 use super::walk::{self, Visited};
 use super::{Model, tensor};
 use crate::error::Result;
@@ -25,24 +26,43 @@ pub struct Digests {
 /// What a model was read from.
 #[derive(Debug)]
 pub(super) struct Contents {
-    pub bytes: Bytes,
+    pub data: Data,
     /// Whether it is a file that holds all of the model.
     pub whole: bool,
     /// Computed when it is asked for, for all clones of the model.
-    sha256: OnceLock<String>,
+    sha256: OnceLock<Found<String>>,
 }
 
 impl Contents {
-    pub fn new(bytes: Bytes, whole: bool) -> Self {
-        Self { bytes, whole, sha256: OnceLock::new() }
+    pub fn new(data: Data, whole: bool) -> Self {
+        Self { data, whole, sha256: OnceLock::new() }
+    }
+
+    fn sha256(&self) -> &Found<String> {
+        self.sha256.get_or_init(|| sha256(&self.data))
     }
 }
 
 impl Model {
     /// The digest of the file, or of the bytes, that the model was read from; `None` for one that was made in memory.
-    pub fn sha256(&self) -> Option<&str> {
-        let source = self.source.as_ref()?;
-        Some(source.sha256.get_or_init(|| sha256(&source.bytes)))
+    ///
+    /// # Errors
+    /// Where the file cannot be read any more.
+    pub fn sha256(&self) -> Result<Option<&str>> {
+        let Some(source) = &self.source else { return Ok(None) };
+        match source.sha256() {
+            Ok(digest) => Ok(Some(digest)),
+            Err(reason) => Err(self.io(io::Error::other(reason.clone()))),
+        }
+    }
+
+    /// Has the digest computed by another thread, for somebody who will ask for it later.
+    pub(crate) fn begin_sha256(&self) {
+        if let Some(source) = self.source.clone() {
+            rayon::spawn(move || {
+                source.sha256();
+            });
+        }
     }
 
     /// The digests of the file that the model was read from and of those that its tensors keep data in; a model
@@ -51,9 +71,9 @@ impl Model {
     /// # Errors
     /// Where a file of data cannot be read.
     pub fn digests(&self) -> Result<Digests> {
-        let own = match self.sha256() {
+        let own = match self.sha256()? {
             Some(own) => own.to_owned(),
-            None => sha256(&self.to_bytes()?),
+            None => hexadecimal(Sha256::new_with_prefix(self.to_bytes()?)),
         };
         let mut data = BTreeMap::new();
         walk::parts(&mut self.proto.clone(), &mut |part| {
@@ -62,9 +82,8 @@ impl Model {
                 && let location = self.externals.span(tensor)?.location
                 && !data.contains_key(&location)
             {
-                let mut hash = Sha256::new();
-                self.externals.whole(tensor, |piece| hash.update(piece))?;
-                data.insert(location, hexadecimal(hash));
+                let digest = sha256(&self.externals.whole(tensor)?);
+                data.insert(location, digest.map_err(|reason| self.externals.error(tensor, reason))?);
             }
             Ok(())
         })?;
@@ -72,8 +91,12 @@ impl Model {
     }
 }
 
-fn sha256(bytes: &[u8]) -> String {
-    hexadecimal(Sha256::new_with_prefix(bytes))
+fn sha256(data: &Data) -> Found<String> {
+    let mut hash = Sha256::new();
+    for part in data.parts() {
+        hash.update(data.read(part)?);
+    }
+    Ok(hexadecimal(hash))
 }
 
 fn hexadecimal(hash: Sha256) -> String {

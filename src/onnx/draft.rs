@@ -155,20 +155,14 @@ impl FileDraft {
             _ => [&[self.name()?], &names[..]].concat().join("\0"),
         };
         let _open = open();
-        let turn = turn(self.folder());
+        let _turn = turn(self.folder());
         let result = self.take_names(data, &list);
-        if let (Ok(()), Some(folder)) = (&result, &turn) {
-            // The old data should not be gone from the disk before the new model is there. Where a folder cannot
-            // be synced, the order is that of the file system.
-            let _ = folder.sync_all();
-        }
         settle(self.folder(), &list);
         result
     }
 
     fn take_names(&mut self, data: Option<&str>, list: &str) -> io::Result<()> {
         self.list.write_all(list.as_bytes())?;
-        self.list.sync_all()?;
         if let Some(data) = data {
             let draft = TempPath::try_from_path(self.aside.join(DATA))?;
             draft.persist_noclobber(self.folder().join(data)).map_err(|failed| failed.error)?;
@@ -202,7 +196,6 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut draft = FileDraft::new(path)?;
     let mut file = draft.model()?;
     file.write_all(bytes)?;
-    file.sync_all()?;
     draft.commit(None, None)?;
     Ok(draft.path.clone())
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::proto::{DataLocation, TensorProto};
+use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
 use crate::error::{Error, Result};
 
 /// The element type of a tensor.
@@ -153,9 +153,19 @@ pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
         .ok_or_else(|| error(tensor, format!("{count} elements of {data_type} have no size")))
 }
 
+/// How the locations begin that no file can have: NUL is in no path. What they stand for is known to the model that
+/// has the tensor, and goes back into its message when that is written.
+pub(super) const HELD: char = '\0';
+
 /// Whether the elements of a tensor are in another file.
 pub fn is_external(tensor: &TensorProto) -> bool {
-    tensor.data_location() == DataLocation::External
+    tensor.data_location() == DataLocation::External && !is_held(tensor)
+}
+
+/// Whether the elements of a tensor are with the model that has it, and not in its message.
+pub fn is_held(tensor: &TensorProto) -> bool {
+    let held = |entry: &StringStringEntryProto| entry.key() == "location" && entry.value().starts_with(HELD);
+    tensor.external_data.iter().any(held)
 }
 
 /// What is wrong with a tensor.

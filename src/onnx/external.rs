@@ -1,37 +1,46 @@
-//! The data that tensors keep in files next to the model.
+//! The data that tensors keep outside of the message: in files next to the model, in the model's own file, or in no
+//! file yet.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+pub use super::data::{Data, DataFile, Found, Make, Resolver};
 use bytes::Bytes;
 
-use super::element::{self, DataType};
-use super::proto::TensorProto;
+use super::element::{self, DataType, HELD, is_held};
+use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
 use crate::error::{Error, Result};
 
-/// How much is read at a time of what is only copied.
-const PIECE: usize = 1 << 20;
-
-/// Where the external data of the tensors of one model is found.
+/// Where the data of the tensors of one model is found.
 ///
 /// Files are opened once. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Externals {
     model: PathBuf,
-    /// The folder of the model; a model in memory has none.
-    folder: Option<PathBuf>,
+    reach: Reach,
     files: Arc<Mutex<HashMap<String, Arc<DataFile>>>>,
+    held: Arc<Mutex<Vec<HeldData>>>,
 }
 
-/// A file that holds data of tensors.
-#[derive(Debug)]
-struct DataFile {
-    location: String,
-    /// Locked from finding a place in it to reading what is there.
-    file: Mutex<File>,
+/// What stands behind a location that no file can have.
+#[derive(Debug, Clone)]
+struct HeldData {
+    data: Data,
+    /// What the tensor said of its location before.
+    said: Option<i32>,
+}
+
+/// Which files the tensors of a model may refer to.
+#[derive(Debug, Clone)]
+enum Reach {
+    Nothing,
+    /// Those in the folder of the model and in folders inside it, and those below others.
+    Folder(PathBuf, Vec<PathBuf>),
+    /// Those that it knows.
+    Resolver(Arc<dyn Resolver>),
 }
 
 /// Which bytes of which file the data of a tensor is.
@@ -42,66 +51,121 @@ pub(crate) struct Span {
     pub length: usize,
 }
 
+impl Span {
+    /// How a tensor refers to it.
+    pub fn entries(&self) -> Vec<StringStringEntryProto> {
+        let entry = |key: &str, value: String| StringStringEntryProto {
+            key: Some(key.to_owned()),
+            value: Some(value),
+        };
+        vec![
+            entry("location", self.location.clone()),
+            entry("offset", self.offset.to_string()),
+            entry("length", self.length.to_string()),
+        ]
+    }
+}
+
 impl Externals {
     /// For a model in memory: there are no files that its tensors could refer to.
     pub fn none() -> Self {
-        Self { model: "<memory>".into(), folder: None, files: Arc::default() }
+        Self::new("<memory>".into(), Reach::Nothing)
+    }
+
+    /// For a model in memory whose tensors refer to files that somebody else knows.
+    pub fn resolved(resolver: Arc<dyn Resolver>) -> Self {
+        Self::new("<memory>".into(), Reach::Resolver(resolver))
     }
 
     /// For a model in a file: its tensors may refer to files in the same folder, and in folders
     /// inside it.
     pub fn beside(model: &Path) -> Self {
+        Self::reaching(model, vec![])
+    }
+
+    /// As [`Externals::beside`], and also to files in other folders, and in folders inside those.
+    pub fn reaching(model: &Path, others: Vec<PathBuf>) -> Self {
         let folder = model.parent().filter(|folder| !folder.as_os_str().is_empty());
-        Self {
-            model: model.to_owned(),
-            folder: Some(folder.unwrap_or(Path::new(".")).to_owned()),
-            files: Arc::default(),
-        }
+        let folder = folder.unwrap_or(Path::new(".")).to_owned();
+        Self::new(model.to_owned(), Reach::Folder(folder, others))
     }
 
-    /// The external data of a tensor, read anew whenever it is asked for.
-    pub fn bytes(&self, tensor: &TensorProto) -> Result<Bytes> {
+    fn new(model: PathBuf, reach: Reach) -> Self {
+        Self { model, reach, files: Arc::default(), held: Arc::default() }
+    }
+
+    /// Lets a tensor have data that is in no other file, in the place of what it had. Only where these externals, or
+    /// a clone of them, are known, does the tensor have elements.
+    pub fn hold(&self, tensor: &mut TensorProto, data: Data) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let location = format!("{HELD}{}", held.len());
+        let span = Span { location, offset: 0, length: data.len() };
+        held.push(HeldData { data, said: tensor.data_location });
+        tensor.raw_data = None;
+        tensor.external_data = span.entries();
+        tensor.data_location = Some(DataLocation::External.into());
+    }
+
+    /// The data that a tensor refers to.
+    ///
+    /// # Errors
+    /// Where it is not there.
+    pub fn data(&self, tensor: &TensorProto) -> Result<Data> {
+        if is_held(tensor) {
+            return Ok(self.held(tensor)?.data);
+        }
         let (file, span) = self.locate(tensor)?;
-        let bytes = file.read(span.offset, span.length);
-        bytes.map(Bytes::from).map_err(|reason| self.error(tensor, reason))
+        Ok(Data::There(file, span.offset..span.offset + span.length as u64))
     }
 
-    /// The external data of a tensor, one piece after the other.
-    pub(super) fn pieces(
-        &self,
-        tensor: &TensorProto,
-        mut take: impl FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let (file, Span { offset, length, .. }) = self.locate(tensor)?;
-        for from in (0..length).step_by(PIECE) {
-            let piece = file.read(offset + from as u64, PIECE.min(length - from));
-            take(&piece.map_err(|reason| self.error(tensor, reason))?)?;
-        }
-        Ok(())
+    /// The elements that a tensor refers to, read anew whenever they are asked for.
+    ///
+    /// # Errors
+    /// Where they are not there, or cannot be read.
+    pub fn bytes(&self, tensor: &TensorProto) -> Result<Bytes> {
+        self.data(tensor)?.all().map_err(|reason| self.error(tensor, reason))
     }
 
-    /// All of the file that a tensor has its data in, one piece after the other.
-    pub(super) fn whole(&self, tensor: &TensorProto, mut take: impl FnMut(&[u8])) -> Result<()> {
+    /// Takes the data of a tensor that is with the model: the tensor is then as it was before, without elements.
+    pub(super) fn release(&self, tensor: &mut TensorProto) -> Result<Data> {
+        let HeldData { data, said } = self.held(tensor)?;
+        tensor.external_data.clear();
+        tensor.data_location = said;
+        Ok(data)
+    }
+
+    fn held(&self, tensor: &TensorProto) -> Result<HeldData> {
+        let location = entry(tensor, "location").ok().flatten().and_then(|it| it.strip_prefix(HELD));
+        let number = location.and_then(|number| number.parse::<usize>().ok());
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = number.and_then(|number| held.get(number)).cloned();
+        found.ok_or_else(|| {
+            self.error(tensor, "its elements are with the model that it was taken from".into())
+        })
+    }
+
+    /// The file that a tensor has its data in, all of it.
+    pub(super) fn whole(&self, tensor: &TensorProto) -> Result<Data> {
         let (file, _) = self.locate(tensor)?;
-        let mut from = 0;
-        loop {
-            let piece = file.up_to(from, PIECE).map_err(|reason| self.error(tensor, reason))?;
-            if piece.is_empty() {
-                return Ok(());
-            }
-            from += piece.len() as u64;
-            take(&piece);
-        }
+        let length = file.length().map_err(|reason| self.error(tensor, reason))?;
+        Ok(Data::There(file, 0..length))
     }
 
-    /// Where the data of a tensor is, if it can be there.
+    /// Where the data of a tensor is in a file of its own, if it can be there.
     pub(crate) fn span(&self, tensor: &TensorProto) -> Result<Span> {
         self.locate(tensor).map(|(_, span)| span)
     }
 
     /// Opens a file, if it can be opened, so that it can be read after it lost its name.
-    pub(super) fn hold(&self, location: &str) {
+    pub(super) fn keep(&self, location: &str) {
         let _ = self.file(location);
+    }
+
+    /// A file that was written into since it was opened.
+    pub(super) fn changed(&self) -> Option<String> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = files.iter().filter(|(_, file)| file.has_changed()).map(|(name, _)| name.clone());
+        changed.next()
     }
 
     fn locate(&self, tensor: &TensorProto) -> Result<(Arc<DataFile>, Span)> {
@@ -117,7 +181,7 @@ impl Externals {
         let declared = size(tensor, "length")?;
 
         let file = self.file(location)?;
-        let held = file.open().metadata().map_err(|source| source.to_string())?.len();
+        let held = file.length()?;
         let available = held
             .checked_sub(offset)
             .ok_or_else(|| format!("its offset {offset} is past the end of `{location}`"))?;
@@ -134,38 +198,54 @@ impl Externals {
         Ok((file, Span { location: location.to_owned(), offset, length }))
     }
 
-    /// Opens a file, unless it leaves the folder of the model.
+    /// Opens a file, unless it is out of reach.
     fn file(&self, location: &str) -> Found<Arc<DataFile>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(location) {
             return Ok(file.clone());
         }
-        let folder = self.folder.as_ref().ok_or("a model in memory has no folder to look in")?;
-        let inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-        if location.is_empty() || !Path::new(location).components().all(inside) {
-            return Err(format!("its location `{location}` is no path inside the model's folder"));
-        }
-        let unreadable = |source: io::Error| format!("`{location}` cannot be read: {source}");
-        let path = folder.join(location).canonicalize().map_err(unreadable)?;
-        if !path.starts_with(folder.canonicalize().map_err(unreadable)?) {
-            return Err(format!("`{location}` is a link that leaves the model's folder"));
-        }
-        if !path.metadata().map_err(unreadable)?.is_file() {
-            return Err(format!("`{location}` is no regular file"));
-        }
-        let file = Mutex::new(File::open(&path).map_err(unreadable)?);
-        let file = Arc::new(DataFile { location: location.to_owned(), file });
+        let file = match &self.reach {
+            Reach::Nothing => return Err("a model in memory has no folder to look in".into()),
+            Reach::Folder(folder, others) => {
+                let unreadable = |source: io::Error| format!("`{location}` cannot be read: {source}");
+                let path = inside(folder, others, location)?;
+                DataFile::open(location, File::open(path).map_err(unreadable)?).map_err(unreadable)?
+            }
+            Reach::Resolver(resolver) => DataFile::resolved(location, resolver.clone()),
+        };
+        let file = Arc::new(file);
         files.insert(location.to_owned(), file.clone());
         Ok(file)
     }
 
-    fn error(&self, tensor: &TensorProto, reason: String) -> Error {
+    pub(super) fn error(&self, tensor: &TensorProto, reason: String) -> Error {
         Error::ExternalData { file: self.model.clone(), tensor: tensor.name().to_owned(), reason }
     }
 }
 
-/// What is found, or the reason why it is not.
-type Found<T> = std::result::Result<T, String>;
+/// The path of a file that a model in a folder refers to; the reason, where it may not.
+fn inside(folder: &Path, others: &[PathBuf], location: &str) -> Found<PathBuf> {
+    let inward = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    let stays = !location.is_empty() && Path::new(location).components().all(inward);
+    if !stays && (others.is_empty() || location.is_empty()) {
+        return Err(format!("its location `{location}` is no path inside the model's folder"));
+    }
+    let unreadable = |source: io::Error| format!("`{location}` cannot be read: {source}");
+    let path = folder.join(location).canonicalize().map_err(unreadable)?;
+    let mut allowed = others.iter().filter_map(|other| other.canonicalize().ok());
+    if !path.starts_with(folder.canonicalize().map_err(unreadable)?)
+        && !allowed.any(|other| path.starts_with(other))
+    {
+        return Err(match stays {
+            true => format!("`{location}` is a link that leaves the model's folder"),
+            false => format!("its location `{location}` is outside of the folders that are allowed"),
+        });
+    }
+    match path.metadata().map_err(unreadable)?.is_file() {
+        true => Ok(path),
+        false => Err(format!("`{location}` is no regular file")),
+    }
+}
 
 /// The value of an entry of a tensor.
 fn entry<'a>(tensor: &'a TensorProto, key: &str) -> Found<Option<&'a str>> {
@@ -182,32 +262,4 @@ fn size(tensor: &TensorProto, key: &str) -> Found<Option<u64>> {
     let value = entry(tensor, key)?;
     let size = value.map(parse).transpose();
     size.map_err(|_| format!("its {key} `{}` is no size", value.unwrap_or_default()))
-}
-
-impl DataFile {
-    fn open(&self) -> MutexGuard<'_, File> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn read(&self, offset: u64, length: usize) -> Found<Vec<u8>> {
-        match self.up_to(offset, length)? {
-            bytes if bytes.len() == length => Ok(bytes),
-            _ => Err(format!("`{}` was cut short while it was read", self.location)),
-        }
-    }
-
-    /// So many bytes, or those that there are.
-    fn up_to(&self, offset: u64, length: usize) -> Found<Vec<u8>> {
-        let mut file = self.open();
-        let bytes = file.seek(SeekFrom::Start(offset)).and_then(|_| read(&mut file, length as u64));
-        bytes.map_err(|source| format!("`{}` cannot be read: {source}", self.location))
-    }
-}
-
-/// Up to so many bytes of a file.
-pub(super) fn read(file: &mut File, length: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
-    file.take(length).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -3,15 +3,19 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
 
+use super::data::{Data, DataFile};
 use super::digest::Contents;
-use super::external::{Externals, read};
+use super::element::HELD;
+use super::external::{Externals, Resolver};
 use super::identify::looks_like;
-use super::proto::{GraphProto, ModelProto};
+use super::proto::{GraphProto, ModelProto, TensorProto};
+use super::skim::{Trouble, skim};
 use super::walk::{self, Visited};
 use super::wire::{self, Flaw, FlawKind};
 use super::{Model, tensor};
@@ -26,66 +30,157 @@ const HEAD: u64 = 512;
 impl Model {
     /// Reads a model from a file.
     ///
-    /// The file is read once and for all: whatever becomes of it, the model stays what it was. Weights in
-    /// other files are read when they are asked for, or written; where such a file was cut short or taken
-    /// away meanwhile, that is an error. That nobody writes into them meanwhile is for the caller to see to.
+    /// The elements of its large tensors stay where they are, in this file or in others, until they are asked for, or
+    /// written. Where such a file was cut short meanwhile, that is an error, and so it is to save a model while
+    /// somebody writes into a file that it was read from. The files may be replaced, or lose their names.
     ///
     /// Nothing that the file holds is lost: a field that ONNX does not define is an
     /// [`Error::UnknownField`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_reaching(path, vec![])
+    }
+
+    /// As [`Model::open`]. The tensors of the model may refer to files below these folders too, and not only below
+    /// that of the model.
+    pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io { path: path.to_owned(), source };
         // Asked before it is opened: opening a pipe would wait for its writer.
         if !path.metadata().map_err(io)?.is_file() {
             return Err(not_onnx(path, "it is no regular file"));
         }
-        let mut file = File::open(path).map_err(io)?;
-        let length = file.metadata().map_err(io)?.len();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let file = File::open(path).and_then(|file| DataFile::open(&name, file)).map_err(io)?;
+        let unreadable = |reason| io(io::Error::other(reason));
+        let length = file.length().map_err(unreadable)?;
+        let head = || file.read(0, length.min(HEAD) as usize).map_err(unreadable);
         if length > MAX_MESSAGE as u64 {
-            let head = read(&mut file, HEAD).map_err(io)?;
-            return Err(match looks_like(&head) {
+            return Err(match looks_like(&head()?) {
                 Some(name) => not_onnx(path, format!("it looks like {name}")),
                 None => Error::TooLarge { file: path.to_owned(), bytes: length as usize },
             });
         }
-        let bytes = Bytes::from(read(&mut file, length).map_err(io)?);
-        if bytes.len() as u64 != length {
-            return Err(io(io::Error::other("it was cut short while it was read")));
+        if length == 0 {
+            return Err(not_onnx(path, "it is empty"));
         }
-        let (proto, external) = decode(path, bytes.clone())?;
-        let source = Some(Contents::new(bytes, !external).into());
-        Ok(Self { proto, external, source, externals: Externals::beside(path), path: Some(path.to_owned()) })
+        let skimmed = match skim(&file, length) {
+            Ok(skimmed) => skimmed,
+            Err(Trouble::Flaw(flaw)) => return Err(explain(path, &head()?, length, flaw)),
+            Err(Trouble::Unreadable(reason)) => return Err(unreadable(reason)),
+        };
+        let file = Arc::new(file);
+        let externals = Externals::reaching(path, others);
+        let decoded = skimmed.decode().map_err(|source| undecoded(path, skimmed.head(), &source.to_string()));
+        let mut proto = decoded?;
+        let mut settle = |tensor: &mut TensorProto| skimmed.settle(tensor, &file, &externals);
+        let external = look_through(path, skimmed.head(), &mut proto, &mut settle)?;
+        let source = Some(Contents::new(Data::There(file, 0..length), !external).into());
+        Ok(Self { proto, external, source, externals, path: Some(path.to_owned()) })
     }
 
     /// Reads a model from memory. Data in other files is out of its reach.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
-        let bytes = bytes.into();
-        let (proto, external) = decode(Path::new("<memory>"), bytes.clone())?;
-        let source = Some(Contents::new(bytes, false).into());
-        Ok(Self { external, source, ..Self::from_proto(proto) })
+        Self::from_memory(bytes.into(), Externals::none())
+    }
+
+    /// As [`Model::from_bytes`], with the data that its tensors keep outside of the message.
+    ///
+    /// ```
+    /// use std::io;
+    /// use std::sync::Arc;
+    /// use bytes::Bytes;
+    /// use unfold::onnx::Model;
+    /// use unfold::onnx::external::Resolver;
+    ///
+    /// #[derive(Debug)]
+    /// struct Nothing;
+    ///
+    /// impl Resolver for Nothing {
+    ///     fn length(&self, _: &str) -> io::Result<u64> {
+    ///         Err(io::ErrorKind::NotFound.into())
+    ///     }
+    ///     fn read(&self, _: &str, _: u64, _: usize) -> io::Result<Bytes> {
+    ///         Err(io::ErrorKind::NotFound.into())
+    ///     }
+    /// }
+    ///
+    /// let bytes = std::fs::read("models/digits/un-dynamo.onnx")?;
+    /// let model = Model::from_bytes_with(bytes, Arc::new(Nothing))?;
+    /// let mut fused = Vec::new();
+    /// unfold::fuse(&model, &Default::default())?.model.to_writer(&mut fused)?;
+    /// assert!(Model::from_bytes(fused)?.graph().node.len() < model.graph().node.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_bytes_with(bytes: impl Into<Bytes>, resolver: Arc<dyn Resolver>) -> Result<Self> {
+        Self::from_memory(bytes.into(), Externals::resolved(resolver))
+    }
+
+    /// The model with the elements of its tensors in its message, for somebody who takes [`Model::proto`] elsewhere.
+    /// What is in other files stays there.
+    ///
+    /// # Errors
+    /// Where elements cannot be read.
+    pub fn into_memory(mut self) -> Result<Self> {
+        let externals = &self.externals;
+        walk::parts(&mut self.proto, &mut |part| {
+            if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
+                && tensor::is_held(tensor)
+            {
+                let bytes = externals.bytes(tensor)?;
+                externals.release(tensor)?;
+                tensor.raw_data = Some(bytes);
+            }
+            Ok(())
+        })?;
+        Ok(self)
+    }
+
+    fn from_memory(bytes: Bytes, externals: Externals) -> Result<Self> {
+        let path = Path::new("<memory>");
+        if bytes.is_empty() {
+            return Err(not_onnx(path, "it is empty"));
+        }
+        wire::check(&bytes).map_err(|flaw| explain(path, &bytes, bytes.len() as u64, flaw))?;
+        let decoded = ModelProto::decode(bytes.clone());
+        let mut proto = decoded.map_err(|source| undecoded(path, &bytes, &source.to_string()))?;
+        let external = look_through(path, &bytes, &mut proto, &mut |_| Ok(()))?;
+        let source = Some(Contents::new(Data::Here(bytes), false).into());
+        Ok(Self { proto, external, source, externals, path: None })
     }
 }
 
-/// The message, and whether any of its tensors is in another file.
-fn decode(path: &Path, bytes: Bytes) -> Result<(ModelProto, bool)> {
-    if bytes.is_empty() {
-        return Err(not_onnx(path, "it is empty"));
-    }
-    wire::check(&bytes).map_err(|flaw| explain(path, &bytes, flaw))?;
-    let mut proto = ModelProto::decode(bytes.clone()).map_err(|source| match looks_like(&bytes) {
+fn undecoded(path: &Path, head: &[u8], reason: &str) -> Error {
+    match looks_like(head) {
         Some(name) => not_onnx(path, format!("it looks like {name}")),
-        None => Error::Decode { file: path.to_owned(), reason: source.to_string() },
-    })?;
-    require(path, &bytes, &proto)?;
+        None => Error::Decode { file: path.to_owned(), reason: reason.to_owned() },
+    }
+}
+
+/// Checks all that a model needs to be one, settles its tensors, and says whether any of them is in another file.
+fn look_through(
+    path: &Path,
+    head: &[u8],
+    proto: &mut ModelProto,
+    settle: &mut dyn FnMut(&mut TensorProto) -> Result<()>,
+) -> Result<bool> {
+    require(path, head, proto)?;
     let mut external = false;
-    walk::parts(&mut proto, &mut |part| {
+    walk::parts(proto, &mut |part| {
         match part {
             Visited::Graph(graph) => distinct_initializers(path, graph)?,
-            Visited::Initializer(tensor) | Visited::Tensor(tensor) => external |= tensor::is_external(tensor),
+            Visited::Initializer(tensor) | Visited::Tensor(tensor) => {
+                if tensor::is_held(tensor) {
+                    let reason = format!("its location begins with {HELD:?}, and no file has such a name");
+                    let (file, tensor) = (path.to_owned(), tensor.name().to_owned());
+                    return Err(Error::ExternalData { file, tensor, reason });
+                }
+                external |= tensor::is_external(tensor);
+                settle(tensor)?;
+            }
         }
         Ok(())
     })?;
-    Ok((proto, external))
+    Ok(external)
 }
 
 /// Refuses a model without the parts that every model has.
@@ -120,14 +215,14 @@ fn distinct_initializers(path: &Path, graph: &GraphProto) -> Result<()> {
     }
 }
 
-fn explain(path: &Path, bytes: &[u8], flaw: Flaw) -> Error {
-    if let Some(name) = looks_like(bytes) {
+fn explain(path: &Path, head: &[u8], length: u64, flaw: Flaw) -> Error {
+    if let Some(name) = looks_like(head) {
         return not_onnx(path, format!("it looks like {name}"));
     }
     let file = path.to_owned();
     let message = if flaw.path.is_empty() { "the model".to_owned() } else { flaw.path };
     match flaw.kind {
-        FlawKind::Truncated => Error::Truncated { file, message, length: bytes.len() },
+        FlawKind::Truncated => Error::Truncated { file, message, length: length as usize },
         FlawKind::UnknownField(field) => Error::UnknownField { file, message, field },
         FlawKind::TooDeep => Error::Decode { file, reason: "its messages are nested too deeply".to_owned() },
         FlawKind::Malformed(reason) => Error::Decode { file, reason: format!("in {message}: {reason}") },

@@ -1,10 +1,13 @@
 //! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
 
+mod data;
 mod digest;
 mod draft;
 mod element;
 pub mod external;
+mod gaps;
 mod identify;
+mod layout;
 mod load;
 pub mod misread;
 pub mod node;
@@ -13,7 +16,9 @@ pub mod proto;
 mod save;
 mod sink;
 mod size;
+mod skim;
 pub mod tensor;
+mod transfer;
 mod walk;
 mod wire;
 
@@ -27,12 +32,14 @@ pub(crate) use draft::write_whole;
 pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
 use proto::{GraphProto, ModelProto};
-pub use save::Saved;
+pub use save::{DataPlace, SaveOptions, Saved};
 
 /// An ONNX model, and where it came from.
 ///
-/// Weights in the model's own file are read with it, once: they are slices of its bytes. Weights in
-/// external files are not touched before they are asked for.
+/// The elements of large tensors stay in the files that they are in until they are asked for, or written: then a
+/// tensor of [`Model::proto`] refers to them as ONNX refers to external data, by a location that only this model, and
+/// what is made of it, can resolve. [`tensor::raw`] reads them wherever they are, and [`Model::into_memory`] brings them
+/// into the message.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -55,7 +62,7 @@ pub use save::Saved;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// The message that the file holds.
+    /// The message that the file holds, but for the elements that stay in it.
     pub proto: ModelProto,
     /// Whether [`Model::save`] puts the weights into a data file next to the model.
     ///

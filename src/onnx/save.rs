@@ -1,30 +1,47 @@
 //! Writing a model: whole files or none.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use prost::Message;
 
+use super::data::Data;
 use super::draft::FileDraft;
-use super::external::Span;
+use super::layout::{ALIGNMENT, Layout, Storage, is_inside};
 use super::load::MAX_MESSAGE;
-use super::proto::{DataLocation, ModelProto, StringStringEntryProto, TensorProto};
+use super::proto::TensorProto;
+use super::transfer::{Transfer, transfer};
 use super::walk::{self, Visited};
-use super::{Model, sink, tensor};
+use super::{Model, tensor};
 use crate::error::{Error, Result};
 
-/// Initializers from this size on are put into the data file, if the model has one.
-const EXTERNAL_FROM: usize = 1024;
+/// Whether the weights of a model go into a data file beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DataPlace {
+    /// They do if [`Model::external`] says so, and where protobuf does not allow a message that has them.
+    #[default]
+    Auto,
+    /// They do.
+    Beside,
+    /// They are in the message.
+    Inside,
+}
 
-/// What offsets in a data file are multiples of, so that tensors can be mapped.
-const ALIGNMENT: u64 = 4096;
+/// How a model is saved.
+#[derive(Debug, Clone)]
+pub struct SaveOptions {
+    /// Where its weights go.
+    pub place: DataPlace,
+    /// From how many bytes on an initializer goes into the data file, if the model has one.
+    pub threshold: usize,
+}
 
-/// The entries of external data that may be written anew: what they say is about the file that is
-/// replaced.
-const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
+impl Default for SaveOptions {
+    fn default() -> Self {
+        Self { place: DataPlace::Auto, threshold: 1024 }
+    }
+}
 
 /// What [`Model::save`] wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,52 +57,111 @@ pub struct Saved {
 }
 
 impl Model {
-    /// The model as a file holds it. External data stays where it is.
+    /// The model as a file holds it. Data in other files stays where it is.
     ///
     /// A message that was read and not changed gives the same bytes again, if its writer followed
     /// the order of the field numbers, as the protobuf libraries do.
     pub fn to_bytes(&self) -> Result<Bytes> {
-        check_size(&self.proto, Path::new("<memory>"))?;
-        Ok(self.proto.encode_to_vec().into())
+        let mut bytes = Vec::new();
+        self.to_writer(&mut bytes)?;
+        Ok(bytes.into())
+    }
+
+    /// Writes what [`Model::to_bytes`] gives, without having all of it in memory.
+    ///
+    /// # Errors
+    /// Where it is more than protobuf allows, elements cannot be read, or the writer fails.
+    pub fn to_writer(&self, out: &mut impl Write) -> Result<()> {
+        let layout = Layout::new(self, Storage::AsItIs)?;
+        self.check_size(&layout, Path::new("<memory>"))?;
+        layout.write_message(out).map_err(|source| self.io(source))
+    }
+
+    /// Writes the model into one writer, and its weights into another, which the model refers to by a location.
+    ///
+    /// ```
+    /// use unfold::onnx::Model;
+    ///
+    /// let model = Model::open("models/digits/un-dynamo.onnx")?;
+    /// let (mut message, mut weights) = (vec![], vec![]);
+    /// model.to_writers(&mut message, "digits.data", &mut weights)?;
+    /// assert!(weights.len() > 50_000 && message.len() < 50_000);
+    /// # Ok::<(), unfold::error::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::to_writer`].
+    pub fn to_writers(&self, out: &mut impl Write, location: &str, weights: &mut impl Write) -> Result<()> {
+        let storage = Storage::Beside { location, threshold: SaveOptions::default().threshold };
+        let layout = Layout::new(self, storage)?;
+        self.check_size(&layout, Path::new("<memory>"))?;
+        let write = layout.write_message(out).and_then(|()| layout.write_weights(weights));
+        write.map_err(|source| self.io(source))
     }
 
     /// Writes the model, and its weights into one data file next to it if [`Model::external`] says
-    /// so.
+    /// so, or if they are too many for one message.
     ///
     /// The data file holds everything that the model kept in other files, so that the two can be moved
     /// together. Its name is that of the model with `.data` appended, or with `.1.data` and so on: one that
     /// nothing else has, as files that are there are never overwritten. Only a model that is saved over the file that
-    /// it was read from, with no new weights, keeps referring to the data files it has. If [`Model::external`]
-    /// does not say so, everything is written into the model itself.
+    /// it was read from, with no new weights, keeps referring to the data files it has. Else everything is written
+    /// into the model itself.
+    ///
+    /// Weights are read while they are written, in parts: they are never all in memory, and are written by all cores.
     ///
     /// Files are complete before they take their names, and the moment when the model takes its own is the one
     /// at which anything changes: before it there is the old model, whole, and after it the new one. A failure
     /// leaves what was there. The data file of a model that is replaced is removed after it, if it has the name
     /// and the layout that this function gives, and no `.onnx` file of the folder mentions it. What a process leaves
-    /// that is killed meanwhile is removed by the next one that saves into the folder.
+    /// that is killed meanwhile is removed by the next one that saves into the folder. As with any copy, what the
+    /// system has not brought to the disk when its power goes is lost.
     ///
-    /// The files that the model was read from may be overwritten; it can still be used afterwards. A link is
+    /// The files that the model was read from may be replaced; it can still be used afterwards. A link is
     /// followed, though it may lead to nothing yet.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved> {
+        self.save_as(path, &SaveOptions::default())
+    }
+
+    /// As [`Model::save`], with the weights where one wants them.
+    ///
+    /// # Errors
+    /// Where files cannot be read or written, and where the message becomes larger than protobuf allows.
+    pub fn save_as(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<Saved> {
         let path = path.as_ref();
-        let mut settled = self.external && self.is_at(path);
+        let mut settled = self.external && options.place != DataPlace::Inside && self.is_at(path);
         walk::parts(&mut self.proto.clone(), &mut |part| {
-            settled &= !matches!(part, Visited::Initializer(tensor) if is_large(tensor));
+            settled &= !matches!(part, Visited::Initializer(tensor) if is_inside(tensor, options.threshold));
             Ok(())
         })?;
+        let mut draft = FileDraft::new(path).map_err(|source| self.failed(path, source))?;
         if settled {
-            self.finish(Saving::new(path)?, &self.proto)
-        } else {
-            self.save_with(path, |_| Ok(None))
+            let layout = Layout::new(self, Storage::AsItIs)?;
+            self.check_size(&layout, draft.path())?;
+            return self.finish(&mut draft, layout, None);
         }
+        if options.place == DataPlace::Inside || options.place == DataPlace::Auto && !self.external {
+            let layout = Layout::new(self, Storage::Inside)?;
+            if options.place == DataPlace::Inside || layout.message_bytes() <= MAX_MESSAGE {
+                self.check_size(&layout, draft.path())?;
+                return self.finish(&mut draft, layout, None);
+            }
+        }
+        let name = draft.fresh_name();
+        // A name that cannot be written matters where there is something to write.
+        let location = name.as_deref().unwrap_or_default();
+        let layout = Layout::new(self, Storage::Beside { location, threshold: options.threshold })?;
+        self.check_size(&layout, draft.path())?;
+        let name = if layout.has_weights() { Some(name) } else { None };
+        let name = name.transpose().map_err(|source| self.failed(draft.path(), source))?;
+        self.finish(&mut draft, layout, name)
     }
 
     /// As [`Model::save`], with other elements for some of the initializers.
     ///
     /// `rewrite` is given each dense initializer of each graph, one after the other, and returns
     /// its new elements as [`tensor::raw`] does, or nothing if it stays what it is. An initializer
-    /// may have no elements at all before it is given them here. Weights that go to a data file are
-    /// written one by one, and are not kept in memory.
+    /// may have no elements at all before it is given them here.
     ///
     /// ```
     /// use unfold::onnx::{Model, tensor};
@@ -117,23 +193,16 @@ impl Model {
         path: impl AsRef<Path>,
         mut rewrite: impl FnMut(&TensorProto) -> Result<Option<Bytes>>,
     ) -> Result<Saved> {
-        let mut proto = self.proto.clone();
-        let mut saving = Saving::new(path.as_ref())?;
-        walk::parts(&mut proto, &mut |part| match part {
-            Visited::Graph(_) => Ok(()),
-            Visited::Initializer(tensor) => {
-                if let Some(bytes) = rewrite(tensor)? {
-                    tensor::replace(tensor, bytes)?;
-                }
-                if self.external && is_large(tensor) {
-                    saving.take(tensor)
-                } else {
-                    saving.copy(self, tensor)
-                }
+        let mut changed = self.clone();
+        walk::parts(&mut changed.proto, &mut |part| {
+            if let Visited::Initializer(tensor) = part
+                && let Some(bytes) = rewrite(tensor)?
+            {
+                tensor::replace(tensor, bytes)?;
             }
-            Visited::Tensor(tensor) => saving.copy(self, tensor),
+            Ok(())
         })?;
-        self.finish(saving, &proto)
+        changed.save(path)
     }
 
     /// Writes the file that the model was read from under another name, byte for byte as it was read.
@@ -141,9 +210,21 @@ impl Model {
     /// A model in memory, and one whose weights are in other files, is saved as [`Model::save`] does: what
     /// refers to other files cannot be moved as it is.
     pub fn copy(&self, path: impl AsRef<Path>) -> Result<Saved> {
+        self.copy_as(path, &SaveOptions::default())
+    }
+
+    /// As [`Model::copy`], unless the weights are to be somewhere else.
+    ///
+    /// # Errors
+    /// As [`Model::save_as`].
+    pub fn copy_as(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<Saved> {
         let path = path.as_ref();
-        let Some(source) = self.source.as_ref().filter(|source| source.whole) else { return self.save(path) };
-        self.finish_with(Saving::new(path)?, |file| file.write_all(&source.bytes))
+        let source = self.source.as_ref().filter(|source| source.whole && options.place != DataPlace::Beside);
+        let Some(source) = source else { return self.save_as(path, options) };
+        let mut draft = FileDraft::new(path).map_err(|source| self.failed(path, source))?;
+        let file = draft.model().map_err(|source| self.failed(path, source))?;
+        let whole = Transfer { file: &file, offset: 0, data: source.data.clone() };
+        self.commit(&mut draft, vec![whole], None)
     }
 
     /// Whether a path is that of the file that the model was read from.
@@ -152,30 +233,61 @@ impl Model {
         origin.is_some_and(|origin| path.canonicalize().is_ok_and(|path| path == origin))
     }
 
-    fn finish(&self, saving: Saving, proto: &ModelProto) -> Result<Saved> {
-        check_size(proto, saving.draft.path())?;
-        self.finish_with(saving, |file| sink::write_message(proto, file))
+    fn check_size(&self, layout: &Layout, file: &Path) -> Result<()> {
+        match layout.message_bytes() {
+            bytes if bytes > MAX_MESSAGE => Err(Error::TooLarge { file: file.to_owned(), bytes }),
+            _ => Ok(()),
+        }
     }
 
-    /// Writes the message, and lets the files take their names.
-    fn finish_with(&self, saving: Saving, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Saved> {
-        let Saving { mut draft, data, .. } = saving;
+    pub(super) fn io(&self, source: io::Error) -> Error {
+        self.failed(&self.file(), source)
+    }
+
+    fn failed(&self, path: &Path, source: io::Error) -> Error {
+        Error::Io { path: path.to_owned(), source }
+    }
+
+    /// Writes both files of a layout, and lets them take their names.
+    fn finish(&self, draft: &mut FileDraft, layout: Layout, data: Option<String>) -> Result<Saved> {
+        let failed = |source| self.failed(&draft.path().to_owned(), source);
+        let model = draft.model().map_err(failed)?;
+        let beside = data.is_some().then(|| draft.data()).transpose().map_err(failed)?;
+        let mut work = layout.write_file(&model).map_err(failed)?;
+        if let Some(file) = &beside {
+            file.set_len(layout.weight_bytes()).map_err(failed)?;
+            work.extend(layout.weights().map(|(offset, data)| Transfer { file, offset, data }));
+        }
+        self.commit(draft, work, data)
+    }
+
+    /// Moves data to where it belongs, and lets the files take their names.
+    fn commit(&self, draft: &mut FileDraft, work: Vec<Transfer>, data: Option<String>) -> Result<Saved> {
         let path = draft.path().to_owned();
-        let replaced = Replaced::by(&draft).unwrap_or_default();
+        let replaced = Replaced::by(draft).unwrap_or_default();
         // Of what will have no name any more, this model may still have something to read.
-        replaced.own.iter().for_each(|name| self.externals.hold(name));
-        let commit = || {
-            let mut file = draft.model()?;
-            write(&mut file)?;
-            file.sync_all()?;
-            data.as_ref().map_or(Ok(()), |data| data.file.sync_all())?;
-            draft.commit(data.as_ref().map(|data| data.name.as_str()), replaced.own.as_deref())
-        };
-        commit().map_err(|source| Error::Io { path: path.clone(), source })?;
+        replaced.own.iter().for_each(|name| self.externals.keep(name));
+        transfer(work).map_err(|source| self.failed(&path, source))?;
+        self.check_unchanged()?;
+        let committed = draft.commit(data.as_deref(), replaced.own.as_deref());
+        committed.map_err(|source| self.failed(&path, source))?;
         let beside = |name: String| path.with_file_name(name);
         let left = replaced.used.into_iter().filter(|name| draft.is_left(name));
         let left = left.map(beside).collect();
-        Ok(Saved { data: data.map(|data| beside(data.name)), left, path })
+        Ok(Saved { data: data.map(beside), left, path })
+    }
+
+    /// Refuses to have written half of one file and half of another.
+    fn check_unchanged(&self) -> Result<()> {
+        let own = self.source.as_ref().is_some_and(|source| match &source.data {
+            Data::There(file, _) => file.has_changed(),
+            _ => false,
+        });
+        let changed = if own { Some(self.file()) } else { self.externals.changed().map(PathBuf::from) };
+        match changed {
+            Some(path) => Err(self.failed(&path, io::Error::other("it was written into while it was read"))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -201,12 +313,12 @@ impl Replaced {
                 && tensor::is_external(tensor)
             {
                 let span = externals.span(tensor)?;
-                let place = Place { offset: span.offset, length: span.length };
-                laid_out &= tensor.external_data == place.entries(&span.location);
+                laid_out &= tensor.external_data == span.entries();
                 locations.insert(span.location.clone());
+                let (offset, length) = (span.offset, span.length as u64);
                 if seen.insert(span) {
-                    laid_out &= place.offset == u64::next_multiple_of(end, ALIGNMENT);
-                    end = place.offset + place.length as u64;
+                    laid_out &= offset == u64::next_multiple_of(end, ALIGNMENT);
+                    end = offset + length;
                 }
             }
             Ok(())
@@ -219,138 +331,5 @@ impl Replaced {
         };
         let own = used.first().filter(|_| laid_out && locations.len() == 1).filter(is_whole).cloned();
         Some(Self { used, own })
-    }
-}
-
-/// A model that is being saved.
-struct Saving {
-    draft: FileDraft,
-    /// The data file, from the first tensor in it on.
-    data: Option<NewData>,
-    /// What was copied from the data files of the model, and where to: tensors that shared bytes
-    /// still do.
-    copied: HashMap<Span, Place>,
-}
-
-/// The data file of the model that is being saved.
-struct NewData {
-    name: String,
-    file: File,
-    /// How many bytes are in it.
-    length: u64,
-}
-
-/// Where the bytes of a tensor are in the data file.
-#[derive(Clone, Copy)]
-struct Place {
-    offset: u64,
-    length: usize,
-}
-
-impl Place {
-    /// How a tensor refers to it.
-    fn entries(self, location: &str) -> Vec<StringStringEntryProto> {
-        let entry = |key: &str, value: String| StringStringEntryProto {
-            key: Some(key.to_owned()),
-            value: Some(value),
-        };
-        vec![
-            entry("location", location.to_owned()),
-            entry("offset", self.offset.to_string()),
-            entry("length", self.length.to_string()),
-        ]
-    }
-}
-
-impl Saving {
-    fn new(path: &Path) -> Result<Self> {
-        let draft = FileDraft::new(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        Ok(Self { draft, data: None, copied: HashMap::new() })
-    }
-
-    /// Moves the elements of a tensor out of the message.
-    fn take(&mut self, tensor: &mut TensorProto) -> Result<()> {
-        let bytes = tensor.raw_data.take().unwrap_or_default();
-        let offset = self.align()?;
-        self.append(&bytes)?;
-        self.refer(tensor, Place { offset, length: bytes.len() });
-        Ok(())
-    }
-
-    /// Copies the elements of a tensor, if the model has them in another file, to where they are kept now.
-    fn copy(&mut self, model: &Model, tensor: &mut TensorProto) -> Result<()> {
-        if !tensor::is_external(tensor) {
-            return Ok(());
-        }
-        if !model.external {
-            let bytes = model.externals.bytes(tensor)?;
-            return tensor::replace(tensor, bytes);
-        }
-        let known = |key: &str| KNOWN_ENTRIES.contains(&key);
-        if let Some(entry) = tensor.external_data.iter().find(|entry| !known(entry.key())) {
-            return Err(Error::ExternalData {
-                file: self.draft.path().to_owned(),
-                tensor: tensor.name().to_owned(),
-                reason: format!("the meaning of its entry `{}` is unknown", entry.key()),
-            });
-        }
-        let span = model.externals.span(tensor)?;
-        let place = match self.copied.get(&span) {
-            Some(&place) => place,
-            None => {
-                let offset = self.align()?;
-                model.externals.pieces(tensor, |piece| self.append(piece))?;
-                let place = Place { offset, length: span.length };
-                self.copied.insert(span, place);
-                place
-            }
-        };
-        self.refer(tensor, place);
-        Ok(())
-    }
-
-    /// Where the next tensor begins in the data file.
-    fn align(&mut self) -> Result<u64> {
-        let length = self.data.as_ref().map_or(0, |data| data.length);
-        let offset = length.next_multiple_of(ALIGNMENT);
-        self.append(&vec![0; (offset - length) as usize])?;
-        Ok(offset)
-    }
-
-    /// Writes bytes into the data file, behind what is there.
-    fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        let draft = &self.draft;
-        let mut write = || {
-            let data = match &mut self.data {
-                Some(data) => data,
-                None => {
-                    self.data.insert(NewData { name: draft.fresh_name()?, file: draft.data()?, length: 0 })
-                }
-            };
-            data.file.write_all(bytes)?;
-            data.length += bytes.len() as u64;
-            Ok(())
-        };
-        write().map_err(|source| Error::Io { path: draft.path().to_owned(), source })
-    }
-
-    /// Lets a tensor refer to bytes of the data file.
-    fn refer(&self, tensor: &mut TensorProto, place: Place) {
-        let location = self.data.as_ref().map_or("", |data| &data.name);
-        tensor.external_data = place.entries(location);
-        tensor.data_location = Some(DataLocation::External.into());
-    }
-}
-
-/// Whether the elements of an initializer are in the message, and belong into a data file.
-fn is_large(tensor: &TensorProto) -> bool {
-    let inline = tensor.raw_data.as_ref().filter(|_| !tensor::is_external(tensor));
-    inline.is_some_and(|bytes| bytes.len() >= EXTERNAL_FROM)
-}
-
-fn check_size(proto: &ModelProto, file: &Path) -> Result<()> {
-    match proto.encoded_len() {
-        bytes if bytes > MAX_MESSAGE => Err(Error::TooLarge { file: file.to_owned(), bytes }),
-        _ => Ok(()),
     }
 }

@@ -1,34 +1,105 @@
 //! Encoding a message into a writer, without a copy of all of it in memory.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
 
-use bytes::BufMut;
 use bytes::buf::UninitSlice;
+use bytes::{Buf, BufMut};
 use prost::Message;
+
+use super::data::Data;
+use super::gaps::Gaps;
+use super::transfer::Transfer;
 
 /// How much is collected before it is written.
 const CHUNK: usize = 1 << 16;
 
-/// Encodes a message into a writer.
-pub(super) fn write_message(message: &impl Message, out: &mut impl Write) -> io::Result<()> {
-    let mut sink = Sink { out, chunk: Vec::with_capacity(CHUNK), result: Ok(()) };
+/// Encodes a message into a writer, with what belongs into its gaps.
+pub(super) fn write_message(message: &impl Message, gaps: &Gaps, out: &mut impl Write) -> io::Result<()> {
+    encode(message, gaps, &mut Filled(out))
+}
+
+/// Writes data, part by part.
+pub(super) fn write_data(data: &Data, out: &mut impl Write) -> io::Result<()> {
+    data.parts().into_iter().try_for_each(|part| {
+        data.read(part).map_err(io::Error::other).and_then(|bytes| out.write_all(&bytes))
+    })
+}
+
+/// Encodes a message into a file, and gives what is to be moved into its gaps.
+pub(super) fn write_file<'f>(
+    message: &impl Message,
+    gaps: &Gaps,
+    file: &'f File,
+) -> io::Result<Vec<Transfer<'f>>> {
+    file.set_len(message.encoded_len() as u64)?;
+    let mut gapped = Gapped { file, position: 0, transfers: vec![] };
+    encode(message, gaps, &mut gapped)?;
+    Ok(gapped.transfers)
+}
+
+fn encode(message: &impl Message, gaps: &Gaps, out: &mut impl Out) -> io::Result<()> {
+    let mut sink = Sink { out, gaps, chunk: Vec::with_capacity(CHUNK), result: Ok(()) };
     message.encode(&mut sink).map_err(io::Error::other)?;
     sink.flush();
     sink.result
 }
 
-/// A buffer that empties itself into a writer whenever it is full.
-struct Sink<'a, W> {
-    out: &'a mut W,
+/// Takes a message, with its gaps.
+trait Out {
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()>;
+    fn gap(&mut self, data: &Data) -> io::Result<()>;
+}
+
+/// A writer that is given what belongs into the gaps.
+struct Filled<'w, W>(&'w mut W);
+
+impl<W: Write> Out for Filled<'_, W> {
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn gap(&mut self, data: &Data) -> io::Result<()> {
+        write_data(data, self.0)
+    }
+}
+
+/// A file in which the gaps are filled later.
+struct Gapped<'f> {
+    file: &'f File,
+    position: u64,
+    transfers: Vec<Transfer<'f>>,
+}
+
+impl Out for Gapped<'_> {
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.file;
+        file.write_all(bytes)?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn gap(&mut self, data: &Data) -> io::Result<()> {
+        self.transfers.push(Transfer { file: self.file, offset: self.position, data: data.clone() });
+        self.position += data.len() as u64;
+        let mut file = self.file;
+        file.seek(SeekFrom::Start(self.position)).map(|_| ())
+    }
+}
+
+/// A buffer that empties itself into an [`Out`] whenever it is full.
+struct Sink<'a, O> {
+    out: &'a mut O,
+    gaps: &'a Gaps,
     chunk: Vec<u8>,
-    /// The first failure of the writer; nothing is written after it.
+    /// The first failure; nothing is written after it.
     result: io::Result<()>,
 }
 
-impl<W: Write> Sink<'_, W> {
+impl<O: Out> Sink<'_, O> {
     fn flush(&mut self) {
         if self.result.is_ok() {
-            self.result = self.out.write_all(&self.chunk);
+            self.result = self.out.bytes(&self.chunk);
         }
         self.chunk.clear();
     }
@@ -36,7 +107,7 @@ impl<W: Write> Sink<'_, W> {
 
 // SAFETY: `chunk_mut` gives the spare capacity of a vector, never an empty one, and `advance_mut`
 // counts as filled only what its caller filled.
-unsafe impl<W: Write> BufMut for Sink<'_, W> {
+unsafe impl<O: Out> BufMut for Sink<'_, O> {
     fn remaining_mut(&self) -> usize {
         isize::MAX as usize
     }
@@ -51,6 +122,22 @@ unsafe impl<W: Write> BufMut for Sink<'_, W> {
     unsafe fn advance_mut(&mut self, count: usize) {
         // SAFETY: the caller filled `count` bytes of what `chunk_mut` gave.
         unsafe { self.chunk.set_len(self.chunk.len() + count) };
+    }
+
+    fn put<B: Buf>(&mut self, mut source: B) {
+        if let Some(data) = self.gaps.behind(source.chunk()) {
+            self.flush();
+            if self.result.is_ok() {
+                self.result = self.out.gap(data);
+            }
+            return source.advance(source.remaining());
+        }
+        while source.has_remaining() {
+            let chunk = source.chunk();
+            self.put_slice(chunk);
+            let taken = chunk.len();
+            source.advance(taken);
+        }
     }
 }
 
@@ -73,7 +160,7 @@ mod tests {
     fn a_message_of_any_size_is_written_whole() {
         for length in [0, 1, CHUNK - 9, CHUNK - 8, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 7] {
             let mut written = Vec::new();
-            write_message(&tensor(length), &mut written).unwrap();
+            write_message(&tensor(length), &Gaps::none(), &mut written).unwrap();
             assert!(written == tensor(length).encode_to_vec(), "{length} bytes");
         }
     }
@@ -81,7 +168,7 @@ mod tests {
     #[test]
     fn a_writer_that_fails_is_reported() {
         let mut small = [0; 100];
-        let error = write_message(&tensor(CHUNK), &mut &mut small[..]).unwrap_err();
+        let error = write_message(&tensor(CHUNK), &Gaps::none(), &mut &mut small[..]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WriteZero);
     }
 }

@@ -13,7 +13,8 @@ impl Model {
 
     /// Bytes of the model's message, and of the initializers that it keeps in other files.
     pub fn file_bytes(&self) -> u64 {
-        self.proto.encoded_len() as u64 + self.initializer_bytes(tensor::is_external)
+        self.proto.encoded_len() as u64
+            + self.initializer_bytes(|tensor| tensor::is_external(tensor) || tensor::is_held(tensor))
     }
 
     fn initializer_bytes(&self, counts: impl Fn(&TensorProto) -> bool) -> u64 {

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::mem;
+use std::ops::Range;
 
 use bytes::Bytes;
 use half::{bf16, f16};
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
+use super::data::Data;
 use super::element::error;
-pub use super::element::{DataType, byte_size, count, data_type, is_external, shape};
+pub use super::element::{DataType, byte_size, count, data_type, is_external, is_held, shape};
 use super::external::Externals;
 use super::proto::TensorProto;
 use crate::error::{Error, Result};
@@ -35,24 +37,30 @@ pub enum NotRepresentable {
 /// The elements of a tensor of fixed-width type as they are stored in `raw_data`: little-endian, in
 /// row-major order.
 ///
-/// They are not copied, unless the tensor keeps them in a field of their type.
+/// They are not copied, unless they are in a file, or the tensor keeps them in a field of their type.
 pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
+    data(tensor, externals)?.all().map_err(|reason| externals.error(tensor, reason))
+}
+
+/// Where the elements of a tensor are, as [`raw`] gives them. They are not read for it.
+pub fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
     if tensor.segment.is_some() {
         return Err(error(tensor, "it is a segment of a tensor, which cannot be read"));
     }
     let inline = tensor.raw_data.clone().unwrap_or_default();
     let typed = has_typed_data(tensor);
-    let bytes = match (is_external(tensor), inline.is_empty(), typed) {
-        (true, true, false) => externals.bytes(tensor)?,
-        (false, _, false) => inline,
-        (false, true, true) => typed_data(tensor)?,
+    let elsewhere = is_external(tensor) || is_held(tensor);
+    let data = match (elsewhere, inline.is_empty(), typed) {
+        (true, true, false) => externals.data(tensor)?,
+        (false, _, false) => Data::Here(inline),
+        (false, true, true) => Data::Here(typed_data(tensor)?),
         _ => return Err(error(tensor, "it keeps elements in two places")),
     };
-    expect_size(tensor, &bytes)?;
-    Ok(bytes)
+    expect_size(tensor, data.len())?;
+    Ok(data)
 }
 
-fn has_typed_data(tensor: &TensorProto) -> bool {
+pub(super) fn has_typed_data(tensor: &TensorProto) -> bool {
     let TensorProto { float_data, int32_data, string_data, int64_data, double_data, uint64_data, .. } =
         tensor;
     !(float_data.is_empty()
@@ -128,7 +136,7 @@ pub struct Floats {
     name: String,
     data_type: DataType,
     shape: Vec<usize>,
-    bytes: Bytes,
+    data: Data,
 }
 
 impl Floats {
@@ -138,19 +146,48 @@ impl Floats {
         if !data_type.is_float() {
             return Err(error(tensor, format!("its elements are {data_type}, and not floats")));
         }
-        let bytes = raw(tensor, externals)?;
-        Ok(Self { name: tensor.name().to_owned(), data_type, shape: shape(tensor)?, bytes })
+        let data = data(tensor, externals)?;
+        Ok(Self { name: tensor.name().to_owned(), data_type, shape: shape(tensor)?, data })
     }
 
     /// All elements.
     pub fn all(&self) -> Result<ArrayD<f64>> {
-        let values = match self.data_type {
-            DataType::Float16 => split(&self.bytes, |bytes| f16::from_le_bytes(bytes).to_f64()),
-            DataType::BFloat16 => split(&self.bytes, |bytes| bf16::from_le_bytes(bytes).to_f64()),
-            DataType::Float => split(&self.bytes, |bytes| f64::from(f32::from_le_bytes(bytes))),
-            _ => split(&self.bytes, f64::from_le_bytes),
-        };
+        let values = self.convert(&self.data.all().map_err(|reason| self.error(reason))?);
         shaped(&self.name, &self.shape, values)
+    }
+
+    /// The elements in a range along an axis. No others are read.
+    ///
+    /// # Errors
+    /// Where they cannot be read, or are not there.
+    pub fn places(&self, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>> {
+        let Some(&extent) = self.shape.get(axis).filter(|&&extent| range.end <= extent) else {
+            return Err(self.error(format!("its shape {:?} has no places {range:?} there", self.shape)));
+        };
+        let outer: usize = self.shape[..axis].iter().product();
+        let size = self.data_type.byte_size(self.shape[axis + 1..].iter().product()).unwrap_or(0);
+        let mut values = Vec::new();
+        for row in 0..outer {
+            let begin = row * extent;
+            let bytes = self.data.read((begin + range.start) * size..(begin + range.end) * size);
+            values.append(&mut self.convert(&bytes.map_err(|reason| self.error(reason))?));
+        }
+        let mut shape = self.shape.clone();
+        shape[axis] = range.len();
+        shaped(&self.name, &shape, values)
+    }
+
+    fn convert(&self, bytes: &[u8]) -> Vec<f64> {
+        match self.data_type {
+            DataType::Float16 => split(bytes, |bytes| f16::from_le_bytes(bytes).to_f64()),
+            DataType::BFloat16 => split(bytes, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+            DataType::Float => split(bytes, |bytes| f64::from(f32::from_le_bytes(bytes))),
+            _ => split(bytes, f64::from_le_bytes),
+        }
+    }
+
+    fn error(&self, reason: String) -> Error {
+        Error::Tensor { tensor: self.name.clone(), reason }
     }
 }
 
@@ -328,11 +365,15 @@ pub fn make_i64(name: &str, values: &[i64]) -> TensorProto {
 }
 
 fn stored(name: &str, data_type: DataType, shape: &[usize], bytes: Bytes) -> TensorProto {
+    let name = Some(name.to_owned());
+    TensorProto { name, raw_data: Some(bytes), ..without_elements(data_type, shape) }
+}
+
+/// A tensor of which only type and shape are known.
+pub(crate) fn without_elements(data_type: DataType, shape: &[usize]) -> TensorProto {
     TensorProto {
-        name: Some(name.to_owned()),
         dims: shape.iter().map(|&dim| dim as i64).collect(),
         data_type: Some(data_type.code()),
-        raw_data: Some(bytes),
         ..Default::default()
     }
 }
@@ -343,10 +384,17 @@ fn stored(name: &str, data_type: DataType, shape: &[usize], bytes: Bytes) -> Ten
 /// number is fine.
 pub fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
     if DataType::from_code(tensor.data_type()).is_some() {
-        expect_size(tensor, &bytes)?;
+        expect_size(tensor, bytes.len())?;
     }
+    clear(tensor);
+    tensor.raw_data = Some(bytes);
+    Ok(())
+}
+
+/// Takes the elements out of a tensor, and forgets where it kept them.
+pub(super) fn clear(tensor: &mut TensorProto) {
     *tensor = TensorProto {
-        raw_data: Some(bytes),
+        raw_data: None,
         float_data: Vec::new(),
         int32_data: Vec::new(),
         string_data: Vec::new(),
@@ -357,11 +405,10 @@ pub fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
         data_location: None,
         ..mem::take(tensor)
     };
-    Ok(())
 }
 
-fn expect_size(tensor: &TensorProto, bytes: &[u8]) -> Result<()> {
-    let (shape, needed, held) = (&tensor.dims, byte_size(tensor)?, bytes.len());
+fn expect_size(tensor: &TensorProto, held: usize) -> Result<()> {
+    let (shape, needed) = (&tensor.dims, byte_size(tensor)?);
     if held == needed {
         return Ok(());
     }

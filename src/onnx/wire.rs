@@ -44,35 +44,99 @@ pub(super) struct Schema {
     one_of: &'static [u32],
 }
 
-/// Looks for anything in an encoded model that decoding it would lose.
-pub(super) fn check(bytes: &[u8]) -> Result<(), Flaw> {
-    check_message(bytes, &MODEL, MAX_DEPTH)
+/// Encoded bytes, which are taken one after the other.
+pub(super) trait Encoded {
+    /// How many were taken.
+    fn position(&self) -> u64;
+
+    /// Takes one; nothing where there is none.
+    fn byte(&mut self) -> Option<u8>;
+
+    /// Takes so many; says whether they are there.
+    fn pass(&mut self, length: u64) -> bool;
+
+    /// Takes so many that are elements of a tensor; says whether they are there.
+    fn elements(&mut self, length: u64) -> bool {
+        self.pass(length)
+    }
 }
 
-fn check_message(bytes: &[u8], schema: &'static Schema, depth: usize) -> Result<(), Flaw> {
+/// Bytes in memory.
+struct InMemory<'a> {
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl Encoded for InMemory<'_> {
+    fn position(&self) -> u64 {
+        self.position as u64
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let byte = self.bytes.get(self.position).copied();
+        self.position += usize::from(byte.is_some());
+        byte
+    }
+
+    fn pass(&mut self, length: u64) -> bool {
+        let end = usize::try_from(length).ok().and_then(|length| self.position.checked_add(length));
+        let end = end.filter(|&end| end <= self.bytes.len());
+        self.position = end.unwrap_or(self.position);
+        end.is_some()
+    }
+}
+
+/// Looks for anything in an encoded model that decoding it would lose.
+pub(super) fn check(bytes: &[u8]) -> Result<(), Flaw> {
+    check_from(&mut InMemory { bytes, position: 0 }, bytes.len() as u64)
+}
+
+/// As [`check`], of so many bytes.
+pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<(), Flaw> {
+    check_message(encoded, length, &MODEL, MAX_DEPTH)
+}
+
+fn check_message(
+    encoded: &mut impl Encoded,
+    end: u64,
+    schema: &'static Schema,
+    depth: usize,
+) -> Result<(), Flaw> {
     if depth == 0 {
         return Err(FlawKind::TooDeep.into());
     }
     let mut chosen = None;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let start = bytes.len() - rest.len();
-        let field = Field::split(&mut rest)?;
+    // How many there were of each field that holds a message.
+    let mut counts = [0_u32; MOST_MESSAGES];
+    while encoded.position() < end {
+        let field = Field::next(encoded, end)?;
         if schema.one_of.contains(&field.number) && *chosen.get_or_insert(field.number) != field.number {
             return Err(FlawKind::Malformed("it sets fields that exclude each other").into());
         }
         if schema.scalars.contains(&field.number) {
+            let is_there = match field.length {
+                Some(length) if field.number == RAW_DATA && std::ptr::eq(schema, &TENSOR) => {
+                    encoded.elements(length)
+                }
+                Some(length) => encoded.pass(length),
+                None => true,
+            };
+            if !is_there {
+                return Err(FlawKind::Truncated.into());
+            }
             continue;
         }
-        let Some((_, name, inner)) = schema.messages.iter().find(|(number, ..)| *number == field.number)
-        else {
+        let of_number = |(number, ..): &(u32, _, _)| *number == field.number;
+        let Some(place) = schema.messages.iter().position(of_number) else {
             return Err(FlawKind::UnknownField(field.number).into());
         };
-        let Some(payload) = field.payload else {
+        let Some(length) = field.length else {
             return Err(FlawKind::Malformed("a message is encoded as a number").into());
         };
-        check_message(payload, inner, depth - 1)
-            .map_err(|flaw| flaw.inside(name, || field.index(&bytes[..start])))?;
+        let (_, name, inner) = schema.messages[place];
+        let inside = encoded.position() + length;
+        check_message(encoded, inside, inner, depth - 1).map_err(|flaw| flaw.inside(name, counts[place]))?;
+        counts[place] += 1;
     }
     Ok(())
 }
@@ -85,9 +149,9 @@ impl From<FlawKind> for Flaw {
 
 impl Flaw {
     /// The same flaw, seen from the message whose field `name` holds the flawed one.
-    fn inside(self, name: &str, index: impl FnOnce() -> usize) -> Self {
+    fn inside(self, name: &str, index: u32) -> Self {
         let mut path = match name.strip_suffix("[]") {
-            Some(name) => format!("{name}[{}]", index()),
+            Some(name) => format!("{name}[{index}]"),
             None => name.to_owned(),
         };
         if !self.path.is_empty() {
@@ -98,53 +162,52 @@ impl Flaw {
     }
 }
 
-/// One encoded field.
-struct Field<'a> {
+/// One encoded field, up to its payload if it is of any length.
+struct Field {
     number: u32,
-    /// The bytes of a length-delimited field; others have none.
-    payload: Option<&'a [u8]>,
+    /// How long the payload of a length-delimited field is; that of others has been taken.
+    length: Option<u64>,
 }
 
-impl<'a> Field<'a> {
-    /// Takes the first field off `bytes`.
-    fn split(bytes: &mut &'a [u8]) -> Result<Self, FlawKind> {
-        let key =
-            u32::try_from(varint(bytes)?).map_err(|_| FlawKind::Malformed("a field number is too large"))?;
+impl Field {
+    /// Takes the next field of a message that ends somewhere, and is not over.
+    fn next(encoded: &mut impl Encoded, end: u64) -> Result<Self, FlawKind> {
+        let key = u32::try_from(varint(encoded, end)?)
+            .map_err(|_| FlawKind::Malformed("a field number is too large"))?;
         let number = key >> 3;
         if number == 0 {
             return Err(FlawKind::Malformed("a field has the number 0"));
         }
-        let payload = match WireType::try_from(u64::from(key & 7)) {
-            Ok(WireType::Varint) => varint(bytes).map(|_| None)?,
-            Ok(WireType::ThirtyTwoBit) => take(bytes, 4).map(|_| None)?,
-            Ok(WireType::SixtyFourBit) => take(bytes, 8).map(|_| None)?,
+        let fits = |encoded: &dyn Encoded, length: u64| match end - encoded.position() >= length {
+            true => Ok(length),
+            false => Err(FlawKind::Truncated),
+        };
+        let fixed = |encoded: &mut dyn Encoded, length| match encoded.pass(fits(encoded, length)?) {
+            true => Ok(None),
+            false => Err(FlawKind::Truncated),
+        };
+        let length = match WireType::try_from(u64::from(key & 7)) {
+            Ok(WireType::Varint) => varint(encoded, end).map(|_| None)?,
+            Ok(WireType::ThirtyTwoBit) => fixed(encoded, 4)?,
+            Ok(WireType::SixtyFourBit) => fixed(encoded, 8)?,
             Ok(WireType::LengthDelimited) => {
-                let length = varint(bytes)?;
-                Some(take(bytes, length)?)
+                let length = varint(encoded, end)?;
+                Some(fits(encoded, length)?)
             }
             Ok(WireType::StartGroup | WireType::EndGroup) => {
                 return Err(FlawKind::UnknownField(number));
             }
             Err(_) => return Err(FlawKind::Malformed("a field has an undefined wire type")),
         };
-        Ok(Self { number, payload })
-    }
-
-    /// How many fields of the same number there are in the bytes before this one.
-    fn index(&self, mut before: &[u8]) -> usize {
-        let mut count = 0;
-        while let Ok(field) = Field::split(&mut before) {
-            count += usize::from(field.number == self.number);
-        }
-        count
+        Ok(Self { number, length })
     }
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, FlawKind> {
+fn varint(encoded: &mut impl Encoded, end: u64) -> Result<u64, FlawKind> {
     let mut value = 0;
     for position in 0..10 {
-        let (&byte, rest) = bytes.split_first().ok_or(FlawKind::Truncated)?;
-        *bytes = rest;
+        let next = if encoded.position() < end { encoded.byte() } else { None };
+        let byte = next.ok_or(FlawKind::Truncated)?;
         value |= u64::from(byte & 0x7f) << (7 * position);
         if byte < 0x80 {
             return Ok(value);
@@ -153,12 +216,11 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, FlawKind> {
     Err(FlawKind::Malformed("a number takes more than ten bytes"))
 }
 
-fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], FlawKind> {
-    let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
-    let (taken, rest) = split.ok_or(FlawKind::Truncated)?;
-    *bytes = rest;
-    Ok(taken)
-}
+/// The field of a tensor that has its elements as bytes.
+const RAW_DATA: u32 = 9;
+
+/// How many fields that hold messages any message has at most.
+const MOST_MESSAGES: usize = 8;
 
 static MODEL: Schema = Schema {
     scalars: &[1, 2, 3, 4, 5, 6],

@@ -18,6 +18,35 @@ const DEEPEST: usize = 1000;
 /// Reads a constant of the model by name, in float64.
 pub type Read<'r> = &'r dyn Fn(&str) -> Result<ArrayD<f64>, Refusal>;
 
+/// From how many elements on the operand of a product is not computed whole, if the other is smaller.
+const LARGE: usize = 1 << 16;
+
+/// How many elements a part has that is computed at once.
+pub(super) const PART: usize = 1 << 16;
+
+/// Where the constants of a model come from, which may be larger than memory.
+pub(super) trait Supply {
+    /// All of a constant.
+    fn whole(&self, name: &str) -> Result<ArrayD<f64>, Refusal>;
+
+    /// Those elements of a constant that are in a range along an axis.
+    fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal>;
+}
+
+impl Supply for Read<'_> {
+    fn whole(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
+        self(name)
+    }
+
+    fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal> {
+        let whole = self(name)?;
+        match whole.shape().get(axis) {
+            Some(&extent) if range.end <= extent => Ok(whole.slice_axis(Axis(axis), range.into()).to_owned()),
+            _ => Err(unlike(name, whole.shape())),
+        }
+    }
+}
+
 /// Computes a recipe. What it needs several times is computed once.
 ///
 /// # Errors
@@ -33,11 +62,28 @@ pub type Read<'r> = &'r dyn Fn(&str) -> Result<ArrayD<f64>, Refusal>;
 /// # Ok::<(), unfold::refusal::Refusal>(())
 /// ```
 pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
-    let steps = recipe.steps();
+    evaluate_from(recipe, &read)
+}
+
+/// As [`evaluate`]. Of what is cut, only what is needed is read, and a product with something large takes it part by
+/// part.
+pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
+    let is_leaf = |step: &Recipe| cut_constant(step).is_some() || Streamed::of(step).is_some();
+    let steps = recipe.steps_to(&is_leaf);
     let mut uses: HashMap<_, usize> = HashMap::new();
-    steps.iter().flat_map(|step| step.inputs()).for_each(|input| *uses.entry(input.id()).or_default() += 1);
+    let needed = steps.iter().filter(|step| !is_leaf(step)).flat_map(|step| step.inputs());
+    needed.for_each(|input| *uses.entry(input.id()).or_default() += 1);
     let mut known: HashMap<_, ArrayD<f64>> = HashMap::new();
     for step in steps {
+        if let Some((name, axis, range)) = cut_constant(step) {
+            let places = supply.places(name, axis, range)?;
+            known.insert(step.id(), of_shape(name, step.shape(), places)?);
+            continue;
+        }
+        if let Some(streamed) = Streamed::of(step) {
+            known.insert(step.id(), streamed.compute(step, supply)?);
+            continue;
+        }
         for input in step.inputs() {
             *uses.entry(input.id()).or_default() -= 1;
         }
@@ -50,7 +96,7 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
         let lent: Vec<_> = lent.map(|input| Array::from(known[&input.id()].view())).collect();
         let inputs: Vec<Array> = given.map(Array::from).into_iter().chain(lent).collect();
         let made = match (step.op(), &inputs[..]) {
-            (Op::Constant(name), _) => constant(name, step.shape(), read)?,
+            (Op::Constant(name), _) => of_shape(name, step.shape(), supply.whole(name)?)?,
             (Op::Mul, [a, b]) if vanishes(a, b, step.shape()) => {
                 return Err(Refusal::new(Reason::Underflow(DataType::Double.name()), ""));
             }
@@ -74,13 +120,101 @@ fn vanishes(a: &Array, b: &Array, shape: &[usize]) -> bool {
     Zip::from(&wide(a, &shape)).and(&wide(b, &shape)).any(lost)
 }
 
-fn constant(name: &str, shape: &[usize], read: Read) -> Result<ArrayD<f64>, Refusal> {
-    let array = read(name)?;
-    match array.shape() == shape {
-        true => Ok(row_major(array)),
-        false => {
-            Err(Refusal::new(Reason::Constant(format!("it is {:?}, not {shape:?}", array.shape())), name))
+fn of_shape(name: &str, shape: &[usize], array: ArrayD<f64>) -> Result<ArrayD<f64>, Refusal> {
+    if array.shape() == shape { Ok(row_major(array)) } else { Err(unlike(name, array.shape())) }
+}
+
+fn unlike(name: &str, shape: &[usize]) -> Refusal {
+    Refusal::new(Reason::Constant(format!("it is {shape:?}, which is not what it was")), name)
+}
+
+/// The constant and the range of it, where a step is that.
+fn cut_constant(step: &Recipe) -> Option<(&str, usize, Range<usize>)> {
+    let (Op::Pick { axis, places }, [input]) = (step.op(), step.inputs()) else { return None };
+    let (Op::Constant(name), Some(&Some(first))) = (input.op(), places.first()) else { return None };
+    let in_order = places.iter().enumerate().all(|(at, place)| *place == Some(first + at));
+    in_order.then(|| (&**name, *axis, first..first + places.len()))
+}
+
+/// A product, or a convolution, one of whose operands is so large that only parts of it are computed at a time: of those
+/// that have many places along an axis, so that each is smaller than the whole.
+#[derive(Clone, Copy)]
+enum Streamed {
+    /// Parts of the result along an axis, each by itself.
+    Result(usize),
+    /// Parts of the sums: places along the last axis of the left operand, and the one before it of the right.
+    Sums,
+}
+
+impl Streamed {
+    fn of(step: &Recipe) -> Option<Self> {
+        let [left, right] = step.inputs() else { return None };
+        let (most, least) = (left.len().max(right.len()), left.len().min(right.len()));
+        if most <= LARGE || least > most / 2 || step.is_empty() {
+            return None;
         }
+        let (large, is_left) = if left.len() == most { (left, true) } else { (right, false) };
+        // What is read from front to back is read once.
+        let turned = matches!(large.op(), Op::Transpose(_));
+        let rank = step.rank();
+        let of_large =
+            |axis: usize| (axis + large.rank()).checked_sub(rank).map_or(1, |own| large.shape()[own]);
+        match step.op() {
+            Op::Product => {
+                let (rows, columns) = (rank - 2, rank - 1);
+                let stacks = (0..rows).any(|axis| step.shape()[axis] > 1);
+                let stack = (0..rows).find(|&axis| of_large(axis) > 1);
+                Some(match (stack, is_left) {
+                    (Some(axis), _) => Self::Result(axis),
+                    (None, true) if stacks || !turned => Self::Result(rows),
+                    (None, false) if stacks || turned => Self::Result(columns),
+                    _ => Self::Sums,
+                })
+            }
+            Op::Conv(_) if is_left => Some(Self::Result(usize::from(step.shape()[0] == 1))),
+            _ => None,
+        }
+        .filter(|streamed| streamed.extent(step) > 1)
+    }
+
+    /// How many places there are along the axis of the parts.
+    fn extent(self, step: &Recipe) -> usize {
+        match self {
+            Self::Result(axis) => step.shape()[axis],
+            Self::Sums => step.inputs()[0].shape().last().copied().unwrap_or(1),
+        }
+    }
+
+    fn compute(self, step: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
+        let [left, right] = step.inputs() else { unreachable!("a product has two operands") };
+        let extent = self.extent(step);
+        let places = (PART * extent / left.len().max(right.len())).max(1);
+        let ranges = (0..extent).step_by(places).map(|from| from..extent.min(from + places));
+        let mut cut = Cutting::default();
+        let mut result = ArrayD::zeros(step.shape());
+        match self {
+            Self::Result(axis) => {
+                for range in ranges {
+                    let part = evaluate_from(&cut.recipe(step, axis, range.clone()), supply)?;
+                    result.slice_axis_mut(Axis(axis), range.into()).assign(&part);
+                }
+            }
+            Self::Sums => {
+                let [.., rows, columns] = *step.shape() else { unreachable!("a matrix has two axes") };
+                let mut sums = result.view_mut().into_shape_with_order((rows, columns)).expect("one matrix");
+                for range in ranges {
+                    let matrix = |recipe: Recipe, rows: usize| {
+                        let array = evaluate_from(&recipe, supply)?;
+                        let columns = array.len() / rows.max(1);
+                        Ok(array.into_shape_with_order((rows, columns)).expect("one matrix"))
+                    };
+                    let of_left = matrix(cut.recipe(left, left.rank() - 1, range.clone()), rows)?;
+                    let of_right = matrix(cut.recipe(right, right.rank() - 2, range.clone()), range.len())?;
+                    multiply(of_left.view(), of_right.view(), &mut sums);
+                }
+            }
+        }
+        Ok(result)
     }
 }
 
@@ -97,13 +231,13 @@ pub fn part(recipe: &Recipe, axis: usize, range: Range<usize>, read: Read) -> Re
 
 /// Pushes a cut through the operations that it commutes with.
 #[derive(Default)]
-struct Cutting {
+pub(super) struct Cutting {
     made: HashMap<(*const super::Operation, usize, usize, usize), Recipe>,
     depth: usize,
 }
 
 impl Cutting {
-    fn recipe(&mut self, recipe: &Recipe, axis: usize, range: Range<usize>) -> Recipe {
+    pub fn recipe(&mut self, recipe: &Recipe, axis: usize, range: Range<usize>) -> Recipe {
         if range == (0..recipe.shape()[axis]) {
             return recipe.clone();
         }

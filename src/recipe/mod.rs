@@ -3,7 +3,7 @@
 //! Every constant that folding changes or makes is a [`Recipe`]: an expression over constants of the input model, such
 //! as Algorithm 1 of the UN paper, `W' = W·diag(γ/√(σ²+ε))`. Planning writes recipes and knows their shapes; no large
 //! weight is read for that. One evaluator computes them in float64, whole or in parts along an axis, and what it gives
-//! is rounded once when it is stored.
+//! is rounded once when it is stored. A [`Promise`] is a large one that is computed while it is written.
 //!
 //! ```
 //! use unfold::recipe::Recipe;
@@ -17,6 +17,7 @@
 
 mod evaluate;
 mod numbers;
+mod promise;
 mod steps;
 #[cfg(test)]
 mod testing;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 
 pub use evaluate::{Read, evaluate, part};
 pub use numbers::Numbers;
+pub use promise::{Given, Promise};
 pub use steps::{RecipeStep, float_name, float_named};
 pub use windows::Windows;
 
@@ -418,6 +420,11 @@ impl Recipe {
 
     /// Every step, each once, behind those that it needs.
     pub(crate) fn steps(&self) -> Vec<&Recipe> {
+        self.steps_to(&|_| false)
+    }
+
+    /// As [`Recipe::steps`], without those that only leaves need.
+    fn steps_to(&self, is_leaf: &dyn Fn(&Recipe) -> bool) -> Vec<&Recipe> {
         let mut order = vec![];
         let mut seen = std::collections::HashSet::new();
         // Formulas may be as deep as a graph is long: no recursion.
@@ -427,6 +434,9 @@ impl Recipe {
                 order.push(recipe);
             } else if seen.insert(recipe.id()) {
                 open.push((recipe, true));
+                if is_leaf(recipe) {
+                    continue;
+                }
                 open.extend(recipe.inputs().iter().rev().map(|input| (input, false)));
             }
         }
@@ -436,6 +446,26 @@ impl Recipe {
     /// Tells a shared step from others while the recipe is there.
     pub(crate) fn id(&self) -> *const Operation {
         Arc::as_ptr(&self.0)
+    }
+}
+
+/// Recipes are equal where they are the same steps.
+impl PartialEq for Recipe {
+    fn eq(&self, other: &Self) -> bool {
+        let (own, others) = (self.steps(), other.steps());
+        let places = |steps: &[&Recipe]| -> HashMap<_, usize> {
+            steps.iter().enumerate().map(|(place, step)| (step.id(), place)).collect()
+        };
+        let (own_places, other_places) = (places(&own), places(&others));
+        own.len() == others.len()
+            && own.iter().zip(others).all(|(one, other)| {
+                let same = |(a, b): (&Recipe, &Recipe)| own_places[&a.id()] == other_places[&b.id()];
+                let inputs = || one.inputs().iter().zip(other.inputs());
+                one.op() == other.op()
+                    && one.shape() == other.shape()
+                    && one.inputs().len() == other.inputs().len()
+                    && inputs().all(same)
+            })
     }
 }
 

@@ -85,11 +85,7 @@ impl WeightStore {
         if tensor::data_type(tensor)? == tensor::DataType::String {
             return Ok(());
         }
-        if tensor::is_external(tensor) {
-            self.externals.span(tensor)?;
-        } else {
-            tensor::raw(tensor, &self.externals)?;
-        }
+        tensor::data(tensor, &self.externals)?;
         let entry =
             |key: &str, value: String| StringStringEntryProto { key: Some(key.into()), value: Some(value) };
         let number = self.tensors.len().to_string();

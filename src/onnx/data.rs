@@ -1,0 +1,240 @@
+//! The bytes of a tensor, wherever they are: in memory, in a file, or computed when they are asked for.
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+/// How much is read at a time of what is only handed on.
+pub(super) const PIECE: usize = 1 << 20;
+
+/// What is found, or the reason why it is not.
+pub type Found<T> = Result<T, String>;
+
+/// Where a model in memory has the data that its tensors keep outside of the message.
+///
+/// ```
+/// use std::io;
+/// use bytes::Bytes;
+/// use unfold::onnx::external::Resolver;
+///
+/// /// One data file, held in memory.
+/// #[derive(Debug)]
+/// struct Weights(Bytes);
+///
+/// impl Resolver for Weights {
+///     fn length(&self, location: &str) -> io::Result<u64> {
+///         match location {
+///             "model.onnx.data" => Ok(self.0.len() as u64),
+///             _ => Err(io::ErrorKind::NotFound.into()),
+///         }
+///     }
+///     fn read(&self, _: &str, offset: u64, length: usize) -> io::Result<Bytes> {
+///         Ok(self.0.slice(offset as usize..offset as usize + length))
+///     }
+/// }
+/// ```
+pub trait Resolver: Debug + Send + Sync {
+    /// How many bytes there are at a location.
+    ///
+    /// # Errors
+    /// Where there is no such location.
+    fn length(&self, location: &str) -> io::Result<u64>;
+
+    /// So many bytes of a location, from an offset on. It is only asked for bytes that are there.
+    ///
+    /// # Errors
+    /// Where they cannot be had.
+    fn read(&self, location: &str, offset: u64, length: usize) -> io::Result<Bytes>;
+}
+
+/// Bytes that are computed when they are asked for, and are the same whenever that is.
+pub trait Make: Debug + Send + Sync {
+    /// How many there are.
+    fn length(&self) -> usize;
+
+    /// Computes some of them.
+    ///
+    /// # Errors
+    /// Where what they are made of cannot be read.
+    fn make(&self, range: Range<usize>) -> Found<Bytes>;
+
+    /// Where parts begin that are best computed at once, in order; the first is 0.
+    fn cuts(&self) -> Vec<usize>;
+}
+
+/// Some bytes.
+#[derive(Debug, Clone)]
+pub enum Data {
+    /// In memory.
+    Here(Bytes),
+    /// A part of a file.
+    There(Arc<DataFile>, Range<u64>),
+    /// To be computed.
+    Made(Arc<dyn Make>),
+}
+
+impl Data {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Here(bytes) => bytes.len(),
+            Data::There(_, range) => (range.end - range.start) as usize,
+            Data::Made(made) => made.length(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them. They are not copied where they are in memory.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub fn all(&self) -> Found<Bytes> {
+        self.read(0..self.len())
+    }
+
+    /// Some of them, from those that there are.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub fn read(&self, range: Range<usize>) -> Found<Bytes> {
+        match self {
+            Data::Here(bytes) => Ok(bytes.slice(range)),
+            Data::There(file, within) => file.read(within.start + range.start as u64, range.len()),
+            Data::Made(made) => made.make(range),
+        }
+    }
+
+    /// The parts that they are best read in, one behind the other.
+    pub(super) fn parts(&self) -> Vec<Range<usize>> {
+        let cuts = match self {
+            Data::Made(made) => made.cuts(),
+            _ => (0..self.len()).step_by(PIECE).collect(),
+        };
+        let ends = cuts.iter().copied().skip(1).chain([self.len()]);
+        cuts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+    }
+}
+
+/// A file that holds data of tensors, or what stands for one in memory.
+#[derive(Debug)]
+pub struct DataFile {
+    /// What the model calls it.
+    location: String,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    /// Its length, and when it was last changed, as it was opened.
+    File(File, u64, Option<SystemTime>),
+    Resolver(Arc<dyn Resolver>),
+}
+
+impl DataFile {
+    pub(super) fn open(location: &str, file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        let origin = Origin::File(file, metadata.len(), metadata.modified().ok());
+        Ok(Self { location: location.to_owned(), origin })
+    }
+
+    pub(super) fn resolved(location: &str, resolver: Arc<dyn Resolver>) -> Self {
+        Self { location: location.to_owned(), origin: Origin::Resolver(resolver) }
+    }
+
+    /// The file, where it is one.
+    pub(super) fn file(&self) -> Option<&File> {
+        match &self.origin {
+            Origin::File(file, ..) => Some(file),
+            Origin::Resolver(_) => None,
+        }
+    }
+
+    /// How many bytes it holds now.
+    pub(super) fn length(&self) -> Found<u64> {
+        let length = match &self.origin {
+            Origin::File(file, ..) => file.metadata().map(|metadata| metadata.len()),
+            Origin::Resolver(resolver) => resolver.length(&self.location),
+        };
+        length.map_err(|source| self.unreadable(source))
+    }
+
+    /// Whether somebody wrote into it since it was opened.
+    pub(super) fn has_changed(&self) -> bool {
+        match &self.origin {
+            Origin::File(file, length, modified) => {
+                let now = file.metadata();
+                now.is_ok_and(|now| now.len() != *length || now.modified().ok() != *modified)
+            }
+            Origin::Resolver(_) => false,
+        }
+    }
+
+    pub(super) fn read(&self, offset: u64, length: usize) -> Found<Bytes> {
+        let bytes = match &self.origin {
+            Origin::File(file, ..) => {
+                let mut bytes = Vec::new();
+                bytes.try_reserve_exact(length).map_err(|source| self.unreadable(source.into()))?;
+                bytes.resize(length, 0);
+                read_at(file, &mut bytes, offset).map(|()| Bytes::from(bytes))
+            }
+            Origin::Resolver(resolver) => resolver.read(&self.location, offset, length),
+        };
+        match bytes {
+            Ok(bytes) if bytes.len() == length => Ok(bytes),
+            Ok(_) => Err(self.cut_short()),
+            Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => Err(self.cut_short()),
+            Err(source) => Err(self.unreadable(source)),
+        }
+    }
+
+    pub(super) fn cut_short(&self) -> String {
+        format!("`{}` was cut short while it was read", self.location)
+    }
+
+    pub(super) fn unreadable(&self, source: io::Error) -> String {
+        format!("`{}` cannot be read: {source}", self.location)
+    }
+}
+
+/// Fills a buffer from a place in a file.
+#[cfg(unix)]
+pub(super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
+}
+
+/// Fills a buffer from a place in a file.
+#[cfg(windows)]
+pub(super) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, bytes, offset)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => (bytes, offset) = (&mut bytes[read..], offset + read as u64),
+        }
+    }
+    Ok(())
+}
+
+/// Writes bytes at a place in a file.
+#[cfg(unix)]
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+/// Writes bytes at a place in a file.
+#[cfg(windows)]
+pub(super) fn write_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = std::os::windows::fs::FileExt::seek_write(file, bytes, offset)?;
+        (bytes, offset) = (&bytes[written..], offset + written as u64);
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! What stands in a message for elements that are somewhere else.
+
+use bytes::Bytes;
+
+use super::data::Data;
+use super::proto::TensorProto;
+
+/// The zeros that stand in a message for elements that are somewhere else, and those elements.
+///
+/// The zeros of gap `n` begin at the `n`-th of a row of zeros that nobody reads: so a gap is told by where its bytes
+/// lie, the message has its true length, and as pages of zeros that are not touched, they take no memory.
+pub(super) struct Gaps {
+    zeros: Bytes,
+    data: Vec<Data>,
+}
+
+impl Gaps {
+    pub fn new(longest: usize, count: usize) -> Self {
+        Self { zeros: vec![0; longest + count].into(), data: Vec::new() }
+    }
+
+    #[cfg(test)]
+    pub fn none() -> Self {
+        Self::new(0, 0)
+    }
+
+    pub fn fill(&mut self, tensor: &mut TensorProto, data: Data) {
+        let number = self.data.len();
+        tensor.raw_data = Some(self.zeros.slice(number..number + data.len()));
+        self.data.push(data);
+    }
+
+    /// What belongs in the place of some bytes of a message, if they are zeros of a gap.
+    pub fn behind(&self, bytes: &[u8]) -> Option<&Data> {
+        let number = (bytes.as_ptr() as usize).checked_sub(self.zeros.as_ptr() as usize)?;
+        self.data.get(number).filter(|data| data.len() == bytes.len())
+    }
+}

@@ -1,0 +1,205 @@
+//! Where everything goes that a model is written as, before anything of it is written or read.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+
+use prost::Message;
+
+use super::data::Data;
+use super::external::Span;
+use super::gaps::Gaps;
+use super::proto::{DataLocation, ModelProto, TensorProto};
+use super::transfer::Transfer;
+use super::walk::{self, Visited};
+use super::{Model, sink, tensor};
+use crate::error::{Error, Result};
+
+/// What offsets in a data file are multiples of, so that tensors can be mapped.
+pub(super) const ALIGNMENT: u64 = 4096;
+
+/// The entries of external data that may be written anew: what they say is about the file that is
+/// replaced.
+const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
+
+/// Where the weights of a model go.
+#[derive(Clone, Copy)]
+pub(super) enum Storage<'l> {
+    /// Into the message, but for those that are in other files.
+    AsItIs,
+    /// All of them into the message.
+    Inside,
+    /// Into a data file that the message refers to by this location, initializers from so many bytes on.
+    Beside { location: &'l str, threshold: usize },
+}
+
+/// The message of a model, and what belongs into its gaps and into its data file.
+pub(super) struct Layout {
+    /// With zeros in the place of elements that are not in memory.
+    message: ModelProto,
+    /// What belongs in the place of the zeros.
+    gaps: Gaps,
+    weights: Vec<(u64, Data)>,
+    /// How long the data file is.
+    end: u64,
+}
+
+impl Layout {
+    pub fn new(model: &Model, storage: Storage) -> Result<Self> {
+        let mut message = model.proto.clone();
+        let (mut longest, mut count) = (0, 0);
+        walk::parts(&mut message, &mut |part| {
+            if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
+                && (tensor::is_held(tensor) || tensor::is_external(tensor))
+            {
+                longest = longest.max(model.externals.data(tensor).map_or(0, |data| data.len()));
+                count += 1;
+            }
+            Ok(())
+        })?;
+        let mut laying = Laying {
+            model,
+            storage,
+            gaps: Gaps::new(longest, count),
+            weights: vec![],
+            end: 0,
+            copied: HashMap::new(),
+        };
+        walk::parts(&mut message, &mut |part| match part {
+            Visited::Graph(_) => Ok(()),
+            Visited::Initializer(tensor) => laying.initializer(tensor),
+            Visited::Tensor(tensor) => laying.other(tensor),
+        })?;
+        let Laying { gaps, weights, end, .. } = laying;
+        Ok(Self { message, gaps, weights, end })
+    }
+
+    /// How long the message is.
+    pub fn message_bytes(&self) -> usize {
+        self.message.encoded_len()
+    }
+
+    /// How long the data file is.
+    pub fn weight_bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether anything belongs into the data file.
+    pub fn has_weights(&self) -> bool {
+        !self.weights.is_empty()
+    }
+
+    /// What belongs where into the data file, in order.
+    pub fn weights(&self) -> impl Iterator<Item = (u64, Data)> {
+        self.weights.iter().cloned()
+    }
+
+    /// Writes the message into a file, and gives what is to be moved into its gaps.
+    pub fn write_file<'f>(&self, file: &'f File) -> io::Result<Vec<Transfer<'f>>> {
+        sink::write_file(&self.message, &self.gaps, file)
+    }
+
+    /// Writes the message, with its elements.
+    pub fn write_message(&self, out: &mut impl Write) -> io::Result<()> {
+        sink::write_message(&self.message, &self.gaps, out)
+    }
+
+    /// Writes what belongs into the data file.
+    pub fn write_weights(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut position = 0;
+        for (offset, data) in &self.weights {
+            out.write_all(&vec![0; (offset - position) as usize])?;
+            sink::write_data(data, out)?;
+            position = offset + data.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+struct Laying<'m> {
+    model: &'m Model,
+    storage: Storage<'m>,
+    gaps: Gaps,
+    weights: Vec<(u64, Data)>,
+    end: u64,
+    /// What is copied from the data files of the model, and where to: tensors that shared bytes
+    /// still do.
+    copied: HashMap<Span, u64>,
+}
+
+impl Laying<'_> {
+    fn initializer(&mut self, tensor: &mut TensorProto) -> Result<()> {
+        let Storage::Beside { location, threshold } = self.storage else { return self.other(tensor) };
+        if !is_inside(tensor, threshold) {
+            return self.other(tensor);
+        }
+        let data = match tensor::is_held(tensor) {
+            true => self.model.externals.release(tensor)?,
+            false => Data::Here(tensor.raw_data.take().unwrap_or_default()),
+        };
+        self.place(tensor, location, data);
+        Ok(())
+    }
+
+    /// Any tensor whose elements stay in the message if they are there.
+    fn other(&mut self, tensor: &mut TensorProto) -> Result<()> {
+        let externals = &self.model.externals;
+        if tensor::is_held(tensor) {
+            let data = externals.release(tensor)?;
+            self.gaps.fill(tensor, data);
+        }
+        if !tensor::is_external(tensor) {
+            return Ok(());
+        }
+        match self.storage {
+            Storage::AsItIs => {}
+            Storage::Inside => {
+                let data = externals.data(tensor)?;
+                tensor::clear(tensor);
+                self.gaps.fill(tensor, data);
+            }
+            Storage::Beside { location, .. } => {
+                let known = |key: &str| KNOWN_ENTRIES.contains(&key);
+                if let Some(entry) = tensor.external_data.iter().find(|entry| !known(entry.key())) {
+                    return Err(Error::ExternalData {
+                        file: self.model.file(),
+                        tensor: tensor.name().to_owned(),
+                        reason: format!("the meaning of its entry `{}` is unknown", entry.key()),
+                    });
+                }
+                let span = externals.span(tensor)?;
+                match self.copied.get(&span) {
+                    Some(&offset) => refer(tensor, Span { location: location.to_owned(), offset, ..span }),
+                    None => {
+                        let offset = self.place(tensor, location, externals.data(tensor)?);
+                        self.copied.insert(span, offset);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives data its place in the data file.
+    fn place(&mut self, tensor: &mut TensorProto, location: &str, data: Data) -> u64 {
+        let offset = self.end.next_multiple_of(ALIGNMENT);
+        let length = data.len();
+        self.end = offset + length as u64;
+        self.weights.push((offset, data));
+        refer(tensor, Span { location: location.to_owned(), offset, length });
+        offset
+    }
+}
+
+/// Lets a tensor refer to bytes of the data file.
+fn refer(tensor: &mut TensorProto, span: Span) {
+    tensor.external_data = span.entries();
+    tensor.data_location = Some(DataLocation::External.into());
+}
+
+/// Whether the elements of an initializer are with the model, and so many that they belong into a data file.
+pub(super) fn is_inside(tensor: &TensorProto, threshold: usize) -> bool {
+    let inline = tensor.raw_data.as_ref().is_some_and(|bytes| bytes.len() >= threshold);
+    let held = || tensor::is_held(tensor) && tensor::byte_size(tensor).is_ok_and(|size| size >= threshold);
+    !tensor::is_external(tensor) && (inline || held())
+}

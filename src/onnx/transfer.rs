@@ -1,0 +1,69 @@
+//! Moving data to its places in files: by all cores, in parts, and inside the system where it can.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::data::{Data, PIECE, write_at};
+
+/// How much one thread moves at a time of what is only copied.
+const PART: usize = 16 * PIECE;
+
+/// Data, and where it goes.
+pub(super) struct Transfer<'f> {
+    pub file: &'f File,
+    pub offset: u64,
+    pub data: Data,
+}
+
+/// Moves everything. Nothing is read before its turn, so that as much is in memory as there are threads.
+pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
+    let parts = work.iter().flat_map(|transfer| {
+        let parts = match &transfer.data {
+            Data::Made(_) => transfer.data.parts(),
+            data => (0..data.len()).step_by(PART).map(|at| at..data.len().min(at + PART)).collect(),
+        };
+        parts.into_iter().map(move |part| (transfer, part))
+    });
+    // One after the other from a queue: files are read and written from front to back.
+    parts.par_bridge().try_for_each(|(transfer, part)| transfer.part(part))
+}
+
+impl Transfer<'_> {
+    fn part(&self, part: Range<usize>) -> io::Result<()> {
+        let mut at = part.start;
+        if let Data::There(source, within) = &self.data
+            && let Some(from) = source.file()
+        {
+            at += copy(from, within.start + at as u64, self.file, self.offset + at as u64, part.len());
+        }
+        let step = if matches!(self.data, Data::There(..)) { PIECE } else { part.len().max(1) };
+        while at < part.end {
+            let end = part.end.min(at + step);
+            let bytes = self.data.read(at..end).map_err(io::Error::other)?;
+            write_at(self.file, &bytes, self.offset + at as u64)?;
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+/// Copies inside the system as much as it can, and says how much that was.
+#[cfg(target_os = "linux")]
+fn copy(from: &File, mut offset: u64, to: &File, mut place: u64, length: usize) -> usize {
+    let mut left = length;
+    while left > 0 {
+        match rustix::fs::copy_file_range(from, Some(&mut offset), to, Some(&mut place), left) {
+            Ok(0) | Err(_) => break,
+            Ok(copied) => left -= copied,
+        }
+    }
+    length - left
+}
+
+#[cfg(not(target_os = "linux"))]
+fn copy(_: &File, _: u64, _: &File, _: u64, _: usize) -> usize {
+    0
+}
