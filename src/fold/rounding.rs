@@ -56,12 +56,20 @@ pub struct Extremes {
 /// # Errors
 /// Where it cannot be computed.
 pub fn extremes(promise: &Promise, part: usize) -> Result<Extremes, Reason> {
-    let numbers = promise.part(part).map_err(|refusal| refusal.reason)?;
     let mut found = Extremes::default();
-    for &number in &numbers {
-        found.largest = if number.abs() <= found.largest { found.largest } else { number.abs() };
-        found.loses |= tensor::underflow(promise.data_type(), number) != 0.0;
-    }
+    let least = promise.data_type().least_normal();
+    let looked = promise.each(part, &mut |numbers| {
+        let mut small = false;
+        for &number in numbers {
+            let size = number.abs();
+            found.largest = if size <= found.largest { found.largest } else { size };
+            small |= (size < least) & (size > 0.0);
+        }
+        let loses = |&number: &f64| tensor::underflow(promise.data_type(), number) != 0.0;
+        found.loses |= small && numbers.iter().any(loses);
+        Ok(())
+    });
+    looked.map_err(|refusal| refusal.reason)?;
     Ok(found)
 }
 

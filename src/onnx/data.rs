@@ -57,11 +57,11 @@ pub trait Make: Debug + Send + Sync {
     /// How many there are.
     fn length(&self) -> usize;
 
-    /// Computes some of them.
+    /// Computes some of them, as many as there is room for.
     ///
     /// # Errors
     /// Where what they are made of cannot be read.
-    fn make(&self, range: Range<usize>) -> Found<Bytes>;
+    fn make(&self, range: Range<usize>, into: &mut [u8]) -> Found<()>;
 
     /// Where parts begin that are best computed at once, in order; the first is 0.
     fn cuts(&self) -> Vec<usize>;
@@ -108,9 +108,27 @@ impl Data {
     pub fn read(&self, range: Range<usize>) -> Found<Bytes> {
         match self {
             Data::Here(bytes) => Ok(bytes.slice(range)),
-            Data::There(file, within) => file.read(within.start + range.start as u64, range.len()),
-            Data::Made(made) => made.make(range),
+            _ => {
+                let mut bytes = Vec::new();
+                bytes.try_reserve_exact(range.len()).map_err(|source| source.to_string())?;
+                bytes.resize(range.len(), 0);
+                self.read_into(range.start, &mut bytes)?;
+                Ok(bytes.into())
+            }
         }
+    }
+
+    /// Some of them from a place on, as many as there is room for.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub fn read_into(&self, at: usize, into: &mut [u8]) -> Found<()> {
+        match self {
+            Data::Here(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
+            Data::There(file, within) => file.read_into(within.start + at as u64, into)?,
+            Data::Made(made) => made.make(at..at + into.len(), into)?,
+        }
+        Ok(())
     }
 
     /// The parts that they are best read in, one behind the other.
@@ -178,26 +196,24 @@ impl DataFile {
         }
     }
 
-    pub(super) fn read(&self, offset: u64, length: usize) -> Found<Bytes> {
-        let bytes = match &self.origin {
-            Origin::File(file, ..) => {
-                let mut bytes = Vec::new();
-                bytes.try_reserve_exact(length).map_err(|source| self.unreadable(source.into()))?;
-                bytes.resize(length, 0);
-                read_at(file, &mut bytes, offset).map(|()| Bytes::from(bytes))
-            }
-            Origin::Resolver(resolver) => resolver.read(&self.location, offset, length),
-        };
-        match bytes {
-            Ok(bytes) if bytes.len() == length => Ok(bytes),
-            Ok(_) => Err(self.cut_short()),
-            Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => Err(self.cut_short()),
-            Err(source) => Err(self.unreadable(source)),
-        }
+    pub(super) fn read(self: &Arc<Self>, offset: u64, length: usize) -> Found<Bytes> {
+        Data::There(self.clone(), offset..offset + length as u64).all()
     }
 
-    pub(super) fn cut_short(&self) -> String {
-        format!("`{}` was cut short while it was read", self.location)
+    fn read_into(&self, offset: u64, into: &mut [u8]) -> Found<()> {
+        let read = match &self.origin {
+            Origin::File(file, ..) => read_at(file, into, offset),
+            Origin::Resolver(resolver) => {
+                resolver.read(&self.location, offset, into.len()).and_then(|bytes| {
+                    let fits = bytes.len() == into.len();
+                    fits.then(|| into.copy_from_slice(&bytes)).ok_or(io::ErrorKind::UnexpectedEof.into())
+                })
+            }
+        };
+        read.map_err(|source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => format!("`{}` was cut short while it was read", self.location),
+            _ => self.unreadable(source),
+        })
     }
 
     pub(super) fn unreadable(&self, source: io::Error) -> String {

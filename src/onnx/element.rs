@@ -98,6 +98,16 @@ impl DataType {
         }
     }
 
+    /// The smallest number of a type of floats that has all its digits.
+    pub fn least_normal(self) -> f64 {
+        match self {
+            Self::Float16 => f16::MIN_POSITIVE.to_f64(),
+            Self::BFloat16 => bf16::MIN_POSITIVE.to_f64(),
+            Self::Float => f32::MIN_POSITIVE.into(),
+            _ => f64::MIN_POSITIVE,
+        }
+    }
+
     /// Whether elements can be read as `i64`: the integers and bool.
     pub fn is_integer(self) -> bool {
         use DataType::*;

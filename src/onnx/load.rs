@@ -51,6 +51,7 @@ impl Model {
         }
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let file = File::open(path).and_then(|file| DataFile::open(&name, file)).map_err(io)?;
+        let file = Arc::new(file);
         let unreadable = |reason| io(io::Error::other(reason));
         let length = file.length().map_err(unreadable)?;
         let head = || file.read(0, length.min(HEAD) as usize).map_err(unreadable);
@@ -68,7 +69,6 @@ impl Model {
             Err(Trouble::Flaw(flaw)) => return Err(explain(path, &head()?, length, flaw)),
             Err(Trouble::Unreadable(reason)) => return Err(unreadable(reason)),
         };
-        let file = Arc::new(file);
         let externals = Externals::reaching(path, others);
         let decoded = skimmed.decode().map_err(|source| undecoded(path, skimmed.head(), &source.to_string()));
         let mut proto = decoded?;

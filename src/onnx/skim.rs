@@ -42,7 +42,7 @@ pub(super) enum Trouble {
 }
 
 /// Reads a file of so many bytes, and looks for anything in it that decoding it would lose.
-pub(super) fn skim(file: &DataFile, length: u64) -> std::result::Result<Skimmed, Trouble> {
+pub(super) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Skimmed, Trouble> {
     let mut skim =
         Skim { file, length, window: Bytes::new(), position: 0, bytes: vec![], gaps: vec![], trouble: None };
     let checked = wire::check_from(&mut skim, length);
@@ -55,7 +55,7 @@ pub(super) fn skim(file: &DataFile, length: u64) -> std::result::Result<Skimmed,
 }
 
 struct Skim<'f> {
-    file: &'f DataFile,
+    file: &'f Arc<DataFile>,
     length: u64,
     /// What was read from the position on.
     window: Bytes,
@@ -275,7 +275,7 @@ mod tests {
         for length in [1, 100, WINDOW, bytes.len() - 1] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&bytes[..length]).unwrap();
-            let file = DataFile::open("m.onnx", file).unwrap();
+            let file = Arc::new(DataFile::open("m.onnx", file).unwrap());
             let flaw = skim(&file, length as u64).err().map(|trouble| match trouble {
                 Trouble::Flaw(flaw) => flaw.kind,
                 Trouble::Unreadable(reason) => panic!("{reason}"),
@@ -285,7 +285,7 @@ mod tests {
         // It was longer when somebody asked.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
-        let file = DataFile::open("m.onnx", file).unwrap();
+        let file = Arc::new(DataFile::open("m.onnx", file).unwrap());
         assert!(matches!(skim(&file, bytes.len() as u64 + 1), Err(Trouble::Unreadable(_))));
     }
 }

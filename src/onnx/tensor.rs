@@ -150,10 +150,15 @@ impl Floats {
         Ok(Self { name: tensor.name().to_owned(), data_type, shape: shape(tensor)?, data })
     }
 
+    /// The extents.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
     /// All elements.
     pub fn all(&self) -> Result<ArrayD<f64>> {
-        let values = self.convert(&self.data.all().map_err(|reason| self.error(reason))?);
-        shaped(&self.name, &self.shape, values)
+        let count = self.shape.iter().product();
+        shaped(&self.name, &self.shape, self.numbers(0..count)?)
     }
 
     /// The elements in a range along an axis. No others are read.
@@ -164,26 +169,38 @@ impl Floats {
         let Some(&extent) = self.shape.get(axis).filter(|&&extent| range.end <= extent) else {
             return Err(self.error(format!("its shape {:?} has no places {range:?} there", self.shape)));
         };
-        let outer: usize = self.shape[..axis].iter().product();
-        let size = self.data_type.byte_size(self.shape[axis + 1..].iter().product()).unwrap_or(0);
+        let inner: usize = self.shape[axis + 1..].iter().product();
         let mut values = Vec::new();
-        for row in 0..outer {
+        for row in 0..self.shape[..axis].iter().product() {
             let begin = row * extent;
-            let bytes = self.data.read((begin + range.start) * size..(begin + range.end) * size);
-            values.append(&mut self.convert(&bytes.map_err(|reason| self.error(reason))?));
+            values.append(&mut self.numbers((begin + range.start) * inner..(begin + range.end) * inner)?);
         }
         let mut shape = self.shape.clone();
         shape[axis] = range.len();
         shaped(&self.name, &shape, values)
     }
 
-    fn convert(&self, bytes: &[u8]) -> Vec<f64> {
+    fn numbers(&self, range: Range<usize>) -> Result<Vec<f64>> {
+        let mut numbers = vec![0.0; range.len()];
+        self.read(range.start, &mut Vec::new(), &mut numbers)?;
+        Ok(numbers)
+    }
+
+    /// Elements in a row from one on, as many as there is room for; the buffer can be used again.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub(crate) fn read(&self, at: usize, buffer: &mut Vec<u8>, into: &mut [f64]) -> Result<()> {
+        let size = self.data_type.byte_size(1).unwrap_or_default();
+        buffer.resize(into.len() * size, 0);
+        self.data.read_into(at * size, buffer).map_err(|reason| self.error(reason))?;
         match self.data_type {
-            DataType::Float16 => split(bytes, |bytes| f16::from_le_bytes(bytes).to_f64()),
-            DataType::BFloat16 => split(bytes, |bytes| bf16::from_le_bytes(bytes).to_f64()),
-            DataType::Float => split(bytes, |bytes| f64::from(f32::from_le_bytes(bytes))),
-            _ => split(bytes, f64::from_le_bytes),
+            DataType::Float16 => decode(buffer, into, |bytes| f16::from_le_bytes(bytes).to_f64()),
+            DataType::BFloat16 => decode(buffer, into, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+            DataType::Float => decode(buffer, into, |bytes| f64::from(f32::from_le_bytes(bytes))),
+            _ => decode(buffer, into, f64::from_le_bytes),
         }
+        Ok(())
     }
 
     fn error(&self, reason: String) -> Error {
@@ -216,6 +233,12 @@ pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i6
         _ => unpack(&bytes, count, 2).into_iter().map(|value| (value ^ 2) - 2).collect(),
     };
     shaped(tensor.name(), &shape(tensor)?, values)
+}
+
+fn decode<const N: usize>(bytes: &[u8], into: &mut [f64], value: impl Fn([u8; N]) -> f64) {
+    for (number, &bytes) in into.iter_mut().zip(bytes.as_chunks().0) {
+        *number = value(bytes);
+    }
 }
 
 fn split<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
@@ -271,6 +294,21 @@ pub fn encode_f64(
     .map_err(|value| NotRepresentable::Overflow { value, data_type })
 }
 
+/// Numbers as elements of a type of floats, each rounded once as [`encode_f64`] does it.
+pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8]) {
+    fn each<const N: usize>(numbers: &[f64], into: &mut [u8], store: impl Fn(f64) -> [u8; N]) {
+        for (bytes, &number) in into.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *bytes = store(number);
+        }
+    }
+    match data_type {
+        DataType::Float16 => each(numbers, into, |number| f16::from_f32(to_odd(number)).to_le_bytes()),
+        DataType::BFloat16 => each(numbers, into, |number| bf16::from_f32(to_odd(number)).to_le_bytes()),
+        DataType::Float => each(numbers, into, |number| (number as f32).to_le_bytes()),
+        _ => each(numbers, into, f64::to_le_bytes),
+    }
+}
+
 /// The bytes of all elements, in row-major order.
 ///
 /// `store` gives the bytes of an element, and whether what they stand for is finite. The error is the first
@@ -321,13 +359,7 @@ fn to_odd(value: f64) -> f32 {
 /// assert_eq!(underflow(DataType::Float16, 1e-9), 1e-9);
 /// ```
 pub fn underflow(data_type: DataType, value: f64) -> f64 {
-    let least_normal = match data_type {
-        DataType::Float16 => f16::MIN_POSITIVE.to_f64(),
-        DataType::BFloat16 => bf16::MIN_POSITIVE.to_f64(),
-        DataType::Float => f32::MIN_POSITIVE.into(),
-        _ => f64::MIN_POSITIVE,
-    };
-    if value.abs() >= least_normal {
+    if value.abs() >= data_type.least_normal() {
         return 0.0;
     }
     let stored = if data_type == DataType::Double { 0.0 } else { rounded(data_type, value) };

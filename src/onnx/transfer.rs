@@ -27,23 +27,24 @@ pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
         };
         parts.into_iter().map(move |part| (transfer, part))
     });
-    // One after the other from a queue: files are read and written from front to back.
-    parts.par_bridge().try_for_each(|(transfer, part)| transfer.part(part))
+    let parts: Vec<_> = parts.collect();
+    let next = parts.into_par_iter().with_max_len(1);
+    next.try_for_each_init(Vec::new, |buffer, (transfer, part)| transfer.part(part, buffer))
 }
 
 impl Transfer<'_> {
-    fn part(&self, part: Range<usize>) -> io::Result<()> {
+    fn part(&self, part: Range<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
         let mut at = part.start;
         if let Data::There(source, within) = &self.data
             && let Some(from) = source.file()
         {
             at += copy(from, within.start + at as u64, self.file, self.offset + at as u64, part.len());
         }
-        let step = if matches!(self.data, Data::There(..)) { PIECE } else { part.len().max(1) };
         while at < part.end {
-            let end = part.end.min(at + step);
-            let bytes = self.data.read(at..end).map_err(io::Error::other)?;
-            write_at(self.file, &bytes, self.offset + at as u64)?;
+            let end = part.end.min(at + PIECE);
+            buffer.resize(end - at, 0);
+            self.data.read_into(at, buffer).map_err(io::Error::other)?;
+            write_at(self.file, buffer, self.offset + at as u64)?;
             at = end;
         }
         Ok(())

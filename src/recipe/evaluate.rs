@@ -9,7 +9,7 @@ use ndarray::{
 };
 
 use super::{Op, Recipe, Windows};
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::tensor::{self, DataType, Floats};
 use crate::refusal::{Reason, Refusal};
 
 /// How deep a cut goes into a formula; what is below is computed whole.
@@ -31,6 +31,11 @@ pub(super) trait Supply {
 
     /// Those elements of a constant that are in a range along an axis.
     fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal>;
+
+    /// A constant that is stored, for somebody who reads it bit by bit.
+    fn floats(&self, _: &str) -> Option<&Floats> {
+        None
+    }
 }
 
 impl Supply for Read<'_> {
@@ -192,6 +197,35 @@ impl Streamed {
         let ranges = (0..extent).step_by(places).map(|from| from..extent.min(from + places));
         let mut cut = Cutting::default();
         let mut result = ArrayD::zeros(step.shape());
+        if let Some(floats) = plain(right, supply)
+            && let &[1, columns] = step.shape()
+        {
+            let row = evaluate_from(left, supply)?;
+            let row = row.as_slice().unwrap_or_default();
+            let sums = result.as_slice_mut().unwrap_or_default();
+            let read = |numbers: &mut [f64], buffer: &mut Vec<u8>, at: usize| {
+                let read = floats.read(at, buffer, numbers);
+                read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))
+            };
+            let (mut buffer, mut numbers) = (vec![], vec![0.0; places * left.len().max(columns)]);
+            for range in ranges {
+                match self {
+                    Self::Sums => {
+                        let numbers = &mut numbers[..range.len() * columns];
+                        read(numbers, &mut buffer, range.start * columns)?;
+                        for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(columns)) {
+                            sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += factor * number);
+                        }
+                    }
+                    Self::Result(_) => {
+                        let numbers = &mut numbers[..range.len() * row.len()];
+                        read(numbers, &mut buffer, range.start * row.len())?;
+                        dot_each(row, numbers, &mut sums[range]);
+                    }
+                }
+            }
+            return Ok(result);
+        }
         match self {
             Self::Result(axis) => {
                 for range in ranges {
@@ -440,6 +474,39 @@ fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64>
         }
     }
     result.into_dyn()
+}
+
+/// The stored constant that an operand of a product is, as it is or turned, if its places are read in the order in
+/// which they are stored.
+fn plain<'s>(operand: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
+    let &[rows, columns] = operand.shape() else { return None };
+    let (source, shape) = match (operand.op(), operand.inputs()) {
+        (Op::Transpose(_), [input]) => (input, [columns, rows]),
+        _ => (operand, [rows, columns]),
+    };
+    let Op::Constant(name) = source.op() else { return None };
+    supply.floats(name).filter(|floats| floats.shape() == shape)
+}
+
+/// The products of a row with each of many, each added up in the order of its elements; several at a time, as each sum
+/// waits for its last one.
+fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
+    const AT_ONCE: usize = 8;
+    let length = row.len();
+    let (many, few) = sums.as_chunks_mut::<AT_ONCE>();
+    for (group, sums) in many.iter_mut().enumerate() {
+        let rows: [&[f64]; AT_ONCE] =
+            std::array::from_fn(|i| &rows[(group * AT_ONCE + i) * length..][..length]);
+        for (place, &factor) in row.iter().enumerate() {
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum += factor * row[place];
+            }
+        }
+    }
+    let rest = &rows[many.len() * AT_ONCE * length..];
+    for (sum, numbers) in few.iter_mut().zip(rest.chunks_exact(length.max(1))) {
+        *sum = row.iter().zip(numbers).fold(0.0, |sum, (factor, number)| sum + factor * number);
+    }
 }
 
 /// Adds `a · b`, in the order of the rows of `b`: any other order would round differently, and which one a library

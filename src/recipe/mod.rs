@@ -18,6 +18,7 @@
 mod evaluate;
 mod numbers;
 mod promise;
+mod scaled;
 mod steps;
 #[cfg(test)]
 mod testing;

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
 use ndarray::{ArrayD, Axis};
 
 use super::Recipe;
 use super::evaluate::{Cutting, PART, Supply, evaluate_from};
+use super::scaled::Scaled;
 use crate::onnx::external::{Found, Make};
-use crate::onnx::tensor::{DataType, Floats, encode_f64};
+use crate::onnx::tensor::{DataType, Floats, encode_into};
 use crate::refusal::{Reason, Refusal};
 
 /// A constant that a promise is made of.
@@ -34,7 +34,9 @@ pub enum Given {
 /// let twice = Recipe::constant("w", &[2]).mul(&Recipe::number(2.0, 1)).unwrap();
 /// let given = HashMap::from([("w".to_owned(), Given::Computed(array![1.0, 3.0].into_dyn()))]);
 /// let promise = Promise::new(twice, DataType::Float, given);
-/// assert_eq!(promise.make(4..8)?, 6.0_f32.to_le_bytes()[..]);
+/// let mut second = [0; 4];
+/// promise.make(4..8, &mut second)?;
+/// assert_eq!(second, 6.0_f32.to_le_bytes());
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub struct Promise {
     axis: usize,
     /// How many places of the axis a part has.
     places: usize,
+    /// The recipe in a form that is computed faster, where it has one.
+    scaled: Option<Scaled>,
 }
 
 impl Promise {
@@ -54,7 +58,11 @@ impl Promise {
         let behind = |axis: usize| recipe.shape()[axis + 1..].iter().product::<usize>();
         let axis = (0..recipe.rank()).find(|&axis| behind(axis) <= PART).unwrap_or(0);
         let places = if recipe.rank() == 0 { 1 } else { (PART / behind(axis).max(1)).max(1) };
-        Self { recipe, data_type, given, axis, places }
+        let mut promise = Self { recipe, data_type, given, axis, places, scaled: None };
+        if promise.recipe.len() > PART {
+            promise.scaled = Scaled::of(&promise.recipe, &promise);
+        }
+        promise
     }
 
     /// The element type.
@@ -70,7 +78,10 @@ impl Promise {
     /// Whether another one is the same tensor. Nothing is read where the formulas say so, and little where the tensors
     /// differ.
     pub fn is(&self, other: &Promise) -> bool {
-        let bytes = |promise: &Promise, begin: usize, end: usize| promise.make(begin..end).ok();
+        let bytes = |promise: &Promise, begin: usize, end: usize| {
+            let mut bytes = vec![0; end - begin];
+            promise.make(begin..end, &mut bytes).ok().map(|()| bytes)
+        };
         let same_parts = || {
             let ends: Vec<usize> = self.cuts().into_iter().chain([self.length()]).collect();
             ends.windows(2).all(|ends| {
@@ -96,16 +107,29 @@ impl Promise {
         let shape = self.recipe.shape();
         match shape.get(self.axis) {
             _ if self.recipe.is_empty() => 0,
+            _ if self.scaled.is_some() => self.recipe.len().div_ceil(PART),
             Some(extent) => shape[..self.axis].iter().product::<usize>() * extent.div_ceil(self.places),
             None => 1,
         }
     }
 
-    /// The numbers of a part, in row-major order, before they are rounded.
+    /// Takes the numbers of a part, in row-major order, before they are rounded: block by block.
     ///
     /// # Errors
-    /// As [`Promise::numbers`].
-    pub fn part(&self, number: usize) -> Result<ArrayD<f64>, Refusal> {
+    /// As [`Promise::numbers`], and what taking them says.
+    pub fn each(
+        &self,
+        number: usize,
+        take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        match &self.scaled {
+            Some(scaled) => scaled.each(number * PART..self.recipe.len().min((number + 1) * PART), take),
+            None => take(self.part(number)?.as_slice().unwrap_or_default()),
+        }
+    }
+
+    /// The numbers of a part of a recipe that has no faster form.
+    fn part(&self, number: usize) -> Result<ArrayD<f64>, Refusal> {
         let shape = self.recipe.shape();
         let Some(&extent) = shape.get(self.axis) else { return self.numbers() };
         let along = extent.div_ceil(self.places);
@@ -130,6 +154,9 @@ impl Promise {
 
     /// Where a part begins, in elements.
     fn begin(&self, number: usize) -> usize {
+        if self.scaled.is_some() {
+            return number * PART;
+        }
         let shape = self.recipe.shape();
         let Some(&extent) = shape.get(self.axis) else { return 0 };
         let behind = shape[self.axis + 1..].iter().product::<usize>();
@@ -143,6 +170,13 @@ impl Promise {
 }
 
 impl Supply for Promise {
+    fn floats(&self, name: &str) -> Option<&Floats> {
+        match self.given.get(name)? {
+            Given::Stored(floats) => Some(floats),
+            Given::Computed(_) => None,
+        }
+    }
+
     fn whole(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         match self.given(name)? {
             Given::Stored(floats) => floats.all().map_err(|error| unread(name, &error)),
@@ -167,23 +201,30 @@ impl Make for Promise {
         self.data_type.byte_size(self.recipe.len()).unwrap_or(0)
     }
 
-    fn make(&self, range: Range<usize>) -> Found<Bytes> {
-        let begins = self.cuts();
+    fn make(&self, range: Range<usize>, into: &mut [u8]) -> Found<()> {
+        let size = self.data_type.byte_size(1).unwrap_or(1);
+        let (mut bytes, begins) = (vec![], self.cuts());
         let first = begins.partition_point(|&begin| begin <= range.start).saturating_sub(1);
-        let mut made = BytesMut::with_capacity(range.len());
-        for (number, &begin) in
-            begins.iter().enumerate().skip(first).take_while(|(_, begin)| **begin < range.end)
-        {
-            let numbers = self.part(number).map_err(|refusal| refusal.to_string())?;
-            let bytes = encode_f64(self.data_type, &numbers.view()).map_err(|error| error.to_string())?;
-            let from = range.start.saturating_sub(begin);
-            let to = bytes.len().min(range.end - begin);
-            if from == 0 && to == range.len() {
-                return Ok(bytes.slice(..to));
-            }
-            made.extend_from_slice(&bytes[from..to]);
+        let parts = begins.iter().enumerate().skip(first).take_while(|(_, begin)| **begin < range.end);
+        for (number, &begin) in parts {
+            let mut at = begin;
+            let made = self.each(number, &mut |numbers| {
+                let end = at + numbers.len() * size;
+                if at >= range.start && end <= range.end {
+                    encode_into(self.data_type, numbers, &mut into[at - range.start..end - range.start]);
+                } else if at < range.end && end > range.start {
+                    // Somebody asks for a part of a part.
+                    bytes.resize(end - at, 0);
+                    encode_into(self.data_type, numbers, &mut bytes);
+                    let (from, to) = (at.max(range.start), end.min(range.end));
+                    into[from - range.start..to - range.start].copy_from_slice(&bytes[from - at..to - at]);
+                }
+                at = end;
+                Ok(())
+            });
+            made.map_err(|refusal| refusal.to_string())?;
         }
-        Ok(made.freeze())
+        Ok(())
     }
 
     fn cuts(&self) -> Vec<usize> {
@@ -195,6 +236,8 @@ impl Make for Promise {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::onnx::external::Externals;
+    use crate::onnx::tensor::{self, encode_f64};
     use crate::recipe::evaluate;
     use crate::recipe::testing::{read, recipes};
 
@@ -214,11 +257,89 @@ mod tests {
                     for from in [0, whole.len() / 3, whole.len() - 1] {
                         for to in [from + 1, whole.len() / 2, whole.len()] {
                             let range = from..to.max(from);
-                            let made = promise.make(range.clone()).unwrap();
+                            let mut made = vec![0; range.len()];
+                            promise.make(range.clone(), &mut made).unwrap();
                             assert_eq!(made, whole[range.clone()], "{recipe} {axis} {places} {range:?}");
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// A recipe over stored constants: what is promised, and what the evaluator makes of it from arrays.
+    fn both_ways(
+        recipe: &Recipe,
+        data_type: DataType,
+        tensors: &[(&str, ArrayD<f64>)],
+    ) -> (Promise, ArrayD<f64>) {
+        let stored = |array: &ArrayD<f64>| {
+            let tensor = tensor::make("", data_type, &array.view()).unwrap();
+            Floats::new(&tensor, &Externals::none()).unwrap()
+        };
+        let given = tensors.iter().map(|(name, array)| ((*name).to_owned(), Given::Stored(stored(array))));
+        let read =
+            |name: &str| Ok(stored(&tensors.iter().find(|(own, _)| *own == name).unwrap().1).all().unwrap());
+        (Promise::new(recipe.clone(), data_type, given.collect()), evaluate(recipe, &read).unwrap())
+    }
+
+    fn numbers(shape: &[usize], seed: usize) -> ArrayD<f64> {
+        let number = |at: usize| ((at * 7919 + seed * 104_729) % 2003) as f64 / 1001.0 - 1.0 + 1e-3;
+        ArrayD::from_shape_vec(shape, (0..shape.iter().product()).map(number).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_scaled_weight_is_what_the_evaluator_gives_bit_for_bit() {
+        for data_type in [DataType::Float, DataType::Float16, DataType::BFloat16, DataType::Double] {
+            for (shape, vectors) in [
+                (&[260, 300][..], [&[260, 1][..], &[300][..]]),
+                (&[300, 260], [&[1, 260], &[1, 1]]),
+                (&[64, 128, 3, 3], [&[1, 128, 1, 1], &[64, 1, 1, 1]]),
+                (&[2, 3, 70, 200], [&[3, 1, 200], &[2, 1, 70, 1]]),
+                (&[70_000], [&[1], &[1]]),
+            ] {
+                let tensors =
+                    [("w", numbers(shape, 1)), ("a", numbers(vectors[0], 2)), ("b", numbers(vectors[1], 3))];
+                let [w, a, b] = tensors.each_ref().map(|(name, array)| Recipe::constant(name, array.shape()));
+                let (flat, square) = ([shape.iter().product()], a.mul(&a).unwrap());
+                for recipe in [
+                    w.mul(&a).unwrap(),
+                    b.mul(&w.div(&a).unwrap()).unwrap().sub(&square).unwrap(),
+                    w.reshape(&flat).unwrap().mul(&Recipe::number(3.0, 1)).unwrap().reshape(shape).unwrap(),
+                ] {
+                    let (promise, expected) = both_ways(&recipe, data_type, &tensors);
+                    assert!(promise.scaled.is_some(), "{recipe}");
+                    let mut made = vec![0; promise.length()];
+                    promise.make(0..made.len(), &mut made).unwrap();
+                    assert!(made == encode_f64(data_type, &expected.view()).unwrap(), "{recipe} {data_type}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_with_a_large_weight_is_what_the_evaluator_gives_bit_for_bit() {
+        for (rows, columns) in [(300, 301), (299, 1000), (70_001, 1), (1, 70_001)] {
+            let tensors = [("w", numbers(&[rows, columns], 1)), ("t", numbers(&[1, rows], 2))];
+            let [w, t] = tensors.each_ref().map(|(name, array)| Recipe::constant(name, array.shape()));
+            let turned = [("w", numbers(&[columns, rows], 1)), ("t", numbers(&[1, rows], 2))];
+            let of_turned = t.product(&Recipe::constant("w", &[columns, rows]).turned().unwrap()).unwrap();
+            let before = w.turned().unwrap().product(&t.turned().unwrap()).unwrap();
+            for (recipe, tensors) in
+                [(t.product(&w).unwrap(), &tensors), (of_turned, &turned), (before, &tensors)]
+            {
+                let (promise, expected) = both_ways(&recipe, DataType::Float, tensors);
+                let made = promise.numbers().unwrap();
+                assert!(made == expected, "{recipe}");
+                // Independently: each sum by itself, in the order of the rows.
+                let (w, t) = (
+                    &tensors[0].1.mapv(|w| f64::from(w as f32)),
+                    &tensors[1].1.mapv(|t| f64::from(t as f32)),
+                );
+                let w = if w.shape() == [rows, columns] { w.view() } else { w.t() };
+                let last = w.index_axis(Axis(1), columns - 1);
+                let sum = last.iter().zip(t).fold(0.0, |sum, (w, t)| sum + w * t);
+                assert_eq!(made.iter().last(), Some(&sum));
             }
         }
     }

@@ -1,0 +1,168 @@
+//! The most common of the large tensors, a weight and small tensors that are applied to its elements: from the bytes
+//! that are stored to those that will be without arrays in between, and bit for bit what the evaluator gives.
+
+use std::ops::Range;
+
+use super::evaluate::{Supply, evaluate_from};
+use super::{Op, Recipe};
+use crate::onnx::tensor::{DataType, Floats};
+use crate::refusal::{Reason, Refusal};
+
+/// How many numbers are in the works at a time: they stay in the nearest cache.
+const BLOCK: usize = 1 << 11;
+
+/// Beyond this many elements an operand is not small.
+const SMALL: usize = 1 << 16;
+
+/// A constant, and what is done to its elements one after the other.
+#[derive(Debug)]
+pub(super) struct Scaled {
+    floats: Floats,
+    steps: Vec<Step>,
+}
+
+/// One operation on all elements, each with an element of a small tensor on its right.
+#[derive(Debug)]
+struct Step {
+    op: Op,
+    operand: Vec<f64>,
+    /// The axes before a run, the last one first: their extents, and how far their places are apart in the operand.
+    axes: Vec<(usize, usize)>,
+    /// How many elements in a row meet one element of the operand, or as many in a row.
+    run: usize,
+    /// Whether a run meets one.
+    same: bool,
+}
+
+impl Scaled {
+    /// A recipe as this, if that is what it is.
+    pub fn of(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
+        let mut steps = vec![];
+        let mut rest = recipe;
+        while rest.len() == recipe.len() {
+            match (rest.op(), rest.inputs()) {
+                (Op::Constant(name), _) => {
+                    let floats = supply.floats(name).filter(|floats| floats.shape() == rest.shape())?;
+                    steps.reverse();
+                    return Some(Self { floats: floats.clone(), steps });
+                }
+                (Op::Reshape, [input]) => rest = input,
+                (op @ (Op::Add | Op::Mul), [small, large]) if small.len() < large.len() => {
+                    steps.push(Step::new(op, small, rest.shape(), supply)?);
+                    rest = large;
+                }
+                (op @ (Op::Add | Op::Sub | Op::Mul | Op::Div), [large, small]) => {
+                    steps.push(Step::new(op, small, rest.shape(), supply)?);
+                    rest = large;
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Computes the elements of a range, block by block.
+    pub fn each(
+        &self,
+        range: Range<usize>,
+        take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let (mut buffer, mut block) = (vec![], [0.0; BLOCK]);
+        for at in range.clone().step_by(BLOCK) {
+            let numbers = &mut block[..BLOCK.min(range.end - at)];
+            let read = self.floats.read(at, &mut buffer, numbers);
+            read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
+            if !self.steps.iter().all(|step| step.apply(numbers, at)) {
+                return Err(Refusal::new(Reason::Underflow(DataType::Double.name()), ""));
+            }
+            take(numbers)?;
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    fn new(op: &Op, operand: &Recipe, shape: &[usize], supply: &dyn Supply) -> Option<Self> {
+        let operand = operand.align(shape.len()).filter(|operand| operand.len() <= SMALL)?;
+        let extents = operand.shape().to_vec();
+        // From the first axis on behind which the operand is one number, or has all places.
+        let behind =
+            |axis: usize, of: &dyn Fn(usize) -> usize| (axis..shape.len()).all(|at| extents[at] == of(at));
+        let one = |axis: usize| behind(axis, &|_| 1);
+        let all = |axis: usize| behind(axis, &|at| shape[at]);
+        let first = (0..=shape.len()).find(|&axis| one(axis) || all(axis))?;
+        let stride = |axis: usize| match extents[axis] {
+            1 => 0,
+            _ => extents[axis + 1..].iter().product(),
+        };
+        Some(Self {
+            op: op.clone(),
+            operand: evaluate_from(&operand, supply).ok()?.into_iter().collect(),
+            axes: (0..first).rev().map(|axis| (shape[axis], stride(axis))).collect(),
+            run: shape[first..].iter().product(),
+            same: one(first),
+        })
+    }
+
+    /// Does it to the elements from one on. Says whether no product became 0 only because nothing is so small.
+    fn apply(&self, numbers: &mut [f64], mut at: usize) -> bool {
+        let mut kept = true;
+        let mut rest = numbers;
+        while !rest.is_empty() {
+            let (mut row, within) = (at / self.run, at % self.run);
+            let (run, others) = rest.split_at_mut(rest.len().min(self.run - within));
+            let mut place = 0;
+            for &(extent, stride) in &self.axes {
+                place += row % extent * stride;
+                row /= extent;
+            }
+            at += run.len();
+            kept &= match self.same {
+                true => by_one(&self.op, run, self.operand[place]),
+                false => by_each(&self.op, run, &self.operand[place + within..]),
+            };
+            rest = others;
+        }
+        kept
+    }
+}
+
+/// Whether a product is 0 though neither factor is.
+fn vanished(product: f64, a: f64, b: f64) -> bool {
+    (product == 0.0) & (a != 0.0) & (b != 0.0)
+}
+
+fn by_one(op: &Op, numbers: &mut [f64], other: f64) -> bool {
+    let mut lost = false;
+    match op {
+        Op::Add => numbers.iter_mut().for_each(|number| *number += other),
+        Op::Sub => numbers.iter_mut().for_each(|number| *number -= other),
+        Op::Div => numbers.iter_mut().for_each(|number| *number /= other),
+        _ => {
+            for number in numbers {
+                let product = *number * other;
+                lost |= vanished(product, *number, other);
+                *number = product;
+            }
+        }
+    }
+    !lost
+}
+
+fn by_each(op: &Op, numbers: &mut [f64], others: &[f64]) -> bool {
+    let mut lost = false;
+    let pairs = numbers.iter_mut().zip(others);
+    match op {
+        Op::Add => pairs.for_each(|(number, other)| *number += other),
+        Op::Sub => pairs.for_each(|(number, other)| *number -= other),
+        Op::Div => pairs.for_each(|(number, other)| *number /= other),
+        _ => {
+            for (number, &other) in pairs {
+                let product = *number * other;
+                lost |= vanished(product, *number, other);
+                *number = product;
+            }
+        }
+    }
+    !lost
+}
