@@ -146,6 +146,9 @@ pub enum Reason {
     /// There are more operators, or ways between them, than are looked at for one site.
     #[error("more operators lie on the way than are looked at")]
     TooFar,
+    /// A weight that something else reads too would be copied, and copies would add more than is allowed.
+    #[error("a copy of a shared weight would add {0}")]
+    Growth(String),
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,

@@ -2,8 +2,10 @@
 
 mod bench;
 mod bench_zoo;
+mod budget;
 mod end;
 mod fuse;
+mod fuse_many;
 mod fused;
 mod inputs;
 mod inspect;
@@ -59,7 +61,7 @@ pub fn run() -> ExitCode {
 }
 
 /// An error and what caused it, each said once: many errors of the library tell their causes themselves.
-fn causes(error: &anyhow::Error) -> String {
+pub fn causes(error: &anyhow::Error) -> String {
     let mut line = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !line.contains(&cause) {

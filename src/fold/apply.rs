@@ -135,7 +135,8 @@ impl Work<'_> {
     fn add(&mut self, new: &NewTensor, data_type: DataType, tensor: TensorProto) -> String {
         let name = self.editor.add_constant(&new.wish, tensor);
         let (recipe, sites) = (new.recipe.clone(), self.sites.to_vec());
-        self.stored.push(Stored { name: name.clone(), data_type, recipe, sites });
+        let replaces = new.replaces.map(|value| self.graph.value_name(value).to_owned());
+        self.stored.push(Stored { name: name.clone(), data_type, recipe, replaces, sites });
         name
     }
 

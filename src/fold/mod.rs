@@ -9,6 +9,7 @@ pub mod absorb;
 pub mod apply;
 
 mod draft;
+pub mod growth;
 mod item;
 pub mod patch;
 pub mod plan;

@@ -297,6 +297,7 @@ impl<'a> Planner<'a> {
             rewrites,
             tensors: vec![],
             replacements: self.replacements,
+            growth: 0,
         }
     }
 

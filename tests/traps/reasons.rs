@@ -202,6 +202,18 @@ fn example(reason: &Reason) -> Model {
              output n",
             (0..600).map(|i| format!("v{} = Transpose(v{i}) perm=[1,0]\n", i + 1)).collect::<String>(),
         )),
+        // Two products of one weight, behind different normalizers.
+        Reason::Growth(_) => model(
+            "input x batch 4
+             scale g 4
+             scale h 4
+             weight w 4 4
+             n = Mul(x, g)
+             m = Mul(x, h)
+             y = MatMul(n, w)
+             z = MatMul(m, w)
+             output y z",
+        ),
         Reason::Identity => model(
             "const one 4 = 1 1 1 1
              input x batch 4
@@ -224,6 +236,8 @@ fn detailed(reason: Reason) -> Reason {
         Reason::Underflow(_) => Reason::Underflow("float16".into()),
         Reason::ElementType(_) => Reason::ElementType("float16".into()),
         Reason::TooLarge(_) => Reason::TooLarge(4100 * 4100),
+        // Beside the weight, 16 numbers, are two vectors of 4.
+        Reason::Growth(_) => Reason::Growth("64 bytes, 66.7 % of the weights".into()),
         plain => plain,
     }
 }
