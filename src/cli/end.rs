@@ -10,8 +10,7 @@ Exit codes:
   2  the command line was not understood
   3  the folded model computes something else; nothing was written
   4  it could not be decided: by prove, or by fuse with --verify require; nothing was written
-  130  interrupted; what was there is left, or the result is complete
-Of several models the worst counts: 3 before 1, 1 before 4.";
+  130  interrupted; what was there is left, or the result is complete";
 
 /// How a command can end without an error, by its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,6 +14,7 @@ mod item;
 pub mod patch;
 pub mod plan;
 pub mod planner;
+mod range;
 mod rounding;
 mod softmax;
 

@@ -1,6 +1,7 @@
 //! What has gone wrong elsewhere, and must not here: each trap by number, each rule with a twin that
 //! must be refused, each reason with an example.
 
+mod casts;
 #[path = "../common/mod.rs"]
 mod common;
 mod growth;
@@ -77,4 +78,11 @@ fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
         Some(Outcome::Partly { scale, .. }) => (scale.reason.clone(), None),
         outcome => panic!("{outcome:?}"),
     }
+}
+
+/// The name of a reason, and the type in its figure.
+fn in_type(reason: &Reason) -> (&'static str, &str) {
+    let (Reason::Overflow(figure) | Reason::Underflow(figure)) = reason else { panic!("{reason:?}") };
+    let of_type = figure.split_once(" in ").expect(figure).1;
+    (reason.name(), of_type.split(',').next().unwrap_or_default())
 }

@@ -153,6 +153,11 @@ fn example(reason: &Reason) -> Model {
             retype(&mut model, &["g", "w"], DataType::Float16);
             model
         }
+        Reason::Narrow(_) => {
+            let mut model = behind("h = Cast(m) to=10\n weight w 4 4\n y = MatMul(h, w)\n output y");
+            retype(&mut model, &["w"], DataType::Float16);
+            model
+        }
         // Dynamic Token Normalization of one head, which blends the statistics half and half.
         Reason::ElementType(_) => {
             let mut model = model(
@@ -232,8 +237,9 @@ fn detailed(reason: Reason) -> Reason {
         Reason::UnknownOperator(_) => Reason::UnknownOperator("com.example.Relu".into()),
         Reason::Attribute(_) => Reason::Attribute("fancy".into()),
         Reason::Constant(_) => Reason::Constant("BiasSoftmax failed".into()),
-        Reason::Overflow(_) => Reason::Overflow("float16".into()),
-        Reason::Underflow(_) => Reason::Underflow("float16".into()),
+        Reason::Overflow(_) => Reason::Overflow("1.0e6 in float16".into()),
+        Reason::Underflow(_) => Reason::Underflow("3.0e-5 in float16, which is off by 0.10 %".into()),
+        Reason::Narrow(_) => Reason::Narrow("float16".into()),
         Reason::ElementType(_) => Reason::ElementType("float16".into()),
         Reason::TooLarge(_) => Reason::TooLarge(4100 * 4100),
         // Beside the weight, 16 numbers, are two vectors of 4.
