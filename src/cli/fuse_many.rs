@@ -99,10 +99,12 @@ fn in_parallel(args: &FuseArgs, jobs: &[Job], tell: &(dyn Fn(&str, usize) + Sync
     let workers = args.jobs.or(cores).map_or(1, NonZeroUsize::get).min(jobs.len());
     let (budget, next, done) = (Budget::of_this_machine(), AtomicUsize::new(0), AtomicUsize::new(0));
     let lines = Mutex::new(Vec::with_capacity(jobs.len()));
+    let take = || {
+        let place = next.fetch_add(1, Ordering::Relaxed);
+        Some((place, jobs.get(place)?))
+    };
     let work = || {
-        while let Some((place, job)) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|place| Some((place, jobs.get(place)?)))
-        {
+        while let Some((place, job)) = take() {
             let line = line(args, job, &budget);
             tell(&job.model.display().to_string(), done.fetch_add(1, Ordering::Relaxed) + 1);
             lines.lock().unwrap_or_else(PoisonError::into_inner).push((place, line));

@@ -1,7 +1,7 @@
 """What folding does to the error of ViT-S in half precision, against float64.
 
     pip install -r benches/peers/requirements.txt
-    python benches/types.py
+    python benches/halves.py
 
 Exports ViT-S with UN and BN, statistics calibrated, in the ways that half precision comes about; folds each with
 `unfold`, which is found on the PATH; and computes both models operator by operator, each in float64 and rounded once
@@ -139,6 +139,8 @@ def compute(node, inputs, opsets):
             return [inputs[0].astype(np.float64 if is_float else onnx.helper.tensor_dtype_to_np_dtype(attributes["to"]))]
         case "MatMul":
             return [inputs[0] @ inputs[1]]
+        case "Gelu":
+            return [with_torch(torch.nn.functional.gelu, inputs[0])]
         case "Erf":
             return [with_torch(torch.erf, inputs[0])]
         case "Conv":
