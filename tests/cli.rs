@@ -1118,11 +1118,16 @@ fn what_copies_of_shared_weights_add_is_said() {
     assert!(more.stdout.contains(line), "{}", more.stdout);
     let planned = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"95"]);
     assert!(planned.stdout.contains(line), "{}", planned.stdout);
-    let json = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"95", &"--json"]).json();
-    assert_eq!(json["growth"]["bytes"], 256);
+    let told = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"95", &"--json"]).json();
+    assert_eq!(told["growth"]["bytes"], 256);
     // It is proved with the option that it was folded with.
     assert!(provenance(&out).contains(&("unfold.options".into(), r#"{"max_growth":95.0,"skip":[]}"#.into())));
     assert_eq!(unfold([&"prove", &tied, &out]).code, DONE);
+    let file = folder.path().join("c.json");
+    let certified =
+        unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"95", &"--certificate", &file, &"-q"]);
+    assert_eq!((certified.code, json(&file)["options"]["max_growth"].as_f64()), (DONE, Some(95.0)));
+    assert_eq!(unfold([&"prove", &tied, &out, &"--certificate", &file]).code, DONE);
     let inspected = unfold([&"inspect", &out]).stdout;
     assert!(inspected.trim_end().ends_with("; copies up to 95 %"), "{inspected}");
     assert_eq!(unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]).code, USAGE);

@@ -12,10 +12,8 @@ use unfold::verify::VerifyOptions;
 use unfold::{FuseOptions, Plan};
 
 use super::end::{EXIT_CODES, End};
-use super::fuse_many;
 use super::fused::FuseReport;
 use super::inputs::sizes;
-use super::interrupt::end_between_saves;
 use super::judged::{Judged, When};
 use super::out::{self, Paint};
 use super::steps::Steps;
@@ -113,28 +111,17 @@ fn from_zero(text: &str) -> Result<f64, String> {
 }
 
 /// A model, and where what is made of it goes.
-pub struct Job {
+pub struct Task {
     pub model: PathBuf,
     /// Nowhere else than the model itself, if it goes anywhere.
     pub output: Option<PathBuf>,
 }
 
-/// Runs the command.
-pub fn run(args: &FuseArgs) -> Result<End> {
-    let jobs = args.jobs()?;
-    if !args.dry_run {
-        end_between_saves()?;
-    }
-    match &jobs[..] {
-        [job] => one(args, job),
-        jobs => fuse_many::run(args, jobs),
-    }
-}
-
-fn one(args: &FuseArgs, job: &Job) -> Result<End> {
+/// Folds one model, and tells all of what was done.
+pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     let steps = Steps::new("fuse", args.quiet);
     steps.begin("load");
-    let report = fuse(args, job, Model::open(&job.model)?, &steps.progress())?;
+    let report = fuse(args, task, Model::open(&task.model)?, &steps.progress())?;
     drop(steps);
     warn_of_idle_skips(&report.idle_skips);
     if args.json {
@@ -149,7 +136,7 @@ fn one(args: &FuseArgs, job: &Job) -> Result<End> {
 /// Folds one model, and writes what is made of it.
 pub fn fuse(
     args: &FuseArgs,
-    job: &Job,
+    task: &Task,
     model: Model,
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
@@ -160,7 +147,7 @@ pub fn fuse(
         let idle_skips = idle_skips(&planned.plan);
         return Ok(FuseReport::dry(model, planned, idle_skips));
     }
-    let path = target(&job.model, job.output.as_deref())?;
+    let path = target(&task.model, task.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
     let dims = sizes(&args.dims, &model)?;
     let fused = unfold::fuse(&model, &options)?;
@@ -205,7 +192,7 @@ impl FuseArgs {
     }
 
     /// What there is to do; the folder for the results is there then.
-    fn jobs(&self) -> Result<Vec<Job>> {
+    pub fn tasks(&self) -> Result<Vec<Task>> {
         if let ([_, _, ..], Some(certificate)) = (&self.models[..], &self.certificate) {
             bail!("--certificate {}: a certificate is for one model", certificate.display());
         }
@@ -216,7 +203,7 @@ impl FuseArgs {
             }
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         }
-        let job = |model: &PathBuf| {
+        let task = |model: &PathBuf| {
             let named = |folder: &Path| Some(folder.join(model.file_name()?));
             let output = match folder {
                 Some(folder) => {
@@ -224,9 +211,9 @@ impl FuseArgs {
                 }
                 None => self.output.clone(),
             };
-            Ok(Job { model: model.clone(), output })
+            Ok(Task { model: model.clone(), output })
         };
-        self.models.iter().map(job).collect()
+        self.models.iter().map(task).collect()
     }
 }
 

@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use unfold::onnx::{Model, destination};
 use unfold::report::bytes;
 
-use super::budget::Budget;
 use super::causes;
 use super::end::End;
-use super::fuse::{FuseArgs, Job, fuse, warn_of_idle_skips};
+use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle_skips};
 use super::fused::FuseReport;
+use super::interrupt::end_between_saves;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
+use super::room::Room;
 use super::steps::Steps;
 
 /// As much of a stack as the main thread has.
@@ -39,14 +40,25 @@ struct Line {
     idle_skips: Option<Vec<String>>,
 }
 
-/// Runs the command for several models.
-pub fn run(args: &FuseArgs, jobs: &[Job]) -> Result<End> {
+/// Runs the command.
+pub fn run(args: &FuseArgs) -> Result<End> {
+    let tasks = args.tasks()?;
     if !args.dry_run {
-        no_collisions(jobs)?;
+        end_between_saves()?;
+    }
+    match &tasks[..] {
+        [task] => one(args, task),
+        tasks => many(args, tasks),
+    }
+}
+
+fn many(args: &FuseArgs, tasks: &[Task]) -> Result<End> {
+    if !args.dry_run {
+        no_collisions(tasks)?;
     }
     let steps = Steps::new("fuse", args.quiet);
     let progress = steps.progress();
-    let lines = in_parallel(args, jobs, &|name, done| progress(name, done, jobs.len()));
+    let lines = in_parallel(args, tasks, &|name, done| progress(name, done, tasks.len()));
     drop(progress);
     drop(steps);
     for (what, complaint) in lines.iter().flat_map(|line| &line.complaints) {
@@ -57,20 +69,20 @@ pub fn run(args: &FuseArgs, jobs: &[Job]) -> Result<End> {
         let models: Vec<&Value> = lines.iter().map(|line| &line.json).collect();
         out::print(&(serde_json::to_string_pretty(&json!({ "models": models }))? + "\n"))?;
     } else if !args.quiet {
-        out::print(&table(jobs, &lines, Paint::stdout()))?;
+        out::print(&table(tasks, &lines, Paint::stdout()))?;
     }
     Ok(End::worst(lines.iter().map(|line| line.end)))
 }
 
 /// Refuses to begin where one result would take the place of another, or of a model that is still to be read.
-fn no_collisions(jobs: &[Job]) -> Result<()> {
+fn no_collisions(tasks: &[Task]) -> Result<()> {
     let mut inputs: HashMap<PathBuf, &Path> = HashMap::new();
-    for job in jobs {
+    for task in tasks {
         // One that is not there is told when its turn comes.
-        inputs.extend(job.model.canonicalize().ok().map(|file| (file, job.model.as_path())));
+        inputs.extend(task.model.canonicalize().ok().map(|file| (file, task.model.as_path())));
     }
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
-    for Job { model, output } in jobs {
+    for Task { model, output } in tasks {
         let file = file(output.as_deref().unwrap_or(model))?;
         let shown = output.as_deref().unwrap_or(model).display();
         if let Some(input) = inputs.get(&file).filter(|_| output.is_some()) {
@@ -94,19 +106,19 @@ fn file(path: &Path) -> Result<PathBuf> {
 }
 
 /// Works on as many models at once as are asked for and as there is memory for, in their order.
-fn in_parallel(args: &FuseArgs, jobs: &[Job], tell: &(dyn Fn(&str, usize) + Sync)) -> Vec<Line> {
+fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sync)) -> Vec<Line> {
     let cores = thread::available_parallelism().ok();
-    let workers = args.jobs.or(cores).map_or(1, NonZeroUsize::get).min(jobs.len());
-    let (budget, next, done) = (Budget::of_this_machine(), AtomicUsize::new(0), AtomicUsize::new(0));
-    let lines = Mutex::new(Vec::with_capacity(jobs.len()));
+    let workers = args.jobs.or(cores).map_or(1, NonZeroUsize::get).min(tasks.len());
+    let (room, next, done) = (Room::of_this_machine(), AtomicUsize::new(0), AtomicUsize::new(0));
+    let lines = Mutex::new(Vec::with_capacity(tasks.len()));
     let take = || {
         let place = next.fetch_add(1, Ordering::Relaxed);
-        Some((place, jobs.get(place)?))
+        Some((place, tasks.get(place)?))
     };
     let work = || {
-        while let Some((place, job)) = take() {
-            let line = line(args, job, &budget);
-            tell(&job.model.display().to_string(), done.fetch_add(1, Ordering::Relaxed) + 1);
+        while let Some((place, task)) = take() {
+            let line = line(args, task, &room);
+            tell(&task.model.display().to_string(), done.fetch_add(1, Ordering::Relaxed) + 1);
             lines.lock().unwrap_or_else(PoisonError::into_inner).push((place, line));
         }
     };
@@ -123,23 +135,23 @@ fn in_parallel(args: &FuseArgs, jobs: &[Job], tell: &(dyn Fn(&str, usize) + Sync
 }
 
 /// Does one of the models. What is made of it is forgotten once it is told.
-fn line(args: &FuseArgs, job: &Job, budget: &Budget) -> Line {
+fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     let work = || -> Result<Line> {
-        let own = job.model.metadata().map_or(0, |metadata| metadata.len());
-        let mut share = budget.take(own);
-        let model = Model::open(&job.model)?;
+        let own = task.model.metadata().map_or(0, |metadata| metadata.len());
+        let mut place = room.take(own);
+        let model = Model::open(&task.model)?;
         let all = model.file_bytes();
         if all > own {
             // Only the model itself tells of weights in other files.
-            drop(share);
-            share = budget.take(all);
+            drop(place);
+            place = room.take(all);
         }
-        let report = fuse(args, job, model, &|_, _, _| {})?;
-        let line = told(args, job, &report)?;
-        drop(share);
+        let report = fuse(args, task, model, &|_, _, _| {})?;
+        let line = told(args, task, &report)?;
+        drop(place);
         Ok(line)
     };
-    let shown = job.model.display();
+    let shown = task.model.display();
     let failure = match caught(work) {
         Ok(Ok(line)) => return line,
         Ok(Err(error)) => causes(&error),
@@ -147,7 +159,7 @@ fn line(args: &FuseArgs, job: &Job, budget: &Budget) -> Line {
     };
     Line {
         end: End::Failed,
-        json: json!({ "model": job.model, "error": failure }),
+        json: json!({ "model": task.model, "error": failure }),
         complaints: vec![("error", failure)],
         cells: [String::new(), String::new(), String::new(), "failed".to_owned()],
         idle_skips: None,
@@ -155,7 +167,7 @@ fn line(args: &FuseArgs, job: &Job, budget: &Budget) -> Line {
 }
 
 /// What there is to say of one model.
-fn told(args: &FuseArgs, job: &Job, report: &FuseReport) -> Result<Line> {
+fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     let (folded, sites) = report.summary().total();
     let sizes = report.sizes();
     let [operators, file] = match &sizes {
@@ -171,7 +183,7 @@ fn told(args: &FuseArgs, job: &Job, report: &FuseReport) -> Result<Line> {
         (None, None) => "unchanged",
         (Some(_), _) => report.judged.word(),
     };
-    let shown = job.model.display();
+    let shown = task.model.display();
     let complaints = report.complaints(args.when()).into_iter();
     Ok(Line {
         end: report.judged.end(args.when()),
@@ -191,7 +203,7 @@ fn idle_everywhere(lines: &[Line]) -> Vec<String> {
 }
 
 /// A line for each model, and one for all of them.
-fn table(jobs: &[Job], lines: &[Line], paint: Paint) -> String {
+fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     let heads = ["model", "sites", "operators", "file", "result"];
     let mut table = paint.table(&heads);
     // What the others leave is for the name, so that each stays in its line.
@@ -201,10 +213,10 @@ fn table(jobs: &[Job], lines: &[Line], paint: Paint) -> String {
     };
     let others: usize = (0..4).map(widest).sum();
     let room = usize::from(table.width().unwrap_or_default()).saturating_sub(others).max(SHORTEST);
-    for (job, line) in jobs.iter().zip(lines) {
+    for (task, line) in tasks.iter().zip(lines) {
         let [sites, operators, file, word] = &line.cells;
         let tone = if line.end == End::Done { Tone::Good } else { Tone::Bad };
-        let name = shortened(&job.model.display().to_string(), room);
+        let name = shortened(&task.model.display().to_string(), room);
         let mut cells: Vec<_> = [&name, sites, operators, file].map(comfy_table::Cell::new).into();
         cells.push(paint.cell(tone, word));
         table.add_row(cells);

@@ -2,7 +2,6 @@
 
 mod bench;
 mod bench_zoo;
-mod budget;
 mod end;
 mod fuse;
 mod fuse_many;
@@ -17,6 +16,7 @@ mod out;
 pub mod panics;
 mod prove;
 mod resident;
+mod room;
 mod sites;
 mod steps;
 mod target;
@@ -74,7 +74,7 @@ pub fn causes(error: &anyhow::Error) -> String {
 fn dispatch(command: &Command) -> Result<End> {
     match command {
         Command::Inspect(args) => inspect::run(args),
-        Command::Fuse(args) => fuse::run(args),
+        Command::Fuse(args) => fuse_many::run(args),
         Command::Prove(args) => prove::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Zoo(args) => zoo::run(args),

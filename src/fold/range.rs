@@ -52,11 +52,10 @@ pub fn forward(
     let to = draft.facts.data_type(made);
     let Some(value) = cast(draft, node) else {
         let shrinks = || inputs.iter().flatten().any(|affine| affine.scale.iter().any(|s| s.abs() < 1.0));
-        return if computes(draft, node, step) && to == Some(DataType::Float16) && shrinks() {
-            refused(to)
-        } else {
-            Ok(())
-        };
+        // A normalizer may divide by its statistics only behind its factors.
+        let normalizes = going.is_bounded && draft.graph.category(node) == Some(Category::Arithmetic);
+        let computes = computes(draft, node, step) && !normalizes;
+        return if computes && to == Some(DataType::Float16) && shrinks() { refused(to) } else { Ok(()) };
     };
     let is_kept =
         within(draft.facts.data_type(value), to) || going.is_bounded || came_out_of(draft, going, value, to);
@@ -85,11 +84,12 @@ pub fn backward(
         };
     };
     let from = draft.facts.data_type(value);
-    let is_kept = from != Some(DataType::Float16) || to == from || (affine.has_no_shift() && !grows());
+    let has_range = from.is_some_and(|from| from != DataType::Float16);
+    let is_kept = has_range || within(to, from) || (affine.has_no_shift() && !grows());
     let rounded_anyway = || {
-        let only_moved =
-            origin(draft, item.part.input, LOOKED_AT).0 == made.map_or(value, |made| draft.source(made));
-        only_moved && only_goes_to(draft, item.part.output, from, &mut LOOKED_AT.clone())
+        let (source, mut left) = origin(draft, item.part.input, LOOKED_AT);
+        made.map(|made| draft.source(made)) == Some(source)
+            && only_goes_to(draft, item.part.output, from, &mut left)
     };
     if is_kept || rounded_anyway() { Ok(()) } else { refused(from) }
 }

@@ -12,7 +12,7 @@ const TIMES: u64 = 4;
 const USUAL: u64 = 4 << 30;
 
 /// Memory that is shared out. Who wants more than there is at all works alone.
-pub struct Budget {
+pub struct Room {
     bytes: u64,
     taken: Mutex<Taken>,
     returned: Condvar,
@@ -21,16 +21,16 @@ pub struct Budget {
 #[derive(Default)]
 struct Taken {
     bytes: u64,
-    shares: usize,
+    places: usize,
 }
 
-/// A part of a budget, which goes back when it is dropped.
-pub struct Share<'b> {
-    budget: &'b Budget,
+/// A part of it, which goes back when it is dropped.
+pub struct Place<'r> {
+    room: &'r Room,
     bytes: u64,
 }
 
-impl Budget {
+impl Room {
     /// Half of the memory that the system has to give now.
     pub fn of_this_machine() -> Self {
         Self::of(available().unwrap_or(USUAL) / 2)
@@ -41,14 +41,14 @@ impl Budget {
     }
 
     /// Waits until there is room for a model whose files have so many bytes.
-    pub fn take(&self, file_bytes: u64) -> Share<'_> {
+    pub fn take(&self, file_bytes: u64) -> Place<'_> {
         let bytes = file_bytes.saturating_mul(TIMES).saturating_add(BESIDES);
-        let full = |taken: &mut Taken| taken.shares > 0 && taken.bytes.saturating_add(bytes) > self.bytes;
+        let full = |taken: &mut Taken| taken.places > 0 && taken.bytes.saturating_add(bytes) > self.bytes;
         let waited = self.returned.wait_while(self.taken(), full);
         let mut taken = waited.unwrap_or_else(PoisonError::into_inner);
         taken.bytes += bytes;
-        taken.shares += 1;
-        Share { budget: self, bytes }
+        taken.places += 1;
+        Place { room: self, bytes }
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -56,12 +56,12 @@ impl Budget {
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut taken = self.budget.taken();
+        let mut taken = self.room.taken();
         taken.bytes -= self.bytes;
-        taken.shares -= 1;
-        self.budget.returned.notify_all();
+        taken.places -= 1;
+        self.room.returned.notify_all();
     }
 }
 
@@ -85,12 +85,12 @@ mod tests {
     use super::*;
 
     /// The most models at once, of several of this size.
-    fn at_once(budget: &Budget, file_bytes: u64) -> usize {
+    fn at_once(room: &Room, file_bytes: u64) -> usize {
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
-                    let _share = budget.take(file_bytes);
+                    let _place = room.take(file_bytes);
                     most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
                     thread::sleep(Duration::from_millis(20));
                     now.fetch_sub(1, SeqCst);
@@ -102,10 +102,11 @@ mod tests {
 
     #[test]
     fn as_many_models_are_worked_on_as_there_is_room_for_and_one_at_least() {
-        let budget = Budget::of(2 * (BESIDES + TIMES * 1000));
-        assert!(at_once(&budget, 1000) <= 2);
-        assert_eq!(at_once(&budget, 1001), 1);
-        assert_eq!(at_once(&budget, u64::MAX), 1);
-        assert_eq!((budget.taken().bytes, budget.taken().shares), (0, 0));
+        let room = Room::of(2 * (BESIDES + TIMES * 1000));
+        assert!(at_once(&room, 1000) <= 2);
+        assert_eq!(at_once(&room, 1001), 1);
+        assert_eq!(at_once(&room, u64::MAX), 1);
+        let taken = room.taken();
+        assert_eq!((taken.bytes, taken.places), (0, 0));
     }
 }
