@@ -25,7 +25,7 @@ struct Taken {
 }
 
 /// A part of it, which goes back when it is dropped.
-pub struct Place<'r> {
+pub struct Seat<'r> {
     room: &'r Room,
     bytes: u64,
 }
@@ -41,14 +41,14 @@ impl Room {
     }
 
     /// Waits until there is room for a model whose files have so many bytes.
-    pub fn take(&self, file_bytes: u64) -> Place<'_> {
+    pub fn take(&self, file_bytes: u64) -> Seat<'_> {
         let bytes = file_bytes.saturating_mul(TIMES).saturating_add(BESIDES);
         let full = |taken: &mut Taken| taken.places > 0 && taken.bytes.saturating_add(bytes) > self.bytes;
         let waited = self.returned.wait_while(self.taken(), full);
         let mut taken = waited.unwrap_or_else(PoisonError::into_inner);
         taken.bytes += bytes;
         taken.places += 1;
-        Place { room: self, bytes }
+        Seat { room: self, bytes }
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -56,7 +56,7 @@ impl Room {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let mut taken = self.room.taken();
         taken.bytes -= self.bytes;
