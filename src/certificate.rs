@@ -202,7 +202,7 @@ fn read(tensor: &WrittenTensor, count: usize) -> std::result::Result<Stored, Str
     }
     match sites.iter().find(|&&site| site >= count) {
         Some(site) => Err(format!("there is no site {site}")),
-        None => Ok(Stored { name: name.clone(), data_type, recipe, sites: sites.clone() }),
+        None => Ok(Stored { name: name.clone(), data_type, recipe, replaces: None, sites: sites.clone() }),
     }
 }
 

@@ -6,6 +6,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
+use crate::fold::growth::{beyond, growth};
 use crate::fold::patch::{Failed, draw};
 use crate::fold::plan::Plan;
 use crate::fold::planner;
@@ -32,18 +33,32 @@ const OLDEST_OPSET: i64 = 7;
 const PASSES: usize = 16;
 
 /// What to fold, and what to tell on the way.
-#[derive(Default)]
 pub struct FuseOptions<'o> {
     /// Sites that are left as they are: names or kinds, with `*` and `?`.
     pub skip: Vec<String>,
+    /// How much copies of weights that something else reads too may add, in percent of the weights. Sites beyond it
+    /// stay, those first that add the most; by default 5.
+    pub max_growth: f64,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<OnProgress<'o>>,
+}
+
+impl Default for FuseOptions<'_> {
+    fn default() -> Self {
+        FoldOptions::default().into()
+    }
+}
+
+impl From<FoldOptions> for FuseOptions<'_> {
+    fn from(FoldOptions { skip, max_growth }: FoldOptions) -> Self {
+        Self { skip, max_growth, progress: None }
+    }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        FoldOptions { skip: self.skip.clone() }
+        FoldOptions { skip: self.skip.clone(), max_growth: self.max_growth }
     }
 
     /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
@@ -149,7 +164,7 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         lowered.model
     });
     let first = lowered.as_ref().unwrap_or(model);
-    let pass = OnePass { skip, tell: &tell };
+    let pass = OnePass { skip, growth: Allowed::of(model, options), tell: &tell };
     let mut result = None;
     for passes in 0.. {
         tell("shapes", 0, 1);
@@ -196,9 +211,24 @@ fn blame(model: &Model, why: Vec<Failed>, refused: &mut HashMap<usize, Refusal>)
     }
 }
 
+/// What copies of weights may add.
+struct Allowed {
+    bytes: f64,
+    /// The bytes of all weights.
+    weights: u64,
+}
+
+impl Allowed {
+    fn of(model: &Model, options: &FuseOptions) -> Self {
+        let weights = model.weight_bytes();
+        Self { bytes: options.max_growth / 100.0 * weights as f64, weights }
+    }
+}
+
 /// One time over a model.
 struct OnePass<'p> {
     skip: GlobSet,
+    growth: Allowed,
     tell: &'p dyn Fn(&str, usize, usize),
 }
 
@@ -217,10 +247,10 @@ impl OnePass<'_> {
         };
         let mut refused: HashMap<usize, Refusal> =
             (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();
-        // At most once for each site whose folded numbers do not fit their types, which only those tell.
+        // At most once for each site that cannot go after all, which only the new tensors tell.
         for _ in 0..=sites.len() {
             tell("plan", 0, 1);
-            let plan = planner::plan(known, &sites, &refused);
+            let mut plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
                 return Ok(None);
@@ -229,15 +259,20 @@ impl OnePass<'_> {
             let progress = |done, of| tell("fold", done, of);
             let outcome = draw(&plan, known).and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
-                apply(changes, known, &mut editor, &progress)
+                let stored = apply(changes, known, &mut editor, &progress)?;
+                let grown = growth(&stored, changes, known);
+                let Allowed { bytes, weights } = self.growth;
+                let beyond = beyond(&stored, &grown, bytes - history.plan.growth as f64, weights);
+                if beyond.is_empty() { Ok((stored, grown)) } else { Err(beyond) }
             });
-            let stored = match outcome {
-                Ok(stored) => stored,
+            let (stored, grown) = match outcome {
+                Ok(made) => made,
                 Err(why) => {
                     blame(model, why, &mut refused)?;
                     continue;
                 }
             };
+            plan.growth = grown.iter().sum();
             tell("simplify", 0, 1);
             let removed = plan.removals.iter().map(|removal| removal.source.as_str());
             let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());

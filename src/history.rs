@@ -64,8 +64,9 @@ impl History {
     ) {
         let gone: HashSet<String> = plan.removals.iter().map(|removal| removal.output.clone()).collect();
         let sites = std::mem::take(&mut plan.sites);
-        if self.passes == 0 {
-            self.plan = plan;
+        match self.passes {
+            0 => self.plan = plan,
+            _ => self.plan.growth += plan.growth,
         }
         self.makers.clear();
         let mut places = HashMap::new();

@@ -9,12 +9,27 @@ use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
 
 /// What was chosen that changes the result of folding.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct FoldOptions {
     /// Sites that are left as they are: names or kinds, with `*` and `?`.
-    #[serde(default)]
     pub skip: Vec<String>,
+    /// How much copies of shared weights may add, in percent of the weights.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub max_growth: f64,
+}
+
+/// What copies of shared weights may add where nobody says otherwise, in percent of the weights.
+const MAX_GROWTH: f64 = 5.0;
+
+fn is_usual(max_growth: &f64) -> bool {
+    *max_growth == MAX_GROWTH
+}
+
+impl Default for FoldOptions {
+    fn default() -> Self {
+        Self { skip: vec![], max_growth: MAX_GROWTH }
+    }
 }
 
 /// One time that a model was folded.
@@ -34,7 +49,7 @@ pub struct FoldOptions {
 /// assert!(Provenance::of(&model).is_empty());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Provenance {
     /// The version of unfold.
     pub version: String,
@@ -113,7 +128,7 @@ mod tests {
         let read = Model::from_bytes(bytes.clone()).unwrap();
         let fold = |model: &Model, skip: &[&str]| {
             let skip = skip.iter().map(|&skip| skip.to_owned()).collect();
-            crate::fuse(model, &crate::FuseOptions { skip, progress: None }).unwrap().model
+            crate::fuse(model, &crate::FuseOptions { skip, ..Default::default() }).unwrap().model
         };
         let original = |model: &Model| -> Vec<Option<String>> {
             Provenance::of(model).into_iter().map(|time| time.original).collect()

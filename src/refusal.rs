@@ -119,8 +119,8 @@ pub enum Reason {
     /// A constant that the affine depends on could not be computed.
     #[error("constant could not be evaluated: {0}")]
     Constant(String),
-    /// The weight is quantized: scaling its channels would break its scales and zero points.
-    #[error("the weight is quantized (QDQ)")]
+    /// The weight, or the value, is quantized: scaling its channels would break its scales and zero points.
+    #[error("the weight, or the value, is quantized")]
     Quantized,
     /// BatchNormalization in training mode computes its statistics from the input.
     #[error("BatchNormalization is in training mode")]
@@ -132,11 +132,14 @@ pub enum Reason {
     #[error("a parameter is not finite")]
     NotFinite,
     /// A folded weight does not fit its element type.
-    #[error("a folded value does not fit {0}")]
+    #[error("a folded value is too large: {0}")]
     Overflow(String),
     /// A folded weight is so small that its element type has too few digits for it, or none.
-    #[error("a folded value is too small for {0}")]
+    #[error("a folded value is too small: {0}")]
     Underflow(String),
+    /// Numbers that were not there before would be rounded to a type that may not hold them.
+    #[error("numbers would be rounded to {0} that it may not hold")]
+    Narrow(String),
     /// The operators that would take the place of these compute in float32 only.
     #[error("it is computed in {0}, and what would take its place in float32")]
     ElementType(String),
@@ -146,6 +149,9 @@ pub enum Reason {
     /// There are more operators, or ways between them, than are looked at for one site.
     #[error("more operators lie on the way than are looked at")]
     TooFar,
+    /// A weight that something else reads too would be copied, and copies would add more than is allowed.
+    #[error("a copy of a shared weight would add {0}")]
+    Growth(String),
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,

@@ -948,3 +948,187 @@ fn what_has_nothing_to_fold_needs_no_verifying() {
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
     assert!(!run.stdout.contains("verified"), "{}", run.stdout);
 }
+
+/// What the program does with models that are given as paths, and how it ends.
+fn fuse_all(models: &[PathBuf], rest: &[&str]) -> Run {
+    let output = cargo_bin_cmd!("unfold").arg("fuse").args(models).args(rest).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Run { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+#[test]
+fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let broken = path("broken.onnx");
+    fs::write(&broken, &fs::read(un()).unwrap()[..5000]).unwrap();
+    let ln = digits("ln", "legacy");
+    fs::create_dir(path("plain")).unwrap();
+    let plain = path("plain/a-model-that-has-a-rather-long-name-and-nothing-to-fold.onnx");
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &plain]).code, DONE);
+    let models = [un(), broken.clone(), ln.clone(), path("none.onnx"), plain.clone()];
+    let out = path("deep/out");
+    let rest = ["-o", out.to_str().unwrap(), "--jobs", "3"];
+    let run = fuse_all(&models, &rest);
+    assert_eq!(run.code, FAILED);
+    let errors: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!(errors.len(), 2, "{}", run.stderr);
+    assert!(errors[0].starts_with("error: ") && errors[0].contains("broken.onnx"), "{}", errors[0]);
+    assert!(errors[1].contains("none.onnx"), "{}", errors[1]);
+
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(lines.len(), 1 + models.len() + 2, "{}", run.stdout);
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    let ends = ["agrees", "failed", "agrees", "failed", "copied"];
+    for (line, end) in lines[1..].iter().zip(ends) {
+        assert!(line.ends_with(end), "{line}");
+    }
+    assert!(lines[1].contains("un-dynamo.onnx") && lines[1].contains("13 of 13"), "{}", lines[1]);
+    assert!(lines[1].contains("167 to 105"), "{}", lines[1]);
+    assert_eq!(lines[7], "5 models, 2 of them failed");
+
+    // Each is what it would be by itself.
+    for model in [&un(), &ln, &plain] {
+        let alone = path("alone.onnx");
+        assert_eq!(unfold([&"fuse", model, &"-o", &alone]).code, DONE);
+        assert_eq!(fs::read(out.join(model.file_name().unwrap())).unwrap(), fs::read(alone).unwrap());
+    }
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 3);
+    // A second time the results are replaced.
+    assert_eq!(fuse_all(&models, &rest).code, FAILED);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 3);
+}
+
+#[test]
+fn several_models_are_one_json_with_what_each_has_alone() {
+    let folder = tempdir().unwrap();
+    let broken = folder.path().join("broken.onnx");
+    fs::write(&broken, "no model").unwrap();
+    let run = fuse_all(&[un(), broken.clone(), digits("bn", "dynamo")], &["--dry-run", "--json"]);
+    assert_eq!(run.code, FAILED);
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    let models = json["models"].as_array().unwrap();
+    assert_eq!(models.len(), 3);
+    let alone = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
+    assert_eq!(models[0], alone);
+    assert_eq!(models[1]["model"], broken.to_str().unwrap());
+    assert!(models[1]["error"].as_str().unwrap().contains("broken.onnx"), "{}", models[1]);
+    assert_eq!(models[2]["summary"]["offline"]["folded"], 7);
+}
+
+#[test]
+fn the_worst_of_several_models_decides_how_it_ends() {
+    let (_unknown_folder, unknown) = changed(beyond_tract);
+    let broken = unknown.with_file_name("broken.onnx");
+    fs::write(&broken, "no model").unwrap();
+    let out = unknown.with_file_name("out");
+    let rest = ["-o", out.to_str().unwrap(), "--verify", "require", "--tolerance", "0"];
+    let ends = |models: &[PathBuf]| fuse_all(models, &rest).code;
+    let differs = ["-o", out.to_str().unwrap(), "--verify", "run", "--tolerance", "0"];
+    assert_eq!(ends(&[un(), digits("bn", "dynamo")]), DONE);
+    assert_eq!(ends(&[un(), broken.clone()]), FAILED);
+    assert_eq!(fuse_all(&[un(), digits("bn", "dynamo")], &differs).code, DIFFERS);
+    let all = fuse_all(&[un(), broken, digits("bn", "dynamo")], &differs);
+    assert_eq!(all.code, DIFFERS);
+    assert_eq!(all.stderr.lines().filter(|line| line.starts_with("error: ")).count(), 3, "{}", all.stderr);
+}
+
+#[test]
+fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for name in ["a", "b", "out"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    for name in ["a/m.onnx", "b/m.onnx", "b/n.onnx", "out/n.onnx"] {
+        fs::copy(un(), path(name)).unwrap();
+    }
+    let out = path("out").display().to_string();
+    let twice = fuse_all(&[path("a/m.onnx"), path("b/m.onnx")], &["-o", &out]);
+    assert_eq!(twice.code, FAILED);
+    assert!(twice.error().contains("would both be written to"), "{}", twice.stderr);
+    let own = fuse_all(&[path("a/m.onnx"), path("out/n.onnx")], &["-o", &out]);
+    assert!(own.error().contains("is an input; --in-place overwrites inputs"), "{}", own.stderr);
+    let same = fuse_all(&[path("a/m.onnx"), path("b/../a/m.onnx")], &["--in-place"]);
+    assert!(same.error().contains("would both be written to"), "{}", same.stderr);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(path("b/m.onnx"), path("out/n2.onnx")).unwrap();
+        fs::copy(un(), path("a/n2.onnx")).unwrap();
+        let linked = fuse_all(&[path("a/n2.onnx"), path("b/m.onnx")], &["-o", &out]);
+        assert!(linked.error().contains("is an input"), "{}", linked.stderr);
+        fs::remove_file(path("out/n2.onnx")).unwrap();
+    }
+    let file = path("a/m.onnx").display().to_string();
+    let no_folder = fuse_all(&[path("b/m.onnx"), path("b/n.onnx")], &["-o", &file]);
+    assert!(no_folder.error().contains("is no folder"), "{}", no_folder.stderr);
+    let certified = fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["-o", &out, "--certificate", "c.json"]);
+    assert!(certified.error().contains("a certificate is for one model"), "{}", certified.stderr);
+    for name in ["a/m.onnx", "b/m.onnx", "b/n.onnx", "out/n.onnx"] {
+        assert_eq!(fs::read(path(name)).unwrap(), fs::read(un()).unwrap());
+    }
+    assert_eq!(fs::read_dir(path("out")).unwrap().count(), 1);
+    // What another model of that name left there is replaced.
+    assert_eq!(fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["-o", &out, "--quiet"]).code, DONE);
+    assert_eq!(fs::read(path("out/n.onnx")).unwrap(), fs::read(path("out/m.onnx")).unwrap());
+    assert_eq!(fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["--in-place", "-q"]).code, DONE);
+    assert_eq!(fs::read(path("a/m.onnx")).unwrap(), fs::read(path("out/m.onnx")).unwrap());
+}
+
+#[test]
+fn one_model_goes_into_a_folder_under_its_name() {
+    let folder = tempdir().unwrap();
+    for out in [folder.path().to_owned(), folder.path().join("new/")] {
+        let run = unfold([&"fuse", &un(), &"-o", &out]);
+        assert_eq!(run.code, DONE, "{}", run.stderr);
+        assert!(run.stdout.contains("the outputs agree"), "{}", run.stdout);
+        assert!(Model::open(out.join("un-dynamo.onnx")).is_ok());
+    }
+}
+
+#[test]
+fn what_no_site_of_any_model_is_called_is_warned_of_once() {
+    let models = [un(), digits("ln", "dynamo")];
+    let run = fuse_all(&models, &["--dry-run", "--skip", "LN", "--skip", "nothing"]);
+    assert_eq!(run.stderr, "warning: --skip `nothing`: no site has this name or kind\n");
+}
+
+#[test]
+fn what_copies_of_shared_weights_add_is_said() {
+    let folder = tempdir().unwrap();
+    let (tied, out) = (folder.path().join("tied.onnx"), folder.path().join("out.onnx"));
+    let text = "indices ids batch 3
+                weight table 16 4
+                scale g 4
+                e = Gather(table, ids)
+                r = Relu(e)
+                n = Mul(r, g)
+                head = Transpose(table)
+                y = MatMul(n, head)
+                output y";
+    text::model(text).save(&tied).unwrap();
+    let usual = unfold([&"fuse", &tied, &"-o", &out, &"--json"]).json();
+    let kept = &usual["sites"][0]["post"]["forward"];
+    assert_eq!(kept["reason"]["kind"], "growth");
+    assert_eq!(kept["reason"]["detail"], "256 bytes, 94.1 % of the weights");
+    assert_eq!((kept["at"].as_str(), usual.get("growth")), (Some("head"), None));
+
+    let more = unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"95"]);
+    let line = "copies of shared weights add 256 B (94.1 % of the weights)";
+    assert!(more.stdout.contains(line), "{}", more.stdout);
+    let planned = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"95"]);
+    assert!(planned.stdout.contains(line), "{}", planned.stdout);
+    let told = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"95", &"--json"]).json();
+    assert_eq!(told["growth"]["bytes"], 256);
+    // It is proved with the option that it was folded with.
+    assert!(provenance(&out).contains(&("unfold.options".into(), r#"{"max_growth":95.0,"skip":[]}"#.into())));
+    assert_eq!(unfold([&"prove", &tied, &out]).code, DONE);
+    let file = folder.path().join("c.json");
+    let certified =
+        unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"95", &"--certificate", &file, &"-q"]);
+    assert_eq!((certified.code, json(&file)["options"]["max_growth"].as_f64()), (DONE, Some(95.0)));
+    assert_eq!(unfold([&"prove", &tied, &out, &"--certificate", &file]).code, DONE);
+    let inspected = unfold([&"inspect", &out]).stdout;
+    assert!(inspected.trim_end().ends_with("; copies up to 95 %"), "{inspected}");
+    assert_eq!(unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]).code, USAGE);
+}

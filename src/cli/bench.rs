@@ -60,7 +60,7 @@ pub fn run(args: &BenchArgs) -> Result<End> {
     Ok(match () {
         () if stop.asked() => End::Interrupted,
         () if reports.iter().any(|report| report.differs) => End::Differs,
-        () if settings.all(|setting| setting.ran().next().is_none()) => End::NothingRan,
+        () if settings.all(|setting| setting.ran().next().is_none()) => End::Failed,
         () => End::Done,
     })
 }

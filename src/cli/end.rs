@@ -16,12 +16,27 @@ Exit codes:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Done = 0,
-    /// tract could run nothing that was to be measured.
-    NothingRan = 1,
+    /// Something could not be done, and it was said what and why.
+    Failed = 1,
     Differs = 3,
     Unverified = 4,
     /// By Ctrl-C, as shells say it.
     Interrupted = 130,
+}
+
+impl End {
+    /// What it comes to where several models end so: what is wrong is worse than what failed, and that than what
+    /// is not known.
+    pub fn worst(ends: impl IntoIterator<Item = Self>) -> Self {
+        let badness = |end: &Self| match end {
+            Self::Done => 0,
+            Self::Unverified => 1,
+            Self::Failed => 2,
+            Self::Differs => 3,
+            Self::Interrupted => 4,
+        };
+        ends.into_iter().max_by_key(badness).unwrap_or(Self::Done)
+    }
 }
 
 impl From<End> for ExitCode {

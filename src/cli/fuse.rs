@@ -1,8 +1,10 @@
 //! `unfold fuse`: folds, verifies, writes.
 
-use std::path::PathBuf;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use unfold::certificate::Certificate;
 use unfold::onnx::{Model, SaveOptions};
 use unfold::run::Dims;
@@ -12,7 +14,6 @@ use unfold::{FuseOptions, Plan};
 use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
 use super::inputs::sizes;
-use super::interrupt::end_between_saves;
 use super::judged::{Judged, When};
 use super::out::{self, Paint};
 use super::steps::Steps;
@@ -26,20 +27,27 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --dim batch=4 --dim sequence=128 --verify require
   unfold fuse model.onnx -o fused.onnx --verify prove
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
-  unfold fuse model.onnx --in-place --quiet";
+  unfold fuse model.onnx -o fused.onnx --max-growth 20
+  unfold fuse model.onnx --in-place --quiet
+  unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
 
-/// Folds the normalizers of a model into the operators around them, and writes the result.
+/// Folds the normalizers of models into the operators around them, and writes the results.
 ///
 /// Both models run on the same random inputs. Where they cannot, or where their outputs differ by more than the
 /// tolerance, it is proved that they are the same function; and nothing is written if they are not. A model in which
 /// there is nothing to fold is written as it is.
+///
+/// Of several models each is done by itself: one that fails does not stop the others. They are told in a line each,
+/// what is wrong with one on the standard error stream, and the exit code is that of the worst: 3 before 1, 1 before 4.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct FuseArgs {
-    /// The model
-    model: PathBuf,
+    /// The model, or several
+    #[arg(required = true, value_name = "MODEL")]
+    pub models: Vec<PathBuf>,
 
-    /// Where the result goes; an ONNX model that is there already is replaced
+    /// Where the result goes; an ONNX model that is there already is replaced. A folder takes results under the names
+    /// of their models, and is made if it is not there; for several models it has to be one
     #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "in_place"])]
     output: Option<PathBuf>,
 
@@ -49,11 +57,16 @@ pub struct FuseArgs {
 
     /// Prints the plan, and neither verifies nor writes the result
     #[arg(long)]
-    dry_run: bool,
+    pub dry_run: bool,
 
     /// Leaves sites as they are: a name or a kind, with * and ? (may be repeated)
     #[arg(long, value_name = "SITE_OR_KIND")]
     skip: Vec<String>,
+
+    /// How much copies of weights may add that something else reads too, in percent of the weights. Sites beyond it
+    /// stay, those first that add the most. New biases and copies of vectors do not count
+    #[arg(long, value_name = "PERCENT", value_parser = from_zero, default_value_t = FuseOptions::default().max_growth)]
+    max_growth: f64,
 
     /// Writes how each new tensor is computed from those of the model, for `unfold prove` and other checkers
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
@@ -73,60 +86,76 @@ pub struct FuseArgs {
 
     /// The largest error that passes, as a part of the largest output; by default 1e-4, or what the
     /// type of the weights allows if it is not float32
-    #[arg(long, value_name = "ERROR", value_parser = tolerance)]
+    #[arg(long, value_name = "ERROR", value_parser = from_zero)]
     tolerance: Option<f64>,
+
+    /// How many of several models are worked on at once, where there is memory for so many; by default one for each
+    /// core
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
 
     /// Prints JSON
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 
     /// Prints nothing but warnings and errors
     #[arg(long, short)]
-    quiet: bool,
+    pub quiet: bool,
 }
 
-fn tolerance(text: &str) -> Result<f64, String> {
+fn from_zero(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
         _ => Err("not a number from 0 on".to_owned()),
     }
 }
 
-/// Runs the command.
-pub fn run(args: &FuseArgs) -> Result<End> {
-    let report = fuse(args)?;
-    warn_of_left_data(&report);
-    let end = report.judged.end(args.when());
+/// A model, and where what is made of it goes.
+pub struct Task {
+    pub model: PathBuf,
+    /// Nowhere else than the model itself, if it goes anywhere.
+    pub output: Option<PathBuf>,
+}
+
+/// Folds one model, and tells all of what was done.
+pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
+    let steps = Steps::new("fuse", args.quiet);
+    steps.begin("load");
+    let report = fuse(args, task, Model::open(&task.model)?, &steps.progress())?;
+    drop(steps);
+    warn_of_idle_skips(&report.idle_skips);
     if args.json {
         out::print(&(serde_json::to_string_pretty(&report.json())? + "\n"))?;
     } else if !args.quiet {
         out::print(&report.text(Paint::stdout()))?;
     }
-    report.judged.complain(args.when());
-    Ok(end)
+    report.complaints(args.when()).iter().for_each(|(what, line)| out::complain(what, line));
+    Ok(report.judged.end(args.when()))
 }
 
-fn fuse(args: &FuseArgs) -> Result<FuseReport> {
-    let steps = Steps::new("fuse", args.quiet);
-    steps.begin("load");
-    let model = Model::open(&args.model)?;
-    let progress = steps.progress();
-    let options = FuseOptions { skip: args.skip.clone(), progress: Some(&progress) };
+/// Folds one model, and writes what is made of it.
+pub fn fuse(
+    args: &FuseArgs,
+    task: &Task,
+    model: Model,
+    tell: &dyn Fn(&str, usize, usize),
+) -> Result<FuseReport> {
+    let options = FuseOptions { skip: args.skip.clone(), max_growth: args.max_growth, progress: Some(tell) };
+    let idle_skips = |plan: &Plan| options.idle_skips(plan).into_iter().map(str::to_owned).collect();
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;
-        warn_of_idle_skips(&options, &planned.plan);
-        return Ok(FuseReport::dry(model, planned));
+        let idle_skips = idle_skips(&planned.plan);
+        return Ok(FuseReport::dry(model, planned, idle_skips));
     }
-    end_between_saves()?;
-    let path = target(&args.model, args.output.as_deref())?;
+    let path = target(&task.model, task.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
     let dims = sizes(&args.dims, &model)?;
     let fused = unfold::fuse(&model, &options)?;
-    warn_of_idle_skips(&options, &fused.plan);
-    let mut report = FuseReport::of(model, fused);
+    let idle_skips = idle_skips(&fused.plan);
+    let mut report = FuseReport::of(model, fused, idle_skips);
+    let begin = |step: &str| tell(step, 0, 1);
     if let Some(after) = &report.after {
         let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
-        let begin = |step: &str| steps.begin(step);
         let tensors = &report.plan.tensors;
         let before = [&report.before, report.reference()];
         report.judged = Judged::of(args.when(), before, after, tensors, &options, begin);
@@ -134,7 +163,7 @@ fn fuse(args: &FuseArgs) -> Result<FuseReport> {
     if report.judged.end(args.when()) == End::Done {
         // Before it is overwritten, if it is.
         let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;
-        steps.begin("save");
+        begin("save");
         report.written = match &report.after {
             Some(after) => Some(after.save(&path)?),
             None if args.in_place => None,
@@ -149,25 +178,47 @@ fn fuse(args: &FuseArgs) -> Result<FuseReport> {
     Ok(report)
 }
 
-fn warn_of_left_data(report: &FuseReport) {
-    for data in report.written.iter().flat_map(|saved| &saved.left) {
-        let data = data.display();
-        let reason = "unfold may not have written it, or another model may refer to it";
-        out::complain(
-            "warning",
-            &format!("{data}: the model that was replaced had its weights there; it is left, as {reason}"),
-        );
-    }
-}
-
-fn warn_of_idle_skips(options: &FuseOptions, plan: &Plan) {
-    for pattern in options.idle_skips(plan) {
+/// Warns of patterns to skip that no site has.
+pub fn warn_of_idle_skips(patterns: &[String]) {
+    for pattern in patterns {
         out::complain("warning", &format!("--skip `{pattern}`: no site has this name or kind"));
     }
 }
 
 impl FuseArgs {
-    fn when(&self) -> When {
+    /// How results are verified.
+    pub fn when(&self) -> When {
         if self.no_verify { When::Off } else { self.verify }
     }
+
+    /// What there is to do; the folder for the results is there then.
+    pub fn tasks(&self) -> Result<Vec<Task>> {
+        if let ([_, _, ..], Some(certificate)) = (&self.models[..], &self.certificate) {
+            bail!("--certificate {}: a certificate is for one model", certificate.display());
+        }
+        let folder = self.output.as_deref().filter(|output| self.models.len() > 1 || is_folder(output));
+        if let Some(folder) = folder.filter(|_| !self.dry_run) {
+            if folder.exists() && !folder.is_dir() {
+                bail!("{} is no folder, in which several models could go", folder.display());
+            }
+            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
+        let task = |model: &PathBuf| {
+            let named = |folder: &Path| Some(folder.join(model.file_name()?));
+            let output = match folder {
+                Some(folder) => {
+                    Some(named(folder).with_context(|| format!("{} names no file", model.display()))?)
+                }
+                None => self.output.clone(),
+            };
+            Ok(Task { model: model.clone(), output })
+        };
+        self.models.iter().map(task).collect()
+    }
+}
+
+/// Whether a path is that of a folder, or one in which there can only be one.
+fn is_folder(path: &Path) -> bool {
+    let ends = path.as_os_str().to_string_lossy().ends_with(std::path::is_separator);
+    ends || path.is_dir()
 }

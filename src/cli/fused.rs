@@ -11,7 +11,7 @@ use unfold::report::bytes;
 use unfold::verify::Verdict;
 use unfold::{Fused, Plan, Planned};
 
-use super::judged::Judged;
+use super::judged::{Judged, When};
 use super::operators::{self, Operators};
 use super::out::Paint;
 use super::sites::{self, JsonSite, Row, Summary};
@@ -30,13 +30,15 @@ pub struct FuseReport {
     pub certificate: Option<PathBuf>,
     /// What was done, and what was not and why.
     pub plan: Plan,
+    /// What was asked to be skipped and is nowhere.
+    pub idle_skips: Vec<String>,
     lowered: Option<Model>,
     dry: bool,
 }
 
 impl FuseReport {
     /// A plan that is not carried out.
-    pub fn dry(before: Model, planned: Planned) -> Self {
+    pub fn dry(before: Model, planned: Planned, idle_skips: Vec<String>) -> Self {
         let Planned { plan, lowered } = planned;
         Self {
             before,
@@ -46,12 +48,13 @@ impl FuseReport {
             written: None,
             certificate: None,
             plan,
+            idle_skips,
             dry: true,
         }
     }
 
     /// A plan that was carried out.
-    pub fn of(before: Model, fused: Fused) -> Self {
+    pub fn of(before: Model, fused: Fused, idle_skips: Vec<String>) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
         Self {
@@ -62,6 +65,7 @@ impl FuseReport {
             written: None,
             certificate: None,
             plan,
+            idle_skips,
             dry: false,
         }
     }
@@ -69,6 +73,33 @@ impl FuseReport {
     /// What the result is compared with: the model, with everything in it that engines can run.
     pub fn reference(&self) -> &Model {
         self.lowered.as_ref().unwrap_or(&self.before)
+    }
+
+    /// How many sites there are, and how many of them fold.
+    pub fn summary(&self) -> Summary {
+        Summary::of(&self.plan)
+    }
+
+    /// The model before and after, if anything was made of it.
+    pub fn sizes(&self) -> Option<Sizes> {
+        self.after.as_ref().map(|after| Sizes::of(&self.before, after))
+    }
+
+    fn growth(&self) -> Option<Growth> {
+        let (bytes, weights) = (self.plan.growth, self.before.weight_bytes());
+        (bytes > 0).then(|| Growth { bytes, percent: 100.0 * bytes as f64 / weights as f64 })
+    }
+
+    /// What is to be said besides, each after what it is: a warning or an error.
+    pub fn complaints(&self, when: When) -> Vec<(&'static str, String)> {
+        let left = self.written.iter().flat_map(|saved| &saved.left).map(|data| {
+            let data = data.display();
+            let reason = "unfold may not have written it, or another model may refer to it";
+            let line =
+                format!("{data}: the model that was replaced had its weights there; it is left, as {reason}");
+            ("warning", line)
+        });
+        left.chain(self.judged.complaint(when)).collect()
     }
 
     /// The report for people.
@@ -82,9 +113,9 @@ impl FuseReport {
             rows.retain(|row: &Row| !row.site.is_folded());
         }
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
-        let mut text = table + &Summary::of(&self.plan).line(paint) + "\n";
-        if let Some(after) = &self.after {
-            let change = Sizes::of(&self.before, after);
+        let mut text = table + &self.summary().line(paint) + "\n";
+        text += &self.growth().map_or_else(String::new, Growth::line);
+        if let Some(change) = self.sizes() {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
             let (file, weights) = (change.file_bytes.in_words(), change.weight_bytes.in_words());
             text += &format!("\n{operators}\nfile {file}, weights {weights}\n");
@@ -121,8 +152,9 @@ impl FuseReport {
             certificate: self.certificate.as_deref(),
             sites: sites::json(&self.plan),
             tensors: self.plan.tensors.iter().map(|tensor| JsonTensor::of(tensor, &self.plan)).collect(),
-            summary: Summary::of(&self.plan),
-            result: self.after.as_ref().map(|after| Sizes::of(&self.before, after)),
+            summary: self.summary(),
+            growth: self.growth(),
+            result: self.sizes(),
             verified: self.judged.is_verified(),
             verification: self.judged.run.as_ref(),
             proof: self.judged.proof.as_ref(),
@@ -148,6 +180,9 @@ struct FuseJson<'j> {
     /// The tensors that the result has and the model has not.
     tensors: Vec<JsonTensor<'j>>,
     summary: Summary,
+    /// What copies of shared weights add, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    growth: Option<Growth>,
     /// What was made of the model; nothing where nothing was made.
     result: Option<Sizes>,
     /// Whether both models were run and agree, or are proved to be the same.
@@ -192,11 +227,26 @@ impl<'j> JsonTensor<'j> {
     }
 }
 
+/// What copies of shared weights add.
+#[derive(Serialize)]
+struct Growth {
+    bytes: u64,
+    /// Of all weights.
+    percent: f64,
+}
+
+impl Growth {
+    fn line(self) -> String {
+        let Self { bytes: added, percent } = self;
+        format!("copies of shared weights add {} ({percent:.1} % of the weights)\n", bytes(added))
+    }
+}
+
 /// The model before and after.
 #[derive(Serialize)]
-struct Sizes {
-    operators: BeforeAfter<Operators>,
-    file_bytes: BeforeAfter<u64>,
+pub struct Sizes {
+    pub operators: BeforeAfter<Operators>,
+    pub file_bytes: BeforeAfter<u64>,
     weight_bytes: BeforeAfter<u64>,
 }
 
@@ -211,9 +261,9 @@ impl Sizes {
 }
 
 #[derive(Serialize)]
-struct BeforeAfter<T> {
-    before: T,
-    after: T,
+pub struct BeforeAfter<T> {
+    pub before: T,
+    pub after: T,
 }
 
 impl BeforeAfter<u64> {

@@ -83,7 +83,11 @@ fn told(time: &Provenance) -> String {
         [] => String::new(),
         skip => format!("; skipped {}", skip.join(", ")),
     };
-    let line = format!("folded by unfold {version}{from}: {folded}{skipped}");
+    let growth = match options.max_growth == FuseOptions::default().max_growth {
+        true => String::new(),
+        false => format!("; copies up to {} %", options.max_growth),
+    };
+    let line = format!("folded by unfold {version}{from}: {folded}{skipped}{growth}");
     // Anybody can have written it.
     line.chars().filter(|letter| !letter.is_control()).chain(['\n']).collect()
 }

@@ -8,7 +8,7 @@ use unfold::sensitivity::sensitivity;
 use unfold::verify::{Comparison, Verdict, VerifyOptions, compare};
 
 use super::end::End;
-use super::out::{self, Paint, Tone};
+use super::out::{Paint, Tone};
 
 /// How a result is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -96,6 +96,18 @@ impl Judged {
         }
     }
 
+    /// What was found, in a word or two.
+    pub fn word(&self) -> &'static str {
+        match (&self.run, &self.proof) {
+            _ if self.is_proved() => "proved",
+            (Some(Verdict::Compared(comparison)), _) if comparison.agrees() => "agrees",
+            (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _) | (_, Some(Proof::Disproved { .. })) => {
+                "differs"
+            }
+            _ => "not verified",
+        }
+    }
+
     /// What was found, for people; what is wrong is told on the standard error stream.
     pub fn text(&self, paint: Paint) -> String {
         let mut text = String::new();
@@ -119,8 +131,8 @@ impl Judged {
         text
     }
 
-    /// Says what is wrong, if anything is.
-    pub fn complain(&self, when: When) {
+    /// What is wrong, if anything is, after what that is: a warning or an error.
+    pub fn complaint(&self, when: When) -> Option<(&'static str, String)> {
         let end = self.end(when);
         let fate = if end == End::Done { "" } else { "; nothing was written" };
         let undecided = match &self.proof {
@@ -128,7 +140,7 @@ impl Judged {
             _ => String::new(),
         };
         let line = match (&self.run, &self.proof) {
-            _ if self.is_verified() => return,
+            _ if self.is_verified() => return None,
             (_, Some(Proof::Disproved { at, reason, .. })) => {
                 format!("the folded model computes something else at `{at}`: {reason}")
             }
@@ -141,9 +153,9 @@ impl Judged {
                 format!("the result could not be verified: {reason}{undecided}")
             }
             (None, Some(Proof::Undecided { reason })) => format!("the result could not be proved: {reason}"),
-            (None, _) => return,
+            (None, _) => return None,
         };
-        out::complain(if end == End::Done { "warning" } else { "error" }, &(line + fate));
+        Some((if end == End::Done { "warning" } else { "error" }, line + fate))
     }
 }
 

@@ -4,6 +4,7 @@ mod bench;
 mod bench_zoo;
 mod end;
 mod fuse;
+mod fuse_many;
 mod fused;
 mod inputs;
 mod inspect;
@@ -15,6 +16,7 @@ mod out;
 pub mod panics;
 mod prove;
 mod resident;
+mod room;
 mod sites;
 mod steps;
 mod target;
@@ -59,7 +61,7 @@ pub fn run() -> ExitCode {
 }
 
 /// An error and what caused it, each said once: many errors of the library tell their causes themselves.
-fn causes(error: &anyhow::Error) -> String {
+pub fn causes(error: &anyhow::Error) -> String {
     let mut line = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !line.contains(&cause) {
@@ -72,7 +74,7 @@ fn causes(error: &anyhow::Error) -> String {
 fn dispatch(command: &Command) -> Result<End> {
     match command {
         Command::Inspect(args) => inspect::run(args),
-        Command::Fuse(args) => fuse::run(args),
+        Command::Fuse(args) => fuse_many::run(args),
         Command::Prove(args) => prove::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Zoo(args) => zoo::run(args),

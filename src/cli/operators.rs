@@ -35,7 +35,8 @@ impl Operators {
         }
     }
 
-    fn total(&self) -> usize {
+    /// How many nodes there are.
+    pub fn total(&self) -> usize {
         self.0.values().sum()
     }
 }

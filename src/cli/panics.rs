@@ -13,10 +13,20 @@ static LAST: Mutex<String> = Mutex::new(String::new());
 /// for whoever runs this. A panic that nobody catches is a fault of this program, and is told in one line.
 pub fn contained(program: impl FnOnce() -> ExitCode) -> ExitCode {
     panic::set_hook(Box::new(|info| *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)));
-    panic::catch_unwind(AssertUnwindSafe(program)).unwrap_or_else(|_| {
-        let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        super::out::complain("error", &format!("this is a fault of unfold itself: {last}"));
+    caught(program).unwrap_or_else(|fault| {
+        super::out::complain("error", &fault);
         ExitCode::FAILURE
+    })
+}
+
+/// Does a part of the work that others do not depend on.
+///
+/// # Errors
+/// What is to be said of it where it panics.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("this is a fault of unfold itself: {last}")
     })
 }
 

@@ -153,8 +153,8 @@ impl Claim {
                 shown(original)
             );
         }
-        let skip = history.last().map(|time| time.options.skip.clone()).unwrap_or_default();
-        let plan = unfold::plan(original, &FuseOptions { skip, ..FuseOptions::default() })?;
+        let options = history.into_iter().next_back().map(|time| time.options).unwrap_or_default();
+        let plan = unfold::plan(original, &FuseOptions::from(options))?;
         let sites = plan.sites.into_iter().map(|site| site.name).collect();
         Ok(Self { tensors: plan.tensors, sites })
     }

@@ -230,6 +230,12 @@ impl Summary {
         summary
     }
 
+    /// How many sites of all families fold, and how many there are.
+    pub fn total(&self) -> (usize, usize) {
+        let families = [self.offline, self.pointwise, self.online, self.scale];
+        families.iter().fold((0, 0), |(folded, sites), count| (folded + count.folded, sites + count.sites))
+    }
+
     /// One line, such as `25 of 25 offline sites fold`.
     pub fn line(&self, paint: Paint) -> String {
         let families = [

@@ -231,7 +231,8 @@ impl Work<'_> {
             before.push((computed, self.stored.len()));
         }
         let (recipe, sites) = (new.recipe.clone(), self.sites.to_vec());
-        self.stored.push(Stored { name: name.clone(), data_type, recipe, sites });
+        let replaces = new.replaces.map(|value| self.graph.value_name(value).to_owned());
+        self.stored.push(Stored { name: name.clone(), data_type, recipe, replaces, sites });
         Ok(name)
     }
 

@@ -18,6 +18,8 @@ pub struct Item {
     pub site: usize,
     /// Where in the site it is.
     pub role: Role,
+    /// Whether its value is one that a core has brought into bounds.
+    pub is_bounded: bool,
     /// What is decided.
     pub state: State,
     /// Whether it is written anew: it took another in, or its shift went alone.

@@ -9,10 +9,12 @@ pub mod absorb;
 pub mod apply;
 
 mod draft;
+pub mod growth;
 mod item;
 pub mod patch;
 pub mod plan;
 pub mod planner;
+mod range;
 mod rounding;
 mod softmax;
 

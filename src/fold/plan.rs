@@ -122,6 +122,8 @@ pub struct Stored {
     pub data_type: DataType,
     /// How it was computed.
     pub recipe: Recipe,
+    /// The constant whose place it takes in an operator; `None` where that had none.
+    pub replaces: Option<String>,
     /// The sites that it is for.
     pub sites: Vec<usize>,
 }
@@ -135,6 +137,7 @@ impl Stored {
                 name: name.clone(),
                 data_type: *data_type,
                 recipe: recipe.clone(),
+                replaces: None,
                 sites: vec![],
             }),
         }
@@ -160,6 +163,8 @@ pub struct Plan {
     pub tensors: Vec<Stored>,
     /// Nodes that others take the place of, and the site of each.
     pub replacements: Vec<(Replacement, usize)>,
+    /// Bytes that copies of weights add, which something else reads as they were.
+    pub growth: u64,
 }
 
 impl Plan {

@@ -57,7 +57,15 @@ impl<'a> Planner<'a> {
                 let input = known.graph.value_name(part.input);
                 let is_rewritten = replacement.is_some_and(|replacement| replacement.makes(input));
                 let state = refusal.clone().map_or(State::Open, State::Refused);
-                planner.add(Item { part: part.clone(), site: index, role, state, is_rewritten, tried: None });
+                planner.add(Item {
+                    part: part.clone(),
+                    site: index,
+                    role,
+                    is_bounded: role == Role::Behind && site.kind.is_bounded(),
+                    state,
+                    is_rewritten,
+                    tried: None,
+                });
             }
         }
         planner
@@ -297,6 +305,7 @@ impl<'a> Planner<'a> {
             rewrites,
             tensors: vec![],
             replacements: self.replacements,
+            growth: 0,
         }
     }
 

@@ -73,6 +73,10 @@ pub fn extremes(promise: &Promise, part: usize) -> Result<Extremes, Reason> {
     Ok(found)
 }
 
+fn too_large(data_type: DataType, largest: f64) -> Reason {
+    Reason::Overflow(format!("{largest:.1e} in {data_type}"))
+}
+
 impl Rounding {
     /// The tensor of these numbers.
     ///
@@ -88,10 +92,24 @@ impl Rounding {
             return Err(Reason::NotFinite);
         }
         let stored = tensor::make("", data_type, &numbers.view());
-        let stored = stored.map_err(|_| Reason::Overflow(data_type.name()))?;
-        match self.keeps(data_type, numbers, read)? {
-            true => Ok(stored),
-            false => Err(Reason::Underflow(data_type.name())),
+        let stored = stored.map_err(|_| {
+            too_large(data_type, numbers.fold(0.0, |most: f64, number| most.max(number.abs())))
+        })?;
+        self.keeps(data_type, numbers, read).map(|()| stored)
+    }
+
+    /// Whether no number loses more than it may.
+    fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<(), Reason> {
+        match self.lost(data_type, numbers, read)? {
+            None => Ok(()),
+            // What it lost before it was to be stored is not known.
+            Some((number, _)) if data_type == DataType::Double => {
+                Err(Reason::Underflow(format!("{number:.1e} in double")))
+            }
+            Some((number, part)) => {
+                let percent = 100.0 * part;
+                Err(Reason::Underflow(format!("{number:.1e} in {data_type}, which is off by {percent:.2} %")))
+            }
         }
     }
 
@@ -116,16 +134,13 @@ impl Rounding {
             return Err(Reason::NotFinite);
         }
         if tensor::rounded(data_type, all.largest).is_infinite() {
-            return Err(Reason::Overflow(data_type.name()));
+            return Err(too_large(data_type, all.largest));
         }
         if !all.loses || matches!(self, Rounding::Sum) {
             return Ok(());
         }
         let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
-        match self.keeps(data_type, &numbers, &|name| promise.constant(name))? {
-            true => Ok(()),
-            false => Err(Reason::Underflow(data_type.name())),
-        }
+        self.keeps(data_type, &numbers, &|name| promise.constant(name))
     }
 
     /// Whether the numbers fit a type: what [`Rounding::store`] asks, of those that are no weight.
@@ -134,10 +149,16 @@ impl Rounding {
         float(data_type).is_ok_and(|data_type| self.store(data_type, numbers, &nothing).is_ok())
     }
 
-    fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<bool, Reason> {
+    /// The number that loses the most of those that lose more than they may, and how much of itself.
+    fn lost(
+        &self,
+        data_type: DataType,
+        numbers: &ArrayD<f64>,
+        read: Read,
+    ) -> Result<Option<(f64, f64)>, Reason> {
         let loss = |number: f64| tensor::underflow(data_type, number);
         if matches!(self, Rounding::Sum) || numbers.iter().all(|&number| loss(number) == 0.0) {
-            return Ok(true);
+            return Ok(None);
         }
         let (before, axes) = match self {
             Rounding::Weight(before, axes) => {
@@ -154,9 +175,14 @@ impl Rounding {
         // A number that was the same along an axis may differ from place to place now.
         let [before, largest] = [&before, &largest].map(|array| array.broadcast(numbers.shape()));
         let (before, largest) = before.zip(largest).ok_or(Reason::UnknownShape)?;
-        Ok(Zip::from(numbers).and(before).and(largest).all(|&number, &before, &largest| {
+        let mut worst = None;
+        Zip::from(numbers).and(before).and(largest).for_each(|&number, &before, &largest| {
             let loss = loss(number);
-            loss == 0.0 || loss * (before / number).abs() <= data_type.rounding() * largest
-        }))
+            if loss != 0.0 && loss * (before / number).abs() > data_type.rounding() * largest {
+                let part = loss / number.abs();
+                worst = worst.filter(|&(_, most)| most >= part).or(Some((number, part)));
+            }
+        });
+        Ok(worst)
     }
 }

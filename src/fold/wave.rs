@@ -8,11 +8,12 @@ use std::rc::Rc;
 use super::absorb::{check, linear};
 use super::draft::{Draft, Way};
 use super::item::{Items, Merge};
-use super::{Fold, Rule, Side, Step, rule, softmax};
+use super::range::Going;
+use super::{Fold, Rule, Side, Step, range, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Part;
-use crate::onnx::operator::attributes;
+use crate::onnx::operator::{attributes, is_quantized};
 use crate::refusal::{Reason, Refusal};
 
 /// How many nodes one wave may visit backward, where several ways are open at each.
@@ -44,8 +45,9 @@ pub struct Wave {
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
-    let mut front =
-        Front { draft, items, item, carried: HashMap::new(), from: HashMap::new(), queue: BTreeMap::new() };
+    let goes = !affine.has_no_scale() || items.all[item].part.affine.has_no_scale();
+    let (carried, from, queue) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+    let mut front = Front { draft, items, item, goes, carried, from, queue };
     front.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
     let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
     let mut met = HashSet::new();
@@ -69,7 +71,7 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
                 }
             }
             Next::Node(node, value) => {
-                let step = front.step(node, value)?;
+                let step = front.step(node, value, &wave.bypass)?;
                 if let Some(fold) = step.fold {
                     wave.note(draft, node, fold, step.by_place)?;
                 }
@@ -119,6 +121,8 @@ struct Front<'d, 'a> {
     draft: &'d Draft<'a>,
     items: &'d Items<'d>,
     item: usize,
+    /// Whether nothing of the item stays.
+    goes: bool,
     carried: HashMap<ValueId, Carried>,
     /// The value from which every scale comes to this one, whatever it is.
     from: HashMap<ValueId, ValueId>,
@@ -191,7 +195,7 @@ impl Front<'_, '_> {
         Refusal::clone(&why)
     }
 
-    fn step(&self, node: NodeId, value: ValueId) -> Result<Step, Refusal> {
+    fn step(&self, node: NodeId, value: ValueId, bypass: &[(NodeId, usize)]) -> Result<Step, Refusal> {
         let draft = self.draft;
         if let Err(reason) = passable(draft, node) {
             return Err(self.end(value, Refusal::new(reason, draft.graph.name(node))));
@@ -214,7 +218,13 @@ impl Front<'_, '_> {
                 self.carried.get(&draft.source(value)).map(|carried| carried.affine.clone())
             })
             .collect();
-        step_forward(draft, node, &inputs)
+        let step = step_forward(draft, node, &inputs)?;
+        let item = &self.items.all[self.item];
+        let part = Some(&item.part).filter(|part| self.goes && !part.nodes.is_empty());
+        let going = Going { part, bypass, is_bounded: item.is_bounded };
+        range::forward(draft, &going, node, &inputs, &step)
+            .map(|()| step)
+            .map_err(|reason| Refusal::new(reason, draft.graph.name(node)))
     }
 }
 
@@ -225,6 +235,7 @@ fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
         draft.at(node).only_attributes(known)?;
     }
     rule(operator).ok_or_else(|| match draft.graph.op(node) {
+        _ if is_quantized(domain, op) => Reason::Quantized,
         Some(op) => Reason::NotLinear(op.into()),
         None => Reason::UnknownOperator(format!("{domain}.{op}")),
     })
@@ -419,6 +430,7 @@ impl Pull<'_, '_> {
         }
         let step = rule.backward(&at, slot, affine).map_err(refuse)?;
         let step = passes(self.draft, node, step)?;
+        range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
         if let Some(fold) = step.fold {
             wave.note(self.draft, node, fold, step.by_place)?;
         }

@@ -71,6 +71,17 @@ pub struct Kind {
     pub family: Family,
 }
 
+/// What is behind a quotient of varying values, whatever that is.
+const QUOTIENT: &str = "affine of a quotient";
+
+impl Kind {
+    /// Whether its last affine is on what a normalization by statistics, or a bounded function, makes: numbers about
+    /// as large as 1.
+    pub fn is_bounded(self) -> bool {
+        matches!(self.family, Family::Online | Family::Pointwise) && self.name != QUOTIENT
+    }
+}
+
 /// The kinds, the most telling first: the first that recognises a node has it.
 pub const KINDS: &[&dyn Normalizer] = &[
     &dynamic_token::DynamicToken,

@@ -2,7 +2,7 @@
 
 use super::chain::offline;
 use super::region::divisor;
-use super::{Family, Kind, Normalizer, Site, View};
+use super::{Family, Kind, Normalizer, QUOTIENT, Site, View};
 use crate::graph::NodeId;
 
 /// Any other chain that scales channel by channel.
@@ -14,7 +14,7 @@ impl Normalizer for PerChannel {
         // The factor of each channel may come before the division.
         let divided = || view.only_reader(chain.output).is_some_and(|reader| is_quotient(view, reader));
         let kind = match view.maker(chain.input).is_some_and(|maker| is_quotient(view, maker)) || divided() {
-            true => Kind { name: "affine of a quotient", family: Family::Online },
+            true => Kind { name: QUOTIENT, family: Family::Online },
             false => offline("per-channel affine"),
         };
         // A bare shift is a bias; one scale for all channels is no normalizer.

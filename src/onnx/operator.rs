@@ -121,6 +121,29 @@ fn of_runtime(op: &str) -> Option<Category> {
     })
 }
 
+/// Whether an operator computes with quantized numbers, or makes them of others or others of them.
+pub fn is_quantized(domain: &str, op: &str) -> bool {
+    match canonical_domain(domain) {
+        "" => matches!(
+            op,
+            "ConvInteger"
+                | "DequantizeLinear"
+                | "DynamicQuantizeLinear"
+                | "MatMulInteger"
+                | "QLinearConv"
+                | "QLinearMatMul"
+                | "QuantizeLinear"
+        ),
+        "com.microsoft" => {
+            let words = ["Quantize", "Integer", "NBits", "Bnb4", "FpQ4"];
+            let letters: Vec<char> = op.chars().take(2).collect();
+            // Such as QGemm, QLinearAdd, QAttention and QMoE.
+            words.iter().any(|word| op.contains(word)) || matches!(letters[..], ['Q', 'A'..='Z'])
+        }
+        _ => false,
+    }
+}
+
 /// The attributes of an operator that hands elements on, or reduces, in all operator sets from 7 on; `None` of others.
 pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
     Some(match op {

@@ -205,9 +205,13 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             let axes: Vec<usize> = (axis..x.ndim()).collect();
             Value::Floats(rooted(x, &axes, epsilon(&call)?) * call.floats(1)?)
         }
+        "Gelu" => {
+            ensure!(call.text("approximate", "none")? == "none", "an approximation");
+            map(gelu)?
+        }
         "BiasGelu" => {
             let sum = zip(call.floats(0)?, call.floats(1)?, |a, b| a + b)?;
-            Value::Floats(sum.mapv(|v| 0.5 * v * (1.0 + erf(v / 2f64.sqrt()))))
+            Value::Floats(sum.mapv(gelu))
         }
         "FastGelu" => {
             let sum = match call.optional(1)? {
@@ -556,17 +560,21 @@ fn instance_norm(call: &Call) -> Result<Value> {
 }
 
 /// The error function, by its series.
+fn gelu(v: f64) -> f64 {
+    0.5 * v * (1.0 + erf(v / 2f64.sqrt()))
+}
+
 fn erf(x: f64) -> f64 {
     if x.abs() > 5.0 {
         return x.signum();
     }
+    // All terms have one sign, so that none takes digits of another.
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {
-        let n = f64::from(n);
-        term *= -x * x / n;
-        sum += term / (2.0 * n + 1.0);
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
     }
-    sum * 2.0 / std::f64::consts::PI.sqrt()
+    sum * (-x * x).exp() * 2.0 / std::f64::consts::PI.sqrt()
 }
 
 /// `x/√(mean(x²) + ε)`.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use unfold::Fused;
 use unfold::error::Error;
 use unfold::fold::plan::{Direction, Outcome, Plan};
 use unfold::graph::Graph;
@@ -12,12 +13,11 @@ use unfold::graph::facts::{Facts, extent};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{Dim, GraphProto};
 use unfold::verify::{self, Verdict, VerifyOptions};
-use unfold::{FuseOptions, Fused};
 
 use crate::Counts;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Env, Value};
-use crate::common::{is_not_disproved, judge, keep, new_tensors_are_told, text};
+use crate::common::{is_not_disproved, judge, keep, new_tensors_are_told, options, text};
 use crate::generate::Case;
 
 /// How far a result may be off when numbers are as they come: this part of the largest number in
@@ -62,7 +62,7 @@ fn run(model: &Model, fused: &Model) -> Verdict {
 /// What comes of a file.
 fn end_of(file: &[u8]) -> Result<&'static str, String> {
     let Ok(model) = Model::from_bytes(file.to_vec()) else { return Ok("no file") };
-    let fused = match unfold::fuse(&model, &FuseOptions::default()) {
+    let fused = match unfold::fuse(&model, &options()) {
         Ok(fused) => fused,
         Err(error @ Error::Defect { .. }) => return Err(error.to_string()),
         Err(_) => return Ok("no model"),
@@ -84,7 +84,7 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
 fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     let model = &case.model;
     facts_hold(case, kind)?;
-    let options = FuseOptions::default();
+    let options = options();
     keep(model);
     let fused = unfold::fuse(model, &options).map_err(|error| error.to_string())?;
     new_tensors_are_told(model, &fused)?;

@@ -1,8 +1,10 @@
 //! What has gone wrong elsewhere, and must not here: each trap by number, each rule with a twin that
 //! must be refused, each reason with an example.
 
+mod casts;
 #[path = "../common/mod.rs"]
 mod common;
+mod growth;
 mod hostile;
 mod numbered;
 mod reasons;
@@ -12,11 +14,11 @@ mod rules;
 mod types;
 
 use common::numbers::Kind;
-use common::{fuse, initializer, judge, operators, retype};
+use common::{fuse, initializer, judge, operators, options, retype};
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
-use unfold::{FuseOptions, Fused, plan};
+use unfold::{Fused, plan};
 
 /// Fuses a model, and holds that the result computes exactly the same, for several extents of open
 /// axes; that it was planned so; and that nothing more folds in it.
@@ -24,14 +26,14 @@ fn fused(model: &Model) -> Fused {
     let fused = fuse(model);
     same(model, &fused.model, 0.0);
     is_as_planned(model, &fused);
-    let again = unfold::fuse(&fused.model, &FuseOptions::default()).unwrap();
+    let again = unfold::fuse(&fused.model, &options()).unwrap();
     assert!(again.plan.is_empty(), "{}", common::text::print(&fused.model));
     fused
 }
 
 /// Holds that what was done to a model is what is planned for it.
 fn is_as_planned(model: &Model, fused: &Fused) {
-    let plan = plan(model, &FuseOptions::default()).unwrap();
+    let plan = plan(model, &options()).unwrap();
     assert_eq!(format!("{:#?}", plan.sites), format!("{:#?}", fused.plan.sites));
 }
 
@@ -76,4 +78,11 @@ fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
         Some(Outcome::Partly { scale, .. }) => (scale.reason.clone(), None),
         outcome => panic!("{outcome:?}"),
     }
+}
+
+/// The name of a reason, and the type in its figure.
+fn in_type(reason: &Reason) -> (&'static str, &str) {
+    let (Reason::Overflow(figure) | Reason::Underflow(figure)) = reason else { panic!("{reason:?}") };
+    let of_type = figure.split_once(" in ").expect(figure).1;
+    (reason.name(), of_type.split(',').next().unwrap_or_default())
 }

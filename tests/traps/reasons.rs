@@ -153,6 +153,11 @@ fn example(reason: &Reason) -> Model {
             retype(&mut model, &["g", "w"], DataType::Float16);
             model
         }
+        Reason::Narrow(_) => {
+            let mut model = behind("h = Cast(m) to=10\n weight w 4 4\n y = MatMul(h, w)\n output y");
+            retype(&mut model, &["w"], DataType::Float16);
+            model
+        }
         // Dynamic Token Normalization of one head, which blends the statistics half and half.
         Reason::ElementType(_) => {
             let mut model = model(
@@ -202,6 +207,18 @@ fn example(reason: &Reason) -> Model {
              output n",
             (0..600).map(|i| format!("v{} = Transpose(v{i}) perm=[1,0]\n", i + 1)).collect::<String>(),
         )),
+        // Two products of one weight, behind different normalizers.
+        Reason::Growth(_) => model(
+            "input x batch 4
+             scale g 4
+             scale h 4
+             weight w 4 4
+             n = Mul(x, g)
+             m = Mul(x, h)
+             y = MatMul(n, w)
+             z = MatMul(m, w)
+             output y z",
+        ),
         Reason::Identity => model(
             "const one 4 = 1 1 1 1
              input x batch 4
@@ -220,10 +237,13 @@ fn detailed(reason: Reason) -> Reason {
         Reason::UnknownOperator(_) => Reason::UnknownOperator("com.example.Relu".into()),
         Reason::Attribute(_) => Reason::Attribute("fancy".into()),
         Reason::Constant(_) => Reason::Constant("BiasSoftmax failed".into()),
-        Reason::Overflow(_) => Reason::Overflow("float16".into()),
-        Reason::Underflow(_) => Reason::Underflow("float16".into()),
+        Reason::Overflow(_) => Reason::Overflow("1.0e6 in float16".into()),
+        Reason::Underflow(_) => Reason::Underflow("3.0e-5 in float16, which is off by 0.10 %".into()),
+        Reason::Narrow(_) => Reason::Narrow("float16".into()),
         Reason::ElementType(_) => Reason::ElementType("float16".into()),
         Reason::TooLarge(_) => Reason::TooLarge(4100 * 4100),
+        // Beside the weight, 16 numbers, are two vectors of 4.
+        Reason::Growth(_) => Reason::Growth("64 bytes, 66.7 % of the weights".into()),
         plain => plain,
     }
 }

@@ -3,10 +3,14 @@
 use std::collections::HashSet;
 
 use ndarray::ArrayD;
+use unfold::normalizer::Family;
 use unfold::onnx::Model;
+use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{GraphProto, SparseTensorProto, TensorAnnotation, TensorProto};
 use unfold::onnx::tensor::{self, DataType};
 
+use crate::common::judge;
+use crate::common::numbers::Kind;
 use crate::common::text::model;
 use crate::common::{declared, floats, initializer, node, retype, undeclared};
 use crate::{folded, fused, operators, same};
@@ -179,4 +183,48 @@ fn a_new_name_is_none_that_the_model_says_anywhere() {
     initializer(&after, "w_folded_2");
     initializer(&after, "MatMul_y_bias_1");
     same(&model, &after, 0.0);
+}
+
+/// The same network with all its floats of another type.
+fn retyped(model: &Model, data_type: DataType) -> Model {
+    let mut model = model.clone();
+    let graph = model.graph_mut();
+    let float = DataType::Float.code();
+    for value in graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info) {
+        let tensor = value.r#type.as_mut().and_then(|t| t.tensor_type.as_mut());
+        if let Some(tensor) = tensor.filter(|tensor| tensor.elem_type() == float) {
+            tensor.elem_type = Some(data_type.code());
+        }
+    }
+    let attributes = graph.node.iter_mut().flat_map(|node| &mut node.attribute);
+    let mut stored: Vec<&mut TensorProto> = graph.initializer.iter_mut().collect();
+    for attribute in attributes {
+        match attribute.name() {
+            "to" if attribute.i == Some(float.into()) => attribute.i = Some(data_type.code().into()),
+            _ => stored.extend(attribute.t.as_deref_mut()),
+        }
+    }
+    for stored in stored.into_iter().filter(|tensor| tensor.data_type == Some(float)) {
+        let values = tensor::read_f64(stored, &Externals::none()).unwrap();
+        *stored = tensor::make(stored.name(), data_type, &values.view()).unwrap();
+    }
+    model
+}
+
+#[test]
+fn trained_networks_fold_in_every_type_and_lose_what_rounds_their_weights() {
+    for (kind, exporter) in [("un", "dynamo"), ("un", "legacy"), ("bn", "dynamo"), ("bn", "legacy")] {
+        let path = format!("{}/models/digits/{kind}-{exporter}.onnx", env!("CARGO_MANIFEST_DIR"));
+        let network = Model::open(path).unwrap();
+        for data_type in TYPES {
+            let model = retyped(&network, data_type);
+            let after = unfold::fuse(&model, &Default::default()).unwrap();
+            let offline = after.plan.sites.iter().filter(|site| site.kind.family == Family::Offline);
+            assert_eq!(offline.filter(|site| site.is_folded()).count(), 7, "{kind}-{exporter} {data_type}");
+            assert_eq!(made(&model, &after.model), HashSet::from([data_type]));
+            let inputs = judge::inputs(&model, 1, true, Kind::Real);
+            let agree = judge::agree(&model, &after.model, &inputs, 4.0 * data_type.rounding());
+            assert_eq!(agree, Ok(true), "{kind}-{exporter} {data_type}");
+        }
+    }
 }

@@ -1,0 +1,242 @@
+//! `unfold fuse` of several models: each by itself, several at once, one line for each.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use comfy_table::{CellAlignment, ColumnConstraint};
+use serde_json::{Value, json};
+use unfold::onnx::{Model, destination};
+use unfold::report::bytes;
+
+use super::causes;
+use super::end::End;
+use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle_skips};
+use super::fused::FuseReport;
+use super::interrupt::end_between_saves;
+use super::out::{self, Paint, Tone};
+use super::panics::caught;
+use super::room::Room;
+use super::steps::Steps;
+
+/// As much of a stack as the main thread has.
+const STACK: usize = 8 << 20;
+
+/// How much of a name is shown, however wide the rest is.
+const SHORTEST: usize = 12;
+
+/// What became of one model.
+struct Line {
+    end: End,
+    /// What is told besides, each after what it is.
+    complaints: Vec<(&'static str, String)>,
+    /// Sites, operators, bytes of the result, and the word for it.
+    cells: [String; 4],
+    json: Value,
+    idle_skips: Option<Vec<String>>,
+}
+
+/// Runs the command.
+pub fn run(args: &FuseArgs) -> Result<End> {
+    let tasks = args.tasks()?;
+    if !args.dry_run {
+        end_between_saves()?;
+    }
+    match &tasks[..] {
+        [task] => one(args, task),
+        tasks => many(args, tasks),
+    }
+}
+
+fn many(args: &FuseArgs, tasks: &[Task]) -> Result<End> {
+    if !args.dry_run {
+        no_collisions(tasks)?;
+    }
+    let steps = Steps::new("fuse", args.quiet);
+    let progress = steps.progress();
+    let lines = in_parallel(args, tasks, &|name, done| progress(name, done, tasks.len()));
+    drop(progress);
+    drop(steps);
+    for (what, complaint) in lines.iter().flat_map(|line| &line.complaints) {
+        out::complain(what, complaint);
+    }
+    warn_of_idle_skips(&idle_everywhere(&lines));
+    if args.json {
+        let models: Vec<&Value> = lines.iter().map(|line| &line.json).collect();
+        out::print(&(serde_json::to_string_pretty(&json!({ "models": models }))? + "\n"))?;
+    } else if !args.quiet {
+        out::print(&table(tasks, &lines, Paint::stdout()))?;
+    }
+    Ok(End::worst(lines.iter().map(|line| line.end)))
+}
+
+/// Refuses to begin where one result would take the place of another, or of a model that is still to be read.
+fn no_collisions(tasks: &[Task]) -> Result<()> {
+    let mut inputs: HashMap<PathBuf, &Path> = HashMap::new();
+    for task in tasks {
+        // One that is not there is told when its turn comes.
+        inputs.extend(task.model.canonicalize().ok().map(|file| (file, task.model.as_path())));
+    }
+    let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
+    for Task { model, output } in tasks {
+        let file = file(output.as_deref().unwrap_or(model))?;
+        let shown = output.as_deref().unwrap_or(model).display();
+        if let Some(input) = inputs.get(&file).filter(|_| output.is_some()) {
+            bail!("{shown} is {}, which is an input; --in-place overwrites inputs", input.display());
+        }
+        if let Some(other) = outputs.insert(file, model) {
+            bail!("{} and {} would both be written to {shown}", other.display(), model.display());
+        }
+    }
+    Ok(())
+}
+
+/// What file a path stands for, which may not be there yet.
+fn file(path: &Path) -> Result<PathBuf> {
+    if let Ok(file) = path.canonicalize() {
+        return Ok(file);
+    }
+    let new = destination(path).with_context(|| path.display().to_string())?;
+    let folder = new.parent().and_then(|folder| folder.canonicalize().ok());
+    Ok(folder.and_then(|folder| Some(folder.join(new.file_name()?))).unwrap_or(new))
+}
+
+/// Works on as many models at once as are asked for and as there is memory for, in their order.
+fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sync)) -> Vec<Line> {
+    let cores = thread::available_parallelism().ok();
+    let workers = args.jobs.or(cores).map_or(1, NonZeroUsize::get).min(tasks.len());
+    let (room, next, done) = (Room::of_this_machine(), AtomicUsize::new(0), AtomicUsize::new(0));
+    let lines = Mutex::new(Vec::with_capacity(tasks.len()));
+    let take = || {
+        let place = next.fetch_add(1, Ordering::Relaxed);
+        Some((place, tasks.get(place)?))
+    };
+    let work = || {
+        while let Some((place, task)) = take() {
+            let line = line(args, task, &room);
+            tell(&task.model.display().to_string(), done.fetch_add(1, Ordering::Relaxed) + 1);
+            lines.lock().unwrap_or_else(PoisonError::into_inner).push((place, line));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..workers {
+            // Where there are no threads to be had, there is this one.
+            let _ = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let mut lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
+    lines.sort_by_key(|(place, _)| *place);
+    lines.into_iter().map(|(_, line)| line).collect()
+}
+
+/// Does one of the models. What is made of it is forgotten once it is told.
+fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
+    let work = || -> Result<Line> {
+        let own = task.model.metadata().map_or(0, |metadata| metadata.len());
+        let mut place = room.take(own);
+        let model = Model::open(&task.model)?;
+        let all = model.file_bytes();
+        if all > own {
+            // Only the model itself tells of weights in other files.
+            drop(place);
+            place = room.take(all);
+        }
+        let report = fuse(args, task, model, &|_, _, _| {})?;
+        let line = told(args, task, &report)?;
+        drop(place);
+        Ok(line)
+    };
+    let shown = task.model.display();
+    let failure = match caught(work) {
+        Ok(Ok(line)) => return line,
+        Ok(Err(error)) => causes(&error),
+        Err(fault) => format!("{shown}: {fault}"),
+    };
+    Line {
+        end: End::Failed,
+        json: json!({ "model": task.model, "error": failure }),
+        complaints: vec![("error", failure)],
+        cells: [String::new(), String::new(), String::new(), "failed".to_owned()],
+        idle_skips: None,
+    }
+}
+
+/// What there is to say of one model.
+fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
+    let (folded, sites) = report.summary().total();
+    let sizes = report.sizes();
+    let [operators, file] = match &sizes {
+        Some(sizes) => [
+            format!("{} to {}", sizes.operators.before.total(), sizes.operators.after.total()),
+            bytes(sizes.file_bytes.after),
+        ],
+        None => [String::new(), bytes(report.before.file_bytes())],
+    };
+    let word = match (&sizes, &report.written) {
+        (None, _) if args.dry_run => "planned",
+        (None, Some(_)) => "copied",
+        (None, None) => "unchanged",
+        (Some(_), _) => report.judged.word(),
+    };
+    let shown = task.model.display();
+    let complaints = report.complaints(args.when()).into_iter();
+    Ok(Line {
+        end: report.judged.end(args.when()),
+        complaints: complaints.map(|(what, line)| (what, format!("{shown}: {line}"))).collect(),
+        cells: [format!("{folded} of {sites}"), operators, file, word.to_owned()],
+        json: if args.json { serde_json::to_value(report.json())? } else { Value::Null },
+        idle_skips: Some(report.idle_skips.clone()),
+    })
+}
+
+/// The patterns to skip that no model has a site for.
+fn idle_everywhere(lines: &[Line]) -> Vec<String> {
+    let mut idle = lines.iter().filter_map(|line| line.idle_skips.as_ref());
+    let first = idle.next().cloned().unwrap_or_default();
+    let others: Vec<_> = idle.collect();
+    first.into_iter().filter(|pattern| others.iter().all(|idle| idle.contains(pattern))).collect()
+}
+
+/// A line for each model, and one for all of them.
+fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
+    let heads = ["model", "sites", "operators", "file", "result"];
+    let mut table = paint.table(&heads);
+    // What the others leave is for the name, so that each stays in its line.
+    let widest = |column: usize| {
+        let cells = lines.iter().map(|line| line.cells[column].chars().count());
+        cells.chain([heads[column + 1].len()]).max().unwrap_or_default() + 2
+    };
+    let others: usize = (0..4).map(widest).sum();
+    let room = usize::from(table.width().unwrap_or_default()).saturating_sub(others).max(SHORTEST);
+    for (task, line) in tasks.iter().zip(lines) {
+        let [sites, operators, file, word] = &line.cells;
+        let tone = if line.end == End::Done { Tone::Good } else { Tone::Bad };
+        let name = shortened(&task.model.display().to_string(), room);
+        let mut cells: Vec<_> = [&name, sites, operators, file].map(comfy_table::Cell::new).into();
+        cells.push(paint.cell(tone, word));
+        table.add_row(cells);
+    }
+    for (place, column) in table.column_iter_mut().enumerate() {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+        if (1..4).contains(&place) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let failed = lines.iter().filter(|line| line.end != End::Done).count();
+    let failed = if failed == 0 { String::new() } else { format!(", {failed} of them failed") };
+    format!("{}\n{} models{failed}\n", out::lines(&table), lines.len())
+}
+
+/// The end of a long name, which tells more than its beginning.
+fn shortened(name: &str, longest: usize) -> String {
+    let count = name.chars().count();
+    match count <= longest {
+        true => name.to_owned(),
+        false => format!("…{}", name.chars().skip(count + 1 - longest).collect::<String>()),
+    }
+}

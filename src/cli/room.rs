@@ -1,0 +1,112 @@
+//! How many models are worked on at once: as many as there is memory for.
+
+use std::fs;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What a model takes besides its weights, and how often it holds these: as they were, folded, and once each in
+/// the engine that verifies.
+const BESIDES: u64 = 64 << 20;
+const TIMES: u64 = 4;
+
+/// What there is where the system does not tell.
+const USUAL: u64 = 4 << 30;
+
+/// Memory that is shared out. Who wants more than there is at all works alone.
+pub struct Room {
+    bytes: u64,
+    taken: Mutex<Taken>,
+    returned: Condvar,
+}
+
+#[derive(Default)]
+struct Taken {
+    bytes: u64,
+    places: usize,
+}
+
+/// A part of it, which goes back when it is dropped.
+pub struct Seat<'r> {
+    room: &'r Room,
+    bytes: u64,
+}
+
+impl Room {
+    /// Half of the memory that the system has to give now.
+    pub fn of_this_machine() -> Self {
+        Self::of(available().unwrap_or(USUAL) / 2)
+    }
+
+    fn of(bytes: u64) -> Self {
+        Self { bytes, taken: Mutex::default(), returned: Condvar::new() }
+    }
+
+    /// Waits until there is room for a model whose files have so many bytes.
+    pub fn take(&self, file_bytes: u64) -> Seat<'_> {
+        let bytes = file_bytes.saturating_mul(TIMES).saturating_add(BESIDES);
+        let full = |taken: &mut Taken| taken.places > 0 && taken.bytes.saturating_add(bytes) > self.bytes;
+        let waited = self.returned.wait_while(self.taken(), full);
+        let mut taken = waited.unwrap_or_else(PoisonError::into_inner);
+        taken.bytes += bytes;
+        taken.places += 1;
+        Seat { room: self, bytes }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.room.taken();
+        taken.bytes -= self.bytes;
+        taken.places -= 1;
+        self.room.returned.notify_all();
+    }
+}
+
+/// The memory that programs can have without others giving up theirs, and that a container lets this one have.
+fn available() -> Option<u64> {
+    let told = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let number = |file: &str| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    let limit = number("/sys/fs/cgroup/memory.max").unwrap_or(u64::MAX);
+    let used = number("/sys/fs/cgroup/memory.current").unwrap_or_default();
+    Some((kilobytes << 10).min(limit.saturating_sub(used)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The most models at once, of several of this size.
+    fn at_once(room: &Room, file_bytes: u64) -> usize {
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    let _place = room.take(file_bytes);
+                    most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                    thread::sleep(Duration::from_millis(20));
+                    now.fetch_sub(1, SeqCst);
+                });
+            }
+        });
+        most.into_inner()
+    }
+
+    #[test]
+    fn as_many_models_are_worked_on_as_there_is_room_for_and_one_at_least() {
+        let room = Room::of(2 * (BESIDES + TIMES * 1000));
+        assert!(at_once(&room, 1000) <= 2);
+        assert_eq!(at_once(&room, 1001), 1);
+        assert_eq!(at_once(&room, u64::MAX), 1);
+        let taken = room.taken();
+        assert_eq!((taken.bytes, taken.places), (0, 0));
+    }
+}

@@ -1,0 +1,188 @@
+//! What an affine that moves does to the numbers on its way, as floats have them.
+//!
+//! Forward it leaves `x` where `s·x + t` was, backward it puts `s·x + t` where `x` was. Within one type that is only
+//! another order of roundings, for `x` was rounded to that type already. It is more in two places.
+//!
+//! - **A Cast to a type that holds less** rounds `x` instead of `s·x + t`. Nothing is lost where all of `x` came out
+//!   of such a type, and no more than before where there is no shift, or where `x` is what a normalization or another
+//!   bounded function makes. Else a shift may be all that kept digits: `1000.01 − 1000`. And float16 holds no numbers
+//!   over 65504. Backward past a Cast from such a type it is the result that is rounded there: to float16 that is fine
+//!   where the next Cast rounds it so anyway, or where it is smaller than `x`.
+//! - **A float16 that is computed** from others on the way becomes larger, forward by a scale below 1, and backward
+//!   by one above: scores of queries that are scaled only behind the product.
+//!
+//! The range of the other types is beyond what networks compute.
+
+use super::Step;
+use super::draft::Draft;
+use super::item::Item;
+use crate::affine::Affine;
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::normalizer::Part;
+use crate::onnx::operator::Category;
+use crate::onnx::tensor::DataType;
+use crate::refusal::Reason;
+
+/// How many operators are looked at on the way to where numbers come from, or go.
+const LOOKED_AT: usize = 64;
+
+/// What is on its way forward.
+pub struct Going<'g> {
+    /// The part that is gone then; `None` where something of it stays.
+    pub part: Option<&'g Part>,
+    /// Nodes that are gone then, and the input that they hand on.
+    pub bypass: &'g [(NodeId, usize)],
+    /// Whether what it was on is bounded.
+    pub is_bounded: bool,
+}
+
+/// Whether an affine that comes to a node may go on behind it.
+pub fn forward(
+    draft: &Draft,
+    going: &Going,
+    node: NodeId,
+    inputs: &[Option<Affine>],
+    step: &Step,
+) -> Result<(), Reason> {
+    let (Some(made), Some(Some(affine))) =
+        (draft.graph.output(node, 0), inputs.iter().find(|input| input.is_some()))
+    else {
+        return Ok(());
+    };
+    let to = draft.facts.data_type(made);
+    let Some(value) = cast(draft, node) else {
+        let shrinks = || inputs.iter().flatten().any(|affine| affine.scale.iter().any(|s| s.abs() < 1.0));
+        // A normalizer may divide by its statistics only behind its factors.
+        let normalizes = going.is_bounded && draft.graph.category(node) == Some(Category::Arithmetic);
+        let computes = computes(draft, node, step) && !normalizes;
+        return if computes && to == Some(DataType::Float16) && shrinks() { refused(to) } else { Ok(()) };
+    };
+    let is_kept =
+        within(draft.facts.data_type(value), to) || going.is_bounded || came_out_of(draft, going, value, to);
+    match is_kept || (affine.has_no_shift() && to != Some(DataType::Float16)) {
+        true => Ok(()),
+        false => refused(to),
+    }
+}
+
+/// Whether an affine of an item that is wanted behind a node may go before it.
+pub fn backward(
+    draft: &Draft,
+    item: &Item,
+    node: NodeId,
+    affine: &Affine,
+    step: &Step,
+) -> Result<(), Reason> {
+    let grows = || affine.scale.iter().any(|s| s.abs() > 1.0);
+    let made = draft.graph.output(node, 0);
+    let to = made.and_then(|made| draft.facts.data_type(made));
+    let Some(value) = cast(draft, node) else {
+        return if computes(draft, node, step) && to == Some(DataType::Float16) && grows() {
+            refused(to)
+        } else {
+            Ok(())
+        };
+    };
+    let from = draft.facts.data_type(value);
+    let has_range = from.is_some_and(|from| from != DataType::Float16);
+    let is_kept = has_range || within(to, from) || (affine.has_no_shift() && !grows());
+    let rounded_anyway = || {
+        let (source, mut left) = origin(draft, item.part.input, LOOKED_AT);
+        made.map(|made| draft.source(made)) == Some(source)
+            && only_goes_to(draft, item.part.output, from, &mut left)
+    };
+    if is_kept || rounded_anyway() { Ok(()) } else { refused(from) }
+}
+
+fn refused(data_type: Option<DataType>) -> Result<(), Reason> {
+    Err(Reason::Narrow(data_type.map_or("an unknown type".to_owned(), DataType::name)))
+}
+
+/// What a node casts, if it does.
+fn cast(draft: &Draft, node: NodeId) -> Option<ValueId> {
+    let casts = draft.graph.is(node, "Cast") || draft.graph.is(node, "CastLike");
+    casts.then(|| draft.graph.input(node, 0))?
+}
+
+/// Whether a type holds every number of another.
+fn within(inner: Option<DataType>, outer: Option<DataType>) -> bool {
+    use DataType::{BFloat16, Double, Float, Float16};
+    match (inner, outer) {
+        (Some(Float16 | BFloat16), Some(Float)) | (Some(Float16 | BFloat16 | Float), Some(Double)) => true,
+        (inner, outer) => inner.is_some() && inner == outer,
+    }
+}
+
+/// Whether a node that hands an affine on makes numbers that were not there before.
+fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
+    let computes = match draft.graph.category(node) {
+        Some(Category::Arithmetic) => !draft.graph.is(node, "Neg"),
+        Some(Category::Reduction) => !draft.graph.is(node, "ReduceMean"),
+        Some(category) => category.is_product(),
+        None => false,
+    };
+    computes && step.fold.is_none() && step.bypass.is_none()
+}
+
+/// The value whose elements a value has, and how many operators were not looked at for it.
+fn origin(draft: &Draft, value: ValueId, budget: usize) -> (ValueId, usize) {
+    let mut value = draft.source(value);
+    for left in (0..budget).rev() {
+        let node = draft.graph.producer(value).map(|(node, _)| node).filter(|&node| moves(draft, node));
+        let Some(input) = node.and_then(|node| draft.graph.input(node, 0)) else { return (value, left) };
+        value = draft.source(input);
+    }
+    (value, 0)
+}
+
+/// Whether a node hands elements on as they are, some of them or all.
+fn moves(draft: &Draft, node: NodeId) -> bool {
+    let picks = ["Slice", "Split", "Gather", "GatherND", "Expand", "Tile"];
+    draft.graph.is_movement(node) || draft.graph.op(node).is_some_and(|op| picks.contains(&op))
+}
+
+/// Whether all elements of a value, once an affine is gone, were numbers of a type before they were cast.
+fn came_out_of(draft: &Draft, going: &Going, value: ValueId, data_type: Option<DataType>) -> bool {
+    let (mut value, mut left) = (value, LOOKED_AT);
+    while left > 0 {
+        (value, left) = origin(draft, value, left);
+        if let Some(part) = going.part.filter(|part| part.output == value) {
+            value = part.input;
+            continue;
+        }
+        let maker = draft.graph.producer(value).map(|(node, _)| node);
+        let bypassed = going.bypass.iter().find(|(node, _)| Some(*node) == maker);
+        if let Some(input) = bypassed.and_then(|&(node, slot)| draft.graph.input(node, slot)) {
+            value = input;
+            continue;
+        }
+        let own = draft.facts.data_type(value);
+        if within(own, data_type) {
+            return true;
+        }
+        let before = maker.and_then(|node| cast(draft, node));
+        // What was rounded on the way has other numbers.
+        let Some(before) = before.filter(|&before| within(draft.facts.data_type(before), own)) else {
+            return false;
+        };
+        value = before;
+    }
+    false
+}
+
+/// Whether all that reads a value, as it is or moved, casts it to what a type holds.
+fn only_goes_to(draft: &Draft, value: ValueId, data_type: Option<DataType>, budget: &mut usize) -> bool {
+    let Some(left) = budget.checked_sub(1) else { return false };
+    *budget = left;
+    draft.readers(value).all(|(_, reader)| {
+        let Reader::Node { node, input } = reader else { return false };
+        let Some(made) = draft.graph.output(node, 0) else { return false };
+        if !draft.graph.reads_elements(node, input) {
+            return true;
+        }
+        match cast(draft, node) {
+            Some(_) => within(draft.facts.data_type(made), data_type),
+            None => input == 0 && moves(draft, node) && only_goes_to(draft, made, data_type, budget),
+        }
+    })
+}

@@ -1,0 +1,199 @@
+//! What copies of shared weights add, and where that is too much.
+
+use unfold::fold::plan::Outcome;
+use unfold::onnx::Model;
+use unfold::onnx::tensor::byte_size;
+use unfold::refusal::Reason;
+use unfold::{FuseOptions, Fused, fuse};
+
+use crate::common::new_tensors_are_told;
+use crate::common::text::model;
+use crate::{folded, operators, same};
+
+fn at_most(model: &Model, max_growth: f64) -> Fused {
+    let fused = fuse(model, &FuseOptions { max_growth, ..FuseOptions::default() }).unwrap();
+    same(model, &fused.model, 0.0);
+    new_tensors_are_told(model, &fused).unwrap();
+    fused
+}
+
+/// Bytes of all initializers of two axes and more.
+fn matrices(model: &Model) -> u64 {
+    let all = model.graph().initializer.iter().filter(|tensor| tensor.dims.len() > 1);
+    all.map(|tensor| byte_size(tensor).unwrap() as u64).sum()
+}
+
+/// The names of the sites that stay because of what they would add.
+fn beyond(fused: &Fused) -> Vec<&str> {
+    let is_beyond = |outcome: &Outcome| match outcome {
+        Outcome::Kept { forward, .. } => matches!(forward.reason, Reason::Growth(_)),
+        _ => false,
+    };
+    let sites = fused.plan.sites.iter().filter(|site| site.outcomes().any(is_beyond));
+    sites.map(|site| site.name.as_str()).collect()
+}
+
+/// Holds that copies add so much, and that a budget of a little less refuses them.
+fn grows(model: &Model, bytes: u64) {
+    let before = model.weight_bytes();
+    let percent = 100.0 * bytes as f64 / before as f64;
+    let fused = at_most(model, percent * 1.001);
+    assert_eq!(fused.plan.growth, bytes);
+    assert_eq!(matrices(&fused.model), matrices(model) + bytes);
+    assert_eq!(beyond(&fused), [""; 0]);
+    let less = at_most(model, percent * 0.999);
+    assert!(!beyond(&less).is_empty() && less.plan.growth < bytes, "{:#?}", less.plan.sites);
+    assert_eq!(matrices(&less.model), matrices(model) + less.plan.growth);
+}
+
+#[test]
+fn an_embedding_tied_to_the_head_is_copied_for_it() {
+    let tied = |head: &str| {
+        model(&format!(
+            "indices ids batch 3
+             weight table 16 4
+             scale g 4
+             shift t 4
+             e = Gather(table, ids)
+             r = Relu(e)
+             n = Mul(r, g)
+             m = Add(n, t)
+             {head}
+             output y"
+        ))
+    };
+    let transposed = tied("head = Transpose(table)\n y = MatMul(m, head)");
+    grows(&transposed, 16 * 4 * 4);
+    let within = tied("ints s 2 = -1 4\n f = Reshape(m, s)\n y = Gemm(f, table) transB=1");
+    grows(&within, 16 * 4 * 4);
+    // By default there is no room for that.
+    assert_eq!(beyond(&fuse(&within, &FuseOptions::default()).unwrap()), ["Mul_n"]);
+    assert_eq!(at_most(&within, 5.0).model.proto, within.proto);
+    // A head of its own costs nothing, nor does what it is computed from.
+    let alone = tied("weight own 16 4\n head = Transpose(own)\n y = MatMul(m, head)");
+    assert_eq!(at_most(&alone, 0.0).plan.growth, 0);
+    folded(&alone);
+}
+
+#[test]
+fn of_two_layers_that_share_a_weight_one_has_a_copy() {
+    let shared = |first: &str, second: &str| {
+        model(&format!(
+            "input x batch 4
+             scale g 4
+             scale h 4
+             weight w 4 8
+             weight v 8 4
+             n = Mul(x, g)
+             a = MatMul(n, {first})
+             b = Relu(a)
+             c = MatMul(b, v)
+             m = Mul(c, h)
+             o = Relu(m)
+             q = Mul(o, h)
+             y = MatMul(q, {second})
+             output y"
+        ))
+    };
+    grows(&shared("w", "w"), 4 * 8 * 4);
+    // One for each of two transposes of the same tensor.
+    let text = "input x batch 4
+                scale g 4
+                scale h 4
+                weight w 8 4
+                s = Transpose(w)
+                t = Transpose(w)
+                n = Mul(x, g)
+                m = Mul(x, h)
+                a = MatMul(n, s)
+                b = MatMul(m, t)
+                output a b";
+    grows(&model(text), 4 * 8 * 4);
+    // Both behind normalizers that are alike share what comes of it.
+    assert_eq!(
+        at_most(
+            &model(&text.replace("scale h 4", "").replace("Mul(x, h)", "Mul(x, g)").replace("n, s", "n, t")),
+            0.0
+        )
+        .plan
+        .growth,
+        0
+    );
+}
+
+#[test]
+fn parts_of_one_weight_cost_nothing_once_none_is_left() {
+    let packed = |last: &str| {
+        model(&format!(
+            "input x batch 4
+             scale g 4
+             weight w 4 8
+             ints half 2 = 4 4
+             k, v = Split(w, half) axis=1
+             n = Mul(x, g)
+             a = MatMul(n, k)
+             b = MatMul({last}, v)
+             output a b"
+        ))
+    };
+    let fused = at_most(&packed("n"), 0.0);
+    assert_eq!((fused.plan.growth, beyond(&fused).len()), (0, 0));
+    assert_eq!(operators(&fused.model), ["MatMul", "MatMul"]);
+    // As long as one is read, all of them are there.
+    grows(&packed("x"), 4 * 4 * 4);
+}
+
+#[test]
+fn vectors_do_not_count_however_small_the_model_is() {
+    // The bias of two layers is that of one now, and the other has a new one.
+    let model = model(
+        "input x batch 4
+         scale g 4
+         shift t 4
+         shift u 4
+         weight v 4 4
+         weight w 4 4
+         n = Mul(x, g)
+         m = Add(n, t)
+         a = MatMul(m, v)
+         b = Add(a, u)
+         c = MatMul(x, w)
+         d = Add(c, u)
+         output b d",
+    );
+    let fused = at_most(&model, 0.0);
+    assert!(fused.plan.sites[0].is_folded() && fused.plan.growth == 0);
+    assert!(fused.model.graph().initializer.iter().any(|tensor| tensor.name() == "u"));
+}
+
+#[test]
+fn those_sites_stay_that_add_the_most() {
+    let text = "input x batch 4
+                scale g 4
+                scale h 4
+                scale k 4
+                weight v 4 40
+                weight w 4 20
+                n = Mul(x, g)
+                m = Mul(x, h)
+                o = Mul(x, k)
+                a = MatMul(n, v)
+                b = MatMul(m, w)
+                c = MatMul(o, v)
+                d = MatMul(x, v)
+                e = MatMul(x, w)
+                output a b c d e";
+    let model = model(text);
+    // Two copies of 640 bytes and one of 320, of 1008 bytes.
+    for (max_growth, stay, growth) in [
+        (160.0, &[][..], 1600),
+        (158.0, &["Mul_n"], 960),
+        (94.0, &["Mul_n", "Mul_o"], 320),
+        (31.0, &["Mul_n", "Mul_m", "Mul_o"], 0),
+    ] {
+        let fused = at_most(&model, max_growth);
+        assert_eq!((beyond(&fused).as_slice(), fused.plan.growth), (stay, growth));
+        let again = at_most(&model, max_growth);
+        assert_eq!(again.model.to_bytes().unwrap(), fused.model.to_bytes().unwrap());
+    }
+}
