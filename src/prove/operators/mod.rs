@@ -32,7 +32,7 @@ pub enum Stop {
     Uncovered,
     /// It divides by 0 at this point.
     Zero,
-    /// The extents of what it reads contradict each other.
+    /// The extents of what it reads contradict each other, or are not what it reads.
     Misfit,
     /// It would make or multiply more than a model of this size is known to need.
     Beyond,
@@ -50,12 +50,17 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// For a model with so many bytes of weights: those of large models are used more often.
-    pub fn new(bytes: u64) -> Self {
+    /// For a model with so many bytes of weights and so many elements of inputs: what is large is used more often, and
+    /// grows on its way.
+    pub fn new(bytes: u64, inputs: u64) -> Self {
+        let most = |least: u32, of_weights: u32, of_inputs: u32| {
+            let of = |count: u64, times: u32| count.saturating_mul(1 << times);
+            (1_u64 << least).saturating_add(of(bytes, of_weights)).saturating_add(of(inputs, of_inputs))
+        };
         Self {
-            largest: bytes.max(1 << 27),
-            elements: Cell::new((1_u64 << 36).saturating_add(bytes.saturating_mul(1 << 12))),
-            products: Cell::new((1_u64 << 37).saturating_add(bytes.saturating_mul(1 << 14))),
+            largest: most(24, 0, 8),
+            elements: Cell::new(most(30, 8, 14)),
+            products: Cell::new(most(32, 11, 17)),
         }
     }
 
@@ -135,7 +140,8 @@ impl Call<'_> {
         match self.value(slot)? {
             Image::Int(integers) => Ok(integers.clone()),
             Image::Varying(elements) => Ok(elements.mapv(i64::from).into_shared()),
-            _ => Err(Stop::Uncovered),
+            Image::Field(_) => Err(Stop::Misfit),
+            Image::Opaque(_) => Err(Stop::Uncovered),
         }
     }
 
