@@ -810,10 +810,14 @@ fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
     };
     assert!(is_proved(&folded("indices")));
     assert!(matches!(folded("half"), Proof::Undecided { .. }));
-    let wide = text::model("input x 1\nints e 3 = 64 1024 1024\na = Expand(x, e)\ny = Relu(a)\noutput y");
-    match proof(&wide, &wide, &[]) {
-        Proof::Undecided { reason } => assert!(reason.contains("takes more"), "{reason}"),
-        other => panic!("{other:?}"),
+    for lines in [
+        "input x 1\nints e 3 = 64 1024 1024\na = Expand(x, e)\ny = Relu(a)\noutput y",
+        "input x 123456789 987654\ny = Relu(x)\noutput y",
+    ] {
+        match proof(&text::model(lines), &text::model(lines), &[]) {
+            Proof::Undecided { reason } => assert!(reason.contains("takes more"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -50,7 +50,7 @@ pub struct Facts {
 }
 
 /// A tensor that a node of a body reads.
-pub struct Read {
+pub struct Operand {
     /// Its extents.
     pub shape: Vec<usize>,
     /// Whether it holds integers.
@@ -61,7 +61,7 @@ pub struct Read {
 
 /// What is known of a tensor that a node of a body makes.
 #[derive(Default)]
-pub struct Made {
+pub struct Expected {
     /// Its extents.
     pub shape: Option<Vec<usize>>,
     /// Whether it holds integers.
@@ -131,10 +131,10 @@ impl Facts {
         &self,
         graph: &Graph,
         node: &NodeProto,
-        reads: &dyn Fn(&str) -> Option<Read>,
-    ) -> Vec<Made> {
+        reads: &dyn Fn(&str) -> Option<Operand>,
+    ) -> Vec<Expected> {
         let known = |name: &str| {
-            let Read { shape, is_integer, ints } = reads(name)?;
+            let Operand { shape, is_integer, ints } = reads(name)?;
             if let Some(ints) = ints.filter(|ints| ints.len() <= SMALL) {
                 let tensor = ndarray::ArrayD::from_shape_vec(shape, ints).ok()?;
                 return InferenceFact::try_from(Tensor::from(tensor).into_arc_tensor()).ok();
@@ -148,7 +148,7 @@ impl Facts {
             let shape =
                 (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| extent(&dim.concretize())));
             let is_integer = fact.datum_type.concretize().map(|t| t.is_integer() || t == DatumType::Bool);
-            Made { shape: shape.and_then(Iterator::collect), is_integer }
+            Expected { shape: shape.and_then(Iterator::collect), is_integer }
         };
         self.engine.infer(graph, node, &known).into_iter().map(made).collect()
     }

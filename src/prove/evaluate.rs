@@ -16,7 +16,7 @@ use super::{drawn, field};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
 use crate::graph::editor::reads;
-use crate::graph::facts::{Made as Known, Read, extent};
+use crate::graph::facts::{Expected, Operand, extent};
 use crate::graph::{NodeId, ValueId};
 use crate::lower::function::{FunctionId, callee, key, resolve};
 use crate::normalizer::alike::Alike;
@@ -361,12 +361,12 @@ impl<'w> Evaluation<'w> {
     }
 
     /// What is known of the results of a node.
-    fn results(&self, call: &Call, bodies: Option<Bodies>, place: &Around) -> Vec<Known> {
+    fn results(&self, call: &Call, bodies: Option<Bodies>, place: &Around) -> Vec<Expected> {
         let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
-        let of = |slot: usize| -> Option<Known> {
+        let of = |slot: usize| -> Option<Expected> {
             let value = graph.output(place.node?, slot)?;
             let shape = facts.shape(value).and_then(|shape| shape.iter().map(extent).collect());
-            Some(Known { shape, is_integer: facts.data_type(value).map(DataType::is_integer) })
+            Some(Expected { shape, is_integer: facts.data_type(value).map(DataType::is_integer) })
         };
         let read = |name: &str| {
             let slot = call.node.input.iter().position(|input| input == name);
@@ -377,13 +377,13 @@ impl<'w> Evaluation<'w> {
             let ints =
                 if let Image::Int(ints) = &image { Some(ints.iter().copied().collect()) } else { None };
             let is_integer = !matches!(image, Image::Field(_));
-            Some(Read { shape: image.shape()?.to_vec(), is_integer, ints })
+            Some(Operand { shape: image.shape()?.to_vec(), is_integer, ints })
         };
-        let mut known: Vec<Known> = match place.node {
+        let mut known: Vec<Expected> = match place.node {
             Some(_) => (0..call.node.output.len()).map(|slot| of(slot).unwrap_or_default()).collect(),
             None => facts.of_inner(graph, call.node, &read),
         };
-        known.resize_with(call.node.output.len(), Known::default);
+        known.resize_with(call.node.output.len(), Expected::default);
         let is_truth = call.node.op().0.is_empty() && TRUTHS.contains(&call.node.op_type());
         // Of integers come integers: what is made of them there may be an index.
         let of_integers = place.node.is_none()
@@ -579,7 +579,7 @@ impl<'w> Evaluation<'w> {
     }
 
     /// A function of all that it reads.
-    fn whole(&self, call: &Call, function: Digest, known: &[Known]) -> Made {
+    fn whole(&self, call: &Call, function: Digest, known: &[Expected]) -> Made {
         let mut hash = Hash::new(self.point.key, "application");
         hash.digest(function);
         for input in &call.inputs {
@@ -587,7 +587,7 @@ impl<'w> Evaluation<'w> {
             input.iter().for_each(|input| hash.digest(input.digest(self.point.key)));
         }
         let application = hash.finish();
-        let result = |(slot, known): (usize, &Known)| {
+        let result = |(slot, known): (usize, &Expected)| {
             let mut hash = Hash::new(self.point.key, "result");
             hash.digest(application);
             hash.number(slot as u64);

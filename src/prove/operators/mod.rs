@@ -50,17 +50,16 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// For a model with so many bytes of weights and so many elements of inputs: what is large is used more often, and
-    /// grows on its way.
+    /// For a model with so many bytes of weights, which are used more often where they are large, and so many elements of
+    /// inputs, which grow on their way. A few bytes say inputs of any size: beyond a bound they bring no more.
     pub fn new(bytes: u64, inputs: u64) -> Self {
-        let most = |least: u32, of_weights: u32, of_inputs: u32| {
-            let of = |count: u64, times: u32| count.saturating_mul(1 << times);
-            (1_u64 << least).saturating_add(of(bytes, of_weights)).saturating_add(of(inputs, of_inputs))
+        let grown = |least: u32, times: u32, most: u32| {
+            (1_u64 << least).saturating_add(inputs.saturating_mul(1 << times)).min(1 << most)
         };
         Self {
-            largest: most(24, 0, 8),
-            elements: Cell::new(most(30, 8, 14)),
-            products: Cell::new(most(32, 11, 17)),
+            largest: bytes.max(grown(24, 8, 27)),
+            elements: Cell::new(grown(30, 14, 36).saturating_add(bytes.saturating_mul(1 << 8))),
+            products: Cell::new(grown(32, 17, 37).saturating_add(bytes.saturating_mul(1 << 11))),
         }
     }
 
