@@ -204,6 +204,8 @@ def window_attributes(a, x, kernel):
 @operator("Conv ConvTranspose", "auto_pad dilations group kernel_shape output_padding pads strides")
 def conv(a, x, w, bias=None):
     kernel, group, inner, transposed = w.shape[2:], a.get("group", 1), w.shape[1], a.op == "ConvTranspose"
+    if list(a.get("kernel_shape", kernel)) != list(kernel):
+        raise ValueError("the weight has other extents than the kernel")
     strides, dilations, before, after, output = window_attributes(a, x, kernel)
     if transposed:
         if a.get("auto_pad", b"NOTSET") != b"NOTSET":

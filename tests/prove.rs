@@ -819,6 +819,9 @@ fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
             other => panic!("{other:?}"),
         }
     }
+    let kernel =
+        text::model("input x 1 2 4 4\nweight w 3 2 3 3\ny = Conv(x, w) kernel_shape=[1,3]\noutput y");
+    assert!(matches!(proof(&kernel, &kernel, &[]), Proof::Undecided { .. }));
 }
 
 #[test]
