@@ -273,9 +273,9 @@ class Run:
         if op in RANDOM and (op != "Dropout" or a.opset < 7 and not a.get("is_test") or len(x) > 2 and x[2].any()):
             return None
         try:
+            if op in MOVES - {"Concat", "Dropout", "Where"} and any(v is not None and v.dtype == np.uint64 for v in x[1:]):
+                raise ValueError("floats are no indices, extents or axes")
             if op in ("Gather", "GatherElements", "GatherND"):  # any integer is an index
-                if x[1].dtype == np.uint64:
-                    raise ValueError("floats are no indices")
                 axes = x[0].shape[a.get("batch_dims", 0):][:x[1].shape[-1]] if op == "GatherND" else x[0].shape[a.get("axis", 0)]
                 x[1] = x[1] % np.array(axes)
             if op == "CastLike" and x[0].dtype != np.uint64 and x[1].dtype == np.uint64:

@@ -819,9 +819,13 @@ fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
             other => panic!("{other:?}"),
         }
     }
-    let kernel =
-        text::model("input x 1 2 4 4\nweight w 3 2 3 3\ny = Conv(x, w) kernel_shape=[1,3]\noutput y");
-    assert!(matches!(proof(&kernel, &kernel, &[]), Proof::Undecided { .. }));
+    for lines in [
+        "input x 1 2 4 4\nweight w 3 2 3 3\ny = Conv(x, w) kernel_shape=[1,3]\noutput y",
+        "input x 2 3\nconst s 2 = 3 2\ny = Reshape(x, s)\noutput y",
+    ] {
+        let proof = proof(&text::model(lines), &text::model(lines), &[]);
+        assert!(matches!(proof, Proof::Undecided { .. }), "{lines}: {proof:?}");
+    }
 }
 
 #[test]

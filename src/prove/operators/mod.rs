@@ -144,8 +144,12 @@ impl Call<'_> {
         }
     }
 
+    /// Extents, axes or places: floats are none.
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Stop> {
-        self.optional(slot).map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose()
+        match self.optional(slot) {
+            Some(Image::Field(_)) => Err(Stop::Misfit),
+            given => given.map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose(),
+        }
     }
 
     fn attr(&self, name: &str, absent: i64) -> Result<i64, Stop> {
