@@ -12,6 +12,7 @@ use unfold::onnx::proto::{
     TensorProto, TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use unfold::onnx::tensor::{self, DataType};
+use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::run::{Dims, Engine, Tensor};
 
@@ -505,6 +506,30 @@ fn heads_of_all_tokens_alike_are_instance_normalization() {
         let fused = fused(&Dtn::new(&[-200.0, -200.0]).uniform().form(form));
         assert_eq!(operators(&fused, "MatMul"), 1);
         assert_eq!(operators(&fused, "ReduceMean"), 2);
+    }
+}
+
+/// Tokens without a gradient between them are all alike; what a float is no ninth, and nearly alike is not alike.
+#[test]
+fn a_mean_of_all_tokens_is_written_where_it_is_exact() {
+    let slope = |dtn: Dtn| Dtn { attention: vec![[0.0, 1e-9, 0.0]; dtn.heads()], ..dtn };
+    let alike = |side: usize, form: Form| Dtn { side, ..Dtn::new(&[-200.0, -200.0]).uniform().form(form) };
+    let cases = [
+        (alike(3, Form::Algorithm), (2, 0)),
+        (alike(3, Form::ByHeads), (2, 0)),
+        (alike(3, Form::Einsum), (0, 0)),
+        (alike(4, Form::Einsum), (2, 0)),
+        // As float32 they would be alike: they stay what computes them.
+        (slope(alike(4, Form::Algorithm)), (2, 1)),
+        (slope(alike(3, Form::Algorithm)), (0, 0)),
+    ];
+    for (dtn, expected) in cases {
+        let original = dtn.model();
+        let fused = fuse(&original);
+        let count = |op: &str| operators(&fused.model, op);
+        assert_eq!((count("ReduceMean"), count("Softmax")), expected);
+        let proof = prove(&original, &fused.model, &fused.plan.tensors, &Default::default());
+        assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     }
 }
 

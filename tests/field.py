@@ -120,6 +120,7 @@ ELEMENTWISE = TRUTH | set("""Abs Acos Acosh Asin Asinh Atan Atanh BitShift Bitwi
 RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout".split())
 MICROSOFT = set("""FusedMatMul GroupNorm LayerNormalization SkipLayerNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization Gelu
     BiasGelu FastGelu QuickGelu""".split())
+PASSES = dict.fromkeys("Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu".split(), 1) | {"Max": None, "Min": None}  # f(kx) = kf(x) for k > 0, of so many inputs
 BILINEAR = set("Mul MatMul FusedMatMul Gemm Einsum Conv ConvTranspose".split())  # degrees add up
 ANEW = set("Div Sqrt Pow Reciprocal ReduceL2 Softmax LogSoftmax Softsign".split())  # as random as an input
 ROUNDED = MOVES | set("Pad Add Sub Mul Div Sqrt Neg Reciprocal Cast CastLike".split())  # by one rounding, the same anywhere
@@ -203,6 +204,8 @@ def window_attributes(a, x, kernel):
 @operator("Conv ConvTranspose", "auto_pad dilations group kernel_shape output_padding pads strides")
 def conv(a, x, w, bias=None):
     kernel, group, inner, transposed = w.shape[2:], a.get("group", 1), w.shape[1], a.op == "ConvTranspose"
+    if list(a.get("kernel_shape", kernel)) != list(kernel):
+        raise ValueError("the weight has other extents than the kernel")
     strides, dilations, before, after, output = window_attributes(a, x, kernel)
     if transposed:
         if a.get("auto_pad", b"NOTSET") != b"NOTSET":
@@ -296,6 +299,12 @@ NOTHING = 2.0**-64  # what is below counts as 0
 
 def flushed(x, below=NOTHING): return np.where(np.abs(x) < below, 0, x)
 
+def shares(y, first, last):
+    """The value of what a Softmax makes along these axes: where all of a lane are the same, each is one by how many."""
+    lanes = y.reshape(*y.shape[:first], -1, *y.shape[last:])
+    even = (lanes == lanes[(slice(None),) * first + (slice(1),)]).all(first, keepdims=True)
+    return np.where(even, inverse(const(max(lanes.shape[first], 1))), stored(flushed(lanes))).reshape(y.shape)
+
 def sigmoid_of(x):
     small = np.exp(-np.abs(x))
     return np.where(x > 0, 1, small) / (1 + small)
@@ -359,6 +368,8 @@ IN_NUMBERS = SHAPED | {
     "sum": both(lambda s, x: x.sum(s["axis"], keepdims=True)), "product": both(lambda s, a, b: a @ b),
     "max": both(lambda s, x: x.max(s["axis"], keepdims=True)), "exp": exp_step, "sigmoid": sigmoid_step, "softmax": softmax_step,
     "conv": both(lambda s, w, x: convolved(s, w, x, np.matmul))}
+
+WHOLE = dict.fromkeys(["round", "flush"], lambda step, x: x)  # in numbers: nothing is dropped
 
 @contextlib.contextmanager
 def reading(what):

@@ -16,14 +16,30 @@ class Graph:
     """A model with its functions expanded, and its stored tensors apart from its nodes."""
     def __init__(self, model):
         functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-        self.opsets, graph = {o.domain.replace("ai.onnx", "") if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}, model.graph
+        self.opsets = {o.domain.replace("ai.onnx", "") if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
+        self.fill(model.graph, list(expanded(model.graph.node, functions)))
+        self.inputs = {i.name: i.type.tensor_type for i in model.graph.input if model.ir_version >= 4 or i.name not in self.tensors}
+        self.tensors = dict(self.everything()) | self.tensors  # recipes name those of bodies, too
+
+    def fill(self, graph, nodes):
         self.tensors = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-        nodes = list(expanded(graph.node, functions))
         constants = [n for n in nodes if n.op_type == "Constant" and n.attribute[0].name.startswith("value")]
         self.tensors.update((n.output[0], reference([n], {}, n.output, self.opsets)[0]) for n in constants)
         self.nodes, self.outputs = [n for n in nodes if n.output[0] not in self.tensors], [o.name for o in graph.output]
-        self.inputs = {i.name: i.type.tensor_type for i in graph.input if model.ir_version >= 4 or i.name not in self.tensors}
         self.producers = {name: (i, node) for i, node in enumerate(self.nodes) for name in node.output if name}
+        self.bodies = {(node.output[0], a.name): self.body(a.g) for node in self.nodes for a in node.attribute if a.type == 5}
+
+    def body(self, graph):
+        body = object.__new__(Graph)
+        body.opsets, body.inputs = self.opsets, {i.name: i.type.tensor_type for i in graph.input}
+        body.fill(graph, list(graph.node))
+        return body
+
+    def has(self, ops): return any(n.op_type in ops for n in self.nodes) or any(body.has(ops) for body in self.bodies.values())
+
+    def everything(self):
+        """The stored tensors, with those of bodies."""
+        return [*self.tensors.items(), *(pair for body in self.bodies.values() for pair in body.everything())]
 
     def extents(self, sizes, default):
         return {name: [d.dim_value if d.HasField("dim_value") else sizes.get(d.dim_param, default) for d in type_.shape.dim]
@@ -94,10 +110,11 @@ def attribute_text(node, captures, scope=None):
 
 class Run:
     """A graph evaluated at a point."""
-    def __init__(self, graph, point, extents, recipes={}, keep=(), record=False):
-        self.graph, self.point, self.recipes, self.bound = graph, point, recipes, 0
-        self.values, self.degrees, self.digests = {}, {n: 1 for n in graph.inputs}, {}
-        for name, type_ in graph.inputs.items():
+    def __init__(self, graph, point, extents, recipes={}, keep=(), record=False, scales=None, outer=None, given=()):
+        self.graph, self.point, self.recipes, self.scales, self.outer, self.bound = graph, point, recipes, scales, outer, 0
+        self.values, self.degrees, self.digests, self.uncertain = dict(zip(graph.inputs, given)), {n: 1 for n in graph.inputs}, {}, set()
+        self.depth = outer.depth + 1 if outer else 0
+        for name, type_ in () if outer else graph.inputs.items():
             seed, kind = hashed(point, "input", name), name in extents and kind_of(type_.elem_type)
             self.values[name] = random(seed, extents[name], kind) if kind else seed
         left = Counter(n for node in graph.nodes for n in self.reads(node)) + Counter([*graph.outputs, *keep])
@@ -119,6 +136,8 @@ class Run:
 
     def read(self, name):
         if name not in self.values:
+            if self.outer and name not in self.graph.tensors:
+                return self.outer.read(name)
             if name not in self.graph.tensors:
                 raise Unfit(f"{name} is read before it is there")
             self.values[name] = self.recipes[name]() if name in self.recipes else stored(self.graph.tensors[name])
@@ -134,6 +153,8 @@ class Run:
                 feeds[name] = self.graph.tensors[name]
             elif isinstance(self.values.get(name), np.ndarray) and self.values[name].dtype != np.uint64:
                 feeds[name] = self.values[name]
+            elif self.outer and node is None and name not in ("", *self.values) and self.outer.number(name) is not None:
+                feeds[name] = self.outer.number(name)
             elif name and node is None or node is not None and any(a.type in (5, 10) for a in node.attribute):
                 return None
             elif name and index not in nodes:
@@ -159,17 +180,69 @@ class Run:
         if x is None or "float" not in x.dtype.name:
             return None
         y = self.number(node.output[0], wide=True) if a.op == "ReduceMax" else decide(a, x)
+        if y is not None and a.op == "Softmax":
+            axis = a.get("axis", -1 if a.opset >= 13 else 1) % x.ndim
+            return [shares(y, axis, axis + 1 if a.opset >= 13 else x.ndim)]
         return None if y is None else [stored(flushed(y))]
+
+    def evaluated(self, node, domain, x):
+        """The bodies of a node, evaluated at random elements if they are those of a loop; None where they cannot be."""
+        a = {k.name: helper.get_attribute_value(k) for k in node.attribute if k.type != 5}
+        apart = len(x) - a.get("num_scan_inputs", 0)
+        given = {"If": [], "Loop": [np.zeros((), np.int64), np.zeros((), bool), *x[2:]], "Scan": x[:apart]}.get("" if domain else node.op_type)
+        try:
+            if given is None or node.op_type == "Scan" and self.graph.opsets[""] < 9:
+                raise Uninterpreted
+            shapes = [np.shape(v) for v in given]
+            if node.op_type == "Scan":
+                axes = a.get("scan_input_axes", [0] * len(x[apart:]))
+                given, shapes = given + x[apart:], shapes + [np.delete(v.shape, axis) for v, axis in zip(x[apart:], axes)]
+            seeds = [hashed(self.point, "formal", self.depth, i) for i in range(len(given))]
+            kinds = [None if isinstance(v, bytes) else {"u": "field", "b": "bool"}.get(v.dtype.kind, "int") for v in given]
+            formals = [random(*of) if of[2] else of[0] for of in zip(seeds, shapes, kinds)]
+            graphs = [self.graph.bodies[node.output[0], name] for name in sorted(k.name for k in node.attribute if k.type in (5, 10))]
+            if any(len(g.inputs) != len(formals) for g in graphs):
+                raise Uninterpreted
+            return [Run(g, self.point, {}, self.recipes, scales=self.scales, outer=self, given=formals) for g in graphs]
+        except (Uninterpreted, Unfit, LookupError, AttributeError, RecursionError):
+            return None
+
+    def degree(self, name): return self.outer.degree(name) if self.outer and name not in self.degrees else self.degrees.get(name, 0)
+
+    def factor(self, op, x, seed):
+        """The positive factor by which what an operator reads has to be multiplied to be what the original applies it to."""
+        positive, original, is_original = self.scales
+        count = PASSES[op] or len(x)
+        whole = np.concatenate([v.ravel() for v in x[:count]]) if all(v is not None and v.dtype == np.uint64 for v in x[:count]) else np.zeros(0)
+        first = next((v for v in whole if v), None)
+        if first is None:
+            return None
+        key = hashed(seed, [digest(mul(v, inverse(first)) if i < count else v) for i, v in enumerate(x)])
+        if is_original:
+            original[key] = first
+        factor = int(mul(original.get(key, first), inverse(first)))
+        return factor if factor != 1 and factor in positive else None
 
     def apply(self, node):
         captures, op, domain = {}, node.op_type, "" if node.domain == "ai.onnx" else node.domain
         said = attribute_text(node, captures)
         x = [self.read(n) if n else None for n in [*node.input, *captures]]
+        bodies = [k.name for k in node.attribute if k.type in (5, 10)]
+        runs, count, shapes = self.evaluated(node, domain, x[:len(node.input)]) if bodies else None, len(x), {}
+        if runs:
+            made = [list(run.outputs.values()) for run in runs]
+            said, count = ([s for s in said if s[0] not in bodies], sorted(bodies), [[digest(v) for v in values] for values in made]), len(node.input)
+            self.bound += sum(run.bound for run in runs)
+            like = made[1] if op == "If" else [None, *x[2:]] if op == "Loop" else x
+            pairs = list(zip(made[0], like))[op == "Loop":]
+            shapes = {n: v for n, (v, w) in zip(node.output, pairs) if isinstance(v, np.ndarray) and np.shape(w) == v.shape}
+        if bodies and (not runs or any(run.uncertain or bytes in map(type, run.outputs.values()) for run in runs)):
+            self.uncertain.update(node.output)
         a = Attributes((k.name, helper.get_attribute_value(k)) for k in node.attribute)
         a.op, a.opset, a.outputs, a.point = op, self.graph.opsets.get("", 1), len([n for n in node.output if n]), self.point
         a.number = lambda i: self.number(node.input[i])
         a.function = lambda name, v: scramble(hashed((self.point, "", name, "", [], False), [False]), v) % P
-        degrees = [self.degrees.get(n, 0) for n in node.input]
+        degrees = [self.degree(n) for n in node.input]
         arrays = all(v is None or isinstance(v, np.ndarray) for v in x) and (domain == "" or domain == "com.microsoft" and op in MICROSOFT)
         y = self.decided(node, a) if domain == "" and op in DECIDED.values() else None
         y = self.interpret(node, a, x) if y is None and arrays and not captures else [x[0]] if op == "Identity" else y
@@ -181,8 +254,13 @@ class Run:
             y = None if any(not isinstance(v, np.ndarray) for v in y) else [stored(v) for v in y]
         if y is None:
             seed = self.point, domain, op, node.overload, said, op in RANDOM and node.name
+            factor = self.factor(op, x, seed) if self.scales and arrays and not domain and op in PASSES else None
+            x = [mul(v, np.uint64(factor)) if i < (PASSES[op] or count) else v for i, v in enumerate(x)] if factor else x
             y = self.elementwise(a, x, seed) if arrays and op in ELEMENTWISE else None
-            y = list(self.uninterpreted(node, [*node.input, *captures], x, seed)) if y is None else y
+            y = list(self.uninterpreted(node, [*node.input, *captures], x, hashed(seed, [digest(v) for v in x[:count]]), shapes)) if y is None else y
+            if factor:  # as the original has it, divided by what it is multiplied by there
+                y = [mul(v, inverse(np.uint64(factor))) if getattr(v, "dtype", None) == np.uint64 else v for v in (y if isinstance(y, list) else [y])]
+                self.bound += len(self.scales[0]) / P
         y, named = y if isinstance(y, list) else [y], [n for n in node.output if n]
         for name, value in zip(named if len(y) == len(named) else node.output, y):
             self.values[name] = value if isinstance(value, bytes) else np.asarray(value)
@@ -195,7 +273,9 @@ class Run:
         if op in RANDOM and (op != "Dropout" or a.opset < 7 and not a.get("is_test") or len(x) > 2 and x[2].any()):
             return None
         try:
-            if op in ("Gather", "GatherElements", "GatherND"):  # any index is one
+            if op in MOVES - {"Concat", "Dropout", "Where"} and any(v is not None and v.dtype == np.uint64 for v in x[1:]):
+                raise ValueError("floats are no indices, extents or axes")
+            if op in ("Gather", "GatherElements", "GatherND"):  # any integer is an index
                 axes = x[0].shape[a.get("batch_dims", 0):][:x[1].shape[-1]] if op == "GatherND" else x[0].shape[a.get("axis", 0)]
                 x[1] = x[1] % np.array(axes)
             if op == "CastLike" and x[0].dtype != np.uint64 and x[1].dtype == np.uint64:
@@ -232,8 +312,8 @@ class Run:
         kind = "bool" if a.op in TRUTH else kind_of(a["to"]) if a.op == "Cast" else "field" if a.op != "CastLike" else "int"
         return elements(scramble(hashed(seed, [v is None for v in x]), *present), kind)
 
-    def uninterpreted(self, node, names, x, seed):
-        seed, typed, known, types = hashed(seed, [digest(v) for v in x]), [], [], {}
+    def uninterpreted(self, node, names, x, seed, shapes):
+        typed, known, types = [], [], {}
         for name, v in dict(zip(names, x)).items():
             if isinstance(v, np.ndarray):
                 typed.append(helper.make_tensor_value_info(name, 1 if v.dtype == np.uint64 else 9 if v.dtype == bool else 7, v.shape))
@@ -247,21 +327,40 @@ class Run:
             types = {v.name: v.type for v in shape_inference.infer_shapes(model, data_prop=True).graph.output}
         except Exception:
             pass  # the results are opaque
-        for i, type_ in enumerate(types[n].tensor_type if n in types else None for n in node.output):
+        for i, name in enumerate(node.output):
+            type_ = types[name].tensor_type if name in types else None
             whole = type_ and type_.HasField("shape") and all(d.HasField("dim_value") for d in type_.shape.dim)
             kind = whole and kind_of(type_.elem_type)
-            yield random(hashed(seed, i), [d.dim_value for d in type_.shape.dim], kind) if kind else hashed(seed, i)
+            shape = [d.dim_value for d in type_.shape.dim] if kind else None
+            if not kind and name in shapes:  # as bodies make it
+                kind, shape = {"u": "field", "b": "bool"}.get(shapes[name].dtype.kind, "int"), shapes[name].shape
+            yield random(hashed(seed, i), shape, kind) if kind else hashed(seed, i)
 
 # Recipes.
 def in_field(entry, original):
+    """The values of the steps of a recipe."""
     def leaf(step, i):
+        if step["op"] == "softmax":
+            return shares(numbers[i][0], step["axis"], step["axis"] + 1),
         if step["op"] in DECIDED:
             return stored(flushed(numbers[i][0])),
         return original.read(step["name"]) if step["op"] == "constant" else image(literal(step)),
     with reading(f"the recipe of {entry['name']}"):
         if any(s["op"] in DECIDED for s in entry["steps"]):
-            numbers = in_numbers(entry, original, np.float64, {"round": lift(lambda x: x), "flush": lift(lambda x: x)}, wide=True)
-        return evaluate(entry, IN_FIELD, leaf)[-1][0]
+            numbers = in_numbers(entry, original, np.float64, WHOLE, wide=True)
+        return [value for value, in evaluate(entry, IN_FIELD, leaf)]
+
+def positive_factors(entries, original):
+    """What recipes may have moved through operators that positive factors pass: their numbers, or two of them multiplied or divided."""
+    parts = {1}
+    for entry in entries.values():
+        with reading(f"the recipe of {entry['name']}"), np.errstate(all="ignore"):
+            steps = zip(in_numbers(entry, original, np.float64, WHOLE), in_field(entry, original))
+            parts |= {int(image.ravel()[0]) for (number, _), image in steps if image.size == 1 and 0 < number.ravel()[0] < np.inf}
+        if len(parts) > 64:
+            break
+    parts |= {pow(part, -1, P) for part in parts if part}
+    return {a * b % P for a in parts for b in parts}
 
 def in_numbers(entry, original, real, others, wide=False):
     """The numbers of the steps of a recipe, and their magnitudes."""
@@ -299,8 +398,8 @@ def check_rounding(entry, array, original):
 
 def check_tensors(fused, original, entries):
     def key(array): return array.dtype.name, array.shape, hashlib.sha256(np.ascontiguousarray(array)).digest()
-    there = {key(a) for a in original.graph.tensors.values() if a.dtype != object}
-    for name, array in fused.tensors.items():
+    there = {key(a) for _, a in original.graph.everything() if a.dtype != object}
+    for name, array in fused.everything():
         if name in entries:
             if array.dtype != number_type(entries[name]["data_type"]) or list(array.shape) != entries[name]["shape"]:
                 raise Disproved(f"{name} has another type or other extents than its recipe")
@@ -325,25 +424,34 @@ def prove(original, fused, certificate, sizes, seed, points):
             first, extents = run_original(original, point, sizes, keep)
             if not done:
                 check_tensors(fused, first, entries)
-            recipes = {name: lambda entry=entry: in_field(entry, first) for name, entry in entries.items()}
+            recipes = {name: lambda entry=entry: in_field(entry, first)[-1] for name, entry in entries.items()}
             second = Run(fused, point, extents, recipes)
+            scales = parted(first, second) and original.has(PASSES) and positive_factors(entries, first)
+            if scales:  # a positive factor may have moved
+                met = {}
+                first, second = Run(original, point, extents, keep=keep, scales=(scales, met, True)), Run(fused, point, extents, recipes, scales=(scales, met, False))
         except Undecided:
             if tried == 4 * points:
                 raise
             continue
         except Unfit as error:
             raise Undecided(f"the extents of the folded model do not fit: {error}") from None
-        for name in original.outputs:
-            if digest(first.outputs[name]) != digest(second.outputs[name]):
-                custom = [{n.op_type for n in g.nodes if n.domain not in ("", "ai.onnx", "com.microsoft")} for g in (original, fused)]
-                if custom[0] - custom[1]:
-                    raise Undecided(f"{min(custom[0] - custom[1])} of a custom domain is written out: this checker does not know it")
-                if isinstance(first.outputs[name], bytes):
-                    raise Undecided(f"{name} comes from a value whose extents are not known")
-                first = Run(original, point, extents, keep=keep, record=True)
-                raise Disproved(parting(first, Run(fused, point, extents, recipes, record=True), name, entries, certificate))
+        if name := parted(first, second):
+            custom = [{n.op_type for n in g.nodes if n.domain not in ("", "ai.onnx", "com.microsoft")} for g in (original, fused)]
+            if custom[0] - custom[1]:
+                raise Undecided(f"{min(custom[0] - custom[1])} of a custom domain is written out: this checker does not know it")
+            if isinstance(first.outputs[name], bytes):
+                raise Undecided(f"{name} comes from a value whose extents are not known")
+            first = Run(original, point, extents, keep=keep, record=True, scales=first.scales)
+            second = Run(fused, point, extents, recipes, record=True, scales=second.scales)
+            at, why = parting(first, second, name, entries, certificate)
+            raise Undecided(f"what the bodies of {at} compute is not known") if at in first.uncertain | second.uncertain else Disproved(why)
         bound, done = bound * min(1.0, second.bound), done + 1
     return bound
+
+def parted(first, second):
+    """The first output that differs."""
+    return next((name for name, value in first.outputs.items() if digest(value) != digest(second.outputs[name])), None)
 
 def run_original(original, point, sizes, keep):
     for default in (2, 3, 1, 4, 8, 16):
@@ -363,8 +471,8 @@ def parting(first, second, output, entries, certificate):
             same = [first.digests[n] == second.digests[n] for n in node.output if n in first.digests]
             if same and all(same):
                 break
-            name, sites = node.output[0] if same else name, [s for n in node.input for s in entries.get(n, {}).get("sites", [])] or sites
-    return f"{output} differs, from {name} on" + "".join(f", by {certificate['sites'][s]['name']}" for s in sites)
+            name, sites = node.output[0] if same else name, [s for n in second.reads(node) for s in entries.get(n, {}).get("sites", [])] or sites
+    return name, f"{output} differs, from {name} on" + "".join(f", by {certificate['sites'][s]['name']}" for s in sites)
 
 def check_files(part, path):
     for file, wanted in {path: part["sha256"], **{path.parent / name: d for name, d in part["data"].items()}}.items():

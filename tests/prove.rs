@@ -597,6 +597,237 @@ fn a_body_is_a_function_of_what_it_captures() {
     }
 }
 
+/// A model, with a tensor that a recipe gives, for the sake of a site.
+fn with_new(mut model: Model, original: &Model, name: &str, recipe: Recipe) -> (Model, Vec<Stored>) {
+    let known = unfold::graph::analysis::Analysis::new(original).unwrap();
+    let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
+    let numbers = unfold::recipe::evaluate(&recipe, &read).unwrap();
+    model.graph_mut().initializer.push(floats(name, &numbers));
+    (model, vec![Stored { name: name.into(), data_type: DataType::Float, recipe, sites: vec![3] }])
+}
+
+/// A graph to be a body.
+fn part(lines: &str) -> unfold::onnx::proto::GraphProto {
+    text::model(lines).proto.graph.unwrap()
+}
+
+/// Models whose last node has these bodies: the scale between two weights stands in the body, is in the second weight,
+/// or is there at another channel.
+fn scaled_in_bodies(with: &dyn Fn(&str) -> Model) -> [(Model, Vec<Stored>); 3] {
+    let original = with("a = MatMul(h, w)\nb = Mul(a, s)\nt = MatMul(b, v)");
+    let folded = with("a = MatMul(h, w)\nt = MatMul(a, v_folded)");
+    let scale = Recipe::constant("s", &[3]);
+    let recipe =
+        |scale: &Recipe| Recipe::constant("v", &[3, 4]).mul(&scale.reshape(&[3, 1]).unwrap()).unwrap();
+    let other = scale.pick(0, [Some(1), Some(0), Some(2)]).unwrap();
+    let moved = with_new(folded.clone(), &original, "v_folded", recipe(&scale));
+    let lost = with_new(folded, &original, "v_folded", recipe(&other));
+    [(original, vec![]), moved, lost]
+}
+
+const AROUND: &str = "condition yes\nweight w 4 3\nconst s 3 = 0.3 -0.7 1.9\nweight v 3 4\nweight o 4 4\n";
+
+#[test]
+fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not() {
+    let branches = |then: &str| {
+        let mut model = text::model(&format!("input h batch 4\n{AROUND}"));
+        let bodies = vec![
+            ("then_branch", part(&format!("{then}\noutput t")).into()),
+            ("else_branch", part("e = MatMul(h, o)\noutput e").into()),
+        ];
+        model.graph_mut().node.push(node("If", &["yes"], &["y"], bodies));
+        model
+    };
+    let looped = |body: &str| {
+        let mut model = text::model(&format!("input x 2 4\nindices m\n{AROUND}"));
+        let formals = "indices i\ncondition c\ninput h 2 4\n";
+        let lines = format!("{formals}{body}\nd = Identity(c)\nq = Softmax(t)\noutput d q t");
+        let bodies = vec![("body", part(&lines).into())];
+        model.graph_mut().node.push(node("Loop", &["m", "yes", "x"], &["last", "all"], bodies));
+        model.graph_mut().node.push(node("MatMul", &["last", "o"], &["y"], vec![]));
+        model
+    };
+    let scanned = |body: &str| {
+        let mut model = text::model(&format!("input x 5 2 4\ninput z 2 4\n{AROUND}"));
+        // A branch inside: what it captures is a value of the body.
+        let inner = vec![
+            ("then_branch", part("a = Add(t, g)\noutput a").into()),
+            ("else_branch", part("a = Sub(t, g)\noutput a").into()),
+        ];
+        let mut outer = part(&format!("input g 2 4\ninput h 2 4\n{body}"));
+        outer.node.push(node("If", &["yes"], &["f"], inner));
+        outer.output = ["f", "t"].map(undeclared).to_vec();
+        let attributes = vec![("body", outer.into()), ("num_scan_inputs", 1.into())];
+        model.graph_mut().node.push(node("Scan", &["z", "x"], &["y", "all"], attributes));
+        model
+    };
+    for with in [&branches as &dyn Fn(&str) -> Model, &looped, &scanned] {
+        let with = |body: &str| {
+            let mut model = with(body);
+            model.graph_mut().output.push(undeclared("y"));
+            model
+        };
+        let [(original, _), (moved, recipes), (lost, wrong)] = scaled_in_bodies(&with);
+        let proved = proof(&original, &moved, &recipes);
+        assert!(is_proved(&proved), "{proved:?}");
+        match proof(&original, &lost, &wrong) {
+            Proof::Disproved { at, site, .. } => assert!(at == "y" || at == "last", "{at} {site:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_broken_branch_is_found_at_its_site_and_one_that_nobody_can_evaluate_decides_nothing() {
+    let with = |then: &str, input: &str| {
+        let mut model = text::model(&format!("{input}\n{AROUND}"));
+        let bodies = vec![
+            ("then_branch", part(&format!("{then}\noutput t")).into()),
+            ("else_branch", part("e = MatMul(h, o)\noutput e").into()),
+        ];
+        model.graph_mut().node.push(node("If", &["yes"], &["y"], bodies));
+        model.graph_mut().output.push(declared("y", DataType::Float, &["batch", "4"]));
+        model
+    };
+    let known = |then: &str| with(then, "input h batch 4");
+    let [(original, _), _, (lost, wrong)] = scaled_in_bodies(&known);
+    match proof(&original, &lost, &wrong) {
+        Proof::Disproved { at, site, .. } => assert_eq!((at.as_str(), site), ("y", Some(3))),
+        other => panic!("{other:?}"),
+    }
+    // Whichever is written first.
+    let then = "a = MatMul(h, w)\nt = MatMul(a, v)";
+    let exchanged = |turn: bool| {
+        let mut model = known(then);
+        let attributes = &mut model.graph_mut().node[0].attribute;
+        attributes.swap(0, 1);
+        if turn {
+            (attributes[0].name, attributes[1].name) =
+                (attributes[1].name.clone(), attributes[0].name.clone());
+        }
+        model
+    };
+    assert!(is_proved(&proof(&known(then), &exchanged(false), &[])));
+    assert!(matches!(proof(&known(then), &exchanged(true), &[]), Proof::Disproved { .. }));
+    // Of an operator that nobody knows, not even the extents are known: a scale may have moved through it.
+    let mystery = |then: &str| {
+        let mut model = known(&format!("m = Mystery(h)\n{}", then.replace("(h,", "(m,")));
+        let graph = model.graph_mut().node[0].attribute[0].g.as_mut().unwrap();
+        graph.node[0].domain = Some("com.example".into());
+        model
+    };
+    let [(original, _), (moved, recipes), _] = scaled_in_bodies(&mystery);
+    assert!(matches!(proof(&original, &moved, &recipes), Proof::Undecided { .. }));
+    assert!(is_proved(&proof(&original, &original, &[])));
+}
+
+#[test]
+fn a_new_tensor_of_a_body_is_held_to_its_recipe() {
+    let with = |initializer: Option<TensorProto>, then: &str| {
+        let mut model = text::model(&format!("input h batch 4\n{AROUND}"));
+        let mut body = part(&format!("{then}\noutput t"));
+        body.initializer.extend(initializer);
+        let bodies =
+            vec![("then_branch", body.into()), ("else_branch", part("e = MatMul(h, o)\noutput e").into())];
+        model.graph_mut().node.push(node("If", &["yes"], &["y"], bodies));
+        model.graph_mut().output.push(undeclared("y"));
+        model
+    };
+    let original = with(None, "a = MatMul(h, w)\nb = Mul(a, s)\nt = MatMul(b, v)");
+    let scale = Recipe::constant("s", &[3]).reshape(&[3, 1]).unwrap();
+    let recipe = Recipe::constant("v", &[3, 4]).mul(&scale).unwrap();
+    let (outside, recipes) = with_new(original.clone(), &original, "v_folded", recipe);
+    let tensor = common::initializer(&outside, "v_folded").clone();
+    let then = "a = MatMul(h, w)\nt = MatMul(a, v_folded)";
+    assert!(is_proved(&proof(&original, &with(Some(tensor.clone()), then), &recipes)));
+    let mut bytes = tensor::raw(&tensor, &Externals::none()).unwrap().to_vec();
+    bytes[8] ^= 1;
+    let mut other = tensor;
+    tensor::replace(&mut other, bytes.into()).unwrap();
+    match proof(&original, &with(Some(other), then), &recipes) {
+        Proof::Disproved { at, site: Some(3), .. } => assert_eq!(at, "v_folded"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_positive_number_moves_through_what_keeps_it_and_no_other_does() {
+    let lines = |scale: &str, rest: &str| {
+        text::model(&format!(
+            "input x 2 4\nweight w 4 3\nconst v 3 2 = 1 2 3 -1 2 5\nconst s {scale}\na = MatMul(x, w)\n{rest}\noutput y"
+        ))
+    };
+    let operators = [
+        "r = Relu(b)",
+        "r = LeakyRelu(b) alpha=0.3",
+        "r = Abs(b)",
+        "const zero = 0\nr = Max(b, zero)",
+        "m = ReduceMax(b) axes=[1]\nr = Sub(b, m)",
+        "q = Relu(b)\nr = Abs(q)",
+    ];
+    // Behind the operator it is in the weight behind, or before it in the weight before.
+    let judged = |scale: &str, extents: &[usize], operator: &str, forward: bool| {
+        let own = operator.replace("(b", "(a");
+        let (before, after) = match forward {
+            true => {
+                (format!("b = Mul(a, s)\n{operator}\ny = MatMul(r, v)"), format!("{own}\ny = MatMul(r, n)"))
+            }
+            false => (format!("{own}\nc = Mul(r, s)\ny = MatMul(c, v)"), format!("{own}\ny = MatMul(r, v)")),
+        };
+        let original = lines(scale, &before);
+        let number = Recipe::constant("s", extents);
+        let recipe = match forward {
+            true => Recipe::constant("v", &[3, 2]).mul(&number.reshape(&[extents[0], 1]).unwrap()),
+            false => Recipe::constant("w", &[4, 3]).mul(&number.reshape(&[1, extents[0]]).unwrap()),
+        };
+        let mut fused = lines(scale, &after);
+        if !forward {
+            fused.graph_mut().node[0].input[1] = "n".into();
+        }
+        let (fused, tensors) = with_new(fused, &original, "n", recipe.unwrap());
+        proof(&original, &fused, &tensors)
+    };
+    for (operator, forward) in operators.iter().flat_map(|operator| [(operator, true), (operator, false)]) {
+        let proof = judged("1 = 0.3", &[1], operator, forward);
+        assert!(is_proved(&proof), "{operator} {forward}: {proof:?}");
+        for (scale, extents) in [("1 = -0.3", &[1]), ("3 = 0.3 -0.7 1.9", &[3])] {
+            let proof = judged(scale, extents, operator, forward);
+            assert!(matches!(proof, Proof::Disproved { .. }), "{operator} {scale} {forward}: {proof:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
+    let places = |kind: &str| {
+        text::model(&format!(
+            "input x 2 4 3\n{kind} i 2\nconst s 3 = 2 3 5\nweight w 3 2\nn = Mul(x, s)\nr = Gather(n, i) axis=1\ny = MatMul(r, w)\noutput y"
+        ))
+    };
+    let folded = |kind: &str| {
+        let fused = unfold::fuse(&places(kind), &Default::default()).unwrap();
+        proof(&places(kind), &fused.model, &fused.plan.tensors)
+    };
+    assert!(is_proved(&folded("indices")));
+    assert!(matches!(folded("half"), Proof::Undecided { .. }));
+    for lines in [
+        "input x 1\nints e 3 = 64 1024 1024\na = Expand(x, e)\ny = Relu(a)\noutput y",
+        "input x 123456789 987654\ny = Relu(x)\noutput y",
+    ] {
+        match proof(&text::model(lines), &text::model(lines), &[]) {
+            Proof::Undecided { reason } => assert!(reason.contains("takes more"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    for lines in [
+        "input x 1 2 4 4\nweight w 3 2 3 3\ny = Conv(x, w) kernel_shape=[1,3]\noutput y",
+        "input x 2 3\nconst s 2 = 3 2\ny = Reshape(x, s)\noutput y",
+    ] {
+        let proof = proof(&text::model(lines), &text::model(lines), &[]);
+        assert!(matches!(proof, Proof::Undecided { .. }), "{lines}: {proof:?}");
+    }
+}
+
 #[test]
 fn a_call_is_the_body_of_its_function() {
     let start = "opset 17\ninput x batch 4\nweight w 4 3\nscale s 3\n";

@@ -18,7 +18,7 @@ use super::{Graph, NodeId, ValueId};
 use crate::onnx::node::constant_tensor;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor::Floats;
+use crate::onnx::tensor::{self, DataType, Floats};
 use crate::recipe::Given;
 use crate::refusal::{Reason, Refusal};
 
@@ -215,15 +215,27 @@ impl<'m> Constants<'m> {
                 continue;
             }
             let result = self.compute(node, slot, &inputs);
-            let tensor = result.map_err(|why| refuse(self.graph.name(node), &why))?;
+            let mut tensor = result.map_err(|why| refuse(self.graph.name(node), &why))?;
+            if self.is_bfloat16(top) {
+                let short = |floats: &f32| tensor::rounded(DataType::BFloat16, f64::from(*floats)) as f32;
+                let view = tensor.to_plain_array_view::<f32>().map(|floats| floats.map(short));
+                tensor = Arc::new(Tensor::from(view.map_err(|error| refuse(name, &error.to_string()))?));
+            }
             self.evaluated.borrow_mut().insert(top, tensor);
         }
         Ok(self.evaluated.borrow()[&value].clone())
     }
 
+    /// Whether each operator rounds to fewer bits than the engine has.
+    fn is_bfloat16(&self, value: ValueId) -> bool {
+        self.facts.data_type(value) == Some(DataType::BFloat16)
+    }
+
     /// A constant that needs no computing: known already, or stored in the model.
     fn leaf(&self, value: ValueId) -> Option<Arc<Tensor>> {
-        if let Some(tensor) = self.facts.value(value).filter(|tensor| is_concrete(tensor)) {
+        // The engine computes bfloat16 in float, and rounds nothing on the way.
+        let of_engine = || self.facts.value(value).filter(|tensor| is_concrete(tensor));
+        if let Some(tensor) = of_engine().filter(|_| !self.is_bfloat16(value)) {
             return Some(tensor);
         }
         self.facts.engine().tensor(&self.graph, &self.stored(value)?)

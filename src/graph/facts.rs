@@ -15,7 +15,7 @@ use tract_core::tract_data::TooEarly;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb;
-use tract_onnx::prelude::{InferenceFact, TVec, Tensor, TractResult};
+use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
@@ -47,6 +47,25 @@ pub struct Facts {
     types: Vec<Option<DataType>>,
     /// Owns the symbols of the extents, which are mere names once it is gone.
     engine: Inference,
+}
+
+/// A tensor that a node of a body reads.
+pub struct Operand {
+    /// Its extents.
+    pub shape: Vec<usize>,
+    /// Whether it holds integers.
+    pub is_integer: bool,
+    /// The integers, where they are known.
+    pub ints: Option<Vec<i64>>,
+}
+
+/// What is known of a tensor that a node of a body makes.
+#[derive(Default)]
+pub struct Expected {
+    /// Its extents.
+    pub shape: Option<Vec<usize>>,
+    /// Whether it holds integers.
+    pub is_integer: Option<bool>,
 }
 
 impl Facts {
@@ -105,6 +124,33 @@ impl Facts {
             bounds::work(graph.node(node), &known(graph.inputs(node)), &known(graph.outputs(node)))
         };
         bounds::is_worth(graph.order().iter().map(work).sum(), graph.weight_bytes())
+    }
+
+    /// The extents of what a node of a body makes, and whether they are of integers, where that is known.
+    pub fn of_inner(
+        &self,
+        graph: &Graph,
+        node: &NodeProto,
+        reads: &dyn Fn(&str) -> Option<Operand>,
+    ) -> Vec<Expected> {
+        let known = |name: &str| {
+            let Operand { shape, is_integer, ints } = reads(name)?;
+            if let Some(ints) = ints.filter(|ints| ints.len() <= SMALL) {
+                let tensor = ndarray::ArrayD::from_shape_vec(shape, ints).ok()?;
+                return InferenceFact::try_from(Tensor::from(tensor).into_arc_tensor()).ok();
+            }
+            let element = if is_integer { DataType::Int64 } else { DataType::Float };
+            let dims: TVec<DimFact> = shape.iter().map(|&n| DimFact::from(TDim::from(n))).collect();
+            let fact = InferenceFact::shape(ShapeFactoid::closed(dims));
+            Some(fact.with_datum_type(datum_type(element.code())?))
+        };
+        let made = |fact: InferenceFact| {
+            let shape =
+                (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| extent(&dim.concretize())));
+            let is_integer = fact.datum_type.concretize().map(|t| t.is_integer() || t == DatumType::Bool);
+            Expected { shape: shape.and_then(Iterator::collect), is_integer }
+        };
+        self.engine.infer(graph, node, &known).into_iter().map(made).collect()
     }
 
     /// The extents of a value, or `None` where not even the rank is known.
@@ -613,7 +659,7 @@ fn spell_bfloat16_as_float(node: &mut NodeProto) {
     }
 }
 
-fn datum_type(code: i32) -> Option<tract_onnx::prelude::DatumType> {
+fn datum_type(code: i32) -> Option<DatumType> {
     let code = if code == DataType::BFloat16.code() { DataType::Float.code() } else { code };
     pb::tensor_proto::DataType::try_from(code).ok()?.try_into().ok()
 }

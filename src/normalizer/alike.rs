@@ -15,7 +15,7 @@ use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
-use crate::recipe::Numbers;
+use crate::recipe::{DECIDED, Numbers};
 
 /// How far from the value its constants may lie.
 const DEPTH: usize = 48;
@@ -130,7 +130,7 @@ impl<'v> Alike<'v> {
             "Exp" => Some(input(0)?.exp()),
             "Sqrt" => Some(input(0)?.sqrt()),
             "Reciprocal" => Some(&one() / &input(0)?),
-            "Sigmoid" => Some(input(0)?.sigmoid()),
+            "Sigmoid" => Some(input(0)?.sigmoid().flushed(DECIDED)),
             "Softmax" => {
                 let numbers = input(0)?;
                 let along = at.softmax_axis(numbers.ndim()).ok()?;

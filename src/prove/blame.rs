@@ -52,7 +52,7 @@ pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize>
     let mut open = VecDeque::from([first]);
     for _ in 0..SURROUNDINGS {
         let node = open.pop_front()?;
-        let inputs = || graph.inputs(node).iter().flatten().copied();
+        let inputs = || graph.inputs(node).iter().flatten().chain(graph.captures(node)).copied();
         if let Some(site) = inputs().find_map(|read| sites.get(graph.value_name(read)).copied()) {
             return Some(site);
         }

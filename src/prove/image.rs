@@ -1,5 +1,7 @@
 //! What stands in the place of a tensor.
 
+use std::ops::Range;
+
 use ndarray::{ArcArray, ArrayD, IxDyn};
 
 use super::field;
@@ -7,6 +9,7 @@ use super::random::{Digest, Hash, Unknown};
 use crate::onnx::external::Externals;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor;
+use crate::recipe::DECIDED;
 
 /// A tensor of field elements, in row-major order, whose copies share them.
 pub type Elements = ArcArray<u32, IxDyn>;
@@ -130,13 +133,30 @@ pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Image {
     Image::field(floats.mapv(|number| unknown.of(number.to_bits())))
 }
 
-/// What is smaller comes of a Softmax or a Sigmoid that has decided: beside what it is added to, no float tells it
-/// from 0.
-pub const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
-
 /// The value of what is computed by more than arithmetic.
 pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> Image {
     of_floats(numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }), key)
+}
+
+/// The value of what a Softmax makes along these axes: where all of a lane are the same, each is one by how many.
+pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> Image {
+    let (value, shape) = (of_numbers(numbers, key), numbers.shape());
+    let lane: usize = shape[along.clone()].iter().product();
+    let inner: usize = shape[along.end..].iter().product();
+    let (Image::Field(elements), Some(share)) = (&value, field::inverse(field::of_int(lane as i64))) else {
+        return value;
+    };
+    let (mut shares, numbers) = (slice(elements).to_vec(), row_major(numbers.clone()));
+    let blocks = slice(&numbers).chunks((lane * inner).max(1));
+    for (block, made) in blocks.zip(shares.chunks_mut((lane * inner).max(1))) {
+        for start in 0..inner {
+            let places = (start..block.len()).step_by(inner);
+            if places.clone().all(|place| block[place] == block[start]) {
+                places.for_each(|place| made[place] = share);
+            }
+        }
+    }
+    ArrayD::from_shape_vec(shape, shares).map_or(value, Image::field)
 }
 
 /// The value of a stored tensor.

@@ -13,6 +13,7 @@ mod matrices;
 mod operators;
 mod random;
 mod rounding;
+mod scales;
 mod sources;
 
 use std::collections::HashMap;
@@ -35,6 +36,7 @@ use image::{Elements, Image};
 use ndarray::ArrayD;
 use operators::{Allowance, Stop};
 use random::{Digest, Hash, Unknown};
+use scales::Scales;
 use sources::Sources;
 
 /// How often another point is tried where a divisor is 0.
@@ -116,8 +118,8 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
             Err(Ended::Misfit(at) | Ended::Zero(at)) => {
                 first.get_or_insert_with(|| {
                     undecided(format!(
-                        "the extents of what `{at}` reads do not fit each other: other sizes of symbolic \
-                         dimensions may"
+                        "what `{at}` reads does not fit it, or its extents do not fit each other: other sizes of \
+                         symbolic dimensions may"
                     ))
                 });
             }
@@ -195,6 +197,15 @@ struct Prepared {
     inputs: Vec<Input>,
     /// How the tensors are computed that came with what was written out.
     formulas: Vec<Stored>,
+}
+
+impl Prepared {
+    fn allowance(&self) -> Allowance {
+        let count =
+            |input: &Input| input.shape.iter().fold(1_u64, |n, &extent| n.saturating_mul(extent as u64));
+        let inputs = self.inputs.iter().map(count).fold(0, u64::saturating_add);
+        Allowance::new(self.model.file_bytes(), inputs)
+    }
 }
 
 fn prepared(model: &Model, options: &ProveOptions) -> Result<Prepared, Proof> {
@@ -282,7 +293,7 @@ fn identity(
     tensors: &[Stored],
     key: u64,
 ) -> Result<f64, Ended> {
-    let allowance = Allowance::new(original.model.file_bytes());
+    let allowance = original.allowance();
     let inputs = given(original, key, &allowance)?;
     let own = Sources::new(before, key);
     let instead = |name: &str| {
@@ -292,20 +303,37 @@ fn identity(
     let view = is_more_than_arithmetic(known).then(|| View::new(known));
     let alike = view.as_ref().map(Alike::new);
     let alike = alike.as_ref();
-    let point = Point { known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike };
+    let point =
+        Point { known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike, scales: None };
     let source = Sources::new(before, key).numbered(tensors, known).map_err(|refusal| {
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
     let source = source.with(constants(&point, &own, tensors)?);
-    std::thread::scope(|scope| {
-        let other = || second(fused, &source, tensors, key);
+    let apart = std::thread::scope(|scope| {
+        let other = || second(fused, &source, tensors, key, None);
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
         let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
         let seen = evaluate(&point, &outputs(&known.graph), false).map_err(Ended::from);
         let other =
             other?.join().unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
         compare(known, seen?, other?, fused, tensors)
-    })
+    });
+    // What is between the two may have moved through an operator that hands positive factors on.
+    let read = |name: &str| sources::read(before, known, name);
+    let graph = &known.graph;
+    let is_there = |&node: &NodeId| scales::passes(graph.domain_op(node)) || !graph.captures(node).is_empty();
+    let scales = match &apart {
+        Err(Ended::With(Proof::Disproved { .. })) if graph.order().iter().any(is_there) => {
+            Scales::new(tensors, &source, &read, &allowance)
+        }
+        _ => None,
+    };
+    let Some(scales) = &scales else { return apart };
+    let again = original.allowance();
+    let point = Point { scales: Some(scales), allowance: &again, ..point };
+    let seen = evaluate(&point, &outputs(graph), false)?;
+    scales.turn();
+    compare(known, seen, second(fused, &source, tensors, key, Some(scales))?, fused, tensors)
 }
 
 /// Whether constants are computed by more than arithmetic: recipes have them in float64, as folding has.
@@ -400,12 +428,18 @@ fn constants(
     Ok(kept.filter_map(|(value, made)| Some((graph.value_name(value).to_owned(), made.images()?))).collect())
 }
 
-fn second(fused: &Prepared, source: &Sources, tensors: &[Stored], key: u64) -> Result<Findings, Ended> {
+fn second(
+    fused: &Prepared,
+    source: &Sources,
+    tensors: &[Stored],
+    key: u64,
+    scales: Option<&Scales>,
+) -> Result<Findings, Ended> {
     let known = Analysis::new(&fused.model).map_err(|error| {
         let reason = format!("it is no graph that ONNX allows: {error}");
         Ended::With(Proof::Disproved { at: String::new(), site: None, reason })
     })?;
-    let allowance = Allowance::new(fused.model.file_bytes());
+    let allowance = fused.allowance();
     let recipes: HashMap<&str, &Stored> =
         fused.formulas.iter().chain(tensors).map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let instead = |name: &str| {
@@ -416,8 +450,15 @@ fn second(fused: &Prepared, source: &Sources, tensors: &[Stored], key: u64) -> R
     let view = is_more_than_arithmetic(&known).then(|| View::new(&known));
     let alike = view.as_ref().map(Alike::new);
     let alike = alike.as_ref();
-    let point =
-        Point { known: &known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike };
+    let point = Point {
+        known: &known,
+        key,
+        inputs: &inputs,
+        instead: &instead,
+        allowance: &allowance,
+        alike,
+        scales,
+    };
     Ok(evaluate(&point, &outputs(&known.graph), false)?)
 }
 
@@ -448,8 +489,12 @@ fn compare(
             return Err(Ended::With(undecided(format!("the extents of the output `{name}` are not known"))));
         }
         let first = blame::first(&graph, &second.digests, &digests, output);
+        let at = graph.value_name(first);
+        if seen.uncertain.contains(at) || second.uncertain.contains(at) {
+            return Err(Ended::With(undecided(format!("what the bodies of `{at}` compute is not known"))));
+        }
         return Err(Ended::With(Proof::Disproved {
-            at: graph.value_name(first).to_owned(),
+            at: at.to_owned(),
             site: blame::site(&graph, first, tensors),
             reason: format!("from here on the two never meet again, and the output `{name}` differs"),
         }));

@@ -4,9 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-use super::image::DECIDED;
 use super::operators::Allowance;
-use super::sources::{read, stored};
+use super::sources::{read, tensors};
 use super::{Proof, blame, formula};
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
@@ -14,7 +13,7 @@ use crate::graph::{Graph, Reader};
 use crate::onnx::Model;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::{Op, evaluate};
+use crate::recipe::{DECIDED, Op, evaluate};
 
 /// What is compared of a tensor that is one of the original's; `None` of those that are exact.
 fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
@@ -26,27 +25,26 @@ fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
 ///
 /// # Errors
 /// [`Proof::Disproved`] at the first one that is something else.
-pub fn check(original: &Model, known: &Analysis, fused: &Model, tensors: &[Stored]) -> Result<usize, Proof> {
+pub fn check(original: &Model, known: &Analysis, fused: &Model, new: &[Stored]) -> Result<usize, Proof> {
     // What was written out has tensors of its own, and lacks those that only it read.
-    let mut before = stored(known.graph.model());
-    before.extend(stored(original));
-    let after = stored(fused);
-    let recipes: HashMap<&str, &Stored> =
-        tensors.iter().map(|stored| (stored.name.as_str(), stored)).collect();
+    let mut before = tensors(known.graph.model());
+    before.extend(tensors(original));
+    let named: HashMap<&str, &TensorProto> = before.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let mut after = tensors(fused);
+    let recipes: HashMap<&str, &Stored> = new.iter().map(|stored| (stored.name.as_str(), stored)).collect();
     let mut others: Option<HashSet<(DataType, Bytes)>> = None;
-    let mut names: Vec<&str> = after.keys().copied().collect();
-    names.sort_unstable();
-    let allowance = Allowance::new(original.file_bytes());
+    after.sort_by_key(|(name, _)| *name);
+    let allowance = Allowance::new(original.file_bytes(), 0);
     let mut recomputed = 0;
-    for name in names {
-        let tensor = &after[name];
+    for (name, tensor) in &after {
+        let name = *name;
         if let Some(recipe) = recipes.get(name) {
             formula::room(&recipe.recipe, &allowance).map_err(|_| Proof::Undecided {
                 reason: format!(
                     "the recipe of `{name}` takes more than a model of its size is known to take"
                 ),
             })?;
-            drops_nothing(&before, known, recipe).map_err(|reason| Proof::Disproved {
+            drops_nothing(&named, known, recipe).map_err(|reason| Proof::Disproved {
                 at: name.to_owned(),
                 site: recipe.sites.first().copied(),
                 reason: reason.to_owned(),
@@ -56,11 +54,11 @@ pub fn check(original: &Model, known: &Analysis, fused: &Model, tensors: &[Store
             continue;
         }
         let Some(own) = content(tensor, fused) else { continue };
-        let same = before.get(name).and_then(|twin| content(twin, original)).is_some_and(|twin| twin == own);
-        let all = || before.values().filter_map(|other| content(other, original)).collect();
+        let same = named.get(name).and_then(|twin| content(twin, original)).is_some_and(|twin| twin == own);
+        let all = || before.iter().filter_map(|(_, other)| content(other, original)).collect();
         if !same && !others.get_or_insert_with(all).contains(&own) {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
-            let site = blamed(fused, name, tensors);
+            let site = blamed(fused, name, new);
             return Err(Proof::Disproved { at: name.to_owned(), site, reason });
         }
     }
@@ -80,7 +78,7 @@ fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
 
 /// Whether a recipe drops nothing but what may be: anybody can have written it, and in the field it drops nothing.
 fn drops_nothing(
-    before: &HashMap<&str, TensorProto>,
+    before: &HashMap<&str, &TensorProto>,
     known: &Analysis,
     stored: &Stored,
 ) -> Result<(), &'static str> {

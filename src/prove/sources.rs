@@ -4,23 +4,36 @@ use std::collections::HashMap;
 
 use ndarray::ArrayD;
 
-use super::image::{Elements, Image, of_numbers, of_tensor};
+use super::image::{Elements, Image, of_numbers, of_shares, of_tensor};
 use super::operators::Stop;
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
 use crate::onnx::Model;
-use crate::onnx::node::constant_tensor;
+use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor;
 use crate::recipe::{Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
-/// The tensors that a graph stores, by the names of their values.
+/// The tensors that a graph stores, its bodies' first, with the names of their values.
+pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
+    let (mut found, mut open) = (vec![], vec![model.graph()]);
+    while let Some(graph) = open.pop() {
+        found.extend(graph.initializer.iter().map(|tensor| (tensor.name(), tensor.clone())));
+        for node in graph.node.iter() {
+            if node.op() == ("", "Constant") {
+                found.extend(node.output.first().map(String::as_str).zip(constant_tensor(node)));
+            }
+            open.extend(bodies(node));
+        }
+    }
+    found.reverse();
+    found
+}
+
+/// Those tensors by name: outside bodies each has its own.
 pub fn stored(model: &Model) -> HashMap<&str, TensorProto> {
-    let graph = model.graph();
-    let nodes = graph.node.iter().filter(|node| node.op() == ("", "Constant"));
-    let made = nodes.filter_map(|node| Some((node.output.first()?.as_str(), constant_tensor(node)?)));
-    made.chain(graph.initializer.iter().map(|tensor| (tensor.name(), tensor.clone()))).collect()
+    tensors(model).into_iter().collect()
 }
 
 /// A constant of the original in float64.
@@ -77,7 +90,11 @@ impl<'s> Sources<'s> {
                 let id = step.id() as usize;
                 if !self.numbers.contains_key(&id) {
                     let numbers = evaluate(step, &|name| read(self.original, known, name))?;
-                    self.numbers.extend(of_numbers(&numbers, self.key).images().map(|images| (id, images)));
+                    let image = match step.op() {
+                        Op::Softmax(axis) => of_shares(&numbers, *axis..axis + 1, self.key),
+                        _ => of_numbers(&numbers, self.key),
+                    };
+                    self.numbers.extend(image.images().map(|images| (id, images)));
                 }
             }
         }

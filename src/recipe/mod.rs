@@ -36,6 +36,10 @@ pub use windows::Windows;
 
 use crate::onnx::tensor::DataType;
 
+/// What is smaller comes of a Softmax or a Sigmoid that has decided: beside what it is added to, no float tells it
+/// from 0.
+pub const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
+
 /// A formula for a tensor, over constants of a model. Clones share their parts.
 #[derive(Debug, Clone)]
 pub struct Recipe(Arc<Operation>);

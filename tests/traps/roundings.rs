@@ -213,3 +213,27 @@ fn a_factor_is_alone_in_its_sum() {
     assert!(fuse(&merged("0.5 0.5 0.5 2"), &FuseOptions::default()).unwrap().changed());
     assert!(!fuse(&merged("0.5 0.5 1e-4 2"), &FuseOptions::default()).unwrap().changed());
 }
+
+#[test]
+fn a_constant_of_bfloat16_is_rounded_by_each_operator() {
+    let model = of_type(
+        "input x 2 4
+         const v 4 = 0.3 0.7 1.1 2.3
+         const w 4 3 = 1 2 3 1.5 2.5 3.5 1.25 2.25 3.25 1.75 2.75 3.75
+         s = Sqrt(v)
+         a = Mul(x, s)
+         y = MatMul(a, w)
+         output y",
+        DataType::BFloat16,
+    );
+    let after = fuse(&model, &FuseOptions::default()).unwrap();
+    let short = |number: f64| tensor::rounded(DataType::BFloat16, number);
+    let [scale, weight] = [read(&model, "v"), read(&model, "w")];
+    let folded = |scale: ArrayD<f64>| {
+        let column = scale.into_shape_with_order(IxDyn(&[4, 1])).unwrap();
+        (&weight * &column).mapv(short)
+    };
+    let found = read(&after.model, &after.plan.tensors[0].name);
+    assert_eq!(found, folded(scale.mapv(|number| short(number.sqrt()))));
+    assert_ne!(found, folded(scale.mapv(f64::sqrt)));
+}

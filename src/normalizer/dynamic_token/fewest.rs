@@ -21,7 +21,7 @@ use crate::graph::make::{Maker, NewConstant, float, int};
 use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
-use crate::recipe::Numbers;
+use crate::recipe::{Numbers, Op, Recipe};
 
 /// [batch, tokens, heads, channels] and [batch, heads, tokens, channels] into each other.
 const BY_HEAD: &[i64] = &[0, 2, 1, 3];
@@ -29,12 +29,6 @@ const BY_HEAD: &[i64] = &[0, 2, 1, 3];
 /// What is smaller in `P` counts as 0. Far tokens have weights, and partial sums, below the normal
 /// numbers of float32, with which processors compute many times more slowly.
 const NEGLIGIBLE: f64 = 1.0 / (1u128 << 100) as f64;
-
-/// Weights of statistics below this count as 0: beside ε they change nothing that float32 could tell.
-const VANISHING: f64 = 1.0 / (1u128 << 64) as f64;
-
-/// How far the weights of a mean over all tokens may be from equal: float32's rounding.
-const EQUAL: f64 = 1.0 / (1 << 22) as f64;
 
 /// How a head blends the statistics of tokens with those of their neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,21 +119,33 @@ impl Job<'_> {
 
     fn blend(&self, channel: usize) -> Option<Blend> {
         let n = &self.meaning.normalized;
-        let weight =
-            |weights: &Numbers| Some(weights[[channel]]).filter(|w| w.abs() >= VANISHING).unwrap_or(0.0);
+        let weight = |weights: &Numbers| weights[[channel]];
         let intra = (weight(&n.intra_mean), weight(&n.intra_variance));
         let inter = (weight(&n.inter_mean), weight(&n.inter_variance));
         if intra.0 > 0.0 && intra.1 > 0.0 && inter != (0.0, 0.0) {
             return Some(Blend::Both);
         }
         if intra == (0.0, 0.0) && inter.1 > 0.0 {
-            let weights = self.meaning.mixing.index_axis(Axis(0), self.head(channel));
-            let all = weights.shape()[1] as f64;
-            let uniform = weights.iter().all(|weight| (weight * all - 1.0).abs() < EQUAL);
-            let plain = uniform && inter.0 == 1.0 && self.meaning.pooling.is_none();
+            let plain =
+                inter.0 == 1.0 && self.meaning.pooling.is_none() && self.is_uniform(self.head(channel))?;
             return Some(if plain { Blend::Uniform } else { Blend::Inter });
         }
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
+    }
+
+    /// Whether each token is the same part of a head, to the last bit: a part that no float is comes of a Softmax alone.
+    /// `None` where parts that differ are the same once they are stored, and would be taken for a mean from then on.
+    fn is_uniform(&self, head: usize) -> Option<bool> {
+        let mixing = &self.meaning.mixing;
+        let tokens = mixing.shape()[2];
+        let share = 1.0 / tokens as f64;
+        let weights = mixing.index_axis(Axis(0), head);
+        let is_float = tokens.is_power_of_two();
+        if weights.iter().all(|&weight| weight == share) {
+            return Some(is_float || are_shares(mixing.recipe(), tokens));
+        }
+        let stored = weights.iter().all(|&weight| f64::from(weight as f32) == share);
+        (!stored).then_some(false)
     }
 
     /// Normalizes some of the channels; what comes out has to be multiplied by the second, [channels of the run].
@@ -286,6 +292,19 @@ impl Job<'_> {
         let wide = maker.expand(&apart, &extents([1, y, dy, x, dx, channels]));
         maker.reshape(&wide, &extents([0, self.meaning.tokens, channels]))
     }
+}
+
+/// Whether all numbers come of a Softmax over so many, whole lanes of it.
+fn are_shares(recipe: &Recipe, count: usize) -> bool {
+    let mut open = vec![recipe];
+    while let Some(step) = open.pop() {
+        match step.op() {
+            Op::Reshape | Op::Transpose(_) | Op::Expand | Op::Concat(_) => open.extend(step.inputs()),
+            Op::Softmax(axis) if step.shape()[*axis] == count => {}
+            _ => return false,
+        }
+    }
+    true
 }
 
 fn extents<const RANK: usize>(extents: [usize; RANK]) -> [i64; RANK] {

@@ -32,7 +32,7 @@ pub enum Stop {
     Uncovered,
     /// It divides by 0 at this point.
     Zero,
-    /// The extents of what it reads contradict each other.
+    /// The extents of what it reads contradict each other, or are not what it reads.
     Misfit,
     /// It would make or multiply more than a model of this size is known to need.
     Beyond,
@@ -50,12 +50,16 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// For a model with so many bytes of weights: those of large models are used more often.
-    pub fn new(bytes: u64) -> Self {
+    /// For a model with so many bytes of weights, which are used more often where they are large, and so many elements of
+    /// inputs, which grow on their way. A few bytes say inputs of any size: beyond a bound they bring no more.
+    pub fn new(bytes: u64, inputs: u64) -> Self {
+        let grown = |least: u32, times: u32, most: u32| {
+            (1_u64 << least).saturating_add(inputs.saturating_mul(1 << times)).min(1 << most)
+        };
         Self {
-            largest: bytes.max(1 << 27),
-            elements: Cell::new((1_u64 << 36).saturating_add(bytes.saturating_mul(1 << 12))),
-            products: Cell::new((1_u64 << 37).saturating_add(bytes.saturating_mul(1 << 14))),
+            largest: bytes.max(grown(24, 8, 27)),
+            elements: Cell::new(grown(30, 14, 36).saturating_add(bytes.saturating_mul(1 << 8))),
+            products: Cell::new(grown(32, 17, 37).saturating_add(bytes.saturating_mul(1 << 11))),
         }
     }
 
@@ -135,12 +139,17 @@ impl Call<'_> {
         match self.value(slot)? {
             Image::Int(integers) => Ok(integers.clone()),
             Image::Varying(elements) => Ok(elements.mapv(i64::from).into_shared()),
-            _ => Err(Stop::Uncovered),
+            Image::Field(_) => Err(Stop::Misfit),
+            Image::Opaque(_) => Err(Stop::Uncovered),
         }
     }
 
+    /// Extents, axes or places: floats are none.
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Stop> {
-        self.optional(slot).map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose()
+        match self.optional(slot) {
+            Some(Image::Field(_)) => Err(Stop::Misfit),
+            given => given.map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose(),
+        }
     }
 
     fn attr(&self, name: &str, absent: i64) -> Result<i64, Stop> {

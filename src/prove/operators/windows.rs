@@ -75,12 +75,12 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     let pads = list("pads", 0, 2 * spatial, 0)?;
     let more = list("output_padding", 0, spatial, 0)?;
     let fits = input.len() == spatial && kernel.iter().chain(input).all(|&extent| (extent as i64) < LARGEST);
-    if !fits
-        || call
-            .attr_ints("kernel_shape")?
-            .is_some_and(|own| !own.iter().map(|&n| n as usize).eq(kernel.iter().copied()))
-    {
+    if !fits {
         return Err(Stop::Uncovered);
+    }
+    let told = call.attr_ints("kernel_shape")?;
+    if told.is_some_and(|told| !told.iter().map(|&n| n as usize).eq(kernel.iter().copied())) {
+        return Err(Stop::Misfit);
     }
     let up = call.flag("ceil_mode", false)?;
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);

@@ -1,0 +1,243 @@
+//! What lies inside a node: the bodies of an If or a loop, and the function that it calls.
+
+use std::collections::HashMap;
+
+use super::{Around, Evaluation, Graded, Stopped};
+use crate::graph::axes::axis;
+use crate::graph::editor::reads;
+use crate::lower::function::resolve;
+use crate::onnx::node::{bodies, canonical_domain};
+use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
+use crate::onnx::tensor::DataType;
+use crate::prove::drawn;
+use crate::prove::image::Image;
+use crate::prove::operators::Stop;
+use crate::prove::random::{Digest, Hash};
+
+/// How deep a call of a function goes into those that it calls in turn, and a body into those in it; what is below is
+/// not looked into.
+const DEEPEST: usize = 32;
+
+/// What the bodies of a node compute of what they capture and what they may be given.
+pub(super) struct Bodies {
+    /// What they are told from others by.
+    pub digest: Digest,
+    /// The extents of the results of the node, where they follow.
+    pub shapes: Vec<Option<Vec<usize>>>,
+}
+
+impl Evaluation<'_> {
+    /// What the bodies of a node compute, if they can be evaluated: those of a loop once, of random elements.
+    pub(super) fn bodies(
+        &self,
+        node: &NodeProto,
+        opset: i64,
+        inputs: &[Option<Image>],
+        place: &Around,
+    ) -> Result<Option<Bodies>, Stopped> {
+        if bodies(node).next().is_none() {
+            return Ok(None);
+        }
+        let evaluated = match self.formals(node, opset, inputs, place.depth) {
+            Some(formals) if place.depth < DEEPEST => self.evaluated(node, opset, &formals, place)?,
+            _ => None,
+        };
+        let Some(made) = evaluated else {
+            self.is_uncertain.set(true);
+            return Ok(None);
+        };
+        let mut hash = Hash::new(self.point.key, "bodies");
+        for results in &made {
+            hash.number(results.len() as u64);
+            for (image, degree) in results {
+                if matches!(image, Image::Opaque(_)) {
+                    self.is_uncertain.set(true);
+                }
+                self.doubt.set(self.doubt.get() + degree);
+                hash.digest(image.digest(self.point.key));
+            }
+        }
+        let shapes = (0..node.output.len()).map(|slot| shape_of(node, slot, inputs, &made)).collect();
+        Ok(Some(Bodies { digest: hash.finish(), shapes }))
+    }
+
+    /// What the bodies of a node may be given; `None` where that is not known.
+    fn formals(
+        &self,
+        node: &NodeProto,
+        opset: i64,
+        inputs: &[Option<Image>],
+        depth: usize,
+    ) -> Option<Vec<Image>> {
+        let drawn = |slot: usize, shape: &[usize], like: Option<&Image>| {
+            let mut hash = Hash::new(self.point.key, "formal");
+            hash.number(depth as u64);
+            hash.number(slot as u64);
+            let seed = hash.finish();
+            match like {
+                Some(Image::Field(_)) => Image::random(seed, shape, false),
+                Some(Image::Opaque(_)) => Image::Opaque(seed),
+                // A condition is one of two, whatever else.
+                None if slot == 1 => drawn(seed, shape, DataType::Bool),
+                _ => drawn(seed, shape, DataType::Int64),
+            }
+        };
+        let like = |(slot, input): (usize, &Option<Image>)| {
+            let input = input.as_ref()?;
+            Some(drawn(slot, input.shape().unwrap_or_default(), Some(input)))
+        };
+        match node.op() {
+            ("", "If") => Some(vec![]),
+            ("", "Loop") => {
+                let states = inputs.iter().enumerate().skip(2).map(like);
+                [Some(drawn(0, &[], None)), Some(drawn(1, &[], None))].into_iter().chain(states).collect()
+            }
+            ("", "Scan") if opset >= 9 => {
+                let scanned = usize::try_from(node.attr_i("num_scan_inputs").ok()??).ok()?;
+                let states = inputs.len().checked_sub(scanned)?;
+                let axes = node.attr_ints("scan_input_axes").ok()?;
+                let taken = |(place, input): (usize, &Option<Image>)| {
+                    let input = input.as_ref()?;
+                    let mut shape = input.shape()?.to_vec();
+                    let named = axes.map_or(Some(0), |axes| axes.get(place).copied())?;
+                    shape.remove(axis(named, shape.len()).ok()?);
+                    Some(drawn(states + place, &shape, Some(input)))
+                };
+                let given = inputs[..states].iter().enumerate().map(like);
+                given.chain(inputs[states..].iter().enumerate().map(taken)).collect()
+            }
+            _ => None,
+        }
+    }
+
+    /// The results of each body, in the order of their names; `None` where one does not fit what it is given, or reads
+    /// what is not there.
+    fn evaluated(
+        &self,
+        node: &NodeProto,
+        opset: i64,
+        formals: &[Image],
+        place: &Around,
+    ) -> Result<Option<Vec<Vec<Graded>>>, Stopped> {
+        let mut attributes: Vec<&AttributeProto> = node.attribute.iter().collect();
+        attributes.sort_by_key(|attribute| attribute.name());
+        let mut made = vec![];
+        for body in attributes.into_iter().flat_map(|attribute| attribute.g.as_deref()) {
+            let is_plain = body.sparse_initializer.is_empty() && body.input.len() == formals.len();
+            if !is_plain {
+                return Ok(None);
+            }
+            let mut values: HashMap<String, Graded> = HashMap::new();
+            let given = body.input.iter().zip(formals);
+            values.extend(given.map(|(input, formal)| (input.name().to_owned(), (formal.clone(), 1.0))));
+            for tensor in &body.initializer {
+                values.insert(tensor.name().to_owned(), (self.tensor(tensor.name(), tensor)?, 0.0));
+            }
+            let last = last_reads(&body.node, body.output.iter().map(|output| output.name()));
+            for (inner, last) in body.node.iter().zip(last) {
+                let is_there = |name: &String| values.contains_key(name) || (place.outer)(name).is_some();
+                if !inner.input.iter().filter(|name| !name.is_empty()).all(is_there) {
+                    return Ok(None);
+                }
+                match self.inner(inner, opset, &mut values, place) {
+                    Err(Stopped { stop: Stop::Uncovered | Stop::Misfit, .. }) => return Ok(None),
+                    done => done?,
+                }
+                last.iter().for_each(|name| drop(values.remove(name)));
+            }
+            let result = |name: &str| values.get(name).cloned().or_else(|| (place.outer)(name));
+            let results = body.output.iter().map(|output| result(output.name()));
+            let Some(results) = results.collect::<Option<Vec<_>>>() else { return Ok(None) };
+            made.push(results);
+        }
+        Ok(Some(made))
+    }
+
+    /// Computes a node of a body, or of a function.
+    fn inner(
+        &self,
+        node: &NodeProto,
+        opset: i64,
+        values: &mut HashMap<String, Graded>,
+        place: &Around,
+    ) -> Result<(), Stopped> {
+        // Even a node that makes nothing takes its time.
+        let room = self.point.allowance.room(&[64]);
+        room.map_err(|stop| Stopped { stop, at: node.label() })?;
+        let read = |name: &str| values.get(name).cloned().or_else(|| (place.outer)(name));
+        let (inputs, degrees): (Vec<_>, Vec<_>) = node.input.iter().map(|name| read(name).unzip()).unzip();
+        let degrees: Vec<f64> = degrees.into_iter().map(Option::unwrap_or_default).collect();
+        let inside = Around { node: None, outer: &read, depth: place.depth + 1 };
+        let (made, guessed) = self.node(node, node.output.len(), opset, inputs, &inside)?;
+        let degree = self.degree(node, &degrees, guessed);
+        let made = made.into_iter().map(|made| (made, degree));
+        values.extend(node.output.iter().cloned().zip(made).filter(|(name, _)| !name.is_empty()));
+        Ok(())
+    }
+
+    /// A call of a function is its body.
+    pub(super) fn call(
+        &self,
+        function: &FunctionProto,
+        call: &NodeProto,
+        inputs: &[Option<Image>],
+        depth: usize,
+    ) -> Result<Vec<Image>, Stopped> {
+        let uncovered = || Stopped { stop: Stop::Uncovered, at: call.label() };
+        if depth >= DEEPEST || function.node.iter().any(|node| bodies(node).next().is_some()) {
+            return Err(uncovered());
+        }
+        let own = function.opset_import.iter().find(|set| canonical_domain(set.domain()).is_empty());
+        let opset = own.map_or(self.opset(), |set| set.version());
+        let mut values: HashMap<String, Graded> = HashMap::new();
+        for (name, value) in function.input.iter().zip(inputs) {
+            values.extend(value.clone().map(|value| (name.clone(), (value, 1.0))));
+        }
+        let place = Around { node: None, outer: &|_: &str| None, depth };
+        let last = last_reads(&function.node, function.output.iter().map(String::as_str));
+        for (inner, last) in function.node.iter().zip(last) {
+            let mut node = NodeProto { attribute: vec![], ..inner.clone() };
+            for attribute in &inner.attribute {
+                node.attribute.extend(resolve(attribute, function, call).ok_or_else(uncovered)?);
+            }
+            // Random elements are those of this call.
+            node.name = Some(format!("{}/{}", call.name(), inner.name()));
+            self.inner(&node, opset, &mut values, &place)?;
+            last.iter().for_each(|name| drop(values.remove(name)));
+        }
+        let made = function.output.iter().map(|name| values.get(name).map(|(image, _)| image.clone()));
+        made.collect::<Option<_>>().ok_or_else(uncovered)
+    }
+}
+
+/// What is read for the last time, or never, by each node of a body or a function.
+fn last_reads<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<Vec<String>> {
+    let mut last: HashMap<String, usize> = HashMap::new();
+    for (place, node) in nodes.iter().enumerate() {
+        let captured = bodies(node).flat_map(reads);
+        last.extend(node.input.iter().chain(&node.output).cloned().chain(captured).map(|name| (name, place)));
+    }
+    for name in results {
+        last.remove(name);
+    }
+    let mut ends = vec![vec![]; nodes.len()];
+    last.into_iter().for_each(|(name, place)| ends[place].push(name));
+    ends
+}
+
+/// The extents of a result that follow from those of what the bodies make.
+fn shape_of(
+    node: &NodeProto,
+    slot: usize,
+    inputs: &[Option<Image>],
+    made: &[Vec<Graded>],
+) -> Option<Vec<usize>> {
+    let shape = |body: usize, slot: usize| made.get(body)?.get(slot)?.0.shape().map(<[usize]>::to_vec);
+    let given = |slot: usize| inputs.get(slot)?.as_ref()?.shape();
+    match node.op_type() {
+        "If" => shape(0, slot).filter(|one| shape(1, slot).as_ref() == Some(one)),
+        // A state keeps its extents; how many others there are only a run knows.
+        "Loop" => shape(0, slot + 1).filter(|one| given(slot + 2) == Some(one)),
+        _ => shape(0, slot).filter(|one| given(slot) == Some(one)),
+    }
+}

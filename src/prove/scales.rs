@@ -1,0 +1,117 @@
+//! What positive factors pass: `f(k·x) = k·f(x)`.
+//!
+//! An element of the field has no sign. So a factor counts as positive where it is made of numbers that are: those
+//! of one element that recipes are made of, one of them, or two, multiplied or divided.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+
+use super::field;
+use super::formula;
+use super::image::{Elements, Image, slice};
+use super::operators::Allowance;
+use super::random::{Digest, Hash};
+use super::sources::Sources;
+use crate::fold::plan::Stored;
+use crate::recipe::{Read, evaluate};
+
+/// How many numbers the factors are made of.
+const MOST: usize = 64;
+
+/// How many of its inputs a positive factor passes together; `None` of other operators.
+fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
+    match op {
+        ("", "Max" | "Min") => Some(inputs),
+        ("", "Abs" | "GlobalMaxPool" | "LeakyRelu" | "MaxPool" | "PRelu" | "ReduceL1" | "ReduceMax") => {
+            Some(1)
+        }
+        ("", "ReduceMin" | "Relu") => Some(1),
+        _ => None,
+    }
+}
+
+/// Whether a positive factor passes an operator.
+pub fn passes(op: (&str, &str)) -> bool {
+    passed(op, 1).is_some()
+}
+
+/// The factors between what the original applies such operators to and what the folded model does.
+pub struct Scales {
+    positive: HashSet<u32>,
+    /// The first element of each value that the original applies one to, by all of them divided by it.
+    original: RefCell<HashMap<Digest, u32>>,
+    is_original: Cell<bool>,
+}
+
+impl Scales {
+    /// The factors that recipes may bring; `None` where there are none.
+    pub fn new(tensors: &[Stored], source: &Sources, read: Read, allowance: &Allowance) -> Option<Self> {
+        let steps = tensors.iter().flat_map(|tensor| tensor.recipe.steps()).filter(|step| step.len() == 1);
+        let mut ids = HashSet::new();
+        let own = steps.filter(|step| ids.insert(step.id())).take(MOST).filter_map(|step| {
+            let number = *evaluate(step, read).ok()?.first()?;
+            let image = *formula::value(step, source, allowance).ok()?.first()?;
+            (number > 0.0 && number.is_finite() && image != 0).then_some(image)
+        });
+        let mut parts: Vec<u32> = own.chain([1]).collect();
+        parts.extend(parts.clone().into_iter().filter_map(field::inverse));
+        let products = parts.iter().flat_map(|&a| parts.iter().map(move |&b| field::mul(a, b)));
+        let positive: HashSet<u32> = products.collect();
+        let (original, is_original) = (RefCell::default(), Cell::new(true));
+        (positive.len() > 1).then_some(Self { positive, original, is_original })
+    }
+
+    /// From now on it is the folded model.
+    pub fn turn(&self) {
+        self.is_original.set(false);
+    }
+
+    /// How many factors count as positive.
+    pub fn len(&self) -> usize {
+        self.positive.len()
+    }
+
+    /// The positive factor by which what an operator reads has to be multiplied to be what the original applies it to.
+    pub fn factor(&self, op: (&str, &str), function: Digest, inputs: &[Option<Image>]) -> Option<u32> {
+        let (scaled, others) = inputs.split_at_checked(passed(op, inputs.len())?)?;
+        let scaled: Vec<&Elements> = scaled
+            .iter()
+            .map(|input| match input {
+                Some(Image::Field(elements)) => Some(elements),
+                _ => None,
+            })
+            .collect::<Option<_>>()?;
+        let first = *scaled.iter().flat_map(|elements| slice(elements)).find(|&&element| element != 0)?;
+        let part = field::inverse(first)?;
+        let mut hash = Hash::new(0, "scaled");
+        hash.digest(function);
+        for elements in scaled {
+            hash.digest(Image::Field(times(elements, part)).digest(0));
+        }
+        for other in others {
+            hash.number(other.is_some().into());
+            other.iter().for_each(|other| hash.digest(other.digest(0)));
+        }
+        if self.is_original.get() {
+            self.original.borrow_mut().insert(hash.finish(), first);
+            return None;
+        }
+        let factor = field::mul(*self.original.borrow().get(&hash.finish())?, part);
+        (factor != 1 && self.positive.contains(&factor)).then_some(factor)
+    }
+
+    /// What the operator reads, multiplied by the factor.
+    pub fn scaled(op: (&str, &str), inputs: &[Option<Image>], factor: u32) -> Vec<Option<Image>> {
+        let count = passed(op, inputs.len()).unwrap_or_default();
+        let scaled = |(slot, input): (usize, &Option<Image>)| match input {
+            Some(Image::Field(elements)) if slot < count => Some(Image::Field(times(elements, factor))),
+            other => other.clone(),
+        };
+        inputs.iter().enumerate().map(scaled).collect()
+    }
+}
+
+/// Every element multiplied by a factor.
+pub fn times(elements: &Elements, factor: u32) -> Elements {
+    elements.mapv(|element| field::mul(element, factor)).into_shared()
+}
