@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::cargo::cargo_bin_cmd;
+use bytes::Bytes;
 use common::{beyond_tract, text};
 use prost::Message;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
+use unfold::onnx::tensor;
 
 const OFFLINE: [&str; 6] = ["bn", "bnt", "repbn", "un", "mabn", "pnstar"];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
@@ -1131,4 +1133,72 @@ fn what_copies_of_shared_weights_add_is_said() {
     let inspected = unfold([&"inspect", &out]).stdout;
     assert!(inspected.trim_end().ends_with("; copies up to 95 %"), "{inspected}");
     assert_eq!(unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]).code, USAGE);
+}
+
+/// The tensors of a model whose elements are in a data file, and all elements of its initializers.
+fn stored(path: &Path) -> (Vec<String>, Vec<Bytes>) {
+    let model = Model::open(path).unwrap();
+    let initializers = &model.graph().initializer;
+    let outside = initializers.iter().filter(|tensor| tensor::is_external(tensor));
+    let bytes = initializers.iter().map(|tensor| tensor::raw(tensor, model.externals()).unwrap());
+    (outside.map(|tensor| tensor.name().to_owned()).collect(), bytes.collect())
+}
+
+#[test]
+fn weights_go_where_they_are_asked_to_go() {
+    let (folder, path) = out();
+    assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"-q"]).code, DONE);
+    let (outside, expected) = stored(&path);
+    assert!(outside.is_empty());
+    let beside = folder.path().join("beside.onnx");
+    let run = unfold([&"fuse", &un(), &"-o", &beside, &"--external-data", &"always", &"--json"]);
+    let data = folder.path().join("beside.onnx.data");
+    assert_eq!(run.json()["data"], data.to_str().unwrap());
+    let (outside, bytes) = stored(&beside);
+    assert!(bytes == expected && outside.len() > 5);
+    let large = folder.path().join("large.onnx");
+    unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &large,
+        &"--external-data",
+        &"always",
+        &"--external-threshold",
+        &"12000",
+        &"-q",
+    ]);
+    let (larger, bytes) = stored(&large);
+    assert!(bytes == expected && !larger.is_empty() && larger.len() < outside.len());
+    // What has nothing to fold any more goes there too.
+    let inside = folder.path().join("inside.onnx");
+    unfold([&"fuse", &beside, &"-o", &inside, &"--external-data", &"never", &"-q"]);
+    assert_eq!(stored(&inside), (vec![], expected));
+}
+
+#[test]
+fn weights_in_other_folders_are_read_where_that_is_allowed() {
+    let (folder, path) = out();
+    let (near, far) = (folder.path().join("near"), folder.path().join("far"));
+    fs::create_dir(&near).unwrap();
+    fs::create_dir(&far).unwrap();
+    let model = far.join("model.onnx");
+    unfold([&"fuse", &un(), &"-o", &model, &"--external-data", &"always", &"--skip", &"*", &"-q"]);
+    let mut proto = Model::open(&model).unwrap().into_memory().unwrap().proto;
+    for tensor in &mut proto.graph.as_mut().unwrap().initializer {
+        for entry in tensor.external_data.iter_mut().filter(|entry| entry.key() == "location") {
+            entry.value = Some("../far/model.onnx.data".into());
+        }
+    }
+    let moved = near.join("model.onnx");
+    fs::write(&moved, proto.encode_to_vec()).unwrap();
+    let refused = unfold([&"fuse", &moved, &"-o", &path]);
+    assert_eq!(refused.code, FAILED);
+    assert!(refused.stderr.contains("is no path inside the model's folder"), "{}", refused.stderr);
+    let elsewhere = unfold([&"fuse", &moved, &"-o", &path, &"--allow-external", &near]);
+    assert!(elsewhere.stderr.contains("outside of the folders that are allowed"), "{}", elsewhere.stderr);
+    assert!(!path.exists());
+    let run = unfold([&"fuse", &moved, &"-o", &path, &"--allow-external", &far, &"--json"]);
+    assert_eq!(run.json()["data"], folder.path().join("fused.onnx.data").to_str().unwrap());
+    assert_eq!(unfold([&"prove", &moved, &path, &"--allow-external", &far, &"-q"]).code, DONE);
 }

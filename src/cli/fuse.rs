@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use unfold::certificate::Certificate;
-use unfold::onnx::{Model, SaveOptions};
+use unfold::onnx::Model;
 use unfold::run::Dims;
 use unfold::verify::VerifyOptions;
 use unfold::{FuseOptions, Plan};
@@ -17,6 +17,7 @@ use super::inputs::sizes;
 use super::judged::{Judged, When};
 use super::out::{self, Paint};
 use super::steps::Steps;
+use super::storage::{ReachArgs, StorageArgs};
 use super::target::{certificate_target, target};
 
 const EXAMPLES: &str = "\
@@ -28,6 +29,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --verify prove
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx -o fused.onnx --max-growth 20
+  unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
   unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
 
@@ -67,6 +69,12 @@ pub struct FuseArgs {
     /// stay, those first that add the most. New biases and copies of vectors do not count
     #[arg(long, value_name = "PERCENT", value_parser = from_zero, default_value_t = FuseOptions::default().max_growth)]
     max_growth: f64,
+
+    #[command(flatten)]
+    storage: StorageArgs,
+
+    #[command(flatten)]
+    pub reach: ReachArgs,
 
     /// Writes how each new tensor is computed from those of the model, for `unfold prove` and other checkers
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
@@ -121,7 +129,7 @@ pub struct Task {
 pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     let steps = Steps::new("fuse", args.quiet);
     steps.begin("load");
-    let report = fuse(args, task, Model::open(&task.model)?, &steps.progress())?;
+    let report = fuse(args, task, args.reach.open(&task.model)?, &steps.progress())?;
     drop(steps);
     warn_of_idle_skips(&report.idle_skips);
     if args.json {
@@ -165,9 +173,9 @@ pub fn fuse(
         let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;
         begin("save");
         report.written = match &report.after {
-            Some(after) => Some(after.save(&path)?),
+            Some(after) => Some(after.save_as(&path, &args.storage.options())?),
             None if args.in_place => None,
-            None => Some(report.before.copy_as(&path, &SaveOptions::default())?),
+            None => Some(report.before.copy_as(&path, &args.storage.options())?),
         };
         if let (Some(file), Some(original), Some(saved)) = (certificate, original, &report.written) {
             let fused = Model::open(&saved.path)?.digests()?;

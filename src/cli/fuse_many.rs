@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use comfy_table::{CellAlignment, ColumnConstraint};
 use serde_json::{Value, json};
-use unfold::onnx::{Model, destination};
+use unfold::onnx::destination;
 use unfold::report::bytes;
 
 use super::causes;
@@ -139,7 +139,7 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     let work = || -> Result<Line> {
         let own = task.model.metadata().map_or(0, |metadata| metadata.len());
         let mut place = room.take(own);
-        let model = Model::open(&task.model)?;
+        let model = args.reach.open(&task.model)?;
         let all = model.file_bytes();
         if all > own {
             // Only the model itself tells of weights in other files.

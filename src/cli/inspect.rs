@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::Result;
 use serde::Serialize;
 use unfold::graph::Graph;
-use unfold::onnx::Model;
 use unfold::provenance::Provenance;
 use unfold::{FuseOptions, Planned};
 
@@ -13,6 +12,7 @@ use super::end::End;
 use super::out::{self, Paint};
 use super::sites::{self, JsonSite, Summary};
 use super::steps::Steps;
+use super::storage::ReachArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +27,9 @@ Examples:
 pub struct InspectArgs {
     /// The model
     model: PathBuf,
+
+    #[command(flatten)]
+    reach: ReachArgs,
 
     /// Prints JSON
     #[arg(long)]
@@ -51,7 +54,7 @@ struct InspectJson<'p> {
 pub fn run(args: &InspectArgs) -> Result<End> {
     let steps = Steps::new("inspect", args.quiet);
     steps.begin("load");
-    let model = Model::open(&args.model)?;
+    let model = args.reach.open(&args.model)?;
     let progress = steps.progress();
     let options = FuseOptions { progress: Some(&progress), ..FuseOptions::default() };
     let Planned { plan, lowered } = unfold::dry_run(&model, &options)?;

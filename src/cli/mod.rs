@@ -19,6 +19,7 @@ mod resident;
 mod room;
 mod sites;
 mod steps;
+mod storage;
 mod target;
 mod variants;
 mod zoo;

@@ -17,6 +17,7 @@ use super::inputs::sizes;
 use super::judged::proved;
 use super::out::{self, Paint};
 use super::steps::Steps;
+use super::storage::ReachArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,6 +56,9 @@ pub struct ProveArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
+    #[command(flatten)]
+    reach: ReachArgs,
+
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -80,7 +84,7 @@ struct ProveJson<'j> {
 pub fn run(args: &ProveArgs) -> Result<End> {
     let steps = Steps::new("prove", args.quiet);
     steps.begin("load");
-    let (original, fused) = (Model::open(&args.original)?, Model::open(&args.fused)?);
+    let (original, fused) = (args.reach.open(&args.original)?, args.reach.open(&args.fused)?);
     let dims = sizes(&args.dims, &original)?;
     steps.begin("formulas");
     let Claim { tensors, sites } = match &args.certificate {

@@ -63,7 +63,7 @@ pub fn apply(
 /// The elements of a new tensor.
 enum Computed {
     /// They are few, or are needed at once.
-    Now(TensorProto),
+    Now(Box<TensorProto>),
     /// They are computed when they are written; they fit.
     Later(Arc<Promise>),
 }
@@ -101,8 +101,7 @@ fn compute(edits: &[Edit], known: &Analysis, progress: &dyn Fn(usize, usize)) ->
         (std::ptr::from_ref(new), later)
     });
     let large: Vec<_> = large.collect();
-    let small =
-        small.iter().zip(now).map(|((new, _), tensor)| (std::ptr::from_ref(*new), tensor.map(Computed::Now)));
+    let small = small.iter().zip(now).map(|((new, _), tensor)| (std::ptr::from_ref(*new), tensor));
     failed.into_iter().chain(large).chain(small).collect()
 }
 
@@ -149,9 +148,10 @@ fn promise(new: &NewTensor, known: &Analysis) -> Result<Promise, Reason> {
     Ok(Promise::new(new.recipe.clone(), data_type, given))
 }
 
-fn at_once(new: &NewTensor, promise: &Promise) -> Result<TensorProto, Reason> {
+fn at_once(new: &NewTensor, promise: &Promise) -> Result<Computed, Reason> {
     let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
-    new.rounding.store(promise.data_type(), &numbers, &|name| promise.constant(name))
+    let tensor = new.rounding.store(promise.data_type(), &numbers, &|name| promise.constant(name))?;
+    Ok(Computed::Now(Box::new(tensor)))
 }
 
 struct Work<'w> {
@@ -180,7 +180,7 @@ impl Computed {
 
     fn tensor(&self, graph: &Graph) -> TensorProto {
         match self {
-            Computed::Now(tensor) => tensor.clone(),
+            Computed::Now(tensor) => TensorProto::clone(tensor),
             Computed::Later(promise) => {
                 let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
                 graph.model().externals().hold(&mut tensor, Data::Made(promise.clone()));
@@ -214,8 +214,7 @@ impl Work<'_> {
     /// Stores a tensor under a name of its own, and gives the name.
     fn store(&mut self, new: &NewTensor) -> Result<String, Reason> {
         let computed = self.computed.remove(&std::ptr::from_ref(new));
-        let computed =
-            computed.unwrap_or_else(|| at_once(new, &promise(new, self.known)?).map(Computed::Now))?;
+        let computed = computed.unwrap_or_else(|| at_once(new, &promise(new, self.known)?))?;
         let before = new.replaces.map(|value| self.taken.entry(value).or_default());
         let mut same = before.iter().flat_map(|before| before.iter()).filter(|(other, _)| computed.is(other));
         if let Some(&(_, place)) = same.next() {

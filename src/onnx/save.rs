@@ -250,7 +250,7 @@ impl Model {
 
     /// Writes both files of a layout, and lets them take their names.
     fn finish(&self, draft: &mut FileDraft, layout: Layout, data: Option<String>) -> Result<Saved> {
-        let failed = |source| self.failed(&draft.path().to_owned(), source);
+        let failed = |source| self.failed(draft.path(), source);
         let model = draft.model().map_err(failed)?;
         let beside = data.is_some().then(|| draft.data()).transpose().map_err(failed)?;
         let mut work = layout.write_file(&model).map_err(failed)?;
