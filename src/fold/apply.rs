@@ -70,10 +70,10 @@ pub fn apply(
     Ok(work.stored)
 }
 
-struct Work<'w> {
+struct Work<'w, 'm> {
     graph: &'w Graph<'w>,
     constants: &'w Constants<'w>,
-    editor: &'w mut Editor,
+    editor: &'w mut Editor<'m>,
     weights: Weights,
     /// The sites on whose behalf something is made.
     sites: &'w [usize],
@@ -82,7 +82,7 @@ struct Work<'w> {
     known: HashMap<(ValueId, Vec<i64>, Bytes), usize>,
 }
 
-impl Work<'_> {
+impl Work<'_, '_> {
     fn make(&mut self, change: &Change) -> Result<(), Reason> {
         match change {
             Change::Input(node, slot, tensor) => {

@@ -2,7 +2,7 @@
 //!
 //! A wave only looks. It returns what would have to be done, or the first reason why it cannot be.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::absorb::{check, linear};
@@ -11,6 +11,7 @@ use super::item::{Items, Merge};
 use super::{Fold, Rule, Side, Step, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
+use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
 use crate::onnx::operator::attributes;
 use crate::refusal::{Reason, Refusal};
@@ -44,11 +45,17 @@ pub struct Wave {
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
-    let mut front =
-        Front { draft, items, item, carried: HashMap::new(), from: HashMap::new(), queue: BTreeMap::new() };
+    let mut front = Front {
+        draft,
+        items,
+        item,
+        carried: HashMap::default(),
+        from: HashMap::default(),
+        queue: BTreeMap::new(),
+    };
     front.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
     let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
-    let mut met = HashSet::new();
+    let mut met = HashSet::default();
     while let Some((_, next)) = front.queue.pop_first() {
         match next {
             // A diamond reads its value at several places, and is one part all the same.
@@ -442,7 +449,7 @@ impl Pull<'_, '_> {
         way: &[(usize, Affine)],
         depth: usize,
     ) -> Result<(), Refusal> {
-        let only = HashSet::from([node]);
+        let only = HashSet::from_iter([node]);
         for (slot, affine) in way {
             let Some(input) = self.draft.graph.input(node, *slot) else {
                 return Err(Refusal::new(Reason::NotConstant, self.draft.graph.name(node)));

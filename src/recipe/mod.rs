@@ -23,7 +23,6 @@ mod testing;
 mod text;
 mod windows;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use evaluate::{Read, evaluate, part};
@@ -31,6 +30,7 @@ pub use numbers::Numbers;
 pub use steps::{RecipeStep, float_name, float_named};
 pub use windows::Windows;
 
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::tensor::DataType;
 
 /// A formula for a tensor, over constants of a model. Clones share their parts.
@@ -272,7 +272,7 @@ impl Recipe {
     /// assert_eq!(both.to_string(), "mul(mul(a, 2), 2)");
     /// ```
     pub fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
-        let mut made: HashMap<*const Operation, Recipe> = HashMap::new();
+        let mut made: HashMap<*const Operation, Recipe> = HashMap::default();
         for step in self.steps() {
             let now = match step.op() {
                 Op::Constant(name) => other(name).filter(|other| other.shape() == step.shape()),
@@ -419,7 +419,7 @@ impl Recipe {
     /// Every step, each once, behind those that it needs.
     pub(crate) fn steps(&self) -> Vec<&Recipe> {
         let mut order = vec![];
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::default();
         // Formulas may be as deep as a graph is long: no recursion.
         let mut open = vec![(self, false)];
         while let Some((recipe, ready)) = open.pop() {
