@@ -24,8 +24,8 @@ TEXT = """\
 Graphs of layers of eight channels, made by `benches/scale/graphs.py`, with normalizers in proportion to their nodes, all
 of which fold. Each column has the processor time of `unfold fuse --verify off`, from reading the file to having written
 the result, over that for a tenth of the nodes; then the largest resident set for each node of the largest graph, and the
-time of onnxsim, which folds none of the normalizers, over that of unfold at 10,000 nodes. `cargo bench --bench stages`
-times the steps one by one.
+time of onnxsim on the same file over that of unfold at 10,000 nodes. `cargo bench --bench stages` times the steps one by
+one.
 """
 PEER = "import onnx, onnxsim, sys; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])"
 PEER_NODES = 10_000
