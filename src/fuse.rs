@@ -279,9 +279,7 @@ impl OnePass<'_> {
             let seeds = removed.chain(replaced).map(str::to_owned).collect();
             history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
             let simplified = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
-            let mut result = model.clone();
-            *result.graph_mut() = simplified;
-            return Ok(Some(result));
+            return Ok(Some(model.with_graph(simplified)));
         }
         Ok(None)
     }

@@ -2,11 +2,10 @@
 //!
 //! What a pass leaves, the next one finds again: by the values that its nodes make.
 
-use std::collections::{HashMap, HashSet};
-
 use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
 use crate::graph::Graph;
 use crate::graph::make::NewConstant;
+use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Site;
 use crate::onnx::Model;
 use crate::refusal::Refusal;
@@ -16,6 +15,8 @@ use crate::refusal::Refusal;
 pub struct History {
     /// The plan of the first pass, with what the others did to its sites, and the sites that they brought.
     pub plan: Plan,
+    /// The names of its sites, and the last number behind each.
+    names: HashMap<String, usize>,
     tensors: Vec<Stored>,
     passes: usize,
     /// Which site makes a value, by the names of the next pass.
@@ -58,7 +59,7 @@ impl History {
         &mut self,
         mut plan: Plan,
         seen: Vec<Seen>,
-        refused: HashMap<usize, Refusal>,
+        refused: std::collections::HashMap<usize, Refusal>,
         stored: Vec<Stored>,
         now: &mut dyn FnMut(&str) -> String,
     ) {
@@ -69,7 +70,7 @@ impl History {
             _ => self.plan.growth += plan.growth,
         }
         self.makers.clear();
-        let mut places = HashMap::new();
+        let mut places = HashMap::default();
         for (index, (site, Seen { known, values })) in sites.into_iter().zip(seen).enumerate() {
             let Some(place) = self.place(site, known) else { continue };
             places.insert(index, place);
@@ -110,6 +111,18 @@ impl History {
         Plan { tensors: self.tensors, ..self.plan }
     }
 
+    /// The name itself, or with the first number that no site has; those below what was given are not free.
+    fn name_of(&mut self, name: String) -> String {
+        let Some(mut count) = self.names.get(&name).copied() else { return name };
+        let mut free = name.clone();
+        while self.names.contains_key(&free) {
+            count += 1;
+            free = format!("{name}#{count}");
+        }
+        self.names.insert(name, count);
+        free
+    }
+
     /// Puts a site where it was, or behind the others; one that comes up later counts only if it goes.
     fn place(&mut self, mut site: SitePlan, known: Option<usize>) -> Option<usize> {
         if let Some(place) = known {
@@ -122,11 +135,10 @@ impl History {
         if self.passes > 0 && !site.outcomes().any(goes) {
             return None;
         }
-        let is_taken = |name: &str| self.plan.sites.iter().any(|site| site.name == name);
-        if self.passes > 0 && is_taken(&site.name) {
-            let names = (2..).map(|count| format!("{}#{count}", site.name));
-            site.name = names.into_iter().find(|name| !is_taken(name))?;
+        if self.passes > 0 {
+            site.name = self.name_of(site.name);
         }
+        self.names.entry(site.name.clone()).or_insert(1);
         self.plan.sites.push(site);
         Some(self.plan.sites.len() - 1)
     }

@@ -66,6 +66,7 @@ pub mod error;
 pub mod fold;
 mod fuse;
 pub mod graph;
+mod hash;
 mod history;
 pub mod lower;
 pub mod normalizer;

@@ -134,7 +134,7 @@ fn core_block(view: &View, nodes: Vec<NodeId>) -> Option<Block> {
 /// A model while its sites are replaced.
 struct Remaking<'v, 'a> {
     view: &'v View<'a>,
-    editor: Editor,
+    editor: Editor<'a>,
     /// Where something was taken out.
     seeds: Vec<String>,
     /// Values that came, and those whose shapes they have.
@@ -323,8 +323,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     fn finish(self) -> Model {
         let Remaking { view, editor, seeds, made, .. } = self;
-        let mut result = view.graph.model().clone();
-        *result.graph_mut() = simplify_known(editor, seeds, view.graph, view.facts, &made);
-        result
+        let graph = simplify_known(editor, seeds, view.graph, view.facts, &made);
+        view.graph.model().with_graph(graph)
     }
 }

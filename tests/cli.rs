@@ -1199,6 +1199,6 @@ fn weights_in_other_folders_are_read_where_that_is_allowed() {
     assert!(elsewhere.stderr.contains("outside of the folders that are allowed"), "{}", elsewhere.stderr);
     assert!(!path.exists());
     let run = unfold([&"fuse", &moved, &"-o", &path, &"--allow-external", &far, &"--json"]);
-    assert_eq!(run.json()["data"], folder.path().join("fused.onnx.data").to_str().unwrap());
+    assert_eq!(run.json()["data"], folder.path().join("out.onnx.data").to_str().unwrap());
     assert_eq!(unfold([&"prove", &moved, &path, &"--allow-external", &far, &"-q"]).code, DONE);
 }

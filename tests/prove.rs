@@ -603,7 +603,16 @@ fn with_new(mut model: Model, original: &Model, name: &str, recipe: Recipe) -> (
     let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
     let numbers = unfold::recipe::evaluate(&recipe, &read).unwrap();
     model.graph_mut().initializer.push(floats(name, &numbers));
-    (model, vec![Stored { name: name.into(), data_type: DataType::Float, recipe, sites: vec![3] }])
+    (
+        model,
+        vec![Stored {
+            name: name.into(),
+            data_type: DataType::Float,
+            recipe,
+            replaces: None,
+            sites: vec![3],
+        }],
+    )
 }
 
 /// A graph to be a body.

@@ -6,24 +6,25 @@ use std::path::{Path, PathBuf};
 
 /// Each module of the library with those that it may import, besides itself.
 ///
-/// From values to the whole pass: `error, refusal, progress <- onnx <- recipe <- affine, graph <- normalizer, lower,
+/// From values to the whole pass: `error, refusal, progress, hash <- onnx <- recipe <- affine, graph <- normalizer, lower,
 /// simplify <- fold <- history <- fuse`. What runs models sees only models; reports see only plain data.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("recipe", &["onnx", "refusal"]),
+    ("recipe", &["hash", "onnx", "refusal"]),
     ("affine", &["recipe"]),
     ("error", &[]),
     ("refusal", &[]),
     ("progress", &[]),
+    ("hash", &[]),
     ("report", &[]),
     ("onnx", &["error"]),
-    ("graph", &["error", "onnx", "recipe", "refusal"]),
-    ("normalizer", &["affine", "graph", "onnx", "recipe", "refusal"]),
-    ("lower", &["error", "graph", "normalizer", "onnx"]),
-    ("fold", &["affine", "graph", "normalizer", "onnx", "recipe", "refusal"]),
-    ("simplify", &["graph", "onnx"]),
+    ("graph", &["error", "hash", "onnx", "recipe", "refusal"]),
+    ("normalizer", &["affine", "graph", "hash", "onnx", "recipe", "refusal"]),
+    ("lower", &["error", "graph", "hash", "normalizer", "onnx"]),
+    ("fold", &["affine", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
+    ("simplify", &["graph", "hash", "onnx"]),
     ("provenance", &["fold", "onnx"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
-    ("history", &["fold", "graph", "normalizer", "onnx", "refusal"]),
+    ("history", &["fold", "graph", "hash", "normalizer", "onnx", "refusal"]),
     (
         "fuse",
         &[

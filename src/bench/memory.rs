@@ -6,7 +6,7 @@
 //! | [`heap`] | what the run really asks the allocator for | hardly |
 //! | [`resident_peak`] | what the system gives the whole process, weights included | yes |
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -80,22 +80,24 @@ static HELD: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, which counts while [`heap`] measures.
+/// An allocator, which counts while [`heap`] measures.
 ///
 /// ```
+/// use std::alloc::System;
+///
 /// use unfold::bench::{CountingAllocator, heap};
 ///
 /// #[global_allocator]
-/// static ALLOCATOR: CountingAllocator = CountingAllocator;
+/// static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
 ///
 /// let (_, heap) = heap(|| drop(vec![0_u8; 1000]));
 /// let heap = heap.expect("the allocator above counts");
 /// assert!(heap.peak >= 1000 && heap.allocated >= 1000);
 /// ```
 #[derive(Debug)]
-pub struct CountingAllocator;
+pub struct CountingAllocator<A>(pub A);
 
-impl CountingAllocator {
+impl<A> CountingAllocator<A> {
     fn grow(bytes: usize) {
         if COUNTING.load(Relaxed) {
             ALLOCATED.fetch_add(bytes as u64, Relaxed);
@@ -111,31 +113,31 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: every request goes to the system's allocator unchanged; counting neither allocates nor panics.
-unsafe impl GlobalAlloc for CountingAllocator {
+// SAFETY: every request goes to the other allocator unchanged; counting neither allocates nor panics.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::grow(layout.size());
-        // SAFETY: the caller's promise is the one that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
+        // SAFETY: the caller's promise is the one that the other allocator asks for.
+        unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Self::grow(layout.size());
         // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Self::shrink(layout.size());
         Self::grow(size);
         // SAFETY: as above.
-        unsafe { System.realloc(block, layout, size) }
+        unsafe { self.0.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         Self::shrink(layout.size());
         // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) }
+        unsafe { self.0.dealloc(block, layout) }
     }
 }
 

@@ -154,10 +154,10 @@ fn at_once(new: &NewTensor, promise: &Promise) -> Result<Computed, Reason> {
     Ok(Computed::Now(Box::new(tensor)))
 }
 
-struct Work<'w> {
+struct Work<'w, 'm> {
     known: &'w Analysis<'w>,
     graph: &'w Graph<'w>,
-    editor: &'w mut Editor,
+    editor: &'w mut Editor<'m>,
     /// The sites on whose behalf something is made.
     sites: &'w [usize],
     stored: Vec<Stored>,
@@ -190,7 +190,7 @@ impl Computed {
     }
 }
 
-impl Work<'_> {
+impl Work<'_, '_> {
     fn make(&mut self, change: &Change) -> Result<(), Reason> {
         match change {
             Change::Input(node, slot, tensor) => {

@@ -4,7 +4,7 @@
 //! input; readers and producers are looked up through such names.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::absorb::biased::Biased;
@@ -14,6 +14,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::hash::{HashMap, HashSet};
 use crate::refusal::Refusal;
 
 /// What is decided so far.
@@ -71,13 +72,13 @@ impl<'a> Draft<'a> {
             constants,
             folds: vec![],
             values: vec![],
-            of: HashMap::new(),
-            owned: HashMap::new(),
+            of: HashMap::default(),
+            owned: HashMap::default(),
             dead_ends: RefCell::default(),
-            touched: HashSet::new(),
-            shifted: HashSet::new(),
-            makes: HashSet::new(),
-            bias_adds: HashMap::new(),
+            touched: HashSet::default(),
+            shifted: HashSet::default(),
+            makes: HashSet::default(),
+            bias_adds: HashMap::default(),
         }
     }
 

@@ -1,9 +1,8 @@
 //! The affines of sites, while it is decided where they go.
 
-use std::collections::HashMap;
-
 use crate::affine::Affine;
 use crate::graph::ValueId;
+use crate::hash::HashMap;
 use crate::normalizer::Part;
 use crate::refusal::Refusal;
 

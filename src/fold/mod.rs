@@ -21,11 +21,14 @@ mod softmax;
 pub mod travel;
 mod wave;
 
+use std::sync::LazyLock;
+
 use serde::Serialize;
 
 use crate::affine::Affine;
 use crate::graph::NodeId;
 pub use crate::graph::at::At;
+use crate::hash::HashMap;
 use crate::refusal::Reason;
 
 /// Which side of an operator an affine meets.
@@ -113,7 +116,15 @@ pub trait Rule: Sync {
 
 /// The rule for an operator, by its domain and its name.
 pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
-    let absorbing = absorb::LINEAR.iter().map(|&linear| linear as &dyn Rule);
-    let mut rules = travel::RULES.iter().copied().chain(absorbing);
-    rules.find(|rule| rule.is_for(operator))
+    static RULES: LazyLock<HashMap<(&str, &str), &dyn Rule>> = LazyLock::new(|| {
+        let absorbing = absorb::LINEAR.iter().map(|&linear| linear as &dyn Rule);
+        let mut rules = HashMap::default();
+        for rule in travel::RULES.iter().copied().chain(absorbing) {
+            for name in rule.ops() {
+                rules.entry(name.rsplit_once('.').unwrap_or(("", name))).or_insert(rule);
+            }
+        }
+        rules
+    });
+    RULES.get(&operator).copied()
 }

@@ -4,7 +4,7 @@
 //! the result makes `W' = diag(s)·W` and `b' = s·b + t`: Algorithm 1 of the UN paper, once for each fold that
 //! an operator takes. No weight is read for that.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::absorb::{Linear, linear};
 use super::plan::{Plan, Rewrite};
@@ -14,6 +14,7 @@ use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
+use crate::hash::HashMap;
 use crate::normalizer::{Replacement, Reset};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;

@@ -1,12 +1,11 @@
 //! What folding does to a model, as data that can be printed.
 
-use std::collections::HashMap;
-
 use serde::Serialize;
 
 use super::Fold;
 use crate::graph::NodeId;
 use crate::graph::make::NewConstant;
+use crate::hash::HashMap;
 use crate::normalizer::{Kind, Part, Replacement, Reset};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;

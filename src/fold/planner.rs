@@ -1,6 +1,6 @@
 //! Deciding which affine goes where. Nothing is changed.
 
-use std::collections::HashMap;
+use std::collections::HashMap as Map;
 
 use super::Side;
 use super::absorb::linear;
@@ -12,6 +12,7 @@ use super::wave::{self, Wave};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, ValueId};
+use crate::hash::HashMap;
 use crate::normalizer::{Part, Replacement, Reset, Site};
 use crate::onnx::tensor::DataType;
 use crate::refusal::Refusal;
@@ -21,7 +22,7 @@ use crate::refusal::Refusal;
 const SWEEPS: usize = 64;
 
 /// Plans the folds of a model's sites. `refused` has those of which nothing is to be touched, and why.
-pub fn plan(known: &Analysis, sites: &[Site], refused: &HashMap<usize, Refusal>) -> Plan {
+pub fn plan(known: &Analysis, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
     let mut planner = Planner::new(known, sites, refused);
     planner.fold_all();
     planner.finish(sites)
@@ -38,11 +39,11 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(known: &'a Analysis<'a>, sites: &[Site], refused: &HashMap<usize, Refusal>) -> Self {
+    fn new(known: &'a Analysis<'a>, sites: &[Site], refused: &Map<usize, Refusal>) -> Self {
         let mut planner = Planner {
             draft: Draft::new(known),
             items: vec![],
-            by_output: HashMap::new(),
+            by_output: HashMap::default(),
             removals: vec![],
             resets: vec![],
             replacements: vec![],

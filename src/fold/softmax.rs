@@ -19,6 +19,10 @@ use crate::recipe::Numbers;
 /// How many operators may lie between the keys and the Softmax.
 const DEPTH: usize = 24;
 
+/// How many operands those that read the keys may have all together. There may be as many products whose keys one
+/// Concat reads, and each of them looks at all.
+const OPERANDS: usize = 256;
+
 /// Whether it makes no difference to the model what a shift on the operand of a product with a constant
 /// adds to each channel of the result.
 pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &Numbers) -> bool {
@@ -32,7 +36,89 @@ pub fn ignores(draft: &Draft, node: NodeId, side: Side, shift: &Numbers) -> bool
     // Any numbers would do: what counts is along which axes they vary.
     let numbers = Array1::from_iter((0..channels).map(|channel| channel as f64 + 1.0));
     let shift = Numbers::literal(numbers.into_dyn()).align(shape.len());
-    shift.is_some_and(|shift| keys(draft, output, &shift, DEPTH))
+    shift.is_some_and(|shift| KeySearch { draft, left: OPERANDS }.keys(output, &shift, DEPTH))
+}
+
+struct KeySearch<'s, 'a> {
+    draft: &'s Draft<'a>,
+    /// Operands that may still be looked at.
+    left: usize,
+}
+
+impl KeySearch<'_, '_> {
+    /// Takes the operands of a node from what is left; `false` where they are more.
+    fn spend(&mut self, at: &At) -> bool {
+        let left = self.left.checked_sub(at.arity());
+        self.left = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Whether nobody notices the shift of a value on the way to the scores.
+    fn keys(&mut self, value: ValueId, shift: &Numbers, depth: usize) -> bool {
+        let draft = self.draft;
+        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
+        readers.into_iter().all(|(node, slot)| {
+            let at = draft.at(node);
+            let Some(op) = draft.graph.op(node).filter(|_| self.spend(&at)) else { return false };
+            let is_stacks = draft.graph.category(node) == Some(Category::MatrixProduct);
+            match op {
+                "Mul" | "Div" if slot == 0 || op == "Mul" => {
+                    is_one_number(&at, 1 - slot)
+                        && at.output(0).is_ok_and(|output| self.keys(output, shift, depth - 1))
+                }
+                _ if is_stacks && !at.is_constant(1 - slot) => self.product(&at, slot, shift, depth),
+                _ => {
+                    let inputs: Vec<_> =
+                        (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
+                    let rule = rule(draft.graph.domain_op(node));
+                    let step = rule.and_then(|rule| rule.forward(&at, &inputs).ok());
+                    let Some(step) = step.filter(|step| step.fold.is_none() && step.bypass.is_none()) else {
+                        return false;
+                    };
+                    let way = step.ways.into_iter().next().unwrap_or_default();
+                    way.into_iter().all(|(slot, affine)| {
+                        affine.has_no_scale()
+                            && at.output(slot).is_ok_and(|output| self.keys(output, &affine.shift, depth - 1))
+                    })
+                }
+            }
+        })
+    }
+
+    /// Whether nobody notices the shift of an operand of a product: the product of the shift with the other
+    /// operand, which varies, is the same along the axis of the matrix that the operand brings and the
+    /// shift does not vary along.
+    fn product(&mut self, at: &At, slot: usize, shift: &Numbers, depth: usize) -> bool {
+        let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else { return false };
+        let Some(kept) = matmul::kept_axis(at, slot, shift.ndim()) else { return false };
+        let brought = if slot == 0 { rank.checked_sub(2) } else { rank.checked_sub(1) };
+        shift.shape()[kept] == 1 && brought.is_some_and(|axis| self.scores(output, axis, depth - 1))
+    }
+
+    /// Whether nobody notices what is added to a value and is the same along an axis.
+    fn scores(&mut self, value: ValueId, along: usize, depth: usize) -> bool {
+        let draft = self.draft;
+        let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
+        let twice = |node| readers.iter().filter(|(other, _)| *other == node).count() > 1;
+        readers.iter().all(|&(node, slot)| {
+            let at = draft.at(node);
+            let Ok(rank) = at.output_rank(0) else { return false };
+            let Some(op) = draft.graph.op(node).filter(|_| self.spend(&at)) else { return false };
+            let mut goes_on = || {
+                at.rank(slot) == Ok(rank)
+                    && at.output(0).is_ok_and(|output| self.scores(output, along, depth - 1))
+            };
+            match op {
+                "Softmax" => along + 1 == rank && at.softmax_axis(rank) == Ok(along),
+                "Identity" => goes_on(),
+                "Add" | "Sub" if slot == 0 || op == "Add" => !twice(node) && goes_on(),
+                "Mul" | "Div" if slot == 0 || op == "Mul" => {
+                    is_same_along(&at, 1 - slot, rank, along) && !twice(node) && goes_on()
+                }
+                _ => false,
+            }
+        })
+    }
 }
 
 /// The nodes that read the elements of a value, and where; `None` where something else reads it, or
@@ -45,71 +131,6 @@ fn readers(draft: &Draft, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
         Reader::Output | Reader::Capture { .. } => Some(None),
     });
     nodes.collect::<Option<Vec<_>>>().filter(|nodes| !nodes.is_empty())
-}
-
-/// Whether nobody notices the shift of a value on the way to the scores.
-fn keys(draft: &Draft, value: ValueId, shift: &Numbers, depth: usize) -> bool {
-    let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
-    readers.into_iter().all(|(node, slot)| {
-        let at = draft.at(node);
-        let Some(op) = draft.graph.op(node) else { return false };
-        let is_stacks = draft.graph.category(node) == Some(Category::MatrixProduct);
-        match op {
-            "Mul" | "Div" if slot == 0 || op == "Mul" => {
-                is_one_number(&at, 1 - slot)
-                    && at.output(0).is_ok_and(|output| keys(draft, output, shift, depth - 1))
-            }
-            _ if is_stacks && !at.is_constant(1 - slot) => product(draft, &at, slot, shift, depth),
-            _ => {
-                let inputs: Vec<_> =
-                    (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
-                let rule = rule(draft.graph.domain_op(node));
-                let step = rule.and_then(|rule| rule.forward(&at, &inputs).ok());
-                let Some(step) = step.filter(|step| step.fold.is_none() && step.bypass.is_none()) else {
-                    return false;
-                };
-                let way = step.ways.into_iter().next().unwrap_or_default();
-                way.into_iter().all(|(slot, affine)| {
-                    affine.has_no_scale()
-                        && at.output(slot).is_ok_and(|output| keys(draft, output, &affine.shift, depth - 1))
-                })
-            }
-        }
-    })
-}
-
-/// Whether nobody notices the shift of an operand of a product: the product of the shift with the other
-/// operand, which varies, is the same along the axis of the matrix that the operand brings and the
-/// shift does not vary along.
-fn product(draft: &Draft, at: &At, slot: usize, shift: &Numbers, depth: usize) -> bool {
-    let (Ok(output), Ok(rank)) = (at.output(0), at.output_rank(0)) else { return false };
-    let Some(kept) = matmul::kept_axis(at, slot, shift.ndim()) else { return false };
-    let brought = if slot == 0 { rank.checked_sub(2) } else { rank.checked_sub(1) };
-    shift.shape()[kept] == 1 && brought.is_some_and(|axis| scores(draft, output, axis, depth - 1))
-}
-
-/// Whether nobody notices what is added to a value and is the same along an axis.
-fn scores(draft: &Draft, value: ValueId, along: usize, depth: usize) -> bool {
-    let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
-    let twice = |node| readers.iter().filter(|(other, _)| *other == node).count() > 1;
-    readers.iter().all(|&(node, slot)| {
-        let at = draft.at(node);
-        let Ok(rank) = at.output_rank(0) else { return false };
-        let goes_on = || {
-            at.rank(slot) == Ok(rank)
-                && at.output(0).is_ok_and(|output| scores(draft, output, along, depth - 1))
-        };
-        let Some(op) = draft.graph.op(node) else { return false };
-        match op {
-            "Softmax" => along + 1 == rank && at.softmax_axis(rank) == Ok(along),
-            "Identity" => goes_on(),
-            "Add" | "Sub" if slot == 0 || op == "Add" => !twice(node) && goes_on(),
-            "Mul" | "Div" if slot == 0 || op == "Mul" => {
-                is_same_along(&at, 1 - slot, rank, along) && !twice(node) && goes_on()
-            }
-            _ => false,
-        }
-    })
 }
 
 /// Whether an operand is a constant of one element.

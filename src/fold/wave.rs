@@ -2,7 +2,7 @@
 //!
 //! A wave only looks. It returns what would have to be done, or the first reason why it cannot be.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::absorb::{check, linear};
@@ -12,6 +12,7 @@ use super::range::Going;
 use super::{Fold, Rule, Side, Step, range, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
+use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
 use crate::onnx::operator::{attributes, is_quantized};
 use crate::refusal::{Reason, Refusal};
@@ -46,11 +47,11 @@ pub struct Wave {
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
     let goes = !affine.has_no_scale() || items.all[item].part.affine.has_no_scale();
-    let (carried, from, queue) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+    let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
     let mut front = Front { draft, items, item, goes, carried, from, queue };
     front.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
     let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
-    let mut met = HashSet::new();
+    let mut met = HashSet::default();
     while let Some((_, next)) = front.queue.pop_first() {
         match next {
             // A diamond reads its value at several places, and is one part all the same.
@@ -454,7 +455,7 @@ impl Pull<'_, '_> {
         way: &[(usize, Affine)],
         depth: usize,
     ) -> Result<(), Refusal> {
-        let only = HashSet::from([node]);
+        let only = HashSet::from_iter([node]);
         for (slot, affine) in way {
             let Some(input) = self.draft.graph.input(node, *slot) else {
                 return Err(Refusal::new(Reason::NotConstant, self.draft.graph.name(node)));

@@ -5,7 +5,6 @@
 //! from such values alone or from shapes that are numbers.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use super::bounds::Budget;
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
+use crate::hash::HashMap;
 use crate::onnx::node::constant_tensor;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;

@@ -1,9 +1,10 @@
 //! Changing a graph by names, one small edit at a time. Deciding is done elsewhere.
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
 
 use super::make;
 use super::names::Names;
+use crate::hash::{HashMap, HashSet, map_of, set_of};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
@@ -11,62 +12,71 @@ use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, T
 /// A graph under change.
 ///
 /// Values that go become other names of values that stay; an output of the model keeps its name.
-pub struct Editor {
+pub struct Editor<'m> {
     graph: GraphProto,
-    names: Names,
+    names: Names<'m>,
     /// What is read in the place of values that went; put into the nodes at the end, all at once.
     renamed: HashMap<String, String>,
     /// Values that are made under the name of an output of the model.
     made_as: HashMap<String, String>,
     /// Who makes a value: a node of the original graph, or one that came.
-    makers: HashMap<String, Option<usize>>,
-    outputs: HashSet<String>,
-    captured: HashSet<String>,
+    makers: HashMap<Cow<'m, str>, Option<usize>>,
+    outputs: HashSet<&'m str>,
+    captured: HashSet<&'m str>,
     /// Initializers that a training graph refers to, and inputs with defaults: not to be touched.
-    pinned: HashSet<String>,
+    pinned: HashSet<&'m str>,
     /// Before IR version 4 an initializer is an input too; then new constants are nodes.
     constants_as_nodes: bool,
-    was_read: HashSet<String>,
+    was_read: HashSet<&'m str>,
     made_first: Vec<NodeProto>,
     behind: HashMap<usize, Vec<NodeProto>>,
     gone: HashSet<usize>,
 }
 
-impl Editor {
+/// A graph after its changes, and what simplifying it asks of the graph before.
+pub struct Edited<'m> {
+    /// The graph.
+    pub graph: GraphProto,
+    /// What was read in the original graph.
+    pub was_read: HashSet<&'m str>,
+    /// Names whose tensors must stay.
+    pub pinned: HashSet<&'m str>,
+}
+
+impl<'m> Editor<'m> {
     /// Begins with a copy of the model's main graph. Weights are shared, not copied.
-    pub fn new(model: &Model) -> Self {
-        let graph = model.graph().clone();
-        let mut captured = HashSet::new();
+    pub fn new(model: &'m Model) -> Self {
+        let graph = model.graph();
+        let mut captured = HashSet::default();
         for node in &graph.node {
             bodies(node).for_each(|body| collect_names(body, &mut captured));
         }
-        let made = |(place, node): (usize, &NodeProto)| {
-            node.output.iter().map(move |name| (name.clone(), Some(place))).collect::<Vec<_>>()
-        };
-        let makers = graph.node.iter().enumerate().flat_map(made).collect();
-        let outputs = graph.output.iter().map(|info| info.name().to_owned()).collect();
-        let mut pinned: HashSet<String> = graph.input.iter().map(|input| input.name().to_owned()).collect();
+        let mut makers = map_of(graph.node.len());
+        for (place, node) in graph.node.iter().enumerate() {
+            makers.extend(node.output.iter().map(|name| (Cow::Borrowed(name.as_str()), Some(place))));
+        }
+        let outputs = graph.output.iter().map(|info| info.name()).collect();
+        let mut pinned: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
         for training in &model.proto.training_info {
             let bindings = training.initialization_binding.iter().chain(&training.update_binding);
-            pinned.extend(bindings.flat_map(|b| [b.key().to_owned(), b.value().to_owned()]));
+            pinned.extend(bindings.flat_map(|b| [b.key(), b.value()]));
             let graphs = training.initialization.iter().chain(&training.algorithm);
             graphs.for_each(|graph| collect_names(graph, &mut pinned));
         }
-        let was_read = reads(&graph);
         Editor {
-            graph,
             names: Names::of(model),
-            renamed: HashMap::new(),
-            made_as: HashMap::new(),
+            was_read: reads(graph),
+            graph: graph.clone(),
+            renamed: HashMap::default(),
+            made_as: HashMap::default(),
             makers,
             outputs,
             captured,
             pinned,
             constants_as_nodes: model.proto.ir_version() < 4,
-            was_read,
             made_first: vec![],
-            behind: HashMap::new(),
-            gone: HashSet::new(),
+            behind: HashMap::default(),
+            gone: HashSet::default(),
         }
     }
 
@@ -153,7 +163,7 @@ impl Editor {
     }
 
     fn comes(&mut self, made: &NodeProto) {
-        self.makers.extend(made.output.iter().map(|name| (name.clone(), None)));
+        self.makers.extend(made.output.iter().map(|name| (Cow::Owned(name.clone()), None)));
     }
 
     /// Puts nodes behind one that keeps its place but not the name of its output: whatever read
@@ -162,8 +172,8 @@ impl Editor {
         let outer = self.graph.node[node].output[slot].clone();
         let inner = self.fresh(&format!("{outer}_unbiased"));
         self.graph.node[node].output[slot] = inner.clone();
-        self.makers.remove(&outer);
-        self.makers.insert(inner.clone(), Some(node));
+        self.makers.remove(outer.as_str());
+        self.makers.insert(Cow::Owned(inner.clone()), Some(node));
         (inner, outer)
     }
 
@@ -202,9 +212,13 @@ impl Editor {
         maker.is_some_and(|maker| maker.is_none_or(|node| !self.gone.contains(&node)))
     }
 
-    /// Puts everything in its place and takes out what nobody reads any more. What nobody read
-    /// before stays.
-    pub fn finish(mut self) -> GraphProto {
+    /// Puts everything in its place.
+    pub fn finish(self) -> GraphProto {
+        self.edited().graph
+    }
+
+    /// The same, with what was read before and what must stay.
+    pub fn edited(mut self) -> Edited<'m> {
         let nodes = std::mem::take(&mut self.graph.node);
         let mut ordered = std::mem::take(&mut self.made_first);
         ordered.reserve(nodes.len());
@@ -227,39 +241,30 @@ impl Editor {
             }
         }
         self.graph.node = ordered;
-        self.graph
+        Edited { graph: self.graph, was_read: self.was_read, pinned: self.pinned }
     }
 
     /// What values that got another name were called in the original graph.
     pub fn origins(&self) -> HashMap<String, String> {
         self.renamed.iter().map(|(old, new)| (new.clone(), old.clone())).collect()
     }
-
-    /// What was read in the original graph.
-    pub fn was_read(&self) -> HashSet<String> {
-        self.was_read.clone()
-    }
-
-    /// Names whose tensors must stay.
-    pub fn pinned(&self) -> HashSet<String> {
-        self.pinned.clone()
-    }
 }
 
-fn collect_names(graph: &GraphProto, names: &mut HashSet<String>) {
+fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
-        names.extend(node.input.iter().chain(&node.output).cloned());
+        names.extend(node.input.iter().chain(&node.output).map(String::as_str));
         bodies(node).for_each(|body| collect_names(body, names));
     }
-    names.extend(graph.output.iter().map(|output| output.name().to_owned()));
-    names.extend(graph.initializer.iter().map(|tensor| tensor.name().to_owned()));
+    names.extend(graph.output.iter().map(|output| output.name()));
+    names.extend(graph.initializer.iter().map(|tensor| tensor.name()));
 }
 
 /// Everything that something in the graph reads, or that is an output.
-pub fn reads(graph: &GraphProto) -> HashSet<String> {
-    let mut names: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
+pub fn reads(graph: &GraphProto) -> HashSet<&str> {
+    let mut names = set_of(graph.node.len() + graph.initializer.len());
+    names.extend(graph.output.iter().map(|output| output.name()));
     for node in &graph.node {
-        names.extend(node.input.iter().filter(|name| !name.is_empty()).cloned());
+        names.extend(node.input.iter().filter(|name| !name.is_empty()).map(String::as_str));
         bodies(node).for_each(|body| collect_names(body, &mut names));
     }
     names

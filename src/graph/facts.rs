@@ -6,7 +6,6 @@
 //! the `Reshape` it was computed for.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -22,6 +21,7 @@ use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 use super::bounds::{self, Budget, Cost};
 use super::memo::Memo;
 use super::{Graph, NodeId, ValueId};
+use crate::hash::HashMap;
 use crate::onnx::misread::{is_read, misread};
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
@@ -33,6 +33,9 @@ pub type Shape = Vec<Option<TDim>>;
 /// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
 /// parameters of normalizers are far below it, weights above.
 const SMALL: usize = 1 << 14;
+
+/// Constants up to this many bytes are one tensor where they are alike, so that nodes which read them are.
+const SHARED: usize = 64;
 
 /// Bytes of constants that are evaluated while shapes are inferred; those behind are left to whoever
 /// asks for them.
@@ -246,8 +249,12 @@ pub(super) struct Inference {
     template: tract_onnx::prelude::InferenceModel,
     budget: Budget,
     weights: u64,
+    shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
     out_of_bounds: RefCell<Option<String>>,
 }
+
+/// Element type, extents and elements of a constant.
+type SmallConstant = (i32, Vec<i64>, Vec<u8>);
 
 /// What is known of the values around a node, by name.
 type Known<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
@@ -268,6 +275,7 @@ impl Inference {
             template: Default::default(),
             budget: Budget::new(EVALUATED),
             weights: graph.weight_bytes(),
+            shared: RefCell::default(),
             out_of_bounds: RefCell::default(),
         }
     }
@@ -351,15 +359,22 @@ impl Inference {
             let values = tensor::read_f64(proto, externals).ok()?;
             return Some(Arc::new(Tensor::from(values.mapv(|v| v as f32))));
         }
+        let raw = tensor::raw(proto, externals).ok()?;
+        let key = (raw.len() <= SHARED).then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));
+        if let Some(tensor) = key.as_ref().and_then(|key| self.shared.borrow().get(key).cloned()) {
+            return Some(tensor);
+        }
         let resolved = TensorProto {
             dims: proto.dims.clone(),
             data_type: proto.data_type,
-            raw_data: Some(tensor::raw(proto, externals).ok()?),
+            raw_data: Some(raw),
             ..Default::default()
         };
         let decoded = pb::TensorProto::decode(resolved.encode_to_vec().as_slice()).ok()?;
         let provider = &*self.onnx.provider;
-        tract_onnx::tensor::load_tensor(provider, &decoded, None).ok().map(Arc::new)
+        let tensor = tract_onnx::tensor::load_tensor(provider, &decoded, None).ok().map(Arc::new)?;
+        self.shared.borrow_mut().extend(key.map(|key| (key, tensor.clone())));
+        Some(tensor)
     }
 
     /// Builds tract's operator for a node, or the one that stands in for it. One with bodies is not

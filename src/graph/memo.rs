@@ -1,6 +1,5 @@
 //! What was inferred for one node serves all that are alike: the same operator on the same facts.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
@@ -9,6 +8,7 @@ use tract_onnx::tract_hir::infer::{Factoid, GenericFactoid, ShapeFactoid, TypeFa
 use tract_onnx::tract_hir::internal::Symbol;
 
 use super::{Graph, NodeId, ValueId};
+use crate::hash::HashMap;
 use crate::onnx::operator::Category;
 
 /// How many kinds of nodes are remembered. Networks repeat a few hundred.

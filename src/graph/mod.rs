@@ -15,11 +15,10 @@ pub mod names;
 pub mod scope;
 mod types;
 
-use std::collections::HashMap;
-
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::hash::{HashMap, HashSet, map_of};
 use crate::onnx::Model;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
@@ -95,7 +94,7 @@ impl<'m> Graph<'m> {
             model,
             proto,
             names: vec![],
-            ids: HashMap::new(),
+            ids: map_of(proto.node.len() + proto.initializer.len()),
             producers: vec![],
             readers: vec![],
             initializers: vec![],
@@ -410,7 +409,7 @@ pub fn node_name(node: &NodeProto) -> &str {
 
 /// Names that a body reads and does not make, with those of the bodies inside it.
 fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
-    let mut made: std::collections::HashSet<&str> = body.input.iter().map(|input| input.name()).collect();
+    let mut made: HashSet<&str> = body.input.iter().map(|input| input.name()).collect();
     made.extend(body.initializer.iter().map(|tensor| tensor.name()));
     made.extend(body.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name())));
     made.extend(body.node.iter().flat_map(|node| node.output.iter().map(String::as_str)));

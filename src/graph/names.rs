@@ -1,7 +1,6 @@
 //! Names that nothing in a model has yet.
 
-use std::collections::{HashMap, HashSet};
-
+use crate::hash::{HashMap, HashSet, set_of};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
@@ -19,56 +18,64 @@ use crate::onnx::proto::GraphProto;
 /// assert_eq!(names.fresh("x"), "x_2");
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
-pub struct Names {
-    taken: HashSet<String>,
+pub struct Names<'m> {
+    /// Those of the model.
+    there: HashSet<&'m str>,
+    /// Those given since.
+    given: HashSet<String>,
     /// How often each wish has been met by another name, so that many equal wishes do not cost a search each.
     counts: HashMap<String, usize>,
 }
 
-impl Names {
+impl<'m> Names<'m> {
     /// Every name of a model is taken: those of its main graph, of the bodies in it, and of what trains it.
-    pub fn of(model: &Model) -> Self {
-        let mut taken = HashSet::new();
-        collect(model.graph(), &mut taken);
+    pub fn of(model: &'m Model) -> Self {
+        let graph = model.graph();
+        let mut there = set_of(2 * graph.node.len() + graph.initializer.len());
+        collect(graph, &mut there);
         for training in &model.proto.training_info {
             let graphs = training.initialization.iter().chain(&training.algorithm);
-            graphs.for_each(|graph| collect(graph, &mut taken));
+            graphs.for_each(|graph| collect(graph, &mut there));
             let bindings = training.initialization_binding.iter().chain(&training.update_binding);
-            taken.extend(bindings.flat_map(|binding| [binding.key().to_owned(), binding.value().to_owned()]));
+            there.extend(bindings.flat_map(|binding| [binding.key(), binding.value()]));
         }
-        Names { taken, counts: HashMap::new() }
+        Names { there, given: HashSet::default(), counts: HashMap::default() }
     }
 
     /// A name that nothing has yet, and something has from now on: the wish itself, or with a number.
     pub fn fresh(&mut self, wish: &str) -> String {
-        if self.taken.insert(wish.to_owned()) {
-            return wish.to_owned();
-        }
-        let count = self.counts.entry(wish.to_owned()).or_default();
-        loop {
-            *count += 1;
-            let name = format!("{wish}_{count}");
-            if self.taken.insert(name.clone()) {
-                return name;
+        let mut name = wish.to_owned();
+        if self.is_taken(wish) {
+            let mut count = self.counts.get(wish).copied().unwrap_or(0);
+            while self.is_taken(&name) {
+                count += 1;
+                name = format!("{wish}_{count}");
             }
+            self.counts.insert(wish.to_owned(), count);
         }
+        self.given.insert(name.clone());
+        name
+    }
+
+    fn is_taken(&self, name: &str) -> bool {
+        self.there.contains(name) || self.given.contains(name)
     }
 }
 
 /// The names of nodes and values that a graph and the bodies inside it make, read, declare or annotate.
-fn collect(graph: &GraphProto, names: &mut HashSet<String>) {
+fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
-        names.insert(node.name().to_owned());
-        names.extend(node.input.iter().chain(&node.output).cloned());
+        names.insert(node.name());
+        names.extend(node.input.iter().chain(&node.output).map(String::as_str));
         bodies(node).for_each(|body| collect(body, names));
     }
     let sparse =
         graph.sparse_initializer.iter().flat_map(|sparse| sparse.values.iter().chain(&sparse.indices));
-    names.extend(graph.initializer.iter().chain(sparse).map(|tensor| tensor.name().to_owned()));
+    names.extend(graph.initializer.iter().chain(sparse).map(|tensor| tensor.name()));
     let declared = graph.input.iter().chain(&graph.output).chain(&graph.value_info);
-    names.extend(declared.map(|info| info.name().to_owned()));
+    names.extend(declared.map(|info| info.name()));
     for annotation in &graph.quantization_annotation {
-        names.insert(annotation.tensor_name().to_owned());
-        names.extend(annotation.quant_parameter_tensor_names.iter().map(|entry| entry.value().to_owned()));
+        names.insert(annotation.tensor_name());
+        names.extend(annotation.quant_parameter_tensor_names.iter().map(|entry| entry.value()));
     }
 }

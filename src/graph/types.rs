@@ -3,12 +3,11 @@
 //! tract reads bfloat16 as float. Where it says float, the node tells which of the two it is: most
 //! operators make what they are given.
 
-use std::collections::HashMap;
-
 use tract_onnx::prelude::{DatumType, InferenceFact};
 use tract_onnx::tract_hir::infer::Factoid;
 
 use super::{Graph, NodeId, ValueId};
+use crate::hash::HashMap;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::ValueInfoProto;
 use crate::onnx::tensor::DataType;

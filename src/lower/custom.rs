@@ -4,6 +4,7 @@ use super::{Lowered, label, plain};
 use crate::graph::Graph;
 use crate::graph::facts::Facts;
 use crate::graph::names::Names;
+use crate::hash::HashSet;
 use crate::normalizer::KINDS;
 use crate::normalizer::opaque::{Opaque, write};
 use crate::onnx::Model;
@@ -15,7 +16,11 @@ const FOREIGN: &[&str] = &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.previe
 
 /// Writes such nodes out; `None` where there are none that are understood.
 pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Lowered> {
-    let candidate = |node: &NodeProto| opaque(model, node).filter(|_| !skip(label(node), node.op_type()));
+    let local: HashSet<_> = model.proto.functions.iter().map(|f| (f.domain(), f.name())).collect();
+    let candidate = |node: &NodeProto| {
+        let own = !local.contains(&(node.domain(), node.op_type()));
+        opaque(node).filter(|_| own && !skip(label(node), node.op_type()))
+    };
     if !model.graph().node.iter().any(|node| candidate(node).is_some()) {
         return None;
     }
@@ -43,11 +48,8 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Lowere
     Some(Lowered { model: result, formulas })
 }
 
-fn opaque(model: &Model, node: &NodeProto) -> Option<&'static Opaque> {
-    let domain = canonical_domain(node.domain());
-    let local =
-        model.proto.functions.iter().any(|f| f.domain() == node.domain() && f.name() == node.op_type());
-    if FOREIGN.contains(&domain) || local {
+fn opaque(node: &NodeProto) -> Option<&'static Opaque> {
+    if FOREIGN.contains(&canonical_domain(node.domain())) {
         return None;
     }
     let name = plain(node.op_type());

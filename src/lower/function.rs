@@ -11,9 +11,11 @@ use crate::onnx::node::bodies;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 
-/// How many nodes calls may become, and how many bytes their names; what becomes more stays a call.
+/// How many nodes calls may become whatever the graph is, and how many for each node of it; and how many bytes the
+/// names of each may have. What becomes more stays a call.
 const NODES: usize = 1 << 15;
-const NAME_BYTES: usize = 1 << 24;
+const TIMES_THE_NODES: usize = 8;
+const NAME_BYTES: usize = 1 << 9;
 
 /// Inlines calls, and the calls in what they become; `None` where there are none to inline.
 ///
@@ -31,7 +33,8 @@ pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option
     }
     let mut taken = Names::of(model);
     let mut nodes = vec![];
-    let (mut left, mut names) = (NODES, NAME_BYTES);
+    let mut left = NODES.max(model.graph().node.len().saturating_mul(TIMES_THE_NODES));
+    let mut names = left.saturating_mul(NAME_BYTES);
     let mut inlined = false;
     for node in &model.graph().node {
         let fits = sizes.get(&callee(node)).and_then(|&size| left.checked_sub(size));

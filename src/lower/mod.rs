@@ -52,7 +52,9 @@ fn forget_unread(result: &mut Model, before: &Model) {
     let (was_read, is_read) = (reads(before.graph()), reads(result.graph()));
     let inputs: HashSet<String> = before.graph().input.iter().map(|input| input.name().to_owned()).collect();
     let kept = |name: &str| is_read.contains(name) || !was_read.contains(name) || inputs.contains(name);
-    result.graph_mut().initializer.retain(|tensor| kept(tensor.name()));
+    let kept: Vec<bool> = result.graph().initializer.iter().map(|tensor| kept(tensor.name())).collect();
+    let mut kept = kept.into_iter();
+    result.graph_mut().initializer.retain(|_| kept.next() == Some(true));
 }
 
 /// Letters and digits of a name, in lower case.

@@ -5,7 +5,6 @@
 //! through operators that treat all items alike.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 
 use tract_onnx::tract_hir::internal::{SymbolValues, TDim};
 
@@ -13,6 +12,7 @@ use super::View;
 use crate::graph::axes::axis;
 use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, ValueId};
+use crate::hash::HashMap;
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 use crate::recipe::{DECIDED, Numbers};

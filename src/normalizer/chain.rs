@@ -3,8 +3,6 @@
 //! `x / √(σ²+ε) · γ + β`, in any order of operators and operands, BatchNormalization with fixed
 //! statistics, and sums of such branches over one value (`BN(x) + α·x`), are all `s·x + t`.
 
-use std::collections::HashMap;
-
 use super::{Family, KINDS, Kind, NORM, Part, Site};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
@@ -13,6 +11,7 @@ use crate::graph::constants::Constants;
 use crate::graph::facts::{Facts, extent};
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, ValueId};
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::misread::batch_norm_trains;
 use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
@@ -102,7 +101,8 @@ pub const fn offline(name: &'static str) -> Kind {
 /// Finds all maximal chains, by their last node.
 pub fn find(known: &Analysis) -> HashMap<NodeId, Chain> {
     let Analysis { graph, facts, constants } = known;
-    let mut search = Search { known, graph, facts, constants, ends: HashMap::new(), from: HashMap::new() };
+    let mut search =
+        Search { known, graph, facts, constants, ends: HashMap::default(), from: HashMap::default() };
     for &node in graph.order() {
         if let Some((output, form)) = search.extend(node) {
             search.ends.insert(output, form);
@@ -314,7 +314,7 @@ impl Search<'_> {
     /// The names of the initializers that a constant is computed from.
     fn origins(&self, value: ValueId, found: &mut impl FnMut(&str)) {
         let mut open = vec![value];
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::default();
         while let Some(value) = open.pop() {
             if !self.constants.is_constant(value) || !seen.insert(value) || seen.len() > 64 {
                 continue;

@@ -31,8 +31,6 @@ mod statistics;
 mod switchable_norm;
 mod unified_norm;
 
-use std::collections::{HashMap, HashSet};
-
 use serde::Serialize;
 
 use crate::affine::Affine;
@@ -43,6 +41,7 @@ use crate::graph::facts::Facts;
 use crate::graph::make::NewConstant;
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::NodeProto;
 use crate::refusal::Refusal;
 use chain::Chain;
@@ -295,7 +294,7 @@ impl<'a> View<'a> {
 
 /// Finds every site, in execution order. No node belongs to two.
 pub fn find(view: &View) -> Vec<Site> {
-    let mut taken: HashSet<NodeId> = HashSet::new();
+    let mut taken: HashSet<NodeId> = HashSet::default();
     let mut sites: Vec<Site> = vec![];
     for kind in KINDS {
         for &node in view.graph.order() {
@@ -317,7 +316,7 @@ pub fn find(view: &View) -> Vec<Site> {
 
 /// Two sites of one module are told apart by a number.
 fn unique_names(sites: &mut [Site]) {
-    let mut seen = std::collections::HashMap::<String, usize>::new();
+    let mut seen = HashMap::<String, usize>::default();
     for site in sites {
         let count = seen.entry(site.name.clone()).or_default();
         *count += 1;

@@ -66,11 +66,11 @@ pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
 }
 
 /// A node of a custom domain while it is written out.
-pub struct Expansion<'w> {
+pub struct Expansion<'w, 'm> {
     model: &'w Model,
     node: &'w NodeProto,
     opaque: &'static Opaque,
-    names: &'w mut Names,
+    names: &'w mut Names<'m>,
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
     /// How those of floats are computed.
@@ -136,7 +136,7 @@ pub fn write(
     expansion.finish(written, output)
 }
 
-impl Expansion<'_> {
+impl Expansion<'_, '_> {
     /// Reads the parameters, which must have one element, or all of them as many as there are channels.
     fn read(&mut self) -> Option<()> {
         for (slot, &parameter) in self.opaque.parameters.iter().enumerate() {

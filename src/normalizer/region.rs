@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::View;
 use super::alike::Alike;
+use super::statistics::REACH;
 use crate::graph::{NodeId, ValueId};
 
 /// How many regions are read before a node is given up.
@@ -57,7 +58,8 @@ pub fn divisor(view: &View, node: NodeId) -> Option<ValueId> {
     };
     let is_root = |&value: &ValueId| {
         let mut value = value;
-        while let Some(maker) = view.maker(value) {
+        for _ in 0..REACH {
+            let Some(maker) = view.maker(value) else { return false };
             match view.graph.op(maker) {
                 Some("Sqrt" | "Pow" | "Reciprocal") => return true,
                 Some("Div") => {

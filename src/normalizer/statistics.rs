@@ -178,6 +178,10 @@ pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Optio
     behind.filter(|chain| !chain.affine.has_no_scale()).or(before).or(behind)
 }
 
+/// How many movements and casts may lie in a row between the operators of a normalizer: many that end in one long row
+/// of them are not to walk all of it each.
+pub(super) const REACH: usize = 64;
+
 /// Walks backwards and notes the nodes that belong to the core.
 struct Trail<'t, 'a> {
     view: &'t View<'a>,
@@ -198,9 +202,9 @@ impl Trail<'_, '_> {
 
     /// The value before what only moves or widens it.
     fn origin(&self, mut value: ValueId) -> ValueId {
-        while let Some(node) = self.widening(value)
-            && let Some(input) = self.view.graph.input(node, 0)
-        {
+        for _ in 0..REACH {
+            let Some(node) = self.widening(value) else { break };
+            let Some(input) = self.view.graph.input(node, 0) else { break };
             value = input;
         }
         value
@@ -208,9 +212,9 @@ impl Trail<'_, '_> {
 
     /// The same, noting the nodes.
     fn widened(&mut self, mut value: ValueId) -> ValueId {
-        while let Some(node) = self.widening(value)
-            && let Some(input) = self.view.graph.input(node, 0)
-        {
+        for _ in 0..REACH {
+            let Some(node) = self.widening(value) else { break };
+            let Some(input) = self.view.graph.input(node, 0) else { break };
             self.nodes.push(node);
             value = input;
         }
@@ -219,9 +223,9 @@ impl Trail<'_, '_> {
 
     /// The value before casts.
     fn plain(&self, mut value: ValueId) -> ValueId {
-        while let Some(node) = self.made_by(value, &["Cast", "Identity"])
-            && let Some(input) = self.view.graph.input(node, 0)
-        {
+        for _ in 0..REACH {
+            let Some(node) = self.made_by(value, &["Cast", "Identity"]) else { break };
+            let Some(input) = self.view.graph.input(node, 0) else { break };
             value = input;
         }
         value

@@ -113,6 +113,32 @@ impl Model {
         self.proto.graph.get_or_insert_default()
     }
 
+    /// The same model around another main graph.
+    pub(crate) fn with_graph(&self, graph: GraphProto) -> Self {
+        let before = &self.proto;
+        let proto = ModelProto {
+            ir_version: before.ir_version,
+            producer_name: before.producer_name.clone(),
+            producer_version: before.producer_version.clone(),
+            domain: before.domain.clone(),
+            model_version: before.model_version,
+            doc_string: before.doc_string.clone(),
+            graph: Some(graph),
+            opset_import: before.opset_import.clone(),
+            metadata_props: before.metadata_props.clone(),
+            training_info: before.training_info.clone(),
+            functions: before.functions.clone(),
+            configuration: before.configuration.clone(),
+        };
+        Self {
+            proto,
+            external: self.external,
+            path: self.path.clone(),
+            source: self.source.clone(),
+            externals: self.externals.clone(),
+        }
+    }
+
     /// The version of an operator set that the model imports; `""` is the domain of ONNX itself.
     pub fn opset(&self, domain: &str) -> Option<i64> {
         let domain = node::canonical_domain(domain);

@@ -191,16 +191,34 @@ impl Floats {
     /// # Errors
     /// Where they cannot be read.
     pub(crate) fn read(&self, at: usize, buffer: &mut Vec<u8>, into: &mut [f64]) -> Result<()> {
-        let size = self.data_type.byte_size(1).unwrap_or_default();
-        buffer.resize(into.len() * size, 0);
-        self.data.read_into(at * size, buffer).map_err(|reason| self.error(reason))?;
+        self.read_bytes(at..at + into.len(), buffer)?;
+        self.decode(buffer, into);
+        Ok(())
+    }
+
+    /// The bytes of elements in a row.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub(crate) fn read_bytes(&self, range: Range<usize>, buffer: &mut Vec<u8>) -> Result<()> {
+        let size = self.size();
+        buffer.resize(range.len() * size, 0);
+        self.data.read_into(range.start * size, buffer).map_err(|reason| self.error(reason))
+    }
+
+    /// How many bytes an element takes.
+    pub(crate) fn size(&self) -> usize {
+        self.data_type.byte_size(1).unwrap_or(1)
+    }
+
+    /// The numbers that are stored as these bytes, as many as there is room for.
+    pub(crate) fn decode(&self, buffer: &[u8], into: &mut [f64]) {
         match self.data_type {
             DataType::Float16 => decode(buffer, into, |bytes| f16::from_le_bytes(bytes).to_f64()),
             DataType::BFloat16 => decode(buffer, into, |bytes| bf16::from_le_bytes(bytes).to_f64()),
             DataType::Float => decode(buffer, into, |bytes| f64::from(f32::from_le_bytes(bytes))),
             _ => decode(buffer, into, f64::from_le_bytes),
         }
-        Ok(())
     }
 
     fn error(&self, reason: String) -> Error {

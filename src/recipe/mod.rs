@@ -25,7 +25,6 @@ mod testing;
 mod text;
 mod windows;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use evaluate::{Read, evaluate, part};
@@ -34,6 +33,7 @@ pub use promise::{Given, Promise};
 pub use steps::{RecipeStep, float_name, float_named};
 pub use windows::Windows;
 
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::tensor::DataType;
 
 /// What is smaller comes of a Softmax or a Sigmoid that has decided: beside what it is added to, no float tells it
@@ -279,7 +279,7 @@ impl Recipe {
     /// assert_eq!(both.to_string(), "mul(mul(a, 2), 2)");
     /// ```
     pub fn substituted(&self, other: &dyn Fn(&str) -> Option<Recipe>) -> Self {
-        let mut made: HashMap<*const Operation, Recipe> = HashMap::new();
+        let mut made: HashMap<*const Operation, Recipe> = HashMap::default();
         for step in self.steps() {
             let now = match step.op() {
                 Op::Constant(name) => other(name).filter(|other| other.shape() == step.shape()),
@@ -431,7 +431,7 @@ impl Recipe {
     /// As [`Recipe::steps`], without those that only leaves need.
     fn steps_to(&self, is_leaf: &dyn Fn(&Recipe) -> bool) -> Vec<&Recipe> {
         let mut order = vec![];
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::default();
         // Formulas may be as deep as a graph is long: no recursion.
         let mut open = vec![(self, false)];
         while let Some((recipe, ready)) = open.pop() {

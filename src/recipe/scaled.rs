@@ -11,6 +11,9 @@ use crate::refusal::{Reason, Refusal};
 /// How many numbers are in the works at a time: they stay in the nearest cache.
 const BLOCK: usize = 1 << 11;
 
+/// How many are read at a time.
+const READ: usize = 1 << 15;
+
 /// Beyond this many elements an operand is not small.
 const SMALL: usize = 1 << 16;
 
@@ -68,14 +71,18 @@ impl Scaled {
         take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let (mut buffer, mut block) = (vec![], [0.0; BLOCK]);
-        for at in range.clone().step_by(BLOCK) {
-            let numbers = &mut block[..BLOCK.min(range.end - at)];
-            let read = self.floats.read(at, &mut buffer, numbers);
+        for start in range.clone().step_by(READ) {
+            let end = range.end.min(start + READ);
+            let read = self.floats.read_bytes(start..end, &mut buffer);
             read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
-            if !self.steps.iter().all(|step| step.apply(numbers, at)) {
-                return Err(Refusal::new(Reason::Underflow(DataType::Double.name()), ""));
+            for at in (start..end).step_by(BLOCK) {
+                let numbers = &mut block[..BLOCK.min(end - at)];
+                self.floats.decode(&buffer[(at - start) * self.floats.size()..], numbers);
+                if !self.steps.iter().all(|step| step.apply(numbers, at)) {
+                    return Err(Refusal::new(Reason::Underflow(DataType::Double.name()), ""));
+                }
+                take(numbers)?;
             }
-            take(numbers)?;
         }
         Ok(())
     }

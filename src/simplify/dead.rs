@@ -1,13 +1,12 @@
 //! Nodes, constants and notes that nobody reads any more.
 
-use std::collections::{HashMap, HashSet};
-
 use crate::graph::editor::reads;
+use crate::hash::{HashMap, HashSet, map_of, set_of};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
 /// Removes what was read once (`was_read`) and is not now. `pinned` initializers stay.
-pub fn remove(graph: &mut GraphProto, was_read: &HashSet<String>, pinned: &HashSet<String>) {
+pub fn remove(graph: &mut GraphProto, was_read: &HashSet<&str>, pinned: &HashSet<&str>) {
     let Dead { nodes, values } = Dead::find(graph, was_read);
     let mut nodes = nodes.into_iter();
     graph.node.retain(|_| nodes.next() != Some(true));
@@ -25,12 +24,17 @@ struct Dead {
     values: HashSet<String>,
 }
 
+/// Who makes a value, and how many read it: nodes, and whoever runs the model.
+#[derive(Default)]
+struct Use {
+    maker: Option<usize>,
+    readers: usize,
+}
+
 impl Dead {
-    fn find(graph: &GraphProto, was_read: &HashSet<String>) -> Self {
-        let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
-        let mut makers: HashMap<&str, usize> = HashMap::new();
-        let mut count: HashMap<&str, usize> = HashMap::new();
-        let captured: HashMap<usize, HashSet<String>> = graph
+    fn find(graph: &GraphProto, was_read: &HashSet<&str>) -> Self {
+        let mut known: HashMap<&str, Use> = map_of(graph.node.len() + graph.initializer.len());
+        let captured: HashMap<usize, HashSet<&str>> = graph
             .node
             .iter()
             .enumerate()
@@ -38,33 +42,33 @@ impl Dead {
             .filter(|(_, names)| !names.is_empty())
             .collect();
         let read_by = |place: usize| {
-            let names = graph.node[place].input.iter().chain(captured.get(&place).into_iter().flatten());
-            names.map(String::as_str)
+            let captured = captured.get(&place).into_iter().flatten().copied();
+            graph.node[place].input.iter().map(String::as_str).chain(captured)
         };
         for (place, node) in graph.node.iter().enumerate() {
-            makers.extend(node.output.iter().map(|output| (output.as_str(), place)));
-            read_by(place).for_each(|name| *count.entry(name).or_default() += 1);
+            node.output.iter().for_each(|name| known.entry(name).or_default().maker = Some(place));
+            read_by(place).for_each(|name| known.entry(name).or_default().readers += 1);
         }
-        let is_unread = |name: &str, count: &HashMap<&str, usize>| {
-            !outputs.contains(name) && count.get(name).is_none_or(|&readers| readers == 0)
-        };
-        let is_dead = |place: usize, count: &HashMap<&str, usize>| {
+        graph.output.iter().for_each(|output| known.entry(output.name()).or_default().readers += 1);
+        let is_unread =
+            |name: &str, known: &HashMap<&str, Use>| known.get(name).is_none_or(|value| value.readers == 0);
+        let is_dead = |place: usize, known: &HashMap<&str, Use>| {
             let mut made = graph.node[place].output.iter().filter(|name| !name.is_empty());
-            made.clone().all(|name| is_unread(name, count)) && made.any(|name| was_read.contains(name))
+            made.clone().all(|name| is_unread(name, known))
+                && made.any(|name| was_read.contains(name.as_str()))
         };
         let mut nodes = vec![false; graph.node.len()];
-        let mut open: Vec<usize> = (0..nodes.len()).filter(|&place| is_dead(place, &count)).collect();
+        let mut open: Vec<usize> = (0..nodes.len()).filter(|&place| is_dead(place, &known)).collect();
         while let Some(place) = open.pop() {
             if std::mem::replace(&mut nodes[place], true) {
                 continue;
             }
             for name in read_by(place) {
-                if let Some(readers) = count.get_mut(name) {
-                    *readers -= 1;
-                }
-                if let Some(&maker) = makers.get(name)
+                let Some(value) = known.get_mut(name) else { continue };
+                value.readers -= 1;
+                if let Some(maker) = value.maker
                     && !nodes[maker]
-                    && is_dead(maker, &count)
+                    && is_dead(maker, &known)
                 {
                     open.push(maker);
                 }
@@ -72,15 +76,18 @@ impl Dead {
         }
         let tensors = graph.initializer.iter().map(|tensor| tensor.name());
         let sparse = graph.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name()));
-        let unread = tensors.chain(sparse).filter(|name| was_read.contains(*name) && is_unread(name, &count));
+        let unread = tensors.chain(sparse).filter(|name| was_read.contains(*name) && is_unread(name, &known));
         Dead { nodes, values: unread.map(str::to_owned).collect() }
     }
 }
 
 /// Drops what was noted about values that are no more.
-fn forget(graph: &mut GraphProto, was_read: &HashSet<String>) {
-    let mut there: HashSet<&str> =
-        graph.node.iter().flat_map(|node| &node.output).map(String::as_str).collect();
+fn forget(graph: &mut GraphProto, was_read: &HashSet<&str>) {
+    if graph.value_info.is_empty() && graph.quantization_annotation.is_empty() {
+        return;
+    }
+    let mut there = set_of(graph.node.len() + graph.initializer.len());
+    there.extend(graph.node.iter().flat_map(|node| &node.output).map(String::as_str));
     there.extend(graph.initializer.iter().map(|tensor| tensor.name()));
     there.extend(graph.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name())));
     there.extend(graph.input.iter().map(|input| input.name()));

@@ -10,7 +10,7 @@ mod twins;
 
 use std::collections::HashMap;
 
-use crate::graph::editor::Editor;
+use crate::graph::editor::{Edited, Editor};
 use crate::graph::facts::{Facts, Shape};
 use crate::graph::{Graph, ValueId};
 use crate::onnx::proto::GraphProto;
@@ -30,8 +30,7 @@ pub struct KnownShapes<'k> {
 ///
 /// `seeds` are the values at which something was taken out.
 pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphProto {
-    let (was_read, pinned) = (editor.was_read(), editor.pinned());
-    let mut graph = editor.finish();
+    let Edited { mut graph, was_read, pinned } = editor.edited();
     let mut seeds = seeds.to_vec();
     seeds.extend(movement::cancel(&mut graph, &seeds, known));
     // Only now is it known who still reads what is in between.

@@ -1,9 +1,8 @@
 //! Transposes and reshapes that undo each other, or are one, once nothing is between them.
 
-use std::collections::{HashMap, HashSet};
-
 use crate::graph::facts::extent;
 use crate::graph::layout::Trace;
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto};
 
@@ -38,7 +37,7 @@ enum Goal {
 fn find(graph: &GraphProto, seeds: &[String], known: &KnownShapes, goal: Goal) -> Edits {
     let links = Links::new(graph);
     let mut edits = Edits::default();
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::default();
     for seed in seeds.iter().filter(|seed| seen.insert(seed.as_str())) {
         let above = links.above(graph, seed);
         // The farthest start first: it takes out the most.
@@ -53,7 +52,7 @@ fn find(graph: &GraphProto, seeds: &[String], known: &KnownShapes, goal: Goal) -
     edits
 }
 
-/// Who makes and who reads each value.
+/// Which movements make and read values.
 struct Links<'g> {
     makers: HashMap<&'g str, usize>,
     readers: HashMap<&'g str, Readers>,
@@ -62,20 +61,26 @@ struct Links<'g> {
 
 #[derive(Default)]
 struct Readers {
+    /// Movements of the value.
     places: Vec<usize>,
-    /// Whether one of them is no movement.
+    /// Whether something reads it that is none; known of what movements make.
     others: bool,
 }
 
 impl<'g> Links<'g> {
     fn new(graph: &'g GraphProto) -> Self {
-        let (mut makers, mut readers) = (HashMap::new(), HashMap::<&str, Readers>::new());
-        for (place, node) in graph.node.iter().enumerate() {
+        let (mut makers, mut readers) = (HashMap::default(), HashMap::<&str, Readers>::default());
+        let is_movement: Vec<bool> = graph.node.iter().map(is_movement).collect();
+        let (movements, others): (Vec<usize>, Vec<usize>) =
+            (0..graph.node.len()).partition(|&place| is_movement[place]);
+        for place in movements {
+            let node = &graph.node[place];
             makers.extend(node.output.iter().map(|output| (output.as_str(), place)));
-            for input in &node.input {
-                let readers = readers.entry(input).or_default();
-                readers.places.push(place);
-                readers.others |= !is_movement(node);
+            readers.entry(&node.input[0]).or_default().places.push(place);
+        }
+        for name in others.into_iter().flat_map(|place| &graph.node[place].input) {
+            if makers.contains_key(name.as_str()) {
+                readers.entry(name).or_default().others = true;
             }
         }
         let outputs = graph.output.iter().map(|output| output.name()).collect();
@@ -86,7 +91,6 @@ impl<'g> Links<'g> {
     fn above<'s>(&self, graph: &'s GraphProto, value: &'s str) -> Vec<&'s str> {
         let mut above = vec![value];
         while let Some(&maker) = above.last().and_then(|value| self.makers.get(value))
-            && is_movement(&graph.node[maker])
             && above.len() < REACH
         {
             above.push(&graph.node[maker].input[0]);
@@ -167,8 +171,7 @@ impl<'w> Walk<'w> {
         for _ in 0..BUDGET {
             let here = open.pop()?;
             for &place in self.links.readers.get(here.value).iter().flat_map(|readers| &readers.places) {
-                let node = &self.graph.node[place];
-                if !is_movement(node) || node.input[0] != here.value || edits.have(self.graph, place) {
+                if edits.have(self.graph, place) {
                     continue;
                 }
                 let Some(next) = self.step(&here, place) else { continue };

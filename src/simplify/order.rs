@@ -1,31 +1,29 @@
 //! Nodes in the order in which the format wants them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use crate::graph::editor::reads;
+use crate::hash::{HashMap, map_of};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
 /// Puts each node behind what it reads, as near to its old place as that allows. A graph that is in
 /// order stays as it is; some writers leave theirs in none, and engines differ in whether they mind.
 pub fn sort(graph: &mut GraphProto) {
-    let makers: HashMap<&str, usize> = graph
-        .node
-        .iter()
-        .enumerate()
-        .flat_map(|(place, node)| node.output.iter().map(move |output| (output.as_str(), place)))
-        .collect();
     let count = graph.node.len();
-    let mut before: Vec<BTreeSet<usize>> = vec![];
+    let mut makers: HashMap<&str, usize> = map_of(count);
     for (place, node) in graph.node.iter().enumerate() {
-        let captured: Vec<String> = bodies(node).flat_map(reads).collect();
-        let names = node.input.iter().chain(&captured);
-        let makers = names.filter_map(|name| makers.get(name.as_str()).copied());
-        before.push(makers.filter(|&maker| maker != place).collect());
+        makers.extend(node.output.iter().map(|output| (output.as_str(), place)));
     }
-    if before.iter().enumerate().all(|(place, makers)| makers.last().is_none_or(|&last| last < place)) {
+    let before = |place: usize| {
+        let node = &graph.node[place];
+        let names = node.input.iter().map(String::as_str).chain(bodies(node).flat_map(reads));
+        names.filter_map(|name| makers.get(name).copied()).filter(move |&maker| maker != place)
+    };
+    if (0..count).all(|place| before(place).all(|maker| maker < place)) {
         return;
     }
+    let before: Vec<BTreeSet<usize>> = (0..count).map(|place| before(place).collect()).collect();
     let mut after: Vec<Vec<usize>> = vec![vec![]; count];
     let mut waits: Vec<usize> = before.iter().map(BTreeSet::len).collect();
     for (place, makers) in before.iter().enumerate() {

@@ -1,37 +1,38 @@
 //! Movements of one value that make the same of it, once nothing is between it and them.
 
-use std::collections::{HashMap, HashSet};
-
 use super::{KnownShapes, is_movement};
 use crate::graph::facts::Shape;
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::{GraphProto, NodeProto};
 
 /// Lets the first of several movements that make the same of a seed serve the readers of all. The nodes
 /// are in order, so that the first needs nothing that comes of the others.
 pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
-    let outputs: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
-    let mut open: HashSet<String> = seeds.iter().cloned().collect();
-    let mut instead: HashMap<String, String> = HashMap::new();
-    let mut there: HashMap<String, Vec<usize>> = HashMap::new();
-    for place in 0..graph.node.len() {
-        for input in &mut graph.node[place].input {
-            if let Some(first) = instead.get(input) {
-                first.clone_into(input);
-            }
-        }
-        let node = &graph.node[place];
+    let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
+    let mut open: HashSet<&str> = seeds.iter().map(String::as_str).collect();
+    let mut instead: HashMap<&str, &str> = HashMap::default();
+    let mut there: HashMap<&str, Vec<&NodeProto>> = HashMap::default();
+    for node in graph.node.iter().filter(|node| is_movement(node)) {
         let [output] = &node.output[..] else { continue };
-        if !is_movement(node) {
-            continue;
-        }
-        let there = there.entry(node.input[0].clone()).or_default();
-        let first = there.iter().map(|&first| &graph.node[first]).find(|first| is_same(first, node, known));
-        match first.map(|first| first.output[0].clone()) {
-            Some(first) if open.contains(&node.input[0]) && !outputs.contains(output) => {
-                instead.insert(output.clone(), first.clone());
-                open.insert(first);
+        let input = instead.get(node.input[0].as_str()).copied().unwrap_or(&node.input[0]);
+        let there = there.entry(input).or_default();
+        let mut firsts = there.iter().filter(|_| open.contains(input) && !outputs.contains(output.as_str()));
+        match firsts.find(|first| is_same(first, node, known)) {
+            Some(first) => {
+                instead.insert(output, &first.output[0]);
+                open.insert(&first.output[0]);
             }
-            _ => there.push(place),
+            None => there.push(node),
+        }
+    }
+    if instead.is_empty() {
+        return;
+    }
+    let instead: HashMap<String, String> =
+        instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect();
+    for input in graph.node.iter_mut().flat_map(|node| &mut node.input) {
+        if let Some(first) = instead.get(input) {
+            first.clone_into(input);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub mod blocks;
 pub mod judge;
 pub mod numbers;
 pub mod reference;

@@ -187,12 +187,10 @@ fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
         let mut captured = HashSet::new();
         for body in unfold::onnx::node::bodies(node) {
             let made: HashSet<&str> = body.node.iter().flat_map(|n| &n.output).map(String::as_str).collect();
-            captured.extend(reads(body).into_iter().filter(|name| !made.contains(name.as_str())));
+            captured.extend(reads(body).into_iter().filter(|name| !made.contains(name)));
         }
-        let read = node.input.iter().chain(&captured);
-        if let Some(missing) =
-            read.filter(|name| !name.is_empty()).find(|name| !there.contains(name.as_str()))
-        {
+        let read = node.input.iter().map(String::as_str).chain(captured);
+        if let Some(missing) = read.filter(|name| !name.is_empty()).find(|name| !there.contains(name)) {
             return Err(format!("{} reads {missing} before it is made", node.name()));
         }
         for output in node.output.iter().filter(|output| !output.is_empty()) {
@@ -210,8 +208,8 @@ fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
     for name in made(after) {
         let is_part_of_more =
             after.node.iter().any(|node| node.output.len() > 1 && node.output.contains(&name));
-        if !read_after.contains(&name)
-            && (read_before.contains(&name) || !old.contains(&name))
+        if !read_after.contains(name.as_str())
+            && (read_before.contains(name.as_str()) || !old.contains(&name))
             && !is_part_of_more
         {
             return Err(format!("nobody reads {name} any more"));

@@ -312,6 +312,23 @@ fn functions_of_few_nodes_are_written_out_to_the_last_one() {
 }
 
 #[test]
+fn a_graph_of_many_calls_is_written_out_to_the_last_one() {
+    let mut model = with_functions(&[("Norm", vec!["Relu"; 7])]);
+    let call = model.graph().node[0].clone();
+    let name = |place: usize| if place == 0 { "x".to_owned() } else { format!("y{place}") };
+    let calls = (0..5_000).map(|place| NodeProto {
+        name: Some(format!("call{place}")),
+        input: vec![name(place)],
+        output: vec![name(place + 1)],
+        ..call.clone()
+    });
+    model.graph_mut().node = calls.collect();
+    model.graph_mut().output[0].name = Some(name(5_000));
+    let lowered = fused(&model).lowered.expect("it has a function");
+    assert_eq!(crate::operators(&lowered), ["Relu"; 7 * 5_000]);
+}
+
+#[test]
 fn a_function_that_calls_itself_is_an_error() {
     for functions in [
         vec![("Norm", vec!["Relu", "Norm"])],

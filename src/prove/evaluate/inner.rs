@@ -143,7 +143,7 @@ impl Evaluation<'_> {
                     Err(Stopped { stop: Stop::Uncovered | Stop::Misfit, .. }) => return Ok(None),
                     done => done?,
                 }
-                last.iter().for_each(|name| drop(values.remove(name)));
+                last.iter().for_each(|&name| drop(values.remove(name)));
             }
             let result = |name: &str| values.get(name).cloned().or_else(|| (place.outer)(name));
             let results = body.output.iter().map(|output| result(output.name()));
@@ -203,7 +203,7 @@ impl Evaluation<'_> {
             // Random elements are those of this call.
             node.name = Some(format!("{}/{}", call.name(), inner.name()));
             self.inner(&node, opset, &mut values, &place)?;
-            last.iter().for_each(|name| drop(values.remove(name)));
+            last.iter().for_each(|&name| drop(values.remove(name)));
         }
         let made = function.output.iter().map(|name| values.get(name).map(|(image, _)| image.clone()));
         made.collect::<Option<_>>().ok_or_else(uncovered)
@@ -211,11 +211,12 @@ impl Evaluation<'_> {
 }
 
 /// What is read for the last time, or never, by each node of a body or a function.
-fn last_reads<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<Vec<String>> {
-    let mut last: HashMap<String, usize> = HashMap::new();
+fn last_reads<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<Vec<&'g str>> {
+    let mut last: HashMap<&str, usize> = HashMap::new();
     for (place, node) in nodes.iter().enumerate() {
         let captured = bodies(node).flat_map(reads);
-        last.extend(node.input.iter().chain(&node.output).cloned().chain(captured).map(|name| (name, place)));
+        let own = node.input.iter().chain(&node.output).map(String::as_str);
+        last.extend(own.chain(captured).map(|name| (name, place)));
     }
     for name in results {
         last.remove(name);

@@ -1,0 +1,106 @@
+"""What a model costs over the number of its nodes, beside onnxsim on the same files.
+
+    pip install -r benches/peers/requirements.txt
+    python benches/scale/nodes.py
+
+`unfold` is found on the PATH. Writes the section "Number of nodes" of docs/scale.md. Times are of the processor, of the
+whole command, the least of several runs: a machine may have other work.
+"""
+
+import argparse
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import graphs
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "scale.md"
+TITLE = "## Number of nodes"
+TEXT = """\
+Graphs of layers of eight channels, made by `benches/scale/graphs.py`, with normalizers in proportion to their nodes, all
+of which fold. Each column has the processor time of `unfold fuse --verify off`, from reading the file to having written
+the result, over that for a tenth of the nodes; then the largest resident set for each node of the largest graph, and the
+time of onnxsim on the same file over that of unfold at 10,000 nodes. `cargo bench --bench stages` times the steps one by
+one.
+"""
+PEER = "import onnx, onnxsim, sys; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])"
+PEER_NODES = 10_000
+
+
+def run(command, rounds):
+    """The least processor time of some runs in seconds, the peak of the resident set in bytes, and what was said."""
+    runs = []
+    for _ in range(rounds):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            sys.exit(f"{' '.join(map(str, command))}: {said}")
+        runs.append((usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
+    return min(time for time, _ in runs), max(memory for _, memory in runs), said
+
+
+def folded(said):
+    """How many sites fold, which are all there are."""
+    counts = [tuple(map(int, pair)) for pair in re.findall(r"(\d+) of (\d+) ", said)]
+    if not counts or any(fold != there for fold, there in counts):
+        sys.exit(f"not all sites fold: {said}")
+    return sum(there for _, there in counts)
+
+
+def measure(form, sizes, unfold, peer, folder):
+    """One line of the table."""
+    model, result = folder / "model.onnx", folder / "result.onnx"
+    times, against = [], ""
+    for nodes in sizes:
+        made = graphs.write(form, nodes, model)
+        result.unlink(missing_ok=True)
+        # Short runs are mostly noise.
+        rounds = 5 if nodes <= 10_000 else 2 if nodes <= 100_000 else 1
+        command = [unfold, "fuse", model, "-o", result, "--verify", "off"]
+        time, memory, said = run(command, rounds)
+        times.append(time)
+        if peer and nodes == PEER_NODES:
+            against = f"{run([sys.executable, '-c', PEER, model, result], 1)[0] / time:.0f}"
+            result.unlink()
+        print(form.__name__, nodes, f"{time:.2f} s", f"{memory / 1e6:.0f} MB", against, file=sys.stderr)
+    steps = [f"{after / before:.1f}" for before, after in zip(times, times[1:])]
+    name = form.__name__.replace("_", " ")
+    return f"| {name} | {folded(said):,} | {' | '.join(steps)} | {memory / made / 1000:.1f} kB | {against} |"
+
+
+def write_section(title, text):
+    """Puts a section of docs/scale.md in the place of the one that there is."""
+    before = DOCUMENT.read_text() if DOCUMENT.exists() else "# Scale\n"
+    sections = before.split("\n## ")
+    others = [section for section in sections[1:] if f"## {section.splitlines()[0]}" != title]
+    parts = [sections[0].strip(), *(f"## {section.strip()}" for section in others), f"{title}\n\n{text.strip()}"]
+    DOCUMENT.write_text("\n\n".join(parts) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--unfold", default="unfold", help="the program")
+    parser.add_argument("--largest", type=int, default=1_000_000, help="the number of nodes of the largest graphs")
+    parser.add_argument("--no-peer", action="store_true", help="leaves onnxsim out")
+    parser.add_argument("forms", nargs="*", metavar="FORM", help="the graphs, by name")
+    arguments = parser.parse_args()
+    forms = [form for form in graphs.FORMS if not arguments.forms or form.__name__ in arguments.forms]
+    sizes = [size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= arguments.largest]
+    # A model that is too large for the machine is an error, and not the end of it.
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    heads = [f"{size:,} nodes" for size in sizes[1:]]
+    lines = ["| graph | sites | " + " | ".join(heads) + " | memory | onnxsim |", "|---|" + "---:|" * (len(heads) + 3)]
+    with tempfile.TemporaryDirectory() as folder:
+        for form in forms:
+            lines.append(measure(form, sizes, arguments.unfold, not arguments.no_peer, Path(folder)))
+    write_section(TITLE, f"{TEXT}\n" + "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

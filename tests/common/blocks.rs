@@ -1,0 +1,126 @@
+//! Graphs of any number of nodes, with sites in proportion.
+
+use unfold::onnx::Model;
+
+use super::Builder;
+use super::numbers::{Kind, Numbers, Role};
+
+/// A graph under construction, with constants that are drawn.
+struct Graph {
+    builder: Builder,
+    numbers: Numbers,
+}
+
+impl Graph {
+    fn new() -> Self {
+        Graph { builder: Builder::new(18), numbers: Numbers::of("blocks") }
+    }
+
+    fn nodes(&mut self) -> usize {
+        self.builder.graph().node.len()
+    }
+
+    fn constant(&mut self, shape: &[usize], role: Role) -> String {
+        let array = self.numbers.array(shape, role, Kind::Real);
+        self.builder.constant(&array)
+    }
+
+    fn op(&mut self, op: &str, inputs: &[&str]) -> String {
+        self.builder.op(op, inputs, vec![])
+    }
+
+    fn with(&mut self, op: &str, value: &str, shape: &[usize], role: Role) -> String {
+        let constant = self.constant(shape, role);
+        self.op(op, &[value, &constant])
+    }
+
+    fn linear(&mut self, value: &str, width: usize) -> String {
+        let product = self.with("MatMul", value, &[width, width], Role::Weight);
+        self.with("Add", &product, &[width], Role::Shift)
+    }
+
+    /// A site that its neighbours can take in.
+    fn affine(&mut self, value: &str, width: usize) -> String {
+        let scaled = self.with("Mul", value, &[width], Role::Divisor);
+        self.with("Add", &scaled, &[width], Role::Shift)
+    }
+}
+
+/// A transformer without attention: residual blocks, each with a UN as it is exported, and two linear layers.
+pub fn transformer(nodes: usize, width: usize) -> Model {
+    let mut graph = Graph::new();
+    let split = graph.builder.ints(&[0, width as i64, -1]);
+    let last = graph.builder.ints(&[-1]);
+    let mut x = graph.builder.input("x", &["batch", "5", &width.to_string()]);
+    while graph.nodes() < nodes {
+        let turn = || vec![("perm", vec![0, 2, 1].into())];
+        let turned = graph.builder.op("Transpose", &[&x], turn());
+        let flat = graph.op("Reshape", &[&turned, &split]);
+        let mut y = graph.op("Unsqueeze", &[&flat, &last]);
+        for (op, role) in [("Div", Role::Divisor), ("Mul", Role::Divisor), ("Add", Role::Shift)] {
+            y = graph.with(op, &y, &[1, width, 1, 1], role);
+        }
+        let flat = graph.op("Reshape", &[&y, &split]);
+        let back = graph.builder.op("Transpose", &[&flat], turn());
+        let hidden = graph.linear(&back, width);
+        let hidden = graph.op("Relu", &[&hidden]);
+        let made = graph.linear(&hidden, width);
+        x = graph.op("Add", &[&x, &made]);
+    }
+    graph.builder.model(&[&x])
+}
+
+/// One site whose output very many products read, all of them joined at last.
+pub fn fan(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let x = graph.builder.input("x", &["batch", "4"]);
+    let site = graph.affine(&x, 4);
+    let made: Vec<String> = (0..nodes).map(|_| graph.with("MatMul", &site, &[4, 2], Role::Weight)).collect();
+    join(graph, &made)
+}
+
+/// One value that very many sites read, each with its own product behind it.
+pub fn fans(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let x = graph.builder.input("x", &["batch", "4"]);
+    let branch = |graph: &mut Graph| {
+        let site = graph.affine(&x, 4);
+        graph.with("MatMul", &site, &[4, 2], Role::Weight)
+    };
+    let made: Vec<String> = (0..nodes / 3).map(|_| branch(&mut graph)).collect();
+    join(graph, &made)
+}
+
+fn join(mut graph: Graph, values: &[String]) -> Model {
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    let joined = graph.builder.op("Concat", &values, vec![("axis", 1.into())]);
+    graph.builder.model(&[&joined])
+}
+
+/// Sites that stay, since what is around them is not linear.
+pub fn stuck(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let mut x = graph.builder.input("x", &["batch", "4"]);
+    for _ in 0..nodes / 2 {
+        let scaled = graph.with("Mul", &x, &[4], Role::Divisor);
+        x = graph.op("Relu", &[&scaled]);
+    }
+    graph.builder.model(&[&x])
+}
+
+/// Layers whose input is split, scaled part by part and joined in another order.
+pub fn branches(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let parts = graph.builder.ints(&[2, 2, 4]);
+    let mut x = graph.builder.input("x", &["batch", "8"]);
+    while graph.nodes() < nodes {
+        let site = graph.affine(&x, 8);
+        let made = graph.builder.op_many("Split", &[&site, &parts], vec![("axis", 1.into())], 3);
+        let [a, b, c] = [(0, 2), (1, 2), (2, 4)]
+            .map(|(part, n): (usize, usize)| graph.with("Mul", &made[part], &[n], Role::Divisor));
+        let joined = graph.builder.op("Concat", &[&c, &a, &b], vec![("axis", 1.into())]);
+        let made = graph.linear(&joined, 8);
+        x = graph.op("Tanh", &[&made]);
+    }
+    graph.builder.model(&[&x])
+}
