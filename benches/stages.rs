@@ -10,7 +10,7 @@ use std::fmt;
 
 use common::blocks::transformer;
 use divan::{Bencher, black_box};
-use unfold::fold::apply::{Weights, apply};
+use unfold::fold::apply::apply;
 use unfold::fold::patch::draw;
 use unfold::fold::planner;
 use unfold::graph::Graph;
@@ -91,7 +91,7 @@ fn carry_out(bencher: Bencher, size: Size) {
     bencher.bench_local(|| {
         let mut editor = Editor::new(&model);
         let edits = draw(black_box(&plan), &known).unwrap();
-        apply((&edits, &plan.removals), &known, &mut editor, Weights::Folded, &|_, _| ()).unwrap();
+        apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
         editor.finish()
     });
 }

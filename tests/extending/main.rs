@@ -54,7 +54,7 @@ use unfold::{affine, graph, recipe, refusal};
 use affine::Affine;
 use common::text::model;
 use fold::absorb::{Linear, transpose_matmul::TransposeMatMul};
-use fold::apply::{Weights, apply};
+use fold::apply::apply;
 use fold::travel::resize::Resize;
 use fold::{Rule, Side};
 use graph::make::NewConstant;
@@ -128,7 +128,7 @@ fn a_new_kind_is_recognised_by_its_name_and_folds() {
     assert!(plan.sites[0].is_folded(), "{:?}", plan.sites[0]);
     let mut editor = Editor::new(&model);
     let edits = fold::patch::draw(&plan, &known).unwrap();
-    apply((&edits, &plan.removals), &known, &mut editor, Weights::Folded, &|_, _| ()).unwrap();
+    apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
     let mut folded = model.clone();
     *folded.graph_mut() = editor.finish();
     assert_eq!(folded.graph().node.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["MatMul", "Add"]);
