@@ -24,11 +24,11 @@
 //!
 //! | | |
 //! |---|---|
-//! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; weights in other files are read when they are needed |
+//! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; large weights stay in their files until they are needed |
 //! | recognise, plan | [`plan()`] says which sites there are and where each goes, and changes nothing |
 //! | apply, simplify | [`fuse()`] does that, rewrites the weights, and takes out what is no longer needed |
 //! | verify | [`verify::compare`] runs both models on the same inputs; [`prove::prove`] decides without running them |
-//! | save | [`onnx::Model::save`], or [`onnx::Model::to_bytes`] |
+//! | save | [`onnx::Model::save`], or [`onnx::Model::to_writer`]; large new weights are computed while they are written |
 //! | certify | a [`certificate::Certificate`] says what was done, for other programs to check; the [`provenance`] in the result says it in short |
 //!
 //! Inside, `fuse` writes opaque normalizers out ([`lower`]); makes an index of the [`graph`], with the shapes and

@@ -21,12 +21,12 @@ const SMALL: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Scaled {
     floats: Floats,
-    steps: Vec<Step>,
+    steps: Vec<Applied>,
 }
 
 /// One operation on all elements, each with an element of a small tensor on its right.
 #[derive(Debug)]
-struct Step {
+struct Applied {
     op: Op,
     operand: Vec<f64>,
     /// The axes before a run, the last one first: their extents, and how far their places are apart in the operand.
@@ -51,11 +51,11 @@ impl Scaled {
                 }
                 (Op::Reshape, [input]) => rest = input,
                 (op @ (Op::Add | Op::Mul), [small, large]) if small.len() < large.len() => {
-                    steps.push(Step::new(op, small, rest.shape(), supply)?);
+                    steps.push(Applied::new(op, small, rest.shape(), supply)?);
                     rest = large;
                 }
                 (op @ (Op::Add | Op::Sub | Op::Mul | Op::Div), [large, small]) => {
-                    steps.push(Step::new(op, small, rest.shape(), supply)?);
+                    steps.push(Applied::new(op, small, rest.shape(), supply)?);
                     rest = large;
                 }
                 _ => return None,
@@ -88,7 +88,7 @@ impl Scaled {
     }
 }
 
-impl Step {
+impl Applied {
     fn new(op: &Op, operand: &Recipe, shape: &[usize], supply: &dyn Supply) -> Option<Self> {
         let operand = operand.align(shape.len()).filter(|operand| operand.len() <= SMALL)?;
         let extents = operand.shape().to_vec();

@@ -73,7 +73,7 @@ pub fn new_tensors_are_told(model: &Model, fused: &Fused) -> Result<(), String> 
         let numbers = evaluate(&told.recipe, &read).map_err(|refusal| format!("{name}: {refusal}"))?;
         let expected =
             tensor::make(name, told.data_type, &numbers.view()).map_err(|error| error.to_string())?;
-        let bytes = |tensor: &TensorProto| tensor::raw(tensor, &Externals::none()).ok();
+        let bytes = |tensor: &TensorProto| tensor::raw(tensor, fused.model.externals()).ok();
         if tensor.dims != expected.dims || bytes(tensor) != bytes(&expected) {
             return Err(format!("{name} is not {}", told.recipe));
         }

@@ -67,6 +67,7 @@ pub fn run(model: &Model, inputs: &Env) -> Result<Vec<Value>> {
 pub fn values(model: &Model, inputs: &Env) -> Result<Env> {
     let opset = model.opset("").context("no operator set")?;
     let mut env = HashMap::new();
+    let model = &model.clone().into_memory()?;
     initializers(model.graph(), &mut env)?;
     env.extend(inputs.iter().map(|(name, value)| (name.clone(), value.clone())));
     nodes(model.graph(), &mut env, opset)?;

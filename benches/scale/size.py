@@ -1,6 +1,6 @@
 """What folding a large model costs, beside what copying its weights costs: times as ratios, and peak memory.
 
-    python benches/size.py FOLDER [--unfold target/release/unfold] [--rounds 5] [--layers 12] [--width 2048] [--inline]
+    python benches/scale/size.py FOLDER [--unfold target/release/unfold] [--rounds 5] [--layers 12] [--width 2048] [--inline]
 
 Makes a transformer with UN before every linear block in FOLDER, which needs room for three times its weights (2.4 GB
 as it is by default), and folds it without verifying. Each round copies the weights with `cp` and then folds, so that

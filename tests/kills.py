@@ -1,0 +1,70 @@
+"""Kills `unfold fuse` at random moments of a large model, and looks at what is left each time.
+
+    python tests/kills.py MODEL [--unfold target/release/unfold] [--rounds 50]
+
+The result of a first run, and of one that folds nothing, are the two models that may ever be seen under
+the name of the result: after each kill it is one of them to the last byte of its weights. At the end one more run has
+to leave nothing behind but its result. Needs the onnx package; `benches/scale/size.py` makes large models.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+
+import onnx
+
+
+def digest(path):
+    """Of a model and the data that it refers to."""
+    model = onnx.load(path, load_external_data=False)
+    names = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"}
+    whole = hashlib.blake2b()
+    for tensor in model.graph.initializer:
+        whole.update(tensor.name.encode() + tensor.raw_data)
+        whole.update(str([(e.key, e.value) for e in tensor.external_data if e.key != "location"]).encode())
+    for name in sorted(names):
+        with open(os.path.join(os.path.dirname(path), name), "rb") as file:
+            while piece := file.read(1 << 24):
+                whole.update(piece)
+    return whole.hexdigest()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--unfold", default="target/release/unfold")
+    parser.add_argument("--rounds", type=int, default=50)
+    args = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="kills-", dir=os.path.dirname(os.path.abspath(args.model)))
+    result = os.path.join(folder, "result.onnx")
+    forms = [[], ["--skip", "*"]]
+    command = lambda form: [args.unfold, "fuse", args.model, "-o", result, "--verify", "off", "-q", *forms[form]]
+    try:
+        known, seconds = [], []
+        for form in (0, 1):
+            begin = time.time()
+            subprocess.run(command(form), check=True)
+            seconds.append(time.time() - begin)
+            known.append(digest(result))
+        counts = [0, 0]
+        for number in range(args.rounds):
+            process = subprocess.Popen(command(number % 2))
+            time.sleep(random.uniform(0, 1.1 * max(seconds)))
+            process.kill()
+            process.wait()
+            counts[known.index(digest(result))] += 1
+        subprocess.run(command(0), check=True)
+        assert digest(result) == known[0]
+        left = sorted(os.listdir(folder))
+        assert len(left) <= 2, left
+        print(f"{args.rounds} kills: {counts[0]} times the one model, {counts[1]} times the other, always whole; left: {left}")
+    finally:
+        shutil.rmtree(folder)
+
+
+main()
