@@ -603,7 +603,16 @@ fn with_new(mut model: Model, original: &Model, name: &str, recipe: Recipe) -> (
     let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());
     let numbers = unfold::recipe::evaluate(&recipe, &read).unwrap();
     model.graph_mut().initializer.push(floats(name, &numbers));
-    (model, vec![Stored { name: name.into(), data_type: DataType::Float, recipe, sites: vec![3] }])
+    (
+        model,
+        vec![Stored {
+            name: name.into(),
+            data_type: DataType::Float,
+            recipe,
+            replaces: None,
+            sites: vec![3],
+        }],
+    )
 }
 
 /// A graph to be a body.
@@ -825,6 +834,22 @@ fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
     ] {
         let proof = proof(&text::model(lines), &text::model(lines), &[]);
         assert!(matches!(proof, Proof::Undecided { .. }), "{lines}: {proof:?}");
+    }
+}
+
+#[test]
+fn a_slice_backward_from_before_the_first_place_is_what_it_is_and_no_other() {
+    let sliced = |bounds: &str| {
+        text::model(&format!(
+            "input x 2 4\nscale g 4\nweight w 4 3\nints axis 1 = 0\n{bounds}\na = Slice(x, s, e, axis, p)\nn = Mul(a, g)\ny = MatMul(n, w)\noutput y"
+        ))
+    };
+    // The specification takes the first place here, and its reference none.
+    let unclear = sliced("ints s 1 = -3\nints e 1 = -9\nints p 1 = -1");
+    assert!(is_proved(&proof(&unclear, &unclear, &[])));
+    for end in [0, 1] {
+        let one_way = sliced(&format!("ints s 1 = 0\nints e 1 = {end}\nints p 1 = 1"));
+        assert!(!is_proved(&proof(&unclear, &one_way, &[])), "{end}");
     }
 }
 
