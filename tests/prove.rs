@@ -838,6 +838,22 @@ fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
 }
 
 #[test]
+fn a_slice_backward_from_before_the_first_place_is_what_it_is_and_no_other() {
+    let sliced = |bounds: &str| {
+        text::model(&format!(
+            "input x 2 4\nscale g 4\nweight w 4 3\nints axis 1 = 0\n{bounds}\na = Slice(x, s, e, axis, p)\nn = Mul(a, g)\ny = MatMul(n, w)\noutput y"
+        ))
+    };
+    // The specification takes the first place here, and its reference none.
+    let unclear = sliced("ints s 1 = -3\nints e 1 = -9\nints p 1 = -1");
+    assert!(is_proved(&proof(&unclear, &unclear, &[])));
+    for end in [0, 1] {
+        let one_way = sliced(&format!("ints s 1 = 0\nints e 1 = {end}\nints p 1 = 1"));
+        assert!(!is_proved(&proof(&unclear, &one_way, &[])), "{end}");
+    }
+}
+
+#[test]
 fn a_call_is_the_body_of_its_function() {
     let start = "opset 17\ninput x batch 4\nweight w 4 3\nscale s 3\n";
     let mut called = text::model(&format!("{start}v = MatMul(x, w)\ny = Twice(v, s)\noutput y"));

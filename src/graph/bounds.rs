@@ -128,6 +128,9 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
     if beyond_symbols(node, inputs) || splits_in_excess(node, inputs) || too_many_axes(node, inputs) {
         return false;
     }
+    if begins_nowhere(node, inputs) {
+        return false;
+    }
     let rank_of = |slot: usize| inputs.get(slot).copied().flatten().and_then(rank);
     let least = LEAST_RANK.iter().find(|(name, _)| *name == op).map_or(&[][..], |(_, ranks)| ranks);
     if least.iter().enumerate().any(|(slot, &least)| rank_of(slot).is_some_and(|rank| rank < least)) {
@@ -213,6 +216,20 @@ fn splits_in_excess(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
         Some(parts.iter().any(|&part| part < 0) || whole.is_some_and(|whole| sum != Some(whole)))
     };
     node.op_type() == "Split" && excess() == Some(true)
+}
+
+/// Whether a Slice goes backward from before the first place: the specification takes that place, and its reference none.
+fn begins_nowhere(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+    let list = |slot: usize| ints(inputs.get(slot).copied().flatten()?);
+    let found = || {
+        let (value, starts, steps) = (inputs.first().copied().flatten()?, list(1)?, list(4)?);
+        let axes = list(3).unwrap_or_else(|| (0..starts.len() as i64).collect());
+        let rank = rank(value)?;
+        let whole = |along: i64| value.shape.dim(axis(along, rank).ok()?)?.concretize()?.to_i64().ok();
+        let mut cuts = axes.into_iter().zip(starts).zip(steps);
+        Some(cuts.any(|((along, start), step)| step < 0 && whole(along).is_some_and(|whole| start < -whole)))
+    };
+    node.op_type() == "Slice" && found() == Some(true)
 }
 
 /// Whether a value can be held in memory, as far as its shape is known, by who can hold the weights.
@@ -572,6 +589,17 @@ mod tests {
             is_within("Pad", &[&InferenceFact::from(tensor2(&[[1_f32, 2.0]])), &pads], shaped(&[1, 1])),
             None
         );
+    }
+
+    #[test]
+    fn a_slice_backward_begins_somewhere() {
+        let asked = |start: i64, step: i64| {
+            let given = [start, -9, 1, step].map(|number| InferenceFact::from(tensor1(&[number])));
+            let value = shaped(&[6, 2]);
+            let inputs: Vec<_> = [&value].into_iter().chain(&given).map(Some).collect();
+            can_be_asked(&node("Slice", &[]), &inputs)
+        };
+        assert!(asked(-2, -1) && asked(-3, 1) && !asked(-3, -1));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::ops::{Add, Deref, Div, Mul, Neg, Sub};
 
-use ndarray::{ArrayD, Axis, Zip};
+use ndarray::{ArrayD, Axis, IxDyn, Zip};
 
 use super::evaluate::compute;
-use super::{Recipe, broadcast, turn};
+use super::{Op, Recipe, broadcast, turn};
 
 /// Numbers that are known while planning, such as the scale of a normalizer, and how they are computed.
 ///
@@ -26,13 +26,18 @@ use super::{Recipe, broadcast, turn};
 pub struct Numbers {
     recipe: Recipe,
     values: ArrayD<f64>,
+    /// Whether a sum on the way may have made the same of numbers that are not.
+    is_blurred: bool,
 }
+
+/// Of a number that is smaller than this part of what it is added to, float64 keeps less than a float32 has.
+const BLURRED: f64 = 1.0 / (1_u64 << 29) as f64;
 
 impl Numbers {
     /// The numbers of a constant of the model, by the name of its value.
     pub fn constant(name: &str, values: ArrayD<f64>) -> Self {
         let values = values.as_standard_layout().into_owned();
-        Self { recipe: Recipe::constant(name, values.shape()), values }
+        Self { recipe: Recipe::constant(name, values.shape()), values, is_blurred: false }
     }
 
     /// One number, with so many axes of extent 1.
@@ -45,7 +50,7 @@ impl Numbers {
         let values = values.as_standard_layout().into_owned();
         let numbers: Vec<f64> = values.iter().copied().collect();
         let recipe = Recipe::literal(&numbers, values.shape()).expect("a shape of its own");
-        Self { recipe, values }
+        Self { recipe, values, is_blurred: false }
     }
 
     /// How they are computed.
@@ -53,15 +58,15 @@ impl Numbers {
         &self.recipe
     }
 
-    fn of(recipe: Recipe, inputs: &[&ArrayD<f64>]) -> Self {
+    fn of(recipe: Recipe, inputs: &[&Numbers]) -> Self {
         let values = compute(&recipe, inputs.iter().map(|input| input.view().into()).collect());
-        Self { recipe, values }
+        Self { recipe, values, is_blurred: inputs.iter().any(|input| input.is_blurred) }
     }
 
     /// What a step makes of these numbers.
     fn step(&self, recipe: Option<Recipe>) -> Option<Self> {
         let recipe = recipe?;
-        Some(if recipe.id() == self.recipe.id() { self.clone() } else { Self::of(recipe, &[&self.values]) })
+        Some(if recipe.id() == self.recipe.id() { self.clone() } else { Self::of(recipe, &[self]) })
     }
 
     /// Whether this is one number, written as such.
@@ -71,23 +76,23 @@ impl Numbers {
 
     /// The square root of each.
     pub fn sqrt(&self) -> Self {
-        Self::of(self.recipe.sqrt(), &[&self.values])
+        Self::of(self.recipe.sqrt(), &[self])
     }
 
     /// `e` to the power of each.
     pub fn exp(&self) -> Self {
-        Self::of(self.recipe.exp(), &[&self.values])
+        Self::of(self.recipe.exp(), &[self])
     }
 
     /// The logistic function of each.
     pub fn sigmoid(&self) -> Self {
-        Self::of(self.recipe.sigmoid(), &[&self.values])
+        Self::of(self.recipe.sigmoid(), &[self])
     }
 
     /// 0 in place of each whose magnitude is below a number.
     pub fn flushed(&self, below: f64) -> Self {
         match self.values.iter().any(|number| *number != 0.0 && number.abs() < below) {
-            true => Self::of(self.recipe.flushed(below), &[&self.values]),
+            true => Self::of(self.recipe.flushed(below), &[self]),
             false => self.clone(),
         }
     }
@@ -104,21 +109,21 @@ impl Numbers {
 
     /// Matrix products over the last two axes; `None` where the extents do not fit.
     pub fn product(&self, other: &Numbers) -> Option<Self> {
-        Some(Self::of(self.recipe.product(&other.recipe)?, &[&self.values, &other.values]))
+        Some(Self::of(self.recipe.product(&other.recipe)?, &[self, other]))
     }
 
     /// The same numbers in another shape; `None` where it holds more or fewer.
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
         // Movements in a row are one in the recipe, so that its last step need not be of these numbers.
         let values = self.values.to_shape(shape).ok()?.into_owned();
-        Some(Self { recipe: self.recipe.reshape(shape)?, values })
+        Some(Self { recipe: self.recipe.reshape(shape)?, values, ..*self })
     }
 
     /// The axes in another order; `None` where `perm` is no permutation of them.
     pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
         let recipe = self.recipe.transpose(perm)?;
         let values = self.values.view().permuted_axes(perm).as_standard_layout().into_owned();
-        Some(Self { recipe, values })
+        Some(Self { recipe, values, ..*self })
     }
 
     /// The two last axes swapped; `None` where there are none.
@@ -147,8 +152,7 @@ impl Numbers {
             return Some(only.clone());
         }
         let recipes: Vec<Recipe> = parts.iter().map(|part| part.recipe.clone()).collect();
-        let values: Vec<&ArrayD<f64>> = parts.iter().map(|part| &part.values).collect();
-        Some(Self::of(Recipe::concat(axis, &recipes)?, &values))
+        Some(Self::of(Recipe::concat(axis, &recipes)?, &parts.iter().collect::<Vec<_>>()))
     }
 
     /// With axes of extent 1 before the first, as broadcasting has them; `None` where there are more axes already.
@@ -162,8 +166,11 @@ impl Numbers {
         broadcast(self.shape(), other.shape()).is_some()
     }
 
-    /// With extent 1 along every axis along which they are all the same, to the last bit.
+    /// With extent 1 along every axis along which they are all the same, to the last bit, and not for want of bits.
     pub fn compact(mut self) -> Self {
+        if self.is_blurred {
+            return self;
+        }
         for axis in 0..self.ndim() {
             let first = self.values.axis_iter(Axis(axis)).next();
             let Some(first) = first.filter(|_| self.len_of(Axis(axis)) > 1) else { continue };
@@ -195,8 +202,19 @@ impl Neg for &Numbers {
     type Output = Numbers;
 
     fn neg(self) -> Numbers {
-        Numbers::of(self.recipe.neg(), &[&self.values])
+        Numbers::of(self.recipe.neg(), &[self])
     }
+}
+
+/// Whether a sum of numbers that vary may come out the same because one is too small beside the other.
+fn blurs(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
+    let varies = |numbers: &ArrayD<f64>| numbers.iter().any(|number| Some(number) != numbers.first());
+    let is_lost = |a: f64, b: f64| a != 0.0 && a.abs() < BLURRED * b.abs();
+    let shape = broadcast(a.shape(), b.shape()).unwrap_or_default();
+    let [Some(wide), Some(other)] = [a, b].map(|numbers| numbers.broadcast(IxDyn(&shape))) else {
+        return false;
+    };
+    (varies(a) || varies(b)) && Zip::from(wide).and(other).any(|&a, &b| is_lost(a, b) || is_lost(b, a))
 }
 
 macro_rules! arithmetic {
@@ -210,7 +228,10 @@ macro_rules! arithmetic {
                 // What changes nothing is no step of the recipe. The values are added to all the same, which makes
                 // every zero the same zero, so that `compact` sees them as equal.
                 let recipe = self.recipe.$method(&other.recipe).expect("shapes that broadcast");
-                Numbers { values: &self.values $sign &other.values, recipe }
+                let values = &self.values $sign &other.values;
+                let adds = matches!(recipe.op(), Op::Add | Op::Sub);
+                let is_blurred = self.is_blurred || other.is_blurred || (adds && blurs(self, other));
+                Numbers { values, is_blurred, recipe }
             }
         }
     )*};

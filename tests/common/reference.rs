@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail, ensure};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn, Slice, indices};
 use unfold::onnx::Model;
+use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use unfold::onnx::tensor::{self, DataType};
 
@@ -67,16 +68,15 @@ pub fn run(model: &Model, inputs: &Env) -> Result<Vec<Value>> {
 pub fn values(model: &Model, inputs: &Env) -> Result<Env> {
     let opset = model.opset("").context("no operator set")?;
     let mut env = HashMap::new();
-    let model = &model.clone().into_memory()?;
-    initializers(model.graph(), &mut env)?;
+    initializers(model.graph(), model.externals(), &mut env)?;
     env.extend(inputs.iter().map(|(name, value)| (name.clone(), value.clone())));
     nodes(model.graph(), &mut env, opset)?;
     Ok(env)
 }
 
-fn initializers(graph: &GraphProto, env: &mut Env) -> Result<()> {
+fn initializers(graph: &GraphProto, externals: &Externals, env: &mut Env) -> Result<()> {
     for tensor in &graph.initializer {
-        env.insert(tensor.name().to_owned(), constant(tensor)?);
+        env.insert(tensor.name().to_owned(), value(tensor, externals)?);
     }
     Ok(())
 }
@@ -91,11 +91,15 @@ fn nodes(graph: &GraphProto, env: &mut Env, opset: i64) -> Result<()> {
 
 /// The value of a tensor message.
 pub fn constant(tensor: &TensorProto) -> Result<Value> {
-    let externals = unfold::onnx::external::Externals::none();
+    value(tensor, &Externals::none())
+}
+
+/// The value of a tensor message, whose elements may be elsewhere.
+fn value(tensor: &TensorProto, externals: &Externals) -> Result<Value> {
     Ok(if tensor::data_type(tensor)?.is_float() {
-        Value::Floats(tensor::read_f64(tensor, &externals)?)
+        Value::Floats(tensor::read_f64(tensor, externals)?)
     } else {
-        Value::Ints(tensor::read_i64(tensor, &externals)?)
+        Value::Ints(tensor::read_i64(tensor, externals)?)
     })
 }
 
@@ -254,7 +258,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             let branch = if call.value(0)?.ints()?[0] != 0 { "then_branch" } else { "else_branch" };
             let body = proto.attr_g(branch)?.context("no body")?;
             let mut inner = env.clone();
-            initializers(body, &mut inner)?;
+            initializers(body, &Externals::none(), &mut inner)?;
             nodes(body, &mut inner, opset)?;
             let output = |name: &str| inner.get(name).cloned().context("a body has no such output");
             return body.output.iter().map(|info| output(info.name())).collect();

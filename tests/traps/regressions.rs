@@ -9,7 +9,7 @@ use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::read_f64;
 use unfold::refusal::Reason;
 
-use super::{folded, fused, initializer, kept, operators};
+use super::{folded, fuse, fused, initializer, kept, operators};
 use crate::common::text::model;
 
 #[test]
@@ -153,6 +153,59 @@ fn a_slice_that_may_reach_past_an_open_end_has_an_unknown_extent() {
          y = ConvTranspose(c, w) strides=[2]
          output y",
     ));
+}
+
+#[test]
+fn a_slice_of_an_open_extent_holds_one_place_for_certain_only_at_its_ends() {
+    let sliced = |start: i64, step: i64| {
+        model(&format!(
+            "input x batch 8 4
+             const g 8 = 2 2 2 2 2 2 2 2
+             shift t 8
+             const v 8 = 4 4 4 4 4 4 4 4
+             weight w 3 1
+             ints start 1 = {start}
+             ints end 1 = {}
+             ints axis 1 = 0
+             ints step 1 = {step}
+             a = Slice(x, start, end, axis, step)
+             m = BatchNormalization(a, g, t, g, v) epsilon=0.0
+             f = Flatten(m) axis=0
+             y = MatMul(w, f)
+             output y",
+            start + step
+        ))
+    };
+    for (start, step) in [(0, 1), (-1, -1)] {
+        folded(&sliced(start, step));
+    }
+    // A value of fewer places has none there, or no two readers agree what it has.
+    for (start, step) in [(3, 1), (-4, 1), (-4, -1)] {
+        assert_eq!(kept(&sliced(start, step)).0, Reason::UnknownShape, "{start}");
+    }
+}
+
+#[test]
+fn numbers_that_float64_cannot_tell_apart_are_not_one_number() {
+    // The two branches are one scale: beside the other, what differs of the first has no bit left.
+    let both = |other: &str| {
+        model(&format!(
+            "input x batch 3 4
+             const g 4 = 1 1.25 0.75 0.5
+             const large 4 = {other}
+             weight w 3 3
+             n = Mul(x, g)
+             m = Mul(x, large)
+             s = Add(n, m)
+             turned = Transpose(s) perm=[0,2,1]
+             y = MatMul(turned, w)
+             output y"
+        ))
+    };
+    let stays = |model: &Model| fuse(model).plan.sites.iter().any(|site| !site.is_folded());
+    assert!(stays(&both("36028797018963968 36028797018963968 36028797018963968 36028797018963968")));
+    // Here the sums are the same number.
+    assert!(!stays(&both("1 0.75 1.25 1.5")));
 }
 
 #[test]

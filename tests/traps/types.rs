@@ -187,7 +187,7 @@ fn a_new_name_is_none_that_the_model_says_anywhere() {
 
 /// The same network with all its floats of another type.
 fn retyped(model: &Model, data_type: DataType) -> Model {
-    let mut model = model.clone();
+    let mut model = model.clone().into_memory().unwrap();
     let graph = model.graph_mut();
     let float = DataType::Float.code();
     for value in graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info) {

@@ -175,6 +175,10 @@ pub(super) fn slice_of(call: &Call) -> Made {
     let mut value = call.value(0)?.clone();
     for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
         let (extent, step) = (value.shape().ok_or(Stop::Uncovered)?[along] as i64, steps[place]);
+        if step < 0 && starts[place] < -extent {
+            // The specification takes the first place here, and its reference none.
+            return Err(Stop::Uncovered);
+        }
         let (low, high) = if step > 0 { (0, extent) } else { (-1, extent - 1) };
         let bound = |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(low, high.max(low));
         let (start, end) = (bound(starts[place]), bound(ends[place]));
