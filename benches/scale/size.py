@@ -4,15 +4,13 @@
 
 Makes a transformer with UN before every linear block in FOLDER, which needs room for three times its weights (2.4 GB
 as it is by default), and folds it without verifying. Each round copies the weights with `cp` and then folds, so that
-both see the same machine; the page cache is warm. Needs numpy and onnx.
+both see the same machine; the page cache is warm. Needs GNU time, numpy and onnx.
 """
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
-import time
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -105,14 +103,13 @@ def make(path, layers, width, inline):
 
 
 def run(command):
-    """Seconds, and the peak of the resident set in MB."""
-    begin = time.time()
-    process = subprocess.Popen(command)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.time() - begin
-    if status:
-        raise SystemExit(f"{' '.join(command)} failed")
-    return seconds, usage.ru_maxrss / 1000
+    """Seconds, and the peak of the resident set in MB, as GNU time has them: this process is larger than what it
+    starts, which would count."""
+    done = subprocess.run(["/usr/bin/time", "-f", "%e %M", *command], stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: {done.stderr}")
+    seconds, peak = done.stderr.split()[-2:]
+    return float(seconds), int(peak) / 1000
 
 
 def remove(*paths):
