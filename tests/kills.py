@@ -54,7 +54,7 @@ def main():
         counts = [0, 0]
         for number in range(args.rounds):
             process = subprocess.Popen(command(number % 2))
-            time.sleep(random.uniform(0, 1.1 * max(seconds)))
+            time.sleep(random.uniform(0, 2 * max(seconds)))
             process.kill()
             process.wait()
             counts[known.index(digest(result))] += 1
