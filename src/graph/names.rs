@@ -13,7 +13,8 @@ use crate::onnx::proto::GraphProto;
 /// ```
 /// use unfold::graph::names::Names;
 /// use unfold::onnx::Model;
-/// let mut names = Names::of(&Model::open("models/digits/un-dynamo.onnx")?);
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let mut names = Names::of(&model);
 /// assert_eq!(names.fresh("x"), "x_1"); // the input of the model is x
 /// assert_eq!(names.fresh("x"), "x_2");
 /// # Ok::<(), unfold::error::Error>(())
