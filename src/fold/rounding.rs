@@ -43,12 +43,19 @@ pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
 }
 
 /// What there is in a part of a tensor.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Extremes {
-    /// The largest magnitude; a NaN is larger than any.
+    /// Whether all numbers are finite.
+    finite: bool,
+    /// The largest magnitude.
     largest: f64,
     /// Whether any number is below the normal ones of the type, and not among its others.
     loses: bool,
+}
+
+impl Extremes {
+    /// Those of no number.
+    const NONE: Self = Self { finite: true, largest: 0.0, loses: false };
 }
 
 /// Looks through a part of a tensor that is computed later.
@@ -56,13 +63,14 @@ pub struct Extremes {
 /// # Errors
 /// Where it cannot be computed.
 pub fn extremes(promise: &Promise, part: usize) -> Result<Extremes, Reason> {
-    let mut found = Extremes::default();
+    let mut found = Extremes::NONE;
     let least = promise.data_type().least_normal();
     let looked = promise.each(part, &mut |numbers| {
         let mut small = false;
         for &number in numbers {
             let size = number.abs();
-            found.largest = if size <= found.largest { found.largest } else { size };
+            found.finite &= size.is_finite();
+            found.largest = found.largest.max(size);
             small |= (size < least) & (size > 0.0);
         }
         let loses = |&number: &f64| tensor::underflow(promise.data_type(), number) != 0.0;
@@ -113,8 +121,8 @@ impl Rounding {
         }
     }
 
-    /// Whether a tensor that is computed later can be stored as it is promised, where each of its parts was
-    /// [`extremes`]: the same as [`Rounding::store`] says.
+    /// Whether a tensor that is computed later can be stored as it is promised, from the [`extremes`] of its parts: the
+    /// same as [`Rounding::store`] says.
     ///
     /// # Errors
     /// As [`Rounding::store`], and where the numbers cannot be computed.
@@ -124,13 +132,14 @@ impl Rounding {
         parts: impl IntoIterator<Item = Result<Extremes, Reason>>,
     ) -> Result<(), Reason> {
         let data_type = promise.data_type();
-        let mut all = Extremes::default();
+        let mut all = Extremes::NONE;
         for part in parts {
             let part = part?;
-            all.largest = if part.largest <= all.largest { all.largest } else { part.largest };
+            all.finite &= part.finite;
+            all.largest = all.largest.max(part.largest);
             all.loses |= part.loses;
         }
-        if !all.largest.is_finite() {
+        if !all.finite {
             return Err(Reason::NotFinite);
         }
         if tensor::rounded(data_type, all.largest).is_infinite() {

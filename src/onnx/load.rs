@@ -126,9 +126,8 @@ impl Model {
             if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
                 && tensor::is_held(tensor)
             {
-                let bytes = externals.bytes(tensor)?;
-                externals.release(tensor)?;
-                tensor.raw_data = Some(bytes);
+                let bytes = externals.release(tensor)?.all();
+                tensor.raw_data = Some(bytes.map_err(|reason| externals.error(tensor, reason))?);
             }
             Ok(())
         })?;

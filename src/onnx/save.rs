@@ -131,11 +131,14 @@ impl Model {
     pub fn save_as(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<Saved> {
         let path = path.as_ref();
         let mut settled = self.external && options.place != DataPlace::Inside && self.is_at(path);
-        walk::parts(&mut self.proto.clone(), &mut |part| {
-            settled &= !matches!(part, Visited::Initializer(tensor) if is_inside(tensor, options.threshold));
-            Ok(())
-        })?;
-        let mut draft = FileDraft::new(path).map_err(|source| self.failed(path, source))?;
+        if settled {
+            walk::parts(&mut self.proto.clone(), &mut |part| {
+                settled &=
+                    !matches!(part, Visited::Initializer(tensor) if is_inside(tensor, options.threshold));
+                Ok(())
+            })?;
+        }
+        let mut draft = FileDraft::new(path).map_err(|source| failed(path, source))?;
         if settled {
             let layout = Layout::new(self, Storage::AsItIs)?;
             self.check_size(&layout, draft.path())?;
@@ -154,7 +157,7 @@ impl Model {
         let layout = Layout::new(self, Storage::Beside { location, threshold: options.threshold })?;
         self.check_size(&layout, draft.path())?;
         let name = if layout.has_weights() { Some(name) } else { None };
-        let name = name.transpose().map_err(|source| self.failed(draft.path(), source))?;
+        let name = name.transpose().map_err(|source| failed(draft.path(), source))?;
         self.finish(&mut draft, layout, name)
     }
 
@@ -222,8 +225,8 @@ impl Model {
         let path = path.as_ref();
         let source = self.source.as_ref().filter(|source| source.whole && options.place != DataPlace::Beside);
         let Some(source) = source else { return self.save_as(path, options) };
-        let mut draft = FileDraft::new(path).map_err(|source| self.failed(path, source))?;
-        let file = draft.model().map_err(|source| self.failed(path, source))?;
+        let mut draft = FileDraft::new(path).map_err(|source| failed(path, source))?;
+        let file = draft.model().map_err(|source| failed(path, source))?;
         let whole = Transfer { file: &file, offset: 0, data: source.data.clone() };
         self.commit(&mut draft, vec![whole], None)
     }
@@ -242,21 +245,17 @@ impl Model {
     }
 
     pub(super) fn io(&self, source: io::Error) -> Error {
-        self.failed(&self.file(), source)
-    }
-
-    fn failed(&self, path: &Path, source: io::Error) -> Error {
-        Error::Io { path: path.to_owned(), source }
+        failed(&self.file(), source)
     }
 
     /// Writes both files of a layout, and lets them take their names.
     fn finish(&self, draft: &mut FileDraft, layout: Layout, data: Option<String>) -> Result<Saved> {
-        let failed = |source| self.failed(draft.path(), source);
-        let model = draft.model().map_err(failed)?;
-        let beside = data.is_some().then(|| draft.data()).transpose().map_err(failed)?;
-        let mut work = layout.write_file(&model).map_err(failed)?;
+        let of_draft = |source| failed(draft.path(), source);
+        let model = draft.model().map_err(of_draft)?;
+        let beside = data.is_some().then(|| draft.data()).transpose().map_err(of_draft)?;
+        let mut work = layout.write_file(&model).map_err(of_draft)?;
         if let Some(file) = &beside {
-            file.set_len(layout.weight_bytes()).map_err(failed)?;
+            file.set_len(layout.weight_bytes()).map_err(of_draft)?;
             work.extend(layout.weights().map(|(offset, data)| Transfer { file, offset, data }));
         }
         self.commit(draft, work, data)
@@ -268,10 +267,10 @@ impl Model {
         let replaced = Replaced::by(draft).unwrap_or_default();
         // Of what will have no name any more, this model may still have something to read.
         replaced.own.iter().for_each(|name| self.externals.keep(name));
-        transfer(work).map_err(|source| self.failed(&path, source))?;
+        transfer(work).map_err(|source| failed(&path, source))?;
         self.check_unchanged()?;
         let committed = draft.commit(data.as_deref(), replaced.own.as_deref());
-        committed.map_err(|source| self.failed(&path, source))?;
+        committed.map_err(|source| failed(&path, source))?;
         let beside = |name: String| path.with_file_name(name);
         let left = replaced.used.into_iter().filter(|name| draft.is_left(name));
         let left = left.map(beside).collect();
@@ -286,10 +285,14 @@ impl Model {
         });
         let changed = if own { Some(self.file()) } else { self.externals.changed().map(PathBuf::from) };
         match changed {
-            Some(path) => Err(self.failed(&path, io::Error::other("it was written into while it was read"))),
+            Some(path) => Err(failed(&path, io::Error::other("it was written into while it was read"))),
             None => Ok(()),
         }
     }
+}
+
+fn failed(path: &Path, source: io::Error) -> Error {
+    Error::Io { path: path.to_owned(), source }
 }
 
 /// What the model that is replaced has in files whose names are those of its data files.

@@ -18,10 +18,7 @@ const DEEPEST: usize = 1000;
 /// Reads a constant of the model by name, in float64.
 pub type Read<'r> = &'r dyn Fn(&str) -> Result<ArrayD<f64>, Refusal>;
 
-/// From how many elements on the operand of a product is not computed whole, if the other is smaller.
-const LARGE: usize = 1 << 16;
-
-/// How many elements a part has that is computed at once.
+/// How many elements a part has that is computed at once: larger operands of products are not computed whole.
 pub(super) const PART: usize = 1 << 16;
 
 /// Where the constants of a model come from, which may be larger than memory.
@@ -155,7 +152,7 @@ impl Streamed {
     fn of(step: &Recipe) -> Option<Self> {
         let [left, right] = step.inputs() else { return None };
         let (most, least) = (left.len().max(right.len()), left.len().min(right.len()));
-        if most <= LARGE || least > most / 2 || step.is_empty() {
+        if most <= PART || least > most / 2 || step.is_empty() {
             return None;
         }
         let (large, is_left) = if left.len() == most { (left, true) } else { (right, false) };
@@ -190,6 +187,18 @@ impl Streamed {
         }
     }
 
+    /// The constant on the right of a row, where its elements are stored in the order in which the parts take them.
+    fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
+        let ([_, right], [1, _]) = (step.inputs(), step.shape()) else { return None };
+        let (constant, shape) = match (self, right.op(), right.inputs(), right.shape()) {
+            (Self::Sums, _, _, &[rows, columns]) => (right, [rows, columns]),
+            (Self::Result(1), Op::Transpose(_), [turned], &[rows, columns]) => (turned, [columns, rows]),
+            _ => return None,
+        };
+        let Op::Constant(name) = constant.op() else { return None };
+        supply.floats(name).filter(|floats| floats.shape() == shape)
+    }
+
     fn compute(self, step: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
         let [left, right] = step.inputs() else { unreachable!("a product has two operands") };
         let extent = self.extent(step);
@@ -197,31 +206,24 @@ impl Streamed {
         let ranges = (0..extent).step_by(places).map(|from| from..extent.min(from + places));
         let mut cut = Cutting::default();
         let mut result = ArrayD::zeros(step.shape());
-        if let Some(floats) = plain(right, supply)
-            && let &[1, columns] = step.shape()
-        {
+        if let Some(floats) = self.stored(step, supply) {
             let row = evaluate_from(left, supply)?;
             let row = row.as_slice().unwrap_or_default();
             let sums = result.as_slice_mut().unwrap_or_default();
-            let read = |numbers: &mut [f64], buffer: &mut Vec<u8>, at: usize| {
-                let read = floats.read(at, buffer, numbers);
-                read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))
-            };
-            let (mut buffer, mut numbers) = (vec![], vec![0.0; places * left.len().max(columns)]);
+            // How many elements of the constant there are behind one place of the axis.
+            let behind = right.len() / extent;
+            let (mut buffer, mut numbers) = (vec![], vec![0.0; places * behind]);
             for range in ranges {
+                let numbers = &mut numbers[..range.len() * behind];
+                let read = floats.read(range.start * behind, &mut buffer, numbers);
+                read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
                 match self {
                     Self::Sums => {
-                        let numbers = &mut numbers[..range.len() * columns];
-                        read(numbers, &mut buffer, range.start * columns)?;
-                        for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(columns)) {
+                        for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(behind)) {
                             sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += factor * number);
                         }
                     }
-                    Self::Result(_) => {
-                        let numbers = &mut numbers[..range.len() * row.len()];
-                        read(numbers, &mut buffer, range.start * row.len())?;
-                        dot_each(row, numbers, &mut sums[range]);
-                    }
+                    Self::Result(_) => dot_each(row, numbers, &mut sums[range]),
                 }
             }
             return Ok(result);
@@ -474,18 +476,6 @@ fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64>
         }
     }
     result.into_dyn()
-}
-
-/// The stored constant that an operand of a product is, as it is or turned, if its places are read in the order in
-/// which they are stored.
-fn plain<'s>(operand: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
-    let &[rows, columns] = operand.shape() else { return None };
-    let (source, shape) = match (operand.op(), operand.inputs()) {
-        (Op::Transpose(_), [input]) => (input, [columns, rows]),
-        _ => (operand, [rows, columns]),
-    };
-    let Op::Constant(name) = source.op() else { return None };
-    supply.floats(name).filter(|floats| floats.shape() == shape)
 }
 
 /// The products of a row with each of many, each added up in the order of its elements; several at a time, as each sum

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
@@ -508,13 +508,19 @@ fn a_model_that_is_rewritten_entirely_can_still_be_read_as_it_was() {
     assert_eq!(*tensor::read_f64(b, model.externals()).unwrap().first().unwrap(), 2.0);
 }
 
-#[test]
-fn a_model_that_is_written_into_meanwhile_is_not_saved() {
+/// A model with a large tensor in its own file.
+fn inside() -> (TempDir, PathBuf, Model) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("in.onnx");
     let proto = with_initializers(vec![raw("w", DataType::Float, &[1024], &large(1.0))]);
     fs::write(&path, proto.encode_to_vec()).unwrap();
     let model = Model::open(&path).unwrap();
+    (folder, path, model)
+}
+
+#[test]
+fn a_model_that_is_written_into_meanwhile_is_not_saved() {
+    let (folder, path, model) = inside();
     let longer = fs::File::options().append(true).open(&path).unwrap();
     (&longer).write_all(b"more").unwrap();
     let error = model.save(folder.path().join("out.onnx")).unwrap_err();
@@ -524,11 +530,7 @@ fn a_model_that_is_written_into_meanwhile_is_not_saved() {
 
 #[test]
 fn a_model_whose_file_is_cut_short_is_not_saved() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("in.onnx");
-    let proto = with_initializers(vec![raw("w", DataType::Float, &[1024], &large(1.0))]);
-    fs::write(&path, proto.encode_to_vec()).unwrap();
-    let model = Model::open(&path).unwrap();
+    let (folder, path, model) = inside();
     fs::File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
     let (saved, copied) = (folder.path().join("saved.onnx"), folder.path().join("copied.onnx"));
     for error in [model.save(&saved).unwrap_err(), model.copy(&copied).unwrap_err()] {

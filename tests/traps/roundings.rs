@@ -237,3 +237,26 @@ fn a_constant_of_bfloat16_is_rounded_by_each_operator() {
     assert_eq!(found, folded(scale.mapv(|number| short(number.sqrt()))));
     assert_ne!(found, folded(scale.mapv(f64::sqrt)));
 }
+
+#[test]
+fn a_large_weight_is_refused_for_what_a_small_one_is() {
+    for columns in [5, 5000] {
+        for place in [0, 7, 4 * columns - 1] {
+            for (number, expected) in [
+                (f64::NAN, Reason::NotFinite),
+                (f64::INFINITY, Reason::NotFinite),
+                (3e38, Reason::Overflow("6.0e38 in float".into())),
+            ] {
+                let ones = vec!["1"; 4 * columns].join(" ");
+                let weight = format!("4 {columns} = {ones}");
+                let mut model = scaled("2 2 2 2", &weight, "MatMul(a, w)", DataType::Float);
+                let mut weight = trained(&[4, columns], 1);
+                weight.as_slice_mut().unwrap()[place] = number;
+                let initializers = &mut model.graph_mut().initializer;
+                let tensor = initializers.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
+                *tensor = tensor::make("w", DataType::Float, &weight.view()).unwrap();
+                assert_eq!(kept(&model).0, expected, "{columns} columns, {number} at {place}");
+            }
+        }
+    }
+}
