@@ -15,6 +15,7 @@
 //!
 //! Exact zeros, and subnormal numbers that the type holds, lose nothing.
 
+use multiversion::multiversion;
 use ndarray::{ArrayD, Axis, Zip};
 
 use crate::onnx::proto::TensorProto;
@@ -66,19 +67,29 @@ pub fn extremes(promise: &Promise, part: usize) -> Result<Extremes, Reason> {
     let mut found = Extremes::NONE;
     let least = promise.data_type().least_normal();
     let looked = promise.each(part, &mut |numbers| {
-        let mut small = false;
-        for &number in numbers {
-            let size = number.abs();
-            found.finite &= size.is_finite();
-            found.largest = found.largest.max(size);
-            small |= (size < least) & (size > 0.0);
-        }
+        let small = look(numbers, least, &mut found);
         let loses = |&number: &f64| tensor::underflow(promise.data_type(), number) != 0.0;
         found.loses |= small && numbers.iter().any(loses);
         Ok(())
     });
     looked.map_err(|refusal| refusal.reason)?;
     Ok(found)
+}
+
+/// Adds numbers to what was found, and says whether one but 0 is less than the least.
+#[multiversion(targets = "simd")]
+fn look(numbers: &[f64], least: f64, found: &mut Extremes) -> bool {
+    let (mut finite, mut largest, mut small) = (true, 0.0, false);
+    for &number in numbers {
+        let size = number.abs();
+        finite &= size < f64::INFINITY;
+        // An instruction; the largest of a NaN and a number is never asked for.
+        largest = if size > largest { size } else { largest };
+        small |= (size < least) & (size > 0.0);
+    }
+    found.finite &= finite;
+    found.largest = found.largest.max(largest);
+    small
 }
 
 fn too_large(data_type: DataType, largest: f64) -> Reason {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::data::Data;
+use super::data::{Data, reserve};
 use super::draft::FileDraft;
 use super::layout::{ALIGNMENT, Layout, Storage, is_inside};
 use super::load::MAX_MESSAGE;
@@ -255,7 +255,7 @@ impl Model {
         let beside = data.is_some().then(|| draft.data()).transpose().map_err(of_draft)?;
         let mut work = layout.write_file(&model).map_err(of_draft)?;
         if let Some(file) = &beside {
-            file.set_len(layout.weight_bytes()).map_err(of_draft)?;
+            reserve(file, layout.weight_bytes()).map_err(of_draft)?;
             work.extend(layout.weights().map(|(offset, data)| Transfer { file, offset, data }));
         }
         self.commit(draft, work, data)

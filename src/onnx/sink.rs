@@ -7,7 +7,7 @@ use bytes::buf::UninitSlice;
 use bytes::{Buf, BufMut};
 use prost::Message;
 
-use super::data::Data;
+use super::data::{Data, reserve};
 use super::gaps::Gaps;
 use super::transfer::Transfer;
 
@@ -32,7 +32,7 @@ pub(super) fn write_file<'f>(
     gaps: &Gaps,
     file: &'f File,
 ) -> io::Result<Vec<Transfer<'f>>> {
-    file.set_len(message.encoded_len() as u64)?;
+    reserve(file, message.encoded_len() as u64)?;
     let mut gapped = Gapped { file, position: 0, transfers: vec![] };
     encode(message, gaps, &mut gapped)?;
     Ok(gapped.transfers)

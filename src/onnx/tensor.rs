@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use half::{bf16, f16};
+use multiversion::multiversion;
 use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
 use super::data::Data;
@@ -213,12 +214,7 @@ impl Floats {
 
     /// The numbers that are stored as these bytes, as many as there is room for.
     pub(crate) fn decode(&self, buffer: &[u8], into: &mut [f64]) {
-        match self.data_type {
-            DataType::Float16 => decode(buffer, into, |bytes| f16::from_le_bytes(bytes).to_f64()),
-            DataType::BFloat16 => decode(buffer, into, |bytes| bf16::from_le_bytes(bytes).to_f64()),
-            DataType::Float => decode(buffer, into, |bytes| f64::from(f32::from_le_bytes(bytes))),
-            _ => decode(buffer, into, f64::from_le_bytes),
-        }
+        decode(self.data_type, buffer, into);
     }
 
     fn error(&self, reason: String) -> Error {
@@ -253,9 +249,19 @@ pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i6
     shaped(tensor.name(), &shape(tensor)?, values)
 }
 
-fn decode<const N: usize>(bytes: &[u8], into: &mut [f64], value: impl Fn([u8; N]) -> f64) {
-    for (number, &bytes) in into.iter_mut().zip(bytes.as_chunks().0) {
-        *number = value(bytes);
+#[multiversion(targets = "simd")]
+fn decode(data_type: DataType, bytes: &[u8], into: &mut [f64]) {
+    #[inline(always)]
+    fn each<const N: usize>(bytes: &[u8], into: &mut [f64], value: impl Fn([u8; N]) -> f64) {
+        for (number, &bytes) in into.iter_mut().zip(bytes.as_chunks().0) {
+            *number = value(bytes);
+        }
+    }
+    match data_type {
+        DataType::Float16 => each(bytes, into, |bytes| f16::from_le_bytes(bytes).to_f64()),
+        DataType::BFloat16 => each(bytes, into, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+        DataType::Float => each(bytes, into, |bytes| f64::from(f32::from_le_bytes(bytes))),
+        _ => each(bytes, into, f64::from_le_bytes),
     }
 }
 
@@ -313,7 +319,9 @@ pub fn encode_f64(
 }
 
 /// Numbers as elements of a type of floats, each rounded once as [`encode_f64`] does it.
+#[multiversion(targets = "simd")]
 pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8]) {
+    #[inline(always)]
     fn each<const N: usize>(numbers: &[f64], into: &mut [u8], store: impl Fn(f64) -> [u8; N]) {
         for (bytes, &number) in into.as_chunks_mut().0.iter_mut().zip(numbers) {
             *bytes = store(number);
@@ -354,6 +362,7 @@ fn encode<const N: usize>(
 /// Rounding to odd: what no `f32` holds becomes the neighbour whose last bit is set, so that it is
 /// never mistaken for the middle between two shorter numbers. Rounding to the nearest twice would
 /// go astray there.
+#[inline(always)]
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     if value.is_nan() || f64::from(nearest) == value {

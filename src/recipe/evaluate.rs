@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use multiversion::multiversion;
 use ndarray::{
     Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewD, ArrayViewMut2, Axis, CowArray, Dimension, Ix3, Ix4,
     IxDyn, RemoveAxis, Zip,
@@ -220,7 +221,7 @@ impl Streamed {
                 match self {
                     Self::Sums => {
                         for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(behind)) {
-                            sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += factor * number);
+                            add_times(factor, numbers, sums);
                         }
                     }
                     Self::Result(_) => dot_each(row, numbers, &mut sums[range]),
@@ -478,8 +479,17 @@ fn convolution(weight: &Array, values: &Array, windows: &Windows) -> ArrayD<f64>
     result.into_dyn()
 }
 
+/// Adds a row, times a number.
+#[multiversion(targets = "simd")]
+fn add_times(factor: f64, row: &[f64], sums: &mut [f64]) {
+    for (sum, number) in sums.iter_mut().zip(row) {
+        *sum += factor * number;
+    }
+}
+
 /// The products of a row with each of many, each added up in the order of its elements; several at a time, as each sum
 /// waits for its last one.
+#[multiversion(targets = "simd")]
 fn dot_each(row: &[f64], rows: &[f64], sums: &mut [f64]) {
     const AT_ONCE: usize = 8;
     let length = row.len();

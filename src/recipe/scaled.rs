@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use multiversion::multiversion;
+
 use super::evaluate::{Supply, evaluate_from};
 use super::{Op, Recipe};
 use crate::onnx::tensor::{DataType, Floats};
@@ -135,10 +137,12 @@ impl Applied {
 }
 
 /// Whether a product is 0 though neither factor is.
+#[inline(always)]
 fn vanished(product: f64, a: f64, b: f64) -> bool {
     (product == 0.0) & (a != 0.0) & (b != 0.0)
 }
 
+#[multiversion(targets = "simd")]
 fn by_one(op: &Op, numbers: &mut [f64], other: f64) -> bool {
     let mut lost = false;
     match op {
@@ -156,6 +160,7 @@ fn by_one(op: &Op, numbers: &mut [f64], other: f64) -> bool {
     !lost
 }
 
+#[multiversion(targets = "simd")]
 fn by_each(op: &Op, numbers: &mut [f64], others: &[f64]) -> bool {
     let mut lost = false;
     let pairs = numbers.iter_mut().zip(others);
