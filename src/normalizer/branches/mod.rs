@@ -6,17 +6,17 @@
 //! for then the zeros around the input are the same for all. It is done where the one takes no more products than the
 //! branches, with one more for each element that need not be added.
 
-mod merged;
-mod part;
 mod read;
 mod sum;
+mod summand;
+mod union;
 mod window;
 
 use std::cmp::Reverse;
 
-use merged::Merged;
-use part::Part;
 use sum::Sum;
+use summand::Summand;
+use union::Union;
 
 use super::{Family, Kind, Normalizer, Site, View};
 use crate::graph::{NodeId, ValueId};
@@ -28,10 +28,10 @@ pub struct Branches;
 impl Normalizer for Branches {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let sum = Sum::ending_in(view, node)?;
-        let parts: Vec<Part> = sum.terms.iter().map(|&term| Part::of(view, term)).collect();
+        let parts: Vec<Summand> = sum.terms.iter().map(|&term| Summand::of(view, term)).collect();
         let mut refused = None;
         for (base, group) in groups(view, &parts) {
-            match Merged::of(view, &parts, base, &group) {
+            match Union::of(view, &parts, base, &group) {
                 Ok(merged) => return Some(merges(view, &sum, &parts, &merged)),
                 Err(refusal) => drop(refused.get_or_insert(refusal)),
             }
@@ -42,7 +42,7 @@ impl Normalizer for Branches {
 
 /// The parts that are linear in one value, where there are several and one has a weight: by value, and the largest
 /// first, for others may lie inside of it.
-fn groups(view: &View, parts: &[Part]) -> Vec<(ValueId, Vec<usize>)> {
+fn groups(view: &View, parts: &[Summand]) -> Vec<(ValueId, Vec<usize>)> {
     let mut of: HashMap<ValueId, Vec<usize>> = HashMap::default();
     let mut order = vec![];
     for (place, part) in parts.iter().enumerate() {
@@ -77,7 +77,7 @@ fn site(view: &View, sum: &Sum, nodes: Vec<NodeId>) -> Site {
     }
 }
 
-fn merges(view: &View, sum: &Sum, parts: &[Part], merged: &Merged) -> Site {
+fn merges(view: &View, sum: &Sum, parts: &[Summand], merged: &Union) -> Site {
     let last = view.facts.rank(sum.output).unwrap_or(1).max(1) - 1;
     let (replacement, refusal) = match merged.replacement(view, sum, parts) {
         Ok(replacement) => (Some(replacement), None),

@@ -1,6 +1,6 @@
 //! Linear operators with constants, each as a weight and a bias over a window.
 
-use super::window::{Along, Window};
+use super::window::{Taps, Window};
 use crate::graph::at::At;
 use crate::graph::facts::extent;
 use crate::graph::{NodeId, ValueId};
@@ -26,7 +26,7 @@ pub struct Branch {
 
 /// An operator with a window, or two in a row.
 #[derive(Debug, Clone)]
-pub struct Operator {
+pub struct Windowed {
     /// The last node.
     pub node: NodeId,
     pub nodes: Vec<NodeId>,
@@ -35,7 +35,7 @@ pub struct Operator {
     pub branch: Result<Branch, Refusal>,
 }
 
-impl Operator {
+impl Windowed {
     /// The operator that makes a value, if it is one of a window; with the one before it, where nothing is in between.
     pub fn making(view: &View, value: ValueId) -> Option<Self> {
         let operator = Self::alone(view, value)?;
@@ -84,7 +84,7 @@ impl Branch {
         let axes = &self.window.axes;
         let is_product = [self, next].iter().all(|branch| branch.window.group == 1)
             && made == between
-            && next.window.axes == vec![Along::SAME; axes.len()];
+            && next.window.axes == vec![Taps::SAME; axes.len()];
         if !is_product {
             return None;
         }
@@ -142,7 +142,7 @@ fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> O
 }
 
 /// A constant that is added to what an operator makes, as a list over its channels; `None` where it is none.
-pub fn shift(view: &View, constant: ValueId, operator: &Operator) -> Option<Recipe> {
+pub fn shift(view: &View, constant: ValueId, operator: &Windowed) -> Option<Recipe> {
     let window = &operator.branch.as_ref().ok()?.window;
     let rank = view.facts.rank(view.graph.only_output(operator.node)?)?;
     let axis = if window.axes.is_empty() { rank.checked_sub(1)? } else { 1 };
@@ -224,7 +224,7 @@ fn gemm(at: &At) -> Result<Branch, Reason> {
 }
 
 /// How a kernel lies over the places that a node reads, whatever their extents.
-fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Along>, Reason> {
+fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Taps>, Reason> {
     let spatial = kernel.len();
     let list = |name: &str, absent: i64, count: usize| -> Result<Vec<i64>, Reason> {
         let list = at.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
@@ -252,7 +252,7 @@ fn axes(at: &At, kernel: &[usize]) -> Result<Vec<Along>, Reason> {
             "SAME_LOWER" if stride == 1 => (all - all / 2, all / 2),
             _ => return Err(Reason::Attribute("auto_pad".into())),
         };
-        Ok(Along { kernel: extent, stride, dilation, before, after })
+        Ok(Taps { kernel: extent, stride, dilation, before, after })
     };
     (0..spatial).map(along).collect()
 }

@@ -5,7 +5,7 @@ use crate::normalizer::View;
 
 /// One value that a sum adds, or takes off.
 #[derive(Debug, Clone, Copy)]
-pub struct Term {
+pub struct Addend {
     pub value: ValueId,
     pub negative: bool,
 }
@@ -14,7 +14,7 @@ pub struct Term {
 #[derive(Debug)]
 pub struct Sum {
     pub output: ValueId,
-    pub terms: Vec<Term>,
+    pub terms: Vec<Addend>,
     /// The nodes that add.
     pub nodes: Vec<NodeId>,
 }
@@ -30,7 +30,7 @@ impl Sum {
             return None;
         }
         let (mut terms, mut nodes) = (vec![], vec![]);
-        let mut open = vec![Term { value: output, negative: false }];
+        let mut open = vec![Addend { value: output, negative: false }];
         while let Some(term) = open.pop() {
             let node = if term.value == output { Some(root) } else { summand(view, term.value) };
             let Some((node, operands)) = node.and_then(|node| Some((node, operands(view, node)?))) else {
@@ -38,7 +38,8 @@ impl Sum {
                 continue;
             };
             nodes.push(node);
-            let signed = |operand: &Term| Term { negative: operand.negative != term.negative, ..*operand };
+            let signed =
+                |operand: &Addend| Addend { negative: operand.negative != term.negative, ..*operand };
             open.extend(operands.iter().rev().map(signed));
         }
         Some(Sum { output, terms, nodes })
@@ -55,7 +56,7 @@ fn summand(view: &View, value: ValueId) -> Option<NodeId> {
 }
 
 /// What a node adds up.
-fn operands(view: &View, node: NodeId) -> Option<Vec<Term>> {
+fn operands(view: &View, node: NodeId) -> Option<Vec<Addend>> {
     let op = view.graph.op(node)?;
     if !matches!(op, "Add" | "Sub" | "Sum" | "Neg") {
         return None;
@@ -63,7 +64,7 @@ fn operands(view: &View, node: NodeId) -> Option<Vec<Term>> {
     view.graph.only_output(node)?;
     view.at(node).only_attributes(&[]).ok()?;
     let term = |(slot, &value): (usize, &Option<ValueId>)| {
-        Some(Term { value: value?, negative: op == "Neg" || (op == "Sub" && slot == 1) })
+        Some(Addend { value: value?, negative: op == "Neg" || (op == "Sub" && slot == 1) })
     };
     view.graph.inputs(node).iter().enumerate().map(term).collect()
 }

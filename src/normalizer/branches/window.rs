@@ -8,7 +8,7 @@ use crate::recipe::Recipe;
 
 /// A window along one spatial axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Along {
+pub struct Taps {
     pub kernel: i64,
     pub stride: i64,
     pub dilation: i64,
@@ -17,7 +17,7 @@ pub struct Along {
     pub after: i64,
 }
 
-impl Along {
+impl Taps {
     /// One place, which is that of the result.
     pub const SAME: Self = Self { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 };
 
@@ -65,13 +65,13 @@ pub struct Window {
     pub channels: [usize; 2],
     pub group: usize,
     /// One for each spatial axis.
-    pub axes: Vec<Along>,
+    pub axes: Vec<Taps>,
 }
 
 impl Window {
     /// Each channel by itself, at each place.
     pub fn each(channels: usize, spatial: usize) -> Self {
-        Self { channels: [channels; 2], group: channels, axes: vec![Along::SAME; spatial] }
+        Self { channels: [channels; 2], group: channels, axes: vec![Taps::SAME; spatial] }
     }
 
     /// The extents of the weight.
@@ -132,22 +132,22 @@ mod tests {
     use super::*;
     use crate::recipe::evaluate;
 
-    const WIDE: Along = Along { kernel: 3, stride: 1, dilation: 1, before: 1, after: 1 };
+    const WIDE: Taps = Taps { kernel: 3, stride: 1, dilation: 1, before: 1, after: 1 };
 
     #[test]
     fn windows_around_one_place_are_the_larger_one() {
-        assert_eq!(Along::SAME.joined(WIDE), Some(WIDE));
-        let sparse = Along { kernel: 3, dilation: 2, before: 2, after: 2, ..WIDE };
-        let both = Along { kernel: 5, before: 2, after: 2, ..WIDE };
+        assert_eq!(Taps::SAME.joined(WIDE), Some(WIDE));
+        let sparse = Taps { kernel: 3, dilation: 2, before: 2, after: 2, ..WIDE };
+        let both = Taps { kernel: 5, before: 2, after: 2, ..WIDE };
         assert_eq!(sparse.joined(WIDE), Some(both));
         assert_eq!(sparse.taps(both).collect::<Vec<_>>(), [Some(0), None, Some(1), None, Some(2)]);
-        assert_eq!(sparse.joined(Along::SAME), Some(sparse));
+        assert_eq!(sparse.joined(Taps::SAME), Some(sparse));
     }
 
     #[test]
     fn windows_side_by_side_look_at_all_places_between() {
-        let (left, right) = (Along { before: 2, after: 0, ..WIDE }, Along { before: 0, after: 2, ..WIDE });
-        let both = Along { kernel: 5, before: 2, after: 2, ..WIDE };
+        let (left, right) = (Taps { before: 2, after: 0, ..WIDE }, Taps { before: 0, after: 2, ..WIDE });
+        let both = Taps { kernel: 5, before: 2, after: 2, ..WIDE };
         assert_eq!(left.joined(right), Some(both));
         assert_eq!(left.taps(both).collect::<Vec<_>>(), [Some(0), Some(1), Some(2), None, None]);
         assert_eq!(right.taps(both).collect::<Vec<_>>(), [None, None, Some(0), Some(1), Some(2)]);
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn windows_of_other_strides_or_extents_are_not_joined() {
-        assert_eq!(WIDE.joined(Along { stride: 2, ..WIDE }), None);
-        assert_eq!(WIDE.joined(Along { after: 0, ..WIDE }), None);
+        assert_eq!(WIDE.joined(Taps { stride: 2, ..WIDE }), None);
+        assert_eq!(WIDE.joined(Taps { after: 0, ..WIDE }), None);
     }
 
     #[test]

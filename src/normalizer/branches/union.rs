@@ -1,9 +1,9 @@
 //! One operator for several parts of a sum.
 
-use super::part::Part;
-use super::read::{self, Branch, Operator};
+use super::read::{self, Branch, Windowed};
 use super::sum::Sum;
-use super::window::{Along, Window};
+use super::summand::Summand;
+use super::window::{Taps, Window};
 use crate::graph::make::{self, Maker};
 use crate::graph::movement::LARGEST;
 use crate::graph::{NodeId, ValueId};
@@ -14,9 +14,9 @@ use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
 /// An operator that makes the sum of what several do.
-pub struct Merged<'m> {
+pub struct Union<'m> {
     /// The operator in whose place it comes.
-    like: &'m Operator,
+    like: &'m Windowed,
     /// The parts that it makes, by their places in the sum.
     parts: HashSet<usize>,
     pub window: Window,
@@ -24,12 +24,12 @@ pub struct Merged<'m> {
     bias: Option<Recipe>,
 }
 
-impl<'m> Merged<'m> {
+impl<'m> Union<'m> {
     /// The first operator of a group on a value that can take others in, with all that it can take.
     ///
     /// # Errors
     /// Why none can.
-    pub fn of(view: &View, parts: &'m [Part], base: ValueId, group: &[usize]) -> Result<Self, Refusal> {
+    pub fn of(view: &View, parts: &'m [Summand], base: ValueId, group: &[usize]) -> Result<Self, Refusal> {
         let mut refused = None;
         for (place, &first) in group[..group.len() - 1].iter().enumerate() {
             let Some(like) = parts[first].operator(view, base) else { break };
@@ -42,7 +42,7 @@ impl<'m> Merged<'m> {
     }
 
     /// The first part of a group with all others that it can take in.
-    fn around(view: &View, parts: &[Part], like: &'m Operator, group: &[usize]) -> Result<Self, Refusal> {
+    fn around(view: &View, parts: &[Summand], like: &'m Windowed, group: &[usize]) -> Result<Self, Refusal> {
         let beside = &like.branch.as_ref().map_err(Refusal::clone)?.window;
         let branch_of = |part: usize| parts[part].branch(view, like.base, beside);
         let first = branch_of(group[0])?;
@@ -74,7 +74,7 @@ impl<'m> Merged<'m> {
     }
 
     /// The sums of weights and of biases; `None` where a shape is not what it should be.
-    fn sum(like: &'m Operator, branches: Vec<(usize, Branch)>, window: Window) -> Option<Self> {
+    fn sum(like: &'m Windowed, branches: Vec<(usize, Branch)>, window: Window) -> Option<Self> {
         let (mut weight, mut bias) = (None::<Recipe>, None::<Recipe>);
         let mut parts = HashSet::default();
         for (part, branch) in branches {
@@ -90,7 +90,7 @@ impl<'m> Merged<'m> {
     }
 
     /// The same with the constants of the sum that are numbers for each channel.
-    fn with_constants(mut self, view: &View, parts: &[Part]) -> Self {
+    fn with_constants(mut self, view: &View, parts: &[Summand]) -> Self {
         for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_constant()) {
             let Some(shift) = read::shift(view, part.term.value, self.like) else { continue };
             let shift = if part.term.negative { shift.neg() } else { shift };
@@ -102,7 +102,7 @@ impl<'m> Merged<'m> {
     }
 
     /// The nodes that are no longer needed, in execution order.
-    pub fn nodes(&self, view: &View, sum: &Sum, parts: &[Part]) -> Vec<NodeId> {
+    pub fn nodes(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Vec<NodeId> {
         let own = self.parts.iter().flat_map(|&part| parts[part].nodes(self.like.base));
         let mut nodes: Vec<NodeId> = own.chain(&sum.nodes).copied().collect();
         nodes.sort_by_key(|&node| view.graph.place(node));
@@ -114,7 +114,7 @@ impl<'m> Merged<'m> {
     ///
     /// # Errors
     /// Where it is not known what the weight is made of.
-    pub fn replacement(&self, view: &View, sum: &Sum, parts: &[Part]) -> Result<Replacement, Refusal> {
+    pub fn replacement(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Result<Replacement, Refusal> {
         let (graph, node) = (view.graph, self.like.node);
         let refuse = |reason| Refusal::new(reason, graph.name(node));
         let weight = graph.input(node, 1).ok_or_else(|| refuse(Reason::NotConstant))?;
@@ -140,7 +140,7 @@ impl<'m> Merged<'m> {
                 maker.op(like.op_type(), &inputs, if is_product { vec![] } else { self.attributes() })
             }
         };
-        for (_, Part { term, .. }) in
+        for (_, Summand { term, .. }) in
             parts.iter().enumerate().filter(|(place, _)| !self.parts.contains(place))
         {
             let op = if term.negative { "Sub" } else { "Add" };
@@ -158,7 +158,7 @@ impl<'m> Merged<'m> {
         if axes.is_empty() {
             return vec![make::int("transB", 1)];
         }
-        let list = |of: fn(&Along) -> i64| axes.iter().map(of).collect::<Vec<_>>();
+        let list = |of: fn(&Taps) -> i64| axes.iter().map(of).collect::<Vec<_>>();
         let pads = [list(|axis| axis.before), list(|axis| axis.after)].concat();
         vec![
             make::ints("dilations", &list(|axis| axis.dilation)),

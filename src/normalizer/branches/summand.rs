@@ -1,20 +1,20 @@
 //! The terms of a sum, as far as each is linear in something.
 
-use super::read::{Branch, Operator};
-use super::sum::Term;
+use super::read::{Branch, Windowed};
+use super::sum::Addend;
 use super::window::Window;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::{Chain, View};
 use crate::refusal::{Reason, Refusal};
 
 /// A term of a sum, and what makes it.
-pub struct Part<'v> {
-    pub term: Term,
+pub struct Summand<'v> {
+    pub term: Addend,
     what: What<'v>,
 }
 
 enum What<'v> {
-    Operator(Operator),
+    Operator(Windowed),
     /// An affine, which is an operator only beside others: what they have of axes says where its channels are.
     Chain(&'v Chain),
     Constant,
@@ -22,15 +22,15 @@ enum What<'v> {
     Value,
 }
 
-impl<'v> Part<'v> {
-    pub fn of(view: &'v View, term: Term) -> Self {
+impl<'v> Summand<'v> {
+    pub fn of(view: &'v View, term: Addend) -> Self {
         let chain = || view.chain(view.maker(term.value)?).filter(|chain| chain.output == term.value);
-        let what = match Operator::making(view, term.value) {
+        let what = match Windowed::making(view, term.value) {
             _ if view.constants.is_constant(term.value) => What::Constant,
             Some(operator) => What::Operator(operator),
             None => chain().map_or(What::Value, What::Chain),
         };
-        Part { term, what }
+        Summand { term, what }
     }
 
     /// The values in which it may be linear: what its operators read, and itself.
@@ -48,7 +48,7 @@ impl<'v> Part<'v> {
     }
 
     /// The operator on this value that makes it, if it has a weight to which others can be added.
-    pub fn operator(&self, view: &View, base: ValueId) -> Option<&Operator> {
+    pub fn operator(&self, view: &View, base: ValueId) -> Option<&Windowed> {
         match &self.what {
             What::Operator(operator) => {
                 Some(operator).filter(|operator| operator.base == base && operator.has_weight(view))
