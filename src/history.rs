@@ -6,7 +6,7 @@ use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
 use crate::graph::Graph;
 use crate::graph::make::NewConstant;
 use crate::hash::{HashMap, HashSet};
-use crate::normalizer::Site;
+use crate::normalizer::{Family, Site};
 use crate::onnx::Model;
 use crate::refusal::Refusal;
 
@@ -28,6 +28,8 @@ pub struct History {
 pub struct Seen {
     /// What it was before, if it is not new.
     known: Option<usize>,
+    /// The sites whose values it makes besides.
+    takes: Vec<usize>,
     /// The names of the values that it makes.
     values: Vec<String>,
 }
@@ -43,7 +45,14 @@ impl History {
         let see = |site: &Site| {
             let values = site.nodes.iter().flat_map(|&node| graph.outputs(node).iter().flatten());
             let values: Vec<String> = values.map(|&value| graph.value_name(value).to_owned()).collect();
-            Seen { known: values.iter().find_map(|value| self.makers.get(value).copied()), values }
+            let mut takes: Vec<usize> =
+                values.iter().filter_map(|value| self.makers.get(value).copied()).collect();
+            // Branches are what they were, whatever other sites they take in; any other site is itself.
+            let is_same = |&place: &usize| {
+                site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
+            };
+            let known = takes.iter().position(is_same).map(|first| takes.remove(first));
+            Seen { known, takes, values }
         };
         sites.iter().map(see).collect()
     }
@@ -71,7 +80,10 @@ impl History {
         }
         self.makers.clear();
         let mut places = HashMap::default();
-        for (index, (site, Seen { known, values })) in sites.into_iter().zip(seen).enumerate() {
+        for (index, (site, Seen { known, takes, values })) in sites.into_iter().zip(seen).enumerate() {
+            if site.kind.family == Family::Linear {
+                takes.iter().for_each(|&taken| goes_on(&mut self.plan.sites[taken].post, site.post.clone()));
+            }
             let Some(place) = self.place(site, known) else { continue };
             places.insert(index, place);
             self.refused.extend(refused.get(&index).map(|refusal| (place, refusal.clone())));

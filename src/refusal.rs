@@ -152,6 +152,12 @@ pub enum Reason {
     /// A weight that something else reads too would be copied, and copies would add more than is allowed.
     #[error("a copy of a shared weight would add {0}")]
     Growth(String),
+    /// Branches read their value by other strides, or make other extents of it.
+    #[error("the branches do not look at the same places")]
+    Unaligned,
+    /// One operator in the place of branches would compute more than they do together.
+    #[error("one operator would compute more: {0}")]
+    MoreWork(String),
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,

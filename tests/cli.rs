@@ -230,7 +230,7 @@ fn json_has_the_fields_that_it_promises() {
     assert_eq!(site["kind"]["family"], "offline");
     assert_eq!(site["post"]["outcome"], "folded");
     assert_eq!(site["post"]["direction"], "forward");
-    assert_eq!(keys(&inspected["summary"]), ["offline", "online", "pointwise", "scale"]);
+    assert_eq!(keys(&inspected["summary"]), ["linear", "offline", "online", "pointwise", "scale"]);
     assert_eq!(keys(&inspected["summary"]["offline"]), ["folded", "partly", "sites"]);
 
     let (_folder, path) = out();

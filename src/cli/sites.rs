@@ -64,6 +64,7 @@ fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
             let fold = match direction {
                 Direction::Forward => "forward",
                 Direction::Backward => "backward",
+                Direction::Merged => "merged",
             };
             Told { folded: true, fold, what: describe(into) }
         }
@@ -208,6 +209,7 @@ pub struct Summary {
     pointwise: Count,
     online: Count,
     scale: Count,
+    linear: Count,
 }
 
 impl Summary {
@@ -220,6 +222,7 @@ impl Summary {
                 Family::Pointwise => &mut summary.pointwise,
                 Family::Online => &mut summary.online,
                 Family::Scale => &mut summary.scale,
+                Family::Linear => &mut summary.linear,
             };
             count.sites += 1;
             let folds = |outcome: &Outcome| matches!(outcome, Outcome::Folded { .. });
@@ -232,7 +235,7 @@ impl Summary {
 
     /// How many sites of all families fold, and how many there are.
     pub fn total(&self) -> (usize, usize) {
-        let families = [self.offline, self.pointwise, self.online, self.scale];
+        let families = [self.offline, self.pointwise, self.online, self.scale, self.linear];
         families.iter().fold((0, 0), |(folded, sites), count| (folded + count.folded, sites + count.sites))
     }
 
@@ -243,6 +246,7 @@ impl Summary {
             (self.pointwise, "pointwise sites"),
             (self.online, "online sites"),
             (self.scale, "other scales"),
+            (self.linear, "sums of branches"),
         ];
         let there = families.into_iter().filter(|(count, _)| count.sites > 0);
         let told: Vec<String> = there

@@ -36,6 +36,8 @@ pub struct Draft<'a> {
     touched: HashSet<NodeId>,
     /// Nodes that will add something which they do not add in the model.
     shifted: HashSet<NodeId>,
+    /// Nodes that others will take the place of.
+    pub replaced: HashSet<NodeId>,
     /// Nodes behind which an Add will be made.
     pub makes: HashSet<NodeId>,
     /// The Adds that hold the biases of folded nodes: node and slot.
@@ -77,6 +79,7 @@ impl<'a> Draft<'a> {
             dead_ends: RefCell::default(),
             touched: HashSet::default(),
             shifted: HashSet::default(),
+            replaced: HashSet::default(),
             makes: HashSet::default(),
             bias_adds: HashMap::default(),
         }

@@ -19,6 +19,8 @@ pub enum Direction {
     Forward,
     /// Into what produces the site's input.
     Backward,
+    /// With others, into one operator in the place of all.
+    Merged,
 }
 
 /// What happens to one affine of a site.
@@ -130,16 +132,15 @@ pub struct Stored {
 impl Stored {
     /// One that is computed before there are sites; `None` where it holds no floats.
     pub fn of(constant: &NewConstant) -> Option<Self> {
-        match constant {
-            NewConstant::Integers { .. } => None,
-            NewConstant::Floats { name, data_type, recipe } => Some(Stored {
-                name: name.clone(),
-                data_type: *data_type,
-                recipe: recipe.clone(),
-                replaces: None,
-                sites: vec![],
-            }),
-        }
+        let (name, data_type, recipe, replaces) = match constant {
+            NewConstant::Integers { .. } => return None,
+            NewConstant::Floats { name, data_type, recipe } => (name, data_type, recipe, None),
+            NewConstant::Weight { name, data_type, recipe, replaces, .. } => {
+                (name, data_type, recipe, Some(replaces.clone()))
+            }
+        };
+        let (name, recipe) = (name.clone(), recipe.clone());
+        Some(Stored { name, data_type: *data_type, recipe, replaces, sites: vec![] })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, ValueId};
 use crate::hash::HashMap;
-use crate::normalizer::{Part, Replacement, Reset, Site};
+use crate::normalizer::{Family, Part, Replacement, Reset, Site};
 use crate::onnx::tensor::DataType;
 use crate::refusal::Refusal;
 
@@ -25,7 +25,7 @@ const SWEEPS: usize = 64;
 pub fn plan(known: &Analysis, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
     let mut planner = Planner::new(known, sites, refused);
     planner.fold_all();
-    planner.finish(sites)
+    planner.finish(sites, refused)
 }
 
 struct Planner<'a> {
@@ -51,6 +51,7 @@ impl<'a> Planner<'a> {
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
             let replacement = site.replacement.as_ref().filter(|_| refusal.is_none());
+            planner.draft.replaced.extend(replacement.iter().flat_map(|replacement| &replacement.nodes));
             planner.replacements.extend(replacement.map(|replacement| (replacement.clone(), index)));
             let before = site.pre.iter().map(|part| (part, Role::Before));
             for (part, role) in before.chain(site.post.iter().map(|part| (part, Role::Behind))) {
@@ -270,11 +271,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn finish(mut self, sites: &[Site]) -> Plan {
+    fn finish(mut self, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
         let graph = self.draft.graph;
         let mut plans: Vec<SitePlan> = sites
             .iter()
-            .map(|site| SitePlan {
+            .enumerate()
+            .map(|(index, site)| SitePlan {
                 name: site.name.clone(),
                 kind: site.kind,
                 channels: site.channels,
@@ -282,7 +284,7 @@ impl<'a> Planner<'a> {
                 nodes: site.nodes.iter().map(|&node| graph.name(node).to_owned()).collect(),
                 pre: None,
                 core: site.core.clone().map(|forward| Outcome::Kept { forward, backward: None }),
-                post: site.refusal.clone().map(|forward| Outcome::Kept { forward, backward: None }),
+                post: whole(site, refused.get(&index)),
             })
             .collect();
         let mut rewrites = vec![];
@@ -315,4 +317,16 @@ impl<'a> Planner<'a> {
         let facts = self.draft.facts;
         facts.data_type(part.input).or_else(|| facts.data_type(part.output))
     }
+}
+
+/// What becomes of a site that has no affine of its own; `None` where that is for its parts to tell.
+fn whole(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
+    let branches = site.replacement.as_ref().filter(|_| site.kind.family == Family::Linear);
+    let refusal = site.refusal.as_ref().or(refused.filter(|_| branches.is_some())).cloned();
+    let merged = |merged: &Replacement| Outcome::Folded {
+        direction: Direction::Merged,
+        into: merged.made.first().iter().map(|node| node.name().to_owned()).collect(),
+    };
+    let kept = refusal.map(|forward| Outcome::Kept { forward, backward: None });
+    kept.or_else(|| branches.map(merged))
 }

@@ -231,6 +231,10 @@ impl Front<'_, '_> {
 
 /// The rule for a node, or why there is none.
 fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+    if draft.replaced.contains(&node) {
+        // What comes in its place may pass, once it is there.
+        return Err(Reason::OtherReader);
+    }
     let operator @ (domain, op) = draft.graph.domain_op(node);
     if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
         draft.at(node).only_attributes(known)?;

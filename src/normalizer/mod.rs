@@ -6,6 +6,7 @@
 pub(crate) mod alike;
 mod attention_scale;
 mod batch_norm;
+mod branches;
 pub mod chain;
 mod dynamic_sigmoid;
 mod dynamic_softsign;
@@ -59,6 +60,8 @@ pub enum Family {
     Online,
     /// No normalizer, but a constant for each channel all the same.
     Scale,
+    /// Operators that are linear in one value, and whose results are added.
+    Linear,
 }
 
 /// What a site is.
@@ -94,6 +97,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &rms_norm::RmsNorm,
     &instance_norm::InstanceNorm,
     &scale_norm::ScaleNorm,
+    &branches::Branches,
     &rep_bn::RepBn,
     &mabn::Mabn,
     &unified_norm::UnifiedNorm,

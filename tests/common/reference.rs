@@ -228,6 +228,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         }
         "InstanceNormalization" => instance_norm(&call)?,
         "Add" => two(|a, b| a + b)?,
+        "Sum" => {
+            let first = call.floats(0)?.clone();
+            let sum = |sum: ArrayD<f64>, slot| zip(&sum, call.floats(slot)?, |a, b| a + b);
+            Value::Floats((1..proto.input.len()).try_fold(first, sum)?)
+        }
         "Sub" => two(|a, b| a - b)?,
         "Mul" => two(|a, b| a * b)?,
         "Div" => two(|a, b| a / b)?,

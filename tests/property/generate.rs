@@ -120,6 +120,7 @@ impl<'t> Maker<'t> {
                 2 | 3 => self.combine(&from),
                 4 | 5 => self.nonlinear(&from),
                 6 => self.capture(&from),
+                7 => self.branches(&from),
                 _ => self.normalizer(&from),
             };
             if let Some(next) = next {
@@ -129,9 +130,10 @@ impl<'t> Maker<'t> {
     }
 
     fn producer(&mut self, value: &str) -> Option<String> {
-        let made = match self.tape.below(4) {
+        let made = match self.tape.below(5) {
             0 => self.travel(value)?,
             1 => self.combine(value)?,
+            2 => self.branches(value)?,
             _ => self.linear(value)?,
         };
         self.keep(&made);
@@ -877,6 +879,28 @@ impl<'t> Maker<'t> {
             return self.bias(&made).or(Some(made));
         }
         Some(made)
+    }
+
+    /// The sum of what several operators make of one value, as far as it is of one shape.
+    fn branches(&mut self, value: &str) -> Option<String> {
+        let mut sum = self.branch(value)?;
+        for _ in 0..1 + self.tape.below(3) {
+            let next = self.branch(value).filter(|next| self.shape(next) == self.shape(&sum));
+            if let Some(next) = next {
+                let op = self.tape.pick(&["Add", "Add", "Sub"]);
+                sum = self.either_order(op, &sum, &next)?;
+            }
+        }
+        Some(sum)
+    }
+
+    fn branch(&mut self, value: &str) -> Option<String> {
+        match self.tape.below(6) {
+            0 => Some(value.to_owned()),
+            1 if self.shape(value).len() >= 2 => self.batch_norm(value),
+            2 => self.average_pool(value),
+            _ => self.linear(value),
+        }
     }
 
     fn bias(&mut self, value: &str) -> Option<String> {

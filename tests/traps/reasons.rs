@@ -219,6 +219,25 @@ fn example(reason: &Reason) -> Model {
              z = MatMul(m, w)
              output y z",
         ),
+        Reason::Unaligned => model(
+            "input x batch 2 1
+             weight v 2 2 1
+             weight w 2 2 1
+             a = Conv(x, v)
+             b = Conv(x, w) strides=[2]
+             y = Add(a, b)
+             output y",
+        ),
+        // One number for each channel and each of three places, and one for each pair of channels.
+        Reason::MoreWork(_) => model(
+            "input x batch 4 5
+             weight v 4 1 3
+             weight w 4 4 1
+             a = Conv(x, v) group=4 pads=[1,1]
+             b = Conv(x, w)
+             y = Add(a, b)
+             output y",
+        ),
         Reason::Identity => model(
             "const one 4 = 1 1 1 1
              input x batch 4
@@ -244,6 +263,7 @@ fn detailed(reason: Reason) -> Reason {
         Reason::TooLarge(_) => Reason::TooLarge(4100 * 4100),
         // Beside the weight, 16 numbers, are two vectors of 4.
         Reason::Growth(_) => Reason::Growth("64 bytes, 66.7 % of the weights".into()),
+        Reason::MoreWork(_) => Reason::MoreWork("48 products at each place, not 32".into()),
         plain => plain,
     }
 }
