@@ -13,6 +13,7 @@ mod memo;
 pub mod movement;
 pub mod names;
 pub mod scope;
+mod told;
 mod types;
 
 use prost::Message;

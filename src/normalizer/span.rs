@@ -7,18 +7,18 @@ use crate::graph::at::At;
 
 /// `factor·|z|^degree`.
 #[derive(Debug, Clone, Copy)]
-struct Power {
+struct Growth {
     factor: f64,
     degree: f64,
 }
 
-impl Power {
-    fn times(self, other: Power) -> Power {
-        Power { factor: self.factor * other.factor, degree: self.degree + other.degree }
+impl Growth {
+    fn times(self, other: Growth) -> Growth {
+        Growth { factor: self.factor * other.factor, degree: self.degree + other.degree }
     }
 
-    fn raised(self, exponent: f64) -> Power {
-        Power { factor: self.factor.powf(exponent), degree: self.degree * exponent }
+    fn raised(self, exponent: f64) -> Growth {
+        Growth { factor: self.factor.powf(exponent), degree: self.degree * exponent }
     }
 }
 
@@ -30,22 +30,22 @@ pub struct Span {
     /// None is above.
     pub high: f64,
     /// No value is larger, whatever its sign.
-    most: Option<Power>,
+    most: Option<Growth>,
     /// No value is smaller, whatever its sign.
-    least: Option<Power>,
+    least: Option<Growth>,
 }
 
 impl Span {
     /// The variable itself.
     pub const VARIABLE: Span = {
-        let itself = Some(Power { factor: 1.0, degree: 1.0 });
+        let itself = Some(Growth { factor: 1.0, degree: 1.0 });
         Span { low: f64::NEG_INFINITY, high: f64::INFINITY, most: itself, least: itself }
     };
 
     /// A constant.
     pub fn number(number: f64) -> Span {
-        let power = Some(Power { factor: number.abs(), degree: 0.0 });
-        Span { low: number, high: number, most: power, least: power.filter(|power| power.factor > 0.0) }
+        let growth = Some(Growth { factor: number.abs(), degree: 0.0 });
+        Span { low: number, high: number, most: growth, least: growth.filter(|growth| growth.factor > 0.0) }
     }
 
     fn is_number(self) -> bool {
@@ -72,7 +72,7 @@ impl Span {
 
     fn plus(self, other: Span) -> Span {
         let one_sign = self.low.min(other.low) >= 0.0 || self.high.max(other.high) <= 0.0;
-        let faster = |one: Power, other: Power| if one.degree >= other.degree { one } else { other };
+        let faster = |one: Growth, other: Growth| if one.degree >= other.degree { one } else { other };
         let least = match (self.least, other.least) {
             (Some(one), Some(other)) => Some(faster(one, other)),
             (one, other) => one.or(other),
@@ -88,7 +88,7 @@ impl Span {
         let product = |one: f64, other: f64| if one == 0.0 || other == 0.0 { 0.0 } else { one * other };
         let ends = [self.low, self.high].map(|end| [product(end, other.low), product(end, other.high)]);
         let ends = ends.as_flattened();
-        let both = |one: Option<Power>, other: Option<Power>| Some(one?.times(other?));
+        let both = |one: Option<Growth>, other: Option<Growth>| Some(one?.times(other?));
         let product = Span {
             low: ends.iter().copied().fold(f64::INFINITY, f64::min),
             high: ends.iter().copied().fold(f64::NEG_INFINITY, f64::max),
@@ -101,7 +101,7 @@ impl Span {
     /// Where it does not grow with the variable, its bound is one of the interval.
     fn settled(self) -> Span {
         match self.most {
-            Some(Power { factor, degree: 0.0 }) => {
+            Some(Growth { factor, degree: 0.0 }) => {
                 Span { low: self.low.max(-factor), high: self.high.min(factor), ..self }
             }
             _ => self,
@@ -110,7 +110,7 @@ impl Span {
 
     fn inverse(self) -> Option<Span> {
         let has_one_sign = self.low > 0.0 || self.high < 0.0;
-        let inverse = |power: Option<Power>| power.map(|power| power.raised(-1.0));
+        let inverse = |growth: Option<Growth>| growth.map(|growth| growth.raised(-1.0));
         has_one_sign.then(|| Span {
             low: 1.0 / self.high,
             high: 1.0 / self.low,
@@ -121,12 +121,12 @@ impl Span {
 
     fn square(self) -> Span {
         let Span { low, high, .. } = self.magnitude();
-        let square = |power: Option<Power>| power.map(|power| power.raised(2.0));
+        let square = |growth: Option<Growth>| growth.map(|growth| growth.raised(2.0));
         Span { low: low * low, high: high * high, most: square(self.most), least: square(self.least) }
     }
 
     fn root(self) -> Option<Span> {
-        let root = |power: Option<Power>| power.map(|power| power.raised(0.5));
+        let root = |growth: Option<Growth>| growth.map(|growth| growth.raised(0.5));
         (self.low >= 0.0).then(|| Span {
             most: root(self.most),
             least: root(self.least),
