@@ -51,8 +51,18 @@ const LONGEST_SYMBOL: usize = 200;
 const SHORT: usize = 16;
 
 /// Operators that hand elements of shapes on as they are.
-const HAND_ON: &[&str] =
-    &["Cast", "Concat", "Gather", "Identity", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"];
+const HAND_ON: &[&str] = &[
+    "Cast",
+    "Concat",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+];
 
 /// Shapes, and the values of small constants.
 pub struct Facts {
@@ -533,14 +543,15 @@ impl Inference {
     /// The elements of a short vector of integers, each by a name of its own where it is not known: so that those
     /// that are known stay so where they are put together with others.
     fn named(&self, asked: &Asked, fact: InferenceFact) -> InferenceFact {
+        let known = read_by_shape(asked);
         let count = || {
             let shape = fact.shape.dims().map(|dim| extent(&dim.concretize())).collect::<Option<Vec<_>>>()?;
-            let is_integer = fact.datum_type.concretize().is_some_and(|t| t.is_integer() || t.is_tdim());
+            let of_integers = |t: DatumType| t.is_integer() || t.is_tdim();
+            let is_integer = known.is_some() || fact.datum_type.concretize().is_some_and(of_integers);
             let is_short = shape.len() <= 1 && shape.iter().all(|&count| count <= SHORT);
             (!fact.shape.is_open() && is_integer && is_short).then_some(shape)
         };
         let Some(shape) = count().filter(|_| fact.value.concretize().is_none()) else { return fact };
-        let known = read_by_shape(asked);
         let dims = (0..shape.iter().product()).map(|place| {
             let known = known.as_ref().and_then(|known| known.get(place)?.clone());
             known.unwrap_or_else(|| {

@@ -109,6 +109,7 @@ impl Asked<'_> {
             ("Split", _) => self.parted(slot),
             (_, 1..) => None,
             ("Reshape", _) => self.reshaped(),
+            ("Shape", _) => Some(vec![Some(TDim::from(read_by_shape(self)?.len()))]),
             ("Conv", _) => self.convolved(|weight, _| weight[0].clone()),
             ("ConvTranspose", _) => self.convolved(|weight, group| Some(weight[1].clone()? * group)),
             ("Gemm", _) => {

@@ -194,6 +194,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Relu" => map(|v| v.max(0.0))?,
         "Tanh" => map(f64::tanh)?,
         "Sigmoid" => map(|v| 1.0 / (1.0 + (-v).exp()))?,
+        "Floor" => map(f64::floor)?,
         "Erf" => map(erf)?,
         "Atan" => map(f64::atan)?,
         "Sin" => map(f64::sin)?,
