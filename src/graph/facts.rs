@@ -16,22 +16,21 @@ use tract_onnx::model::ParsingContext;
 use tract_onnx::pb;
 use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
-use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, Symbol, TDim};
+use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
 use super::axes::axis;
 use super::bounds::{self, Budget, Cost};
+pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
-use super::told::{Asked, closed, complete as told, read_by_shape};
+use super::open::Open;
+use super::told::{Asked, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
-use crate::hash::{HashMap, HashSet};
+use crate::hash::HashMap;
 use crate::onnx::misread::{is_read, misread};
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
-
-/// Extents of a value; `None` is an extent that is unknown even symbolically.
-pub type Shape = Vec<Option<TDim>>;
 
 /// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
 /// parameters of normalizers are far below it, weights above.
@@ -46,23 +45,6 @@ const EVALUATED: u64 = 1 << 27;
 
 /// A symbolic extent that is written longer than this is an extent that nobody knows.
 const LONGEST_SYMBOL: usize = 200;
-
-/// Vectors of integers up to this length are shapes, or parts of them.
-const SHORT: usize = 16;
-
-/// Operators that hand elements of shapes on as they are.
-const HAND_ON: &[&str] = &[
-    "Cast",
-    "Concat",
-    "Gather",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-];
 
 /// Shapes, and the values of small constants.
 pub struct Facts {
@@ -200,7 +182,7 @@ impl Facts {
 
     /// The value itself where it was small enough to be evaluated; its elements may be symbolic.
     pub fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
-        self.facts[value.index()].value.concretize().filter(|tensor| !self.engine.is_open(tensor))
+        self.facts[value.index()].value.concretize().filter(|tensor| !self.engine.open.is_in(tensor))
     }
 
     /// The elements of a value that is a shape itself, symbolic or not.
@@ -223,16 +205,6 @@ impl Facts {
         let cast = tensor.cast_to::<i64>().ok()?;
         Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
     }
-}
-
-/// Whether two extents are known to be the same.
-pub fn same(a: &Option<TDim>, b: &Option<TDim>) -> bool {
-    a.is_some() && a == b
-}
-
-/// An extent as a plain number.
-pub fn extent(dim: &Option<TDim>) -> Option<usize> {
-    usize::try_from(dim.as_ref()?.to_i64().ok()?).ok()
 }
 
 /// What a slice of `from` is known to be. One that reaches past the end of its value is shorter
@@ -293,9 +265,7 @@ pub(super) struct Inference {
     template: tract_onnx::prelude::InferenceModel,
     budget: Budget,
     weights: u64,
-    /// Elements of shapes of which nothing is known but that they are numbers. They are in no extent, for a number
-    /// below 1 has a meaning of its own where it is to be one.
-    open: RefCell<HashSet<Symbol>>,
+    open: Open,
     shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
     out_of_bounds: RefCell<Option<String>>,
 }
@@ -322,7 +292,7 @@ impl Inference {
             template: Default::default(),
             budget: Budget::new(EVALUATED),
             weights: graph.weight_bytes(),
-            open: RefCell::default(),
+            open: Open::default(),
             shared: RefCell::default(),
             out_of_bounds: RefCell::default(),
         }
@@ -470,7 +440,7 @@ impl Inference {
             self.note(|| node.label());
             return vec![];
         }
-        let inferred = self.ask(node, self.asked(node, &inputs)).into_iter();
+        let inferred = self.ask(node, self.open.hidden(node, &inputs)).into_iter();
         let mut inferred = inferred.map(|fact| self.admit(fact, || node.label()));
         // tract counts only the outputs that are there.
         let outputs = node.output.iter();
@@ -489,82 +459,15 @@ impl Inference {
             ) => *sum = normed.clone(),
             _ => {}
         }
-        let elements = |fact: &InferenceFact| self.elements(fact);
+        let elements = |fact: &InferenceFact| self.open.elements(fact);
         let asked = Asked { node, opset: self.opset(), inputs: &inputs, elements: &elements };
         let outputs = outputs.into_iter().enumerate();
-        outputs.map(|(slot, fact)| self.named(&asked, told(&asked, slot, self.kept(fact)))).collect()
-    }
-
-    /// What tract is told of the inputs of a node: elements that are open only where they are handed on.
-    fn asked(&self, node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Vec<Option<InferenceFact>> {
-        let hands_on = HAND_ON.contains(&node.op_type());
-        let is_open =
-            |fact: &InferenceFact| fact.value.concretize().is_some_and(|value| self.is_open(&value));
-        let known = |fact: &InferenceFact| match hands_on || !is_open(fact) {
-            true => fact.clone(),
-            false => fact.clone().without_value(),
+        let symbols = &self.template.symbols;
+        let complete = |(slot, fact)| {
+            let fact = told(&asked, slot, self.open.without(fact));
+            self.open.named(symbols, read_by_shape(&asked), fact)
         };
-        inputs.iter().map(|input| input.as_ref().map(known)).collect()
-    }
-
-    /// Whether some element of a value is open.
-    fn is_open(&self, value: &Tensor) -> bool {
-        let open = self.open.borrow();
-        !open.is_empty()
-            && value.datum_type().is_tdim()
-            && value.to_plain_array_view::<TDim>().is_ok_and(|dims| {
-                dims.iter().any(|dim| dim.symbols().iter().any(|symbol| open.contains(symbol)))
-            })
-    }
-
-    /// A number, if no element that is open is part of it.
-    fn closed(&self, dim: Option<TDim>) -> Option<TDim> {
-        let open = self.open.borrow();
-        dim.filter(|dim| open.is_empty() || !dim.symbols().iter().any(|symbol| open.contains(symbol)))
-    }
-
-    /// The elements of a value of integers.
-    fn elements(&self, fact: &InferenceFact) -> Option<Shape> {
-        let value = fact.value.concretize()?;
-        let dims = value.cast_to::<TDim>().ok()?;
-        let dims = dims.to_plain_array_view::<TDim>().ok()?;
-        Some(dims.iter().map(|dim| self.closed(Some(dim.clone()))).collect())
-    }
-
-    /// Without extents that have elements in them which are open.
-    fn kept(&self, fact: InferenceFact) -> InferenceFact {
-        if fact.shape.is_open() || self.open.borrow().is_empty() {
-            return fact;
-        }
-        let dims: Shape = fact.shape.dims().map(|dim| self.closed(dim.concretize())).collect();
-        fact.with_shape(closed(dims))
-    }
-
-    /// The elements of a short vector of integers, each by a name of its own where it is not known: so that those
-    /// that are known stay so where they are put together with others.
-    fn named(&self, asked: &Asked, fact: InferenceFact) -> InferenceFact {
-        let known = read_by_shape(asked);
-        let count = || {
-            let shape = fact.shape.dims().map(|dim| extent(&dim.concretize())).collect::<Option<Vec<_>>>()?;
-            let of_integers = |t: DatumType| t.is_integer() || t.is_tdim();
-            let is_integer = known.is_some() || fact.datum_type.concretize().is_some_and(of_integers);
-            let is_short = shape.len() <= 1 && shape.iter().all(|&count| count <= SHORT);
-            (!fact.shape.is_open() && is_integer && is_short).then_some(shape)
-        };
-        let Some(shape) = count().filter(|_| fact.value.concretize().is_none()) else { return fact };
-        let dims = (0..shape.iter().product()).map(|place| {
-            let known = known.as_ref().and_then(|known| known.get(place)?.clone());
-            known.unwrap_or_else(|| {
-                let mut open = self.open.borrow_mut();
-                let symbol = self.template.symbols.sym(&format!("?{}", open.len()));
-                open.insert(symbol.clone());
-                TDim::from(symbol)
-            })
-        });
-        let Ok(dims) = ndarray::ArrayD::from_shape_vec(shape, dims.collect::<Vec<TDim>>()) else {
-            return fact;
-        };
-        InferenceFact::try_from(Tensor::from(dims).into_arc_tensor()).unwrap_or(fact)
+        outputs.map(complete).collect()
     }
 
     /// What tract's operator says of the outputs that are there.

@@ -8,7 +8,7 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use super::axes::{axes, axis, permutation};
-use super::facts::{Shape, extent};
+use super::extents::{Shape, extent};
 use crate::onnx::node::canonical_domain;
 use crate::onnx::operator::{Category, input_at};
 use crate::onnx::proto::NodeProto;

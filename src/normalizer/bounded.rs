@@ -2,9 +2,9 @@
 //! one, and what else is written in operators whose bounds are known.
 
 use super::alike::Alike;
+use super::interval::{Interval, interval};
 use super::pointwise::{self, Bounded, is_cast};
 use super::region::{Region, regions};
-use super::span::{Span, span};
 use super::{Normalizer, Site, View};
 use crate::graph::NodeId;
 use crate::hash::HashMap;
@@ -34,14 +34,14 @@ impl Normalizer for AnyBounded {
 }
 
 /// Between which numbers the last node of a region makes its values, whatever it is given.
-fn values(view: &View, region: &Region) -> Option<Span> {
-    let mut known = HashMap::from_iter([(region.input, Span::VARIABLE)]);
+fn values(view: &View, region: &Region) -> Option<Interval> {
+    let mut known = HashMap::from_iter([(region.input, Interval::VARIABLE)]);
     for &node in &region.nodes {
         let inputs = view.graph.inputs(node).iter().flatten();
-        let inputs: Vec<Span> = inputs
-            .map(|input| known.get(input).copied().or_else(|| view.scalar(*input).map(Span::number)))
+        let inputs: Vec<Interval> = inputs
+            .map(|input| known.get(input).copied().or_else(|| view.scalar(*input).map(Interval::number)))
             .collect::<Option<_>>()?;
-        known.insert(view.graph.only_output(node)?, span(&view.at(node), &inputs)?);
+        known.insert(view.graph.only_output(node)?, interval(&view.at(node), &inputs)?);
     }
     known.get(&view.graph.only_output(*region.nodes.last()?)?).copied()
 }

@@ -7,89 +7,89 @@ use crate::graph::at::At;
 
 /// `factor·|z|^degree`.
 #[derive(Debug, Clone, Copy)]
-struct Growth {
+struct Pace {
     factor: f64,
     degree: f64,
 }
 
-impl Growth {
-    fn times(self, other: Growth) -> Growth {
-        Growth { factor: self.factor * other.factor, degree: self.degree + other.degree }
+impl Pace {
+    fn times(self, other: Pace) -> Pace {
+        Pace { factor: self.factor * other.factor, degree: self.degree + other.degree }
     }
 
-    fn raised(self, exponent: f64) -> Growth {
-        Growth { factor: self.factor.powf(exponent), degree: self.degree * exponent }
+    fn raised(self, exponent: f64) -> Pace {
+        Pace { factor: self.factor.powf(exponent), degree: self.degree * exponent }
     }
 }
 
 /// What is known of the values of a function, whatever the variable is.
 #[derive(Debug, Clone, Copy)]
-pub struct Span {
+pub struct Interval {
     /// None is below.
     pub low: f64,
     /// None is above.
     pub high: f64,
     /// No value is larger, whatever its sign.
-    most: Option<Growth>,
+    most: Option<Pace>,
     /// No value is smaller, whatever its sign.
-    least: Option<Growth>,
+    least: Option<Pace>,
 }
 
-impl Span {
+impl Interval {
     /// The variable itself.
-    pub const VARIABLE: Span = {
-        let itself = Some(Growth { factor: 1.0, degree: 1.0 });
-        Span { low: f64::NEG_INFINITY, high: f64::INFINITY, most: itself, least: itself }
+    pub const VARIABLE: Interval = {
+        let itself = Some(Pace { factor: 1.0, degree: 1.0 });
+        Interval { low: f64::NEG_INFINITY, high: f64::INFINITY, most: itself, least: itself }
     };
 
     /// A constant.
-    pub fn number(number: f64) -> Span {
-        let growth = Some(Growth { factor: number.abs(), degree: 0.0 });
-        Span { low: number, high: number, most: growth, least: growth.filter(|growth| growth.factor > 0.0) }
+    pub fn number(number: f64) -> Interval {
+        let pace = Some(Pace { factor: number.abs(), degree: 0.0 });
+        Interval { low: number, high: number, most: pace, least: pace.filter(|pace| pace.factor > 0.0) }
     }
 
     fn is_number(self) -> bool {
         self.low == self.high
     }
 
-    fn within(low: f64, high: f64) -> Span {
-        Span { low, high, most: None, least: None }
+    fn within(low: f64, high: f64) -> Interval {
+        Interval { low, high, most: None, least: None }
     }
 
     /// A function that grows with its variable.
-    fn image(self, grows: fn(f64) -> f64) -> Span {
-        Span::within(grows(self.low), grows(self.high))
+    fn image(self, grows: fn(f64) -> f64) -> Interval {
+        Interval::within(grows(self.low), grows(self.high))
     }
 
-    fn negated(self) -> Span {
-        Span { low: -self.high, high: -self.low, ..self }
+    fn negated(self) -> Interval {
+        Interval { low: -self.high, high: -self.low, ..self }
     }
 
-    fn magnitude(self) -> Span {
+    fn magnitude(self) -> Interval {
         let low = self.low.max(-self.high).max(0.0);
-        Span { low, high: self.high.max(-self.low), ..self }
+        Interval { low, high: self.high.max(-self.low), ..self }
     }
 
-    fn plus(self, other: Span) -> Span {
+    fn plus(self, other: Interval) -> Interval {
         let one_sign = self.low.min(other.low) >= 0.0 || self.high.max(other.high) <= 0.0;
-        let faster = |one: Growth, other: Growth| if one.degree >= other.degree { one } else { other };
+        let faster = |one: Pace, other: Pace| if one.degree >= other.degree { one } else { other };
         let least = match (self.least, other.least) {
             (Some(one), Some(other)) => Some(faster(one, other)),
             (one, other) => one.or(other),
         };
-        Span {
+        Interval {
             least: least.filter(|_| one_sign),
-            ..Span::within(self.low + other.low, self.high + other.high)
+            ..Interval::within(self.low + other.low, self.high + other.high)
         }
     }
 
-    fn times(self, other: Span) -> Span {
+    fn times(self, other: Interval) -> Interval {
         // What is 0 stays so, however large the other becomes.
         let product = |one: f64, other: f64| if one == 0.0 || other == 0.0 { 0.0 } else { one * other };
         let ends = [self.low, self.high].map(|end| [product(end, other.low), product(end, other.high)]);
         let ends = ends.as_flattened();
-        let both = |one: Option<Growth>, other: Option<Growth>| Some(one?.times(other?));
-        let product = Span {
+        let both = |one: Option<Pace>, other: Option<Pace>| Some(one?.times(other?));
+        let product = Interval {
             low: ends.iter().copied().fold(f64::INFINITY, f64::min),
             high: ends.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             most: both(self.most, other.most),
@@ -99,19 +99,19 @@ impl Span {
     }
 
     /// Where it does not grow with the variable, its bound is one of the interval.
-    fn settled(self) -> Span {
+    fn settled(self) -> Interval {
         match self.most {
-            Some(Growth { factor, degree: 0.0 }) => {
-                Span { low: self.low.max(-factor), high: self.high.min(factor), ..self }
+            Some(Pace { factor, degree: 0.0 }) => {
+                Interval { low: self.low.max(-factor), high: self.high.min(factor), ..self }
             }
             _ => self,
         }
     }
 
-    fn inverse(self) -> Option<Span> {
+    fn inverse(self) -> Option<Interval> {
         let has_one_sign = self.low > 0.0 || self.high < 0.0;
-        let inverse = |growth: Option<Growth>| growth.map(|growth| growth.raised(-1.0));
-        has_one_sign.then(|| Span {
+        let inverse = |pace: Option<Pace>| pace.map(|pace| pace.raised(-1.0));
+        has_one_sign.then(|| Interval {
             low: 1.0 / self.high,
             high: 1.0 / self.low,
             most: inverse(self.least),
@@ -119,36 +119,36 @@ impl Span {
         })
     }
 
-    fn square(self) -> Span {
-        let Span { low, high, .. } = self.magnitude();
-        let square = |growth: Option<Growth>| growth.map(|growth| growth.raised(2.0));
-        Span { low: low * low, high: high * high, most: square(self.most), least: square(self.least) }
+    fn square(self) -> Interval {
+        let Interval { low, high, .. } = self.magnitude();
+        let square = |pace: Option<Pace>| pace.map(|pace| pace.raised(2.0));
+        Interval { low: low * low, high: high * high, most: square(self.most), least: square(self.least) }
     }
 
-    fn root(self) -> Option<Span> {
-        let root = |growth: Option<Growth>| growth.map(|growth| growth.raised(0.5));
-        (self.low >= 0.0).then(|| Span {
+    fn root(self) -> Option<Interval> {
+        let root = |pace: Option<Pace>| pace.map(|pace| pace.raised(0.5));
+        (self.low >= 0.0).then(|| Interval {
             most: root(self.most),
             least: root(self.least),
             ..self.image(f64::sqrt)
         })
     }
 
-    fn clipped(self, low: f64, high: f64) -> Option<Span> {
-        let clipped = Span::within(self.low.max(low).min(high), self.high.min(high).max(low));
-        (low <= high).then_some(Span { most: self.most.filter(|_| low <= 0.0 && high >= 0.0), ..clipped })
+    fn clipped(self, low: f64, high: f64) -> Option<Interval> {
+        let clipped = Interval::within(self.low.max(low).min(high), self.high.min(high).max(low));
+        (low <= high).then_some(Interval { most: self.most.filter(|_| low <= 0.0 && high >= 0.0), ..clipped })
     }
 }
 
 /// What a node makes of values that are within these; `None` of an operator of which that is not known.
-pub fn span(at: &At, inputs: &[Span]) -> Option<Span> {
+pub fn interval(at: &At, inputs: &[Interval]) -> Option<Interval> {
     let same = || at.input(0).ok() == at.input(1).ok();
     match (at.proto().op_type(), inputs) {
         ("Identity" | "Cast", &[one]) => Some(one),
         ("Neg", &[one]) => Some(one.negated()),
         ("Abs", &[one]) => Some(one.magnitude()),
-        ("Sign" | "Erf" | "Tanh" | "Softsign" | "Sin" | "Cos", &[_]) => Some(Span::within(-1.0, 1.0)),
-        ("Sigmoid", &[_]) => Some(Span::within(0.0, 1.0)),
+        ("Sign" | "Erf" | "Tanh" | "Softsign" | "Sin" | "Cos", &[_]) => Some(Interval::within(-1.0, 1.0)),
+        ("Sigmoid", &[_]) => Some(Interval::within(0.0, 1.0)),
         ("Atan", &[one]) => Some(one.image(f64::atan)),
         ("Exp", &[one]) => Some(one.image(f64::exp)),
         ("Log", &[one]) => (one.low > 0.0).then(|| one.image(f64::ln)),
@@ -166,8 +166,8 @@ pub fn span(at: &At, inputs: &[Span]) -> Option<Span> {
         ("Mul", &[one, _]) if same() => Some(one.square()),
         ("Mul", &[one, other]) => Some(one.times(other)),
         ("Div", &[one, other]) => Some(one.times(other.inverse()?)),
-        ("Min", &[one, other]) => Some(Span::within(one.low.min(other.low), one.high.min(other.high))),
-        ("Max", &[one, other]) => Some(Span::within(one.low.max(other.low), one.high.max(other.high))),
+        ("Min", &[one, other]) => Some(Interval::within(one.low.min(other.low), one.high.min(other.high))),
+        ("Max", &[one, other]) => Some(Interval::within(one.low.max(other.low), one.high.max(other.high))),
         ("Clip", &[one]) => {
             let bound = |name: &str, absent: f32| at.attr_float(name, absent).ok();
             one.clipped(bound("min", f32::MIN)?, bound("max", f32::MAX)?)
@@ -182,10 +182,10 @@ pub fn span(at: &At, inputs: &[Span]) -> Option<Span> {
 mod tests {
     use super::*;
 
-    const Z: Span = Span::VARIABLE;
+    const Z: Interval = Interval::VARIABLE;
 
-    fn one() -> Span {
-        Span::number(1.0)
+    fn one() -> Interval {
+        Interval::number(1.0)
     }
 
     #[test]
@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn what_is_bounded_by_its_parts_is_bounded() {
-        let falls = Z.magnitude().negated().image(f64::exp).plus(Span::number(-1.0));
-        let product = Span::within(-1.0, 1.0).times(falls);
+        let falls = Z.magnitude().negated().image(f64::exp).plus(Interval::number(-1.0));
+        let product = Interval::within(-1.0, 1.0).times(falls);
         assert_eq!((product.low, product.high), (-1.0, 1.0));
-        let arc = Z.image(f64::atan).times(Span::number(2.0));
+        let arc = Z.image(f64::atan).times(Interval::number(2.0));
         assert_eq!(arc.high, std::f64::consts::PI);
         assert_eq!(Z.clipped(-1.0, 0.5).unwrap().square().high, 1.0);
     }
