@@ -2,7 +2,7 @@
 //! one, and what else is written in operators whose bounds are known.
 
 use super::alike::Alike;
-use super::interval::{Interval, interval};
+use super::bounds::{Bounds, bounds};
 use super::pointwise::{self, Bounded, is_cast};
 use super::region::{Region, regions};
 use super::{Normalizer, Site, View};
@@ -34,14 +34,14 @@ impl Normalizer for AnyBounded {
 }
 
 /// Between which numbers the last node of a region makes its values, whatever it is given.
-fn values(view: &View, region: &Region) -> Option<Interval> {
-    let mut known = HashMap::from_iter([(region.input, Interval::VARIABLE)]);
+fn values(view: &View, region: &Region) -> Option<Bounds> {
+    let mut known = HashMap::from_iter([(region.input, Bounds::VARIABLE)]);
     for &node in &region.nodes {
         let inputs = view.graph.inputs(node).iter().flatten();
-        let inputs: Vec<Interval> = inputs
-            .map(|input| known.get(input).copied().or_else(|| view.scalar(*input).map(Interval::number)))
+        let inputs: Vec<Bounds> = inputs
+            .map(|input| known.get(input).copied().or_else(|| view.scalar(*input).map(Bounds::number)))
             .collect::<Option<_>>()?;
-        known.insert(view.graph.only_output(node)?, interval(&view.at(node), &inputs)?);
+        known.insert(view.graph.only_output(node)?, bounds(&view.at(node), &inputs)?);
     }
     known.get(&view.graph.only_output(*region.nodes.last()?)?).copied()
 }

@@ -24,7 +24,7 @@ impl Pace {
 
 /// What is known of the values of a function, whatever the variable is.
 #[derive(Debug, Clone, Copy)]
-pub struct Interval {
+pub struct Bounds {
     /// None is below.
     pub low: f64,
     /// None is above.
@@ -35,61 +35,61 @@ pub struct Interval {
     least: Option<Pace>,
 }
 
-impl Interval {
+impl Bounds {
     /// The variable itself.
-    pub const VARIABLE: Interval = {
+    pub const VARIABLE: Bounds = {
         let itself = Some(Pace { factor: 1.0, degree: 1.0 });
-        Interval { low: f64::NEG_INFINITY, high: f64::INFINITY, most: itself, least: itself }
+        Bounds { low: f64::NEG_INFINITY, high: f64::INFINITY, most: itself, least: itself }
     };
 
     /// A constant.
-    pub fn number(number: f64) -> Interval {
+    pub fn number(number: f64) -> Bounds {
         let pace = Some(Pace { factor: number.abs(), degree: 0.0 });
-        Interval { low: number, high: number, most: pace, least: pace.filter(|pace| pace.factor > 0.0) }
+        Bounds { low: number, high: number, most: pace, least: pace.filter(|pace| pace.factor > 0.0) }
     }
 
     fn is_number(self) -> bool {
         self.low == self.high
     }
 
-    fn within(low: f64, high: f64) -> Interval {
-        Interval { low, high, most: None, least: None }
+    fn within(low: f64, high: f64) -> Bounds {
+        Bounds { low, high, most: None, least: None }
     }
 
     /// A function that grows with its variable.
-    fn image(self, grows: fn(f64) -> f64) -> Interval {
-        Interval::within(grows(self.low), grows(self.high))
+    fn image(self, grows: fn(f64) -> f64) -> Bounds {
+        Bounds::within(grows(self.low), grows(self.high))
     }
 
-    fn negated(self) -> Interval {
-        Interval { low: -self.high, high: -self.low, ..self }
+    fn negated(self) -> Bounds {
+        Bounds { low: -self.high, high: -self.low, ..self }
     }
 
-    fn magnitude(self) -> Interval {
+    fn magnitude(self) -> Bounds {
         let low = self.low.max(-self.high).max(0.0);
-        Interval { low, high: self.high.max(-self.low), ..self }
+        Bounds { low, high: self.high.max(-self.low), ..self }
     }
 
-    fn plus(self, other: Interval) -> Interval {
+    fn plus(self, other: Bounds) -> Bounds {
         let one_sign = self.low.min(other.low) >= 0.0 || self.high.max(other.high) <= 0.0;
         let faster = |one: Pace, other: Pace| if one.degree >= other.degree { one } else { other };
         let least = match (self.least, other.least) {
             (Some(one), Some(other)) => Some(faster(one, other)),
             (one, other) => one.or(other),
         };
-        Interval {
+        Bounds {
             least: least.filter(|_| one_sign),
-            ..Interval::within(self.low + other.low, self.high + other.high)
+            ..Bounds::within(self.low + other.low, self.high + other.high)
         }
     }
 
-    fn times(self, other: Interval) -> Interval {
+    fn times(self, other: Bounds) -> Bounds {
         // What is 0 stays so, however large the other becomes.
         let product = |one: f64, other: f64| if one == 0.0 || other == 0.0 { 0.0 } else { one * other };
         let ends = [self.low, self.high].map(|end| [product(end, other.low), product(end, other.high)]);
         let ends = ends.as_flattened();
         let both = |one: Option<Pace>, other: Option<Pace>| Some(one?.times(other?));
-        let product = Interval {
+        let product = Bounds {
             low: ends.iter().copied().fold(f64::INFINITY, f64::min),
             high: ends.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             most: both(self.most, other.most),
@@ -99,19 +99,19 @@ impl Interval {
     }
 
     /// Where it does not grow with the variable, its bound is one of the interval.
-    fn settled(self) -> Interval {
+    fn settled(self) -> Bounds {
         match self.most {
             Some(Pace { factor, degree: 0.0 }) => {
-                Interval { low: self.low.max(-factor), high: self.high.min(factor), ..self }
+                Bounds { low: self.low.max(-factor), high: self.high.min(factor), ..self }
             }
             _ => self,
         }
     }
 
-    fn inverse(self) -> Option<Interval> {
+    fn inverse(self) -> Option<Bounds> {
         let has_one_sign = self.low > 0.0 || self.high < 0.0;
         let inverse = |pace: Option<Pace>| pace.map(|pace| pace.raised(-1.0));
-        has_one_sign.then(|| Interval {
+        has_one_sign.then(|| Bounds {
             low: 1.0 / self.high,
             high: 1.0 / self.low,
             most: inverse(self.least),
@@ -119,36 +119,36 @@ impl Interval {
         })
     }
 
-    fn square(self) -> Interval {
-        let Interval { low, high, .. } = self.magnitude();
+    fn square(self) -> Bounds {
+        let Bounds { low, high, .. } = self.magnitude();
         let square = |pace: Option<Pace>| pace.map(|pace| pace.raised(2.0));
-        Interval { low: low * low, high: high * high, most: square(self.most), least: square(self.least) }
+        Bounds { low: low * low, high: high * high, most: square(self.most), least: square(self.least) }
     }
 
-    fn root(self) -> Option<Interval> {
+    fn root(self) -> Option<Bounds> {
         let root = |pace: Option<Pace>| pace.map(|pace| pace.raised(0.5));
-        (self.low >= 0.0).then(|| Interval {
+        (self.low >= 0.0).then(|| Bounds {
             most: root(self.most),
             least: root(self.least),
             ..self.image(f64::sqrt)
         })
     }
 
-    fn clipped(self, low: f64, high: f64) -> Option<Interval> {
-        let clipped = Interval::within(self.low.max(low).min(high), self.high.min(high).max(low));
-        (low <= high).then_some(Interval { most: self.most.filter(|_| low <= 0.0 && high >= 0.0), ..clipped })
+    fn clipped(self, low: f64, high: f64) -> Option<Bounds> {
+        let clipped = Bounds::within(self.low.max(low).min(high), self.high.min(high).max(low));
+        (low <= high).then_some(Bounds { most: self.most.filter(|_| low <= 0.0 && high >= 0.0), ..clipped })
     }
 }
 
 /// What a node makes of values that are within these; `None` of an operator of which that is not known.
-pub fn interval(at: &At, inputs: &[Interval]) -> Option<Interval> {
+pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
     let same = || at.input(0).ok() == at.input(1).ok();
     match (at.proto().op_type(), inputs) {
         ("Identity" | "Cast", &[one]) => Some(one),
         ("Neg", &[one]) => Some(one.negated()),
         ("Abs", &[one]) => Some(one.magnitude()),
-        ("Sign" | "Erf" | "Tanh" | "Softsign" | "Sin" | "Cos", &[_]) => Some(Interval::within(-1.0, 1.0)),
-        ("Sigmoid", &[_]) => Some(Interval::within(0.0, 1.0)),
+        ("Sign" | "Erf" | "Tanh" | "Softsign" | "Sin" | "Cos", &[_]) => Some(Bounds::within(-1.0, 1.0)),
+        ("Sigmoid", &[_]) => Some(Bounds::within(0.0, 1.0)),
         ("Atan", &[one]) => Some(one.image(f64::atan)),
         ("Exp", &[one]) => Some(one.image(f64::exp)),
         ("Log", &[one]) => (one.low > 0.0).then(|| one.image(f64::ln)),
@@ -166,8 +166,8 @@ pub fn interval(at: &At, inputs: &[Interval]) -> Option<Interval> {
         ("Mul", &[one, _]) if same() => Some(one.square()),
         ("Mul", &[one, other]) => Some(one.times(other)),
         ("Div", &[one, other]) => Some(one.times(other.inverse()?)),
-        ("Min", &[one, other]) => Some(Interval::within(one.low.min(other.low), one.high.min(other.high))),
-        ("Max", &[one, other]) => Some(Interval::within(one.low.max(other.low), one.high.max(other.high))),
+        ("Min", &[one, other]) => Some(Bounds::within(one.low.min(other.low), one.high.min(other.high))),
+        ("Max", &[one, other]) => Some(Bounds::within(one.low.max(other.low), one.high.max(other.high))),
         ("Clip", &[one]) => {
             let bound = |name: &str, absent: f32| at.attr_float(name, absent).ok();
             one.clipped(bound("min", f32::MIN)?, bound("max", f32::MAX)?)
@@ -182,10 +182,10 @@ pub fn interval(at: &At, inputs: &[Interval]) -> Option<Interval> {
 mod tests {
     use super::*;
 
-    const Z: Interval = Interval::VARIABLE;
+    const Z: Bounds = Bounds::VARIABLE;
 
-    fn one() -> Interval {
-        Interval::number(1.0)
+    fn one() -> Bounds {
+        Bounds::number(1.0)
     }
 
     #[test]
@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn what_is_bounded_by_its_parts_is_bounded() {
-        let falls = Z.magnitude().negated().image(f64::exp).plus(Interval::number(-1.0));
-        let product = Interval::within(-1.0, 1.0).times(falls);
+        let falls = Z.magnitude().negated().image(f64::exp).plus(Bounds::number(-1.0));
+        let product = Bounds::within(-1.0, 1.0).times(falls);
         assert_eq!((product.low, product.high), (-1.0, 1.0));
-        let arc = Z.image(f64::atan).times(Interval::number(2.0));
+        let arc = Z.image(f64::atan).times(Bounds::number(2.0));
         assert_eq!(arc.high, std::f64::consts::PI);
         assert_eq!(Z.clipped(-1.0, 0.5).unwrap().square().high, 1.0);
     }
