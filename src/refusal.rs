@@ -97,6 +97,9 @@ pub enum Reason {
     /// Two sides meet and only one of them carries the scale, as on a residual stream.
     #[error("meets a second operand without the same scale, as in a residual stream")]
     ResidualStream,
+    /// Two parts of a value are added that carry different scales, as the halves of a rotary embedding.
+    #[error("channels with different scales are added, as in a rotary embedding")]
+    DifferentScales,
     /// The other operand, which would have to absorb the affine, varies at run time.
     #[error("the other operand is no constant")]
     NotConstant,

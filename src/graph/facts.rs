@@ -20,7 +20,10 @@ use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
 use super::axes::axis;
 use super::bounds::{self, Budget, Cost};
+pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
+use super::open::Open;
+use super::told::{Asked, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_read, misread};
@@ -28,9 +31,6 @@ use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
-
-/// Extents of a value; `None` is an extent that is unknown even symbolically.
-pub type Shape = Vec<Option<TDim>>;
 
 /// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
 /// parameters of normalizers are far below it, weights above.
@@ -182,7 +182,7 @@ impl Facts {
 
     /// The value itself where it was small enough to be evaluated; its elements may be symbolic.
     pub fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
-        self.facts[value.index()].value.concretize()
+        self.facts[value.index()].value.concretize().filter(|tensor| !self.engine.open.is_in(tensor))
     }
 
     /// The elements of a value that is a shape itself, symbolic or not.
@@ -205,16 +205,6 @@ impl Facts {
         let cast = tensor.cast_to::<i64>().ok()?;
         Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
     }
-}
-
-/// Whether two extents are known to be the same.
-pub fn same(a: &Option<TDim>, b: &Option<TDim>) -> bool {
-    a.is_some() && a == b
-}
-
-/// An extent as a plain number.
-pub fn extent(dim: &Option<TDim>) -> Option<usize> {
-    usize::try_from(dim.as_ref()?.to_i64().ok()?).ok()
 }
 
 /// What a slice of `from` is known to be. One that reaches past the end of its value is shorter
@@ -275,6 +265,7 @@ pub(super) struct Inference {
     template: tract_onnx::prelude::InferenceModel,
     budget: Budget,
     weights: u64,
+    open: Open,
     shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
     out_of_bounds: RefCell<Option<String>>,
 }
@@ -301,6 +292,7 @@ impl Inference {
             template: Default::default(),
             budget: Budget::new(EVALUATED),
             weights: graph.weight_bytes(),
+            open: Open::default(),
             shared: RefCell::default(),
             out_of_bounds: RefCell::default(),
         }
@@ -448,7 +440,7 @@ impl Inference {
             self.note(|| node.label());
             return vec![];
         }
-        let inferred = self.ask(node, inputs).into_iter();
+        let inferred = self.ask(node, self.open.hidden(node, &inputs)).into_iter();
         let mut inferred = inferred.map(|fact| self.admit(fact, || node.label()));
         // tract counts only the outputs that are there.
         let outputs = node.output.iter();
@@ -467,7 +459,15 @@ impl Inference {
             ) => *sum = normed.clone(),
             _ => {}
         }
-        outputs
+        let elements = |fact: &InferenceFact| self.open.elements(fact);
+        let asked = Asked { node, opset: self.opset(), inputs: &inputs, elements: &elements };
+        let outputs = outputs.into_iter().enumerate();
+        let symbols = &self.template.symbols;
+        let complete = |(slot, fact)| {
+            let fact = told(&asked, slot, self.open.without(fact));
+            self.open.named(symbols, read_by_shape(&asked), fact)
+        };
+        outputs.map(complete).collect()
     }
 
     /// What tract's operator says of the outputs that are there.

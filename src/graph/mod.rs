@@ -6,13 +6,16 @@ pub mod axes;
 mod bounds;
 pub mod constants;
 pub mod editor;
+mod extents;
 pub mod facts;
 pub mod layout;
 pub mod make;
 mod memo;
 pub mod movement;
 pub mod names;
+mod open;
 pub mod scope;
+mod told;
 mod types;
 
 use prost::Message;

@@ -65,6 +65,17 @@ impl Chain {
         }
     }
 
+    /// The chain as an affine of a site.
+    pub fn part(&self) -> Part {
+        Part {
+            affine: self.affine.clone(),
+            input: self.input,
+            output: self.output,
+            nodes: self.nodes.clone(),
+            resets: vec![],
+        }
+    }
+
     /// The chain as a site of a kind whose statistics are fixed.
     pub fn site(&self, graph: &Graph, facts: &Facts, kind: Kind) -> Site {
         let axis = self.axis().or(self.spread).unwrap_or(0);
@@ -79,13 +90,7 @@ impl Chain {
             axis,
             nodes: self.nodes.clone(),
             pre: None,
-            post: Some(Part {
-                affine: self.affine.clone(),
-                input: self.input,
-                output: self.output,
-                nodes: self.nodes.clone(),
-                resets: vec![],
-            }),
+            post: Some(self.part()),
             replacement: None,
             core: None,
             refusal: (!finite).then(|| Refusal::new(Reason::NotFinite, graph.name(self.nodes[0]))),

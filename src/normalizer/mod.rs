@@ -6,8 +6,12 @@
 pub(crate) mod alike;
 mod attention_scale;
 mod batch_norm;
+mod bias_norm;
+mod bounded;
+mod bounds;
 mod branches;
 pub mod chain;
+mod dynamic_erf;
 mod dynamic_sigmoid;
 mod dynamic_softsign;
 mod dynamic_tanh;
@@ -25,8 +29,10 @@ mod pointwise;
 mod power_norm;
 mod region;
 mod rep_bn;
+mod residual_scale;
 mod rms_norm;
 mod scale_norm;
+mod soft_capping;
 mod standardisation;
 mod statistics;
 mod switchable_norm;
@@ -91,6 +97,8 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &dynamic_tanh::DynamicTanh,
     &dynamic_sigmoid::DynamicSigmoid,
     &dynamic_softsign::DynamicSoftsign,
+    &dynamic_erf::DynamicErf,
+    &soft_capping::SoftCapping,
     &power_norm::PowerNorm,
     &group_norm::GroupNorm,
     &layer_norm::LayerNorm,
@@ -98,13 +106,16 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &instance_norm::InstanceNorm,
     &scale_norm::ScaleNorm,
     &branches::Branches,
+    &bias_norm::BiasNorm,
     &rep_bn::RepBn,
     &mabn::Mabn,
     &unified_norm::UnifiedNorm,
     &batch_norm::BatchNorm,
+    &bounded::AnyBounded,
     &attention_scale::AttentionScale,
     &standardisation::Standardisation,
     &layer_scale::LayerScale,
+    &residual_scale::ResidualScale,
     &per_channel::PerChannel,
 ];
 

@@ -3,7 +3,7 @@
 //! Read backwards from the last division, through whatever moves or widens the statistics.
 
 use super::chain::Chain;
-use super::{Family, Kind, Part, Site, View};
+use super::{Family, Kind, Site, View};
 use crate::graph::facts::same;
 use crate::graph::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
@@ -119,13 +119,7 @@ pub fn around(
     chain: Option<&Chain>,
 ) -> Site {
     let last = nodes[nodes.len() - 1];
-    let post = chain.filter(|chain| !chain.affine.is_identity()).map(|chain| Part {
-        affine: chain.affine.clone(),
-        input: chain.input,
-        output: chain.output,
-        nodes: chain.nodes.clone(),
-        resets: vec![],
-    });
+    let post = chain.filter(|chain| !chain.affine.is_identity()).map(Chain::part);
     let mut nodes = nodes.to_vec();
     nodes.extend(post.iter().flat_map(|part| &part.nodes));
     let refusal = post.is_none().then(|| Refusal::new(Reason::Identity, view.graph.name(last)));

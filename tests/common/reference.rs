@@ -194,6 +194,18 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Relu" => map(|v| v.max(0.0))?,
         "Tanh" => map(f64::tanh)?,
         "Sigmoid" => map(|v| 1.0 / (1.0 + (-v).exp()))?,
+        "Floor" => map(f64::floor)?,
+        "Erf" => map(erf)?,
+        "Atan" => map(f64::atan)?,
+        "Sin" => map(f64::sin)?,
+        "Exp" => map(f64::exp)?,
+        "Log" => map(f64::ln)?,
+        "Sign" => map(|v| if v == 0.0 { 0.0 } else { v.signum() })?,
+        "Clip" => {
+            let bound = |slot: usize| call.floats(slot)?.first().copied().context("an empty bound");
+            let (low, high) = (bound(1)?, bound(2)?);
+            Value::Floats(call.floats(0)?.mapv(|v| v.max(low).min(high)))
+        }
         "Abs" => map(f64::abs)?,
         "Sqrt" => map(f64::sqrt)?,
         "Neg" => map(|v| -v)?,

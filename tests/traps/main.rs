@@ -12,6 +12,7 @@ mod reasons;
 mod regressions;
 mod roundings;
 mod rules;
+mod shapes;
 mod types;
 
 use common::numbers::Kind;

@@ -93,6 +93,18 @@ fn example(reason: &Reason) -> Model {
             behind(&text.replace("NAME", name))
         }
         Reason::ResidualStream => behind("o = Relu(x)\n y = Add(m, o)\n output y"),
+        Reason::DifferentScales => behind(
+            "ints first 1 = 0
+             ints middle 1 = 2
+             ints end 1 = 4
+             ints last 1 = -1
+             one = Slice(m, first, middle, last)
+             other = Slice(m, middle, end, last)
+             turned = Neg(other)
+             halves = Concat(turned, one) axis=-1
+             y = Add(m, halves)
+             output y",
+        ),
         Reason::NotConstant => {
             behind("turned = Transpose(x) perm=[0,2,1]\n y = MatMul(m, turned)\n output y")
         }

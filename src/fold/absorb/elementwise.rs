@@ -137,7 +137,8 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
     match op {
         "Add" | "Sub" => {
             if a.scale != b.scale {
-                return Err(Reason::ResidualStream);
+                let both = !a.has_no_scale() && !b.has_no_scale();
+                return Err(if both { Reason::DifferentScales } else { Reason::ResidualStream });
             }
             let shift = if op == "Add" { &a.shift + &b.shift } else { &a.shift - &b.shift };
             Ok(Step::go_on(0, Affine::new(a.scale.clone(), shift)))
