@@ -51,7 +51,7 @@ pub fn forward(
     };
     let to = draft.facts.data_type(made);
     let Some(value) = cast(draft, node) else {
-        let shrinks = || inputs.iter().flatten().any(|affine| affine.scale.iter().any(|s| s.abs() < 1.0));
+        let shrinks = || inputs.iter().flatten().any(Affine::shrinks);
         // A normalizer may divide by its statistics only behind its factors.
         let normalizes = going.is_bounded && draft.graph.category(node) == Some(Category::Arithmetic);
         let computes = computes(draft, node, step) && !normalizes;

@@ -41,12 +41,14 @@ pub struct Wave {
     pub makes: Vec<NodeId>,
 }
 
-/// Sends an affine, that of a part or its shift alone, forward from the part's output.
+/// Sends an affine, that of a part or a half of it alone, forward from the part's output.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
-    let goes = !affine.has_no_scale() || items.all[item].part.affine.has_no_scale();
+    let whole = &items.all[item].part.affine;
+    let goes =
+        (!affine.has_no_scale() || whole.has_no_scale()) && (!affine.has_no_shift() || whole.has_no_shift());
     let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
     let mut front = Front { draft, items, item, goes, carried, from, queue };
     front.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
@@ -285,13 +287,15 @@ fn contradicts(affine: Option<&Affine>, rank: Result<usize, Reason>) -> bool {
     affine.is_some_and(|affine| rank.is_ok_and(|rank| rank != affine.rank()))
 }
 
-/// A rule sees the node as it is in the model: what passes there does not pass what the node adds
-/// by now.
+/// A rule sees the node as it is in the model, and alone: what passes there does not pass what the node adds
+/// by now, and an activation stays as it is.
 fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
-    match step.fold.is_none() && draft.is_shifted(node) {
-        true => Err(Refusal::new(Reason::OtherReader, draft.graph.name(node))),
-        false => Ok(step),
+    let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
+    let changes = step.fold.is_some() || step.bypass.is_some();
+    if !changes && draft.is_shifted(node) {
+        return refuse(Reason::OtherReader);
     }
+    if changes && draft.is_of_activation(node) { refuse(Reason::Activation) } else { Ok(step) }
 }
 
 impl Wave {
@@ -342,11 +346,11 @@ impl Wave {
     }
 }
 
-/// Sends the affine of a part backward from its input.
+/// Sends an affine, that of a part or its scale alone, backward from the part's input.
 ///
 /// # Errors
 /// A refusal at the node or value that something else depends on, or that cannot take it.
-pub fn backward(draft: &Draft, items: &Items, item: usize) -> Result<Wave, Refusal> {
+pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
     let start = &items.all[item].part;
     if start.nodes.is_empty() {
         // Its parameters are behind what the node itself computes.
@@ -358,7 +362,7 @@ pub fn backward(draft: &Draft, items: &Items, item: usize) -> Result<Wave, Refus
     let allowed: HashSet<NodeId> = start.nodes.iter().copied().collect();
     let mut pull = Pull { draft, items, item, budget: BUDGET };
     let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
-    pull.value(&mut wave, start.input, None, &allowed, &start.affine, 0)?;
+    pull.value(&mut wave, start.input, None, &allowed, affine, 0)?;
     // Found from the consumer up; a producer's constants change first.
     Ok(wave)
 }

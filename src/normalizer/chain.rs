@@ -100,7 +100,7 @@ pub const fn offline(name: &'static str) -> Kind {
 
 /// Finds all maximal chains, by their last node.
 pub fn find(known: &Analysis) -> HashMap<NodeId, Chain> {
-    let Analysis { graph, facts, constants } = known;
+    let Analysis { graph, facts, constants, .. } = known;
     let mut search =
         Search { known, graph, facts, constants, ends: HashMap::default(), from: HashMap::default() };
     for &node in graph.order() {
@@ -142,7 +142,7 @@ impl Search<'_> {
     /// The form that ends in a node, in the place of those that it goes on from.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let graph = self.graph;
-        let output = graph.only_output(node)?;
+        let output = graph.only_output(node).filter(|_| !self.known.activations.contains(&node))?;
         let varying: Vec<ValueId> = graph
             .inputs(node)
             .iter()

@@ -25,6 +25,7 @@ mod power_norm;
 mod region;
 mod rep_bn;
 mod rms_norm;
+mod scalar;
 mod scale_norm;
 mod standardisation;
 mod statistics;
@@ -102,6 +103,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &standardisation::Standardisation,
     &layer_scale::LayerScale,
     &per_channel::PerChannel,
+    &scalar::Scalar,
 ];
 
 /// One place at which the model normalizes.
@@ -240,7 +242,7 @@ impl<'a> View<'a> {
     pub fn new(known: &'a Analysis<'a>) -> Self {
         let chains = chain::find(known);
         let ends = chains.iter().map(|(&end, chain)| (chain.input, end)).collect();
-        let Analysis { graph, facts, constants } = known;
+        let Analysis { graph, facts, constants, .. } = known;
         View { graph, facts, constants, known, chains, ends }
     }
 

@@ -250,6 +250,7 @@ fn tally(model: &Model, plan: &Plan, counts: &mut Counts) {
                 }
             }
             Some(Outcome::Partly { .. }) => count("site folded but for its scale".into()),
+            Some(Outcome::Scaled { .. }) => count("site folded but for its shift".into()),
             None => count("site without an outcome".into()),
         }
     }
