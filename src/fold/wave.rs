@@ -11,6 +11,7 @@ use super::item::{Items, Merge};
 use super::range::Going;
 use super::{Fold, Rule, Side, Step, range, rule, softmax};
 use crate::affine::Affine;
+use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
@@ -274,17 +275,24 @@ fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
 fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
     let at = draft.at(node);
-    if inputs.iter().enumerate().any(|(slot, carried)| contradicts(carried.as_ref(), at.rank(slot))) {
+    if inputs.iter().enumerate().any(|(slot, carried)| contradicts(carried.as_ref(), at.shape(slot))) {
         return Err(refuse(Reason::UnknownShape));
     }
     let step = passable(draft, node).map_err(refuse)?.forward(&at, inputs).map_err(refuse)?;
     passes(draft, node, step)
 }
 
-/// Whether a value is known to be of another rank than an affine of it: models that contradict themselves are read
+/// Whether a value is known to have other extents than an affine of it: models that contradict themselves are read
 /// all the same, and rules count on it.
-fn contradicts(affine: Option<&Affine>, rank: Result<usize, Reason>) -> bool {
-    affine.is_some_and(|affine| rank.is_ok_and(|rank| rank != affine.rank()))
+fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> bool {
+    let differs = |affine: &Affine, shape: &Shape| {
+        shape.len() != affine.rank()
+            || shape.iter().enumerate().any(|(axis, dim)| {
+                let along = [&affine.scale, &affine.shift].map(|numbers| numbers.shape()[axis]);
+                along.iter().any(|&count| count != 1 && extent(dim).is_some_and(|extent| extent != count))
+            })
+    };
+    affine.is_some_and(|affine| shape.is_ok_and(|shape| differs(affine, &shape)))
 }
 
 /// A rule sees the node as it is in the model, and alone: what passes there does not pass what the node adds
@@ -359,12 +367,46 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         let at = maker.map_or(draft.graph.value_name(start.output), |node| draft.graph.name(node));
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
-    let allowed: HashSet<NodeId> = start.nodes.iter().copied().collect();
-    let mut pull = Pull { draft, items, item, budget: BUDGET };
-    let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
-    pull.value(&mut wave, start.input, None, &allowed, affine, 0)?;
-    // Found from the consumer up; a producer's constants change first.
-    Ok(wave)
+    let attempt = |joins: bool| {
+        let mut pull = Pull { draft, items, item, budget: BUDGET, joins, waiting: vec![], met_others: false };
+        let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
+        let begun = pull.value(&mut wave, start.input, &Wanted::By(start), affine, 0);
+        let done = begun.and_then(|()| pull.all_waiting(&mut wave));
+        // Found from the consumer up; a producer's constants change first.
+        (done.map(|()| wave), pull.met_others)
+    };
+    let (alone, met_others) = attempt(false);
+    // One number for all can be wanted on a value by each of its readers.
+    let joins = met_others && alone.is_err() && affine.scale.len() == 1 && affine.has_no_shift();
+    if joins { attempt(true).0.or(alone) } else { alone }
+}
+
+/// Who wants an affine on a value.
+enum Wanted<'p> {
+    /// The part that it is of.
+    By(&'p Part),
+    /// A node, at an input.
+    At(NodeId, usize),
+    /// All nodes that are ever going to, each at an input.
+    Together(Vec<(NodeId, usize)>),
+}
+
+impl Wanted<'_> {
+    fn has(&self, node: NodeId, slot: usize) -> bool {
+        match self {
+            Wanted::By(part) => part.nodes.contains(&node),
+            Wanted::At(one, input) => (*one, *input) == (node, slot),
+            Wanted::Together(nodes) => nodes.contains(&(node, slot)),
+        }
+    }
+}
+
+/// A value that others read too, which may want the same on it.
+struct Waiting {
+    value: ValueId,
+    by: (NodeId, usize),
+    affine: Affine,
+    depth: usize,
 }
 
 struct Pull<'d, 'a> {
@@ -372,16 +414,44 @@ struct Pull<'d, 'a> {
     items: &'d Items<'d>,
     item: usize,
     budget: usize,
+    /// Whether a value that several nodes read waits until all of them want the same.
+    joins: bool,
+    waiting: Vec<Waiting>,
+    /// Whether something else read a value on the way.
+    met_others: bool,
 }
 
 impl Pull<'_, '_> {
-    /// The affine is wanted on this value, which only `allowed` may read.
+    /// Goes on from the values that wait, the last one first: all that can want something of it did so.
+    fn all_waiting(&mut self, wave: &mut Wave) -> Result<(), Refusal> {
+        let graph = self.draft.graph;
+        let place = |value| graph.producer(value).map(|(node, _)| graph.place(node));
+        while let Some(last) =
+            self.waiting.iter().map(|waiting| waiting.value).max_by_key(|&value| place(value))
+        {
+            let waits = std::mem::take(&mut self.waiting).into_iter();
+            let (here, others) = waits.partition(|waiting| waiting.value == last);
+            self.waiting = others;
+            let here: Vec<Waiting> = here;
+            let Waiting { affine, depth, .. } = &here[0];
+            let mut by: Vec<(NodeId, usize)> = here.iter().map(|waiting| waiting.by).collect();
+            by.sort_unstable();
+            by.dedup();
+            // What one node wants twice is not wanted once.
+            if by.len() < here.len() || here.iter().any(|waiting| waiting.affine != *affine) {
+                return Err(Refusal::new(Reason::OtherReader, graph.value_name(last)));
+            }
+            self.value(wave, last, &Wanted::Together(by), affine, *depth)?;
+        }
+        Ok(())
+    }
+
+    /// The affine is wanted on this value, which nobody else may read.
     fn value(
         &mut self,
         wave: &mut Wave,
         value: ValueId,
-        consumer: Option<(NodeId, usize)>,
-        allowed: &HashSet<NodeId>,
+        wanted: &Wanted,
         affine: &Affine,
         depth: usize,
     ) -> Result<(), Refusal> {
@@ -399,11 +469,20 @@ impl Pull<'_, '_> {
         }
         let value = self.draft.source(value);
         if self.draft.constants.is_constant(value) {
-            let (node, slot) = consumer.ok_or_else(|| refuse(Reason::GraphInput))?;
+            let &Wanted::At(node, slot) = wanted else { return Err(refuse(Reason::GraphInput)) };
             let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
             return wave.take(self.draft, Fold { node, side, affine, site });
         }
-        self.nobody_else(value, consumer, allowed, affine)?;
+        if let Err(refusal) = self.nobody_else(value, wanted, affine) {
+            self.met_others |= refusal.reason == Reason::OtherReader;
+            return match *wanted {
+                Wanted::At(node, slot) if self.joins => {
+                    self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
+                    Ok(())
+                }
+                _ => Err(refusal),
+            };
+        }
         if let Some(&other) = self.items.by_output.get(&value)
             && other != self.item
         {
@@ -421,7 +500,7 @@ impl Pull<'_, '_> {
             return Err(refusal);
         }
         let end = |refusal: Refusal| {
-            if has_scale && consumer.is_some() {
+            if has_scale && !matches!(wanted, Wanted::By(_)) {
                 self.draft.set_dead_end(value, Way::Back, &Rc::new(refusal.clone()));
             }
             refusal
@@ -430,23 +509,28 @@ impl Pull<'_, '_> {
         let refuse = |reason| Refusal::new(reason, graph.name(node));
         let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
         let at = self.draft.at(node);
-        if contradicts(Some(affine), at.output_rank(slot)) {
+        if contradicts(Some(affine), at.output_shape(slot)) {
             return Err(refuse(Reason::UnknownShape));
         }
-        let step = rule.backward(&at, slot, affine).map_err(refuse)?;
-        let step = passes(self.draft, node, step)?;
+        let mut step = rule.backward(&at, slot, affine);
+        if self.joins && !self.has_own(node, &step) {
+            step = self.number(node, affine).map_or(step, Ok);
+        }
+        let step = passes(self.draft, node, step.map_err(refuse)?)?;
         range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
         if let Some(fold) = step.fold {
             wave.note(self.draft, node, fold, step.by_place)?;
         }
         let mut last = refuse(self.draft.at(node).not_linear());
         let before = wave.mark();
+        let waiting = self.waiting.len();
         for way in &step.ways {
             match self.inputs(wave, node, way, depth) {
                 Ok(()) => return Ok(()),
                 Err(refusal) => last = refusal,
             }
             wave.back_to(before);
+            self.waiting.truncate(waiting);
         }
         let input = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
         Err(input.map_or(last, end))
@@ -459,24 +543,49 @@ impl Pull<'_, '_> {
         way: &[(usize, Affine)],
         depth: usize,
     ) -> Result<(), Refusal> {
-        let only = HashSet::from_iter([node]);
         for (slot, affine) in way {
             let Some(input) = self.draft.graph.input(node, *slot) else {
                 return Err(Refusal::new(Reason::NotConstant, self.draft.graph.name(node)));
             };
-            self.value(wave, input, Some((node, *slot)), &only, affine, depth + 1)?;
+            self.value(wave, input, &Wanted::At(node, *slot), affine, depth + 1)?;
         }
         Ok(())
     }
 
-    /// Everything besides the consumer must read only what the affine leaves as it is.
-    fn nobody_else(
-        &self,
-        value: ValueId,
-        consumer: Option<(NodeId, usize)>,
-        allowed: &HashSet<NodeId>,
-        affine: &Affine,
-    ) -> Result<(), Refusal> {
+    /// Whether nobody else reads what a node wants something of.
+    fn has_own(&self, node: NodeId, step: &Result<Step, Reason>) -> bool {
+        let has_own = |(slot, affine): &(usize, Affine)| {
+            let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
+            let own = |input| self.nobody_else(input, &Wanted::At(node, *slot), affine).is_ok();
+            affine.scale.len() == 1 || input.is_some_and(own)
+        };
+        step.as_ref().is_ok_and(|step| step.fold.is_some() || step.ways.iter().flatten().all(has_own))
+    }
+
+    /// The number on all of an operand of which a node takes a part: others take the other parts.
+    fn number(&self, node: NodeId, affine: &Affine) -> Option<Step> {
+        let graph = self.draft.graph;
+        let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
+        let varies = |slot: &usize| {
+            graph
+                .input(node, *slot)
+                .is_some_and(|input| !self.draft.constants.is_constant(self.draft.source(input)))
+        };
+        let slot = read.filter(varies).min()?;
+        let rank = self.draft.at(node).rank(slot).ok()?;
+        let scale =
+            affine.scale.reshape(&vec![1; rank]).map(Affine::scale).filter(|_| affine.scale.len() == 1)?;
+        graph.only_output(node)?;
+        let mut inputs = vec![None; graph.inputs(node).len()];
+        inputs[slot] = Some(scale.clone());
+        let step = step_forward(self.draft, node, &inputs).ok()?;
+        let goes_on = step.fold.is_none() && step.bypass.is_none();
+        let same = |(_, made): &(usize, Affine)| made.has_no_shift() && *made.scale == *affine.scale;
+        (goes_on && step.ways.iter().flatten().all(same)).then(|| Step::go_on(slot, scale))
+    }
+
+    /// Everything besides those that want the affine must read only what it leaves as it is.
+    fn nobody_else(&self, value: ValueId, wanted: &Wanted, affine: &Affine) -> Result<(), Refusal> {
         let graph = self.draft.graph;
         for (name, reader) in self.draft.readers(value) {
             let (node, input) = match reader {
@@ -486,8 +595,10 @@ impl Pull<'_, '_> {
                 }
                 Reader::Node { node, input } => (node, input),
             };
-            let expected = allowed.contains(&node) && consumer.is_none_or(|(_, slot)| slot == input);
-            if expected || !graph.reads_elements(node, input) || self.sees_nothing(node, input, affine) {
+            if wanted.has(node, input)
+                || !graph.reads_elements(node, input)
+                || self.sees_nothing(node, input, affine)
+            {
                 continue;
             }
             return Err(Refusal::new(Reason::OtherReader, graph.name(node)));

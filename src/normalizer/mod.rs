@@ -31,6 +31,7 @@ mod standardisation;
 mod statistics;
 mod switchable_norm;
 mod unified_norm;
+mod widening;
 
 use serde::Serialize;
 

@@ -11,6 +11,7 @@ mod reasons;
 mod regressions;
 mod roundings;
 mod rules;
+mod scalars;
 mod types;
 
 use common::numbers::Kind;
