@@ -4,6 +4,7 @@ use std::collections::HashMap as Map;
 
 use super::Side;
 use super::absorb::linear;
+use super::backward;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
 use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan};
@@ -151,7 +152,7 @@ impl<'a> Planner<'a> {
             Some((wave, left, forward))
         };
         let back = || {
-            let wave = free(wave::backward(&self.draft, &items, item, &scale))?;
+            let wave = free(backward::backward(&self.draft, &items, item, &scale))?;
             Some((wave, Affine::shift(affine.shift.clone()), backward))
         };
         let Some((wave, left, shift)) = ahead().or_else(back) else { return false };
@@ -172,8 +173,8 @@ impl<'a> Planner<'a> {
         let affine = &self.items[item].part.affine;
         let forward =
             wave::forward(&self.draft, &items, item, affine).and_then(|wave| self.worthwhile(item, wave));
-        let backward =
-            wave::backward(&self.draft, &items, item, affine).and_then(|wave| self.worthwhile(item, wave));
+        let backward = backward::backward(&self.draft, &items, item, affine)
+            .and_then(|wave| self.worthwhile(item, wave));
         let (direction, wave) = match (forward, backward) {
             (Ok(forward), Ok(backward)) if self.cost(&backward) < self.cost(&forward) => {
                 (Direction::Backward, backward)

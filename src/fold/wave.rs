@@ -1,4 +1,4 @@
-//! One affine on its way: forward to every reader, or backward to the producer.
+//! One affine on its way forward, to every reader, and what it shares with the [way back](super::backward).
 //!
 //! A wave only looks. It returns what would have to be done, or the first reason why it cannot be.
 
@@ -18,12 +18,6 @@ use crate::normalizer::Part;
 use crate::onnx::operator::{attributes, is_quantized};
 use crate::refusal::{Reason, Refusal};
 
-/// How many nodes one wave may visit backward, where several ways are open at each.
-const BUDGET: usize = 4096;
-
-/// How far one wave may go backward.
-const DEPTH: usize = 512;
-
 /// How many parts one wave may pass in a row. Those of a longer row join first.
 const PASSED: usize = 16;
 
@@ -31,7 +25,7 @@ const PASSED: usize = 16;
 #[derive(Debug, Clone, Default)]
 pub struct Wave {
     /// The site that it is for.
-    site: usize,
+    pub site: usize,
     /// What nodes take into their constants, in order.
     pub folds: Vec<Fold>,
     /// Nodes that have nothing left to do, and the input that they hand on.
@@ -233,7 +227,7 @@ impl Front<'_, '_> {
 }
 
 /// The rule for a node, or why there is none.
-fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let operator @ (domain, op) = draft.graph.domain_op(node);
     if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
         draft.at(node).only_attributes(known)?;
@@ -247,7 +241,7 @@ fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
 /// it in.
-fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
+pub fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
     let graph = draft.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
     let inputs = read.filter_map(|slot| graph.input(node, slot)).map(|input| draft.source(input));
@@ -272,7 +266,7 @@ fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     rule_of(draft, node)
 }
 
-fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
+pub fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
     let at = draft.at(node);
     if inputs.iter().enumerate().any(|(slot, carried)| contradicts(carried.as_ref(), at.shape(slot))) {
@@ -284,7 +278,7 @@ fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Resul
 
 /// Whether a value is known to have other extents than an affine of it: models that contradict themselves are read
 /// all the same, and rules count on it.
-fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> bool {
+pub fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> bool {
     let differs = |affine: &Affine, shape: &Shape| {
         shape.len() != affine.rank()
             || shape.iter().enumerate().any(|(axis, dim)| {
@@ -297,7 +291,7 @@ fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> bool {
 
 /// A rule sees the node as it is in the model, and alone: what passes there does not pass what the node adds
 /// by now, and an activation stays as it is.
-fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
+pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
     let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
     let changes = step.fold.is_some() || step.bypass.is_some();
     if !changes && draft.is_shifted(node) {
@@ -308,12 +302,12 @@ fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
 
 impl Wave {
     /// How much a wave found so far.
-    fn mark(&self) -> [usize; 4] {
+    pub fn mark(&self) -> [usize; 4] {
         [self.folds.len(), self.bypass.len(), self.merges.len(), self.makes.len()]
     }
 
     /// Forgets what a way found that led nowhere.
-    fn back_to(&mut self, [folds, bypass, merges, makes]: [usize; 4]) {
+    pub fn back_to(&mut self, [folds, bypass, merges, makes]: [usize; 4]) {
         self.folds.truncate(folds);
         self.bypass.truncate(bypass);
         self.merges.truncate(merges);
@@ -321,7 +315,7 @@ impl Wave {
     }
 
     /// Notes what a node takes, and whether an Add has to be made for it.
-    fn note(
+    pub fn note(
         &mut self,
         draft: &Draft,
         node: NodeId,
@@ -345,276 +339,11 @@ impl Wave {
     }
 
     /// Notes what a node takes into its constants, if it can.
-    fn take(&mut self, draft: &Draft, fold: Fold) -> Result<(), Refusal> {
+    pub fn take(&mut self, draft: &Draft, fold: Fold) -> Result<(), Refusal> {
         let Fold { node, side, affine, .. } = &fold;
         check(&draft.at(*node), *side, affine)
             .map_err(|reason| Refusal::new(reason, draft.graph.name(*node)))?;
         self.folds.push(fold);
         Ok(())
-    }
-}
-
-/// Sends an affine, that of a part or its scale alone, backward from the part's input.
-///
-/// # Errors
-/// A refusal at the node or value that something else depends on, or that cannot take it.
-pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
-    let start = &items.all[item].part;
-    if start.nodes.is_empty() {
-        // Its parameters are behind what the node itself computes.
-        let maker = draft.graph.producer(start.output).map(|(node, _)| node);
-        let op = maker.map_or("", |node| draft.graph.domain_op(node).1);
-        let at = maker.map_or(draft.graph.value_name(start.output), |node| draft.graph.name(node));
-        return Err(Refusal::new(Reason::NotLinear(op.into()), at));
-    }
-    let attempt = |joins: bool| {
-        let mut pull = Pull { draft, items, item, budget: BUDGET, joins, waiting: vec![], met_others: false };
-        let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
-        let begun = pull.value(&mut wave, start.input, &Wanted::By(start), affine, 0);
-        let done = begun.and_then(|()| pull.all_waiting(&mut wave));
-        // Found from the consumer up; a producer's constants change first.
-        (done.map(|()| wave), pull.met_others)
-    };
-    let (alone, met_others) = attempt(false);
-    // One number for all can be wanted on a value by each of its readers.
-    let joins = met_others && alone.is_err() && affine.scale.len() == 1 && affine.has_no_shift();
-    if joins { attempt(true).0.or(alone) } else { alone }
-}
-
-/// Who wants an affine on a value.
-enum Wanted<'p> {
-    /// The part that it is of.
-    By(&'p Part),
-    /// A node, at an input.
-    At(NodeId, usize),
-    /// All nodes that are ever going to, each at an input.
-    Together(Vec<(NodeId, usize)>),
-}
-
-impl Wanted<'_> {
-    fn has(&self, node: NodeId, slot: usize) -> bool {
-        match self {
-            Wanted::By(part) => part.nodes.contains(&node),
-            Wanted::At(one, input) => (*one, *input) == (node, slot),
-            Wanted::Together(nodes) => nodes.contains(&(node, slot)),
-        }
-    }
-}
-
-/// A value that others read too, which may want the same on it.
-struct Waiting {
-    value: ValueId,
-    by: (NodeId, usize),
-    affine: Affine,
-    depth: usize,
-}
-
-struct Pull<'d, 'a> {
-    draft: &'d Draft<'a>,
-    items: &'d Items<'d>,
-    item: usize,
-    budget: usize,
-    /// Whether a value that several nodes read waits until all of them want the same.
-    joins: bool,
-    waiting: Vec<Waiting>,
-    /// Whether something else read a value on the way.
-    met_others: bool,
-}
-
-impl Pull<'_, '_> {
-    /// Goes on from the values that wait, the last one first: all that can want something of it did so.
-    fn all_waiting(&mut self, wave: &mut Wave) -> Result<(), Refusal> {
-        let graph = self.draft.graph;
-        let place = |value| graph.producer(value).map(|(node, _)| graph.place(node));
-        while let Some(last) =
-            self.waiting.iter().map(|waiting| waiting.value).max_by_key(|&value| place(value))
-        {
-            let waits = std::mem::take(&mut self.waiting).into_iter();
-            let (here, others) = waits.partition(|waiting| waiting.value == last);
-            self.waiting = others;
-            let here: Vec<Waiting> = here;
-            let Waiting { affine, depth, .. } = &here[0];
-            let mut by: Vec<(NodeId, usize)> = here.iter().map(|waiting| waiting.by).collect();
-            by.sort_unstable();
-            by.dedup();
-            // What one node wants twice is not wanted once.
-            if by.len() < here.len() || here.iter().any(|waiting| waiting.affine != *affine) {
-                return Err(Refusal::new(Reason::OtherReader, graph.value_name(last)));
-            }
-            self.value(wave, last, &Wanted::Together(by), affine, *depth)?;
-        }
-        Ok(())
-    }
-
-    /// The affine is wanted on this value, which nobody else may read.
-    fn value(
-        &mut self,
-        wave: &mut Wave,
-        value: ValueId,
-        wanted: &Wanted,
-        affine: &Affine,
-        depth: usize,
-    ) -> Result<(), Refusal> {
-        if affine.is_identity() {
-            return Ok(());
-        }
-        let graph = self.draft.graph;
-        let refuse = |reason| Refusal::new(reason, graph.value_name(value));
-        if !affine.is_finite() {
-            return Err(refuse(Reason::NotFinite));
-        }
-        self.budget = self.budget.checked_sub(1).ok_or_else(|| refuse(Reason::TooFar))?;
-        if depth > DEPTH {
-            return Err(refuse(Reason::TooFar));
-        }
-        let value = self.draft.source(value);
-        if self.draft.constants.is_constant(value) {
-            let &Wanted::At(node, slot) = wanted else { return Err(refuse(Reason::GraphInput)) };
-            let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
-            return wave.take(self.draft, Fold { node, side, affine, site });
-        }
-        if let Err(refusal) = self.nobody_else(value, wanted, affine) {
-            self.met_others |= refusal.reason == Reason::OtherReader;
-            return match *wanted {
-                Wanted::At(node, slot) if self.joins => {
-                    self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
-                    Ok(())
-                }
-                _ => Err(refusal),
-            };
-        }
-        if let Some(&other) = self.items.by_output.get(&value)
-            && other != self.item
-        {
-            if !self.items.merge {
-                return Err(refuse(Reason::NotLinear("a normalizer that stays".into())));
-            }
-            if !affine.broadcasts_with(&self.items.all[other].part.affine) {
-                return Err(refuse(Reason::UnknownShape));
-            }
-            wave.merges.push(Merge { into: other, affine: affine.clone(), before: false });
-            return Ok(());
-        }
-        let has_scale = !affine.has_no_scale();
-        if let Some(refusal) = self.draft.dead_end(value, Way::Back).filter(|_| has_scale) {
-            return Err(refusal);
-        }
-        let end = |refusal: Refusal| {
-            if has_scale && !matches!(wanted, Wanted::By(_)) {
-                self.draft.set_dead_end(value, Way::Back, &Rc::new(refusal.clone()));
-            }
-            refusal
-        };
-        let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
-        let refuse = |reason| Refusal::new(reason, graph.name(node));
-        let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
-        let at = self.draft.at(node);
-        if contradicts(Some(affine), at.output_shape(slot)) {
-            return Err(refuse(Reason::UnknownShape));
-        }
-        let mut step = rule.backward(&at, slot, affine);
-        if self.joins && !self.has_own(node, &step) {
-            step = self.number(node, affine).map_or(step, Ok);
-        }
-        let step = passes(self.draft, node, step.map_err(refuse)?)?;
-        range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
-        if let Some(fold) = step.fold {
-            wave.note(self.draft, node, fold, step.by_place)?;
-        }
-        let mut last = refuse(self.draft.at(node).not_linear());
-        let before = wave.mark();
-        let waiting = self.waiting.len();
-        for way in &step.ways {
-            match self.inputs(wave, node, way, depth) {
-                Ok(()) => return Ok(()),
-                Err(refusal) => last = refusal,
-            }
-            wave.back_to(before);
-            self.waiting.truncate(waiting);
-        }
-        let input = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
-        Err(input.map_or(last, end))
-    }
-
-    fn inputs(
-        &mut self,
-        wave: &mut Wave,
-        node: NodeId,
-        way: &[(usize, Affine)],
-        depth: usize,
-    ) -> Result<(), Refusal> {
-        for (slot, affine) in way {
-            let Some(input) = self.draft.graph.input(node, *slot) else {
-                return Err(Refusal::new(Reason::NotConstant, self.draft.graph.name(node)));
-            };
-            self.value(wave, input, &Wanted::At(node, *slot), affine, depth + 1)?;
-        }
-        Ok(())
-    }
-
-    /// Whether nobody else reads what a node wants something of.
-    fn has_own(&self, node: NodeId, step: &Result<Step, Reason>) -> bool {
-        let has_own = |(slot, affine): &(usize, Affine)| {
-            let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
-            let own = |input| self.nobody_else(input, &Wanted::At(node, *slot), affine).is_ok();
-            affine.scale.len() == 1 || input.is_some_and(own)
-        };
-        step.as_ref().is_ok_and(|step| step.fold.is_some() || step.ways.iter().flatten().all(has_own))
-    }
-
-    /// The number on all of an operand of which a node takes a part: others take the other parts.
-    fn number(&self, node: NodeId, affine: &Affine) -> Option<Step> {
-        let graph = self.draft.graph;
-        let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
-        let varies = |slot: &usize| {
-            graph
-                .input(node, *slot)
-                .is_some_and(|input| !self.draft.constants.is_constant(self.draft.source(input)))
-        };
-        let slot = read.filter(varies).min()?;
-        let rank = self.draft.at(node).rank(slot).ok()?;
-        let scale =
-            affine.scale.reshape(&vec![1; rank]).map(Affine::scale).filter(|_| affine.scale.len() == 1)?;
-        graph.only_output(node)?;
-        let mut inputs = vec![None; graph.inputs(node).len()];
-        inputs[slot] = Some(scale.clone());
-        let step = step_forward(self.draft, node, &inputs).ok()?;
-        let goes_on = step.fold.is_none() && step.bypass.is_none();
-        let same = |(_, made): &(usize, Affine)| made.has_no_shift() && *made.scale == *affine.scale;
-        (goes_on && step.ways.iter().flatten().all(same)).then(|| Step::go_on(slot, scale))
-    }
-
-    /// Everything besides those that want the affine must read only what it leaves as it is.
-    fn nobody_else(&self, value: ValueId, wanted: &Wanted, affine: &Affine) -> Result<(), Refusal> {
-        let graph = self.draft.graph;
-        for (name, reader) in self.draft.readers(value) {
-            let (node, input) = match reader {
-                Reader::Output => return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name))),
-                Reader::Capture { node } => {
-                    return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
-                }
-                Reader::Node { node, input } => (node, input),
-            };
-            if wanted.has(node, input)
-                || !graph.reads_elements(node, input)
-                || self.sees_nothing(node, input, affine)
-            {
-                continue;
-            }
-            return Err(Refusal::new(Reason::OtherReader, graph.name(node)));
-        }
-        Ok(())
-    }
-
-    /// Whether a reader takes only parts of the value on which the affine is the identity.
-    fn sees_nothing(&self, node: NodeId, input: usize, affine: &Affine) -> bool {
-        let mut inputs = vec![None; self.draft.graph.inputs(node).len()];
-        inputs[input] = Some(affine.clone());
-        let step = step_forward(self.draft, node, &inputs);
-        step.is_ok_and(|step| {
-            step.fold.is_none()
-                && step.bypass.is_none()
-                && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
-        })
     }
 }
