@@ -119,7 +119,7 @@ fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
         Some(Category::Arithmetic) => !draft.graph.is(node, "Neg"),
         Some(Category::Reduction) => !draft.graph.is(node, "ReduceMean"),
         Some(category) => category.is_product(),
-        None => false,
+        None => draft.graph.is(node, "CumSum") || draft.graph.is(node, "Einsum"),
     };
     computes && step.fold.is_none() && step.bypass.is_none()
 }

@@ -80,6 +80,8 @@ fn blocks(call: &Call) -> Result<Value> {
     let (x, size) = (call.floats(0)?, call.int("blocksize", 0)? as usize);
     let &[items, channels, height, width] = x.shape() else { anyhow::bail!("no image") };
     let spreads = call.proto.op_type() == "DepthToSpace";
+    let fits = if spreads { channels % (size * size) == 0 } else { height % size == 0 && width % size == 0 };
+    ensure!(fits && x.len() > 0, "{:?} in blocks of {size}", x.shape());
     let shape = match spreads {
         true => [items, channels / (size * size), height * size, width * size],
         false => [items, channels * size * size, height / size, width / size],
