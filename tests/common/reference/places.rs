@@ -53,6 +53,9 @@ fn taken(call: &Call) -> Result<Value> {
     let x = call.floats(0)?;
     let axis = call.axis(0, x.ndim())?;
     let Value::Ints(places) = call.value(1)? else { anyhow::bail!("no places") };
+    let fits = places.ndim() == x.ndim()
+        && (0..x.ndim()).all(|other| other == axis || places.shape()[other] <= x.shape()[other]);
+    ensure!(fits, "{:?} of {:?}", places.shape(), x.shape());
     let mut y = ArrayD::zeros(places.shape());
     for (at, &place) in places.indexed_iter() {
         let mut from = at.clone();
