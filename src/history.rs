@@ -158,12 +158,14 @@ impl History {
 
 /// What has become of an affine, once a later pass has got hold of what was left.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
-    let (Some(Outcome::Folded { into, .. } | Outcome::Partly { into, .. }), false) =
-        (&mut now, matches!(before, Some(Outcome::Folded { .. })))
+    let (
+        Some(Outcome::Folded { into, .. } | Outcome::Partly { into, .. } | Outcome::Scaled { into, .. }),
+        false,
+    ) = (&mut now, matches!(before, Some(Outcome::Folded { .. })))
     else {
         return;
     };
-    if let Some(Outcome::Partly { into: earlier, .. }) = before {
+    if let Some(Outcome::Partly { into: earlier, .. } | Outcome::Scaled { into: earlier, .. }) = before {
         into.append(earlier);
         into.sort();
         into.dedup();

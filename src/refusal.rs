@@ -88,6 +88,9 @@ pub enum Reason {
     /// The operator is not linear in its operand (or not known to be).
     #[error("{0} is no linear operator")]
     NotLinear(String),
+    /// The number belongs to an activation that is written out, which engines find by its numbers.
+    #[error("it is part of an activation, which engines find by its numbers")]
+    Activation,
     /// An operator, or a domain, that unfold does not know.
     #[error("unknown operator {0}")]
     UnknownOperator(String),

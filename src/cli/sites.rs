@@ -72,6 +72,10 @@ fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
             let what = format!("{}; scale: {}", describe(into), in_short(scale));
             Told { folded: false, fold: "shift only", what }
         }
+        Outcome::Scaled { into, shift } => {
+            let what = format!("{}; shift: {}", describe(into), in_short(shift));
+            Told { folded: false, fold: "scale only", what }
+        }
         Outcome::Kept { forward, backward } => {
             let refusals = std::iter::once(forward).chain(backward);
             let what: Vec<String> = refusals.map(in_short).collect();
@@ -96,6 +100,7 @@ fn legend(rows: &[Row], paint: Paint) -> String {
     let refusals = outcomes.flat_map(|outcome| match outcome {
         Outcome::Folded { .. } => vec![],
         Outcome::Partly { scale, .. } => vec![scale],
+        Outcome::Scaled { shift, .. } => vec![shift],
         Outcome::Kept { forward, backward } => std::iter::once(forward).chain(backward).collect(),
     });
     let reasons: BTreeSet<[String; 2]> =

@@ -66,7 +66,7 @@ struct Merged {
 
 impl<'a> Draft<'a> {
     pub fn new(known: &'a Analysis<'a>) -> Self {
-        let Analysis { graph, facts, constants } = known;
+        let Analysis { graph, facts, constants, .. } = known;
         Draft {
             known,
             graph,
@@ -88,6 +88,11 @@ impl<'a> Draft<'a> {
     /// The node as a rule sees it.
     pub fn at(&self, node: NodeId) -> At<'a> {
         self.known.at(node)
+    }
+
+    /// Whether a node is part of an activation, whose constants are not to be touched.
+    pub fn is_of_activation(&self, node: NodeId) -> bool {
+        self.known.activations.contains(&node)
     }
 
     /// The value that this one will be another name of, or itself.

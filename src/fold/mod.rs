@@ -8,6 +8,7 @@
 pub mod absorb;
 pub mod apply;
 
+mod backward;
 mod draft;
 pub mod growth;
 mod item;

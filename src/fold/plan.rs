@@ -41,6 +41,13 @@ pub enum Outcome {
         /// Why the scale cannot go.
         scale: Refusal,
     },
+    /// Its scale goes, its shift stays.
+    Scaled {
+        /// The nodes that take the scale in.
+        into: Vec<String>,
+        /// Why the shift cannot go.
+        shift: Refusal,
+    },
     /// It stays.
     Kept {
         /// Why it cannot go forward; or why not at all.

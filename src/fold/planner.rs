@@ -4,6 +4,7 @@ use std::collections::HashMap as Map;
 
 use super::Side;
 use super::absorb::linear;
+use super::backward;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
 use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan};
@@ -83,11 +84,11 @@ impl<'a> Planner<'a> {
     /// Folds until nothing more goes: what goes may take away what stopped another item.
     ///
     /// An affine goes by itself, into linear operators, where it can; where it cannot, it may join another
-    /// that stays, for two affines in a row are one; and where neither, its shift may go on alone.
+    /// that stays, for two affines in a row are one; and where neither, its shift or its scale may go alone.
     fn fold_all(&mut self) {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart) | self.sweep(Self::fold_together);
-            if !apart_or_together && !self.sweep(Self::fold_shift) {
+            if !apart_or_together && !(self.sweep(Self::fold_shift) | self.sweep(Self::fold_scale)) {
                 return;
             }
         }
@@ -132,6 +133,38 @@ impl<'a> Planner<'a> {
         true
     }
 
+    /// Where a shift stays, as it must before zero padding of open extents, its scale may still go on alone:
+    /// `s·x + t = s·(x + t/s)`. Or back: then the shift stays as it is.
+    fn fold_scale(&mut self, item: usize) -> bool {
+        let there = &self.items[item];
+        let (part, affine) = (&there.part, &there.part.affine);
+        if there.size() < 2 || affine.has_no_shift() || affine.has_no_scale() {
+            return false;
+        }
+        let Some(Tried { forward, backward }) = there.tried.clone() else { return false };
+        let (items, scale) = (self.items(false), Affine::scale(affine.scale.clone()));
+        let free = |wave: Result<Wave, Refusal>| wave.ok().filter(|wave| wave.makes.is_empty());
+        let ahead = || {
+            let left = Affine::shift(&affine.shift / &affine.scale);
+            // Less is added to more there.
+            let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
+            let fits = has_room && left.is_finite() && self.is_writable(part, &left);
+            let wave = free(wave::forward(&self.draft, &items, item, &scale)).filter(|_| fits)?;
+            Some((wave, left, forward))
+        };
+        let back = || {
+            let wave = free(backward::backward(&self.draft, &items, item, &scale))?;
+            Some((wave, Affine::shift(affine.shift.clone()), backward))
+        };
+        let Some((wave, left, shift)) = ahead().or_else(back) else { return false };
+        let into = self.carry(wave);
+        let there = &mut self.items[item];
+        there.part.affine = left;
+        there.is_rewritten = true;
+        there.state = State::Scaled { into, shift };
+        true
+    }
+
     fn items(&self, merge: bool) -> Items<'_> {
         Items { all: &self.items, by_output: &self.by_output, merge }
     }
@@ -141,7 +174,8 @@ impl<'a> Planner<'a> {
         let affine = &self.items[item].part.affine;
         let forward =
             wave::forward(&self.draft, &items, item, affine).and_then(|wave| self.worthwhile(item, wave));
-        let backward = wave::backward(&self.draft, &items, item).and_then(|wave| self.worthwhile(item, wave));
+        let backward = backward::backward(&self.draft, &items, item, affine)
+            .and_then(|wave| self.worthwhile(item, wave));
         let (direction, wave) = match (forward, backward) {
             (Ok(forward), Ok(backward)) if self.cost(&backward) < self.cost(&forward) => {
                 (Direction::Backward, backward)
@@ -225,8 +259,8 @@ impl<'a> Planner<'a> {
         let there = &mut self.items[item];
         let (gone, site) = (there.part.clone(), there.site);
         there.is_rewritten = false;
-        // The shift may have gone before.
-        if let State::Partly { into: before, .. } = &mut there.state {
+        // The other half may have gone before.
+        if let State::Partly { into: before, .. } | State::Scaled { into: before, .. } = &mut there.state {
             into.append(before);
             into.sort();
             into.dedup();

@@ -1,5 +1,6 @@
 //! A read-only view of the main graph: who makes a value, who reads it, what is known of it.
 
+pub mod activation;
 pub mod analysis;
 pub mod at;
 pub mod axes;

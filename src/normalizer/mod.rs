@@ -31,12 +31,14 @@ mod region;
 mod rep_bn;
 mod residual_scale;
 mod rms_norm;
+mod scalar;
 mod scale_norm;
 mod soft_capping;
 mod standardisation;
 mod statistics;
 mod switchable_norm;
 mod unified_norm;
+mod widening;
 
 use serde::Serialize;
 
@@ -117,6 +119,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &layer_scale::LayerScale,
     &residual_scale::ResidualScale,
     &per_channel::PerChannel,
+    &scalar::Scalar,
 ];
 
 /// One place at which the model normalizes.
@@ -255,7 +258,7 @@ impl<'a> View<'a> {
     pub fn new(known: &'a Analysis<'a>) -> Self {
         let chains = chain::find(known);
         let ends = chains.iter().map(|(&end, chain)| (chain.input, end)).collect();
-        let Analysis { graph, facts, constants } = known;
+        let Analysis { graph, facts, constants, .. } = known;
         View { graph, facts, constants, known, chains, ends }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Nothing here knows of folding, nor shares code with it: this is what folds are judged by.
 
+mod places;
+
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -207,6 +209,19 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             Value::Floats(call.floats(0)?.mapv(|v| v.max(low).min(high)))
         }
         "Abs" => map(f64::abs)?,
+        "Erf" => map(erf)?,
+        "Floor" => map(f64::floor)?,
+        "LeakyRelu" => {
+            let slope = call.float("alpha", 0.01)?;
+            Value::Floats(call.floats(0)?.mapv(|v| if v < 0.0 { slope * v } else { v }))
+        }
+        "PRelu" => two(|v, slope| if v < 0.0 { slope * v } else { v })?,
+        "Clip" => {
+            Value::Floats(zip(&zip(call.floats(0)?, call.floats(1)?, f64::max)?, call.floats(2)?, f64::min)?)
+        }
+        "Greater" => {
+            Value::Ints(zip(call.floats(0)?, call.floats(1)?, |a, b| f64::from(a > b))?.mapv(|v| v as i64))
+        }
         "Sqrt" => map(f64::sqrt)?,
         "Neg" => map(|v| -v)?,
         "Softsign" => map(|v| v / (1.0 + v.abs()))?,
@@ -280,7 +295,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             let output = |name: &str| inner.get(name).cloned().context("a body has no such output");
             return body.output.iter().map(|info| output(info.name())).collect();
         }
-        op => bail!("no reference for {op}"),
+        op => places::make(&call)?.with_context(|| format!("no reference for {op}"))?,
     };
     Ok(vec![one])
 }

@@ -3,6 +3,8 @@
 //! Every node is computed as soon as it is made: so each operator knows the extents of what it
 //! reads, and a graph in which something does not fit, or numbers grow too large, never comes up.
 
+mod numbers;
+
 use std::collections::{HashMap, HashSet};
 
 use ndarray::{ArrayD, arr0, arr1};
@@ -354,6 +356,7 @@ impl<'t> Maker<'t> {
             2 if rank >= 3 => self.transposed(value),
             3 if rank >= 2 => self.rep_bn(value),
             4 if rank == 3 => self.unified(value),
+            5 => self.number(value),
             _ => self.written_out(value),
         }
     }
@@ -478,7 +481,8 @@ impl<'t> Maker<'t> {
     fn travel(&mut self, value: &str) -> Option<String> {
         match self.tape.below(20) {
             0 | 1 => self.transpose(value),
-            2 | 3 => self.reshape(value),
+            2 => self.reshape(value),
+            3 => self.rearranged(value),
             4 => self.squeeze_or_not(value),
             5 => self.flatten(value),
             6 => self.slice(value),

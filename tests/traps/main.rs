@@ -12,6 +12,7 @@ mod reasons;
 mod regressions;
 mod roundings;
 mod rules;
+mod scalars;
 mod shapes;
 mod types;
 
@@ -66,7 +67,7 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
     let Fused { model: after, plan, .. } = fused;
     let [site] = &plan.sites[..] else { panic!("{:#?}", plan.sites) };
     match &site.post {
-        Some(Outcome::Partly { .. }) => same(model, &after, 0.0),
+        Some(Outcome::Partly { .. } | Outcome::Scaled { .. }) => same(model, &after, 0.0),
         _ => assert_eq!(after.proto, model.proto, "something has changed"),
     }
     reasons_of(site)
@@ -78,6 +79,8 @@ fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
             (forward.reason.clone(), backward.as_ref().map(|refusal| refusal.reason.clone()))
         }
         Some(Outcome::Partly { scale, .. }) => (scale.reason.clone(), None),
+        // Where the scale went is where the shift could not go.
+        Some(Outcome::Scaled { shift, .. }) => (shift.reason.clone(), Some(shift.reason.clone())),
         outcome => panic!("{outcome:?}"),
     }
 }

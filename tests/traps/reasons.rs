@@ -78,6 +78,21 @@ fn example(reason: &Reason) -> Model {
              output r s",
         ),
         Reason::NotLinear(op) => behind(&format!("y = {op}(m)\n output y")),
+        Reason::Activation => model(
+            "input x batch 4
+             const half = 0.5
+             const root = 1.4142135
+             const one = 1
+             scale g 4
+             d = Div(x, root)
+             e = Erf(d)
+             f = Add(e, one)
+             u = Mul(x, f)
+             h = Mul(u, half)
+             n = Mul(h, g)
+             y = Tanh(n)
+             output y",
+        ),
         Reason::UnknownOperator(_) => {
             let mut model = behind("y = Relu(m)\n output y");
             let node = model.graph_mut().node.last_mut().unwrap();
@@ -291,6 +306,7 @@ fn every_reason_is_given() {
             .flat_map(|outcome| match outcome {
                 Outcome::Kept { forward, backward } => [Some(forward), backward.as_ref()],
                 Outcome::Partly { scale, .. } => [Some(scale), None],
+                Outcome::Scaled { shift, .. } => [Some(shift), None],
                 outcome => panic!("{expected:?}: {outcome:?}"),
             })
             .flatten()

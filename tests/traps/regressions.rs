@@ -374,11 +374,11 @@ fn one_number_that_becomes_the_same_numbers_along_two_axes_is_two_constants() {
 fn one_number_takes_a_scale_of_many() {
     folded(&model(
         "input x 2 3
-         const two 1 = 2
+         const two 1 1 1 = 2
          scale g 2
          a = Relu(x)
          b = Mul(a, two)
-         c = Transpose(b) perm=[1,0]
+         c = Transpose(b) perm=[0,2,1]
          n = Mul(c, g)
          r = Relu(n)
          output r",

@@ -149,12 +149,13 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
     }
 }
 
-fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
+/// An affine on an operand, as one on a result of more axes.
+pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
     affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
 /// An affine on the result, as the same on an operand that may be broadcast.
-fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
+pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let shape = at.shape(slot)?;
     let extra = affine.rank().checked_sub(shape.len()).ok_or(Reason::UnknownShape)?;
     affine.try_map(|numbers| {

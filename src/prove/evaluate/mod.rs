@@ -345,11 +345,18 @@ impl<'w> Evaluation<'w> {
             (_, true) => element_wise(&call, digest, is_integer(0)),
             _ => Err(Stop::Uncovered),
         };
-        match made {
-            Err(Stop::Uncovered) => self.whole(&call, digest, &known).map_err(halt),
-            made => made.map_err(halt),
+        let mut made = match made {
+            Err(Stop::Uncovered) => self.whole(&call, digest, &known).map_err(halt)?,
+            made => made.map_err(halt)?,
+        };
+        let vanishes = self.point.scales.is_some() && function.is_none();
+        if let Some(Image::Field(elements)) = made.first_mut()
+            && vanishes
+            && Scales::is_nothing(node.op(), &call.inputs)
+        {
+            *elements = times(elements, 0);
         }
-        .map(|made| (made, true))
+        Ok((made, true))
     }
 
     /// What is known of the results of a node.
