@@ -7,11 +7,13 @@ mod bounds;
 pub mod constants;
 pub mod editor;
 pub mod facts;
+pub mod flat;
 pub mod layout;
 pub mod make;
 mod memo;
 pub mod movement;
 pub mod names;
+mod rounds;
 pub mod scope;
 mod types;
 

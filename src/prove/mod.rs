@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
+use crate::graph::flat::Flat;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::lower::{Lowered, lower};
 use crate::normalizer::View;
@@ -166,7 +167,13 @@ fn claims(
     let fused = prepared(fused, options)?;
     same_ends(&original.model, &fused.model)?;
     let known = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
-    let recomputed = rounding::check(before, &known, &fused.model, tensors)?;
+    // Recipes call the constants of bodies by the way to them.
+    let [laid_out, prepared] = [before, &original.model].map(Flat::new);
+    let before = laid_out.as_ref().map_or(before, |flat| &flat.model);
+    let all = prepared.as_ref().map(|flat| Analysis::new(&flat.model)).transpose();
+    let all = all.map_err(|error| undecided(error.to_string()))?;
+    let sources = (before, all.as_ref().unwrap_or(&known));
+    let recomputed = rounding::check(sources, &fused.model, tensors)?;
     let mut bound = 1.0;
     for point in 0..options.points.max(1) as u64 {
         let mut at = String::new();
@@ -175,7 +182,7 @@ fn claims(
             let mut hash = Hash::new(options.seed, "point");
             hash.number(point);
             hash.number(attempt);
-            match identity((before, &known), &original, &fused, tensors, hash.finish() as u64) {
+            match identity(sources, &known, &original, &fused, tensors, hash.finish() as u64) {
                 Ok(degree) => found = Some(degree),
                 Err(Ended::Zero(place)) => {
                     at = place;
@@ -287,7 +294,8 @@ impl From<Stopped> for Ended {
 
 /// Both graphs at one point: the degree that bounds the error, where their outputs agree.
 fn identity(
-    (before, known): (&Model, &Analysis),
+    (before, all): (&Model, &Analysis),
+    known: &Analysis,
     original: &Prepared,
     fused: &Prepared,
     tensors: &[Stored],
@@ -300,15 +308,16 @@ fn identity(
         let stored = original.formulas.iter().find(|stored| stored.name == name)?;
         Some(formula::value(&stored.recipe, &own, &allowance).map(Image::Field))
     };
-    let view = is_more_than_arithmetic(known).then(|| View::new(known));
-    let alike = view.as_ref().map(Alike::new);
+    let views = [known, all].map(|known| is_more_than_arithmetic(known).then(|| View::new(known)));
+    let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
     let point =
         Point { known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike, scales: None };
-    let source = Sources::new(before, key).numbered(tensors, known).map_err(|refusal| {
+    let source = Sources::new(before, key).numbered(tensors, all).map_err(|refusal| {
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
-    let source = source.with(constants(&point, &own, tensors)?);
+    let source =
+        source.with(constants(&Point { known: all, alike: all_alike.as_ref(), ..point }, &own, tensors)?);
     let apart = std::thread::scope(|scope| {
         let other = || second(fused, &source, tensors, key, None);
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
@@ -319,7 +328,7 @@ fn identity(
         compare(known, seen?, other?, fused, tensors)
     });
     // What is between the two may have moved through an operator that hands positive factors on.
-    let read = |name: &str| sources::read(before, known, name);
+    let read = |name: &str| sources::read(before, all, name);
     let graph = &known.graph;
     let is_there = |&node: &NodeId| scales::passes(graph.domain_op(node)) || !graph.captures(node).is_empty();
     let scales = match &apart {
