@@ -74,7 +74,7 @@ impl Rounds {
                 let result = |slot: usize| match ending.given(slot).filter(|_| slot < ending.states) {
                     Some(state) if self.changing.contains(&state) => of_type(&fact(Some(state))),
                     Some(state) => fact(Some(state)),
-                    None => of_type(&fact(ending.made(slot))),
+                    None => of_all_rounds(&fact(ending.made(slot)), proto),
                 };
                 Some(slots.map(result).collect())
             }
@@ -169,6 +169,17 @@ fn of_one_round(fact: &InferenceFact, node: &NodeProto, place: usize) -> Inferen
         }
         None => of_type(fact),
     }
+}
+
+/// What all rounds make together: nobody knows how many there are, nor what a symbol stands for in each.
+fn of_all_rounds(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
+    if fact.shape.is_open() || node.attribute.iter().any(|attribute| attribute.name() == "scan_output_axes") {
+        return of_type(fact);
+    }
+    let number = |dim: &DimFact| dim.concretize().is_some_and(|dim| dim.to_i64().is_ok());
+    let of_one = fact.shape.dims().map(|dim| if number(dim) { dim.clone() } else { DimFact::default() });
+    let dims: TVec<DimFact> = std::iter::once(DimFact::default()).chain(of_one).collect();
+    of_type(fact).with_shape(ShapeFactoid::closed(dims))
 }
 
 /// Whether what is taken for granted of a state is so in the next round.
