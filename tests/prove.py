@@ -475,10 +475,23 @@ def prove(original, fused, certificate, sizes, seed, points):
                 raise Undecided(f"{name} comes from a value whose extents are not known")
             first = Run(original, point, extents, keep=keep, record=True, scales=first.scales)
             second = Run(fused, point, extents, recipes, record=True, scales=second.scales)
-            at, why = parting(first, second, name, entries, certificate)
-            raise Undecided(f"what the bodies of {at} compute is not known") if at in first.uncertain | second.uncertain else Disproved(why)
+            _, why = parting(first, second, name, entries, certificate)
+            unknown = upstream(fused, name) & (first.uncertain | second.uncertain)
+            raise Undecided(f"what the bodies of {min(unknown)} compute is not known") if unknown else Disproved(why)
         bound, done = bound * min(1.0, second.bound), done + 1
     return bound
+
+def upstream(graph, name):
+    """What a value is made of, and itself."""
+    open_, seen = [name], set()
+    while open_:
+        if (n := open_.pop()) not in seen and n in graph.producers:
+            node, captures = graph.producers[n][1], {}
+            if any(a.type in (5, 10) for a in node.attribute):
+                attribute_text(node, captures)
+            open_ += [*node.input, *captures]
+        seen.add(n)
+    return seen
 
 def parted(first, second):
     """The first output that differs."""

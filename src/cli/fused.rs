@@ -103,11 +103,8 @@ impl FuseReport {
 
     /// The report for people.
     pub fn text(&self, paint: Paint) -> String {
-        let mut rows = match sites::rows(self.reference(), &self.plan) {
-            Ok(rows) => rows,
-            // It was indexed before, or there were no report.
-            Err(_) => vec![],
-        };
+        // It was indexed before, or there were no report.
+        let mut rows = sites::rows(self.reference(), &self.plan).unwrap_or_default();
         if !self.dry {
             rows.retain(|row: &Row| !row.site.is_folded());
         }

@@ -322,7 +322,7 @@ impl Inference {
                 {
                     fact = complete(fact, self.declared(info, false));
                 }
-                facts[value.index()] = fact;
+                facts[value.index()] = rounds.in_every_round(*value, fact);
             }
         }
         facts

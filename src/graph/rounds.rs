@@ -1,7 +1,9 @@
 //! What is known of the values at the ends of bodies that are laid out in one graph.
 //!
 //! A state of a loop has in each round the extents that it began with, if a body that is given such a state makes such
-//! a one. That is taken for granted at first, and learned where it is not so.
+//! a one. That is taken for granted at first, and learned axis by axis where it is not so.
+
+use std::collections::BTreeSet;
 
 use tract_onnx::prelude::{DatumType, InferenceFact, TVec};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
@@ -10,15 +12,15 @@ use tract_onnx::tract_hir::internal::DimFact;
 use super::axes::axis;
 use super::flat::{BEGIN, END, NUMBER};
 use super::{Graph, NodeId, ValueId};
-use crate::hash::{HashMap, HashSet};
+use crate::hash::HashMap;
 use crate::onnx::proto::NodeProto;
 
 /// The loops of a flat graph.
 pub(super) struct Rounds {
     /// The nodes at which bodies begin, by their numbers.
     begins: HashMap<i64, NodeId>,
-    /// The states that may have other extents in the next round.
-    changing: HashSet<ValueId>,
+    /// The states that may have other extents in the next round, and along which axes; along all where there is no list.
+    changing: HashMap<ValueId, Option<BTreeSet<usize>>>,
 }
 
 /// A loop at its end.
@@ -49,7 +51,7 @@ impl Rounds {
     pub fn new(graph: &Graph) -> Self {
         let begins = graph.order().iter().filter(|&&node| graph.node(node).domain() == BEGIN);
         let begins = begins.filter_map(|&node| Some((number(graph.node(node))?, node))).collect();
-        Rounds { begins, changing: HashSet::default() }
+        Rounds { begins, changing: HashMap::default() }
     }
 
     /// What is known of what such a node makes; `None` for every other node.
@@ -72,7 +74,6 @@ impl Rounds {
             END => {
                 let ending = self.ending(graph, node)?;
                 let result = |slot: usize| match ending.given(slot).filter(|_| slot < ending.states) {
-                    Some(state) if self.changing.contains(&state) => of_type(&fact(Some(state))),
                     Some(state) => fact(Some(state)),
                     None => of_all_rounds(&fact(ending.made(slot)), proto),
                 };
@@ -98,9 +99,6 @@ impl Rounds {
             _ => {}
         }
         let fact = fact(graph.input(node, slot)).without_value();
-        if graph.output(node, slot).is_none_or(|given| self.changing.contains(&given)) {
-            return of_type(&fact);
-        }
         match states(proto, graph.inputs(node).len()) {
             Some(states) if proto.op_type() == "Scan" && slot >= states => {
                 of_one_round(&fact, proto, slot - states)
@@ -118,9 +116,24 @@ impl Rounds {
         Some(Ending { graph, begin, end, first, lead, states })
     }
 
+    /// What is known of a value in every round.
+    pub fn in_every_round(&self, value: ValueId, fact: InferenceFact) -> InferenceFact {
+        match self.changing.get(&value) {
+            None => fact,
+            Some(Some(axes)) if !fact.shape.is_open() => {
+                let dims = fact.shape.dims().enumerate();
+                let dims = dims
+                    .map(|(axis, dim)| if axes.contains(&axis) { DimFact::default() } else { dim.clone() });
+                let dims: TVec<DimFact> = dims.collect();
+                of_type(&fact).with_shape(ShapeFactoid::closed(dims))
+            }
+            Some(_) => of_type(&fact),
+        }
+    }
+
     /// Whether something was learned that changes what is known.
     pub fn learn(&mut self, graph: &Graph, facts: &[InferenceFact]) -> bool {
-        let before = self.changing.len();
+        let mut learned = false;
         for &node in graph.order() {
             let proto = graph.node(node);
             if proto.domain() != END || proto.op_type() == "If" {
@@ -129,12 +142,19 @@ impl Rounds {
             let Some(ending) = self.ending(graph, node) else { continue };
             for state in 0..ending.states {
                 let (Some(given), Some(made)) = (ending.given(state), ending.made(state)) else { continue };
-                if !goes_on(&facts[given.index()], &facts[made.index()]) {
-                    self.changing.insert(given);
+                let axes = changing(&facts[given.index()], &facts[made.index()]);
+                if axes.as_ref().is_some_and(Vec::is_empty) {
+                    continue;
+                }
+                learned = true;
+                let known = self.changing.entry(given).or_insert_with(|| Some(BTreeSet::new()));
+                match (known.as_mut(), axes) {
+                    (Some(known), Some(axes)) => known.extend(axes),
+                    _ => *known = None,
                 }
             }
         }
-        self.changing.len() > before
+        learned
     }
 }
 
@@ -182,13 +202,16 @@ fn of_all_rounds(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     of_type(fact).with_shape(ShapeFactoid::closed(dims))
 }
 
-/// Whether what is taken for granted of a state is so in the next round.
-fn goes_on(given: &InferenceFact, made: &InferenceFact) -> bool {
-    let same = |(given, made): (&DimFact, &DimFact)| given.concretize().is_none() || given == made;
-    given.shape.is_open()
-        || (!made.shape.is_open()
-            && given.shape.dims().count() == made.shape.dims().count()
-            && given.shape.dims().zip(made.shape.dims()).all(same))
+/// The axes along which what is taken for granted of a state is not so in the next round; `None` where it is of another
+/// rank, or nobody knows.
+fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
+    if given.shape.is_open() {
+        return Some(vec![]);
+    }
+    let same_rank = !made.shape.is_open() && given.shape.dims().count() == made.shape.dims().count();
+    let differs = |(given, made): (&DimFact, &DimFact)| given.concretize().is_some() && given != made;
+    let pairs = given.shape.dims().zip(made.shape.dims()).enumerate();
+    same_rank.then(|| pairs.filter(|(_, pair)| differs(*pair)).map(|(axis, _)| axis).collect())
 }
 
 /// What is known of a value that is one or the other.

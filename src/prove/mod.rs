@@ -31,7 +31,7 @@ use crate::onnx::Model;
 use crate::onnx::proto::{Dim, GraphProto, ModelProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Input, fix_shapes};
-use evaluate::{Findings, Point, Stopped, evaluate};
+use evaluate::{Findings, Instead, Point, Stopped, evaluate};
 use field::P;
 use image::{Elements, Image};
 use ndarray::ArrayD;
@@ -116,6 +116,11 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
     for dims in sizes(original, &options.dims) {
         match claims(original, fused, tensors, &ProveOptions { dims, ..options.clone() }) {
             Ok(proof) | Err(Ended::With(proof)) => return proof,
+            Err(Ended::Unknown(at)) => {
+                first.get_or_insert_with(|| {
+                    undecided(format!("what the bodies of `{at}` compute is not known"))
+                });
+            }
             Err(Ended::Misfit(at) | Ended::Zero(at)) => {
                 first.get_or_insert_with(|| {
                     undecided(format!(
@@ -271,6 +276,8 @@ enum Ended {
     Misfit(String),
     /// Something divides by 0 there.
     Zero(String),
+    /// The bodies of what makes this value could not be evaluated, perhaps for the extents.
+    Unknown(String),
     With(Proof),
 }
 
@@ -311,13 +318,18 @@ fn identity(
     let views = [known, all].map(|known| is_more_than_arithmetic(known).then(|| View::new(known)));
     let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
-    let point =
-        Point { known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike, scales: None };
+    let laid_out = (!std::ptr::eq(all, known)).then_some((all, all_alike.as_ref()));
+    let (inputs, instead) = (&inputs, &instead as Instead);
+    let allowance = &allowance;
+    let point = Point { known, key, inputs, instead, allowance, alike, laid_out, scales: None };
     let source = Sources::new(before, key).numbered(tensors, all).map_err(|refusal| {
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
-    let source =
-        source.with(constants(&Point { known: all, alike: all_alike.as_ref(), ..point }, &own, tensors)?);
+    let source = source.with(constants(
+        &Point { known: all, alike: all_alike.as_ref(), laid_out: None, ..point },
+        &own,
+        tensors,
+    )?);
     let apart = std::thread::scope(|scope| {
         let other = || second(fused, &source, tensors, key, None);
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
@@ -332,8 +344,10 @@ fn identity(
     let graph = &known.graph;
     let is_there = |&node: &NodeId| scales::passes(graph.domain_op(node)) || !graph.captures(node).is_empty();
     let scales = match &apart {
-        Err(Ended::With(Proof::Disproved { .. })) if graph.order().iter().any(is_there) => {
-            Scales::new(tensors, &source, &read, &allowance)
+        Err(Ended::Unknown(_) | Ended::With(Proof::Disproved { .. }))
+            if graph.order().iter().any(is_there) =>
+        {
+            Scales::new(tensors, &source, &read, allowance)
         }
         _ => None,
     };
@@ -456,10 +470,15 @@ fn second(
         Some(formula::value(&stored.recipe, source, &allowance).map(Image::Field))
     };
     let inputs = given(fused, key, &allowance)?;
-    let view = is_more_than_arithmetic(&known).then(|| View::new(&known));
-    let alike = view.as_ref().map(Alike::new);
+    let flat = Flat::new(&fused.model);
+    // It is a graph that ONNX allows, or there would be none.
+    let all = flat.as_ref().and_then(|flat| Analysis::new(&flat.model).ok());
+    let views = [Some(&known), all.as_ref()]
+        .map(|known| known.filter(|known| is_more_than_arithmetic(known)).map(View::new));
+    let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
     let point = Point {
+        laid_out: all.as_ref().map(|all| (all, all_alike.as_ref())),
         known: &known,
         key,
         inputs: &inputs,
@@ -497,11 +516,12 @@ fn compare(
         if seen.opaque.contains(name) || second.opaque.contains(name) {
             return Err(Ended::With(undecided(format!("the extents of the output `{name}` are not known"))));
         }
+        let is_uncertain = |name: &str| seen.uncertain.contains(name) || second.uncertain.contains(name);
+        if let Some(unknown) = blame::behind(&graph, output, &is_uncertain) {
+            return Err(Ended::Unknown(graph.value_name(unknown).to_owned()));
+        }
         let first = blame::first(&graph, &second.digests, &digests, output);
         let at = graph.value_name(first);
-        if seen.uncertain.contains(at) || second.uncertain.contains(at) {
-            return Err(Ended::With(undecided(format!("what the bodies of `{at}` compute is not known"))));
-        }
         return Err(Ended::With(Proof::Disproved {
             at: at.to_owned(),
             site: blame::site(&graph, first, tensors),

@@ -101,6 +101,18 @@ fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
 }
 
 #[test]
+fn what_a_body_computes_of_constants_is_what_it_is_around() {
+    for op in ["Softmax", "Sigmoid", "Sqrt"] {
+        let branch =
+            format!("scale c 4\n k = Abs(c)\n s = {op}(k)\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
+        let model = branching(AROUND, &branch, &branch.replace('w', "v"), &["r"]);
+        let fused = crate::fuse(&model);
+        assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
+        is_proved(&model);
+    }
+}
+
+#[test]
 fn a_weight_that_a_body_and_its_surroundings_read_stays_for_the_other() {
     let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
     let around = format!("{AROUND} k = Relu(x)\n o = MatMul(k, w)\n output o");
@@ -194,17 +206,22 @@ fn affines_in_a_loop_fold_and_what_a_loop_carries_is_left_alone() {
 }
 
 #[test]
-fn a_state_that_grows_is_known_to_have_no_extents() {
-    // Its rows are twice as many in the next round: whoever takes those of the first for all is wrong.
-    let around = "input x 2 4\n weight w 2 2\n const s 2 1 = 2 4\n ints halves 2 = 2 4";
-    let body =
-        "k = Relu(h)\n a = Mul(k, s)\n b = MatMul(w, a)\n next = Concat(b, b) axis=0\n made = ReduceSum(b)";
-    // The first round alone can be run.
-    let mut model = looping(around, "rows 4", body);
-    model.graph_mut().initializer.retain(|tensor| tensor.name() != "rounds");
-    model.graph_mut().initializer.push(unfold::onnx::tensor::make_i64("rounds", &[1]));
-    let fused = fused(&model);
-    assert!(fused.plan.sites.iter().all(|site| site.axis == 0 || !site.is_folded()));
+fn a_state_that_grows_is_not_taken_for_one_that_stays() {
+    // One row more in each round, as a cache has: a scale of two rows is one of the first round alone.
+    let around = "input x 2 4\n weight w 2 2\n weight row 1 4\n scale g 2 1";
+    let body = |next: &str| {
+        format!(
+            "k = Relu(h)\n e = Slice(k, zero, two, zero)\n a = Mul(e, g)\n d = MatMul(w, a)\n made = ReduceSum(d)\n next = {next}"
+        )
+    };
+    let ends = "ints zero 1 = 0\n ints two 1 = 2";
+    for state in ["2 4", "rows 4", "? ?"] {
+        let grows = looping(&format!("{around}\n {ends}"), state, &body("Concat(h, row) axis=0"));
+        let stays = looping(&format!("{around}\n {ends}"), state, &body("Neg(h)"));
+        assert_eq!(inside(&folded(&stays))[0][..3], ["Relu", "Slice", "MatMul"], "{state}");
+        // Its extents are not known, and whatever folds is the same in all rounds.
+        fused(&grows);
+    }
 }
 
 #[test]
@@ -229,6 +246,21 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
     let mut model = branching(AROUND, branch, branch, &["r"]);
     // A branch is given nothing.
     model.graph_mut().node[0].attribute[0].g.as_mut().unwrap().input.push(undeclared("given"));
-    let fused = unfold::fuse(&model, &Default::default()).unwrap();
-    assert_eq!(fused.model.proto, model.proto);
+    let before = model.graph().node[0].clone();
+    let untouched = unfold::fuse(&model, &Default::default()).unwrap();
+    assert_eq!(untouched.model.proto, model.proto);
+    // What is around it folds all the same, and what is in others.
+    let more = branching(
+        &AROUND.replace("input x", "input x batch 4\n input z"),
+        &branch.replace('x', "z"),
+        branch,
+        &["q"],
+    );
+    model.graph_mut().input = more.graph().input.clone();
+    model.graph_mut().node.extend(more.graph().node.clone());
+    model.graph_mut().output.extend(more.graph().output.clone());
+    let fused = crate::fuse(&model);
+    assert_eq!(fused.plan.sites.iter().filter(|site| site.is_folded()).count(), 2, "{:#?}", fused.plan.sites);
+    assert_eq!(fused.model.graph().node[0], before);
+    assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
 }

@@ -1,4 +1,4 @@
-//! Flattening bodies out.
+//! Laying bodies out in the main graph.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,11 @@ use crate::onnx::proto::{
 };
 
 impl<'m> Flat<'m> {
-    /// Lays the bodies of a model out; `None` where it has none, or one that is not understood.
+    /// Lays the bodies of a model out; `None` where it has none that can be.
     pub fn new(model: &'m Model) -> Option<Self> {
         let graph = model.graph();
-        if graph.node.iter().all(|node| bodies(node).next().is_none()) || is_taken(graph) {
+        let has_bodies = |node: &NodeProto| bodies(node).next().is_some() && is_understood(node);
+        if !graph.node.iter().any(has_bodies) || is_taken(graph) {
             return None;
         }
         Graph::new(model).ok()?;
@@ -89,7 +90,7 @@ struct Flattening<'m> {
 impl<'m> Flattening<'m> {
     fn nodes(&mut self, graph: &'m GraphProto, scope: &Inside) -> Option<()> {
         for node in &graph.node {
-            if bodies(node).next().is_some() {
+            if bodies(node).next().is_some() && is_understood(node) {
                 self.control(node, scope)?;
                 continue;
             }
@@ -180,6 +181,13 @@ impl<'m> Flattening<'m> {
         }
         info
     }
+}
+
+/// Whether all bodies of a node are understood, and those in them; what is not is left in the main graph as it is.
+fn is_understood(node: &NodeProto) -> bool {
+    let inner =
+        |body: &GraphProto| body.node.iter().all(|node| bodies(node).next().is_none() || is_understood(node));
+    parts(node).is_some_and(|parts| parts.into_iter().all(|(_, body)| inner(body)))
 }
 
 /// The bodies of a node in the order of their names, if it is an operator whose bodies are understood.
