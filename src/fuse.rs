@@ -13,6 +13,8 @@ use crate::fold::planner;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
+use crate::graph::flat::Flat;
+use crate::graph::make::NewConstant;
 use crate::history::History;
 use crate::lower::lower;
 use crate::normalizer::{self, Kind, Site, View};
@@ -157,29 +159,21 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         // Checked before anything that was made of it, so that errors speak of the model as it is.
         Graph::new(model)?;
     }
-    let lowered = lowered?;
-    let mut history = History::default();
-    let lowered = lowered.map(|lowered| {
-        history.begin(&lowered.formulas);
-        lowered.model
-    });
+    let (lowered, formulas) =
+        lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
     let pass = OnePass { skip, growth: Allowed::of(model, options), tell: &tell };
-    let mut result = None;
-    for passes in 0.. {
-        tell("shapes", 0, 1);
-        let known = match &result {
-            None => Analysis::new(first)?,
-            Some(result) => check(first, result)?,
-        };
-        let next = if passes < PASSES { pass.over(&known, &mut history)? } else { None };
-        drop(known);
-        match next {
-            Some(next) => result = Some(next),
-            None => break,
+    if let Some(flat) = Flat::new(first) {
+        let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
+        let restored = result.map(|result| flat.restore(&result));
+        if let Some(result) = restored.map_or(Some(None), |restored| Some(Some(restored?))) {
+            if let Some(result) = &result {
+                check(first, result)?;
+            }
+            return Ok((result, plan, lowered));
         }
     }
-    let plan = history.finish(result.as_ref().unwrap_or(first));
+    let (result, plan) = pass.until_nothing_folds(first, &formulas)?;
     Ok((result, plan, lowered))
 }
 
@@ -233,6 +227,28 @@ struct OnePass<'p> {
 }
 
 impl OnePass<'_> {
+    /// What comes of a model, if anything does, and what was done to it.
+    fn until_nothing_folds(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+        let mut history = History::default();
+        history.begin(formulas);
+        let mut result = None;
+        for passes in 0.. {
+            (self.tell)("shapes", 0, 1);
+            let known = match &result {
+                None => Analysis::new(first)?,
+                Some(result) => check(first, result)?,
+            };
+            let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
+            drop(known);
+            match next {
+                Some(next) => result = Some(next),
+                None => break,
+            }
+        }
+        let plan = history.finish(result.as_ref().unwrap_or(first));
+        Ok((result, plan))
+    }
+
     /// The model with everything folded that folds; `None` where nothing does.
     fn over(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let (model, tell) = (known.graph.model(), self.tell);

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use unfold::fold::plan::Stored;
-use unfold::graph::Graph;
 use unfold::onnx::{Model, Saved};
 use unfold::prove::Proof;
 use unfold::report::bytes;
@@ -104,11 +103,8 @@ impl FuseReport {
 
     /// The report for people.
     pub fn text(&self, paint: Paint) -> String {
-        let mut rows = match Graph::new(self.reference()) {
-            Ok(graph) => sites::rows(&graph, &self.plan),
-            // It was indexed before, or there were no report.
-            Err(_) => vec![],
-        };
+        // It was indexed before, or there were no report.
+        let mut rows = sites::rows(self.reference(), &self.plan).unwrap_or_default();
         if !self.dry {
             rows.retain(|row: &Row| !row.site.is_folded());
         }

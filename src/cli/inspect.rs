@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::graph::Graph;
 use unfold::provenance::Provenance;
 use unfold::{FuseOptions, Planned};
 
@@ -68,7 +67,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
         return Ok(End::Done);
     }
     let paint = Paint::stdout();
-    let rows = sites::rows(&Graph::new(lowered.as_ref().unwrap_or(&model))?, &plan);
+    let rows = sites::rows(lowered.as_ref().unwrap_or(&model), &plan)?;
     let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
     let history: String = provenance.iter().map(told).collect();
     out::print(&format!("{table}{}\n{history}", summary.line(paint)))?;

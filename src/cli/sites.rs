@@ -5,9 +5,12 @@ use std::fmt;
 
 use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
+use unfold::error::Result;
+use unfold::graph::flat::Flat;
 use unfold::graph::scope::scope;
 use unfold::graph::{Graph, NodeId};
 use unfold::normalizer::Family;
+use unfold::onnx::Model;
 use unfold::refusal::Refusal;
 use unfold::{Direction, Outcome, Plan, SitePlan};
 
@@ -47,15 +50,18 @@ impl fmt::Display for Told {
     }
 }
 
-/// The sites in words.
-pub fn rows<'p>(graph: &Graph, plan: &'p Plan) -> Vec<Row<'p>> {
+/// The sites of a model in words.
+pub fn rows<'p>(model: &Model, plan: &'p Plan) -> Result<Vec<Row<'p>>> {
+    // A plan calls the nodes of bodies by the way to them.
+    let flat = Flat::new(model);
+    let graph = &Graph::new(flat.as_ref().map_or(model, |flat| &flat.model))?;
     let names: HashMap<&str, NodeId> = graph.order().iter().map(|&node| (graph.name(node), node)).collect();
     let row = |site: &'p SitePlan| {
         let describe = |into: &[String]| describe(graph, &names, &site.name, into);
         let outcomes = site.outcomes().map(|outcome| tell(outcome, &describe));
         Row { site, outcomes: outcomes.collect() }
     };
-    plan.sites.iter().map(row).collect()
+    Ok(plan.sites.iter().map(row).collect())
 }
 
 fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {

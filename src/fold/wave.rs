@@ -12,6 +12,7 @@ use super::range::Going;
 use super::{Fold, Rule, Side, Step, range, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::facts::{Shape, extent};
+use crate::graph::flat::{BEGIN, END};
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
@@ -238,6 +239,7 @@ pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason>
     }
     rule(operator).ok_or_else(|| match draft.graph.op(node) {
         _ if is_quantized(domain, op) => Reason::Quantized,
+        _ if [BEGIN, END].contains(&domain) => Reason::NotLinear(op.into()),
         Some(op) => Reason::NotLinear(op.into()),
         None => Reason::UnknownOperator(format!("{domain}.{op}")),
     })

@@ -23,6 +23,7 @@ use super::bounds::{self, Budget, Cost};
 pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
 use super::open::Open;
+use super::rounds::{Rounds, common};
 use super::told::{Asked, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
@@ -78,35 +79,13 @@ impl Facts {
     /// nothing behind it is guessed.
     pub fn infer(graph: &Graph) -> Facts {
         let engine = Inference::new(graph);
-        let mut facts = vec![InferenceFact::default(); graph.value_count()];
-        for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
-            if let Some(tensor) = graph.initializer(value) {
-                facts[value.index()] = engine.tensor_fact(graph, tensor);
+        let mut rounds = Rounds::new(graph);
+        let facts = loop {
+            let facts = engine.all(graph, &rounds);
+            if !rounds.learn(graph, &facts) {
+                break facts;
             }
-        }
-        for input in &graph.proto().input {
-            if let Some(value) = graph.value(input.name()) {
-                facts[value.index()] = engine.declared(input, true);
-            }
-        }
-        let declared: HashMap<&str, &ValueInfoProto> =
-            graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
-        let mut memo = Memo::default();
-        for &node in graph.order() {
-            let known = |name: &str| Some(facts[graph.value(name)?.index()].clone());
-            let infer = || engine.infer(graph, graph.node(node), &known);
-            let inferred = memo.get_or(graph, node, &facts, infer);
-            for (slot, value) in graph.outputs(node).iter().enumerate() {
-                let Some(value) = value else { continue };
-                let mut fact = inferred.get(slot).cloned().unwrap_or_default();
-                if fact.shape.concretize().is_none()
-                    && let Some(info) = declared.get(graph.value_name(*value))
-                {
-                    fact = complete(fact, engine.declared(info, false));
-                }
-                facts[value.index()] = fact;
-            }
-        }
+        };
         Facts { types: super::types::infer(graph, &facts), facts, engine }
     }
 
@@ -296,6 +275,49 @@ impl Inference {
             shared: RefCell::default(),
             out_of_bounds: RefCell::default(),
         }
+    }
+
+    /// What is known of the values that no node makes.
+    fn given(&self, graph: &Graph) -> Vec<InferenceFact> {
+        let mut facts = vec![InferenceFact::default(); graph.value_count()];
+        for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
+            if let Some(tensor) = graph.initializer(value) {
+                facts[value.index()] = self.tensor_fact(graph, tensor);
+            }
+        }
+        for input in &graph.proto().input {
+            if let Some(value) = graph.value(input.name()) {
+                facts[value.index()] = self.declared(input, true);
+            }
+        }
+        facts
+    }
+
+    /// The facts of all values, node by node.
+    fn all(&self, graph: &Graph, rounds: &Rounds) -> Vec<InferenceFact> {
+        let mut facts = self.given(graph);
+        let declared: HashMap<&str, &ValueInfoProto> =
+            graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
+        let mut memo = Memo::default();
+        for &node in graph.order() {
+            let known = |name: &str| Some(facts[graph.value(name)?.index()].clone());
+            let infer = || self.infer(graph, graph.node(node), &known);
+            let inferred = match rounds.infer(graph, node, &facts) {
+                Some(known) => known,
+                None => memo.get_or(graph, node, &facts, infer),
+            };
+            for (slot, value) in graph.outputs(node).iter().enumerate() {
+                let Some(value) = value else { continue };
+                let mut fact = inferred.get(slot).cloned().unwrap_or_default();
+                if fact.shape.concretize().is_none()
+                    && let Some(info) = declared.get(graph.value_name(*value))
+                {
+                    fact = complete(fact, self.declared(info, false));
+                }
+                facts[value.index()] = rounds.in_every_round(*value, fact);
+            }
+        }
+        facts
     }
 
     /// The version of ONNX's own operator set.
@@ -640,21 +662,6 @@ fn evaluated(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
         Ok(Err(error)) if error.root_cause().is::<TooEarly>() => Evaluated::TooEarly,
         _ => Evaluated::Failed,
     }
-}
-
-/// What is known of a value that is one or the other.
-fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFact {
-    let mut fact = InferenceFact::default();
-    if one.datum_type == other.datum_type {
-        fact.datum_type = one.datum_type;
-    }
-    let rank = |fact: &InferenceFact| (!fact.shape.is_open()).then(|| fact.shape.dims().count());
-    if rank(one).is_some() && rank(one) == rank(other) {
-        let dims = one.shape.dims().zip(other.shape.dims());
-        let dims = dims.map(|(one, other)| if one == other { one.clone() } else { DimFact::default() });
-        fact.shape = ShapeFactoid::closed(dims.collect());
-    }
-    fact
 }
 
 /// An operator of the same shapes, for those of runtimes that tract does not know, and for those of

@@ -175,6 +175,20 @@ fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
     Ok(())
 }
 
+/// What a body reads and does not make.
+fn captures(body: &GraphProto) -> HashSet<&str> {
+    let inner = body.node.iter().flat_map(unfold::onnx::node::bodies).flat_map(captures);
+    let mut read: HashSet<&str> = inner.collect();
+    read.extend(body.node.iter().flat_map(|node| &node.input).map(String::as_str));
+    read.extend(body.output.iter().map(|output| output.name()));
+    let given = body.input.iter().map(|input| input.name());
+    let made = body.node.iter().flat_map(|node| &node.output).map(String::as_str);
+    for own in given.chain(made).chain(body.initializer.iter().map(|tensor| tensor.name())) {
+        read.remove(own);
+    }
+    read
+}
+
 /// The result is a graph that ONNX allows, with the interface of the original and nothing left over.
 fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
     let (before, after) = (model.graph(), fused.graph());
@@ -194,8 +208,7 @@ fn in_order(model: &Model, fused: &Model) -> Result<(), String> {
         }
         let mut captured = HashSet::new();
         for body in unfold::onnx::node::bodies(node) {
-            let made: HashSet<&str> = body.node.iter().flat_map(|n| &n.output).map(String::as_str).collect();
-            captured.extend(reads(body).into_iter().filter(|name| !made.contains(name)));
+            captured.extend(captures(body));
         }
         let read = node.input.iter().map(String::as_str).chain(captured);
         if let Some(missing) = read.filter(|name| !name.is_empty()).find(|name| !there.contains(name)) {

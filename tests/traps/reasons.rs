@@ -56,15 +56,14 @@ fn example(reason: &Reason) -> Model {
         }
         Reason::GraphOutput | Reason::GraphInput => behind("output m"),
         Reason::CapturedBySubgraph => {
-            let mut model = behind("condition c\n output y");
-            let body = |op: &str| {
-                let mut body = unfold::onnx::proto::GraphProto::default();
-                body.node.push(node(op, &["m"], &["inner"], vec![]));
-                body.output.push(undeclared("inner"));
-                body
-            };
-            let attrs = vec![("then_branch", body("Identity").into()), ("else_branch", body("Neg").into())];
-            model.graph_mut().node.push(node("If", &["c"], &["y"], attrs));
+            // It has a body, and is no If, Loop or Scan.
+            let mut body = unfold::onnx::proto::GraphProto::default();
+            body.node.push(node("Add", &["e", "m"], &["inner"], vec![]));
+            body.input.push(undeclared("e"));
+            body.output.push(undeclared("inner"));
+            let mut model = behind("output y");
+            model.graph_mut().input.push(undeclared("list"));
+            model.graph_mut().node.push(node("SequenceMap", &["list"], &["y"], vec![("body", body.into())]));
             model
         }
         Reason::OtherReader => model(
