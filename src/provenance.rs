@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fold::plan::{Outcome, Plan, SitePlan};
+use crate::fold::plan::{Outcome, Plan, SitePlan, Tidy};
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
 
@@ -114,6 +114,10 @@ fn folded(plan: &Plan) -> String {
             None => counts.push((site.kind.name, 1)),
         }
     }
+    let Tidy { constants, duplicates, .. } = plan.tidy;
+    counts.extend(
+        [("constant", constants), ("duplicate", duplicates)].into_iter().filter(|(_, count)| *count > 0),
+    );
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     told.join(", ")
 }

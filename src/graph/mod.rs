@@ -3,9 +3,11 @@
 pub mod analysis;
 pub mod at;
 pub mod axes;
+mod batch;
 mod bounds;
 pub mod constants;
 pub mod editor;
+mod encode;
 pub mod facts;
 pub mod layout;
 pub mod make;
