@@ -10,7 +10,7 @@ use crate::normalizer::Site;
 use crate::onnx::Model;
 use crate::recipe::{Op, Recipe};
 use crate::refusal::Refusal;
-use crate::simplify::{Computed, Tidied};
+use crate::simplify::{NamedFloats, Tidied};
 
 /// The sites of all passes so far.
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl History {
         self.plan.tidy.kept.clone_from(&tidied.kept);
         self.plan.is_tidied |= tidied.graph.is_some();
         self.plan.growth += tidied.growth;
-        let stored = |computed: &Computed| Stored {
+        let stored = |computed: &NamedFloats| Stored {
             name: computed.name.clone(),
             data_type: computed.data_type,
             recipe: Recipe::constant(&computed.name, &computed.shape),
@@ -103,7 +103,8 @@ impl History {
 
     /// The tensors that hold something else than the first model has under their names.
     pub fn made(&self) -> HashSet<&str> {
-        let is_itself = |tensor: &Stored| matches!(tensor.recipe.op(), Op::Constant(name) if **name == tensor.name);
+        let is_itself =
+            |tensor: &Stored| matches!(tensor.recipe.op(), Op::Constant(name) if **name == tensor.name);
         self.tensors.iter().filter(|tensor| !is_itself(tensor)).map(|tensor| tensor.name.as_str()).collect()
     }
 

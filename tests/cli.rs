@@ -223,7 +223,8 @@ fn every_model_can_be_inspected() {
 fn json_has_the_fields_that_it_promises() {
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let inspected = unfold([&"inspect", &un(), &"--json"]).json();
-    assert_eq!(keys(&inspected), ["model", "sites", "summary"]);
+    assert_eq!(keys(&inspected), ["model", "sites", "summary", "tidy"]);
+    assert_eq!(keys(&inspected["tidy"]), ["constants", "duplicates"]);
     let site = &inspected["sites"][0];
     assert_eq!(keys(site), ["axis", "channels", "core", "folded", "kind", "name", "nodes", "post", "pre"]);
     assert_eq!(site["kind"]["name"], "UN");
@@ -905,15 +906,16 @@ fn a_folded_model_tells_where_its_normalizers_went() {
     let expected = [
         entry("unfold.version", env!("CARGO_PKG_VERSION")),
         entry("unfold.original", &digest),
-        entry("unfold.folded", "UN 7, attention scale 6"),
+        entry("unfold.folded", "UN 7, attention scale 6, constant 9"),
     ];
     assert_eq!(provenance(&path), expected);
     let told = unfold([&"inspect", &path]).stdout;
-    let line = format!("folded by unfold 0.1.0 from {}…: UN 7, attention scale 6\n", &digest[..12]);
+    let line =
+        format!("folded by unfold 0.1.0 from {}…: UN 7, attention scale 6, constant 9\n", &digest[..12]);
     assert!(told.ends_with(&line), "{told}");
     let json = unfold([&"inspect", &path, &"--json"]).json();
     assert_eq!(json["provenance"][0]["original"], digest);
-    assert_eq!(json["provenance"][0]["folded"], "UN 7, attention scale 6");
+    assert_eq!(json["provenance"][0]["folded"], "UN 7, attention scale 6, constant 9");
     assert!(provenance(&un()).is_empty());
 }
 
@@ -928,7 +930,7 @@ fn a_second_folding_is_told_behind_the_first() {
     assert_eq!(
         first[2..],
         [
-            ("unfold.folded".to_owned(), "attention scale 6, UN 6".to_owned()),
+            ("unfold.folded".to_owned(), "attention scale 6, UN 6, constant 9".to_owned()),
             ("unfold.options".to_owned(), r#"{"skip":["blocks.0.norm1*"]}"#.to_owned()),
         ]
     );
@@ -986,7 +988,7 @@ fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
         assert!(line.ends_with(end), "{line}");
     }
     assert!(lines[1].contains("un-dynamo.onnx") && lines[1].contains("13 of 13"), "{}", lines[1]);
-    assert!(lines[1].contains("167 to 105"), "{}", lines[1]);
+    assert!(lines[1].contains("167 to 96"), "{}", lines[1]);
     assert_eq!(lines[7], "5 models, 2 of them failed");
 
     // Each is what it would be by itself.

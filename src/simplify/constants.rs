@@ -29,7 +29,7 @@ const ROUNDS: usize = 8;
 
 /// What is to be stored.
 #[derive(Default)]
-pub struct Constants {
+pub struct Settled {
     /// Nodes that go, with what they make.
     stored: Vec<(NodeId, Vec<(ValueId, TensorProto)>)>,
     /// Identities of constants, which are read where they are.
@@ -41,7 +41,7 @@ pub struct Constants {
 }
 
 /// A tensor of floats that was stored under the name of the value that it is.
-pub struct Computed {
+pub struct NamedFloats {
     /// The name.
     pub name: String,
     /// The element type.
@@ -50,20 +50,20 @@ pub struct Computed {
     pub shape: Vec<usize>,
 }
 
-impl Constants {
+impl Settled {
     /// Finds what can be stored without adding more than `allowed` bytes, beside results that are small. The nodes
     /// of `sites` stay: by what is computed there one sees what they are. So does what is computed from tensors that are
     /// `new`.
     pub fn find(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool, allowed: f64) -> Self {
-        let mut search = Search { known, stays: stays(known, sites, new) };
+        let mut frontier = Frontier { known, stays: stays(known, sites, new) };
         let mut kept = vec![];
         for round in 0.. {
-            let roots = search.roots();
-            let (growth, mut beyond) = search.weigh(&roots, allowed);
+            let roots = frontier.roots();
+            let (growth, mut beyond) = frontier.weigh(&roots, allowed);
             let mut stored = vec![];
             if beyond.is_empty() {
                 for &node in &roots.nodes {
-                    match search.compute(node) {
+                    match frontier.compute(node) {
                         Ok(tensors) => stored.push((node, tensors)),
                         Err(refusal) => beyond.push((node, refusal)),
                     }
@@ -74,7 +74,7 @@ impl Constants {
             }
             for (node, refusal) in beyond {
                 // What it reads may do, and is tried next; but not for ever.
-                search.refuse(node, round >= ROUNDS);
+                frontier.refuse(node, round >= ROUNDS);
                 kept.push(refusal);
             }
         }
@@ -87,7 +87,7 @@ impl Constants {
     }
 
     /// Stores them, and tells of the floats among them.
-    pub fn store(self, known: &Analysis, editor: &mut Editor) -> Vec<Computed> {
+    pub fn store(self, known: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
         let name = |value: ValueId| known.graph.value_name(value).to_owned();
         for (node, output, source) in self.aliases {
             editor.remove(&[node], &name(output), &name(source));
@@ -98,7 +98,7 @@ impl Constants {
                 let tensor = TensorProto { name: Some(name(value)), ..tensor };
                 let data_type = DataType::from_code(tensor.data_type()).filter(|found| found.is_float());
                 if let (Some(data_type), Ok(shape)) = (data_type, shape(&tensor)) {
-                    floats.push(Computed { name: name(value), data_type, shape });
+                    floats.push(NamedFloats { name: name(value), data_type, shape });
                 }
                 tensor
             });
@@ -161,16 +161,16 @@ pub fn cone(known: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
 struct Roots {
     nodes: Vec<NodeId>,
     aliases: Vec<(NodeId, ValueId, ValueId)>,
-    /// Constants that are read, as they are, by what stays.
+    /// Settled that are read, as they are, by what stays.
     read: HashSet<ValueId>,
 }
 
-struct Search<'s> {
+struct Frontier<'s> {
     known: &'s Analysis<'s>,
     stays: Vec<bool>,
 }
 
-impl Search<'_> {
+impl Frontier<'_> {
     /// Leaves a node as it is, and `all` that it is computed from.
     fn refuse(&mut self, node: NodeId, all: bool) {
         let graph = &self.known.graph;

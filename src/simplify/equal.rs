@@ -18,7 +18,7 @@ const SMALL: usize = 1 << 16;
 
 /// What makes a value, so that two which are equal make the same.
 #[derive(PartialEq, Eq, Hash)]
-enum Made<'g> {
+enum Content<'g> {
     /// Element type, extents and elements.
     Constant(i32, &'g [i64], Vec<u8>),
     /// Domain, operator, overload, attributes by name, and what is read and made.
@@ -32,7 +32,7 @@ pub fn find(graph: &GraphProto, model: &Model, pinned: &HashSet<&str>) -> HashMa
     fixed.extend(graph.output.iter().map(|output| output.name()));
     fixed.extend(graph.quantization_annotation.iter().map(|annotation| annotation.tensor_name()));
     fixed.extend(pinned);
-    let mut firsts: HashMap<Made, Vec<&str>> = HashMap::default();
+    let mut firsts: HashMap<Content, Vec<&str>> = HashMap::default();
     let mut instead: HashMap<&str, &str> = HashMap::default();
     for tensor in graph.initializer.iter().filter(|tensor| !pinned.contains(tensor.name())) {
         if let Some(made) = constant(tensor, &tensor.dims, model) {
@@ -63,9 +63,9 @@ pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
 
 /// Notes who is first, or that the values of the first are read.
 fn merge<'g>(
-    made: Made<'g>,
+    made: Content<'g>,
     names: Vec<&'g str>,
-    firsts: &mut HashMap<Made<'g>, Vec<&'g str>>,
+    firsts: &mut HashMap<Content<'g>, Vec<&'g str>>,
     instead: &mut HashMap<&'g str, &'g str>,
     fixed: &HashSet<&str>,
 ) {
@@ -87,12 +87,12 @@ fn held(node: &NodeProto) -> Option<&TensorProto> {
     }
 }
 
-fn constant<'g>(tensor: &TensorProto, dims: &'g [i64], model: &Model) -> Option<Made<'g>> {
+fn constant<'g>(tensor: &TensorProto, dims: &'g [i64], model: &Model) -> Option<Content<'g>> {
     let data = tensor::data(tensor, model.externals()).ok().filter(|data| data.len() <= SMALL)?;
-    Some(Made::Constant(tensor.data_type(), dims, data.all().ok()?.to_vec()))
+    Some(Content::Constant(tensor.data_type(), dims, data.all().ok()?.to_vec()))
 }
 
-fn operation<'g>(node: &'g NodeProto, instead: &HashMap<&'g str, &'g str>) -> Made<'g> {
+fn operation<'g>(node: &'g NodeProto, instead: &HashMap<&'g str, &'g str>) -> Content<'g> {
     let said =
         |attribute: &AttributeProto| AttributeProto { doc_string: None, ..attribute.clone() }.encode_to_vec();
     let mut attributes: Vec<Vec<u8>> = node.attribute.iter().map(said).collect();
@@ -100,7 +100,7 @@ fn operation<'g>(node: &'g NodeProto, instead: &HashMap<&'g str, &'g str>) -> Ma
     let now = |name: &'g String| instead.get(name.as_str()).copied().unwrap_or(name);
     let (domain, op) = node.op();
     let named = [domain, op, node.overload()];
-    Made::Node(named, attributes, node.input.iter().map(now).collect(), made(node))
+    Content::Node(named, attributes, node.input.iter().map(now).collect(), made(node))
 }
 
 fn made(node: &NodeProto) -> Vec<bool> {

@@ -19,7 +19,7 @@ use crate::graph::facts::{Facts, Shape};
 use crate::graph::{Graph, ValueId};
 use crate::onnx::proto::GraphProto;
 
-pub use constants::Computed;
+pub use constants::NamedFloats;
 pub use movement::is_movement;
 pub use tidy::{Limits, Tidied, tidy};
 

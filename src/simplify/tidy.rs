@@ -1,6 +1,6 @@
 //! What is left to do once nothing folds any more: constants are computed, and equal things are there once.
 
-use super::constants::{self, Computed, Constants, cone};
+use super::constants::{self, NamedFloats, Settled, cone};
 use super::{dead, equal, order};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
@@ -27,7 +27,7 @@ pub struct Tidied {
     /// The graph; `None` where there was nothing to do.
     pub graph: Option<GraphProto>,
     /// The floats that were computed.
-    pub computed: Vec<Computed>,
+    pub computed: Vec<NamedFloats>,
     /// Operators that are gone as their results are stored.
     pub constants: usize,
     /// Operators that are gone as others make the same.
@@ -48,8 +48,8 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     }
     let sites = cone(known, &limits.sites);
     let found = match (limits.is_skipped)(constants::KIND) {
-        true => Constants::default(),
-        false => Constants::find(known, &sites, limits.is_new, limits.growth),
+        true => Settled::default(),
+        false => Settled::find(known, &sites, limits.is_new, limits.growth),
     };
     let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());
     let read: HashSet<&str> = named.map(|&value| known.graph.value_name(value)).collect();
