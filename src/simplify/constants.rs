@@ -70,6 +70,8 @@ impl Settled {
                 }
             }
             if beyond.is_empty() {
+                kept.sort_by(|one: &Refusal, other| one.at.cmp(&other.at));
+                kept.dedup();
                 return Self { stored, aliases: roots.aliases, kept, growth };
             }
             for (node, refusal) in beyond {

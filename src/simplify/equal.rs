@@ -49,6 +49,8 @@ pub fn find(graph: &GraphProto, model: &Model, pinned: &HashSet<&str>) -> HashMa
             merge(made, outputs, &mut firsts, &mut instead, &fixed);
         }
     }
+    let read: HashSet<&str> = graph.node.iter().flat_map(|node| &node.input).map(String::as_str).collect();
+    instead.retain(|twin, _| read.contains(twin));
     instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect()
 }
 

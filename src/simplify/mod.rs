@@ -7,6 +7,7 @@
 mod constants;
 mod dead;
 mod equal;
+mod extents;
 mod movement;
 mod order;
 mod tidy;

@@ -1,7 +1,7 @@
 //! What is left to do once nothing folds any more: constants are computed, and equal things are there once.
 
 use super::constants::{self, NamedFloats, Settled, cone};
-use super::{dead, equal, order};
+use super::{dead, equal, extents, order};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::{Edited, Editor};
@@ -47,20 +47,24 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         return tidied;
     }
     let sites = cone(known, &limits.sites);
-    let found = match (limits.is_skipped)(constants::KIND) {
-        true => Settled::default(),
-        false => Settled::find(known, &sites, limits.is_new, limits.growth),
+    let (found, shapes) = match (limits.is_skipped)(constants::KIND) {
+        true => Default::default(),
+        false => (Settled::find(known, &sites, limits.is_new, limits.growth), extents::find(known, &sites)),
     };
     let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());
     let read: HashSet<&str> = named.map(|&value| known.graph.value_name(value)).collect();
     let merges = !(limits.is_skipped)(equal::KIND);
     tidied.kept = found.kept.clone();
     tidied.growth = found.growth;
-    if found.is_empty() && !(merges && !equal::find(known.graph.proto(), model, &read).is_empty()) {
+    if found.is_empty()
+        && shapes.is_empty()
+        && !(merges && !equal::find(known.graph.proto(), model, &read).is_empty())
+    {
         return tidied;
     }
     let mut editor = Editor::new(model);
     tidied.computed = found.store(known, &mut editor);
+    extents::write(shapes, known, &mut editor);
     let Edited { mut graph, was_read, mut pinned } = editor.edited();
     dead::remove(&mut graph, &was_read, &pinned);
     order::sort(&mut graph);
