@@ -56,10 +56,8 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let merges = !(limits.is_skipped)(equal::KIND);
     tidied.kept = found.kept.clone();
     tidied.growth = found.growth;
-    if found.is_empty()
-        && shapes.is_empty()
-        && !(merges && !equal::find(known.graph.proto(), model, &read).is_empty())
-    {
+    let is_merged = || merges && !equal::find(known.graph.proto(), model, &read).is_empty();
+    if found.is_empty() && shapes.is_empty() && !is_merged() {
         return tidied;
     }
     let mut editor = Editor::new(model);
