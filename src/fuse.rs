@@ -17,12 +17,12 @@ use crate::graph::flat::Flat;
 use crate::graph::make::NewConstant;
 use crate::history::History;
 use crate::lower::lower;
-use crate::normalizer::{self, Kind, Site, View};
+use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
 use crate::refusal::{Reason, Refusal};
-use crate::simplify::simplify_known;
+use crate::simplify::{self, Limits, simplify_known, tidy};
 
 /// The newest version of ONNX's operator set whose operators the rules are written for.
 const NEWEST_OPSET: i64 = 28;
@@ -66,7 +66,10 @@ impl FuseOptions<'_> {
     /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
     pub fn idle_skips(&self, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
-            let meant = |set: GlobSet| plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind));
+            let meant = |set: GlobSet| {
+                simplify::KINDS.iter().any(|kind| set.is_match(kind))
+                    || plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind))
+            };
             !globs(std::slice::from_ref(pattern)).is_ok_and(meant)
         };
         self.skip.iter().filter(is_idle).map(String::as_str).collect()
@@ -269,7 +272,7 @@ impl OnePass<'_> {
             let mut plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
-                return Ok(None);
+                return Ok(self.tidy(known, &sites, history));
             }
             let mut editor = Editor::new(model);
             let progress = |done, of| tell("fold", done, of);
@@ -298,6 +301,30 @@ impl OnePass<'_> {
             return Ok(Some(model.with_graph(simplified)));
         }
         Ok(None)
+    }
+}
+
+impl OnePass<'_> {
+    /// The model with everything stored that is constant, and everything there once that is equal; `None` where nothing
+    /// changes.
+    fn tidy(&self, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {
+        let model = known.graph.model();
+        if not_known(model).is_some() {
+            return None;
+        }
+        let offline = sites.iter().filter(|site| site.kind.family == Family::Offline);
+        let made = history.made();
+        let tidied = tidy(
+            known,
+            &Limits {
+                sites: offline.flat_map(|site| site.nodes.iter().copied()).collect(),
+                is_new: &|name| made.contains(name),
+                is_skipped: &|kind| self.skip.is_match(kind),
+                growth: self.growth.bytes,
+            },
+        );
+        history.tidied(&tidied);
+        tidied.graph.map(|graph| model.with_graph(graph))
     }
 }
 

@@ -8,7 +8,9 @@ use crate::graph::make::NewConstant;
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::{Family, Site};
 use crate::onnx::Model;
+use crate::recipe::{Op, Recipe};
 use crate::refusal::Refusal;
+use crate::simplify::{NamedFloats, Tidied};
 
 /// The sites of all passes so far.
 #[derive(Default)]
@@ -92,6 +94,30 @@ impl History {
         }
         self.passes += 1;
         self.keep(stored, &places);
+    }
+
+    /// Notes what was done beside the sites.
+    pub fn tidied(&mut self, tidied: &Tidied) {
+        self.plan.tidy.constants += tidied.constants;
+        self.plan.tidy.duplicates += tidied.duplicates;
+        self.plan.tidy.kept.clone_from(&tidied.kept);
+        self.plan.is_tidied |= tidied.graph.is_some();
+        self.plan.growth += tidied.growth;
+        let stored = |computed: &NamedFloats| Stored {
+            name: computed.name.clone(),
+            data_type: computed.data_type,
+            recipe: Recipe::constant(&computed.name, &computed.shape),
+            replaces: None,
+            sites: vec![],
+        };
+        self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
+    }
+
+    /// The tensors that hold something else than the first model has under their names.
+    pub fn made(&self) -> HashSet<&str> {
+        let is_itself =
+            |tensor: &Stored| matches!(tensor.recipe.op(), Op::Constant(name) if **name == tensor.name);
+        self.tensors.iter().filter(|tensor| !is_itself(tensor)).map(|tensor| tensor.name.as_str()).collect()
     }
 
     /// Keeps what a pass stored, by formulas over the tensors of the first model.

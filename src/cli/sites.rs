@@ -1,11 +1,12 @@
 //! The sites of a model, and what becomes of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
 use unfold::error::Result;
+use unfold::fold::plan::Tidy;
 use unfold::graph::flat::Flat;
 use unfold::graph::scope::scope;
 use unfold::graph::{Graph, NodeId};
@@ -272,6 +273,23 @@ impl Summary {
             told => format!("{} fold", told.join(", ")),
         }
     }
+}
+
+/// What is done beside the sites, a line for each kind of it; nothing where there is nothing.
+pub fn tidied(Tidy { constants, duplicates, kept }: &Tidy) -> String {
+    let mut lines = String::new();
+    if *constants > 0 {
+        lines += &format!("{constants} operators whose results are known: constant\n");
+    }
+    if *duplicates > 0 {
+        lines += &format!("{duplicates} operators that compute what others do: duplicate\n");
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    kept.iter().for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);
+    for (reason, count) in counts {
+        lines += &format!("{count} constants are computed in each run: {reason}\n");
+    }
+    lines
 }
 
 /// A site as JSON: what the plan says, and whether all of it folds.

@@ -170,8 +170,24 @@ pub struct Plan {
     pub tensors: Vec<Stored>,
     /// Nodes that others take the place of, and the site of each.
     pub replacements: Vec<(Replacement, usize)>,
-    /// Bytes that copies of weights add, which something else reads as they were.
+    /// Bytes that copies of weights add, which something else reads as they were; and constants that are computed.
     pub growth: u64,
+    /// What was done beside the sites.
+    pub tidy: Tidy,
+    /// Whether that changed the model.
+    pub is_tidied: bool,
+}
+
+/// What is done once nothing folds any more.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Tidy {
+    /// Operators on constants, or on extents that are known, whose results are stored.
+    pub constants: usize,
+    /// Operators that computed what others compute.
+    pub duplicates: usize,
+    /// Why constants are computed in each run, where they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<Refusal>,
 }
 
 impl Plan {
@@ -182,5 +198,6 @@ impl Plan {
             && self.folds.is_empty()
             && self.rewrites.is_empty()
             && self.replacements.is_empty()
+            && !self.is_tidied
     }
 }

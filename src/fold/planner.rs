@@ -7,7 +7,7 @@ use super::absorb::linear;
 use super::backward;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
-use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan};
+use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan, Tidy};
 use super::rounding::Rounding;
 use super::wave::{self, Wave};
 use crate::affine::Affine;
@@ -343,6 +343,8 @@ impl<'a> Planner<'a> {
             tensors: vec![],
             replacements: self.replacements,
             growth: 0,
+            tidy: Tidy::default(),
+            is_tidied: false,
         }
     }
 

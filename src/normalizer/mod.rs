@@ -316,7 +316,10 @@ pub fn find(view: &View) -> Vec<Site> {
     let mut sites: Vec<Site> = vec![];
     for kind in KINDS {
         for &node in view.graph.order() {
-            if taken.contains(&node) {
+            // What is made of constants alone is one.
+            if taken.contains(&node)
+                || view.graph.outputs(node).iter().flatten().all(|&v| view.constants.is_constant(v))
+            {
                 continue;
             }
             let Some(site) = kind.recognise(view, node) else { continue };

@@ -2,7 +2,7 @@
 
 use super::{KnownShapes, is_movement};
 use crate::graph::facts::Shape;
-use crate::graph::flat::way;
+use crate::graph::flat::{sees, way};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::{GraphProto, NodeProto};
 
@@ -18,7 +18,7 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
         let input = instead.get(node.input[0].as_str()).copied().unwrap_or(&node.input[0]);
         let there = there.entry(input).or_default();
         let mut firsts = there.iter().filter(|_| open.contains(input) && !outputs.contains(output.as_str()));
-        match firsts.find(|first| sees(node, first) && is_same(first, node, known)) {
+        match firsts.find(|first| sees(way(node), way(first)) && is_same(first, node, known)) {
             Some(first) => {
                 instead.insert(output, &first.output[0]);
                 open.insert(&first.output[0]);
@@ -36,11 +36,6 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
             first.clone_into(input);
         }
     }
-}
-
-/// Whether what one node makes can be read where another is.
-fn sees(node: &NodeProto, other: &NodeProto) -> bool {
-    way(other).is_empty() || way(other) == way(node)
 }
 
 /// Whether two movements of one value make the same of it.

@@ -209,16 +209,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             Value::Floats(call.floats(0)?.mapv(|v| v.max(low).min(high)))
         }
         "Abs" => map(f64::abs)?,
-        "Erf" => map(erf)?,
-        "Floor" => map(f64::floor)?,
         "LeakyRelu" => {
             let slope = call.float("alpha", 0.01)?;
             Value::Floats(call.floats(0)?.mapv(|v| if v < 0.0 { slope * v } else { v }))
         }
         "PRelu" => two(|v, slope| if v < 0.0 { slope * v } else { v })?,
-        "Clip" => {
-            Value::Floats(zip(&zip(call.floats(0)?, call.floats(1)?, f64::max)?, call.floats(2)?, f64::min)?)
-        }
         "Greater" => {
             Value::Ints(zip(call.floats(0)?, call.floats(1)?, |a, b| f64::from(a > b))?.mapv(|v| v as i64))
         }

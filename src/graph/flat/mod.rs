@@ -52,6 +52,11 @@ struct Body {
     around: Option<usize>,
 }
 
+/// Whether what is made on one way can be read on another: it is made in the main graph, or in the same body.
+pub fn sees(from: &str, made: &str) -> bool {
+    made.is_empty() || made == from
+}
+
 /// The way to the body that a node of a flat model is in; empty in the main graph.
 pub fn way(node: &NodeProto) -> &str {
     let note = node.metadata_props.iter().find(|entry| entry.key() == BODY);

@@ -84,7 +84,7 @@ fn blocks(call: &Call) -> Result<Value> {
     let &[items, channels, height, width] = x.shape() else { anyhow::bail!("no image") };
     let spreads = call.proto.op_type() == "DepthToSpace";
     let fits = if spreads { channels % (size * size) == 0 } else { height % size == 0 && width % size == 0 };
-    ensure!(fits && x.len() > 0, "{:?} in blocks of {size}", x.shape());
+    ensure!(fits && !x.is_empty(), "{:?} in blocks of {size}", x.shape());
     let shape = match spreads {
         true => [items, channels / (size * size), height * size, width * size],
         false => [items, channels * size * size, height / size, width / size],
