@@ -16,7 +16,7 @@ const MOST: usize = 3;
 
 /// The nodes of all activations of a graph.
 pub fn activations(graph: &Graph, constants: &Constants) -> HashSet<NodeId> {
-    let search = Search { graph, constants };
+    let search = Gates { graph, constants };
     let mut found = HashSet::default();
     for &node in graph.order() {
         found.extend(search.gated(node).into_iter().flatten());
@@ -24,12 +24,12 @@ pub fn activations(graph: &Graph, constants: &Constants) -> HashSet<NodeId> {
     found
 }
 
-struct Search<'s> {
+struct Gates<'s> {
     graph: &'s Graph<'s>,
     constants: &'s Constants<'s>,
 }
 
-impl Search<'_> {
+impl Gates<'_> {
     /// The nodes of the activation whose product a node is.
     fn gated(&self, node: NodeId) -> Option<Vec<NodeId>> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else { return None };

@@ -170,16 +170,14 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// The elements of a constant of integers.
+    /// The elements of a constant of integers or bool.
     pub fn ints(&self, value: ValueId) -> Option<Vec<i64>> {
         if let Some(ints) = self.facts.ints(value) {
             return Some(ints);
         }
         let tensor = self.evaluate(value).ok()?;
-        if !tensor.datum_type().is_integer() {
-            return None;
-        }
-        let cast = tensor.cast_to::<i64>().ok()?;
+        let is_whole = tensor.datum_type().is_integer() || tensor.datum_type() == DatumType::Bool;
+        let cast = tensor.cast_to::<i64>().ok().filter(|_| is_whole)?;
         Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
     }
 

@@ -3,7 +3,7 @@
 //! `x / √(σ²+ε) · γ + β`, in any order of operators and operands, BatchNormalization with fixed
 //! statistics, and sums of such branches over one value (`BN(x) + α·x`), are all `s·x + t`.
 
-use super::widening::Widening;
+use super::widening::Narrowing;
 use super::{Family, KINDS, Kind, NORM, Part, Site};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
@@ -114,7 +114,7 @@ pub fn find(known: &Analysis) -> HashMap<NodeId, Chain> {
         constants,
         ends: HashMap::default(),
         from: HashMap::default(),
-        widening: Widening::default(),
+        widening: Narrowing::default(),
     };
     for &node in graph.order() {
         if let Some((output, form)) = search.extend(node) {
@@ -149,7 +149,7 @@ struct Search<'s> {
     /// The values whose forms another one went on from. Nothing else reads these: the nodes of all forms
     /// are a forest, and those of one are found by walking back.
     from: HashMap<ValueId, Vec<ValueId>>,
-    widening: Widening,
+    widening: Narrowing,
 }
 
 impl Search<'_> {

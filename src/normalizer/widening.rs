@@ -14,17 +14,17 @@ const DEPTH: usize = 4;
 
 /// What is known of values that would be narrower.
 #[derive(Default)]
-pub struct Widening {
+pub struct Narrowing {
     narrowed: HashSet<ValueId>,
     /// Values that are counted on to be as wide as they are.
     wide: HashSet<ValueId>,
 }
 
-impl Widening {
+impl Narrowing {
     /// Whether nothing changes where a value has the extents of another one, from which a constant makes it.
     pub fn is_needless(&mut self, known: &Analysis, from: ValueId, value: ValueId) -> bool {
         let Some(shape) = known.facts.shape(from) else { return false };
-        let mut found = Widening::default();
+        let mut found = Narrowing::default();
         let meets = found.meets(known, value, &shape, DEPTH);
         let apart = |one: &HashSet<ValueId>, other: &HashSet<ValueId>| one.is_disjoint(other);
         let fits = meets

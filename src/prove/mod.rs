@@ -513,8 +513,13 @@ fn compare(
         }
         // What is a function of all that it reads, since nobody knows its extents, differs when that does, though a
         // fold may have gone through it.
-        if seen.opaque.contains(name) || second.opaque.contains(name) {
-            return Err(Ended::With(undecided(format!("the extents of the output `{name}` are not known"))));
+        let is_opaque = |name: &str| {
+            let differs = || digests.get(name).copied() != graph.value(name).and_then(digest);
+            (seen.opaque.contains(name) || second.opaque.contains(name)) && differs()
+        };
+        if let Some(unknown) = blame::behind(&graph, output, &is_opaque) {
+            let unknown = graph.value_name(unknown);
+            return Err(Ended::With(undecided(format!("the extents of `{unknown}` are not known"))));
         }
         let is_uncertain = |name: &str| seen.uncertain.contains(name) || second.uncertain.contains(name);
         if let Some(unknown) = blame::behind(&graph, output, &is_uncertain) {

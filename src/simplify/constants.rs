@@ -7,7 +7,8 @@
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
 use crate::graph::facts::extent;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::graph::flat::{END, way};
+use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::HashSet;
 use crate::onnx::operator::{Category, is_quantized};
 use crate::onnx::proto::TensorProto;
@@ -110,9 +111,16 @@ impl Settled {
     }
 }
 
+/// Whether a body makes a value for what is around it, which engines want a node of the body to make.
+fn is_result(graph: &Graph, value: ValueId) -> bool {
+    let ends =
+        |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END);
+    graph.readers(value).iter().any(ends)
+}
+
 /// The nodes that stay for what they are, whatever can be computed.
 fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
-    let Analysis { graph, constants, .. } = known;
+    let Analysis { graph, facts, constants, .. } = known;
     let count = graph.order().len();
     let mut is_new: Vec<bool> = (0..graph.value_count())
         .map(|index| ValueId(index as u32))
@@ -128,12 +136,16 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
                 !is_read
                     || (constants.is_constant(value)
                         && !constants.is_quantized(value)
-                        && !graph.is_output(value))
+                        && !graph.is_output(value)
+                        && !is_result(graph, value))
             });
         let reads_shape = graph.category(node).is_some_and(Category::reads_only_shape);
         let mut read = graph.inputs(node).iter().flatten();
         let of_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
-        stays[node] = !is_constant || op == "Constant" || is_quantized(domain, op) || of_new;
+        // Floats are stored with a recipe, by a name that the main graph has.
+        let is_float = |&value: &ValueId| facts.data_type(value).is_none_or(DataType::is_float);
+        let inside = !way(graph.node(node)).is_empty() && graph.outputs(node).iter().flatten().any(is_float);
+        stays[node] = !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || inside;
         for value in graph.outputs(node).iter().flatten() {
             is_new[value.0 as usize] |= of_new;
         }

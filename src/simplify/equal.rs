@@ -3,7 +3,7 @@
 use prost::Message;
 
 use crate::graph::editor::captured;
-use crate::graph::flat::{sees, way};
+use crate::graph::flat::{END, sees, way};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
@@ -19,7 +19,7 @@ const SMALL: usize = 1 << 16;
 
 /// What makes a value, so that two which are equal make the same.
 #[derive(PartialEq, Eq, Hash)]
-enum Content<'g> {
+enum Computation<'g> {
     /// Element type, extents and elements.
     Constant(i32, &'g [i64], Vec<u8>),
     /// Domain, operator, overload, attributes by name, and what is read and made.
@@ -33,15 +33,17 @@ struct There<'g> {
 }
 
 /// Those that were made first, in each body that does not see others.
-type Firsts<'g> = HashMap<Content<'g>, Vec<There<'g>>>;
+type Firsts<'g> = HashMap<Computation<'g>, Vec<There<'g>>>;
 
 /// The values that others take the place of, in a graph whose nodes are in order: those that were made first. Outputs of
-/// the model and what bodies read have names that stay, and so have `pinned` tensors.
+/// the model and of bodies, and what bodies read have names that stay, and so have `pinned` tensors.
 pub fn find(graph: &GraphProto, model: &Model, pinned: &HashSet<&str>) -> HashMap<String, String> {
     let mut fixed: HashSet<&str> = captured(graph);
     fixed.extend(graph.output.iter().map(|output| output.name()));
     fixed.extend(graph.quantization_annotation.iter().map(|annotation| annotation.tensor_name()));
     fixed.extend(pinned);
+    let ends = graph.node.iter().filter(|node| node.domain() == END);
+    fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str));
     let mut firsts = Firsts::default();
     let mut instead: HashMap<&str, &str> = HashMap::default();
     let ways: HashSet<&str> = graph.node.iter().map(way).collect();
@@ -77,7 +79,7 @@ pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
 
 /// Notes who is first, or that the values of the first are read.
 fn merge<'g>(
-    made: Content<'g>,
+    made: Computation<'g>,
     there: There<'g>,
     firsts: &mut Firsts<'g>,
     instead: &mut HashMap<&'g str, &'g str>,
@@ -108,12 +110,12 @@ fn held(node: &NodeProto) -> Option<&TensorProto> {
     }
 }
 
-fn constant<'g>(tensor: &TensorProto, dims: &'g [i64], model: &Model) -> Option<Content<'g>> {
+fn constant<'g>(tensor: &TensorProto, dims: &'g [i64], model: &Model) -> Option<Computation<'g>> {
     let data = tensor::data(tensor, model.externals()).ok().filter(|data| data.len() <= SMALL)?;
-    Some(Content::Constant(tensor.data_type(), dims, data.all().ok()?.to_vec()))
+    Some(Computation::Constant(tensor.data_type(), dims, data.all().ok()?.to_vec()))
 }
 
-fn operation<'g>(node: &'g NodeProto, instead: &HashMap<&'g str, &'g str>) -> Content<'g> {
+fn operation<'g>(node: &'g NodeProto, instead: &HashMap<&'g str, &'g str>) -> Computation<'g> {
     let said =
         |attribute: &AttributeProto| AttributeProto { doc_string: None, ..attribute.clone() }.encode_to_vec();
     let mut attributes: Vec<Vec<u8>> = node.attribute.iter().map(said).collect();
@@ -121,7 +123,7 @@ fn operation<'g>(node: &'g NodeProto, instead: &HashMap<&'g str, &'g str>) -> Co
     let now = |name: &'g String| instead.get(name.as_str()).copied().unwrap_or(name);
     let (domain, op) = node.op();
     let named = [domain, op, node.overload()];
-    Content::Node(named, attributes, node.input.iter().map(now).collect(), made(node))
+    Computation::Node(named, attributes, node.input.iter().map(now).collect(), made(node))
 }
 
 fn made(node: &NodeProto) -> Vec<bool> {

@@ -4,7 +4,7 @@ use super::constants::{self, NamedFloats, Settled, cone};
 use super::{dead, equal, extents, order};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
-use crate::graph::editor::{Edited, Editor};
+use crate::graph::editor::{Edited, Editor, reads};
 use crate::hash::HashSet;
 use crate::onnx::proto::{GraphProto, NodeProto};
 use crate::refusal::Refusal;
@@ -70,7 +70,10 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     if merges {
         pinned.extend(&read);
         let instead = equal::find(&graph, model, &pinned);
+        // New constants may be equal as well.
+        let now_read: HashSet<String> = reads(&graph).into_iter().map(str::to_owned).collect();
         equal::merge_into(&mut graph, &instead);
+        let was_read = was_read.into_iter().chain(now_read.iter().map(String::as_str)).collect();
         dead::remove(&mut graph, &was_read, &pinned);
     }
     let all = operators(&model.graph().node);

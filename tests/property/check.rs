@@ -84,7 +84,7 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
 /// Whether a number of a model is none that sums and products of exact ones come to: a shift that stays is divided by
 /// the scale that goes.
 fn is_rounded(model: &Model) -> bool {
-    let grid = f64::from(1 << 20);
+    let grid = f64::from(1 << 12);
     let floats = model.graph().initializer.iter().filter_map(|tensor| reference::constant(tensor).ok());
     floats.filter_map(|value| value.floats().ok().cloned()).flatten().any(|v| (v * grid).fract() != 0.0)
 }

@@ -82,7 +82,7 @@ pub struct Findings {
     pub digests: Vec<Option<Digest>>,
     /// The values that were asked for.
     pub kept: HashMap<ValueId, Image>,
-    /// Those of them whose extents nobody knows, by name.
+    /// Those whose extents nobody knows, by name.
     pub opaque: HashSet<String>,
     /// What comes of bodies that could not be evaluated, or not whole, by name.
     pub uncertain: HashSet<String>,
@@ -109,9 +109,6 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         let made = walk.get(value)?;
         seen.digests[index(value)].get_or_insert_with(|| made.digest(point.key));
         seen.degree += walk.degrees[index(value)];
-        if matches!(made, Image::Opaque(_)) {
-            seen.opaque.insert(graph.value_name(value).to_owned());
-        }
         if keep {
             seen.kept.insert(value, made);
         }
@@ -265,6 +262,9 @@ impl<'w> Evaluation<'w> {
             let Some(value) = *value else { continue };
             if self.is_uncertain.get() {
                 seen.uncertain.insert(graph.value_name(value).to_owned());
+            }
+            if matches!(made, Image::Opaque(_)) {
+                seen.opaque.insert(graph.value_name(value).to_owned());
             }
             let value = index(value);
             seen.digests[value] = Some(made.digest(self.point.key));
