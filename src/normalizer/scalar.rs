@@ -1,8 +1,10 @@
 //! One number for all channels: a residual or an embedding multiplier, the halves of a macaron block, a learnable
 //! affine block of two numbers, a product with 1, a sum with 0.
 
+use super::pointwise::is_cast;
 use super::{Family, Kind, Normalizer, Site, View};
-use crate::graph::NodeId;
+use crate::graph::{NodeId, ValueId};
+use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
 /// Any other chain that scales by one number, or does nothing at all.
@@ -16,7 +18,33 @@ impl Normalizer for Scalar {
         // A sign is no number that somebody chose: rotary embeddings turn one half of the channels round.
         let has_number = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
         let kind = Kind { name: "scalar affine", family: Family::Scale };
-        (is_float && has_number && (scales || chain.affine.is_identity()))
-            .then(|| chain.site(view.graph, view.facts, kind))
+        (is_float
+            && has_number
+            && (scales || chain.affine.is_identity())
+            && !is_of_extents(view, chain.input))
+        .then(|| chain.site(view.graph, view.facts, kind))
     }
+}
+
+/// How far back extents are looked for.
+const LOOKED_AT: usize = 16;
+
+/// Whether a value is computed from the extents of another alone: no element of a tensor is scaled there.
+fn is_of_extents(view: &View, mut value: ValueId) -> bool {
+    for _ in 0..LOOKED_AT {
+        let Some(node) = view.maker(value) else { return false };
+        if matches!(view.graph.op(node), Some("Shape" | "Size")) {
+            return true;
+        }
+        let category = view.graph.category(node);
+        let goes_on =
+            category.is_some_and(|c| c.is_elementwise() || c == Category::Movement) || is_cast(view, node);
+        let mut varying =
+            view.graph.inputs(node).iter().flatten().filter(|&&input| !view.constants.is_constant(input));
+        match (varying.next(), varying.next()) {
+            (Some(&input), None) if goes_on => value = input,
+            _ => return false,
+        }
+    }
+    false
 }

@@ -47,9 +47,12 @@ pub fn find(graph: &GraphProto, model: &Model, pinned: &HashSet<&str>) -> HashMa
     let mut firsts = Firsts::default();
     let mut instead: HashMap<&str, &str> = HashMap::default();
     let ways: HashSet<&str> = graph.node.iter().map(way).collect();
-    for tensor in graph.initializer.iter().filter(|tensor| !pinned.contains(tensor.name())) {
+    let tensors = graph.initializer.iter().map(|tensor| (way_to(tensor.name(), &ways), tensor));
+    // Bodies see those of the main graph, whichever came first.
+    let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());
+    for (way, tensor) in main.into_iter().chain(inner).filter(|(_, tensor)| !pinned.contains(tensor.name())) {
         if let Some(made) = constant(tensor, &tensor.dims, model) {
-            let there = There { way: way_to(tensor.name(), &ways), names: vec![tensor.name()] };
+            let there = There { way, names: vec![tensor.name()] };
             merge(made, there, &mut firsts, &mut instead, &fixed);
         }
     }
