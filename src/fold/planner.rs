@@ -158,12 +158,13 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// A merge must leave fewer nodes than there were.
+    /// A merge must leave fewer nodes than there were; or no more, along a residual stream, where others follow it.
     fn worthwhile(&self, item: usize, wave: Wave) -> Result<Wave, Refusal> {
         for merge in &wave.merges {
             let there = &self.items[merge.into];
             let after = there.merged(merge);
-            let smaller = there.size_with(&after) < self.items[item].size() + there.size();
+            let before = self.items[item].size() + there.size();
+            let smaller = there.size_with(&after) < before + wave.is_basis as usize;
             if matches!(there.state, State::Refused(_))
                 || !smaller
                 || !self.holds(&there.part, &after)

@@ -39,6 +39,10 @@ pub struct Wave {
     pub merges: Vec<Merge>,
     /// Nodes behind which an Add is made.
     pub makes: Vec<NodeId>,
+    /// Whether it changes the basis of a residual stream: what is added to it comes in the new one.
+    pub is_basis: bool,
+    /// Values on which an affine is wanted from what makes them.
+    wanted: Vec<ValueId>,
 }
 
 /// Sends an affine, that of a part or its shift alone, forward from the part's output.
@@ -73,6 +77,8 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
             }
             Next::Node(node, value) => {
                 let step = front.step(node, value, &wave.bypass)?;
+                wave.is_basis |= !step.wants.is_empty();
+                Pull::new(draft, items, item).inputs(&mut wave, node, &step.wants, 0)?;
                 if let Some(fold) = step.fold {
                     wave.note(draft, node, fold, step.by_place)?;
                 }
@@ -89,7 +95,11 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
             }
         }
     }
-    Ok(wave)
+    // What comes from both sides would have to be in two bases at once.
+    match wave.wanted.iter().find(|value| front.carried.contains_key(value)) {
+        Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
+        None => Ok(wave),
+    }
 }
 
 /// `q(a(x))` as `a'(q(x))`: with `a = (s, t)` and `q = (σ, τ)`, `a' = (s, σ·t + τ − s·τ)`.
@@ -220,6 +230,10 @@ impl Front<'_, '_> {
             })
             .collect();
         let step = step_forward(draft, node, &inputs)?;
+        // Not past other parts, which would each come this way again: one after the other takes in what comes to it.
+        if !self.items.merge && !step.wants.is_empty() {
+            return Err(Refusal::new(Reason::ResidualStream, draft.graph.name(node)));
+        }
         let item = &self.items.all[self.item];
         let part = Some(&item.part).filter(|part| self.goes && !part.nodes.is_empty());
         let going = Going { part, bypass, is_bounded: item.is_bounded };
@@ -296,16 +310,18 @@ fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
 
 impl Wave {
     /// How much a wave found so far.
-    fn mark(&self) -> [usize; 4] {
-        [self.folds.len(), self.bypass.len(), self.merges.len(), self.makes.len()]
+    fn mark(&self) -> [usize; 5] {
+        let Wave { folds, bypass, merges, makes, wanted, .. } = self;
+        [folds.len(), bypass.len(), merges.len(), makes.len(), wanted.len()]
     }
 
     /// Forgets what a way found that led nowhere.
-    fn back_to(&mut self, [folds, bypass, merges, makes]: [usize; 4]) {
+    fn back_to(&mut self, [folds, bypass, merges, makes, wanted]: [usize; 5]) {
         self.folds.truncate(folds);
         self.bypass.truncate(bypass);
         self.merges.truncate(merges);
         self.makes.truncate(makes);
+        self.wanted.truncate(wanted);
     }
 
     /// Notes what a node takes, and whether an Add has to be made for it.
@@ -356,7 +372,7 @@ pub fn backward(draft: &Draft, items: &Items, item: usize) -> Result<Wave, Refus
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
     let allowed: HashSet<NodeId> = start.nodes.iter().copied().collect();
-    let mut pull = Pull { draft, items, item, budget: BUDGET };
+    let mut pull = Pull::new(draft, items, item);
     let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
     pull.value(&mut wave, start.input, None, &allowed, &start.affine, 0)?;
     // Found from the consumer up; a producer's constants change first.
@@ -370,7 +386,11 @@ struct Pull<'d, 'a> {
     budget: usize,
 }
 
-impl Pull<'_, '_> {
+impl<'d, 'a> Pull<'d, 'a> {
+    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
+        Pull { draft, items, item, budget: BUDGET }
+    }
+
     /// The affine is wanted on this value, which only `allowed` may read.
     fn value(
         &mut self,
@@ -394,6 +414,7 @@ impl Pull<'_, '_> {
             return Err(refuse(Reason::TooFar));
         }
         let value = self.draft.source(value);
+        wave.wanted.push(value);
         if self.draft.constants.is_constant(value) {
             let (node, slot) = consumer.ok_or_else(|| refuse(Reason::GraphInput))?;
             let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
@@ -499,6 +520,7 @@ impl Pull<'_, '_> {
         step.is_ok_and(|step| {
             step.fold.is_none()
                 && step.bypass.is_none()
+                && step.wants.is_empty()
                 && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
         })
     }

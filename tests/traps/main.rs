@@ -11,6 +11,7 @@ mod reasons;
 mod regressions;
 mod roundings;
 mod rules;
+mod streams;
 mod types;
 
 use common::numbers::Kind;
