@@ -16,6 +16,13 @@ def unfold(*arguments):
     return subprocess.run(["unfold", *arguments], check=True, capture_output=True, text=True).stdout
 
 
+def write_between(document, mark, lines):
+    """Puts lines between two marks of a document, such as <!-- forms --> and <!-- end of forms -->."""
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    before, rest = document.read_text().split(begin)
+    document.write_text("\n".join([before + begin, "", *lines, "", end + rest.split(end)[1]]))
+
+
 def in_onnxruntime(paths, batch, rounds):
     """A ratio for each model, as text."""
     options = onnxruntime.SessionOptions()

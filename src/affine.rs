@@ -71,6 +71,11 @@ impl Affine {
         self.shift.iter().all(|&t| t == 0.0)
     }
 
+    /// Whether some of what it is on becomes smaller.
+    pub fn shrinks(&self) -> bool {
+        self.scale.iter().any(|s| s.abs() < 1.0)
+    }
+
     /// Whether every number in it is finite.
     pub fn is_finite(&self) -> bool {
         self.scale.iter().chain(self.shift.iter()).all(|v| v.is_finite())

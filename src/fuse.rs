@@ -13,14 +13,16 @@ use crate::fold::planner;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
+use crate::graph::flat::Flat;
+use crate::graph::make::NewConstant;
 use crate::history::History;
 use crate::lower::lower;
-use crate::normalizer::{self, Kind, Site, View};
+use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
 use crate::refusal::{Reason, Refusal};
-use crate::simplify::simplify_known;
+use crate::simplify::{self, Limits, simplify_known, tidy};
 
 /// The newest version of ONNX's operator set whose operators the rules are written for.
 const NEWEST_OPSET: i64 = 28;
@@ -64,7 +66,10 @@ impl FuseOptions<'_> {
     /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
     pub fn idle_skips(&self, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
-            let meant = |set: GlobSet| plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind));
+            let meant = |set: GlobSet| {
+                simplify::KINDS.iter().any(|kind| set.is_match(kind))
+                    || plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind))
+            };
             !globs(std::slice::from_ref(pattern)).is_ok_and(meant)
         };
         self.skip.iter().filter(is_idle).map(String::as_str).collect()
@@ -157,29 +162,21 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         // Checked before anything that was made of it, so that errors speak of the model as it is.
         Graph::new(model)?;
     }
-    let lowered = lowered?;
-    let mut history = History::default();
-    let lowered = lowered.map(|lowered| {
-        history.begin(&lowered.formulas);
-        lowered.model
-    });
+    let (lowered, formulas) =
+        lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
     let pass = OnePass { skip, growth: Allowed::of(model, options), tell: &tell };
-    let mut result = None;
-    for passes in 0.. {
-        tell("shapes", 0, 1);
-        let known = match &result {
-            None => Analysis::new(first)?,
-            Some(result) => check(first, result)?,
-        };
-        let next = if passes < PASSES { pass.over(&known, &mut history)? } else { None };
-        drop(known);
-        match next {
-            Some(next) => result = Some(next),
-            None => break,
+    if let Some(flat) = Flat::new(first) {
+        let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
+        let restored = result.map(|result| flat.restore(&result));
+        if let Some(result) = restored.map_or(Some(None), |restored| Some(Some(restored?))) {
+            if let Some(result) = &result {
+                check(first, result)?;
+            }
+            return Ok((result, plan, lowered));
         }
     }
-    let plan = history.finish(result.as_ref().unwrap_or(first));
+    let (result, plan) = pass.until_nothing_folds(first, &formulas)?;
     Ok((result, plan, lowered))
 }
 
@@ -233,6 +230,28 @@ struct OnePass<'p> {
 }
 
 impl OnePass<'_> {
+    /// What comes of a model, if anything does, and what was done to it.
+    fn until_nothing_folds(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+        let mut history = History::default();
+        history.begin(formulas);
+        let mut result = None;
+        for passes in 0.. {
+            (self.tell)("shapes", 0, 1);
+            let known = match &result {
+                None => Analysis::new(first)?,
+                Some(result) => check(first, result)?,
+            };
+            let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
+            drop(known);
+            match next {
+                Some(next) => result = Some(next),
+                None => break,
+            }
+        }
+        let plan = history.finish(result.as_ref().unwrap_or(first));
+        Ok((result, plan))
+    }
+
     /// The model with everything folded that folds; `None` where nothing does.
     fn over(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let (model, tell) = (known.graph.model(), self.tell);
@@ -253,7 +272,7 @@ impl OnePass<'_> {
             let mut plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
-                return Ok(None);
+                return Ok(self.tidy(known, &sites, history));
             }
             let mut editor = Editor::new(model);
             let progress = |done, of| tell("fold", done, of);
@@ -282,6 +301,30 @@ impl OnePass<'_> {
             return Ok(Some(model.with_graph(simplified)));
         }
         Ok(None)
+    }
+}
+
+impl OnePass<'_> {
+    /// The model with everything stored that is constant, and everything there once that is equal; `None` where nothing
+    /// changes.
+    fn tidy(&self, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {
+        let model = known.graph.model();
+        if not_known(model).is_some() {
+            return None;
+        }
+        let offline = sites.iter().filter(|site| site.kind.family == Family::Offline);
+        let made = history.made();
+        let tidied = tidy(
+            known,
+            &Limits {
+                sites: offline.flat_map(|site| site.nodes.iter().copied()).collect(),
+                is_new: &|name| made.contains(name),
+                is_skipped: &|kind| self.skip.is_match(kind),
+                growth: self.growth.bytes,
+            },
+        );
+        history.tidied(&tidied);
+        tidied.graph.map(|graph| model.with_graph(graph))
     }
 }
 

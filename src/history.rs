@@ -6,9 +6,11 @@ use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
 use crate::graph::Graph;
 use crate::graph::make::NewConstant;
 use crate::hash::{HashMap, HashSet};
-use crate::normalizer::Site;
+use crate::normalizer::{Family, Site};
 use crate::onnx::Model;
+use crate::recipe::{Op, Recipe};
 use crate::refusal::Refusal;
+use crate::simplify::{NamedFloats, Tidied};
 
 /// The sites of all passes so far.
 #[derive(Default)]
@@ -28,6 +30,8 @@ pub struct History {
 pub struct Seen {
     /// What it was before, if it is not new.
     known: Option<usize>,
+    /// The sites whose values it makes besides.
+    takes: Vec<usize>,
     /// The names of the values that it makes.
     values: Vec<String>,
 }
@@ -43,7 +47,14 @@ impl History {
         let see = |site: &Site| {
             let values = site.nodes.iter().flat_map(|&node| graph.outputs(node).iter().flatten());
             let values: Vec<String> = values.map(|&value| graph.value_name(value).to_owned()).collect();
-            Seen { known: values.iter().find_map(|value| self.makers.get(value).copied()), values }
+            let mut takes: Vec<usize> =
+                values.iter().filter_map(|value| self.makers.get(value).copied()).collect();
+            // Branches are what they were, whatever other sites they take in; any other site is itself.
+            let is_same = |&place: &usize| {
+                site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
+            };
+            let known = takes.iter().position(is_same).map(|first| takes.remove(first));
+            Seen { known, takes, values }
         };
         sites.iter().map(see).collect()
     }
@@ -71,7 +82,10 @@ impl History {
         }
         self.makers.clear();
         let mut places = HashMap::default();
-        for (index, (site, Seen { known, values })) in sites.into_iter().zip(seen).enumerate() {
+        for (index, (site, Seen { known, takes, values })) in sites.into_iter().zip(seen).enumerate() {
+            if site.kind.family == Family::Linear {
+                takes.iter().for_each(|&taken| goes_on(&mut self.plan.sites[taken].post, site.post.clone()));
+            }
             let Some(place) = self.place(site, known) else { continue };
             places.insert(index, place);
             self.refused.extend(refused.get(&index).map(|refusal| (place, refusal.clone())));
@@ -80,6 +94,30 @@ impl History {
         }
         self.passes += 1;
         self.keep(stored, &places);
+    }
+
+    /// Notes what was done beside the sites.
+    pub fn tidied(&mut self, tidied: &Tidied) {
+        self.plan.tidy.constants += tidied.constants;
+        self.plan.tidy.duplicates += tidied.duplicates;
+        self.plan.tidy.kept.clone_from(&tidied.kept);
+        self.plan.is_tidied |= tidied.graph.is_some();
+        self.plan.growth += tidied.growth;
+        let stored = |computed: &NamedFloats| Stored {
+            name: computed.name.clone(),
+            data_type: computed.data_type,
+            recipe: Recipe::constant(&computed.name, &computed.shape),
+            replaces: None,
+            sites: vec![],
+        };
+        self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
+    }
+
+    /// The tensors that hold something else than the first model has under their names.
+    pub fn made(&self) -> HashSet<&str> {
+        let is_itself =
+            |tensor: &Stored| matches!(tensor.recipe.op(), Op::Constant(name) if **name == tensor.name);
+        self.tensors.iter().filter(|tensor| !is_itself(tensor)).map(|tensor| tensor.name.as_str()).collect()
     }
 
     /// Keeps what a pass stored, by formulas over the tensors of the first model.
@@ -146,12 +184,14 @@ impl History {
 
 /// What has become of an affine, once a later pass has got hold of what was left.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
-    let (Some(Outcome::Folded { into, .. } | Outcome::Partly { into, .. }), false) =
-        (&mut now, matches!(before, Some(Outcome::Folded { .. })))
+    let (
+        Some(Outcome::Folded { into, .. } | Outcome::Partly { into, .. } | Outcome::Scaled { into, .. }),
+        false,
+    ) = (&mut now, matches!(before, Some(Outcome::Folded { .. })))
     else {
         return;
     };
-    if let Some(Outcome::Partly { into: earlier, .. }) = before {
+    if let Some(Outcome::Partly { into: earlier, .. } | Outcome::Scaled { into: earlier, .. }) = before {
         into.append(earlier);
         into.sort();
         into.dedup();

@@ -31,10 +31,11 @@
 //! | save | [`onnx::Model::save`], or [`onnx::Model::to_writer`]; large new weights are computed while they are written |
 //! | certify | a [`certificate::Certificate`] says what was done, for other programs to check; the [`provenance`] in the result says it in short |
 //!
-//! Inside, `fuse` writes opaque normalizers out ([`lower`]); makes an index of the [`graph`], with the shapes and
-//! constants of its values; finds the sites ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as
+//! Inside, `fuse` writes opaque normalizers out ([`lower`]) and lays the bodies of control flow out
+//! ([`graph::flat`]); makes an index of the [`graph`], with the shapes and constants of its values; finds the sites ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as
 //! the one thing that moves), which makes of each new weight a formula ([`recipe`]); computes those and lets the
-//! graph read them; removes what only folded sites needed ([`simplify`]); and begins again, until nothing folds.
+//! graph read them; removes what only folded sites needed ([`simplify`]); and begins again, until nothing folds. Then
+//! it stores what is constant, and lets equal things be there once ([`simplify::tidy()`]).
 //! `docs/architecture.md` has a picture of it, and one site on its way through all the files.
 //!
 //! # Without files

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fold::plan::{Outcome, Plan, SitePlan};
+use crate::fold::plan::{Outcome, Plan, SitePlan, Tidy};
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
 
@@ -45,7 +45,7 @@ impl Default for FoldOptions {
 /// let fused = unfold::fuse(&model, &Default::default())?.model;
 /// let [once] = &Provenance::of(&fused)[..] else { panic!("it was folded once") };
 /// assert_eq!(once.original.as_deref(), model.sha256()?);
-/// assert_eq!(once.folded, "UN 7, attention scale 6");
+/// assert_eq!(once.folded, "UN 7, attention scale 6, constant 18");
 /// assert!(Provenance::of(&model).is_empty());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
@@ -114,6 +114,10 @@ fn folded(plan: &Plan) -> String {
             None => counts.push((site.kind.name, 1)),
         }
     }
+    let Tidy { constants, duplicates, .. } = plan.tidy;
+    counts.extend(
+        [("constant", constants), ("duplicate", duplicates)].into_iter().filter(|(_, count)| *count > 0),
+    );
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     told.join(", ")
 }

@@ -88,6 +88,9 @@ pub enum Reason {
     /// The operator is not linear in its operand (or not known to be).
     #[error("{0} is no linear operator")]
     NotLinear(String),
+    /// The number belongs to an activation that is written out, which engines find by its numbers.
+    #[error("it is part of an activation, which engines find by its numbers")]
+    Activation,
     /// An operator, or a domain, that unfold does not know.
     #[error("unknown operator {0}")]
     UnknownOperator(String),
@@ -97,6 +100,9 @@ pub enum Reason {
     /// Two sides meet and only one of them carries the scale, as on a residual stream.
     #[error("meets a second operand without the same scale, as in a residual stream")]
     ResidualStream,
+    /// Two parts of a value are added that carry different scales, as the halves of a rotary embedding.
+    #[error("channels with different scales are added, as in a rotary embedding")]
+    DifferentScales,
     /// The other operand, which would have to absorb the affine, varies at run time.
     #[error("the other operand is no constant")]
     NotConstant,
@@ -152,6 +158,12 @@ pub enum Reason {
     /// A weight that something else reads too would be copied, and copies would add more than is allowed.
     #[error("a copy of a shared weight would add {0}")]
     Growth(String),
+    /// Branches read their value by other strides, or make other extents of it.
+    #[error("the branches do not look at the same places")]
+    Unaligned,
+    /// One operator in the place of branches would compute more than they do together.
+    #[error("one operator would compute more: {0}")]
+    MoreWork(String),
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,

@@ -19,7 +19,8 @@ class Graph:
         self.opsets = {o.domain.replace("ai.onnx", "") if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
         self.fill(model.graph, list(expanded(model.graph.node, functions)))
         self.inputs = {i.name: i.type.tensor_type for i in model.graph.input if model.ir_version >= 4 or i.name not in self.tensors}
-        self.tensors = dict(self.everything()) | self.tensors  # recipes name those of bodies, too
+        self.tensors = dict(self.everything()) | self.tensors
+        self.lay_out(self, "", lambda name: name)
 
     def fill(self, graph, nodes):
         self.tensors = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
@@ -36,6 +37,36 @@ class Graph:
         return body
 
     def has(self, ops): return any(n.op_type in ops for n in self.nodes) or any(body.has(ops) for body in self.bodies.values())
+
+    def lay_out(self, graph, way, outer):
+        """Recipes call the constants of bodies by the way to them: what bodies store, and compute from constants alone, is there by that name."""
+        for of, attribute in [(node, a.name) for node in graph.nodes for a in node.attribute if a.type == 5]:
+            body = graph.bodies[of.output[0], attribute]
+            inner, own = f"{way}{next(filter(None, of.output))}.{attribute}/", {*body.inputs, *body.tensors, *body.producers}
+            def name(n, inner=inner, own=own): return inner + n if n in own else outer(n)
+            self.tensors.update((inner + n, tensor) for n, tensor in body.tensors.items())
+            for node in body.nodes:
+                inputs = [name(n) for n in node.input if n]
+                if inputs and node.op_type not in RANDOM and all(a.type not in (5, 10) for a in node.attribute) and all(map(self.is_constant, inputs)):
+                    copy = onnx.NodeProto()
+                    copy.CopyFrom(node)
+                    copy.input[:], copy.output[:] = [n and name(n) for n in node.input], [n and inner + n for n in node.output]
+                    self.producers.update((n, (len(self.nodes), copy)) for n in copy.output if n)
+                    self.nodes.append(copy)
+            self.lay_out(body, inner, name)
+
+    def is_constant(self, name):
+        """Whether no input reaches a value."""
+        open_, seen = [name], set()
+        while open_:
+            if (n := open_.pop()) in self.tensors or n in seen:
+                continue
+            node = self.producers.get(n, (0, None))[1]
+            if node is None or node.op_type in RANDOM or any(a.type in (5, 10) for a in node.attribute):
+                return False
+            seen.add(n)
+            open_ += [i for i in node.input if i]
+        return True
 
     def everything(self):
         """The stored tensors, with those of bodies."""
@@ -444,10 +475,23 @@ def prove(original, fused, certificate, sizes, seed, points):
                 raise Undecided(f"{name} comes from a value whose extents are not known")
             first = Run(original, point, extents, keep=keep, record=True, scales=first.scales)
             second = Run(fused, point, extents, recipes, record=True, scales=second.scales)
-            at, why = parting(first, second, name, entries, certificate)
-            raise Undecided(f"what the bodies of {at} compute is not known") if at in first.uncertain | second.uncertain else Disproved(why)
+            _, why = parting(first, second, name, entries, certificate)
+            unknown = upstream(fused, name) & (first.uncertain | second.uncertain)
+            raise Undecided(f"what the bodies of {min(unknown)} compute is not known") if unknown else Disproved(why)
         bound, done = bound * min(1.0, second.bound), done + 1
     return bound
+
+def upstream(graph, name):
+    """What a value is made of, and itself."""
+    open_, seen = [name], set()
+    while open_:
+        if (n := open_.pop()) not in seen and n in graph.producers:
+            node, captures = graph.producers[n][1], {}
+            if any(a.type in (5, 10) for a in node.attribute):
+                attribute_text(node, captures)
+            open_ += [*node.input, *captures]
+        seen.add(n)
+    return seen
 
 def parted(first, second):
     """The first output that differs."""

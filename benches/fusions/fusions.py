@@ -5,7 +5,7 @@
     python benches/fusions/fusions.py --keep folder BERT GPT-2
 
 The networks have their own normalizers, random weights, biases that are not zero, and a depth of about 2; `--keep`
-leaves their files in a folder. `unfold` is found on the PATH. Writes docs/fusions.md where no network is named, and
+leaves their files in a folder. `unfold` is found on the PATH. Writes the second table of docs/engines.md where no network is named, and
 ends with exit code 1 where a network has lost a fused operator, or computes something else.
 """
 
@@ -28,12 +28,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path += [str(HERE.parent), str(ROOT / "models")]
 
-from engines import unfold  # noqa: E402
+from engines import unfold, write_between  # noqa: E402
 from export import TOLERANCE, export, relative_error, run  # noqa: E402
 from export_timm import network  # noqa: E402
 from swap import randomize  # noqa: E402
 
-DOCUMENT = ROOT / "docs" / "fusions.md"
+DOCUMENT = ROOT / "docs" / "engines.md"
 
 IMAGES = {
     "ViT": "vit_small_patch16_224",
@@ -167,15 +167,6 @@ def main():
     packages = ["torch", "timm", "transformers", "onnxruntime"]
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     lines = [
-        "# What engines fuse",
-        "",
-        "Written by `python benches/fusions/fusions.py`: small versions of ten networks with their own normalizers,",
-        "random weights and biases, exported by the dynamo exporter of PyTorch, and the same after `unfold fuse`.",
-        "onnxruntime optimises both for the CPU; nodes and fused operators are those of its own graphs. With any batch",
-        "it joins a bias to the GELU behind it, with a fixed one to the product before it. A FusedMatMul that does no",
-        "more than scale its product is not counted: where `fuse` takes the scale of attention into a weight, a MatMul",
-        "is left of it.",
-        "",
         f"{datetime.date.today()}, {', '.join(versions)}, {unfold('--version').strip()}.",
         "",
         "| network | sites folded | batch | nodes | after `fuse` | fused operators | after `fuse` | what they are |",
@@ -191,7 +182,7 @@ def main():
             lines += rows
             fine &= well
     if names == every:
-        DOCUMENT.write_text("\n".join(lines) + "\n")
+        write_between(DOCUMENT, "networks", lines)
     sys.exit(not fine)
 
 

@@ -61,8 +61,9 @@ pub struct FuseArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Leaves sites as they are: a name or a kind, with * and ? (may be repeated)
-    #[arg(long, value_name = "SITE_OR_KIND")]
+    /// Leaves sites as they are: a name or a kind, with * and ? (may be repeated). The kind `constant` are operators whose
+    /// results are known, `duplicate` those that compute what others do
+    #[arg(long, visible_alias = "keep", value_name = "SITE_OR_KIND")]
     skip: Vec<String>,
 
     /// How much copies of weights may add that something else reads too, in percent of the weights. Sites beyond it

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use unfold::fold::plan::Stored;
-use unfold::graph::Graph;
+use unfold::fold::plan::{Stored, Tidy};
 use unfold::onnx::{Model, Saved};
 use unfold::prove::Proof;
 use unfold::report::bytes;
@@ -104,16 +103,13 @@ impl FuseReport {
 
     /// The report for people.
     pub fn text(&self, paint: Paint) -> String {
-        let mut rows = match Graph::new(self.reference()) {
-            Ok(graph) => sites::rows(&graph, &self.plan),
-            // It was indexed before, or there were no report.
-            Err(_) => vec![],
-        };
+        // It was indexed before, or there were no report.
+        let mut rows = sites::rows(self.reference(), &self.plan).unwrap_or_default();
         if !self.dry {
             rows.retain(|row: &Row| !row.site.is_folded());
         }
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
-        let mut text = table + &self.summary().line(paint) + "\n";
+        let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
@@ -153,6 +149,7 @@ impl FuseReport {
             sites: sites::json(&self.plan),
             tensors: self.plan.tensors.iter().map(|tensor| JsonTensor::of(tensor, &self.plan)).collect(),
             summary: self.summary(),
+            tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
             growth: self.growth(),
             result: self.sizes(),
             verified: self.judged.is_verified(),
@@ -180,6 +177,9 @@ struct FuseJson<'j> {
     /// The tensors that the result has and the model has not.
     tensors: Vec<JsonTensor<'j>>,
     summary: Summary,
+    /// What is done beside the sites, where anything is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tidy: Option<&'j Tidy>,
     /// What copies of shared weights add, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     growth: Option<Growth>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::graph::Graph;
+use unfold::fold::plan::Tidy;
 use unfold::provenance::Provenance;
 use unfold::{FuseOptions, Planned};
 
@@ -45,6 +45,9 @@ struct InspectJson<'p> {
     model: &'p std::path::Path,
     sites: Vec<JsonSite<'p>>,
     summary: Summary,
+    /// What would be done beside the sites, where anything would.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tidy: Option<&'p Tidy>,
     /// How often it was folded before, and what.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     provenance: Vec<Provenance>,
@@ -63,15 +66,17 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     let summary = Summary::of(&plan);
     let provenance = Provenance::of(&model);
     if args.json {
-        let json = InspectJson { model: &args.model, sites: sites::json(&plan), summary, provenance };
+        let sites = sites::json(&plan);
+        let tidy = Some(&plan.tidy).filter(|tidy| **tidy != Tidy::default());
+        let json = InspectJson { model: &args.model, sites, summary, tidy, provenance };
         out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
         return Ok(End::Done);
     }
     let paint = Paint::stdout();
-    let rows = sites::rows(&Graph::new(lowered.as_ref().unwrap_or(&model))?, &plan);
+    let rows = sites::rows(lowered.as_ref().unwrap_or(&model), &plan)?;
     let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
     let history: String = provenance.iter().map(told).collect();
-    out::print(&format!("{table}{}\n{history}", summary.line(paint)))?;
+    out::print(&format!("{table}{}\n{}{history}", summary.line(paint), sites::tidied(&plan.tidy)))?;
     Ok(End::Done)
 }
 

@@ -1,13 +1,17 @@
 //! The sites of a model, and what becomes of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
+use unfold::error::Result;
+use unfold::fold::plan::Tidy;
+use unfold::graph::flat::Flat;
 use unfold::graph::scope::scope;
 use unfold::graph::{Graph, NodeId};
 use unfold::normalizer::Family;
+use unfold::onnx::Model;
 use unfold::refusal::Refusal;
 use unfold::{Direction, Outcome, Plan, SitePlan};
 
@@ -47,15 +51,18 @@ impl fmt::Display for Told {
     }
 }
 
-/// The sites in words.
-pub fn rows<'p>(graph: &Graph, plan: &'p Plan) -> Vec<Row<'p>> {
+/// The sites of a model in words.
+pub fn rows<'p>(model: &Model, plan: &'p Plan) -> Result<Vec<Row<'p>>> {
+    // A plan calls the nodes of bodies by the way to them.
+    let flat = Flat::new(model);
+    let graph = &Graph::new(flat.as_ref().map_or(model, |flat| &flat.model))?;
     let names: HashMap<&str, NodeId> = graph.order().iter().map(|&node| (graph.name(node), node)).collect();
     let row = |site: &'p SitePlan| {
         let describe = |into: &[String]| describe(graph, &names, &site.name, into);
         let outcomes = site.outcomes().map(|outcome| tell(outcome, &describe));
         Row { site, outcomes: outcomes.collect() }
     };
-    plan.sites.iter().map(row).collect()
+    Ok(plan.sites.iter().map(row).collect())
 }
 
 fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
@@ -64,12 +71,17 @@ fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
             let fold = match direction {
                 Direction::Forward => "forward",
                 Direction::Backward => "backward",
+                Direction::Merged => "merged",
             };
             Told { folded: true, fold, what: describe(into) }
         }
         Outcome::Partly { into, scale } => {
             let what = format!("{}; scale: {}", describe(into), in_short(scale));
             Told { folded: false, fold: "shift only", what }
+        }
+        Outcome::Scaled { into, shift } => {
+            let what = format!("{}; shift: {}", describe(into), in_short(shift));
+            Told { folded: false, fold: "scale only", what }
         }
         Outcome::Kept { forward, backward } => {
             let refusals = std::iter::once(forward).chain(backward);
@@ -95,6 +107,7 @@ fn legend(rows: &[Row], paint: Paint) -> String {
     let refusals = outcomes.flat_map(|outcome| match outcome {
         Outcome::Folded { .. } => vec![],
         Outcome::Partly { scale, .. } => vec![scale],
+        Outcome::Scaled { shift, .. } => vec![shift],
         Outcome::Kept { forward, backward } => std::iter::once(forward).chain(backward).collect(),
     });
     let reasons: BTreeSet<[String; 2]> =
@@ -208,6 +221,7 @@ pub struct Summary {
     pointwise: Count,
     online: Count,
     scale: Count,
+    linear: Count,
 }
 
 impl Summary {
@@ -220,6 +234,7 @@ impl Summary {
                 Family::Pointwise => &mut summary.pointwise,
                 Family::Online => &mut summary.online,
                 Family::Scale => &mut summary.scale,
+                Family::Linear => &mut summary.linear,
             };
             count.sites += 1;
             let folds = |outcome: &Outcome| matches!(outcome, Outcome::Folded { .. });
@@ -232,7 +247,7 @@ impl Summary {
 
     /// How many sites of all families fold, and how many there are.
     pub fn total(&self) -> (usize, usize) {
-        let families = [self.offline, self.pointwise, self.online, self.scale];
+        let families = [self.offline, self.pointwise, self.online, self.scale, self.linear];
         families.iter().fold((0, 0), |(folded, sites), count| (folded + count.folded, sites + count.sites))
     }
 
@@ -243,6 +258,7 @@ impl Summary {
             (self.pointwise, "pointwise sites"),
             (self.online, "online sites"),
             (self.scale, "other scales"),
+            (self.linear, "sums of branches"),
         ];
         let there = families.into_iter().filter(|(count, _)| count.sites > 0);
         let told: Vec<String> = there
@@ -257,6 +273,23 @@ impl Summary {
             told => format!("{} fold", told.join(", ")),
         }
     }
+}
+
+/// What is done beside the sites, a line for each kind of it; nothing where there is nothing.
+pub fn tidied(Tidy { constants, duplicates, kept }: &Tidy) -> String {
+    let mut lines = String::new();
+    if *constants > 0 {
+        lines += &format!("{constants} operators whose results are known: constant\n");
+    }
+    if *duplicates > 0 {
+        lines += &format!("{duplicates} operators that compute what others do: duplicate\n");
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    kept.iter().for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);
+    for (reason, count) in counts {
+        lines += &format!("{count} constants are computed in each run: {reason}\n");
+    }
+    lines
 }
 
 /// A site as JSON: what the plan says, and whether all of it folds.

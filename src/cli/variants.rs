@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use unfold::bench::Variant;
-use unfold::graph::Graph;
 use unfold::onnx::Model;
 use unfold::report::ReportedSite;
 use unfold::variants::{self, Variants};
@@ -13,7 +12,7 @@ use super::sites;
 pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let fused = unfold::fuse(model, &Default::default())?;
     let lowered = fused.lowered.as_ref().unwrap_or(model);
-    let rows = sites::rows(&Graph::new(lowered)?, &fused.plan);
+    let rows = sites::rows(lowered, &fused.plan)?;
     let sites = rows.into_iter().map(|row| ReportedSite {
         name: row.site.name.clone(),
         kind: row.site.kind.name.to_owned(),

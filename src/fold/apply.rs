@@ -148,6 +148,17 @@ fn promise(new: &NewTensor, known: &Analysis) -> Result<Promise, Reason> {
     Ok(Promise::new(new.recipe.clone(), data_type, given))
 }
 
+/// Computes one new tensor, by all cores if it is large.
+fn alone(new: &NewTensor, known: &Analysis) -> Result<Computed, Reason> {
+    let promise = promise(new, known)?;
+    if !is_large(new) {
+        return at_once(new, &promise);
+    }
+    let parts = (0..promise.parts()).into_par_iter().map(|part| extremes(&promise, part));
+    new.rounding.check(&promise, parts.collect::<Vec<_>>())?;
+    Ok(Computed::Later(Arc::new(promise)))
+}
+
 fn at_once(new: &NewTensor, promise: &Promise) -> Result<Computed, Reason> {
     let numbers = promise.numbers().map_err(|refusal| refusal.reason)?;
     let tensor = new.rounding.store(promise.data_type(), &numbers, &|name| promise.constant(name))?;
@@ -214,7 +225,7 @@ impl Work<'_, '_> {
     /// Stores a tensor under a name of its own, and gives the name.
     fn store(&mut self, new: &NewTensor) -> Result<String, Reason> {
         let computed = self.computed.remove(&std::ptr::from_ref(new));
-        let computed = computed.unwrap_or_else(|| at_once(new, &promise(new, self.known)?))?;
+        let computed = computed.unwrap_or_else(|| alone(new, self.known))?;
         let before = new.replaces.map(|value| self.taken.entry(value).or_default());
         let mut same = before.iter().flat_map(|before| before.iter()).filter(|(other, _)| computed.is(other));
         if let Some(&(_, place)) = same.next() {
@@ -289,6 +300,15 @@ impl Work<'_, '_> {
                     recipe: recipe.clone(),
                     rounding: Rounding::Sum,
                 })?,
+                NewConstant::Weight { name, data_type, recipe, replaces, contracted } => {
+                    self.store(&NewTensor {
+                        wish: name.clone(),
+                        replaces: self.graph.value(replaces),
+                        data_type: Some(*data_type),
+                        recipe: recipe.clone(),
+                        rounding: Rounding::Weight(recipe.clone(), contracted.clone()),
+                    })?
+                }
             };
             names.insert(constant.name().to_owned(), name);
         }

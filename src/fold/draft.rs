@@ -36,6 +36,8 @@ pub struct Draft<'a> {
     touched: HashSet<NodeId>,
     /// Nodes that will add something which they do not add in the model.
     shifted: HashSet<NodeId>,
+    /// Nodes that others will take the place of.
+    pub replaced: HashSet<NodeId>,
     /// Nodes behind which an Add will be made.
     pub makes: HashSet<NodeId>,
     /// The Adds that hold the biases of folded nodes: node and slot.
@@ -64,7 +66,7 @@ struct Merged {
 
 impl<'a> Draft<'a> {
     pub fn new(known: &'a Analysis<'a>) -> Self {
-        let Analysis { graph, facts, constants } = known;
+        let Analysis { graph, facts, constants, .. } = known;
         Draft {
             known,
             graph,
@@ -77,6 +79,7 @@ impl<'a> Draft<'a> {
             dead_ends: RefCell::default(),
             touched: HashSet::default(),
             shifted: HashSet::default(),
+            replaced: HashSet::default(),
             makes: HashSet::default(),
             bias_adds: HashMap::default(),
         }
@@ -85,6 +88,11 @@ impl<'a> Draft<'a> {
     /// The node as a rule sees it.
     pub fn at(&self, node: NodeId) -> At<'a> {
         self.known.at(node)
+    }
+
+    /// Whether a node is part of an activation, whose constants are not to be touched.
+    pub fn is_of_activation(&self, node: NodeId) -> bool {
+        self.known.activations.contains(&node)
     }
 
     /// The value that this one will be another name of, or itself.

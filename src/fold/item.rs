@@ -50,6 +50,13 @@ pub enum State {
         /// Why the scale could not go with it.
         scale: Refusal,
     },
+    /// Its scale went, and its shift may still go.
+    Scaled {
+        /// What took the scale in.
+        into: Vec<String>,
+        /// Why the shift could not go with it.
+        shift: Refusal,
+    },
     /// It went.
     Folded {
         /// Where to.
@@ -71,7 +78,7 @@ pub struct Tried {
 impl Item {
     /// Whether something of it may still go.
     pub fn is_open(&self) -> bool {
-        matches!(self.state, State::Open | State::Partly { .. })
+        matches!(self.state, State::Open | State::Partly { .. } | State::Scaled { .. })
     }
 
     /// How many nodes it is by now.
@@ -100,6 +107,7 @@ impl Item {
         Some(match self.state {
             State::Refused(forward) => Outcome::Kept { forward, backward: None },
             State::Partly { into, scale } => Outcome::Partly { into, scale },
+            State::Scaled { into, shift } => Outcome::Scaled { into, shift },
             State::Folded { direction, into } => Outcome::Folded { direction, into },
             State::Open => {
                 let Tried { forward, backward } = self.tried?;

@@ -8,6 +8,7 @@
 pub mod absorb;
 pub mod apply;
 
+mod backward;
 mod draft;
 pub mod growth;
 mod item;
@@ -17,6 +18,7 @@ pub mod planner;
 mod range;
 mod rounding;
 mod softmax;
+mod stream;
 
 pub mod travel;
 mod wave;

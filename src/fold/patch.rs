@@ -311,7 +311,10 @@ impl<'d> Drawing<'d> {
             let carried = recipe.mul(scale.recipe()).and_then(|scaled| scaled.add(shift.recipe()));
             recipe = carried.ok_or(Reason::WrongAxis)?;
         }
-        Ok(vec![self.input(node, slot, &recipe, Rounding::Sum)?])
+        // Others hand it on as it is.
+        let multiplies = self.graph.is(node, "Einsum");
+        let rounding = if multiplies { Rounding::Factor } else { Rounding::Sum };
+        Ok(vec![self.input(node, slot, &recipe, rounding)?])
     }
 
     fn reset(&self, reset: &Reset) -> Result<Change, Reason> {

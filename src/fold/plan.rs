@@ -19,6 +19,8 @@ pub enum Direction {
     Forward,
     /// Into what produces the site's input.
     Backward,
+    /// With others, into one operator in the place of all.
+    Merged,
 }
 
 /// What happens to one affine of a site.
@@ -38,6 +40,13 @@ pub enum Outcome {
         into: Vec<String>,
         /// Why the scale cannot go.
         scale: Refusal,
+    },
+    /// Its scale goes, its shift stays.
+    Scaled {
+        /// The nodes that take the scale in.
+        into: Vec<String>,
+        /// Why the shift cannot go.
+        shift: Refusal,
     },
     /// It stays.
     Kept {
@@ -130,16 +139,15 @@ pub struct Stored {
 impl Stored {
     /// One that is computed before there are sites; `None` where it holds no floats.
     pub fn of(constant: &NewConstant) -> Option<Self> {
-        match constant {
-            NewConstant::Integers { .. } => None,
-            NewConstant::Floats { name, data_type, recipe } => Some(Stored {
-                name: name.clone(),
-                data_type: *data_type,
-                recipe: recipe.clone(),
-                replaces: None,
-                sites: vec![],
-            }),
-        }
+        let (name, data_type, recipe, replaces) = match constant {
+            NewConstant::Integers { .. } => return None,
+            NewConstant::Floats { name, data_type, recipe } => (name, data_type, recipe, None),
+            NewConstant::Weight { name, data_type, recipe, replaces, .. } => {
+                (name, data_type, recipe, Some(replaces.clone()))
+            }
+        };
+        let (name, recipe) = (name.clone(), recipe.clone());
+        Some(Stored { name, data_type: *data_type, recipe, replaces, sites: vec![] })
     }
 }
 
@@ -162,8 +170,24 @@ pub struct Plan {
     pub tensors: Vec<Stored>,
     /// Nodes that others take the place of, and the site of each.
     pub replacements: Vec<(Replacement, usize)>,
-    /// Bytes that copies of weights add, which something else reads as they were.
+    /// Bytes that copies of weights add, which something else reads as they were; and constants that are computed.
     pub growth: u64,
+    /// What was done beside the sites.
+    pub tidy: Tidy,
+    /// Whether that changed the model.
+    pub is_tidied: bool,
+}
+
+/// What is done once nothing folds any more.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Tidy {
+    /// Operators on constants, or on extents that are known, whose results are stored.
+    pub constants: usize,
+    /// Operators that computed what others compute.
+    pub duplicates: usize,
+    /// Why constants are computed in each run, where they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<Refusal>,
 }
 
 impl Plan {
@@ -174,5 +198,6 @@ impl Plan {
             && self.folds.is_empty()
             && self.rewrites.is_empty()
             && self.replacements.is_empty()
+            && !self.is_tidied
     }
 }

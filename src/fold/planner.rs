@@ -6,14 +6,15 @@ use super::Side;
 use super::absorb::linear;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
-use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan};
+use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan, Tidy};
 use super::rounding::Rounding;
 use super::wave::{self, Wave};
+use super::{backward, stream};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, ValueId};
 use crate::hash::HashMap;
-use crate::normalizer::{Part, Replacement, Reset, Site};
+use crate::normalizer::{Family, Part, Replacement, Reset, Site};
 use crate::onnx::tensor::DataType;
 use crate::refusal::Refusal;
 
@@ -25,7 +26,7 @@ const SWEEPS: usize = 64;
 pub fn plan(known: &Analysis, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
     let mut planner = Planner::new(known, sites, refused);
     planner.fold_all();
-    planner.finish(sites)
+    planner.finish(sites, refused)
 }
 
 struct Planner<'a> {
@@ -51,6 +52,7 @@ impl<'a> Planner<'a> {
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
             let replacement = site.replacement.as_ref().filter(|_| refusal.is_none());
+            planner.draft.replaced.extend(replacement.iter().flat_map(|replacement| &replacement.nodes));
             planner.replacements.extend(replacement.map(|replacement| (replacement.clone(), index)));
             let before = site.pre.iter().map(|part| (part, Role::Before));
             for (part, role) in before.chain(site.post.iter().map(|part| (part, Role::Behind))) {
@@ -82,11 +84,11 @@ impl<'a> Planner<'a> {
     /// Folds until nothing more goes: what goes may take away what stopped another item.
     ///
     /// An affine goes by itself, into linear operators, where it can; where it cannot, it may join another
-    /// that stays, for two affines in a row are one; and where neither, its shift may go on alone.
+    /// that stays, for two affines in a row are one; and where neither, its shift or its scale may go alone.
     fn fold_all(&mut self) {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart) | self.sweep(Self::fold_together);
-            if !apart_or_together && !self.sweep(Self::fold_shift) {
+            if !apart_or_together && !(self.sweep(Self::fold_shift) | self.sweep(Self::fold_scale)) {
                 return;
             }
         }
@@ -131,6 +133,38 @@ impl<'a> Planner<'a> {
         true
     }
 
+    /// Where a shift stays, as it must before zero padding of open extents, its scale may still go on alone:
+    /// `s·x + t = s·(x + t/s)`. Or back: then the shift stays as it is.
+    fn fold_scale(&mut self, item: usize) -> bool {
+        let there = &self.items[item];
+        let (part, affine) = (&there.part, &there.part.affine);
+        if there.size() < 2 || affine.has_no_shift() || affine.has_no_scale() {
+            return false;
+        }
+        let Some(Tried { forward, backward }) = there.tried.clone() else { return false };
+        let (items, scale) = (self.items(false), Affine::scale(affine.scale.clone()));
+        let free = |wave: Result<Wave, Refusal>| wave.ok().filter(|wave| wave.makes.is_empty());
+        let ahead = || {
+            let left = Affine::shift(&affine.shift / &affine.scale);
+            // Less is added to more there.
+            let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
+            let fits = has_room && left.is_finite() && self.is_writable(part, &left);
+            let wave = free(wave::forward(&self.draft, &items, item, &scale)).filter(|_| fits)?;
+            Some((wave, left, forward))
+        };
+        let back = || {
+            let wave = free(backward::backward(&self.draft, &items, item, &scale))?;
+            Some((wave, Affine::shift(affine.shift.clone()), backward))
+        };
+        let Some((wave, left, shift)) = ahead().or_else(back) else { return false };
+        let into = self.carry(wave);
+        let there = &mut self.items[item];
+        there.part.affine = left;
+        there.is_rewritten = true;
+        there.state = State::Scaled { into, shift };
+        true
+    }
+
     fn items(&self, merge: bool) -> Items<'_> {
         Items { all: &self.items, by_output: &self.by_output, merge }
     }
@@ -139,8 +173,9 @@ impl<'a> Planner<'a> {
         let items = self.items(merge);
         let affine = &self.items[item].part.affine;
         let forward =
-            wave::forward(&self.draft, &items, item, affine).and_then(|wave| self.worthwhile(item, wave));
-        let backward = wave::backward(&self.draft, &items, item).and_then(|wave| self.worthwhile(item, wave));
+            stream::forward(&self.draft, &items, item, affine).and_then(|wave| self.worthwhile(item, wave));
+        let backward = backward::backward(&self.draft, &items, item, affine)
+            .and_then(|wave| self.worthwhile(item, wave));
         let (direction, wave) = match (forward, backward) {
             (Ok(forward), Ok(backward)) if self.cost(&backward) < self.cost(&forward) => {
                 (Direction::Backward, backward)
@@ -164,7 +199,7 @@ impl<'a> Planner<'a> {
             let there = &self.items[merge.into];
             let after = there.merged(merge);
             let before = self.items[item].size() + there.size();
-            let smaller = there.size_with(&after) < before + wave.is_basis as usize;
+            let smaller = there.size_with(&after) < before + !wave.wants.is_empty() as usize;
             if matches!(there.state, State::Refused(_))
                 || !smaller
                 || !self.holds(&there.part, &after)
@@ -225,8 +260,8 @@ impl<'a> Planner<'a> {
         let there = &mut self.items[item];
         let (gone, site) = (there.part.clone(), there.site);
         there.is_rewritten = false;
-        // The shift may have gone before.
-        if let State::Partly { into: before, .. } = &mut there.state {
+        // The other half may have gone before.
+        if let State::Partly { into: before, .. } | State::Scaled { into: before, .. } = &mut there.state {
             into.append(before);
             into.sort();
             into.dedup();
@@ -271,11 +306,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn finish(mut self, sites: &[Site]) -> Plan {
+    fn finish(mut self, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
         let graph = self.draft.graph;
         let mut plans: Vec<SitePlan> = sites
             .iter()
-            .map(|site| SitePlan {
+            .enumerate()
+            .map(|(index, site)| SitePlan {
                 name: site.name.clone(),
                 kind: site.kind,
                 channels: site.channels,
@@ -283,7 +319,7 @@ impl<'a> Planner<'a> {
                 nodes: site.nodes.iter().map(|&node| graph.name(node).to_owned()).collect(),
                 pre: None,
                 core: site.core.clone().map(|forward| Outcome::Kept { forward, backward: None }),
-                post: site.refusal.clone().map(|forward| Outcome::Kept { forward, backward: None }),
+                post: whole(site, refused.get(&index)),
             })
             .collect();
         let mut rewrites = vec![];
@@ -308,6 +344,8 @@ impl<'a> Planner<'a> {
             tensors: vec![],
             replacements: self.replacements,
             growth: 0,
+            tidy: Tidy::default(),
+            is_tidied: false,
         }
     }
 
@@ -316,4 +354,16 @@ impl<'a> Planner<'a> {
         let facts = self.draft.facts;
         facts.data_type(part.input).or_else(|| facts.data_type(part.output))
     }
+}
+
+/// What becomes of a site that has no affine of its own; `None` where that is for its parts to tell.
+fn whole(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
+    let branches = site.replacement.as_ref().filter(|_| site.kind.family == Family::Linear);
+    let refusal = site.refusal.as_ref().or(refused.filter(|_| branches.is_some())).cloned();
+    let merged = |merged: &Replacement| Outcome::Folded {
+        direction: Direction::Merged,
+        into: merged.made.first().iter().map(|node| node.name().to_owned()).collect(),
+    };
+    let kept = refusal.map(|forward| Outcome::Kept { forward, backward: None });
+    kept.or_else(|| branches.map(merged))
 }

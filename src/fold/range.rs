@@ -62,7 +62,7 @@ pub fn forward(
         return refused(to);
     }
     let Some(value) = cast(draft, node) else {
-        let shrinks = || inputs.iter().flatten().any(|affine| affine.scale.iter().any(|s| s.abs() < 1.0));
+        let shrinks = || inputs.iter().flatten().any(Affine::shrinks);
         // A normalizer may divide by its statistics only behind its factors.
         let normalizes = going.is_bounded && draft.graph.category(node) == Some(Category::Arithmetic);
         let computes = computes(draft, node, step) && !normalizes;
@@ -139,7 +139,7 @@ fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
         Some(Category::Arithmetic) => !draft.graph.is(node, "Neg"),
         Some(Category::Reduction) => !draft.graph.is(node, "ReduceMean"),
         Some(category) => category.is_product(),
-        None => false,
+        None => draft.graph.is(node, "CumSum") || draft.graph.is(node, "Einsum"),
     };
     computes && step.fold.is_none() && step.bypass.is_none()
 }

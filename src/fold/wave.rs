@@ -1,4 +1,4 @@
-//! One affine on its way: forward to every reader, or backward to the producer.
+//! One affine on its way forward, to every reader, and what it shares with the [way back](super::backward).
 //!
 //! A wave only looks. It returns what would have to be done, or the first reason why it cannot be.
 
@@ -11,17 +11,13 @@ use super::item::{Items, Merge};
 use super::range::Going;
 use super::{Fold, Rule, Side, Step, range, rule, softmax};
 use crate::affine::Affine;
+use crate::graph::facts::{Shape, extent};
+use crate::graph::flat::{BEGIN, END};
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
 use crate::onnx::operator::{attributes, is_quantized};
 use crate::refusal::{Reason, Refusal};
-
-/// How many nodes one wave may visit backward, where several ways are open at each.
-const BUDGET: usize = 4096;
-
-/// How far one wave may go backward.
-const DEPTH: usize = 512;
 
 /// How many parts one wave may pass in a row. Those of a longer row join first.
 const PASSED: usize = 16;
@@ -30,7 +26,7 @@ const PASSED: usize = 16;
 #[derive(Debug, Clone, Default)]
 pub struct Wave {
     /// The site that it is for.
-    site: usize,
+    pub site: usize,
     /// What nodes take into their constants, in order.
     pub folds: Vec<Fold>,
     /// Nodes that have nothing left to do, and the input that they hand on.
@@ -39,18 +35,22 @@ pub struct Wave {
     pub merges: Vec<Merge>,
     /// Nodes behind which an Add is made.
     pub makes: Vec<NodeId>,
-    /// Whether it changes the basis of a residual stream: what is added to it comes in the new one.
-    pub is_basis: bool,
-    /// Values on which an affine is wanted from what makes them.
-    wanted: Vec<ValueId>,
+    /// What is still wanted on inputs of nodes, from what makes them.
+    pub wants: Vec<(NodeId, usize, Affine)>,
+    /// Values on which something is wanted.
+    pub wanted: Vec<ValueId>,
+    /// Values that carry something, where anything is wanted.
+    pub carried: HashSet<ValueId>,
 }
 
-/// Sends an affine, that of a part or its shift alone, forward from the part's output.
+/// Sends an affine, that of a part or a half of it alone, forward from the part's output.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
-    let goes = !affine.has_no_scale() || items.all[item].part.affine.has_no_scale();
+    let whole = &items.all[item].part.affine;
+    let goes =
+        (!affine.has_no_scale() || whole.has_no_scale()) && (!affine.has_no_shift() || whole.has_no_shift());
     let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
     let mut front = Front { draft, items, item, goes, carried, from, queue };
     front.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
@@ -77,8 +77,6 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
             }
             Next::Node(node, value) => {
                 let step = front.step(node, value, &wave.bypass)?;
-                wave.is_basis |= !step.wants.is_empty();
-                Pull::new(draft, items, item).inputs(&mut wave, node, &step.wants, 0)?;
                 if let Some(fold) = step.fold {
                     wave.note(draft, node, fold, step.by_place)?;
                 }
@@ -87,6 +85,7 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
                 }
                 let from = if joins(draft, node) { Some(value) } else { hands_on(draft, node) };
                 let passed = front.carried[&value].passed;
+                wave.wants.extend(step.wants.into_iter().map(|(slot, affine)| (node, slot, affine)));
                 for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
                     if let Some(value) = draft.graph.output(node, slot) {
                         front.arrive(value, affine, from, passed)?;
@@ -95,11 +94,10 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
             }
         }
     }
-    // What comes from both sides would have to be in two bases at once.
-    match wave.wanted.iter().find(|value| front.carried.contains_key(value)) {
-        Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
-        None => Ok(wave),
+    if !wave.wants.is_empty() {
+        wave.carried = front.carried.into_keys().collect();
     }
+    Ok(wave)
 }
 
 /// `q(a(x))` as `a'(q(x))`: with `a = (s, t)` and `q = (σ, τ)`, `a' = (s, σ·t + τ − s·τ)`.
@@ -244,13 +242,18 @@ impl Front<'_, '_> {
 }
 
 /// The rule for a node, or why there is none.
-fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
+    if draft.replaced.contains(&node) {
+        // What comes in its place may pass, once it is there.
+        return Err(Reason::OtherReader);
+    }
     let operator @ (domain, op) = draft.graph.domain_op(node);
     if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
         draft.at(node).only_attributes(known)?;
     }
     rule(operator).ok_or_else(|| match draft.graph.op(node) {
         _ if is_quantized(domain, op) => Reason::Quantized,
+        _ if [BEGIN, END].contains(&domain) => Reason::NotLinear(op.into()),
         Some(op) => Reason::NotLinear(op.into()),
         None => Reason::UnknownOperator(format!("{domain}.{op}")),
     })
@@ -258,7 +261,7 @@ fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
 /// it in.
-fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
+pub fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
     let graph = draft.graph;
     let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
     let inputs = read.filter_map(|slot| graph.input(node, slot)).map(|input| draft.source(input));
@@ -283,40 +286,49 @@ fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     rule_of(draft, node)
 }
 
-fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
+pub fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
     let at = draft.at(node);
-    if inputs.iter().enumerate().any(|(slot, carried)| contradicts(carried.as_ref(), at.rank(slot))) {
+    if inputs.iter().enumerate().any(|(slot, carried)| contradicts(carried.as_ref(), at.shape(slot))) {
         return Err(refuse(Reason::UnknownShape));
     }
     let step = passable(draft, node).map_err(refuse)?.forward(&at, inputs).map_err(refuse)?;
     passes(draft, node, step)
 }
 
-/// Whether a value is known to be of another rank than an affine of it: models that contradict themselves are read
+/// Whether a value is known to have other extents than an affine of it: models that contradict themselves are read
 /// all the same, and rules count on it.
-fn contradicts(affine: Option<&Affine>, rank: Result<usize, Reason>) -> bool {
-    affine.is_some_and(|affine| rank.is_ok_and(|rank| rank != affine.rank()))
+pub fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> bool {
+    let differs = |affine: &Affine, shape: &Shape| {
+        shape.len() != affine.rank()
+            || shape.iter().enumerate().any(|(axis, dim)| {
+                let along = [&affine.scale, &affine.shift].map(|numbers| numbers.shape()[axis]);
+                along.iter().any(|&count| count != 1 && extent(dim).is_some_and(|extent| extent != count))
+            })
+    };
+    affine.is_some_and(|affine| shape.is_ok_and(|shape| differs(affine, &shape)))
 }
 
-/// A rule sees the node as it is in the model: what passes there does not pass what the node adds
-/// by now.
-fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
-    match step.fold.is_none() && draft.is_shifted(node) {
-        true => Err(Refusal::new(Reason::OtherReader, draft.graph.name(node))),
-        false => Ok(step),
+/// A rule sees the node as it is in the model, and alone: what passes there does not pass what the node adds
+/// by now, and an activation stays as it is.
+pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
+    let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
+    let changes = step.fold.is_some() || step.bypass.is_some();
+    if !changes && draft.is_shifted(node) {
+        return refuse(Reason::OtherReader);
     }
+    if changes && draft.is_of_activation(node) { refuse(Reason::Activation) } else { Ok(step) }
 }
 
 impl Wave {
     /// How much a wave found so far.
-    fn mark(&self) -> [usize; 5] {
+    pub fn mark(&self) -> [usize; 5] {
         let Wave { folds, bypass, merges, makes, wanted, .. } = self;
         [folds.len(), bypass.len(), merges.len(), makes.len(), wanted.len()]
     }
 
     /// Forgets what a way found that led nowhere.
-    fn back_to(&mut self, [folds, bypass, merges, makes, wanted]: [usize; 5]) {
+    pub fn back_to(&mut self, [folds, bypass, merges, makes, wanted]: [usize; 5]) {
         self.folds.truncate(folds);
         self.bypass.truncate(bypass);
         self.merges.truncate(merges);
@@ -325,7 +337,7 @@ impl Wave {
     }
 
     /// Notes what a node takes, and whether an Add has to be made for it.
-    fn note(
+    pub fn note(
         &mut self,
         draft: &Draft,
         node: NodeId,
@@ -349,179 +361,11 @@ impl Wave {
     }
 
     /// Notes what a node takes into its constants, if it can.
-    fn take(&mut self, draft: &Draft, fold: Fold) -> Result<(), Refusal> {
+    pub fn take(&mut self, draft: &Draft, fold: Fold) -> Result<(), Refusal> {
         let Fold { node, side, affine, .. } = &fold;
         check(&draft.at(*node), *side, affine)
             .map_err(|reason| Refusal::new(reason, draft.graph.name(*node)))?;
         self.folds.push(fold);
         Ok(())
-    }
-}
-
-/// Sends the affine of a part backward from its input.
-///
-/// # Errors
-/// A refusal at the node or value that something else depends on, or that cannot take it.
-pub fn backward(draft: &Draft, items: &Items, item: usize) -> Result<Wave, Refusal> {
-    let start = &items.all[item].part;
-    if start.nodes.is_empty() {
-        // Its parameters are behind what the node itself computes.
-        let maker = draft.graph.producer(start.output).map(|(node, _)| node);
-        let op = maker.map_or("", |node| draft.graph.domain_op(node).1);
-        let at = maker.map_or(draft.graph.value_name(start.output), |node| draft.graph.name(node));
-        return Err(Refusal::new(Reason::NotLinear(op.into()), at));
-    }
-    let allowed: HashSet<NodeId> = start.nodes.iter().copied().collect();
-    let mut pull = Pull::new(draft, items, item);
-    let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
-    pull.value(&mut wave, start.input, None, &allowed, &start.affine, 0)?;
-    // Found from the consumer up; a producer's constants change first.
-    Ok(wave)
-}
-
-struct Pull<'d, 'a> {
-    draft: &'d Draft<'a>,
-    items: &'d Items<'d>,
-    item: usize,
-    budget: usize,
-}
-
-impl<'d, 'a> Pull<'d, 'a> {
-    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
-        Pull { draft, items, item, budget: BUDGET }
-    }
-
-    /// The affine is wanted on this value, which only `allowed` may read.
-    fn value(
-        &mut self,
-        wave: &mut Wave,
-        value: ValueId,
-        consumer: Option<(NodeId, usize)>,
-        allowed: &HashSet<NodeId>,
-        affine: &Affine,
-        depth: usize,
-    ) -> Result<(), Refusal> {
-        if affine.is_identity() {
-            return Ok(());
-        }
-        let graph = self.draft.graph;
-        let refuse = |reason| Refusal::new(reason, graph.value_name(value));
-        if !affine.is_finite() {
-            return Err(refuse(Reason::NotFinite));
-        }
-        self.budget = self.budget.checked_sub(1).ok_or_else(|| refuse(Reason::TooFar))?;
-        if depth > DEPTH {
-            return Err(refuse(Reason::TooFar));
-        }
-        let value = self.draft.source(value);
-        wave.wanted.push(value);
-        if self.draft.constants.is_constant(value) {
-            let (node, slot) = consumer.ok_or_else(|| refuse(Reason::GraphInput))?;
-            let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
-            return wave.take(self.draft, Fold { node, side, affine, site });
-        }
-        self.nobody_else(value, consumer, allowed, affine)?;
-        if let Some(&other) = self.items.by_output.get(&value)
-            && other != self.item
-        {
-            if !self.items.merge {
-                return Err(refuse(Reason::NotLinear("a normalizer that stays".into())));
-            }
-            if !affine.broadcasts_with(&self.items.all[other].part.affine) {
-                return Err(refuse(Reason::UnknownShape));
-            }
-            wave.merges.push(Merge { into: other, affine: affine.clone(), before: false });
-            return Ok(());
-        }
-        let has_scale = !affine.has_no_scale();
-        if let Some(refusal) = self.draft.dead_end(value, Way::Back).filter(|_| has_scale) {
-            return Err(refusal);
-        }
-        let end = |refusal: Refusal| {
-            if has_scale && consumer.is_some() {
-                self.draft.set_dead_end(value, Way::Back, &Rc::new(refusal.clone()));
-            }
-            refusal
-        };
-        let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
-        let refuse = |reason| Refusal::new(reason, graph.name(node));
-        let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
-        let at = self.draft.at(node);
-        if contradicts(Some(affine), at.output_rank(slot)) {
-            return Err(refuse(Reason::UnknownShape));
-        }
-        let step = rule.backward(&at, slot, affine).map_err(refuse)?;
-        let step = passes(self.draft, node, step)?;
-        range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
-        if let Some(fold) = step.fold {
-            wave.note(self.draft, node, fold, step.by_place)?;
-        }
-        let mut last = refuse(self.draft.at(node).not_linear());
-        let before = wave.mark();
-        for way in &step.ways {
-            match self.inputs(wave, node, way, depth) {
-                Ok(()) => return Ok(()),
-                Err(refusal) => last = refusal,
-            }
-            wave.back_to(before);
-        }
-        let input = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
-        Err(input.map_or(last, end))
-    }
-
-    fn inputs(
-        &mut self,
-        wave: &mut Wave,
-        node: NodeId,
-        way: &[(usize, Affine)],
-        depth: usize,
-    ) -> Result<(), Refusal> {
-        let only = HashSet::from_iter([node]);
-        for (slot, affine) in way {
-            let Some(input) = self.draft.graph.input(node, *slot) else {
-                return Err(Refusal::new(Reason::NotConstant, self.draft.graph.name(node)));
-            };
-            self.value(wave, input, Some((node, *slot)), &only, affine, depth + 1)?;
-        }
-        Ok(())
-    }
-
-    /// Everything besides the consumer must read only what the affine leaves as it is.
-    fn nobody_else(
-        &self,
-        value: ValueId,
-        consumer: Option<(NodeId, usize)>,
-        allowed: &HashSet<NodeId>,
-        affine: &Affine,
-    ) -> Result<(), Refusal> {
-        let graph = self.draft.graph;
-        for (name, reader) in self.draft.readers(value) {
-            let (node, input) = match reader {
-                Reader::Output => return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name))),
-                Reader::Capture { node } => {
-                    return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
-                }
-                Reader::Node { node, input } => (node, input),
-            };
-            let expected = allowed.contains(&node) && consumer.is_none_or(|(_, slot)| slot == input);
-            if expected || !graph.reads_elements(node, input) || self.sees_nothing(node, input, affine) {
-                continue;
-            }
-            return Err(Refusal::new(Reason::OtherReader, graph.name(node)));
-        }
-        Ok(())
-    }
-
-    /// Whether a reader takes only parts of the value on which the affine is the identity.
-    fn sees_nothing(&self, node: NodeId, input: usize, affine: &Affine) -> bool {
-        let mut inputs = vec![None; self.draft.graph.inputs(node).len()];
-        inputs[input] = Some(affine.clone());
-        let step = step_forward(self.draft, node, &inputs);
-        step.is_ok_and(|step| {
-            step.fold.is_none()
-                && step.bypass.is_none()
-                && step.wants.is_empty()
-                && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
-        })
     }
 }

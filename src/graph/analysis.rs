@@ -2,11 +2,13 @@
 
 use std::rc::Rc;
 
+use super::activation::activations;
 use super::at::At;
 use super::constants::Constants;
 use super::facts::Facts;
 use super::{Graph, NodeId};
 use crate::error::Result;
+use crate::hash::HashSet;
 use crate::onnx::Model;
 
 /// A graph, the facts of its values, and its constants.
@@ -29,6 +31,8 @@ pub struct Analysis<'m> {
     pub facts: Rc<Facts>,
     /// The constants.
     pub constants: Constants<'m>,
+    /// The nodes of activations, whose constants are not to be touched.
+    pub activations: HashSet<NodeId>,
 }
 
 impl<'m> Analysis<'m> {
@@ -40,7 +44,8 @@ impl<'m> Analysis<'m> {
         let graph = Rc::new(Graph::new(model)?);
         let facts = Rc::new(Facts::infer(&graph));
         let constants = Constants::new(graph.clone(), facts.clone());
-        Ok(Analysis { graph, facts, constants })
+        let activations = activations(&graph, &constants);
+        Ok(Analysis { graph, facts, constants, activations })
     }
 
     /// A node as a rule sees it.

@@ -12,6 +12,7 @@ use ndarray::ArrayD;
 use tract_onnx::prelude::{DatumType, Tensor};
 
 use super::bounds::Budget;
+use super::encode::encoded;
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
@@ -180,6 +181,28 @@ impl<'m> Constants<'m> {
         }
         let cast = tensor.cast_to::<i64>().ok()?;
         Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
+    }
+
+    /// A constant that nodes compute, as a tensor of the type that it has.
+    ///
+    /// # Errors
+    /// A refusal at the node that cannot be evaluated, or where it holds what no tensor of a model should.
+    pub fn tensor(&self, value: ValueId) -> Result<TensorProto, Refusal> {
+        let tensor = self.evaluate(value)?;
+        let encoded = self.facts.data_type(value).and_then(|data_type| encoded(&tensor, data_type));
+        let is_number = |tensor: &Tensor| {
+            !tensor.datum_type().is_float()
+                || tensor.cast_to::<f64>().is_ok_and(|floats| {
+                    floats.to_plain_array_view::<f64>().is_ok_and(|floats| !floats.iter().any(|x| x.is_nan()))
+                })
+        };
+        match encoded {
+            Some(_) if !is_number(&tensor) => {
+                Err(Refusal::new(Reason::NotFinite, self.graph.value_name(value)))
+            }
+            Some(encoded) => Ok(encoded),
+            None => Err(self.refuse(value, "its element type is not known")),
+        }
     }
 
     /// How many elements a constant has, where its shape is known.

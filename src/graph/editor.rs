@@ -47,10 +47,7 @@ impl<'m> Editor<'m> {
     /// Begins with a copy of the model's main graph. Weights are shared, not copied.
     pub fn new(model: &'m Model) -> Self {
         let graph = model.graph();
-        let mut captured = HashSet::default();
-        for node in &graph.node {
-            bodies(node).for_each(|body| collect_names(body, &mut captured));
-        }
+        let captured = captured(graph);
         let mut makers = map_of(graph.node.len());
         for (place, node) in graph.node.iter().enumerate() {
             makers.extend(node.output.iter().map(|name| (Cow::Borrowed(name.as_str()), Some(place))));
@@ -132,22 +129,23 @@ impl<'m> Editor<'m> {
         let name = self.fresh(wish);
         tensor.name = Some(name.clone());
         if self.constants_as_nodes {
-            self.insert_first(NodeProto {
-                op_type: Some("Constant".into()),
-                name: Some(name.clone()),
-                output: vec![name.clone()],
-                attribute: vec![AttributeProto {
-                    name: Some("value".into()),
-                    t: Some(Box::new(tensor)),
-                    r#type: Some(AttributeType::Tensor as i32),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            });
+            self.insert_first(constant_node(tensor));
         } else {
             self.graph.initializer.push(tensor);
         }
         name
+    }
+
+    /// Stores what a node makes: tensors with the names of its values come, the node goes.
+    pub fn store(&mut self, node: usize, tensors: Vec<TensorProto>) {
+        self.gone.insert(node);
+        for tensor in tensors {
+            if self.constants_as_nodes {
+                self.insert_behind(node, constant_node(tensor));
+            } else {
+                self.graph.initializer.push(tensor);
+            }
+        }
     }
 
     /// Inserts a node right behind another of the original graph.
@@ -247,6 +245,32 @@ impl<'m> Editor<'m> {
     /// What values that got another name were called in the original graph.
     pub fn origins(&self) -> HashMap<String, String> {
         self.renamed.iter().map(|(old, new)| (new.clone(), old.clone())).collect()
+    }
+}
+
+/// All names in the bodies of a graph's nodes.
+pub fn captured(graph: &GraphProto) -> HashSet<&str> {
+    let mut names = HashSet::default();
+    for node in &graph.node {
+        bodies(node).for_each(|body| collect_names(body, &mut names));
+    }
+    names
+}
+
+/// A node that makes a tensor under its name.
+fn constant_node(tensor: TensorProto) -> NodeProto {
+    let name = tensor.name.clone();
+    NodeProto {
+        op_type: Some("Constant".into()),
+        name: name.clone(),
+        output: name.into_iter().collect(),
+        attribute: vec![AttributeProto {
+            name: Some("value".into()),
+            t: Some(Box::new(tensor)),
+            r#type: Some(AttributeType::Tensor as i32),
+            ..Default::default()
+        }],
+        ..Default::default()
     }
 }
 

@@ -19,8 +19,13 @@ use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
 
 use super::axes::axis;
+use super::batch;
 use super::bounds::{self, Budget, Cost};
+pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
+use super::open::Open;
+use super::rounds::{Rounds, common};
+use super::told::{Asked, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_read, misread};
@@ -28,9 +33,6 @@ use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
-
-/// Extents of a value; `None` is an extent that is unknown even symbolically.
-pub type Shape = Vec<Option<TDim>>;
 
 /// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
 /// parameters of normalizers are far below it, weights above.
@@ -78,35 +80,13 @@ impl Facts {
     /// nothing behind it is guessed.
     pub fn infer(graph: &Graph) -> Facts {
         let engine = Inference::new(graph);
-        let mut facts = vec![InferenceFact::default(); graph.value_count()];
-        for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
-            if let Some(tensor) = graph.initializer(value) {
-                facts[value.index()] = engine.tensor_fact(graph, tensor);
+        let mut rounds = Rounds::new(graph);
+        let facts = loop {
+            let facts = engine.all(graph, &rounds);
+            if !rounds.learn(graph, &facts) {
+                break facts;
             }
-        }
-        for input in &graph.proto().input {
-            if let Some(value) = graph.value(input.name()) {
-                facts[value.index()] = engine.declared(input, true);
-            }
-        }
-        let declared: HashMap<&str, &ValueInfoProto> =
-            graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
-        let mut memo = Memo::default();
-        for &node in graph.order() {
-            let known = |name: &str| Some(facts[graph.value(name)?.index()].clone());
-            let infer = || engine.infer(graph, graph.node(node), &known);
-            let inferred = memo.get_or(graph, node, &facts, infer);
-            for (slot, value) in graph.outputs(node).iter().enumerate() {
-                let Some(value) = value else { continue };
-                let mut fact = inferred.get(slot).cloned().unwrap_or_default();
-                if fact.shape.concretize().is_none()
-                    && let Some(info) = declared.get(graph.value_name(*value))
-                {
-                    fact = complete(fact, engine.declared(info, false));
-                }
-                facts[value.index()] = fact;
-            }
-        }
+        };
         Facts { types: super::types::infer(graph, &facts), facts, engine }
     }
 
@@ -182,7 +162,7 @@ impl Facts {
 
     /// The value itself where it was small enough to be evaluated; its elements may be symbolic.
     pub fn value(&self, value: ValueId) -> Option<Arc<Tensor>> {
-        self.facts[value.index()].value.concretize()
+        self.facts[value.index()].value.concretize().filter(|tensor| !self.engine.open.is_in(tensor))
     }
 
     /// The elements of a value that is a shape itself, symbolic or not.
@@ -205,16 +185,6 @@ impl Facts {
         let cast = tensor.cast_to::<i64>().ok()?;
         Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
     }
-}
-
-/// Whether two extents are known to be the same.
-pub fn same(a: &Option<TDim>, b: &Option<TDim>) -> bool {
-    a.is_some() && a == b
-}
-
-/// An extent as a plain number.
-pub fn extent(dim: &Option<TDim>) -> Option<usize> {
-    usize::try_from(dim.as_ref()?.to_i64().ok()?).ok()
 }
 
 /// What a slice of `from` is known to be. One that reaches past the end of its value is shorter
@@ -275,6 +245,7 @@ pub(super) struct Inference {
     template: tract_onnx::prelude::InferenceModel,
     budget: Budget,
     weights: u64,
+    open: Open,
     shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
     out_of_bounds: RefCell<Option<String>>,
 }
@@ -301,9 +272,53 @@ impl Inference {
             template: Default::default(),
             budget: Budget::new(EVALUATED),
             weights: graph.weight_bytes(),
+            open: Open::default(),
             shared: RefCell::default(),
             out_of_bounds: RefCell::default(),
         }
+    }
+
+    /// What is known of the values that no node makes.
+    fn given(&self, graph: &Graph) -> Vec<InferenceFact> {
+        let mut facts = vec![InferenceFact::default(); graph.value_count()];
+        for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
+            if let Some(tensor) = graph.initializer(value) {
+                facts[value.index()] = self.tensor_fact(graph, tensor);
+            }
+        }
+        for input in &graph.proto().input {
+            if let Some(value) = graph.value(input.name()) {
+                facts[value.index()] = self.declared(input, true);
+            }
+        }
+        facts
+    }
+
+    /// The facts of all values, node by node.
+    fn all(&self, graph: &Graph, rounds: &Rounds) -> Vec<InferenceFact> {
+        let mut facts = self.given(graph);
+        let declared: HashMap<&str, &ValueInfoProto> =
+            graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
+        let mut memo = Memo::default();
+        for &node in graph.order() {
+            let known = |name: &str| Some(facts[graph.value(name)?.index()].clone());
+            let infer = || self.infer(graph, graph.node(node), &known);
+            let inferred = match rounds.infer(graph, node, &facts) {
+                Some(known) => known,
+                None => memo.get_or(graph, node, &facts, infer),
+            };
+            for (slot, value) in graph.outputs(node).iter().enumerate() {
+                let Some(value) = value else { continue };
+                let mut fact = inferred.get(slot).cloned().unwrap_or_default();
+                if fact.shape.concretize().is_none()
+                    && let Some(info) = declared.get(graph.value_name(*value))
+                {
+                    fact = complete(fact, self.declared(info, false));
+                }
+                facts[value.index()] = rounds.in_every_round(*value, fact);
+            }
+        }
+        facts
     }
 
     /// The version of ONNX's own operator set.
@@ -448,7 +463,7 @@ impl Inference {
             self.note(|| node.label());
             return vec![];
         }
-        let inferred = self.ask(node, inputs).into_iter();
+        let inferred = self.ask(node, self.open.hidden(node, &inputs)).into_iter();
         let mut inferred = inferred.map(|fact| self.admit(fact, || node.label()));
         // tract counts only the outputs that are there.
         let outputs = node.output.iter();
@@ -467,7 +482,15 @@ impl Inference {
             ) => *sum = normed.clone(),
             _ => {}
         }
-        outputs
+        let elements = |fact: &InferenceFact| self.open.elements(fact);
+        let asked = Asked { node, opset: self.opset(), inputs: &inputs, elements: &elements };
+        let outputs = outputs.into_iter().enumerate();
+        let symbols = &self.template.symbols;
+        let complete = |(slot, fact)| {
+            let fact = told(&asked, slot, self.open.without(fact));
+            self.open.named(symbols, read_by_shape(&asked), fact)
+        };
+        outputs.map(complete).collect()
     }
 
     /// What tract's operator says of the outputs that are there.
@@ -582,7 +605,12 @@ impl Inference {
             return Err(format!("{name} has attributes out of bounds"));
         }
         if self.misreads(node) {
-            return Err(failed());
+            let bytes = inputs.first().map_or(0, |x| (x.len() * size_of::<f64>()) as u64);
+            let normalized = || batch::normalized(node, self.opset(), inputs);
+            return match budget.spend(bytes).then(normalized).flatten() {
+                Some(normalized) => Ok(vec![normalized]),
+                None => Err(failed()),
+            };
         }
         let mut op = self.build(node, None).ok_or_else(failed)?;
         let facts: TVec<&InferenceFact> = facts.iter().collect();
@@ -640,21 +668,6 @@ fn evaluated(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
         Ok(Err(error)) if error.root_cause().is::<TooEarly>() => Evaluated::TooEarly,
         _ => Evaluated::Failed,
     }
-}
-
-/// What is known of a value that is one or the other.
-fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFact {
-    let mut fact = InferenceFact::default();
-    if one.datum_type == other.datum_type {
-        fact.datum_type = one.datum_type;
-    }
-    let rank = |fact: &InferenceFact| (!fact.shape.is_open()).then(|| fact.shape.dims().count());
-    if rank(one).is_some() && rank(one) == rank(other) {
-        let dims = one.shape.dims().zip(other.shape.dims());
-        let dims = dims.map(|(one, other)| if one == other { one.clone() } else { DimFact::default() });
-        fact.shape = ShapeFactoid::closed(dims.collect());
-    }
-    fact
 }
 
 /// An operator of the same shapes, for those of runtimes that tract does not know, and for those of

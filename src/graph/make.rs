@@ -59,13 +59,29 @@ pub enum NewConstant {
         /// How they are computed.
         recipe: Recipe,
     },
+    /// A weight, in the place of another.
+    Weight {
+        /// The name, for the nodes that read it.
+        name: String,
+        /// Its element type.
+        data_type: DataType,
+        /// How it is computed.
+        recipe: Recipe,
+        /// The constant whose place it takes.
+        replaces: String,
+        /// The axes along which its products are added up.
+        contracted: Vec<usize>,
+    },
 }
 
 impl NewConstant {
     /// The name by which nodes read it.
     pub fn name(&self) -> &str {
-        let (NewConstant::Integers { name, .. } | NewConstant::Floats { name, .. }) = self;
-        name
+        match self {
+            NewConstant::Integers { name, .. }
+            | NewConstant::Floats { name, .. }
+            | NewConstant::Weight { name, .. } => name,
+        }
     }
 }
 
@@ -134,6 +150,25 @@ impl<'m> Maker<'m> {
     pub fn floats(&mut self, data_type: DataType, recipe: &Recipe) -> String {
         let (name, recipe) = (self.name("constant"), recipe.clone());
         self.constants.push(NewConstant::Floats { name: name.clone(), data_type, recipe });
+        name
+    }
+
+    /// A weight in the place of another, whose products are added up along some axes.
+    pub fn weight(
+        &mut self,
+        data_type: DataType,
+        recipe: &Recipe,
+        replaces: &str,
+        contracted: Vec<usize>,
+    ) -> String {
+        let (name, recipe, replaces) = (self.name("weight"), recipe.clone(), replaces.to_owned());
+        self.constants.push(NewConstant::Weight {
+            name: name.clone(),
+            data_type,
+            recipe,
+            replaces,
+            contracted,
+        });
         name
     }
 

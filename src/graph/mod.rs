@@ -1,18 +1,26 @@
 //! A read-only view of the main graph: who makes a value, who reads it, what is known of it.
 
+pub mod activation;
 pub mod analysis;
 pub mod at;
 pub mod axes;
+mod batch;
 mod bounds;
 pub mod constants;
 pub mod editor;
+mod encode;
+mod extents;
 pub mod facts;
+pub mod flat;
 pub mod layout;
 pub mod make;
 mod memo;
 pub mod movement;
 pub mod names;
+mod open;
+mod rounds;
 pub mod scope;
+mod told;
 mod types;
 
 use prost::Message;

@@ -1,12 +1,13 @@
 //! Where in the original module tree a node came from, as its exporter wrote it down.
 
-use super::Graph;
-use super::NodeId;
+use super::flat::way;
+use super::{Graph, NodeId};
+use crate::onnx::proto::NodeProto;
 
 /// The module path of a node, outermost first, and the classes of its modules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Path in the model, such as `blocks.0.norm1`.
+    /// Path in the model, such as `blocks.0.norm1`, behind the way to the body that it is in.
     pub path: String,
     /// Class names from the outermost to the innermost module, such as `un.UN1d`.
     pub classes: Vec<String>,
@@ -16,6 +17,16 @@ pub struct Scope {
 /// in the node's name that its legacy exporter (and tf2onnx) leave.
 pub fn scope(graph: &Graph, node: NodeId) -> Scope {
     let proto = graph.node(node);
+    let way = way(proto);
+    let mut scope = written(proto, way);
+    if !scope.path.is_empty() {
+        scope.path.insert_str(0, way);
+    }
+    scope
+}
+
+/// What a node says of its modules, in the body that this is the way to.
+fn written(proto: &NodeProto, way: &str) -> Scope {
     let metadata = |key: &str| {
         let entry = proto.metadata_props.iter().find(|entry| entry.key() == key)?;
         Some(python_list(entry.value()))
@@ -29,7 +40,8 @@ pub fn scope(graph: &Graph, node: NodeId) -> Scope {
         classes.pop();
         return Scope { path: path.cloned().unwrap_or_default(), classes };
     }
-    let Some((modules, _)) = proto.name().trim_start_matches('/').rsplit_once('/') else {
+    let name = proto.name().strip_prefix(way).unwrap_or(proto.name());
+    let Some((modules, _)) = name.trim_start_matches('/').rsplit_once('/') else {
         return Scope::default();
     };
     Scope { path: dotted(modules), classes: vec![] }

@@ -6,6 +6,7 @@
 use tract_onnx::prelude::{DatumType, InferenceFact};
 use tract_onnx::tract_hir::infer::Factoid;
 
+use super::flat::{BEGIN, END};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::node::{bodies, constant_tensor};
@@ -89,6 +90,9 @@ fn float_or_bfloat16(
         return DataType::from_code(code);
     }
     match graph.op(node) {
+        _ if proto.domain() == BEGIN => of(slot),
+        _ if proto.domain() == END && proto.op_type() == "If" => of(1 + slot),
+        _ if proto.domain() == END => told,
         // Their statistics have a type of their own.
         Some("LayerNormalization") if slot > 0 => {
             code("stash_type").map_or(Some(DataType::Float), DataType::from_code)

@@ -3,12 +3,13 @@
 //! `x / √(σ²+ε) · γ + β`, in any order of operators and operands, BatchNormalization with fixed
 //! statistics, and sums of such branches over one value (`BN(x) + α·x`), are all `s·x + t`.
 
+use super::widening::Widening;
 use super::{Family, KINDS, Kind, NORM, Part, Site};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::constants::Constants;
-use crate::graph::facts::{Facts, extent};
+use crate::graph::facts::{Facts, Shape, extent};
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::hash::{HashMap, HashSet};
@@ -65,10 +66,21 @@ impl Chain {
         }
     }
 
+    /// The chain as an affine of a site.
+    pub fn part(&self) -> Part {
+        Part {
+            affine: self.affine.clone(),
+            input: self.input,
+            output: self.output,
+            nodes: self.nodes.clone(),
+            resets: vec![],
+        }
+    }
+
     /// The chain as a site of a kind whose statistics are fixed.
     pub fn site(&self, graph: &Graph, facts: &Facts, kind: Kind) -> Site {
         let axis = self.axis().or(self.spread).unwrap_or(0);
-        let channels = facts.extent(self.input, axis).unwrap_or(1);
+        let channels = facts.extent(self.output, axis).unwrap_or(1);
         let finite = self.affine.is_finite();
         let name =
             if self.path.is_empty() { graph.name(self.nodes[0]).to_owned() } else { self.path.clone() };
@@ -79,13 +91,7 @@ impl Chain {
             axis,
             nodes: self.nodes.clone(),
             pre: None,
-            post: Some(Part {
-                affine: self.affine.clone(),
-                input: self.input,
-                output: self.output,
-                nodes: self.nodes.clone(),
-                resets: vec![],
-            }),
+            post: Some(self.part()),
             replacement: None,
             core: None,
             refusal: (!finite).then(|| Refusal::new(Reason::NotFinite, graph.name(self.nodes[0]))),
@@ -100,9 +106,16 @@ pub const fn offline(name: &'static str) -> Kind {
 
 /// Finds all maximal chains, by their last node.
 pub fn find(known: &Analysis) -> HashMap<NodeId, Chain> {
-    let Analysis { graph, facts, constants } = known;
-    let mut search =
-        Search { known, graph, facts, constants, ends: HashMap::default(), from: HashMap::default() };
+    let Analysis { graph, facts, constants, .. } = known;
+    let mut search = Search {
+        known,
+        graph,
+        facts,
+        constants,
+        ends: HashMap::default(),
+        from: HashMap::default(),
+        widening: Widening::default(),
+    };
     for &node in graph.order() {
         if let Some((output, form)) = search.extend(node) {
             search.ends.insert(output, form);
@@ -136,13 +149,14 @@ struct Search<'s> {
     /// The values whose forms another one went on from. Nothing else reads these: the nodes of all forms
     /// are a forest, and those of one are found by walking back.
     from: HashMap<ValueId, Vec<ValueId>>,
+    widening: Widening,
 }
 
 impl Search<'_> {
     /// The form that ends in a node, in the place of those that it goes on from.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let graph = self.graph;
-        let output = graph.only_output(node)?;
+        let output = graph.only_output(node).filter(|_| !self.known.activations.contains(&node))?;
         let varying: Vec<ValueId> = graph
             .inputs(node)
             .iter()
@@ -154,10 +168,11 @@ impl Search<'_> {
             (Some("Add" | "Sub"), &[left, right]) => self.join(node, left, right, output),
             (_, &[value]) => {
                 let rank = self.facts.rank(output)?;
-                if self.facts.shape(value)? != self.facts.shape(output)? {
+                let (before, behind) = (self.facts.shape(value)?, self.facts.shape(output)?);
+                let step = self.step(node, value, rank)?;
+                if before != behind && !self.widens(&step, value, output, &before, &behind) {
                     return None;
                 }
-                let step = self.step(node, value, rank)?;
                 if step.axes().len() > 1 || self.is_bias(node, value) {
                     return None;
                 }
@@ -178,6 +193,24 @@ impl Search<'_> {
             }
             _ => None,
         }
+    }
+
+    /// Whether a factor makes a value wider along its own axis only, and need not.
+    fn widens(
+        &mut self,
+        step: &Affine,
+        value: ValueId,
+        output: ValueId,
+        before: &Shape,
+        behind: &Shape,
+    ) -> bool {
+        let axes = step.axes();
+        let only_there = before.len() == behind.len()
+            && (0..before.len()).all(|axis| match axes.contains(&axis) {
+                true => extent(&before[axis]) == Some(1),
+                false => before[axis] == behind[axis],
+            });
+        only_there && step.has_no_shift() && self.widening.is_needless(self.known, value, output)
     }
 
     /// The chain that a form is.
@@ -221,8 +254,11 @@ impl Search<'_> {
             _ => return None,
         };
         at.only_attributes(&[]).ok()?;
-        // The constant must not be what gives the result its shape.
-        let shape = self.facts.shape(value)?;
+        // The constant must not be what gives the result more axes.
+        let shape = self.facts.shape(graph.only_output(node)?)?;
+        if shape.len() != self.facts.rank(value)? {
+            return None;
+        }
         let fits = affine.axes().iter().all(|&axis| {
             extent(&shape[axis]) == Some(affine.scale.shape()[axis].max(affine.shift.shape()[axis]))
         });

@@ -6,7 +6,12 @@
 pub(crate) mod alike;
 mod attention_scale;
 mod batch_norm;
+mod bias_norm;
+mod bounded;
+mod bounds;
+mod branches;
 pub mod chain;
+mod dynamic_erf;
 mod dynamic_sigmoid;
 mod dynamic_softsign;
 mod dynamic_tanh;
@@ -24,12 +29,16 @@ mod pointwise;
 mod power_norm;
 mod region;
 mod rep_bn;
+mod residual_scale;
 mod rms_norm;
+mod scalar;
 mod scale_norm;
+mod soft_capping;
 mod standardisation;
 mod statistics;
 mod switchable_norm;
 mod unified_norm;
+mod widening;
 
 use serde::Serialize;
 
@@ -59,6 +68,8 @@ pub enum Family {
     Online,
     /// No normalizer, but a constant for each channel all the same.
     Scale,
+    /// Operators that are linear in one value, and whose results are added.
+    Linear,
 }
 
 /// What a site is.
@@ -88,20 +99,27 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &dynamic_tanh::DynamicTanh,
     &dynamic_sigmoid::DynamicSigmoid,
     &dynamic_softsign::DynamicSoftsign,
+    &dynamic_erf::DynamicErf,
+    &soft_capping::SoftCapping,
     &power_norm::PowerNorm,
     &group_norm::GroupNorm,
     &layer_norm::LayerNorm,
     &rms_norm::RmsNorm,
     &instance_norm::InstanceNorm,
     &scale_norm::ScaleNorm,
+    &branches::Branches,
+    &bias_norm::BiasNorm,
     &rep_bn::RepBn,
     &mabn::Mabn,
     &unified_norm::UnifiedNorm,
     &batch_norm::BatchNorm,
+    &bounded::AnyBounded,
     &attention_scale::AttentionScale,
     &standardisation::Standardisation,
     &layer_scale::LayerScale,
+    &residual_scale::ResidualScale,
     &per_channel::PerChannel,
+    &scalar::Scalar,
 ];
 
 /// One place at which the model normalizes.
@@ -240,7 +258,7 @@ impl<'a> View<'a> {
     pub fn new(known: &'a Analysis<'a>) -> Self {
         let chains = chain::find(known);
         let ends = chains.iter().map(|(&end, chain)| (chain.input, end)).collect();
-        let Analysis { graph, facts, constants } = known;
+        let Analysis { graph, facts, constants, .. } = known;
         View { graph, facts, constants, known, chains, ends }
     }
 
@@ -298,7 +316,10 @@ pub fn find(view: &View) -> Vec<Site> {
     let mut sites: Vec<Site> = vec![];
     for kind in KINDS {
         for &node in view.graph.order() {
-            if taken.contains(&node) {
+            // What is made of constants alone is one.
+            if taken.contains(&node)
+                || view.graph.outputs(node).iter().flatten().all(|&v| view.constants.is_constant(v))
+            {
                 continue;
             }
             let Some(site) = kind.recognise(view, node) else { continue };

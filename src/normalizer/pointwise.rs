@@ -1,9 +1,11 @@
-//! What the Dynamic Tanh family has in common: `γ·f(αx) + β`, with α a number.
+//! What the Dynamic Tanh family has in common: `γ·f(αx + s) + β`, with α and s numbers.
 //!
-//! α folds back only into a producer that nothing else reads; γ and β fold forward.
+//! α and s fold back only into a producer that nothing else reads; γ and β fold forward.
 
+use super::chain::Chain;
 use super::opaque::{ALPHA, BETA, Expansion, GAMMA, Opaque, Written};
-use super::{Family, Kind, Normalizer, Part, Replacement, Site, View};
+use super::{Family, Kind, Normalizer, Replacement, Site, View};
+use crate::affine::Affine;
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
@@ -42,13 +44,18 @@ pub const fn opaque(
 pub fn written(node: &mut Expansion, function: &str) -> Option<Written> {
     let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
     let scaled = node.with("Mul", &node.x(), &alpha)?;
-    let value = node.op(function, &[&scaled], vec![]);
-    Some(Written { value, scale: node.get_or(GAMMA, 1.0), shift: node.get_or(BETA, 0.0) })
+    Some(bounded(node, function, &scaled))
+}
+
+/// The function of what is there, which γ and β are left to scale.
+pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
+    let value = node.op(function, &[value], vec![]);
+    Written { value, scale: node.get_or(GAMMA, 1.0), shift: node.get_or(BETA, 0.0) }
 }
 
 /// Whether a node changes nothing but the type of floats: in mixed precision the function is
 /// computed in float32.
-fn is_cast(view: &View, node: NodeId) -> bool {
+pub fn is_cast(view: &View, node: NodeId) -> bool {
     let to = view.at(node).attr("to", 0).ok().and_then(|code| DataType::from_code(i32::try_from(code).ok()?));
     view.graph.is(node, "Cast") && to.is_some_and(DataType::is_float)
 }
@@ -77,6 +84,20 @@ fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     (value, casts)
 }
 
+/// The chain behind a core.
+pub fn scaling<'v>(view: &'v View, output: ValueId) -> Option<&'v Chain> {
+    view.chain_from(behind_casts(view, output).0)
+}
+
+/// The chain before a core, where it is one number that scales, and one that shifts.
+pub fn numbers<'v>(view: &'v View, input: ValueId) -> Option<&'v Chain> {
+    let chain = view.maker(input).and_then(|node| view.chain(node))?;
+    let Affine { scale, shift } = &chain.affine;
+    let scales = |&node: &NodeId| matches!(view.graph.op(node), Some("Mul" | "Div"));
+    let are_numbers = scale.len() == 1 && shift.len() == 1 && chain.nodes.iter().any(scales);
+    Some(chain).filter(|chain| chain.output == input && are_numbers)
+}
+
 /// The site around a core, if it is one: behind it a chain that scales channel by channel, before it
 /// a scale by one number.
 pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounded) -> Option<Site> {
@@ -84,9 +105,7 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
     let (output, behind) = behind_casts(view, core.output);
     let chain = view.chain_from(output)?;
     let axis = chain.axis().or(chain.spread)?;
-    let pre = view.maker(input).and_then(|node| view.chain(node)).filter(|before| {
-        before.output == input && before.affine.scale.len() == 1 && before.affine.has_no_shift()
-    });
+    let pre = numbers(view, input);
     // Without a scale in front it is an activation that happens to be followed by one.
     let named = chain.mentions(kind.names());
     if (pre.is_none() || chain.spread.is_none()) && !named {
@@ -95,21 +114,14 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
     let mut nodes: Vec<NodeId> = pre.iter().flat_map(|chain| chain.nodes.clone()).collect();
     nodes.extend([&before[..], &core.nodes, &behind].concat());
     nodes.extend(&chain.nodes);
-    let part = |chain: &super::Chain| Part {
-        affine: chain.affine.clone(),
-        input: chain.input,
-        output: chain.output,
-        nodes: chain.nodes.clone(),
-        resets: vec![],
-    };
     Some(Site {
         kind: Kind { name, family: Family::Pointwise },
         name: view.site_name(core.nodes[0]),
         channels: view.facts.extent(core.output, axis)?,
         axis,
         nodes,
-        pre: pre.filter(|before| !before.affine.is_identity()).map(part),
-        post: Some(part(chain)),
+        pre: pre.filter(|before| !before.affine.is_identity()).map(Chain::part),
+        post: Some(chain.part()),
         replacement: core.replacement,
         core: None,
         refusal: None,

@@ -22,31 +22,30 @@ pub struct Region {
     pub nodes: Vec<NodeId>,
 }
 
-/// The regions that end in a node, the smallest first.
+/// The regions that end in a node, the smallest first, as far as their nodes belong to what is looked for.
 ///
 /// Going backwards, always from the last value on, there is a cut wherever only one value is left.
-pub fn regions(view: &View, alike: &Alike, last: NodeId) -> Vec<Region> {
+pub fn regions(view: &View, alike: &Alike, last: NodeId, belongs: impl Fn(NodeId) -> bool) -> Vec<Region> {
     let mut regions = vec![];
     let mut nodes = BTreeMap::from([(view.graph.place(last), last)]);
     // Inputs of the model come before all nodes.
     let mut open: BTreeSet<(Option<usize>, ValueId)> = BTreeSet::new();
     let mut reached = last;
-    loop {
+    while belongs(reached) {
         for &input in view.graph.inputs(reached).iter().flatten() {
             if !alike.is(input) {
                 open.insert((view.maker(input).map(|node| view.graph.place(node)), input));
             }
         }
-        if let (1, Some(&(_, input))) = (open.len(), open.first())
-            && nodes.len() > 1
-        {
+        if let (1, Some(&(_, input))) = (open.len(), open.first()) {
             regions.push(Region { input, nodes: nodes.values().copied().collect() });
         }
-        let Some((Some(place), value)) = open.pop_last() else { return regions };
-        let Some(node) = view.maker(value).filter(|_| nodes.len() < LARGEST) else { return regions };
+        let Some((Some(place), value)) = open.pop_last() else { break };
+        let Some(node) = view.maker(value).filter(|_| nodes.len() < LARGEST) else { break };
         nodes.insert(place, node);
         reached = node;
     }
+    regions
 }
 
 /// The operand of a Div, or of a Mul, that a square root makes.

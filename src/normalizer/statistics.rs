@@ -3,7 +3,7 @@
 //! Read backwards from the last division, through whatever moves or widens the statistics.
 
 use super::chain::Chain;
-use super::{Family, Kind, Part, Site, View};
+use super::{Family, Kind, Site, View};
 use crate::graph::facts::same;
 use crate::graph::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
@@ -29,6 +29,8 @@ pub struct Core {
     pub nodes: Vec<NodeId>,
     /// The Div `g/‖x‖` whose `g`, a constant of one element, scales the result.
     pub factor: Option<NodeId>,
+    /// The last node of a chain that scales the reciprocal, before the normalized value is multiplied by it.
+    pub inside: Option<NodeId>,
 }
 
 impl Core {
@@ -47,7 +49,7 @@ pub fn core(view: &View, node: NodeId) -> Option<Core> {
 pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
-    let mut trail = Trail { view, nodes: vec![node], factor: None };
+    let mut trail = Trail { view, nodes: vec![node], factor: None, inside: None };
     let (numerator, root) = match graph.op(node)? {
         "Div" => (graph.input(node, 0)?, graph.input(node, 1)?),
         "Mul" => {
@@ -98,12 +100,14 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         rank,
         nodes: trail.nodes,
         factor: trail.factor,
+        inside: trail.inside,
     })
 }
 
 /// A site around a core: the chain behind it, if there is one, is its affine.
 pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
-    let chain = view.chain_from(core.output);
+    let inside = core.inside.and_then(|node| view.chain(node));
+    let chain = inside.or_else(|| view.chain_from(core.output));
     let axis = chain.and_then(|chain| chain.axis()).unwrap_or_else(|| core.rank.max(1) - 1);
     around(view, kind, &core.nodes, core.output, axis, chain)
 }
@@ -119,13 +123,7 @@ pub fn around(
     chain: Option<&Chain>,
 ) -> Site {
     let last = nodes[nodes.len() - 1];
-    let post = chain.filter(|chain| !chain.affine.is_identity()).map(|chain| Part {
-        affine: chain.affine.clone(),
-        input: chain.input,
-        output: chain.output,
-        nodes: chain.nodes.clone(),
-        resets: vec![],
-    });
+    let post = chain.filter(|chain| !chain.affine.is_identity()).map(Chain::part);
     let mut nodes = nodes.to_vec();
     nodes.extend(post.iter().flat_map(|part| &part.nodes));
     let refusal = post.is_none().then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
@@ -187,6 +185,7 @@ struct Trail<'t, 'a> {
     view: &'t View<'a>,
     nodes: Vec<NodeId>,
     factor: Option<NodeId>,
+    inside: Option<NodeId>,
 }
 
 impl Trail<'_, '_> {
@@ -231,9 +230,17 @@ impl Trail<'_, '_> {
         value
     }
 
-    /// `r` of `1/r`, or of `g/r`.
+    /// `r` of `1/r`, or of `g/r`; the factors of channels may be beside it.
     fn reciprocal(&mut self, value: ValueId) -> Option<ValueId> {
-        let value = self.widened(value);
+        let mut value = self.widened(value);
+        self.inside = self.view.maker(value).filter(|&node| {
+            self.view
+                .chain(node)
+                .is_some_and(|chain| chain.affine.has_no_shift() && !chain.affine.has_no_scale())
+        });
+        if let Some(chain) = self.inside.and_then(|node| self.view.chain(node)) {
+            value = self.widened(chain.input);
+        }
         let graph = self.view.graph;
         let node = self.made_by(value, &["Reciprocal", "Div", "Pow"])?;
         let root = match graph.op(node)? {

@@ -22,7 +22,8 @@ impl Normalizer for SwitchableNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         divisor(view, node)?;
         let alike = Alike::new(view);
-        let found = regions(view, &alike, node).into_iter().take(ATTEMPTS);
+        let found = regions(view, &alike, node, |_| true).into_iter();
+        let found = found.filter(|region| region.nodes.len() > 1).take(ATTEMPTS);
         found.into_iter().find_map(|region| site(view, &alike, &region))
     }
 }

@@ -147,18 +147,25 @@ pub fn is_quantized(domain: &str, op: &str) -> bool {
 /// The attributes of an operator that hands elements on, or reduces, in all operator sets from 7 on; `None` of others.
 pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
     Some(match op {
-        "Expand" | "Identity" | "Tile" => &[],
+        "Abs" | "Expand" | "GlobalMaxPool" | "Identity" | "PRelu" | "Relu" | "Tile" | "Where" => &[],
         "Cast" => &["round_mode", "saturate", "to"],
         "CastLike" => &["round_mode", "saturate"],
-        "Concat" | "Flatten" | "Gather" => &["axis"],
+        "Concat" | "Flatten" | "Gather" | "GatherElements" => &["axis"],
+        "CumSum" => &["exclusive", "reverse"],
+        "DepthToSpace" => &["blocksize", "mode"],
         "Dropout" => &["ratio", "seed"],
+        "Einsum" => &["equation"],
         "GatherND" => &["batch_dims"],
+        "LeakyRelu" => &["alpha"],
+        "MaxPool" => MAX_POOL,
         "Pad" => &["mode", "pads", "value"],
         "Reshape" => &["allowzero"],
         "Slice" => &["axes", "ends", "starts"],
+        "SpaceToDepth" => &["blocksize"],
         "Split" => &["axis", "num_outputs", "split"],
         "Squeeze" | "Unsqueeze" => &["axes"],
         "Transpose" => &["perm"],
+        "Trilu" => &["upper"],
         _ if own(op) == Some(Category::Reduction) => &["axes", "keepdims", "noop_with_empty_axes"],
         _ => return None,
     })
@@ -167,6 +174,9 @@ pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
 /// The attributes of AveragePool.
 pub const AVERAGE_POOL: &[&str] =
     &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];
+
+const MAX_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"];
 
 /// The operator set that brought LayerNormalization.
 pub const LAYER_NORMALIZATION: i64 = 17;

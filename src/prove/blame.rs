@@ -39,6 +39,20 @@ pub fn first(
     first
 }
 
+/// A value of this kind that an output is made of, or the output itself.
+pub fn behind(graph: &Graph, output: ValueId, is_such: &dyn Fn(&str) -> bool) -> Option<ValueId> {
+    let (mut seen, mut open) = (HashSet::from([output]), vec![output]);
+    while let Some(value) = open.pop() {
+        if is_such(graph.value_name(value)) {
+            return Some(value);
+        }
+        let Some((node, _)) = graph.producer(value) else { continue };
+        let reads = graph.inputs(node).iter().flatten().chain(graph.captures(node)).copied();
+        open.extend(reads.filter(|&read| seen.insert(read)));
+    }
+    None
+}
+
 /// The site of the new tensor nearest to what makes a value.
 pub fn site(graph: &Graph, value: ValueId, tensors: &[Stored]) -> Option<usize> {
     around(graph, graph.producer(value)?.0, tensors)

@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
+use crate::graph::flat::Flat;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::lower::{Lowered, lower};
 use crate::normalizer::View;
@@ -30,7 +31,7 @@ use crate::onnx::Model;
 use crate::onnx::proto::{Dim, GraphProto, ModelProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Input, fix_shapes};
-use evaluate::{Findings, Point, Stopped, evaluate};
+use evaluate::{Findings, Instead, Point, Stopped, evaluate};
 use field::P;
 use image::{Elements, Image};
 use ndarray::ArrayD;
@@ -115,6 +116,11 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
     for dims in sizes(original, &options.dims) {
         match claims(original, fused, tensors, &ProveOptions { dims, ..options.clone() }) {
             Ok(proof) | Err(Ended::With(proof)) => return proof,
+            Err(Ended::Unknown(at)) => {
+                first.get_or_insert_with(|| {
+                    undecided(format!("what the bodies of `{at}` compute is not known"))
+                });
+            }
             Err(Ended::Misfit(at) | Ended::Zero(at)) => {
                 first.get_or_insert_with(|| {
                     undecided(format!(
@@ -166,7 +172,13 @@ fn claims(
     let fused = prepared(fused, options)?;
     same_ends(&original.model, &fused.model)?;
     let known = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
-    let recomputed = rounding::check(before, &known, &fused.model, tensors)?;
+    // Recipes call the constants of bodies by the way to them.
+    let [laid_out, prepared] = [before, &original.model].map(Flat::new);
+    let before = laid_out.as_ref().map_or(before, |flat| &flat.model);
+    let all = prepared.as_ref().map(|flat| Analysis::new(&flat.model)).transpose();
+    let all = all.map_err(|error| undecided(error.to_string()))?;
+    let sources = (before, all.as_ref().unwrap_or(&known));
+    let recomputed = rounding::check(sources, &fused.model, tensors)?;
     let mut bound = 1.0;
     for point in 0..options.points.max(1) as u64 {
         let mut at = String::new();
@@ -175,7 +187,7 @@ fn claims(
             let mut hash = Hash::new(options.seed, "point");
             hash.number(point);
             hash.number(attempt);
-            match identity((before, &known), &original, &fused, tensors, hash.finish() as u64) {
+            match identity(sources, &known, &original, &fused, tensors, hash.finish() as u64) {
                 Ok(degree) => found = Some(degree),
                 Err(Ended::Zero(place)) => {
                     at = place;
@@ -264,6 +276,8 @@ enum Ended {
     Misfit(String),
     /// Something divides by 0 there.
     Zero(String),
+    /// The bodies of what makes this value could not be evaluated, perhaps for the extents.
+    Unknown(String),
     With(Proof),
 }
 
@@ -287,7 +301,8 @@ impl From<Stopped> for Ended {
 
 /// Both graphs at one point: the degree that bounds the error, where their outputs agree.
 fn identity(
-    (before, known): (&Model, &Analysis),
+    (before, all): (&Model, &Analysis),
+    known: &Analysis,
     original: &Prepared,
     fused: &Prepared,
     tensors: &[Stored],
@@ -300,15 +315,21 @@ fn identity(
         let stored = original.formulas.iter().find(|stored| stored.name == name)?;
         Some(formula::value(&stored.recipe, &own, &allowance).map(Image::Field))
     };
-    let view = is_more_than_arithmetic(known).then(|| View::new(known));
-    let alike = view.as_ref().map(Alike::new);
+    let views = [known, all].map(|known| is_more_than_arithmetic(known).then(|| View::new(known)));
+    let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
-    let point =
-        Point { known, key, inputs: &inputs, instead: &instead, allowance: &allowance, alike, scales: None };
-    let source = Sources::new(before, key).numbered(tensors, known).map_err(|refusal| {
+    let laid_out = (!std::ptr::eq(all, known)).then_some((all, all_alike.as_ref()));
+    let (inputs, instead) = (&inputs, &instead as Instead);
+    let allowance = &allowance;
+    let point = Point { known, key, inputs, instead, allowance, alike, laid_out, scales: None };
+    let source = Sources::new(before, key).numbered(tensors, all).map_err(|refusal| {
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
-    let source = source.with(constants(&point, &own, tensors)?);
+    let source = source.with(constants(
+        &Point { known: all, alike: all_alike.as_ref(), laid_out: None, ..point },
+        &own,
+        tensors,
+    )?);
     let apart = std::thread::scope(|scope| {
         let other = || second(fused, &source, tensors, key, None);
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
@@ -319,12 +340,14 @@ fn identity(
         compare(known, seen?, other?, fused, tensors)
     });
     // What is between the two may have moved through an operator that hands positive factors on.
-    let read = |name: &str| sources::read(before, known, name);
+    let read = |name: &str| sources::read(before, all, name);
     let graph = &known.graph;
     let is_there = |&node: &NodeId| scales::passes(graph.domain_op(node)) || !graph.captures(node).is_empty();
     let scales = match &apart {
-        Err(Ended::With(Proof::Disproved { .. })) if graph.order().iter().any(is_there) => {
-            Scales::new(tensors, &source, &read, &allowance)
+        Err(Ended::Unknown(_) | Ended::With(Proof::Disproved { .. }))
+            if graph.order().iter().any(is_there) =>
+        {
+            Scales::new(tensors, &source, &read, allowance)
         }
         _ => None,
     };
@@ -447,10 +470,15 @@ fn second(
         Some(formula::value(&stored.recipe, source, &allowance).map(Image::Field))
     };
     let inputs = given(fused, key, &allowance)?;
-    let view = is_more_than_arithmetic(&known).then(|| View::new(&known));
-    let alike = view.as_ref().map(Alike::new);
+    let flat = Flat::new(&fused.model);
+    // It is a graph that ONNX allows, or there would be none.
+    let all = flat.as_ref().and_then(|flat| Analysis::new(&flat.model).ok());
+    let views = [Some(&known), all.as_ref()]
+        .map(|known| known.filter(|known| is_more_than_arithmetic(known)).map(View::new));
+    let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
     let point = Point {
+        laid_out: all.as_ref().map(|all| (all, all_alike.as_ref())),
         known: &known,
         key,
         inputs: &inputs,
@@ -488,11 +516,12 @@ fn compare(
         if seen.opaque.contains(name) || second.opaque.contains(name) {
             return Err(Ended::With(undecided(format!("the extents of the output `{name}` are not known"))));
         }
+        let is_uncertain = |name: &str| seen.uncertain.contains(name) || second.uncertain.contains(name);
+        if let Some(unknown) = blame::behind(&graph, output, &is_uncertain) {
+            return Err(Ended::Unknown(graph.value_name(unknown).to_owned()));
+        }
         let first = blame::first(&graph, &second.digests, &digests, output);
         let at = graph.value_name(first);
-        if seen.uncertain.contains(at) || second.uncertain.contains(at) {
-            return Err(Ended::With(undecided(format!("what the bodies of `{at}` compute is not known"))));
-        }
         return Err(Ended::With(Proof::Disproved {
             at: at.to_owned(),
             site: blame::site(&graph, first, tensors),

@@ -25,7 +25,7 @@ fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
 ///
 /// # Errors
 /// [`Proof::Disproved`] at the first one that is something else.
-pub fn check(original: &Model, known: &Analysis, fused: &Model, new: &[Stored]) -> Result<usize, Proof> {
+pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Stored]) -> Result<usize, Proof> {
     // What was written out has tensors of its own, and lacks those that only it read.
     let mut before = tensors(known.graph.model());
     before.extend(tensors(original));

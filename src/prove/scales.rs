@@ -100,6 +100,16 @@ impl Scales {
         (factor != 1 && self.positive.contains(&factor)).then_some(factor)
     }
 
+    /// Whether all that a factor would multiply is 0: so is the result, for `f(k·0) = k·f(0)`.
+    pub fn is_nothing(op: (&str, &str), inputs: &[Option<Image>]) -> bool {
+        let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
+        let is_zero = |input: &Option<Image>| match input {
+            Some(Image::Field(elements)) => slice(elements).iter().all(|&element| element == 0),
+            _ => false,
+        };
+        scaled.is_some_and(|scaled| scaled.iter().all(is_zero))
+    }
+
     /// What the operator reads, multiplied by the factor.
     pub fn scaled(op: (&str, &str), inputs: &[Option<Image>], factor: u32) -> Vec<Option<Image>> {
         let count = passed(op, inputs.len()).unwrap_or_default();

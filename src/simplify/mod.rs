@@ -1,11 +1,16 @@
-//! Taking out what existed only for a folded site.
+//! Taking out what existed only for a folded site; and in the end ([`tidy()`]) what is computed though it is known, or is
+//! computed twice.
 //!
 //! Nothing else is touched: what nobody read in the original model stays, and so do reshapes that
 //! have nothing to do with a site.
 
+mod constants;
 mod dead;
+mod equal;
+mod extents;
 mod movement;
 mod order;
+mod tidy;
 mod twins;
 
 use std::collections::HashMap;
@@ -15,7 +20,12 @@ use crate::graph::facts::{Facts, Shape};
 use crate::graph::{Graph, ValueId};
 use crate::onnx::proto::GraphProto;
 
+pub use constants::NamedFloats;
 pub use movement::is_movement;
+pub use tidy::{Limits, Tidied, tidy};
+
+/// What `--skip` calls that which [`tidy()`] does.
+pub const KINDS: [&str; 2] = [constants::KIND, equal::KIND];
 
 /// What is known of the values of the original graph, by name.
 pub struct KnownShapes<'k> {

@@ -2,6 +2,7 @@
 
 use super::{KnownShapes, is_movement};
 use crate::graph::facts::Shape;
+use crate::graph::flat::{sees, way};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::{GraphProto, NodeProto};
 
@@ -17,7 +18,7 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
         let input = instead.get(node.input[0].as_str()).copied().unwrap_or(&node.input[0]);
         let there = there.entry(input).or_default();
         let mut firsts = there.iter().filter(|_| open.contains(input) && !outputs.contains(output.as_str()));
-        match firsts.find(|first| is_same(first, node, known)) {
+        match firsts.find(|first| sees(way(node), way(first)) && is_same(first, node, known)) {
             Some(first) => {
                 instead.insert(output, &first.output[0]);
                 open.insert(&first.output[0]);

@@ -13,6 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ndarray::ArrayD;
 use unfold::graph::analysis::Analysis;
+use unfold::graph::flat::Flat;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{
@@ -51,9 +52,13 @@ pub fn is_not_disproved(model: &Model, fused: &Fused) -> Result<(), String> {
 /// Whether each tensor of floats that a result has and the model has not is in the plan, with a formula over constants
 /// of the model that gives it to the last bit.
 pub fn new_tensors_are_told(model: &Model, fused: &Fused) -> Result<(), String> {
-    let lowered =
-        Analysis::new(fused.lowered.as_ref().unwrap_or(model)).map_err(|error| error.to_string())?;
-    let before = Analysis::new(model).map_err(|error| error.to_string())?;
+    // The constants of bodies are called by the way to them.
+    let models = [model, fused.lowered.as_ref().unwrap_or(model)];
+    let flat = models.map(Flat::new);
+    let all = [0, 1].map(|place| flat[place].as_ref().map_or(models[place], |flat| &flat.model));
+    let [before, lowered] = all.map(Analysis::new);
+    let before = before.map_err(|error| error.to_string())?;
+    let lowered = lowered.map_err(|error| error.to_string())?;
     let read = |name: &str| {
         // What was written out has constants of its own, and lacks those that only it read.
         let (known, value) = [&before, &lowered]

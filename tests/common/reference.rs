@@ -2,6 +2,8 @@
 //!
 //! Nothing here knows of folding, nor shares code with it: this is what folds are judged by.
 
+mod places;
+
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -194,7 +196,27 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Relu" => map(|v| v.max(0.0))?,
         "Tanh" => map(f64::tanh)?,
         "Sigmoid" => map(|v| 1.0 / (1.0 + (-v).exp()))?,
+        "Floor" => map(f64::floor)?,
+        "Erf" => map(erf)?,
+        "Atan" => map(f64::atan)?,
+        "Sin" => map(f64::sin)?,
+        "Exp" => map(f64::exp)?,
+        "Log" => map(f64::ln)?,
+        "Sign" => map(|v| if v == 0.0 { 0.0 } else { v.signum() })?,
+        "Clip" => {
+            let bound = |slot: usize| call.floats(slot)?.first().copied().context("an empty bound");
+            let (low, high) = (bound(1)?, bound(2)?);
+            Value::Floats(call.floats(0)?.mapv(|v| v.max(low).min(high)))
+        }
         "Abs" => map(f64::abs)?,
+        "LeakyRelu" => {
+            let slope = call.float("alpha", 0.01)?;
+            Value::Floats(call.floats(0)?.mapv(|v| if v < 0.0 { slope * v } else { v }))
+        }
+        "PRelu" => two(|v, slope| if v < 0.0 { slope * v } else { v })?,
+        "Greater" => {
+            Value::Ints(zip(call.floats(0)?, call.floats(1)?, |a, b| f64::from(a > b))?.mapv(|v| v as i64))
+        }
         "Sqrt" => map(f64::sqrt)?,
         "Neg" => map(|v| -v)?,
         "Softsign" => map(|v| v / (1.0 + v.abs()))?,
@@ -228,6 +250,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         }
         "InstanceNormalization" => instance_norm(&call)?,
         "Add" => two(|a, b| a + b)?,
+        "Sum" => {
+            let first = call.floats(0)?.clone();
+            let sum = |sum: ArrayD<f64>, slot| zip(&sum, call.floats(slot)?, |a, b| a + b);
+            Value::Floats((1..proto.input.len()).try_fold(first, sum)?)
+        }
         "Sub" => two(|a, b| a - b)?,
         "Mul" => two(|a, b| a * b)?,
         "Div" => two(|a, b| a / b)?,
@@ -256,16 +283,77 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Pad" => pad(&call)?,
         "If" => {
             let branch = if call.value(0)?.ints()?[0] != 0 { "then_branch" } else { "else_branch" };
-            let body = proto.attr_g(branch)?.context("no body")?;
-            let mut inner = env.clone();
-            initializers(body, &Externals::none(), &mut inner)?;
-            nodes(body, &mut inner, opset)?;
-            let output = |name: &str| inner.get(name).cloned().context("a body has no such output");
-            return body.output.iter().map(|info| output(info.name())).collect();
+            return body(&call, branch, vec![]);
         }
-        op => bail!("no reference for {op}"),
+        "Loop" => return looped(&call),
+        "Scan" => return scanned(&call),
+        op => places::make(&call)?.with_context(|| format!("no reference for {op}"))?,
     };
     Ok(vec![one])
+}
+
+/// What a body makes of what it is given, and of all that it sees.
+fn body(call: &Call, name: &str, given: Vec<Value>) -> Result<Vec<Value>> {
+    let body = call.proto.attr_g(name)?.context("no body")?;
+    let mut inner = call.env.clone();
+    initializers(body, &Externals::none(), &mut inner)?;
+    ensure!(body.input.len() == given.len(), "a body is given something else");
+    inner.extend(body.input.iter().map(|info| info.name().to_owned()).zip(given));
+    nodes(body, &mut inner, call.opset)?;
+    let output = |name: &str| inner.get(name).cloned().context("a body has no such output");
+    body.output.iter().map(|info| output(info.name())).collect()
+}
+
+fn looped(call: &Call) -> Result<Vec<Value>> {
+    let number =
+        |slot| call.optional(slot)?.map(|value| Ok::<_, anyhow::Error>(value.ints()?[0])).transpose();
+    let (rounds, mut goes_on) = (number(0)?.unwrap_or(i64::MAX), number(1)?.unwrap_or(1) != 0);
+    let scalar = |number: i64| Value::Ints(ndarray::arr0(number).into_dyn());
+    let mut states: Vec<Value> =
+        (2..call.proto.input.len()).map(|slot| call.value(slot).cloned()).collect::<Result<_>>()?;
+    let mut made = vec![];
+    for round in 0..rounds {
+        if !goes_on {
+            break;
+        }
+        let given = [scalar(round), scalar(1)].into_iter().chain(states.clone()).collect();
+        let mut results = body(call, "body", given)?.into_iter();
+        goes_on = results.next().context("no condition")?.ints()?[0] != 0;
+        states = results.by_ref().take(states.len()).collect();
+        made.push(results.collect());
+    }
+    states.extend(stacked(&made)?);
+    Ok(states)
+}
+
+/// A Scan along the first axes.
+fn scanned(call: &Call) -> Result<Vec<Value>> {
+    let count = call.int("num_scan_inputs", 0)? as usize;
+    ensure!(call.list("scan_input_axes", 99)?.is_none(), "another axis");
+    let values: Vec<Value> =
+        (0..call.proto.input.len()).map(|slot| call.value(slot).cloned()).collect::<Result<_>>()?;
+    let (states, rows) = values.split_at(values.len() - count);
+    let (mut states, mut made) = (states.to_vec(), vec![]);
+    for round in 0..rows[0].shape()[0] {
+        let row = |value: &Value| either!(value, array => array.index_axis(Axis(0), round).to_owned());
+        let mut results =
+            body(call, "body", states.iter().cloned().chain(rows.iter().map(row)).collect())?.into_iter();
+        states = results.by_ref().take(states.len()).collect();
+        made.push(results.collect());
+    }
+    states.extend(stacked(&made)?);
+    Ok(states)
+}
+
+/// What the rounds of a loop made, one behind the other.
+fn stacked(rounds: &[Vec<Value>]) -> Result<Vec<Value>> {
+    let count = rounds.first().context("there was no round")?.len();
+    let stack = |slot: usize| {
+        let parts: Vec<_> = rounds.iter().map(|round| round[slot].floats()).collect::<Result<_>>()?;
+        let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
+        Ok(Value::Floats(ndarray::stack(Axis(0), &views)?))
+    };
+    (0..count).map(stack).collect()
 }
 
 fn cast(call: &Call) -> Result<Value> {

@@ -3,6 +3,8 @@
 //! Every node is computed as soon as it is made: so each operator knows the extents of what it
 //! reads, and a graph in which something does not fit, or numbers grow too large, never comes up.
 
+mod numbers;
+
 use std::collections::{HashMap, HashSet};
 
 use ndarray::{ArrayD, arr0, arr1};
@@ -120,6 +122,7 @@ impl<'t> Maker<'t> {
                 2 | 3 => self.combine(&from),
                 4 | 5 => self.nonlinear(&from),
                 6 => self.capture(&from),
+                7 => self.branches(&from),
                 _ => self.normalizer(&from),
             };
             if let Some(next) = next {
@@ -129,9 +132,10 @@ impl<'t> Maker<'t> {
     }
 
     fn producer(&mut self, value: &str) -> Option<String> {
-        let made = match self.tape.below(4) {
+        let made = match self.tape.below(5) {
             0 => self.travel(value)?,
             1 => self.combine(value)?,
+            2 => self.branches(value)?,
             _ => self.linear(value)?,
         };
         self.keep(&made);
@@ -352,6 +356,7 @@ impl<'t> Maker<'t> {
             2 if rank >= 3 => self.transposed(value),
             3 if rank >= 2 => self.rep_bn(value),
             4 if rank == 3 => self.unified(value),
+            5 => self.number(value),
             _ => self.written_out(value),
         }
     }
@@ -476,7 +481,8 @@ impl<'t> Maker<'t> {
     fn travel(&mut self, value: &str) -> Option<String> {
         match self.tape.below(20) {
             0 | 1 => self.transpose(value),
-            2 | 3 => self.reshape(value),
+            2 => self.reshape(value),
+            3 => self.rearranged(value),
             4 => self.squeeze_or_not(value),
             5 => self.flatten(value),
             6 => self.slice(value),
@@ -877,6 +883,28 @@ impl<'t> Maker<'t> {
             return self.bias(&made).or(Some(made));
         }
         Some(made)
+    }
+
+    /// The sum of what several operators make of one value, as far as it is of one shape.
+    fn branches(&mut self, value: &str) -> Option<String> {
+        let mut sum = self.branch(value)?;
+        for _ in 0..1 + self.tape.below(3) {
+            let next = self.branch(value).filter(|next| self.shape(next) == self.shape(&sum));
+            if let Some(next) = next {
+                let op = self.tape.pick(&["Add", "Add", "Sub"]);
+                sum = self.either_order(op, &sum, &next)?;
+            }
+        }
+        Some(sum)
+    }
+
+    fn branch(&mut self, value: &str) -> Option<String> {
+        match self.tape.below(6) {
+            0 => Some(value.to_owned()),
+            1 if self.shape(value).len() >= 2 => self.batch_norm(value),
+            2 => self.average_pool(value),
+            _ => self.linear(value),
+        }
     }
 
     fn bias(&mut self, value: &str) -> Option<String> {

@@ -3,6 +3,7 @@
 mod check;
 #[path = "../common/mod.rs"]
 mod common;
+mod enclose;
 mod generate;
 mod mutate;
 mod tape;
@@ -17,7 +18,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseErr
 
 use check::check;
 use common::numbers::Kind;
-use common::{Builder, judge};
+use common::{Builder, judge, reference};
 use generate::Case;
 use tape::Tape;
 
@@ -69,6 +70,25 @@ fn fused_graphs_compute_exactly_the_same() {
 #[test]
 fn fused_graphs_compute_the_same_up_to_rounding() {
     folds_enough(&run(Kind::Real, 500));
+}
+
+#[test]
+fn fused_graphs_with_bodies_compute_exactly_the_same() {
+    let counts = each(1000, |bytes, counts| {
+        let (shape, base) = bytes.split_at(bytes.len() / 5);
+        let mut case = Case::new(base, Kind::Exact);
+        let inputs = judge::inputs(&case.model, case.batch, true, Kind::Exact);
+        let mut tape = Tape::new(shape);
+        for number in 0..1 + tape.below(3) {
+            let values = reference::values(&case.model, &inputs).unwrap_or_default();
+            let is_float = |name: &str| values.get(name).is_some_and(|value| value.floats().is_ok());
+            enclose::enclose(case.model.graph_mut(), &mut tape, number, &is_float);
+        }
+        check(&case, Kind::Exact, counts)
+    });
+    // What comes out of a loop stays.
+    let count = |what: &str| counts.get(what).copied().unwrap_or(0);
+    assert!(8 * count("site folded") > count("site"), "{counts:?}");
 }
 
 #[test]

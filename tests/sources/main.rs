@@ -7,6 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod controls;
+mod functions;
 mod make;
 
 use common::numbers::Kind;

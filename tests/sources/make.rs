@@ -114,6 +114,74 @@ impl Case {
         self.affine(&bounded, shape)
     }
 
+    /// Derf, with its `s` or without.
+    pub fn derf(&mut self, x: &str) -> String {
+        let alpha = self.constant(&[1], 0.3, 1.5);
+        let mut scaled = self.either("Mul", x, &alpha);
+        if self.rng.random() {
+            let shift = self.constant(&[1], -1.0, 1.0);
+            scaled = self.either("Add", &scaled, &shift);
+        }
+        let bounded = self.op("Erf", &[&scaled]);
+        self.affine(&bounded, &[4])
+    }
+
+    /// One of the bounded functions that were tried beside erf.
+    pub fn function(&mut self, z: &str) -> String {
+        let one = self.number(1.0);
+        let magnitude = |case: &mut Case| case.op("Abs", &[z]);
+        match self.rng.random_range(0..6) {
+            0 => {
+                let square = self.op("Mul", &[z, z]);
+                let below = self.either("Add", &square, &one);
+                let root = self.op("Sqrt", &[&below]);
+                self.op("Div", &[z, &root])
+            }
+            1 => {
+                let (arc, factor) = (self.op("Atan", &[z]), self.number(std::f64::consts::FRAC_2_PI));
+                self.either("Mul", &arc, &factor)
+            }
+            2 => {
+                let (sign, size) = (self.op("Sign", &[z]), magnitude(self));
+                let (turned, falls) = (self.op("Neg", &[&sign]), self.op("Neg", &[&size]));
+                let power = self.op("Exp", &[&falls]);
+                let rest = self.op("Sub", &[&power, &one]);
+                self.either("Mul", &turned, &rest)
+            }
+            3 => self.clip(z, 1.0),
+            4 => {
+                let clipped = self.clip(z, std::f64::consts::FRAC_PI_2);
+                self.op("Sin", &[&clipped])
+            }
+            _ => {
+                let (sign, size) = (self.op("Sign", &[z]), magnitude(self));
+                let more = self.either("Add", &size, &one);
+                let log = self.op("Log", &[&more]);
+                let signed = self.either("Mul", &sign, &log);
+                self.clip(&signed, 1.0)
+            }
+        }
+    }
+
+    fn clip(&mut self, value: &str, bound: f64) -> String {
+        let (low, high) = (self.number(-bound), self.number(bound));
+        self.op("Clip", &[value, &low, &high])
+    }
+
+    /// `g·x/√(mean((x − b)²))`, with g beside the reciprocal.
+    pub fn bias_norm(&mut self, x: &str) -> String {
+        let bias = self.constant(&[4], -1.0, 1.0);
+        let (less, two, inverse) = (self.op("Sub", &[x, &bias]), self.number(2.0), self.number(-0.5));
+        let square = self.op("Pow", &[&less, &two]);
+        let mean = self.mean(&square, &[-1]);
+        let mut factor = self.op("Pow", &[&mean, &inverse]);
+        if !self.bare {
+            let g = self.constant(&[], 0.5, 2.0);
+            factor = self.either("Mul", &factor, &g);
+        }
+        self.either("Mul", x, &factor)
+    }
+
     /// `x/√(mean(v²) + ε)`, in the forms that exporters write.
     pub fn rms(&mut self, x: &str, value: &str, axes: &[i64]) -> String {
         let square = if self.rng.random() {
@@ -374,6 +442,14 @@ impl Case {
     pub fn source(&mut self, kind: &str, x: &str) -> String {
         match kind {
             "DyT" | "DyS" | "DySS" => self.pointwise(x, kind, &[4]),
+            "Derf" => self.derf(x),
+            "pointwise" => {
+                let alpha = self.constant(&[1], 0.3, 1.5);
+                let scaled = self.either("Mul", x, &alpha);
+                let bounded = self.function(&scaled);
+                self.affine(&bounded, &[4])
+            }
+            "BiasNorm" => self.bias_norm(x),
             "DyT first" => {
                 // Channels on the second axis, as in an image.
                 let turned = self.turned(x);
@@ -467,7 +543,10 @@ pub struct Wanted {
 }
 
 /// The sources that normalize one value.
-pub const SOURCES: [&str; 20] = [
+pub const SOURCES: [&str; 23] = [
+    "Derf",
+    "pointwise",
+    "BiasNorm",
     "DyT",
     "DyS",
     "DySS",
@@ -491,7 +570,8 @@ pub const SOURCES: [&str; 20] = [
 ];
 
 /// All others.
-pub const OTHERS: [&str; 5] = ["attention scale", "LayerScale", "opaque DyT", "opaque UN", "function DyT"];
+pub const OTHERS: [&str; 6] =
+    ["attention scale", "LayerScale", "residual scale", "opaque DyT", "opaque UN", "function DyT"];
 
 /// The kind that a source is listed as.
 pub fn listed(source: &'static str) -> &'static str {
@@ -516,9 +596,10 @@ pub fn make(seed: u64) -> Wanted {
     let name = listed(kind);
     let normed = match kind {
         "attention scale" => return attention(case, &x),
-        "LayerScale" => {
+        "LayerScale" | "residual scale" => {
             let weight = case.constant(&[4, 4], -1.0, 1.0);
-            let (linear, gamma) = (case.op("MatMul", &[&x, &weight]), case.constant(&[4], -1.0, 1.0));
+            let count = if kind == "LayerScale" { 4 } else { 1 };
+            let (linear, gamma) = (case.op("MatMul", &[&x, &weight]), case.constant(&[count], -1.0, 1.0));
             let scaled = case.either("Mul", &linear, &gamma);
             let sum = case.either("Add", &scaled, "x");
             return Wanted { kind: name, original: case.finish(&sum), opaque: None };

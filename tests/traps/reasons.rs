@@ -56,15 +56,14 @@ fn example(reason: &Reason) -> Model {
         }
         Reason::GraphOutput | Reason::GraphInput => behind("output m"),
         Reason::CapturedBySubgraph => {
-            let mut model = behind("condition c\n output y");
-            let body = |op: &str| {
-                let mut body = unfold::onnx::proto::GraphProto::default();
-                body.node.push(node(op, &["m"], &["inner"], vec![]));
-                body.output.push(undeclared("inner"));
-                body
-            };
-            let attrs = vec![("then_branch", body("Identity").into()), ("else_branch", body("Neg").into())];
-            model.graph_mut().node.push(node("If", &["c"], &["y"], attrs));
+            // It has a body, and is no If, Loop or Scan.
+            let mut body = unfold::onnx::proto::GraphProto::default();
+            body.node.push(node("Add", &["e", "m"], &["inner"], vec![]));
+            body.input.push(undeclared("e"));
+            body.output.push(undeclared("inner"));
+            let mut model = behind("output y");
+            model.graph_mut().input.push(undeclared("list"));
+            model.graph_mut().node.push(node("SequenceMap", &["list"], &["y"], vec![("body", body.into())]));
             model
         }
         Reason::OtherReader => model(
@@ -78,6 +77,21 @@ fn example(reason: &Reason) -> Model {
              output r s",
         ),
         Reason::NotLinear(op) => behind(&format!("y = {op}(m)\n output y")),
+        Reason::Activation => model(
+            "input x batch 4
+             const half = 0.5
+             const root = 1.4142135
+             const one = 1
+             scale g 4
+             d = Div(x, root)
+             e = Erf(d)
+             f = Add(e, one)
+             u = Mul(x, f)
+             h = Mul(u, half)
+             n = Mul(h, g)
+             y = Tanh(n)
+             output y",
+        ),
         Reason::UnknownOperator(_) => {
             let mut model = behind("y = Relu(m)\n output y");
             let node = model.graph_mut().node.last_mut().unwrap();
@@ -93,6 +107,18 @@ fn example(reason: &Reason) -> Model {
             behind(&text.replace("NAME", name))
         }
         Reason::ResidualStream => behind("o = Relu(x)\n y = Add(m, o)\n output y"),
+        Reason::DifferentScales => behind(
+            "ints first 1 = 0
+             ints middle 1 = 2
+             ints end 1 = 4
+             ints last 1 = -1
+             one = Slice(m, first, middle, last)
+             other = Slice(m, middle, end, last)
+             turned = Neg(other)
+             halves = Concat(turned, one) axis=-1
+             y = Add(m, halves)
+             output y",
+        ),
         Reason::NotConstant => {
             behind("turned = Transpose(x) perm=[0,2,1]\n y = MatMul(m, turned)\n output y")
         }
@@ -219,6 +245,25 @@ fn example(reason: &Reason) -> Model {
              z = MatMul(m, w)
              output y z",
         ),
+        Reason::Unaligned => model(
+            "input x batch 2 1
+             weight v 2 2 1
+             weight w 2 2 1
+             a = Conv(x, v)
+             b = Conv(x, w) strides=[2]
+             y = Add(a, b)
+             output y",
+        ),
+        // One number for each channel and each of three places, and one for each pair of channels.
+        Reason::MoreWork(_) => model(
+            "input x batch 4 5
+             weight v 4 1 3
+             weight w 4 4 1
+             a = Conv(x, v) group=4 pads=[1,1]
+             b = Conv(x, w)
+             y = Add(a, b)
+             output y",
+        ),
         Reason::Identity => model(
             "const one 4 = 1 1 1 1
              input x batch 4
@@ -244,6 +289,7 @@ fn detailed(reason: Reason) -> Reason {
         Reason::TooLarge(_) => Reason::TooLarge(4100 * 4100),
         // Beside the weight, 16 numbers, are two vectors of 4.
         Reason::Growth(_) => Reason::Growth("64 bytes, 66.7 % of the weights".into()),
+        Reason::MoreWork(_) => Reason::MoreWork("48 products at each place, not 32".into()),
         plain => plain,
     }
 }
@@ -259,6 +305,7 @@ fn every_reason_is_given() {
             .flat_map(|outcome| match outcome {
                 Outcome::Kept { forward, backward } => [Some(forward), backward.as_ref()],
                 Outcome::Partly { scale, .. } => [Some(scale), None],
+                Outcome::Scaled { shift, .. } => [Some(shift), None],
                 outcome => panic!("{expected:?}: {outcome:?}"),
             })
             .flatten()

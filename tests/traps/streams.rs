@@ -55,7 +55,7 @@ const SCALE: &str = "2 0.5 -1 4";
 fn stays(model: &Model) -> Reason {
     let fused = fuse(model);
     is_as_planned(model, &fused);
-    assert!(fused.plan.is_empty() && fused.model.proto == model.proto, "something has changed");
+    assert!(fused.plan.is_empty() && fused.model.proto == model.proto, "{:#?}", fused.plan.sites);
     forward(&fused, 0)
 }
 
@@ -101,12 +101,15 @@ fn what_all_normalizers_come_to_stays_at_an_output() {
          shift mean 4
          r = Relu(i)
          m = BatchNormalization(r, g, t, mean, one) epsilon=0.0
-         f = MatMul(m, w)
+         h = MatMul(m, w)
+         q = Relu(h)
+         f = MatMul(q, w)
          s = Add(m, f)
          y = BatchNormalization(s, g, t, mean, one) epsilon=0.0
          output y"
     ));
-    assert_eq!(operators(&crate::fused(&before).model), ["Relu", "MatMul", "Add", "Add", "Mul", "Add"]);
+    let after = ["Relu", "MatMul", "Add", "Relu", "MatMul", "Add", "Mul", "Add"];
+    assert_eq!(operators(&crate::fused(&before).model), after);
 }
 
 #[test]
@@ -184,7 +187,7 @@ fn a_stream_that_a_body_reads_keeps_its_basis() {
     before.graph_mut().output.push(undeclared("q"));
     let fused = fuse(&before);
     same(&before, &fused.model, 0.0);
-    assert_eq!((goes(&fused), forward(&fused, 0)), (1, Reason::CapturedBySubgraph));
+    assert_eq!(goes(&fused), 1);
 }
 
 #[test]
@@ -204,13 +207,16 @@ fn what_comes_to_a_stream_must_be_made_by_something_linear() {
              output y"
         ))
     };
-    folded(&sum("f = MatMul(n, w)", "f"));
+    folded(&sum("h = MatMul(n, w)\n q = Relu(h)\n f = MatMul(q, w)", "f"));
     folded(&sum("f = MatMul(j, w)", "f"));
     assert_eq!(stays(&sum("", "j")), Reason::ResidualStream);
     assert_eq!(stays(&sum("f = Relu(j)", "f")), Reason::ResidualStream);
     assert_eq!(stays(&sum("h = MatMul(j, w)\n f = Sigmoid(h)", "f")), Reason::ResidualStream);
     // It is on both sides, in two bases.
-    assert_eq!(stays(&sum("h = MatMul(n, w)\n f = Add(n, h)\n z = Mul(f, f)", "z")), Reason::ResidualStream);
+    assert_eq!(
+        stays(&sum("h = MatMul(n, w)\n q = Relu(h)\n f = Add(n, q)\n z = Mul(f, f)", "z")),
+        Reason::ResidualStream
+    );
 }
 
 #[test]
@@ -231,11 +237,13 @@ fn in_half_precision_a_stream_becomes_no_larger() {
         let mut half = model(&format!(
             "half i batch 3 4
              const w 4 4 = 1 2 0 0 0 1 2 0 0 0 1 2 1 0 0 1
-             const v 4 4 = 1 2 0 0 0 1 2 0 0 0 1 2 1 0 0 1
+             const v 4 4 = 1 2 0 0 0 1 2 0 0 0 1 3 1 0 0 1
              const g 4 = {scale} {scale} {scale} 1
              r = Relu(i)
              n = Mul(r, g)
-             f = MatMul(n, w)
+             h = MatMul(n, w)
+             q = Relu(h)
+             f = MatMul(q, w)
              s = Add(n, f)
              y = MatMul(s, v)
              output y"
@@ -259,7 +267,9 @@ fn a_constant_for_each_position_does_not_come_into_every_bias() {
          r = Relu(i)
          n = Mul(r, g)
          m = Add(n, p)
-         f = MatMul(m, w)
+         h = MatMul(m, w)
+         q = Relu(h)
+         f = MatMul(q, w)
          s = Add(m, f)
          y = MatMul(s, v)
          output y"

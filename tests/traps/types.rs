@@ -221,7 +221,8 @@ fn trained_networks_fold_in_every_type_and_lose_what_rounds_their_weights() {
             let after = unfold::fuse(&model, &Default::default()).unwrap();
             let offline = after.plan.sites.iter().filter(|site| site.kind.family == Family::Offline);
             assert_eq!(offline.filter(|site| site.is_folded()).count(), 7, "{kind}-{exporter} {data_type}");
-            assert_eq!(made(&model, &after.model), HashSet::from([data_type]));
+            let floats = made(&model, &after.model).into_iter().filter(|made| made.is_float());
+            assert_eq!(floats.collect::<HashSet<_>>(), HashSet::from([data_type]));
             let inputs = judge::inputs(&model, 1, true, Kind::Real);
             let agree = judge::agree(&model, &after.model, &inputs, 4.0 * data_type.rounding());
             assert_eq!(agree, Ok(true), "{kind}-{exporter} {data_type}");

@@ -140,6 +140,7 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
                 _ if a.scale == b.scale => vec![],
                 (Some(carried), None) => vec![(1, stream(at, 1, carried)?)],
                 (None, Some(carried)) => vec![(0, stream(at, 0, carried)?)],
+                _ if !a.has_no_scale() && !b.has_no_scale() => return Err(Reason::DifferentScales),
                 _ => return Err(Reason::ResidualStream),
             };
             let scale = if left.is_some() { &a.scale } else { &b.scale };
@@ -163,12 +164,13 @@ fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
     wanted.ok_or(Reason::ResidualStream)
 }
 
-fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
+/// An affine on an operand, as one on a result of more axes.
+pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
     affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
 /// An affine on the result, as the same on an operand that may be broadcast.
-fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
+pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let shape = at.shape(slot)?;
     let extra = affine.rank().checked_sub(shape.len()).ok_or(Reason::UnknownShape)?;
     affine.try_map(|numbers| {

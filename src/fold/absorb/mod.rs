@@ -7,7 +7,7 @@
 
 pub mod biased;
 pub mod conv;
-mod elementwise;
+pub(super) mod elementwise;
 mod gemm;
 pub(super) mod matmul;
 

@@ -2,13 +2,17 @@
 //!
 //! A new operator is one file with a [`Rule`], and one line in [`RULES`].
 
+mod choice;
 mod concat;
+mod einsum;
 mod expand;
 mod gather;
 mod gather_nd;
 mod pad;
 mod pass;
 mod pool;
+mod positive;
+mod rearrange;
 mod reduce;
 mod reshape;
 mod skip;
@@ -33,4 +37,8 @@ pub const RULES: &[&dyn Rule] = &[
     &pad::Pad,
     &reduce::Reduce,
     &pool::Pool,
+    &positive::Positive,
+    &choice::Choice,
+    &rearrange::Rearrange,
+    &einsum::Einsum,
 ];

@@ -29,8 +29,9 @@ impl Normalizer for DynamicToken {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let divisor = divisor(view, node)?;
         let alike = Alike::new(view);
-        let found = regions(view, &alike, node)
+        let found = regions(view, &alike, node, |_| true)
             .into_iter()
+            .filter(|region| region.nodes.len() > 1)
             .take(ATTEMPTS)
             .find_map(|region| Some((interpret(view, &alike, &region)?, region)));
         let (meaning, region) = found?;
@@ -44,17 +45,10 @@ impl Normalizer for DynamicToken {
 
 fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &Meaning) -> Site {
     let output = meaning.output;
-    let part = |chain: &Chain| Part {
-        affine: chain.affine.clone(),
-        input: chain.input,
-        output: chain.output,
-        nodes: chain.nodes.clone(),
-        resets: vec![],
-    };
     let scales = |chain: &&Chain| !chain.affine.is_identity();
     let chain = view.chain_from(output).filter(|_| view.only_reader(output).is_some());
     let mut nodes = [&region.nodes[..], &meaning.moves].concat();
-    let behind = chain.filter(scales).map(part);
+    let behind = chain.filter(scales).map(Chain::part);
     nodes.extend(behind.iter().flat_map(|part| part.nodes.clone()));
     let core = meaning.refusal.clone().or_else(|| not_in_float(view, node, region));
     let fewer = match core {
@@ -67,7 +61,7 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
         (None, Some(_)) => {
             let numerator = view.graph.inputs(node).iter().flatten().find(|&&input| input != divisor);
             let chain = numerator.and_then(|&numerator| scaling(view, numerator, output));
-            (None, chain.filter(scales).map(part))
+            (None, chain.filter(scales).map(Chain::part))
         }
     };
     let nothing = replacement.is_none() && post.is_none() && core.is_none();

@@ -122,7 +122,11 @@ impl Evaluation<'_> {
         let mut attributes: Vec<&AttributeProto> = node.attribute.iter().collect();
         attributes.sort_by_key(|attribute| attribute.name());
         let mut made = vec![];
-        for body in attributes.into_iter().flat_map(|attribute| attribute.g.as_deref()) {
+        let first = node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str);
+        for attribute in attributes {
+            let Some(body) = attribute.g.as_deref() else { continue };
+            let way = place.way.map(|way| format!("{way}{first}.{}/", attribute.name()));
+            let place = &Around { node: None, way: way.as_deref(), ..*place };
             let is_plain = body.sparse_initializer.is_empty() && body.input.len() == formals.len();
             if !is_plain {
                 return Ok(None);
@@ -167,7 +171,7 @@ impl Evaluation<'_> {
         let read = |name: &str| values.get(name).cloned().or_else(|| (place.outer)(name));
         let (inputs, degrees): (Vec<_>, Vec<_>) = node.input.iter().map(|name| read(name).unzip()).unzip();
         let degrees: Vec<f64> = degrees.into_iter().map(Option::unwrap_or_default).collect();
-        let inside = Around { node: None, outer: &read, depth: place.depth + 1 };
+        let inside = Around { node: None, outer: &read, depth: place.depth + 1, ..*place };
         let (made, guessed) = self.node(node, node.output.len(), opset, inputs, &inside)?;
         let degree = self.degree(node, &degrees, guessed);
         let made = made.into_iter().map(|made| (made, degree));
@@ -193,7 +197,7 @@ impl Evaluation<'_> {
         for (name, value) in function.input.iter().zip(inputs) {
             values.extend(value.clone().map(|value| (name.clone(), (value, 1.0))));
         }
-        let place = Around { node: None, outer: &|_: &str| None, depth };
+        let place = Around { node: None, way: None, outer: &|_: &str| None, depth };
         let last = last_reads(&function.node, function.output.iter().map(String::as_str));
         for (inner, last) in function.node.iter().zip(last) {
             let mut node = NodeProto { attribute: vec![], ..inner.clone() };

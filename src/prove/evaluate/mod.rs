@@ -19,6 +19,7 @@ use super::scales::{Scales, times};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
 use crate::graph::facts::{Expected, Operand, extent};
+use crate::graph::flat::way;
 use crate::graph::{NodeId, ValueId};
 use crate::lower::function::{FunctionId, callee, key};
 use crate::normalizer::alike::Alike;
@@ -69,6 +70,8 @@ pub struct Point<'p> {
     pub allowance: &'p Allowance,
     /// The numbers of constants as recipes have them, where a recipe has more than arithmetic.
     pub alike: Option<&'p Alike<'p>>,
+    /// The same for the graph with its bodies laid out, where it has any.
+    pub laid_out: Option<(&'p Analysis<'p>, Option<&'p Alike<'p>>)>,
     /// What positive factors pass, where they are looked for.
     pub scales: Option<&'p Scales>,
 }
@@ -139,9 +142,10 @@ struct Evaluation<'w> {
 /// A value with its degree.
 type Graded = (Image, f64);
 
-/// Where a node stands: its place in the main graph, and the values around it.
+/// Where a node stands: its place in the main graph, the way to the body that it is in, and the values around it.
 struct Around<'c> {
     node: Option<NodeId>,
+    way: Option<&'c str>,
     outer: &'c dyn Fn(&str) -> Option<Graded>,
     depth: usize,
 }
@@ -247,7 +251,7 @@ impl<'w> Evaluation<'w> {
         }
         let outer = |name: &str| captured.get(name).cloned();
         self.is_uncertain.set(false);
-        let place = Around { node: Some(node), outer: &outer, depth: 0 };
+        let place = Around { node: Some(node), way: Some(""), outer: &outer, depth: 0 };
         let degrees: Vec<f64> = graph
             .inputs(node)
             .iter()
@@ -315,7 +319,7 @@ impl<'w> Evaluation<'w> {
                 made => return Ok((made.map_err(halt)?, false)),
             }
         }
-        if let Some(constants) = place.node.and_then(|node| self.constants(node)) {
+        if let Some(constants) = self.constants(node, place) {
             return Ok((constants, false));
         }
         let bodies = self.bodies(node, opset, &call.inputs, place)?;
@@ -345,11 +349,18 @@ impl<'w> Evaluation<'w> {
             (_, true) => element_wise(&call, digest, is_integer(0)),
             _ => Err(Stop::Uncovered),
         };
-        match made {
-            Err(Stop::Uncovered) => self.whole(&call, digest, &known).map_err(halt),
-            made => made.map_err(halt),
+        let mut made = match made {
+            Err(Stop::Uncovered) => self.whole(&call, digest, &known).map_err(halt)?,
+            made => made.map_err(halt)?,
+        };
+        let vanishes = self.point.scales.is_some() && function.is_none();
+        if let Some(Image::Field(elements)) = made.first_mut()
+            && vanishes
+            && Scales::is_nothing(node.op(), &call.inputs)
+        {
+            *elements = times(elements, 0);
         }
-        .map(|made| (made, true))
+        Ok((made, true))
     }
 
     /// What is known of the results of a node.
@@ -390,14 +401,23 @@ impl<'w> Evaluation<'w> {
     }
 
     /// What no input reaches is the numbers that it is.
-    fn constants(&self, node: NodeId) -> Option<Vec<Image>> {
-        let known = self.point.known;
-        let outputs = known.graph.outputs(node);
+    fn constants(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
+        let (known, alike, made_by) = match place.node {
+            Some(id) => (self.point.known, self.point.alike, id),
+            None => {
+                let ((known, alike), inside) = (self.point.laid_out?, place.way?);
+                let first = node.output.iter().find(|name| !name.is_empty())?;
+                let value = known.graph.value(&[inside, first.as_str()].concat())?;
+                let (id, _) = known.graph.producer(value)?;
+                (known, alike, Some(id).filter(|&id| way(known.graph.node(id)) == inside)?)
+            }
+        };
+        let outputs = known.graph.outputs(made_by);
         let value = |value: &Option<ValueId>| {
             let value = value.filter(|&value| known.constants.is_constant(value))?;
             let data_type = known.facts.data_type(value)?;
             if data_type.is_float() {
-                let wide = self.point.alike.and_then(|alike| alike.read(value)).map(|wide| (*wide).clone());
+                let wide = alike.and_then(|alike| alike.read(value)).map(|wide| (*wide).clone());
                 let is_wide = wide.is_some();
                 let numbers = wide.or_else(|| known.constants.read(value).ok())?;
                 return Some(match self.shares(node, numbers.ndim()) {
@@ -414,8 +434,7 @@ impl<'w> Evaluation<'w> {
     }
 
     /// The axes of a lane of a Softmax.
-    fn shares(&self, node: NodeId, rank: usize) -> Option<Range<usize>> {
-        let node = self.point.known.graph.node(node);
+    fn shares(&self, node: &NodeProto, rank: usize) -> Option<Range<usize>> {
         let alone = self.opset() >= 13;
         let named = node.attr_i("axis").ok()?.unwrap_or(if alone { -1 } else { 1 });
         let first = axis(named, rank).ok().filter(|_| node.op() == ("", "Softmax"))?;

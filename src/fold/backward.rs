@@ -1,0 +1,306 @@
+//! One affine on its way backward, to what produces the value that it is on.
+//!
+//! A value that others read as well stops it, unless the affine is one number: then all of them may want the same, as both
+//! branches of a rotary embedding do. Such a value waits until everything behind it has said what it wants.
+
+use std::rc::Rc;
+
+use super::draft::{Draft, Way};
+use super::item::{Items, Merge};
+use super::wave::{Wave, contradicts, hands_on, passes, rule_of, step_forward};
+use super::{Fold, Side, Step, range};
+use crate::affine::Affine;
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::normalizer::Part;
+use crate::refusal::{Reason, Refusal};
+
+/// How many nodes one wave may visit backward, where several ways are open at each.
+const BUDGET: usize = 4096;
+
+/// How far one wave may go backward.
+const DEPTH: usize = 512;
+
+/// Sends an affine, that of a part or its scale alone, backward from the part's input.
+///
+/// # Errors
+/// A refusal at the node or value that something else depends on, or that cannot take it.
+pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+    let start = &items.all[item].part;
+    if start.nodes.is_empty() {
+        // Its parameters are behind what the node itself computes.
+        let maker = draft.graph.producer(start.output).map(|(node, _)| node);
+        let op = maker.map_or("", |node| draft.graph.domain_op(node).1);
+        let at = maker.map_or(draft.graph.value_name(start.output), |node| draft.graph.name(node));
+        return Err(Refusal::new(Reason::NotLinear(op.into()), at));
+    }
+    let attempt = |joins: bool| {
+        let mut pull = Pull::new(draft, items, item, joins);
+        let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
+        let begun = pull.value(&mut wave, start.input, &Wanted::By(start), affine, 0);
+        let done = begun.and_then(|()| pull.all_waiting(&mut wave));
+        // Found from the consumer up; a producer's constants change first.
+        (done.map(|()| wave), pull.met_others)
+    };
+    let (alone, met_others) = attempt(false);
+    // One number for all can be wanted on a value by each of its readers.
+    let joins = met_others && alone.is_err() && affine.scale.len() == 1 && affine.has_no_shift();
+    if joins { attempt(true).0.or(alone) } else { alone }
+}
+
+/// Sends what a wave forward wants on an input of a node backward from there.
+///
+/// # Errors
+/// As [`backward`].
+pub fn wanted(
+    draft: &Draft,
+    items: &Items,
+    item: usize,
+    wave: &mut Wave,
+    (node, slot, affine): (NodeId, usize, Affine),
+) -> Result<(), Refusal> {
+    Pull::new(draft, items, item, false).inputs(wave, node, &[(slot, affine)], 0)
+}
+
+/// Who wants an affine on a value.
+enum Wanted<'p> {
+    /// The part that it is of.
+    By(&'p Part),
+    /// A node, at an input.
+    At(NodeId, usize),
+    /// All nodes that are ever going to, each at an input.
+    Together(Vec<(NodeId, usize)>),
+}
+
+impl Wanted<'_> {
+    fn has(&self, node: NodeId, slot: usize) -> bool {
+        match self {
+            Wanted::By(part) => part.nodes.contains(&node),
+            Wanted::At(one, input) => (*one, *input) == (node, slot),
+            Wanted::Together(nodes) => nodes.contains(&(node, slot)),
+        }
+    }
+}
+
+/// A value that others read too, which may want the same on it.
+struct Waiting {
+    value: ValueId,
+    by: (NodeId, usize),
+    affine: Affine,
+    depth: usize,
+}
+
+struct Pull<'d, 'a> {
+    draft: &'d Draft<'a>,
+    items: &'d Items<'d>,
+    item: usize,
+    budget: usize,
+    /// Whether a value that several nodes read waits until all of them want the same.
+    joins: bool,
+    waiting: Vec<Waiting>,
+    /// Whether something else read a value on the way.
+    met_others: bool,
+}
+
+impl<'d, 'a> Pull<'d, 'a> {
+    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize, joins: bool) -> Self {
+        Pull { draft, items, item, budget: BUDGET, joins, waiting: vec![], met_others: false }
+    }
+
+    /// Goes on from the values that wait, the last one first: all that can want something of it did so.
+    fn all_waiting(&mut self, wave: &mut Wave) -> Result<(), Refusal> {
+        let graph = self.draft.graph;
+        let place = |value| graph.producer(value).map(|(node, _)| graph.place(node));
+        while let Some(last) =
+            self.waiting.iter().map(|waiting| waiting.value).max_by_key(|&value| place(value))
+        {
+            let waits = std::mem::take(&mut self.waiting).into_iter();
+            let (here, others) = waits.partition(|waiting| waiting.value == last);
+            self.waiting = others;
+            let here: Vec<Waiting> = here;
+            let Waiting { affine, depth, .. } = &here[0];
+            let mut by: Vec<(NodeId, usize)> = here.iter().map(|waiting| waiting.by).collect();
+            by.sort_unstable();
+            by.dedup();
+            // What one node wants twice is not wanted once.
+            if by.len() < here.len() || here.iter().any(|waiting| waiting.affine != *affine) {
+                return Err(Refusal::new(Reason::OtherReader, graph.value_name(last)));
+            }
+            self.value(wave, last, &Wanted::Together(by), affine, *depth)?;
+        }
+        Ok(())
+    }
+
+    /// The affine is wanted on this value, which nobody else may read.
+    fn value(
+        &mut self,
+        wave: &mut Wave,
+        value: ValueId,
+        wanted: &Wanted,
+        affine: &Affine,
+        depth: usize,
+    ) -> Result<(), Refusal> {
+        if affine.is_identity() {
+            return Ok(());
+        }
+        let graph = self.draft.graph;
+        let refuse = |reason| Refusal::new(reason, graph.value_name(value));
+        if !affine.is_finite() {
+            return Err(refuse(Reason::NotFinite));
+        }
+        self.budget = self.budget.checked_sub(1).ok_or_else(|| refuse(Reason::TooFar))?;
+        if depth > DEPTH {
+            return Err(refuse(Reason::TooFar));
+        }
+        let value = self.draft.source(value);
+        wave.wanted.push(value);
+        if self.draft.constants.is_constant(value) {
+            let &Wanted::At(node, slot) = wanted else { return Err(refuse(Reason::GraphInput)) };
+            let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
+            return wave.take(self.draft, Fold { node, side, affine, site });
+        }
+        if let Err(refusal) = self.nobody_else(value, wanted, affine) {
+            self.met_others |= refusal.reason == Reason::OtherReader;
+            return match *wanted {
+                Wanted::At(node, slot) if self.joins => {
+                    self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
+                    Ok(())
+                }
+                _ => Err(refusal),
+            };
+        }
+        if let Some(&other) = self.items.by_output.get(&value)
+            && other != self.item
+        {
+            if !self.items.merge {
+                return Err(refuse(Reason::NotLinear("a normalizer that stays".into())));
+            }
+            if !affine.broadcasts_with(&self.items.all[other].part.affine) {
+                return Err(refuse(Reason::UnknownShape));
+            }
+            wave.merges.push(Merge { into: other, affine: affine.clone(), before: false });
+            return Ok(());
+        }
+        let has_scale = !affine.has_no_scale();
+        if let Some(refusal) = self.draft.dead_end(value, Way::Back).filter(|_| has_scale) {
+            return Err(refusal);
+        }
+        let end = |refusal: Refusal| {
+            if has_scale && !matches!(wanted, Wanted::By(_)) {
+                self.draft.set_dead_end(value, Way::Back, &Rc::new(refusal.clone()));
+            }
+            refusal
+        };
+        let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
+        let refuse = |reason| Refusal::new(reason, graph.name(node));
+        let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
+        let at = self.draft.at(node);
+        if contradicts(Some(affine), at.output_shape(slot)) {
+            return Err(refuse(Reason::UnknownShape));
+        }
+        let mut step = rule.backward(&at, slot, affine);
+        if self.joins && !self.has_own(node, &step) {
+            step = self.number(node, affine).map_or(step, Ok);
+        }
+        let step = passes(self.draft, node, step.map_err(refuse)?)?;
+        range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
+        if let Some(fold) = step.fold {
+            wave.note(self.draft, node, fold, step.by_place)?;
+        }
+        let mut last = refuse(self.draft.at(node).not_linear());
+        let before = wave.mark();
+        let waiting = self.waiting.len();
+        for way in &step.ways {
+            match self.inputs(wave, node, way, depth) {
+                Ok(()) => return Ok(()),
+                Err(refusal) => last = refusal,
+            }
+            wave.back_to(before);
+            self.waiting.truncate(waiting);
+        }
+        let input = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
+        Err(input.map_or(last, end))
+    }
+
+    fn inputs(
+        &mut self,
+        wave: &mut Wave,
+        node: NodeId,
+        way: &[(usize, Affine)],
+        depth: usize,
+    ) -> Result<(), Refusal> {
+        for (slot, affine) in way {
+            let Some(input) = self.draft.graph.input(node, *slot) else {
+                return Err(Refusal::new(Reason::NotConstant, self.draft.graph.name(node)));
+            };
+            self.value(wave, input, &Wanted::At(node, *slot), affine, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Whether nobody else reads what a node wants something of.
+    fn has_own(&self, node: NodeId, step: &Result<Step, Reason>) -> bool {
+        let has_own = |(slot, affine): &(usize, Affine)| {
+            let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
+            let own = |input| self.nobody_else(input, &Wanted::At(node, *slot), affine).is_ok();
+            affine.scale.len() == 1 || input.is_some_and(own)
+        };
+        step.as_ref().is_ok_and(|step| step.fold.is_some() || step.ways.iter().flatten().all(has_own))
+    }
+
+    /// The number on all of an operand of which a node takes a part: others take the other parts.
+    fn number(&self, node: NodeId, affine: &Affine) -> Option<Step> {
+        let graph = self.draft.graph;
+        let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
+        let varies = |slot: &usize| {
+            graph
+                .input(node, *slot)
+                .is_some_and(|input| !self.draft.constants.is_constant(self.draft.source(input)))
+        };
+        let slot = read.filter(varies).min()?;
+        let rank = self.draft.at(node).rank(slot).ok()?;
+        let scale =
+            affine.scale.reshape(&vec![1; rank]).map(Affine::scale).filter(|_| affine.scale.len() == 1)?;
+        graph.only_output(node)?;
+        let mut inputs = vec![None; graph.inputs(node).len()];
+        inputs[slot] = Some(scale.clone());
+        let step = step_forward(self.draft, node, &inputs).ok()?;
+        let goes_on = step.fold.is_none() && step.bypass.is_none();
+        let same = |(_, made): &(usize, Affine)| made.has_no_shift() && *made.scale == *affine.scale;
+        (goes_on && step.ways.iter().flatten().all(same)).then(|| Step::go_on(slot, scale))
+    }
+
+    /// Everything besides those that want the affine must read only what it leaves as it is.
+    fn nobody_else(&self, value: ValueId, wanted: &Wanted, affine: &Affine) -> Result<(), Refusal> {
+        let graph = self.draft.graph;
+        for (name, reader) in self.draft.readers(value) {
+            let (node, input) = match reader {
+                Reader::Output => return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name))),
+                Reader::Capture { node } => {
+                    return Err(Refusal::new(Reason::CapturedBySubgraph, graph.name(node)));
+                }
+                Reader::Node { node, input } => (node, input),
+            };
+            if wanted.has(node, input)
+                || !graph.reads_elements(node, input)
+                || self.sees_nothing(node, input, affine)
+            {
+                continue;
+            }
+            return Err(Refusal::new(Reason::OtherReader, graph.name(node)));
+        }
+        Ok(())
+    }
+
+    /// Whether a reader takes only parts of the value on which the affine is the identity.
+    fn sees_nothing(&self, node: NodeId, input: usize, affine: &Affine) -> bool {
+        let mut inputs = vec![None; self.draft.graph.inputs(node).len()];
+        inputs[input] = Some(affine.clone());
+        let step = step_forward(self.draft, node, &inputs);
+        step.is_ok_and(|step| {
+            step.fold.is_none()
+                && step.bypass.is_none()
+                && step.wants.is_empty()
+                && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! Relu and its like, maxima and sums of magnitudes: `f(k·x) = k·f(x)` for one number `k > 0`.
+//!
+//! A negative scale would turn a maximum into a minimum; one of each channel would compare other numbers.
+
+use crate::affine::Affine;
+use crate::fold::{At, Rule, Step};
+use crate::recipe::Numbers;
+use crate::refusal::Reason;
+
+/// Operators that a positive number passes.
+pub struct Positive;
+
+impl Rule for Positive {
+    fn ops(&self) -> &'static [&'static str] {
+        &[
+            "Abs",
+            "GlobalMaxPool",
+            "LeakyRelu",
+            "MaxPool",
+            "PRelu",
+            "ReduceL1",
+            "ReduceMax",
+            "ReduceMin",
+            "Relu",
+        ]
+    }
+
+    fn hands_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        passed(at, affine, at.output_rank(0)?)
+    }
+
+    fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
+        // The places of the maxima are no maxima.
+        if output != 0 {
+            return Err(at.not_linear());
+        }
+        passed(at, affine, at.rank(0)?)
+    }
+}
+
+fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reason> {
+    let number = affine.scale.first().copied().filter(|_| affine.scale.len() == 1 && affine.has_no_shift());
+    if !number.is_some_and(|number| number > 0.0) {
+        return Err(at.not_linear());
+    }
+    let scale: Option<Numbers> = affine.scale.reshape(&vec![1; rank]);
+    Ok(Step::go_on(0, Affine::scale(scale.ok_or(Reason::UnknownShape)?)))
+}

@@ -1,0 +1,37 @@
+//! What tract computed, as ONNX stores it.
+
+use bytes::Bytes;
+use tract_onnx::prelude::{DatumType, Tensor};
+
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{self, DataType};
+
+/// The tensor with elements of the type that ONNX says it has; `None` where tract's own are of another sort.
+pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
+    let bytes = match (data_type, tensor.datum_type()) {
+        (DataType::BFloat16, DatumType::F32) => {
+            let floats = tensor.to_plain_array_view::<f32>().ok()?.mapv(f64::from);
+            tensor::encode_f64(data_type, &floats.view()).ok()?
+        }
+        (DataType::Int64, DatumType::TDim) => {
+            Bytes::copy_from_slice(tensor.cast_to::<i64>().ok()?.try_as_plain_ram().ok()?.as_bytes())
+        }
+        (DataType::Float16, DatumType::F16)
+        | (DataType::Float, DatumType::F32)
+        | (DataType::Double, DatumType::F64)
+        | (DataType::Bool, DatumType::Bool)
+        | (DataType::Int8, DatumType::I8)
+        | (DataType::Int16, DatumType::I16)
+        | (DataType::Int32, DatumType::I32)
+        | (DataType::Int64, DatumType::I64)
+        | (DataType::Uint8, DatumType::U8)
+        | (DataType::Uint16, DatumType::U16)
+        | (DataType::Uint32, DatumType::U32)
+        | (DataType::Uint64, DatumType::U64) => {
+            Bytes::copy_from_slice(tensor.try_as_plain_ram().ok()?.as_bytes())
+        }
+        _ => return None,
+    };
+    let fits = data_type.byte_size(tensor.len()) == Some(bytes.len());
+    fits.then(|| TensorProto { raw_data: Some(bytes), ..tensor::without_elements(data_type, tensor.shape()) })
+}

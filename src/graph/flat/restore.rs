@@ -1,0 +1,197 @@
+//! Putting bodies back.
+
+use std::collections::HashSet;
+
+use super::{BEGIN, BODY, Body, END, Flat, NUMBER, way};
+use crate::graph::make;
+use crate::graph::names::Names;
+use crate::hash::HashMap;
+use crate::onnx::Model;
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
+
+/// What is in one graph of a model.
+#[derive(Default)]
+struct Content {
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+}
+
+/// A flat graph on its way back.
+struct Restoring<'r> {
+    flat: &'r Flat<'r>,
+    /// The bodies that values are in; those of the main graph are not here.
+    homes: HashMap<&'r str, usize>,
+    content: HashMap<Option<usize>, Content>,
+    /// The values of which something is said.
+    told: HashSet<&'r str>,
+    names: Names<'r>,
+}
+
+impl Flat<'_> {
+    /// The model that a flat one became, with its bodies; `None` where a value is read where it cannot be seen.
+    pub fn restore(&self, flat: &Model) -> Option<Model> {
+        let graph = flat.graph();
+        let mut restoring = Restoring {
+            flat: self,
+            homes: HashMap::default(),
+            content: HashMap::default(),
+            told: graph.value_info.iter().map(|info| info.name()).collect(),
+            names: Names::of(flat),
+        };
+        for tensor in &graph.initializer {
+            let home = self.names.get(tensor.name()).map(|(body, _)| *body);
+            restoring.homes.extend(home.map(|home| (tensor.name(), home)));
+            restoring.content.entry(home).or_default().initializers.push(tensor.clone());
+        }
+        for node in &graph.node {
+            restoring.put(node)?;
+        }
+        let Content { nodes, initializers } = restoring.content.remove(&None).unwrap_or_default();
+        let mut main = GraphProto { node: vec![], initializer: initializers, ..graph.clone() };
+        let told: HashSet<&str> = self.before.value_info.iter().map(|info| info.name()).collect();
+        main.value_info.retain(|info| told.contains(info.name()));
+        main.node = nodes.iter().map(|node| restoring.node(node, None)).collect::<Option<_>>()?;
+        Some(flat.with_graph(main))
+    }
+
+    /// The graph that is seen from both, if one of them is around the other: the inner one.
+    fn inner(&self, one: Option<usize>, other: Option<usize>) -> Option<Option<usize>> {
+        match (self.sees(one, other), self.sees(other, one)) {
+            (true, _) => Some(one),
+            (_, true) => Some(other),
+            _ => None,
+        }
+    }
+
+    /// Whether what is in a graph sees what is in another.
+    fn sees(&self, from: Option<usize>, to: Option<usize>) -> bool {
+        let mut next = from;
+        while next != to {
+            let Some(body) = next else { return false };
+            next = self.bodies[body].around;
+        }
+        true
+    }
+}
+
+impl<'r> Restoring<'r> {
+    /// Finds the graph that a node is in: the one that it is noted in, or that of what it reads.
+    fn put(&mut self, node: &'r NodeProto) -> Option<()> {
+        let noted = way(node);
+        let mut home = if noted.is_empty() { None } else { Some(*self.flat.ways.get(noted)?) };
+        if ![BEGIN, END].contains(&node.domain()) {
+            for read in &node.input {
+                home = self.flat.inner(home, self.homes.get(read.as_str()).copied())?;
+            }
+        }
+        self.homes.extend(home.into_iter().flat_map(|home| {
+            node.output.iter().filter(|name| !name.is_empty()).map(move |name| (name.as_str(), home))
+        }));
+        if node.domain() != BEGIN {
+            self.content.entry(home).or_default().nodes.push(node.clone());
+        }
+        Some(())
+    }
+
+    /// What a value is called where it is made.
+    fn name(&self, flat: &str) -> String {
+        self.flat.names.get(flat).map_or(flat, |(_, name)| name).to_owned()
+    }
+
+    /// What a value is called that is read in a body; `None` where it is not seen from there, or another one has its
+    /// name there.
+    fn read(&self, flat: &str, from: Option<usize>) -> Option<String> {
+        let home = self.homes.get(flat).copied();
+        let name = self.name(flat);
+        let mut next = from;
+        while next != home {
+            let Body { way, around } = &self.flat.bodies[next?];
+            if self.flat.names.contains_key(&[way, name.as_str()].concat()) {
+                return None;
+            }
+            next = *around;
+        }
+        Some(name)
+    }
+
+    fn node(&mut self, node: &NodeProto, home: Option<usize>) -> Option<NodeProto> {
+        if node.domain() == END {
+            return self.control(node, home);
+        }
+        let mut restored = node.clone();
+        self.restore_names(&mut restored, home)?;
+        Some(restored)
+    }
+
+    fn restore_names(&self, node: &mut NodeProto, home: Option<usize>) -> Option<()> {
+        for name in &mut node.input {
+            *name = self.read(name, home)?;
+        }
+        for name in &mut node.output {
+            *name = self.name(name);
+        }
+        if home.is_some() {
+            let label =
+                |name: &String| self.flat.labels.get(name).map_or(name.as_str(), |name| name).to_owned();
+            node.name = node.name.as_ref().map(label);
+        }
+        node.metadata_props.retain(|entry| entry.key() != BODY);
+        Some(())
+    }
+
+    /// The node in whose place another stands, with its bodies.
+    fn control(&mut self, end: &NodeProto, home: Option<usize>) -> Option<NodeProto> {
+        let number = usize::try_from(end.attr_i(NUMBER).ok()??).ok()?;
+        let before = *self.flat.controls.get(number)?;
+        let count = before.input.len();
+        let mut made = end.input.get(count..)?;
+        let mut restored = NodeProto {
+            input: end.input[..count].to_vec(),
+            output: end.output.clone(),
+            name: end.name.clone(),
+            metadata_props: end.metadata_props.clone(),
+            ..before.clone()
+        };
+        self.restore_names(&mut restored, home)?;
+        let first = before.output.iter().find(|name| !name.is_empty())?;
+        let around = home.map_or("", |home| &self.flat.bodies[home].way);
+        let mut bodies: Vec<_> =
+            restored.attribute.iter_mut().filter(|attribute| attribute.g.is_some()).collect();
+        bodies.sort_by(|one, other| one.name().cmp(other.name()));
+        for attribute in bodies {
+            let home = *self.flat.ways.get(&format!("{around}{first}.{}/", attribute.name()))?;
+            let body = attribute.g.as_mut()?;
+            let results;
+            (results, made) = made.split_at_checked(body.output.len())?;
+            self.body(body, home, results)?;
+        }
+        Some(restored)
+    }
+
+    /// What has become of a body, of which these are the results.
+    fn body(&mut self, body: &mut GraphProto, home: usize, results: &[String]) -> Option<()> {
+        let Content { nodes, initializers } = self.content.remove(&Some(home)).unwrap_or_default();
+        body.node = nodes.iter().map(|node| self.node(node, Some(home))).collect::<Option<_>>()?;
+        body.initializer = initializers;
+        for tensor in &mut body.initializer {
+            tensor.name = Some(self.name(tensor.name()));
+        }
+        let way = self.flat.bodies[home].way.clone();
+        body.value_info.retain(|info| self.told.contains([&way, info.name()].concat().as_str()));
+        let now = results.iter().map(|flat| self.read(flat, Some(home))).collect::<Option<Vec<_>>>()?;
+        let same = body.output.iter().zip(&now).filter(|(output, now)| output.name() == now.as_str());
+        let mut taken: HashSet<&str> = same.map(|(_, now)| now.as_str()).collect();
+        for (output, name) in body.output.iter_mut().zip(&now) {
+            let is_made = || body.node.iter().any(|node| node.output.contains(name));
+            if output.name() == name || (is_made() && taken.insert(name)) {
+                output.name = Some(name.clone());
+                continue;
+            }
+            // Engines want a result to be made in the body, and each by itself.
+            let copy = self.names.fresh(&format!("{way}{}_identity", output.name()));
+            body.node.push(make::node(&NodeProto::default(), "Identity", &copy, &[name], &copy));
+            output.name = Some(copy);
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,332 @@
+//! What operators say of shapes where not all is known that tract asks for.
+//!
+//! A Conv has the channels of its weight whatever its input is, and a Reshape the extents that are numbers in its
+//! target. The other extents stay open; what is not known of one axis is no reason to forget the others.
+
+use tract_onnx::prelude::InferenceFact;
+use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
+use tract_onnx::tract_hir::internal::{DimFact, TDim};
+
+use super::axes::{axes, axis, permutation};
+use super::extents::{Shape, extent};
+use crate::onnx::node::canonical_domain;
+use crate::onnx::operator::{Category, input_at};
+use crate::onnx::proto::NodeProto;
+
+/// A node whose results are asked for.
+pub struct Asked<'n> {
+    /// The node.
+    pub node: &'n NodeProto,
+    /// The version of ONNX's operator set.
+    pub opset: i64,
+    /// What is known of its inputs; `None` is left out.
+    pub inputs: &'n [Option<InferenceFact>],
+    /// The elements of a value of integers, as far as they are known.
+    pub elements: &'n dyn Fn(&InferenceFact) -> Option<Shape>,
+}
+
+/// The extents that a fact knows; `None` where it does not know the rank.
+pub fn shape(fact: &InferenceFact) -> Option<Shape> {
+    (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| dim.concretize()).collect())
+}
+
+/// The fact of one output, with what the operator says of it.
+pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFact {
+    let is_whole = |shape: &Shape| shape.iter().all(Option::is_some);
+    let known = shape(&fact);
+    if known.as_ref().is_some_and(is_whole) || fact.value.concretize().is_some() {
+        return fact;
+    }
+    let is_extent = |dim: &TDim| dim.to_i64().map_or(true, |number| number >= 0);
+    let Some(told) = asked.told(slot) else { return fact };
+    let told: Shape = told.into_iter().map(|dim| dim.filter(is_extent)).collect();
+    let both = match known {
+        None => told,
+        Some(known) if known.len() == told.len() => {
+            known.into_iter().zip(told).map(|(known, told)| known.or(told)).collect()
+        }
+        Some(_) => return fact,
+    };
+    fact.with_shape(closed(both))
+}
+
+/// The extents that a Shape reads, where it has a value's; it may read some axes alone.
+pub fn read_by_shape(asked: &Asked) -> Option<Shape> {
+    let shape = asked.shape(0).filter(|_| asked.node.op_type() == "Shape")?;
+    let rank = shape.len() as i64;
+    let place = |name: &str, absent: i64| {
+        let place = asked.node.attr_i(name).ok()?.unwrap_or(absent);
+        usize::try_from(if place < 0 { place.saturating_add(rank) } else { place }.clamp(0, rank)).ok()
+    };
+    let (start, end) = (place("start", 0)?, place("end", rank)?);
+    shape.get(start..end).map(<[_]>::to_vec)
+}
+
+/// A shape of so many axes, some of them open.
+pub fn closed(shape: Shape) -> ShapeFactoid {
+    ShapeFactoid::closed(
+        shape.into_iter().map(|dim| dim.map_or_else(DimFact::default, DimFact::from)).collect(),
+    )
+}
+
+impl Asked<'_> {
+    fn shape(&self, slot: usize) -> Option<Shape> {
+        shape(self.inputs.get(slot)?.as_ref()?)
+    }
+
+    /// The elements of an input of integers: all of them open where only their number is known.
+    fn elements(&self, slot: usize) -> Option<Shape> {
+        let fact = self.inputs.get(slot)?.as_ref()?;
+        let count = || match &self.shape(slot)?[..] {
+            [count] => extent(count).filter(|&count| count <= LONGEST),
+            _ => None,
+        };
+        (self.elements)(fact).or_else(|| Some(vec![None; count()?]))
+    }
+
+    /// Integers that are all known, from an attribute or an input.
+    fn list(&self, name: &str) -> Option<Vec<i64>> {
+        match input_at(self.node.op_type(), name, self.opset) {
+            None => self.node.attr_ints(name).ok()?.map(<[i64]>::to_vec),
+            Some(slot) => self.elements(slot)?.iter().map(|dim| dim.as_ref()?.to_i64().ok()).collect(),
+        }
+    }
+
+    fn has(&self, slot: usize) -> bool {
+        self.inputs.get(slot).is_some_and(Option::is_some)
+    }
+
+    fn axis(&self, absent: i64, rank: usize) -> Option<usize> {
+        axis(self.node.attr_i("axis").ok()?.unwrap_or(absent), rank).ok()
+    }
+
+    fn told(&self, slot: usize) -> Option<Shape> {
+        if !canonical_domain(self.node.domain()).is_empty() {
+            return None;
+        }
+        let op = self.node.op_type();
+        match (op, slot) {
+            ("Split", _) => self.parted(slot),
+            (_, 1..) => None,
+            ("Reshape", _) => self.reshaped(),
+            ("Shape", _) => Some(vec![Some(TDim::from(read_by_shape(self)?.len()))]),
+            ("Conv", _) => self.convolved(|weight, _| weight[0].clone()),
+            ("ConvTranspose", _) => self.convolved(|weight, group| Some(weight[1].clone()? * group)),
+            ("Gemm", _) => {
+                let turned = |name| self.node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
+                let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
+                Some(vec![side(0, usize::from(turned("transA"))), side(1, usize::from(!turned("transB")))])
+            }
+            ("MatMul", _) => self.multiplied(),
+            ("Transpose", _) => {
+                let perm = self.node.attr_ints("perm").ok()?;
+                let from = self.shape(0).or_else(|| Some(vec![None; perm?.len()]))?;
+                let perm = permutation(perm, from.len()).ok()?;
+                Some(perm.into_iter().map(|axis| from[axis].clone()).collect())
+            }
+            ("Concat", _) => self.joined(),
+            ("Resize", _) => self.resized(),
+            ("Pad", _) => self.padded(),
+            ("Squeeze", _) => self.squeezed(),
+            ("Slice", _) => {
+                let mut shape = self.shape(0)?;
+                let cut = self.list("axes").and_then(|list| axes(&list, shape.len()).ok());
+                shape.iter_mut().enumerate().for_each(|(place, dim)| {
+                    if cut.as_ref().is_none_or(|cut| cut.contains(&place)) {
+                        *dim = None;
+                    }
+                });
+                Some(shape)
+            }
+            ("Gather", _) => {
+                let (from, indices) = (self.shape(0)?, self.shape(1)?);
+                let along = self.axis(0, from.len())?;
+                Some([&from[..along], &indices, &from[along + 1..]].concat())
+            }
+            ("Expand", _) => {
+                let target = self.elements(1)?;
+                broadcast(&self.shape(0)?, &target)
+            }
+            ("ConstantOfShape", _) => self.elements(0),
+            ("AveragePool" | "MaxPool" | "LpPool" | "GlobalAveragePool" | "GlobalMaxPool", _) => {
+                let from = self.shape(0)?;
+                let place = |(place, dim)| match place {
+                    0 | 1 => dim,
+                    _ if op.starts_with("Global") => Some(TDim::from(1)),
+                    _ => None,
+                };
+                Some(from.into_iter().enumerate().map(place).collect())
+            }
+            ("Cast" | "CastLike" | "Clip" | "Dropout" | "LogSoftmax" | "PRelu" | "Softmax", _) => {
+                self.shape(0)
+            }
+            _ => match self.node.category()? {
+                Category::Normalizer => self.shape(0),
+                Category::Arithmetic | Category::Elementwise => {
+                    let shapes: Option<Vec<Shape>> =
+                        (0..self.inputs.len()).map(|slot| self.shape(slot)).collect();
+                    let mut shapes = shapes?.into_iter();
+                    let first = shapes.next()?;
+                    shapes.try_fold(first, |one, other| broadcast(&one, &other))
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// What a Reshape makes: the extents that are numbers, and those that are taken over.
+    fn reshaped(&self) -> Option<Shape> {
+        let target = self.elements(1)?;
+        let from = self.shape(0);
+        let keeps_zero = self.node.attr_i("allowzero").ok()?.unwrap_or(0) != 0;
+        let number = |dim: &Option<TDim>| dim.as_ref()?.to_i64().ok();
+        let taken_over = |place: usize| !keeps_zero && number(&target[place]) == Some(0);
+        let mut shape: Shape = (0..target.len())
+            .map(|place| match number(&target[place]) {
+                Some(-1) => None,
+                Some(0) if !keeps_zero => from.as_ref()?.get(place)?.clone(),
+                _ => target[place].clone(),
+            })
+            .collect();
+        // What is left for the axis that is not told, where all others are numbers but for those taken over.
+        let rest = || {
+            let from = from.as_ref()?;
+            let left = |place: &usize| *place >= target.len() || !taken_over(*place);
+            let mut there = (0..from.len()).filter(left);
+            let there = there.try_fold(1_usize, |count, place| count.checked_mul(extent(&from[place])?))?;
+            let mut told =
+                (0..target.len()).filter(|&place| !taken_over(place) && number(&target[place]) != Some(-1));
+            let told = told.try_fold(1_usize, |count, place| count.checked_mul(extent(&shape[place])?))?;
+            (told > 0 && there % told == 0).then(|| TDim::from(there / told))
+        };
+        let rest = rest();
+        if let Some(place) = target.iter().position(|dim| number(dim) == Some(-1)) {
+            shape[place] = rest;
+        }
+        Some(shape)
+    }
+
+    /// A convolution has as many axes as its weight.
+    fn convolved(&self, channels: impl Fn(&Shape, i64) -> Option<TDim>) -> Option<Shape> {
+        let weight = self.shape(1).filter(|weight| weight.len() > 2)?;
+        let group = self.node.attr_i("group").ok()?.unwrap_or(1);
+        let items = self.shape(0).and_then(|from| from.first()?.clone());
+        let places = vec![None; weight.len() - 2];
+        Some([vec![items, channels(&weight, group)], places].concat())
+    }
+
+    fn multiplied(&self) -> Option<Shape> {
+        let (left, right) = (self.shape(0)?, self.shape(1)?);
+        if left.len() < 2 || right.len() < 2 {
+            return None;
+        }
+        let (stack, rows) = left.split_at(left.len() - 2);
+        let (other, columns) = right.split_at(right.len() - 2);
+        Some([broadcast(stack, other)?, vec![rows[0].clone(), columns[1].clone()]].concat())
+    }
+
+    /// A part of the value, whose extent is told where those of all are, or follows from their number.
+    fn parted(&self, slot: usize) -> Option<Shape> {
+        let mut shape = self.shape(0)?;
+        let along = self.axis(0, shape.len())?;
+        let count = self.node.output.len();
+        let sizes = input_at("Split", "split", self.opset).is_some_and(|slot| self.has(slot))
+            || self.node.attr_ints("split").ok()?.is_some();
+        shape[along] = match (sizes, extent(&shape[along])) {
+            (true, _) => self.list("split").and_then(|sizes| Some(TDim::from(*sizes.get(slot)?))),
+            (false, Some(whole)) => (whole % count == 0).then(|| TDim::from(whole / count)),
+            _ => None,
+        };
+        Some(shape)
+    }
+
+    /// The value without axes of extent 1, which are told.
+    fn squeezed(&self) -> Option<Shape> {
+        let shape = self.shape(0)?;
+        let gone = axes(&self.list("axes")?, shape.len()).ok()?;
+        let left = shape.into_iter().enumerate().filter(|(place, _)| !gone.contains(place));
+        Some(left.map(|(_, dim)| dim).collect())
+    }
+
+    /// All that is put together has the same extents along the other axes.
+    fn joined(&self) -> Option<Shape> {
+        let parts: Vec<Shape> = (0..self.inputs.len()).filter_map(|slot| self.shape(slot)).collect();
+        let rank = parts.first()?.len();
+        let along = self.axis(0, rank)?;
+        if parts.iter().any(|part| part.len() != rank) {
+            return None;
+        }
+        let whole = || {
+            let all = (parts.len() == self.inputs.len()).then_some(&parts)?;
+            all.iter().try_fold(TDim::from(0), |sum, part| Some((sum + part[along].clone()?).simplify()))
+        };
+        let known = |place: usize| match place == along {
+            true => whole(),
+            false => parts.iter().find_map(|part| part[place].clone()),
+        };
+        Some((0..rank).map(known).collect())
+    }
+
+    /// What is not scaled keeps its extent, and sizes that are numbers are extents.
+    fn resized(&self) -> Option<Shape> {
+        let from = self.shape(0)?;
+        // Sizes that are only a frame, or those of some axes.
+        let has = |name: &str| self.node.attribute.iter().any(|attribute| attribute.name() == name);
+        if has("axes") || has("keep_aspect_ratio_policy") || self.opset < 11 {
+            return Some(vec![None; from.len()]);
+        }
+        let scales = || {
+            let scales = self.inputs.get(2)?.as_ref()?.value.concretize()?;
+            let scales = scales.cast_to::<f64>().ok()?;
+            Some(scales.to_plain_array_view::<f64>().ok()?.iter().copied().collect::<Vec<_>>())
+        };
+        let sizes = self.has(3).then(|| self.elements(3)).flatten().filter(|sizes| sizes.len() == from.len());
+        let scales = scales().filter(|scales| scales.len() == from.len() && sizes.is_none());
+        let kept = |(place, dim): (usize, Option<TDim>)| match (&sizes, &scales) {
+            (Some(sizes), _) => sizes[place].clone(),
+            (_, Some(scales)) if scales[place] == 1.0 => dim,
+            _ => None,
+        };
+        Some(from.into_iter().enumerate().map(kept).collect())
+    }
+
+    /// An axis of which nothing is added keeps its extent.
+    fn padded(&self) -> Option<Shape> {
+        let from = self.shape(0)?;
+        let pads = match input_at("Pad", "pads", self.opset) {
+            Some(slot) if !self.has(3) => self.elements(slot),
+            _ => None,
+        };
+        let pads = pads.filter(|pads| pads.len() == 2 * from.len());
+        let rank = from.len();
+        let padded = |(place, dim): (usize, Option<TDim>)| {
+            let pads = pads.as_ref()?;
+            Some((dim? + pads[place].clone()? + pads[place + rank].clone()?).simplify())
+        };
+        Some(from.into_iter().enumerate().map(padded).collect())
+    }
+}
+
+/// Vectors of integers that are longer are no shapes.
+const LONGEST: usize = 64;
+
+/// The shape of what is made of two values place by place. An extent that is no number may be 1.
+fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
+    let rank = left.len().max(right.len());
+    let dim = |shape: &[Option<TDim>], place: usize| match (place + shape.len()).checked_sub(rank) {
+        Some(place) => shape[place].clone(),
+        None => Some(TDim::from(1)),
+    };
+    let meet = |place: usize| {
+        let (one, other) = (dim(left, place), dim(right, place));
+        match (extent(&one), extent(&other)) {
+            (Some(1), _) => Some(other),
+            (_, Some(1)) => Some(one),
+            (Some(number), Some(another)) => (number == another).then_some(one),
+            (Some(_), None) => Some(one),
+            (None, Some(_)) => Some(other),
+            (None, None) => Some(one.filter(|_| dim(left, place) == other)),
+        }
+    };
+    (0..rank).map(meet).collect()
+}

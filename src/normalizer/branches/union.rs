@@ -1,0 +1,186 @@
+//! One operator for several parts of a sum.
+
+use super::read::{self, Branch, Windowed};
+use super::sum::Sum;
+use super::summand::Summand;
+use super::window::{Taps, Window};
+use crate::graph::make::{self, Maker};
+use crate::graph::movement::LARGEST;
+use crate::graph::{NodeId, ValueId};
+use crate::hash::HashSet;
+use crate::normalizer::{Replacement, View};
+use crate::onnx::proto::AttributeProto;
+use crate::recipe::Recipe;
+use crate::refusal::{Reason, Refusal};
+
+/// An operator that makes the sum of what several do.
+pub struct Union<'m> {
+    /// The operator in whose place it comes.
+    like: &'m Windowed,
+    /// The parts that it makes, by their places in the sum.
+    parts: HashSet<usize>,
+    pub window: Window,
+    weight: Recipe,
+    bias: Option<Recipe>,
+}
+
+impl<'m> Union<'m> {
+    /// The first operator of a group on a value that can take others in, with all that it can take.
+    ///
+    /// # Errors
+    /// Why none can.
+    pub fn of(view: &View, parts: &'m [Summand], base: ValueId, group: &[usize]) -> Result<Self, Refusal> {
+        let mut refused = None;
+        for (place, &first) in group[..group.len() - 1].iter().enumerate() {
+            let Some(like) = parts[first].operator(view, base) else { break };
+            match Self::around(view, parts, like, &group[place..]) {
+                Ok(merged) => return Ok(merged),
+                Err(refusal) => drop(refused.get_or_insert(refusal)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| Refusal::new(Reason::UnknownShape, view.graph.value_name(base))))
+    }
+
+    /// The first part of a group with all others that it can take in.
+    fn around(view: &View, parts: &[Summand], like: &'m Windowed, group: &[usize]) -> Result<Self, Refusal> {
+        let beside = &like.branch.as_ref().map_err(Refusal::clone)?.window;
+        let branch_of = |part: usize| parts[part].branch(view, like.base, beside);
+        let first = branch_of(group[0])?;
+        let (mut window, mut work) = (beside.clone(), first.work);
+        let mut branches = vec![(group[0], first)];
+        let mut refused = None;
+        for &part in &group[1..] {
+            let refuse = |reason| Refusal::new(reason, view.graph.value_name(parts[part].term.value));
+            let joined = branch_of(part).and_then(|branch| {
+                let joined = joined((&window, work), (&branch.window, branch.work)).map_err(refuse)?;
+                Ok((joined, branch))
+            });
+            match joined {
+                Ok((joined, branch)) => {
+                    (work, window) = (joined.work(), joined);
+                    branches.push((part, branch));
+                }
+                Err(refusal) => drop(refused.get_or_insert(refusal)),
+            }
+        }
+        match refused.filter(|_| branches.len() == 1) {
+            Some(refusal) => Err(refusal),
+            None => {
+                let merged = Self::sum(like, branches, window);
+                let refuse = || Refusal::new(Reason::UnknownShape, view.graph.name(like.node));
+                Ok(merged.ok_or_else(refuse)?.with_constants(view, parts))
+            }
+        }
+    }
+
+    /// The sums of weights and of biases; `None` where a shape is not what it should be.
+    fn sum(like: &'m Windowed, branches: Vec<(usize, Branch)>, window: Window) -> Option<Self> {
+        let (mut weight, mut bias) = (None::<Recipe>, None::<Recipe>);
+        let mut parts = HashSet::default();
+        for (part, branch) in branches {
+            let wide = branch.window.widened(&branch.weight, &window)?;
+            weight = Some(plus(weight.as_ref(), &wide)?);
+            if let Some(own) = branch.bias {
+                bias = Some(plus(bias.as_ref(), &own)?);
+            }
+            parts.insert(part);
+        }
+        let weight = weight.filter(|weight| weight.shape() == window.shape())?;
+        Some(Self { like, parts, window, weight, bias })
+    }
+
+    /// The same with the constants of the sum that are numbers for each channel.
+    fn with_constants(mut self, view: &View, parts: &[Summand]) -> Self {
+        for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_constant()) {
+            let Some(shift) = read::shift(view, part.term.value, self.like) else { continue };
+            let shift = if part.term.negative { shift.neg() } else { shift };
+            let Some(bias) = plus(self.bias.as_ref(), &shift) else { continue };
+            self.bias = Some(bias);
+            self.parts.insert(place);
+        }
+        self
+    }
+
+    /// The nodes that are no longer needed, in execution order.
+    pub fn nodes(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Vec<NodeId> {
+        let own = self.parts.iter().flat_map(|&part| parts[part].nodes(self.like.base));
+        let mut nodes: Vec<NodeId> = own.chain(&sum.nodes).copied().collect();
+        nodes.sort_by_key(|&node| view.graph.place(node));
+        nodes.dedup();
+        nodes
+    }
+
+    /// The operator, and the sum of what it makes with all other terms.
+    ///
+    /// # Errors
+    /// Where it is not known what the weight is made of.
+    pub fn replacement(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Result<Replacement, Refusal> {
+        let (graph, node) = (view.graph, self.like.node);
+        let refuse = |reason| Refusal::new(reason, graph.name(node));
+        let weight = graph.input(node, 1).ok_or_else(|| refuse(Reason::NotConstant))?;
+        let unknown = || refuse(Reason::Constant("its element type is not known".into()));
+        let data_type = view.facts.data_type(weight).ok_or_else(unknown)?;
+        let taken = |name: &str| graph.value(name).is_some();
+        let like = graph.node(node);
+        let mut maker = Maker::new(like, view.at(node).opset(), &taken);
+        let is_product = graph.is(node, "MatMul");
+        let turned = if is_product { self.weight.turned() } else { Some(self.weight.clone()) };
+        let turned = turned.ok_or_else(|| refuse(Reason::UnknownShape))?;
+        let contracted = if is_product { vec![0] } else { (1..turned.rank()).collect() };
+        let weight = maker.weight(data_type, &turned, graph.value_name(weight), contracted);
+        let bias = self.bias.as_ref().map(|bias| maker.floats(data_type, bias));
+        let x = graph.value_name(self.like.base);
+        let mut value = match bias {
+            Some(bias) if is_product => {
+                let product = maker.op("MatMul", &[x, &weight], vec![]);
+                maker.op("Add", &[&product, &bias], vec![])
+            }
+            bias => {
+                let inputs: Vec<&str> = [x, &weight].into_iter().chain(bias.as_deref()).collect();
+                maker.op(like.op_type(), &inputs, if is_product { vec![] } else { self.attributes() })
+            }
+        };
+        for (_, Summand { term, .. }) in
+            parts.iter().enumerate().filter(|(place, _)| !self.parts.contains(place))
+        {
+            let op = if term.negative { "Sub" } else { "Add" };
+            value = maker.op(op, &[&value, graph.value_name(term.value)], vec![]);
+        }
+        let (mut made, constants) = maker.finish(graph.value_name(sum.output));
+        // It is the operator that it is like, as far as anybody who reads the graph is concerned.
+        made[0].name = Some(graph.name(node).to_owned());
+        Ok(Replacement { nodes: self.nodes(view, sum, parts), made, constants })
+    }
+
+    /// Those of a Conv, or of a Gemm.
+    fn attributes(&self) -> Vec<AttributeProto> {
+        let axes = &self.window.axes;
+        if axes.is_empty() {
+            return vec![make::int("transB", 1)];
+        }
+        let list = |of: fn(&Taps) -> i64| axes.iter().map(of).collect::<Vec<_>>();
+        let pads = [list(|axis| axis.before), list(|axis| axis.after)].concat();
+        vec![
+            make::ints("dilations", &list(|axis| axis.dilation)),
+            make::int("group", self.window.group as i64),
+            make::ints("kernel_shape", &list(|axis| axis.kernel)),
+            make::ints("pads", &pads),
+            make::ints("strides", &list(|axis| axis.stride)),
+        ]
+    }
+}
+
+/// The window of two that take so much work, if it takes no more.
+fn joined((one, work): (&Window, usize), (other, more): (&Window, usize)) -> Result<Window, Reason> {
+    let joined = one.joined(other).ok_or(Reason::Unaligned)?;
+    let apart = work.saturating_add(more).saturating_add(joined.channels[1]);
+    match joined.work() {
+        work if work > apart => Err(Reason::MoreWork(format!("{work} products at each place, not {apart}"))),
+        work if work > one.work().max(LARGEST) => Err(Reason::TooLarge(work)),
+        _ => Ok(joined),
+    }
+}
+
+fn plus(sum: Option<&Recipe>, next: &Recipe) -> Option<Recipe> {
+    sum.map_or_else(|| Some(next.clone()), |sum| sum.add(next))
+}

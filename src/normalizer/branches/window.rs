@@ -1,0 +1,174 @@
+//! Where linear operators look, and one that looks wherever two do.
+//!
+//! Each place `o` of the result is a sum over taps `t` of what stands at `o·stride + t·dilation − before`, which is 0
+//! outside of the input. Windows of one stride which make equally many places of any input are one: its taps are at all
+//! places where either has one. A product of matrices is a window without spatial axes.
+
+use crate::recipe::Recipe;
+
+/// A window along one spatial axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taps {
+    pub kernel: i64,
+    pub stride: i64,
+    pub dilation: i64,
+    /// Zeros before the first place, and behind the last.
+    pub before: i64,
+    pub after: i64,
+}
+
+impl Taps {
+    /// One place, which is that of the result.
+    pub const SAME: Self = Self { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 };
+
+    /// How far the last tap is from the first.
+    fn reach(self) -> i64 {
+        (self.kernel - 1) * self.dilation
+    }
+
+    /// What the extent of the result has more than that of the input, before it is divided by the stride.
+    fn more(self) -> i64 {
+        self.before + self.after - self.reach()
+    }
+
+    /// The window with the taps of both; `None` where the extents of their results differ.
+    fn joined(self, other: Self) -> Option<Self> {
+        if self.stride != other.stride || self.more() != other.more() {
+            return None;
+        }
+        let steps = |one: Self| if one.kernel > 1 { one.dilation } else { 0 };
+        let dilation = gcd(gcd(steps(self), steps(other)), self.before - other.before).max(1);
+        let last = (self.reach() - self.before).max(other.reach() - other.before);
+        let before = self.before.max(other.before);
+        let kernel = (last + before) / dilation + 1;
+        Some(Self { kernel, stride: self.stride, dilation, before, after: self.more() + last })
+    }
+
+    /// Which tap stands at each place of a window that has all of them.
+    fn taps(self, all: Self) -> impl Iterator<Item = Option<usize>> {
+        (0..all.kernel).map(move |place| {
+            let offset = place * all.dilation - all.before + self.before;
+            let tap = offset / self.dilation;
+            (offset == tap * self.dilation && (0..self.kernel).contains(&tap)).then_some(tap as usize)
+        })
+    }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
+/// The shape of a linear operator with a weight `[channels out, channels in / group, kernel...]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// How many channels come in, and how many go out.
+    pub channels: [usize; 2],
+    pub group: usize,
+    /// One for each spatial axis.
+    pub axes: Vec<Taps>,
+}
+
+impl Window {
+    /// Each channel by itself, at each place.
+    pub fn each(channels: usize, spatial: usize) -> Self {
+        Self { channels: [channels; 2], group: channels, axes: vec![Taps::SAME; spatial] }
+    }
+
+    /// The extents of the weight.
+    pub fn shape(&self) -> Vec<usize> {
+        let [inner, outer] = self.channels;
+        let kernel = self.axes.iter().map(|axis| axis.kernel as usize);
+        [outer, inner / self.group].into_iter().chain(kernel).collect()
+    }
+
+    /// How many products it takes for each place of the result.
+    pub fn work(&self) -> usize {
+        self.shape().into_iter().fold(1, usize::saturating_mul)
+    }
+
+    /// The window with the taps of both; `None` where they make results of different extents.
+    pub fn joined(&self, other: &Self) -> Option<Self> {
+        if self.channels != other.channels || self.axes.len() != other.axes.len() {
+            return None;
+        }
+        let axes = self.axes.iter().zip(&other.axes).map(|(one, other)| one.joined(*other));
+        let group = gcd(self.group as i64, other.group as i64) as usize;
+        Some(Self { channels: self.channels, group, axes: axes.collect::<Option<_>>()? })
+    }
+
+    /// A weight of this window as one of a window that has all its taps: 0 wherever this one does not look.
+    pub fn widened(&self, weight: &Recipe, all: &Self) -> Option<Recipe> {
+        let mut weight = in_groups(weight, self.group, all.group)?;
+        for (axis, (own, all)) in self.axes.iter().zip(&all.axes).enumerate() {
+            weight = weight.pick(axis + 2, own.taps(*all))?;
+        }
+        Some(weight)
+    }
+}
+
+/// The weight of a grouped operator as one of fewer groups: blocks on the diagonal.
+fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
+    let blocks = from / to;
+    if blocks == 1 {
+        return Some(weight.clone());
+    }
+    let [outer, inner, kernel @ ..] = weight.shape() else { return None };
+    let (outer, inner, taps) = (outer / from, *inner, kernel.iter().product::<usize>());
+    // Rows of one block and so many of zeros as there are blocks: read on in rows one shorter, each block is one
+    // further on than the last.
+    let block = outer * inner * taps;
+    let rows = weight.reshape(&[to, blocks, 1, block])?;
+    let rows = rows.pick(2, std::iter::once(Some(0)).chain(vec![None; blocks]))?;
+    let diagonal = rows.reshape(&[to, blocks + 1, blocks, block])?.pick(1, (0..blocks).map(Some))?;
+    let apart = diagonal.reshape(&[to, blocks, blocks, outer, inner, taps])?;
+    let wide = apart.transpose(&[0, 1, 3, 2, 4, 5])?;
+    wide.reshape(&[&[to * blocks * outer, blocks * inner], kernel].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{ArrayD, IxDyn};
+
+    use super::*;
+    use crate::recipe::evaluate;
+
+    const WIDE: Taps = Taps { kernel: 3, stride: 1, dilation: 1, before: 1, after: 1 };
+
+    #[test]
+    fn windows_around_one_place_are_the_larger_one() {
+        assert_eq!(Taps::SAME.joined(WIDE), Some(WIDE));
+        let sparse = Taps { kernel: 3, dilation: 2, before: 2, after: 2, ..WIDE };
+        let both = Taps { kernel: 5, before: 2, after: 2, ..WIDE };
+        assert_eq!(sparse.joined(WIDE), Some(both));
+        assert_eq!(sparse.taps(both).collect::<Vec<_>>(), [Some(0), None, Some(1), None, Some(2)]);
+        assert_eq!(sparse.joined(Taps::SAME), Some(sparse));
+    }
+
+    #[test]
+    fn windows_side_by_side_look_at_all_places_between() {
+        let (left, right) = (Taps { before: 2, after: 0, ..WIDE }, Taps { before: 0, after: 2, ..WIDE });
+        let both = Taps { kernel: 5, before: 2, after: 2, ..WIDE };
+        assert_eq!(left.joined(right), Some(both));
+        assert_eq!(left.taps(both).collect::<Vec<_>>(), [Some(0), Some(1), Some(2), None, None]);
+        assert_eq!(right.taps(both).collect::<Vec<_>>(), [None, None, Some(0), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn windows_of_other_strides_or_extents_are_not_joined() {
+        assert_eq!(WIDE.joined(Taps { stride: 2, ..WIDE }), None);
+        assert_eq!(WIDE.joined(Taps { after: 0, ..WIDE }), None);
+    }
+
+    #[test]
+    fn blocks_lie_on_the_diagonal() {
+        let weight = Recipe::constant("w", &[4, 1, 2]);
+        let read =
+            |_: &str| Ok(ArrayD::from_shape_fn(IxDyn(&[4, 1, 2]), |at| (at[0] * 2 + at[2] + 1) as f64));
+        let wide = evaluate(&in_groups(&weight, 4, 2).unwrap(), &read).unwrap();
+        let expected = ArrayD::from_shape_fn(IxDyn(&[4, 2, 2]), |at| match at[0] % 2 == at[1] {
+            true => (at[0] * 2 + at[2] + 1) as f64,
+            false => 0.0,
+        });
+        assert_eq!(wide, expected);
+    }
+}

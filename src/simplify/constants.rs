@@ -1,0 +1,303 @@
+//! What no input of the model reaches is computed once and for all: expressions over weights, and arithmetic of
+//! extents that nobody may vary.
+//!
+//! A value keeps its name; the node that made it goes, and a tensor comes. What only such nodes read is then read by
+//! nobody.
+
+use crate::graph::analysis::Analysis;
+use crate::graph::editor::Editor;
+use crate::graph::facts::extent;
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::hash::HashSet;
+use crate::onnx::operator::{Category, is_quantized};
+use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::{DataType, byte_size, shape};
+use crate::refusal::{Reason, Refusal};
+
+/// What `--skip` calls them.
+pub const KIND: &str = "constant";
+
+/// Bytes up to which a result is stored whatever it adds: shapes, masks of a few places, biases.
+const SMALL: u64 = 1 << 14;
+
+/// Bytes that are read and made for one result: what is computed is in memory until the model is saved, and large weights
+/// stay in their files.
+const HELD: u64 = 1 << 28;
+
+/// How often less is tried where something cannot be stored.
+const ROUNDS: usize = 8;
+
+/// What is to be stored.
+#[derive(Default)]
+pub struct Settled {
+    /// Nodes that go, with what they make.
+    stored: Vec<(NodeId, Vec<(ValueId, TensorProto)>)>,
+    /// Identities of constants, which are read where they are.
+    aliases: Vec<(NodeId, ValueId, ValueId)>,
+    /// Expressions that stay, and why.
+    pub kept: Vec<Refusal>,
+    /// Bytes that the tensors add.
+    pub growth: u64,
+}
+
+/// A tensor of floats that was stored under the name of the value that it is.
+pub struct NamedFloats {
+    /// The name.
+    pub name: String,
+    /// The element type.
+    pub data_type: DataType,
+    /// The extents.
+    pub shape: Vec<usize>,
+}
+
+impl Settled {
+    /// Finds what can be stored without adding more than `allowed` bytes, beside results that are small. The nodes
+    /// of `sites` stay: by what is computed there one sees what they are. So does what is computed from tensors that are
+    /// `new`.
+    pub fn find(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool, allowed: f64) -> Self {
+        let mut frontier = Frontier { known, stays: stays(known, sites, new) };
+        let mut kept = vec![];
+        for round in 0.. {
+            let roots = frontier.roots();
+            let (growth, mut beyond) = frontier.weigh(&roots, allowed);
+            let mut stored = vec![];
+            if beyond.is_empty() {
+                for &node in &roots.nodes {
+                    match frontier.compute(node) {
+                        Ok(tensors) => stored.push((node, tensors)),
+                        Err(refusal) => beyond.push((node, refusal)),
+                    }
+                }
+            }
+            if beyond.is_empty() {
+                kept.sort_by(|one: &Refusal, other| one.at.cmp(&other.at));
+                kept.dedup();
+                return Self { stored, aliases: roots.aliases, kept, growth };
+            }
+            for (node, refusal) in beyond {
+                // What it reads may do, and is tried next; but not for ever.
+                frontier.refuse(node, round >= ROUNDS);
+                kept.push(refusal);
+            }
+        }
+        Self::default()
+    }
+
+    /// Whether there is nothing to store.
+    pub fn is_empty(&self) -> bool {
+        self.stored.is_empty() && self.aliases.is_empty()
+    }
+
+    /// Stores them, and tells of the floats among them.
+    pub fn store(self, known: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
+        let name = |value: ValueId| known.graph.value_name(value).to_owned();
+        for (node, output, source) in self.aliases {
+            editor.remove(&[node], &name(output), &name(source));
+        }
+        let mut floats = vec![];
+        for (node, tensors) in self.stored {
+            let named = tensors.into_iter().map(|(value, tensor)| {
+                let tensor = TensorProto { name: Some(name(value)), ..tensor };
+                let data_type = DataType::from_code(tensor.data_type()).filter(|found| found.is_float());
+                if let (Some(data_type), Ok(shape)) = (data_type, shape(&tensor)) {
+                    floats.push(NamedFloats { name: name(value), data_type, shape });
+                }
+                tensor
+            });
+            editor.store(node, named.collect());
+        }
+        floats
+    }
+}
+
+/// The nodes that stay for what they are, whatever can be computed.
+fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
+    let Analysis { graph, constants, .. } = known;
+    let count = graph.order().len();
+    let mut is_new: Vec<bool> = (0..graph.value_count())
+        .map(|index| ValueId(index as u32))
+        .map(|value| graph.initializer(value).is_some() && new(graph.value_name(value)))
+        .collect();
+    let mut stays = vec![false; count];
+    for &node in graph.order() {
+        let (domain, op) = graph.domain_op(node);
+        let mut made = graph.outputs(node).iter().flatten().peekable();
+        let is_constant = made.peek().is_some()
+            && made.all(|&value| {
+                let is_read = !graph.readers(value).is_empty();
+                !is_read
+                    || (constants.is_constant(value)
+                        && !constants.is_quantized(value)
+                        && !graph.is_output(value))
+            });
+        let reads_shape = graph.category(node).is_some_and(Category::reads_only_shape);
+        let mut read = graph.inputs(node).iter().flatten();
+        let of_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
+        stays[node] = !is_constant || op == "Constant" || is_quantized(domain, op) || of_new;
+        for value in graph.outputs(node).iter().flatten() {
+            is_new[value.0 as usize] |= of_new;
+        }
+    }
+    sites.iter().for_each(|&node| stays[node] = true);
+    stays
+}
+
+/// Nodes, and those that compute the constants which they read.
+pub fn cone(known: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
+    let Analysis { graph, constants, .. } = known;
+    let mut open = nodes.to_vec();
+    let mut seen: HashSet<NodeId> = nodes.iter().copied().collect();
+    while let Some(node) = open.pop() {
+        let read = graph.inputs(node).iter().flatten().filter(|&&value| constants.is_constant(value));
+        for (maker, _) in read.filter_map(|&value| graph.producer(value)) {
+            if seen.insert(maker) {
+                open.push(maker);
+            }
+        }
+    }
+    seen
+}
+
+/// What is stored first hand: the rest is read by it alone.
+#[derive(Default)]
+struct Roots {
+    nodes: Vec<NodeId>,
+    aliases: Vec<(NodeId, ValueId, ValueId)>,
+    /// Settled that are read, as they are, by what stays.
+    read: HashSet<ValueId>,
+}
+
+struct Frontier<'s> {
+    known: &'s Analysis<'s>,
+    stays: Vec<bool>,
+}
+
+impl Frontier<'_> {
+    /// Leaves a node as it is, and `all` that it is computed from.
+    fn refuse(&mut self, node: NodeId, all: bool) {
+        let graph = &self.known.graph;
+        let mut open = vec![node];
+        while let Some(node) = open.pop() {
+            if std::mem::replace(&mut self.stays[node], true) || !all {
+                continue;
+            }
+            let inputs = graph.inputs(node).iter().flatten();
+            open.extend(inputs.filter_map(|&value| Some(graph.producer(value)?.0)));
+        }
+    }
+
+    fn roots(&self) -> Roots {
+        let graph = &self.known.graph;
+        let mut roots = Roots::default();
+        let mut is_root = HashSet::default();
+        for &node in graph.order().iter().filter(|&&node| self.stays[node]) {
+            let captures = graph.captures(node).iter();
+            let mut open: Vec<ValueId> =
+                graph.inputs(node).iter().flatten().chain(captures).copied().collect();
+            while let Some(value) = open.pop() {
+                let maker = graph.producer(value).filter(|&(maker, _)| !self.stays[maker]);
+                match maker {
+                    None => drop(roots.read.insert(value)),
+                    Some((maker, _)) if !is_root.insert(maker) => {}
+                    Some((maker, _)) => match self.alias(maker) {
+                        Some(source) => {
+                            roots.aliases.push((maker, value, source));
+                            open.push(source);
+                        }
+                        None => roots.nodes.push(maker),
+                    },
+                }
+            }
+        }
+        roots.nodes.sort_by_key(|&node| graph.place(node));
+        roots
+    }
+
+    /// The value that a node hands on under another name, which no body reads.
+    fn alias(&self, node: NodeId) -> Option<ValueId> {
+        let graph = &self.known.graph;
+        let output = graph.only_output(node)?;
+        let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
+        let is_alias =
+            graph.domain_op(node) == ("", "Identity") && !graph.readers(output).iter().any(is_captured);
+        graph.input(node, 0).filter(|&source| is_alias && self.known.constants.is_constant(source))
+    }
+
+    /// The bytes that all results add, and those that are not to be stored: all that add any where together they add more
+    /// than is allowed, so that the same is decided of what is left.
+    fn weigh(&self, roots: &Roots, allowed: f64) -> (u64, Vec<(NodeId, Refusal)>) {
+        let graph = &self.known.graph;
+        let mut seen = HashSet::default();
+        let mut room = 0;
+        let (mut growing, mut beyond) = (vec![], vec![]);
+        for &node in &roots.nodes {
+            let refuse = |reason| (node, Refusal::new(reason, graph.name(node)));
+            let Some(bytes) = self.bytes(node) else {
+                beyond.push(refuse(Reason::UnknownShape));
+                continue;
+            };
+            let (read, freed) = self.sources(node, roots, &mut seen);
+            room += freed;
+            if read + bytes > HELD {
+                beyond.push(refuse(Reason::TooLarge(bytes as usize)));
+                continue;
+            }
+            let taken = bytes.min(room);
+            room -= taken;
+            if bytes > SMALL && bytes > taken {
+                growing.push((node, bytes - taken));
+            }
+        }
+        let growth = growing.iter().map(|(_, bytes)| bytes).sum();
+        if growth as f64 > allowed {
+            beyond.extend(growing.into_iter().map(|(node, bytes)| {
+                (node, Refusal::new(Reason::Growth(format!("{bytes} bytes")), graph.name(node)))
+            }));
+        }
+        (growth, beyond)
+    }
+
+    /// The bytes of what a node makes.
+    fn bytes(&self, node: NodeId) -> Option<u64> {
+        let facts = &self.known.facts;
+        let of = |value: ValueId| {
+            let extents = facts.shape(value)?;
+            let count = extents.iter().try_fold(1_usize, |n, dim| n.checked_mul(extent(dim)?))?;
+            Some(facts.data_type(value)?.byte_size(count)? as u64)
+        };
+        self.read_outputs(node).map(of).sum()
+    }
+
+    fn read_outputs(&self, node: NodeId) -> impl Iterator<Item = ValueId> {
+        let graph = &self.known.graph;
+        graph.outputs(node).iter().flatten().copied().filter(|&value| !graph.readers(value).is_empty())
+    }
+
+    /// The bytes of the stored tensors that a result is computed from, but for those that were seen before; and of
+    /// those among them that nothing else reads.
+    fn sources(&self, node: NodeId, roots: &Roots, seen: &mut HashSet<ValueId>) -> (u64, u64) {
+        let Analysis { graph, constants, .. } = self.known;
+        let (mut read, mut freed) = (0, 0);
+        let mut open: Vec<ValueId> = graph.inputs(node).iter().flatten().copied().collect();
+        while let Some(value) = open.pop() {
+            if !constants.is_constant(value) || !seen.insert(value) {
+                continue;
+            }
+            match graph.producer(value).filter(|&(maker, _)| !graph.is(maker, "Constant")) {
+                Some((maker, _)) => open.extend(graph.inputs(maker).iter().flatten()),
+                None => {
+                    let bytes = constants.stored(value).and_then(|tensor| byte_size(&tensor).ok());
+                    let bytes = bytes.unwrap_or_default() as u64;
+                    read += bytes;
+                    freed += if roots.read.contains(&value) { 0 } else { bytes };
+                }
+            }
+        }
+        (read, freed)
+    }
+
+    fn compute(&self, node: NodeId) -> Result<Vec<(ValueId, TensorProto)>, Refusal> {
+        let tensor = |value| Ok((value, self.known.constants.tensor(value)?));
+        self.read_outputs(node).map(tensor).collect()
+    }
+}

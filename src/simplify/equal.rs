@@ -1,0 +1,142 @@
+//! Equal things once: small constants that hold the same, and operators that compute the same of the same values.
+
+use prost::Message;
+
+use crate::graph::editor::captured;
+use crate::graph::flat::{sees, way};
+use crate::hash::{HashMap, HashSet};
+use crate::onnx::Model;
+use crate::onnx::node::bodies;
+use crate::onnx::operator::{Category, is_quantized};
+use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
+use crate::onnx::tensor;
+
+/// What `--skip` calls them.
+pub const KIND: &str = "duplicate";
+
+/// Bytes up to which constants are compared. Larger ones are weights, which are not read for it.
+const SMALL: usize = 1 << 16;
+
+/// What makes a value, so that two which are equal make the same.
+#[derive(PartialEq, Eq, Hash)]
+enum Content<'g> {
+    /// Element type, extents and elements.
+    Constant(i32, &'g [i64], Vec<u8>),
+    /// Domain, operator, overload, attributes by name, and what is read and made.
+    Node([&'g str; 3], Vec<Vec<u8>>, Vec<&'g str>, Vec<bool>),
+}
+
+/// Values, and the way to the body that they are in.
+struct There<'g> {
+    way: &'g str,
+    names: Vec<&'g str>,
+}
+
+/// Those that were made first, in each body that does not see others.
+type Firsts<'g> = HashMap<Content<'g>, Vec<There<'g>>>;
+
+/// The values that others take the place of, in a graph whose nodes are in order: those that were made first. Outputs of
+/// the model and what bodies read have names that stay, and so have `pinned` tensors.
+pub fn find(graph: &GraphProto, model: &Model, pinned: &HashSet<&str>) -> HashMap<String, String> {
+    let mut fixed: HashSet<&str> = captured(graph);
+    fixed.extend(graph.output.iter().map(|output| output.name()));
+    fixed.extend(graph.quantization_annotation.iter().map(|annotation| annotation.tensor_name()));
+    fixed.extend(pinned);
+    let mut firsts = Firsts::default();
+    let mut instead: HashMap<&str, &str> = HashMap::default();
+    let ways: HashSet<&str> = graph.node.iter().map(way).collect();
+    for tensor in graph.initializer.iter().filter(|tensor| !pinned.contains(tensor.name())) {
+        if let Some(made) = constant(tensor, &tensor.dims, model) {
+            let there = There { way: way_to(tensor.name(), &ways), names: vec![tensor.name()] };
+            merge(made, there, &mut firsts, &mut instead, &fixed);
+        }
+    }
+    for node in graph.node.iter().filter(|node| is_pure(node)) {
+        let there = There { way: way(node), names: node.output.iter().map(String::as_str).collect() };
+        let made = match node.op_type() {
+            "Constant" => held(node).and_then(|tensor| constant(tensor, &tensor.dims, model)),
+            _ => Some(operation(node, &instead)),
+        };
+        if let Some(made) = made {
+            merge(made, there, &mut firsts, &mut instead, &fixed);
+        }
+    }
+    let read: HashSet<&str> = graph.node.iter().flat_map(|node| &node.input).map(String::as_str).collect();
+    instead.retain(|twin, _| read.contains(twin));
+    instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect()
+}
+
+/// Lets the readers of values read others.
+pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
+    for input in graph.node.iter_mut().flat_map(|node| &mut node.input) {
+        if let Some(first) = instead.get(input) {
+            first.clone_into(input);
+        }
+    }
+}
+
+/// Notes who is first, or that the values of the first are read.
+fn merge<'g>(
+    made: Content<'g>,
+    there: There<'g>,
+    firsts: &mut Firsts<'g>,
+    instead: &mut HashMap<&'g str, &'g str>,
+    fixed: &HashSet<&str>,
+) {
+    let firsts = firsts.entry(made).or_default();
+    match firsts.iter().find(|first| sees(there.way, first.way)) {
+        Some(first) if !there.names.iter().any(|name| fixed.contains(name)) => {
+            let pairs = there.names.into_iter().zip(first.names.iter().copied());
+            instead.extend(pairs.filter(|(name, _)| !name.is_empty()));
+        }
+        Some(_) => {}
+        None => firsts.push(there),
+    }
+}
+
+/// The way to the body that a constant is in, by its name.
+fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
+    let mut beginnings = name.rmatch_indices('/').map(|(end, _)| &name[..=end]);
+    beginnings.find(|way| ways.contains(way)).unwrap_or_default()
+}
+
+/// The tensor of a Constant node, where it is one.
+fn held(node: &NodeProto) -> Option<&TensorProto> {
+    match &node.attribute[..] {
+        [attribute] if attribute.name() == "value" => attribute.t.as_deref(),
+        _ => None,
+    }
+}
+
+fn constant<'g>(tensor: &TensorProto, dims: &'g [i64], model: &Model) -> Option<Content<'g>> {
+    let data = tensor::data(tensor, model.externals()).ok().filter(|data| data.len() <= SMALL)?;
+    Some(Content::Constant(tensor.data_type(), dims, data.all().ok()?.to_vec()))
+}
+
+fn operation<'g>(node: &'g NodeProto, instead: &HashMap<&'g str, &'g str>) -> Content<'g> {
+    let said =
+        |attribute: &AttributeProto| AttributeProto { doc_string: None, ..attribute.clone() }.encode_to_vec();
+    let mut attributes: Vec<Vec<u8>> = node.attribute.iter().map(said).collect();
+    attributes.sort_unstable();
+    let now = |name: &'g String| instead.get(name.as_str()).copied().unwrap_or(name);
+    let (domain, op) = node.op();
+    let named = [domain, op, node.overload()];
+    Content::Node(named, attributes, node.input.iter().map(now).collect(), made(node))
+}
+
+fn made(node: &NodeProto) -> Vec<bool> {
+    node.output.iter().map(|name| !name.is_empty()).collect()
+}
+
+/// Whether a node makes the same of the same in every run. An operator of another domain may be anything, and pairs of
+/// operators around quantized weights are for engines to find.
+fn is_pure(node: &NodeProto) -> bool {
+    let (domain, op) = node.op();
+    let is_known = domain.is_empty() || node.category().is_some();
+    let may_drop = op == "Dropout" && node.output.len() + node.input.len() > 2;
+    is_known
+        && !may_drop
+        && !is_quantized(domain, op)
+        && !node.category().is_some_and(Category::is_random)
+        && bodies(node).next().is_none()
+}

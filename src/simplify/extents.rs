@@ -1,0 +1,44 @@
+//! Extents of a Reshape that are computed though the Reshape itself would find them: `0` stands for the extent that the
+//! value has there already, and one `-1` for the rest of its elements.
+
+use crate::graph::NodeId;
+use crate::graph::analysis::Analysis;
+use crate::graph::editor::Editor;
+use crate::graph::facts::{extent, same};
+use crate::hash::HashSet;
+use crate::onnx::tensor;
+
+/// Reshapes, and what they can read in the place of extents that are computed. Nodes of `sites` stay as they are.
+pub fn find(known: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
+    let graph = &known.graph;
+    let nodes = graph.order().iter().filter(|&&node| graph.is(node, "Reshape") && !sites.contains(&node));
+    nodes.filter_map(|&node| Some((node, written(known, node)?))).collect()
+}
+
+/// Lets them read it.
+pub fn write(found: Vec<(NodeId, Vec<i64>)>, known: &Analysis, editor: &mut Editor) {
+    for (node, extents) in found {
+        let wish = format!("{}_shape", known.graph.name(node));
+        let name = editor.add_constant(&wish, tensor::make_i64(&wish, &extents));
+        editor.set_input(node, 1, &name);
+    }
+}
+
+fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
+    let Analysis { graph, facts, constants, .. } = known;
+    let [Some(value), Some(shape)] = graph.inputs(node) else { return None };
+    if constants.is_constant(*shape) || graph.node(node).attr_i("allowzero").ok()?.unwrap_or(0) != 0 {
+        return None;
+    }
+    let before = facts.shape(*value)?;
+    let mut rest = false;
+    let extents = facts.extents(*shape)?.into_iter().enumerate().map(|(axis, dim)| match extent(&dim) {
+        // What is 0 or negative says something else than how many there are.
+        Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
+        None if dim.as_ref()?.to_i64().is_ok() => None,
+        None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
+        None if !std::mem::replace(&mut rest, true) => Some(-1),
+        None => None,
+    });
+    extents.collect()
+}

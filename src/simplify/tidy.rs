@@ -1,0 +1,86 @@
+//! What is left to do once nothing folds any more: constants are computed, and equal things are there once.
+
+use super::constants::{self, NamedFloats, Settled, cone};
+use super::{dead, equal, extents, order};
+use crate::graph::NodeId;
+use crate::graph::analysis::Analysis;
+use crate::graph::editor::{Edited, Editor};
+use crate::hash::HashSet;
+use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::refusal::Refusal;
+
+/// What is to be left alone.
+pub struct Limits<'l> {
+    /// Nodes of sites that stay, which are known by what they read.
+    pub sites: Vec<NodeId>,
+    /// Whether a tensor is none of the original model.
+    pub is_new: &'l dyn Fn(&str) -> bool,
+    /// Whether a kind is left as it is.
+    pub is_skipped: &'l dyn Fn(&str) -> bool,
+    /// Bytes that tensors of computed constants may add.
+    pub growth: f64,
+}
+
+/// What was made of a graph.
+#[derive(Default)]
+pub struct Tidied {
+    /// The graph; `None` where there was nothing to do.
+    pub graph: Option<GraphProto>,
+    /// The floats that were computed.
+    pub computed: Vec<NamedFloats>,
+    /// Operators that are gone as their results are stored.
+    pub constants: usize,
+    /// Operators that are gone as others make the same.
+    pub duplicates: usize,
+    /// Bytes that were added.
+    pub growth: u64,
+    /// Why constants are still computed in each run.
+    pub kept: Vec<Refusal>,
+}
+
+/// Computes what is constant, and then lets equal operators on equal values be one.
+pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
+    let model = known.graph.model();
+    let mut tidied = Tidied::default();
+    if !model.proto.training_info.is_empty() {
+        // Its graphs refer to values of this one.
+        return tidied;
+    }
+    let sites = cone(known, &limits.sites);
+    let (found, shapes) = match (limits.is_skipped)(constants::KIND) {
+        true => Default::default(),
+        false => (Settled::find(known, &sites, limits.is_new, limits.growth), extents::find(known, &sites)),
+    };
+    let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());
+    let read: HashSet<&str> = named.map(|&value| known.graph.value_name(value)).collect();
+    let merges = !(limits.is_skipped)(equal::KIND);
+    tidied.kept = found.kept.clone();
+    tidied.growth = found.growth;
+    let is_merged = || merges && !equal::find(known.graph.proto(), model, &read).is_empty();
+    if found.is_empty() && shapes.is_empty() && !is_merged() {
+        return tidied;
+    }
+    let mut editor = Editor::new(model);
+    tidied.computed = found.store(known, &mut editor);
+    extents::write(shapes, known, &mut editor);
+    let Edited { mut graph, was_read, mut pinned } = editor.edited();
+    dead::remove(&mut graph, &was_read, &pinned);
+    order::sort(&mut graph);
+    let between = operators(&graph.node);
+    if merges {
+        pinned.extend(&read);
+        let instead = equal::find(&graph, model, &pinned);
+        equal::merge_into(&mut graph, &instead);
+        dead::remove(&mut graph, &was_read, &pinned);
+    }
+    let all = operators(&model.graph().node);
+    tidied.constants = all - between;
+    tidied.duplicates = between - operators(&graph.node);
+    tidied.graph = Some(graph);
+    tidied
+}
+
+/// How many nodes compute something.
+fn operators(nodes: &[NodeProto]) -> usize {
+    nodes.iter().filter(|node| node.op_type() != "Constant").count()
+}

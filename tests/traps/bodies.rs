@@ -1,0 +1,266 @@
+//! Bodies of If, Loop and Scan: what is in them folds as what is not.
+
+use unfold::onnx::Model;
+use unfold::onnx::node::bodies;
+use unfold::onnx::proto::GraphProto;
+use unfold::prove::{Proof, prove};
+use unfold::refusal::Reason;
+use unfold::{Fused, SitePlan};
+
+use crate::common::text::model;
+use crate::common::{node, undeclared};
+use crate::{folded, fused, operators, reasons_of};
+
+/// A graph to be a body.
+fn part(lines: &str) -> GraphProto {
+    model(lines).proto.graph.unwrap()
+}
+
+/// A model that ends in an If with these branches, whose results are those of the model.
+fn branching(around: &str, then: &str, other: &str, results: &[&str]) -> Model {
+    let mut model = model(around);
+    let branches = vec![("then_branch", part(then).into()), ("else_branch", part(other).into())];
+    model.graph_mut().node.push(node("If", &["c"], results, branches));
+    model.graph_mut().output.extend(results.iter().copied().map(undeclared));
+    model
+}
+
+/// A model that ends in three rounds of a loop over one state.
+fn looping(around: &str, state: &str, body: &str) -> Model {
+    let mut model = model(&format!("{around}\n ints rounds = 3"));
+    let body = part(&format!(
+        "indices i\n condition go\n input h {state}\n {body}\n on = Identity(go)\n output on next made"
+    ));
+    model.graph_mut().node.push(node(
+        "Loop",
+        &["rounds", "", "x"],
+        &["last", "all"],
+        vec![("body", body.into())],
+    ));
+    model.graph_mut().output.extend(["last", "all"].map(undeclared));
+    model
+}
+
+/// The operators of the bodies of a model's last node.
+fn inside(model: &Model) -> Vec<Vec<&str>> {
+    let last = model.graph().node.last().unwrap();
+    bodies(last).map(|body| body.node.iter().map(|node| node.op_type()).collect()).collect()
+}
+
+fn names(model: &Model) -> Vec<&str> {
+    model.graph().initializer.iter().map(|tensor| tensor.name()).collect()
+}
+
+fn is_proved(model: &Model) {
+    let fused = crate::fuse(model);
+    let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+}
+
+fn site<'f>(fused: &'f Fused, name: &str) -> &'f SitePlan {
+    let found = fused.plan.sites.iter().find(|site| site.name == name);
+    found.unwrap_or_else(|| panic!("no site {name}: {:#?}", fused.plan.sites))
+}
+
+const AROUND: &str = "input x batch 4\n condition c\n weight w 4 3\n weight v 4 3\n";
+
+#[test]
+fn two_branches_that_change_a_weight_alike_share_the_new_one() {
+    let branch = "scale s 4\n shift t 4\n a = Mul(x, s)\n b = Add(a, t)\n y = MatMul(b, w)\n output y";
+    let model = branching(
+        AROUND,
+        branch,
+        &branch.replace("MatMul(b, w)", "MatMul(b, w)\n z = Neg(y)").replace("output y", "output z"),
+        &["r"],
+    );
+    let after = folded(&model);
+    assert_eq!(inside(&after), [vec!["MatMul", "Add"], vec!["MatMul", "Add", "Neg"]]);
+    // Both bodies have an `s` and a `t` of their own, and of the same numbers.
+    assert_eq!(
+        names(&after).iter().filter(|name| name.contains("w_folded")).count(),
+        1,
+        "{:?}",
+        names(&after)
+    );
+    assert!(!names(&after).contains(&"w"));
+    is_proved(&model);
+}
+
+#[test]
+fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
+    let branch = |scale: &str| format!("const s 4 = {scale}\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
+    let model = branching(AROUND, &branch("2 1 1 4"), &branch("1 3 1 1"), &["r"]);
+    let after = folded(&model);
+    assert_eq!(inside(&after), [["MatMul"], ["MatMul"]]);
+    assert_eq!(names(&after).iter().filter(|name| name.contains("w_folded")).count(), 2);
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    // Whichever of the two goes, the other one reads the weight as it is.
+    let kept = fused.plan.sites.iter().filter(|site| matches!(reasons_of(site).0, Reason::Growth(_)));
+    assert_eq!(kept.count(), 2, "{:#?}", fused.plan.sites);
+    is_proved(&model);
+}
+
+#[test]
+fn what_a_body_computes_of_constants_is_what_it_is_around() {
+    for op in ["Softmax", "Sigmoid", "Sqrt"] {
+        let branch =
+            format!("scale c 4\n k = Abs(c)\n s = {op}(k)\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
+        let model = branching(AROUND, &branch, &branch.replace('w', "v"), &["r"]);
+        let fused = crate::fuse(&model);
+        assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
+        is_proved(&model);
+    }
+}
+
+#[test]
+fn a_weight_that_a_body_and_its_surroundings_read_stays_for_the_other() {
+    let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
+    let around = format!("{AROUND} k = Relu(x)\n o = MatMul(k, w)\n output o");
+    let after = folded(&branching(&around, branch, "y = MatMul(x, v)\n output y", &["r"]));
+    assert!(names(&after).contains(&"w"));
+    assert_eq!(inside(&after), [["MatMul"], ["MatMul"]]);
+}
+
+#[test]
+fn a_site_that_several_bodies_read_goes_into_all_of_them() {
+    let around = format!("{AROUND} scale g 4\n shift b 4\n n = Mul(x, g)\n m = Add(n, b)");
+    let model = branching(&around, "y = MatMul(m, w)\n output y", "y = MatMul(m, v)\n output y", &["r"]);
+    let after = folded(&model);
+    assert_eq!(operators(&after), ["If"]);
+    assert_eq!(inside(&after), [["MatMul", "Add"], ["MatMul", "Add"]]);
+    is_proved(&model);
+    // One reader that cannot take it in keeps it for all.
+    let stays = fused(&branching(
+        &around,
+        "y = MatMul(m, w)\n output y",
+        "k = Tanh(m)\n y = MatMul(k, v)\n output y",
+        &["r"],
+    ));
+    assert_eq!(reasons_of(site(&stays, "Mul_n")).0, Reason::NotLinear("Tanh".into()));
+}
+
+#[test]
+fn a_result_of_a_body_is_made_in_it() {
+    // Both affines go into the weight outside, and the results are what is captured.
+    let around = format!("{AROUND} u = MatMul(x, w)\n k = MatMul(x, v)");
+    let result = |value: &str| format!("scale s 3\n y = Mul({value}, s)\n output y");
+    let after = folded(&branching(&around, &result("u"), &result("k"), &["r"]));
+    assert_eq!(inside(&after), [["Identity"], ["Identity"]]);
+    assert_eq!(operators(&after), ["MatMul", "MatMul", "If"]);
+    // Without a node the result is one of the values around: it stays so.
+    let after = folded(&branching(&around, "output u", &result("k"), &["r"]));
+    assert_eq!(inside(&after), [vec![], vec!["Identity"]]);
+    let result = bodies(after.graph().node.last().unwrap()).next().unwrap().output[0].name();
+    assert_eq!(result, "u");
+}
+
+#[test]
+fn bodies_within_bodies_fold() {
+    let inner = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
+    let mut outer = part("shift t 3\n");
+    let branches = vec![
+        ("then_branch", part(inner).into()),
+        ("else_branch", part("y = MatMul(x, v)\n output y").into()),
+    ];
+    outer.node.push(node("If", &["c"], &["i"], branches));
+    outer.node.extend(part("j = Relu(i)\n k = Add(j, t)").node);
+    outer.output.push(undeclared("k"));
+    let mut model = model(AROUND);
+    let branches =
+        vec![("then_branch", outer.into()), ("else_branch", part("y = MatMul(x, v)\n output y").into())];
+    model.graph_mut().node.push(node("If", &["c"], &["r"], branches));
+    model.graph_mut().output.push(undeclared("r"));
+    let fused = fused(&model);
+    assert!(site(&fused, "r.then_branch/i.then_branch/Mul_a").is_folded());
+    is_proved(&model);
+}
+
+#[test]
+fn a_name_of_the_surroundings_that_a_body_has_too_is_its_own() {
+    // In the inner body `x` is another value, so that nothing there can be told to read the outer one.
+    let shadowing = "scale s 4\n a = Mul(x, s)\n x = Relu(a)\n y = MatMul(x, w)\n output y";
+    let model = branching(
+        &AROUND.replace("input x", "input xx").replacen("condition", "x = Neg(xx)\n condition", 1),
+        shadowing,
+        "y = MatMul(x, v)\n output y",
+        &["r"],
+    );
+    assert!(unfold::fuse(&model, &Default::default()).is_ok());
+}
+
+#[test]
+fn affines_in_a_loop_fold_and_what_a_loop_carries_is_left_alone() {
+    let around = "input x 2 4\n weight w 4 4\n scale s 4\n shift t 4\n scale g 4";
+    let body = "k = Relu(h)\n a = Mul(k, s)\n b = Add(a, t)\n next = MatMul(b, w)\n made = Tanh(next)";
+    for state in ["2 4", "rows 4", "? ?"] {
+        let model = looping(around, state, body);
+        let after = folded(&model);
+        assert_eq!(inside(&after), [["Relu", "MatMul", "Add", "Tanh", "Identity"]], "{state}");
+        is_proved(&model);
+    }
+    // The next round would begin with another state.
+    let carried = fused(&looping(around, "2 4", "k = Tanh(h)\n next = Mul(k, g)\n made = Tanh(next)"));
+    assert!(carried.plan.sites.iter().all(|site| !site.is_folded()), "{:#?}", carried.plan.sites);
+    let begun = fused(&looping(around, "2 4", "k = Mul(h, g)\n next = Tanh(k)\n made = Relu(next)"));
+    assert_eq!(reasons_of(&begun.plan.sites[0]).1, Some(Reason::NotLinear("Loop".into())));
+}
+
+#[test]
+fn a_state_that_grows_is_not_taken_for_one_that_stays() {
+    // One row more in each round, as a cache has: a scale of two rows is one of the first round alone.
+    let around = "input x 2 4\n weight w 2 2\n weight row 1 4\n scale g 2 1";
+    let body = |next: &str| {
+        format!(
+            "k = Relu(h)\n e = Slice(k, zero, two, zero)\n a = Mul(e, g)\n d = MatMul(w, a)\n made = ReduceSum(d)\n next = {next}"
+        )
+    };
+    let ends = "ints zero 1 = 0\n ints two 1 = 2";
+    for state in ["2 4", "rows 4", "? ?"] {
+        let grows = looping(&format!("{around}\n {ends}"), state, &body("Concat(h, row) axis=0"));
+        let stays = looping(&format!("{around}\n {ends}"), state, &body("Neg(h)"));
+        assert_eq!(inside(&folded(&stays))[0][..3], ["Relu", "Slice", "MatMul"], "{state}");
+        // Its extents are not known, and whatever folds is the same in all rounds.
+        fused(&grows);
+    }
+}
+
+#[test]
+fn affines_in_a_scan_fold() {
+    let mut model = model("input z 2 4\n input x 3 2 4\n weight w 4 4\n scale s 4\n shift t 4");
+    let body = part(
+        "input g 2 4\n input h 2 4
+         k = Relu(h)\n a = Mul(k, s)\n b = Add(a, t)\n d = MatMul(b, w)\n next = Sub(d, g)\n made = Tanh(d)
+         output next made",
+    );
+    let attributes = vec![("body", body.into()), ("num_scan_inputs", 1.into())];
+    model.graph_mut().node.push(node("Scan", &["z", "x"], &["last", "all"], attributes));
+    model.graph_mut().output.extend(["last", "all"].map(undeclared));
+    let after = folded(&model);
+    assert_eq!(inside(&after), [["Relu", "MatMul", "Add", "Sub", "Tanh"]]);
+    is_proved(&model);
+}
+
+#[test]
+fn a_body_that_is_not_understood_is_left_as_it_is() {
+    let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
+    let mut model = branching(AROUND, branch, branch, &["r"]);
+    // A branch is given nothing.
+    model.graph_mut().node[0].attribute[0].g.as_mut().unwrap().input.push(undeclared("given"));
+    let before = model.graph().node[0].clone();
+    let untouched = unfold::fuse(&model, &Default::default()).unwrap();
+    assert_eq!(untouched.model.proto, model.proto);
+    // What is around it folds all the same, and what is in others.
+    let more = branching(
+        &AROUND.replace("input x", "input x batch 4\n input z"),
+        &branch.replace('x', "z"),
+        branch,
+        &["q"],
+    );
+    model.graph_mut().input = more.graph().input.clone();
+    model.graph_mut().node.extend(more.graph().node.clone());
+    model.graph_mut().output.extend(more.graph().output.clone());
+    let fused = crate::fuse(&model);
+    assert_eq!(fused.plan.sites.iter().filter(|site| site.is_folded()).count(), 2, "{:#?}", fused.plan.sites);
+    assert_eq!(fused.model.graph().node[0], before);
+    assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
+}

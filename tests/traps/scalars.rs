@@ -1,0 +1,411 @@
+//! One number for all channels, and halves of affines: what they pass, and what stops them.
+
+use unfold::fold::plan::Outcome;
+use unfold::onnx::Model;
+use unfold::refusal::Reason;
+
+use crate::common::text::model;
+use crate::common::{fuse, undeclared};
+use crate::{folded, kept, operators, reasons_of, same};
+
+/// A scalar on `[2, 4, 6]`, what it passes, and a MatMul.
+fn forward(number: &str, steps: &str) -> Model {
+    model(&format!(
+        "input x 2 4 6
+         const k = {number}
+         r = Floor(x)
+         m = Mul(k, r)
+         {steps}
+         output y"
+    ))
+}
+
+/// A MatMul, what a scalar behind it passes backward, and nothing that could take it forward.
+fn backward(number: &str, steps: &str) -> Model {
+    model(&format!(
+        "input x 2 4 6
+         weight w 6 6
+         l = MatMul(x, w)
+         {steps}
+         const k = {number}
+         m = Mul(v, k)
+         y = Floor(m)
+         output y"
+    ))
+}
+
+const MATMUL: &str = "weight w 6 3\n y = MatMul(v, w)\n";
+
+fn has_no_mul(model: &Model) {
+    assert!(!operators(model).iter().any(|op| ["Mul", "Div"].contains(op)), "{:?}", operators(model));
+}
+
+#[test]
+fn a_learnable_affine_block_goes_into_the_convolutions_round_it() {
+    let block = model(
+        "input x 2 3 4 4
+         weight v 4 3 1 1
+         shift b 4
+         c = Conv(x, v, b)
+         const s 1 = 2
+         const t 1 = 3
+         m = Mul(s, c)
+         n = Add(m, t)
+         r = Floor(n)
+         const six = 4
+         d = Div(r, six)
+         const u 1 = 8
+         const z 1 = -1
+         e = Mul(u, d)
+         f = Add(e, z)
+         weight w 2 4 1 1
+         y = Conv(f, w)
+         output y",
+    );
+    assert_eq!(operators(&folded(&block)), ["Conv", "Floor", "Conv"]);
+}
+
+#[test]
+fn a_product_with_one_and_a_sum_with_zero_go_whatever_is_round_them() {
+    let text = |number: &str, op: &str| {
+        model(&format!(
+            "input x 2 3\n const c = {number}\n r = Floor(x)\n m = {op}(r, c)\n y = Floor(m)\n output y"
+        ))
+    };
+    for (number, op) in [("1", "Mul"), ("1", "Div"), ("0", "Add"), ("0", "Sub")] {
+        assert_eq!(operators(&folded(&text(number, op))), ["Floor", "Floor"], "{op}");
+    }
+    // The result is a graph output, and keeps its name.
+    let output = model("input x 2 3\n const c = 1\n r = Floor(x)\n y = Mul(r, c)\n output y");
+    assert_eq!(operators(&folded(&output)), ["Floor"]);
+    // A constant of more axes makes the value what it is.
+    let wider =
+        model("input x 2 3\n const c 1 1 1 = 1\n r = Floor(x)\n m = Mul(r, c)\n y = Floor(m)\n output y");
+    assert!(fuse(&wider).plan.sites.is_empty());
+    // Integers are counted, not scaled.
+    let counted =
+        model("input x 2 3\n s = Shape(x)\n ints two 1 = 2\n m = Mul(s, two)\n y = Tile(x, m)\n output y");
+    assert!(fuse(&counted).plan.sites.is_empty());
+}
+
+#[test]
+fn multipliers_of_residual_branches_and_embeddings_go_back() {
+    let residual = model(
+        "input x 2 6
+         weight w 6 6
+         shift b 6
+         const half = 0.5
+         l = MatMul(x, w)
+         a = Add(l, b)
+         h = Mul(a, half)
+         y = Add(x, h)
+         output y",
+    );
+    assert_eq!(operators(&folded(&residual)), ["MatMul", "Add", "Add"]);
+    let embedding = model(
+        "indices i 3
+         input p 3 4
+         weight t 5 4
+         const root = 2
+         g = Gather(t, i)
+         n = Mul(g, root)
+         s = Add(n, p)
+         y = Floor(s)
+         output y",
+    );
+    assert_eq!(operators(&folded(&embedding)), ["Gather", "Add", "Floor"]);
+}
+
+#[test]
+fn a_positive_number_passes_a_maximum_and_no_other_does() {
+    let image = |number: &str, op: &str| {
+        model(&format!(
+            "input x 2 4 4 4
+             const k = {number}
+             r = Floor(x)
+             m = Mul(r, k)
+             v = {op}
+             weight w 2 4 1 1
+             y = Conv(v, w)
+             output y"
+        ))
+    };
+    for op in [
+        "Relu(m)",
+        "Abs(m)",
+        "LeakyRelu(m) alpha=0.25",
+        "MaxPool(m) kernel_shape=[2,2] pads=[1,1,1,1]",
+        "GlobalMaxPool(m)",
+        "ReduceMax(m) axes=[3]",
+        "ReduceMin(m) axes=[3]",
+        "ReduceL1(m) axes=[3]",
+    ] {
+        has_no_mul(&folded(&image("2", op)));
+        let name = op.split('(').next().unwrap();
+        for number in ["-2", "0"] {
+            assert_eq!(kept(&image(number, op)).0, Reason::NotLinear(name.into()), "{op} {number}");
+        }
+    }
+    has_no_mul(&folded(&backward("2", "v = Relu(l)")));
+    assert_eq!(kept(&backward("-2", "v = Relu(l)")).1, Some(Reason::NotLinear("Relu".into())));
+    // One of each channel compares other numbers, and a shift moves the place where they bend.
+    let channels = model(
+        "input x 2 4 6\n const g 6 = 1 2 4 8 1 2\n r = Floor(x)\n m = Mul(r, g)\n v = Relu(m)\n weight w 6 3\n y = MatMul(v, w)\n output y",
+    );
+    assert_eq!(kept(&channels).0, Reason::NotLinear("Relu".into()));
+    let shifted = forward("2", &format!("const t = 1\n n = Add(m, t)\n v = Relu(n)\n {MATMUL}"));
+    assert_eq!(kept(&shifted).0, Reason::NotLinear("Relu".into()));
+    // The places of the maxima are the same; another reader of them sees nothing.
+    let places = "v, i = MaxPool(m) kernel_shape=[2,2]";
+    let both = model(&format!(
+        "input x 2 4 4 4\n const k = 2\n r = Floor(x)\n m = Mul(r, k)\n {places}\n weight w 2 4 1 1\n y = Conv(v, w)\n output y"
+    ));
+    has_no_mul(&folded(&both));
+}
+
+#[test]
+fn a_number_passes_what_rearranges_elements() {
+    for step in [
+        "ints a = 1\n v = CumSum(m, a)",
+        "ints i 2 4 6 = 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3 0 1 2 3\n v = GatherElements(m, i) axis=1",
+        "v = Trilu(m)",
+        "input c 2 4 6\n const z = 0\n p = Greater(c, z)\n v = Where(p, m, z)",
+        "input c 2 4 6\n const z = 0\n p = Greater(c, z)\n v = Where(p, m, m)",
+    ] {
+        has_no_mul(&folded(&forward("-2", &format!("{step}\n {MATMUL}"))));
+        has_no_mul(&folded(&backward(
+            "-2",
+            &step.replace("m,", "l,").replace("(m)", "(l)").replace(", m", ", l"),
+        )));
+    }
+    let space = |op: &str, channels: usize| {
+        model(&format!(
+            "input x 2 4 4 4
+             const k = -2
+             const t = 3
+             r = Floor(x)
+             m = Mul(r, k)
+             n = Add(m, t)
+             v = {op}(n) blocksize=2
+             weight w 2 {channels} 1 1
+             y = Conv(v, w)
+             output y"
+        ))
+    };
+    has_no_mul(&folded(&space("DepthToSpace", 1)));
+    has_no_mul(&folded(&space("SpaceToDepth", 16)));
+    let einsum = "weight w 6 3\n y = Einsum(m, w) equation=bnc,cd->bnd";
+    has_no_mul(&folded(&forward("-2", einsum)));
+}
+
+#[test]
+fn a_shift_stays_where_elements_are_added_up_or_left_out() {
+    let shifted = |step: &str| forward("2", &format!("const t = 1\n n = Add(m, t)\n {step}\n {MATMUL}"));
+    for (step, reason) in [
+        ("ints a = 1\n v = CumSum(n, a)", Reason::NotLinear("CumSum".into())),
+        ("v = Trilu(n)", Reason::NotLinear("Trilu".into())),
+        ("input c 2 4 6\n const z = 0\n p = Greater(c, z)\n v = Where(p, n, z)", Reason::ResidualStream),
+    ] {
+        let model = shifted(step);
+        // The scale goes all the same.
+        assert_eq!(kept(&model).0, reason);
+        has_no_mul(&fuse(&model).model);
+    }
+    let other = "input c 2 4 6\n const z = 1\n p = Greater(c, z)\n v = Where(p, m, z)";
+    assert_eq!(kept(&forward("2", &format!("{other}\n {MATMUL}"))).0, Reason::ResidualStream);
+    let along = model(
+        "input x 2 4 6\n const g 6 = 1 2 4 8 1 2\n r = Floor(x)\n m = Mul(r, g)\n ints a = 2\n v = CumSum(m, a)\n weight w 6 3\n y = MatMul(v, w)\n output y",
+    );
+    assert_eq!(kept(&along).0, Reason::WrongAxis);
+}
+
+/// A scale and a shift before a padded convolution whose extents are open.
+fn padded(scale: &str, shift: &str) -> Model {
+    model(&format!(
+        "input x 2 2 height width
+         const s 2 1 1 = {scale}
+         const t 2 1 1 = {shift}
+         r = Floor(x)
+         m = Mul(r, s)
+         n = Add(m, t)
+         weight w 3 2 3 3
+         y = Conv(n, w) pads=[1,1,1,1]
+         output y"
+    ))
+}
+
+#[test]
+fn before_padding_of_open_extents_the_scale_goes_and_the_shift_stays() {
+    let model = padded("2 -4", "3 8");
+    let fused = fuse(&model);
+    same(&model, &fused.model, 0.0);
+    assert_eq!(operators(&fused.model), ["Floor", "Add", "Conv"]);
+    let Some(Outcome::Scaled { into, shift }) = &fused.plan.sites[0].post else {
+        panic!("{:?}", fused.plan.sites)
+    };
+    assert_eq!((into.len(), &shift.reason), (1, &Reason::Padding));
+    // 3/2 and 8/−4.
+    let node = &fused.model.graph().node[1];
+    let added = crate::initializer(&fused.model, &node.input[1]);
+    let numbers = unfold::onnx::tensor::read_f64(added, &unfold::onnx::external::Externals::none()).unwrap();
+    assert_eq!(numbers.iter().copied().collect::<Vec<_>>(), [1.5, -2.0]);
+    // Nothing can be divided by 0, nor by what makes too much of a shift.
+    for (scale, shift) in [("2 0", "3 8"), ("2 1e-30", "3 1e20")] {
+        let fused = fuse(&padded(scale, shift));
+        assert!(matches!(fused.plan.sites[0].post, Some(Outcome::Kept { .. })), "{:?}", fused.plan.sites);
+    }
+}
+
+#[test]
+fn the_numbers_of_an_activation_stay() {
+    let behind = |activation: &str| {
+        model(&format!(
+            "input x 2 6
+             weight v 6 6
+             const half = 0.5
+             const root = 1.4142135
+             const one = 1
+             const two = 2
+             const three = 3
+             const six = 6
+             const zero = 0
+             u = MatMul(x, v)
+             {activation}
+             weight w 6 3
+             y = MatMul(g, w)
+             output y"
+        ))
+    };
+    let erf = "d = Div(u, root)\n e = Erf(d)\n f = Add(e, one)\n";
+    let tanh = "p = Pow(u, three)\n q = Mul(p, half)\n r = Add(u, q)\n s = Mul(r, root)\n t = Tanh(s)\n f = Add(t, one)\n";
+    for gelu in [
+        format!("{erf} o = Mul(u, f)\n g = Mul(o, half)"),
+        format!("{erf} h = Mul(u, half)\n g = Mul(h, f)"),
+        format!("{tanh} o = Mul(f, u)\n g = Div(o, two)"),
+        format!("{tanh} h = Mul(half, u)\n g = Mul(f, h)"),
+        "z = Mul(u, two)\n f = Sigmoid(z)\n g = Mul(u, f)".to_owned(),
+    ] {
+        let model = behind(&gelu);
+        let after = fuse(&model);
+        assert_eq!(after.model.proto, model.proto, "{:?}", after.plan.sites);
+        // What comes behind it goes, past it.
+        let scaled = behind(&format!("{}\n g = Mul(i, three)", gelu.replace("g = ", "i = ")));
+        let after = fuse(&scaled);
+        same(&scaled, &after.model, 1e-6);
+        assert_eq!(operators(&after.model), operators(&model));
+    }
+    // Of a half that is none nobody makes a GELU.
+    let other = behind(&format!("{erf} o = Mul(u, f)\n g = Mul(o, three)"));
+    let after = fuse(&other);
+    assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 1);
+    // A HardSwish is known without its last number.
+    let hard = behind("a = Add(u, three)\n c = Clip(a, zero, six)\n o = Mul(u, c)\n g = Div(o, six)");
+    assert_eq!(operators(&fuse(&hard).model), ["MatMul", "Add", "Clip", "Mul", "MatMul"]);
+}
+
+/// A scale behind a rotary embedding, by halves that are sliced.
+fn rotary(number: &str, more: &str) -> Model {
+    model(&format!(
+        "input x 2 4 6
+         input cos 4 6
+         input sin 4 6
+         input keys 2 6 4
+         weight w 6 6
+         q = MatMul(x, w)
+         ints zero 1 = 0
+         ints three 1 = 3
+         ints six 1 = 6
+         ints last 1 = 2
+         a = Slice(q, zero, three, last)
+         b = Slice(q, three, six, last)
+         n = Neg(b)
+         r = Concat(n, a) axis=2
+         c = Mul(q, cos)
+         s = Mul(r, sin)
+         e = Add(c, s)
+         const k = {number}
+         m = Mul(e, k)
+         {more}
+         z = MatMul(m, keys)
+         y = Softmax(z)
+         output y"
+    ))
+}
+
+#[test]
+fn a_number_goes_back_past_both_branches_of_a_rotary_embedding() {
+    for number in ["0.5", "-2"] {
+        let model = rotary(number, "");
+        let fused = fuse(&model);
+        assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
+        same(&model, &fused.model, 1e-6);
+        assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 2);
+    }
+    // Somebody else reads the queries, or what is turned.
+    for reader in ["q", "n", "c"] {
+        let mut read = rotary("0.5", "");
+        read.graph_mut().output.push(undeclared(reader));
+        let fused = fuse(&read);
+        assert_eq!(fused.model.proto, read.proto, "{reader}");
+        let why = reasons_of(&fused.plan.sites[0]).1;
+        assert!(why.is_some(), "{reader}");
+    }
+    // A square is scaled by the square.
+    let squared = model(
+        "input x 2 6
+         weight w 6 6
+         q = MatMul(x, w)
+         e = Mul(q, q)
+         const k = 4
+         m = Mul(e, k)
+         y = Floor(m)
+         output y",
+    );
+    assert_eq!(kept(&squared).1, Some(Reason::OtherReader));
+}
+
+/// A normalization that is written out, γ beside the reciprocal, and what reads it.
+fn beside(centred: &str, reads: &str) -> Model {
+    model(&format!(
+        "input x batch 4 6
+         scale g 6
+         shift b 6
+         const eps = 0.5
+         mu = ReduceMean(x) axes=[-1]
+         d = Sub(x, mu)
+         q = Mul(d, d)
+         v = ReduceMean(q) axes=[-1]
+         e = Add(v, eps)
+         s = Sqrt(e)
+         r = Reciprocal(s)
+         f = Mul(r, g)
+         {centred}
+         {reads}
+         output y"
+    ))
+}
+
+#[test]
+fn a_factor_beside_the_reciprocal_of_a_deviation_goes() {
+    let matmul = "weight w 6 3\n y = MatMul(o, w)";
+    let plain = beside("n = Mul(d, f)\n o = Add(n, b)", matmul);
+    let fused = fuse(&plain);
+    assert_eq!(fused.plan.sites[0].kind.name, "LN");
+    assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
+    same(&plain, &fused.model, 1e-6);
+    assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 2);
+    // x·f + (β − μ·f), as batch normalizations of moments are written.
+    let moments = beside("n = Mul(x, f)\n h = Mul(mu, f)\n i = Sub(b, h)\n o = Add(n, i)", matmul);
+    let fused = fuse(&moments);
+    let gamma = fused.plan.sites.iter().find(|site| site.kind.name == "per-channel affine").unwrap();
+    assert!(gamma.is_folded(), "{gamma:#?}");
+    same(&moments, &fused.model, 1e-6);
+    assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 3);
+    // Where the factor is what makes a value wide, it stays.
+    for narrow in ["o = Mul(mu, f)", "i = Mul(mu, f)\n o = Add(i, b)", "o = Mul(f, f)"] {
+        let model = beside(narrow, matmul);
+        let fused = fuse(&model);
+        assert!(!fused.plan.sites.iter().any(|site| site.is_folded()), "{narrow}: {:#?}", fused.plan.sites);
+        same(&model, &fused.model, 1e-6);
+    }
+}

@@ -1,0 +1,141 @@
+//! What is known of a shape where some of it is not.
+
+use ndarray::{ArrayD, IxDyn};
+use unfold::graph::analysis::Analysis;
+use unfold::graph::facts::extent;
+use unfold::onnx::Model;
+
+use crate::common::numbers::Kind;
+use crate::common::reference::{self, Value};
+use crate::common::text::model;
+use crate::common::{fuse, judge};
+
+/// The extents of a value, those that are no numbers as `?`; nothing where not even the rank is known.
+fn shape(model: &Model, name: &str) -> String {
+    let known = Analysis::new(model).unwrap();
+    let value = known.graph.value(name).unwrap();
+    let dims = known.facts.shape(value).unwrap_or_default();
+    let text = |dim| extent(dim).map_or("?".to_owned(), |extent| extent.to_string());
+    dims.iter().map(text).collect::<Vec<_>>().join(" ")
+}
+
+/// Half an extent, by way of floats, and the number as part of a shape.
+const HALF: &str = "ints one 1 = 1
+    ints first 1 = 0
+    const two = 2
+    all = Shape(x)
+    height = Gather(all, one) axis=0
+    wide = Cast(height) to=1
+    part = Div(wide, two)
+    whole = Floor(part)
+    halved = Cast(whole) to=7
+    items = Gather(all, first) axis=0";
+
+#[test]
+fn what_stands_beside_an_extent_that_nobody_knows_stays_known() {
+    let cases = [
+        ("ints c 2 = 2 4\n s = Concat(items, halved, c) axis=0\n y = Reshape(x, s)", "? ? 2 4"),
+        ("ints c 2 = -1 4\n s = Concat(halved, c) axis=0\n y = Reshape(x, s)", "? ? 4"),
+        (
+            "ints c 1 = 4\n ints m 1 = -1\n s = Concat(halved, m, c) axis=0\n t = Slice(s, one, two_, first)\n ints two_ 1 = 3\n y = Reshape(x, t)",
+            "? 4",
+        ),
+        ("ints c 1 = 4\n s = Concat(items, halved, c) axis=0\n y = Expand(x, s)", "? ? 4"),
+        (
+            "ints z 3 = 0 0 0\n ints n 2 = 0 0\n s = Concat(z, first, halved, first) axis=0\n p = Pad(x, s)\n y = Neg(p)",
+            "? ? 4",
+        ),
+        ("ints c 3 = 0 -1 2\n s = Reshape(x, c)\n y = Transpose(s) perm=[2,0,1]", "2 ? ?"),
+        ("ints d 4 = 0 0 2 -1\n y = Reshape(x, d)", "? ? 2 2"),
+        ("weight w 3 4 1 1\n y = Conv(u, w)", "? 3 ? ?"),
+        ("weight w 4 6 1 1\n y = ConvTranspose(u, w) group=2", "? 12 ? ?"),
+        ("weight w 5 4 \n y = Gemm(u, w) transB=1", "? 5"),
+        ("y = Transpose(u) perm=[0,2,1]", "? ? ?"),
+        ("weight w 1 4\n v = Reshape(x, halved)\n y = Add(v, w)", "1 4"),
+        ("y = Concat(u, x) axis=-1", "? ? ?"),
+        ("ints c 3 = 0 0 4\n v = Reshape(u, c)\n y = Concat(u, v) axis=1", "? ? 4"),
+    ];
+    for (lines, wanted) in cases {
+        let mut text =
+            vec!["input x batch n 4", "indices s_ r", HALF, "u = Reshape(x, s_)", lines, "output y"];
+        text.retain(|line| !line.is_empty());
+        let model = model(&text.join("\n"));
+        assert_eq!(shape(&model, "y"), wanted, "{lines}");
+    }
+}
+
+/// An element of a shape that is computed of what the model is given may be −1, or 0.
+#[test]
+fn a_number_that_nobody_knows_is_no_extent() {
+    let model = model(
+        "input x batch 6 4
+         input z batch 2 4
+         indices n 1
+         ints c 1 = 4
+         m = Neg(n)
+         s = Concat(m, c) axis=0
+         a = Reshape(x, s)
+         b = Reshape(z, s)
+         y = Add(a, b)
+         output y",
+    );
+    let known = Analysis::new(&model).unwrap();
+    for name in ["a", "b"] {
+        let dims = known.facts.shape(known.graph.value(name).unwrap()).unwrap();
+        assert_eq!((&dims[0], extent(&dims[1])), (&None, Some(4)), "{name}");
+    }
+    let value = |name: &str| known.facts.value(known.graph.value(name).unwrap());
+    assert!(value("m").is_none() && value("s").is_none() && value("c").is_some());
+}
+
+#[test]
+fn a_scale_passes_windows_of_an_image_of_any_size() {
+    let model = model(&format!(
+        "input x batch n 4
+         {HALF}
+         scale g 4
+         shift t 4
+         weight w 4 3
+         ints c 2 = 2 4
+         ints m 1 = -1
+         s = Concat(items, halved, c) axis=0
+         r = Concat(m, c) axis=0
+         a = Mul(x, g)
+         b = Add(a, t)
+         cut = Reshape(b, s)
+         turned = Transpose(cut) perm=[1,0,2,3]
+         windows = Reshape(turned, r)
+         y = MatMul(windows, w)
+         output y"
+    ));
+    let fused = fuse(&model);
+    assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:?}", fused.plan.sites);
+    assert!(!fused.model.graph().node.iter().any(|node| node.op_type() == "Mul"));
+    assert_eq!(
+        judge::agree(&model, &fused.model, &judge::inputs(&model, 4, true, Kind::Exact), 0.0),
+        Ok(true)
+    );
+}
+
+#[test]
+fn a_convolution_has_the_channels_of_its_weight_whatever_it_reads() {
+    let model = model(
+        "input x batch 36
+         indices s n
+         weight v 3 2 1 1
+         scale g 3 1 1
+         weight w 2 3 1 1
+         image = Reshape(x, s)
+         c = Conv(image, v)
+         m = Mul(c, g)
+         y = Conv(m, w)
+         output y",
+    );
+    let fused = fuse(&model);
+    assert!(fused.plan.sites.len() == 1 && fused.plan.sites[0].is_folded(), "{:?}", fused.plan.sites);
+    let mut inputs = judge::inputs(&model, 4, true, Kind::Exact);
+    let image = ArrayD::from_shape_vec(IxDyn(&[4]), vec![4, 2, 3, 6]).unwrap();
+    inputs.insert("s".into(), Value::Ints(image));
+    let run = |model: &Model| reference::run(model, &inputs).unwrap()[0].floats().unwrap().clone();
+    assert_eq!(run(&model), run(&fused.model));
+}

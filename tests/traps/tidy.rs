@@ -1,0 +1,256 @@
+//! What is known is written down, and equal things are there once; and what is neither stays.
+
+use ndarray::{Array2, Axis};
+use unfold::onnx::Model;
+use unfold::onnx::tensor::read_f64;
+use unfold::refusal::Reason;
+use unfold::{FuseOptions, Fused};
+
+use crate::common::text::model;
+use crate::common::{fuse, initializer, is_not_disproved, new_tensors_are_told, operators};
+use crate::same;
+
+fn with(model: &Model, options: &FuseOptions) -> Fused {
+    let fused = unfold::fuse(model, options).unwrap();
+    same(model, &fused.model, 1e-6);
+    new_tensors_are_told(model, &fused).unwrap();
+    is_not_disproved(model, &fused).unwrap();
+    let again = unfold::fuse(&fused.model, options).unwrap();
+    assert!(!again.changed(), "{}", crate::common::text::print(&again.model));
+    fused
+}
+
+fn tidied(model: &Model) -> Model {
+    with(model, &FuseOptions::default()).model
+}
+
+fn read(model: &Model, name: &str) -> Array2<f64> {
+    let tensor = initializer(model, name);
+    read_f64(tensor, model.externals()).unwrap().into_dimensionality().unwrap()
+}
+
+/// `(v − mean)/√(variance + ε)` of each row.
+fn standardized(v: &Array2<f64>, epsilon: f64) -> Array2<f64> {
+    let mean = v.mean_axis(Axis(1)).unwrap().insert_axis(Axis(1));
+    let variance = v.var_axis(Axis(1), 0.0).insert_axis(Axis(1));
+    (v - &mean) / variance.mapv(|variance| (variance + epsilon).sqrt())
+}
+
+#[test]
+fn a_weight_that_is_standardised_in_the_graph_is_stored_standardised() {
+    let model = model(
+        "input x batch 4
+         weight v 3 4
+         const e 1 = 0.001
+         m = ReduceMean(v) axes=[1]
+         c = Sub(v, m)
+         q = Mul(c, c)
+         s = ReduceMean(q) axes=[1]
+         p = Add(s, e)
+         r = Sqrt(p)
+         w = Div(c, r)
+         t = Transpose(w)
+         y = MatMul(x, t)
+         output y",
+    );
+    let after = tidied(&model);
+    assert_eq!(operators(&after), ["MatMul"]);
+    let expected = standardized(&read(&model, "v"), 0.001);
+    let stored = read(&after, "t");
+    assert!((&stored.t() - &expected).iter().all(|error| error.abs() < 1e-5), "{stored} {expected}");
+    assert_eq!(after.graph().initializer.len(), 1);
+}
+
+#[test]
+fn batch_normalization_of_a_weight_takes_the_statistics_of_the_weight() {
+    let model = model(
+        "input x batch 4
+         weight v 1 3 4
+         const g 3 = 1 2 -0.5
+         const b 3 = 0 1 0.25
+         const m 3 = 7 7 7
+         ints s 2 = 3 4
+         n = BatchNormalization(v, g, b, m, g) training_mode=1 epsilon=0.01
+         r = Reshape(n, s)
+         w = Transpose(r)
+         y = MatMul(x, w)
+         output y",
+    );
+    let after = unfold::fuse(&model, &FuseOptions::default()).unwrap().model;
+    assert_eq!(operators(&after), ["MatMul"]);
+    let v = read_f64(initializer(&model, "v"), model.externals()).unwrap();
+    let mut expected = standardized(&v.into_shape_with_order((3, 4)).unwrap(), f64::from(0.01_f32));
+    for (mut row, (g, b)) in expected.outer_iter_mut().zip([(1.0, 0.0), (2.0, 1.0), (-0.5, 0.25)]) {
+        row.mapv_inplace(|x| g * x + b);
+    }
+    let stored = read(&after, "w");
+    assert!((&stored.t() - &expected).iter().all(|error| error.abs() < 1e-6), "{stored} {expected}");
+}
+
+#[test]
+fn extents_are_written_down_where_nobody_may_vary_them() {
+    let fixed = "
+         z = Shape(x)
+         ints one 1 = 1
+         n = Gather(z, one)
+         ints rest 1 = -1
+         s = Concat(rest, n) axis=0
+         r = Relu(x)
+         y = Reshape(r, s)
+         output y";
+    let known = tidied(&model(&format!("input x batch 6\n{fixed}")));
+    assert_eq!(operators(&known), ["Relu", "Reshape"]);
+    let open = tidied(&model(&format!("input x batch width\n{fixed}")));
+    assert_eq!(operators(&open), ["Shape", "Gather", "Concat", "Relu", "Reshape"], "-1 is there already");
+}
+
+#[test]
+fn a_reshape_reads_no_extents_that_it_finds_itself() {
+    let heads = |rest: &str| {
+        model(&format!(
+            "input x batch length 8
+             z = Shape(x)
+             ints zero 1 = 0
+             ints one 1 = 1
+             b = Gather(z, zero)
+             l = Gather(z, one)
+             {rest}
+             y = Reshape(x, s)
+             output y"
+        ))
+    };
+    let shape = |model: &Model| {
+        let [reshape] = &model.graph().node[..] else { panic!("{:?}", operators(model)) };
+        unfold::onnx::tensor::read_i64(initializer(model, &reshape.input[1]), model.externals()).unwrap()
+    };
+    let split = tidied(&heads("ints h 2 = 2 4\n s = Concat(b, l, h) axis=0"));
+    assert_eq!(shape(&split).into_raw_vec_and_offset().0, [0, 0, 2, 4]);
+    let moved = model(
+        "input x batch 4 8
+         z = Shape(x)
+         ints zero 1 = 0
+         ints f 1 = 4
+         ints h 1 = 8
+         b = Gather(z, zero)
+         s = Concat(f, b, h) axis=0
+         y = Reshape(x, s)
+         output y",
+    );
+    assert_eq!(shape(&tidied(&moved)).into_raw_vec_and_offset().0, [4, -1, 8]);
+    // Neither is where it was, and one alone can be found.
+    let turned = tidied(&heads("ints h 1 = 8\n s = Concat(l, b, h) axis=0"));
+    assert_eq!(operators(&turned), ["Shape", "Gather", "Gather", "Concat", "Reshape"]);
+}
+
+#[test]
+fn a_constant_that_takes_more_room_than_it_frees_stays_computed() {
+    let model = model(
+        "input x 64 128
+         weight w 128 128
+         weight v 1 128
+         ints s 2 = 64 128
+         m = MatMul(x, w)
+         e = Expand(v, s)
+         y = Mul(m, e)
+         output y",
+    );
+    let skip = vec!["per-channel*".to_owned(), "affine".to_owned(), "Mul*".to_owned()];
+    let options = |max_growth| FuseOptions { max_growth, skip: skip.clone(), ..FuseOptions::default() };
+    let less = with(&model, &options(10.0));
+    assert_eq!(operators(&less.model), ["MatMul", "Expand", "Mul"]);
+    let [refusal] = &less.plan.tidy.kept[..] else { panic!("{:?}", less.plan.tidy) };
+    assert!(matches!(refusal.reason, Reason::Growth(_)), "{refusal}");
+    let more = with(&model, &options(60.0));
+    assert_eq!(operators(&more.model), ["MatMul", "Mul"]);
+    // What it is made of goes: a row, and two extents.
+    assert_eq!(more.plan.growth, (64 - 1) * 128 * 4 - 2 * 8);
+}
+
+/// Two normalizations of one value, as the attention and the MLP of a block read them.
+const PARALLEL: &str = "input x batch 6 8
+     scale g 8
+     shift b 8
+     scale h 8
+     shift c 8
+     weight v 8 4
+     weight w 8 4
+     n = LayerNormalization(x, g, b) axis=-1
+     m = LayerNormalization(x, h, c) axis=-1
+     p = MatMul(n, v)
+     q = MatMul(m, w)
+     o = Relu(q)
+     y = Add(p, o)
+     output y";
+
+#[test]
+fn parallel_branches_of_a_block_normalize_once() {
+    let model = model(PARALLEL);
+    let fused = with(&model, &FuseOptions::default());
+    let count = |model: &Model| operators(model).iter().filter(|op| **op == "LayerNormalization").count();
+    assert_eq!((count(&model), count(&fused.model)), (2, 1));
+    assert_eq!(fused.plan.tidy.duplicates, 1);
+    let skip = vec!["duplicate".to_owned()];
+    assert_eq!(count(&with(&model, &FuseOptions { skip, ..FuseOptions::default() }).model), 2);
+}
+
+#[test]
+fn what_is_made_anew_in_each_run_or_has_a_name_of_its_own_is_there_twice() {
+    let twice = |op: &str| {
+        model(&format!(
+            "input x batch 4
+             a = {op}
+             b = {op}
+             c = Relu(a)
+             d = Sigmoid(b)
+             y = Add(c, d)
+             output y"
+        ))
+    };
+    let count = |model: &Model, op: &str| operators(model).iter().filter(|name| **name == op).count();
+    let fold = |model: &Model| unfold::fuse(model, &FuseOptions::default()).unwrap().model;
+    assert_eq!(count(&tidied(&twice("Tanh(x)")), "Tanh"), 1);
+    assert_eq!(count(&fold(&twice("RandomNormalLike(x)")), "RandomNormalLike"), 2);
+    let mut foreign = twice("Exp(x)");
+    for node in foreign.graph_mut().node.iter_mut().filter(|node| node.op_type() == "Exp") {
+        node.domain = Some("com.example".into());
+    }
+    assert_eq!(count(&fold(&foreign), "Exp"), 2);
+    let named = model("input x batch 4\n a = Tanh(x)\n b = Tanh(x)\n output a\n output b");
+    assert_eq!(count(&tidied(&named), "Tanh"), 2);
+    let apart =
+        model("input x batch 4\n a = Elu(x) alpha=0.5\n b = Elu(x) alpha=0.25\n y = Add(a, b)\n output y");
+    assert_eq!(count(&fold(&apart), "Elu"), 2);
+}
+
+#[test]
+fn a_constant_under_another_name_is_read_where_it_is() {
+    let text = "input x batch 4
+         weight w 4 4
+         shift b 4
+         c = Identity(b)
+         k = MatMul(x, w)
+         a = Add(k, b)
+         r = Relu(a)
+         l = MatMul(r, w)
+         y = Add(l, c)
+         output y";
+    assert_eq!(operators(&tidied(&model(text))), ["MatMul", "Add", "Relu", "MatMul", "Add"]);
+    // Before version 4 of the format constants that come are nodes.
+    let old = tidied(&model(&format!("ir 3\n{}", text.replace("Identity(b)", "Neg(b)"))));
+    assert_eq!(operators(&old).iter().filter(|op| **op == "Neg").count(), 0);
+}
+
+#[test]
+fn what_is_left_alone_on_request_is_computed_in_each_run() {
+    let model = model(
+        "input x batch 4
+         weight v 4 4
+         w = Neg(v)
+         y = MatMul(x, w)
+         output y",
+    );
+    let skip = vec!["constant".to_owned()];
+    let kept = unfold::fuse(&model, &FuseOptions { skip, ..FuseOptions::default() }).unwrap();
+    assert!(!kept.changed());
+    assert_eq!(operators(&fuse(&model).model), ["MatMul"]);
+}
