@@ -34,7 +34,7 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
     let attempt = |joins: bool| {
-        let mut pull = Pull { draft, items, item, budget: BUDGET, joins, waiting: vec![], met_others: false };
+        let mut pull = Pull::new(draft, items, item, joins);
         let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
         let begun = pull.value(&mut wave, start.input, &Wanted::By(start), affine, 0);
         let done = begun.and_then(|()| pull.all_waiting(&mut wave));
@@ -45,6 +45,20 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
     // One number for all can be wanted on a value by each of its readers.
     let joins = met_others && alone.is_err() && affine.scale.len() == 1 && affine.has_no_shift();
     if joins { attempt(true).0.or(alone) } else { alone }
+}
+
+/// Sends what a wave forward wants on an input of a node backward from there.
+///
+/// # Errors
+/// As [`backward`].
+pub fn wanted(
+    draft: &Draft,
+    items: &Items,
+    item: usize,
+    wave: &mut Wave,
+    (node, slot, affine): (NodeId, usize, Affine),
+) -> Result<(), Refusal> {
+    Pull::new(draft, items, item, false).inputs(wave, node, &[(slot, affine)], 0)
 }
 
 /// Who wants an affine on a value.
@@ -87,7 +101,11 @@ struct Pull<'d, 'a> {
     met_others: bool,
 }
 
-impl Pull<'_, '_> {
+impl<'d, 'a> Pull<'d, 'a> {
+    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize, joins: bool) -> Self {
+        Pull { draft, items, item, budget: BUDGET, joins, waiting: vec![], met_others: false }
+    }
+
     /// Goes on from the values that wait, the last one first: all that can want something of it did so.
     fn all_waiting(&mut self, wave: &mut Wave) -> Result<(), Refusal> {
         let graph = self.draft.graph;
@@ -134,6 +152,7 @@ impl Pull<'_, '_> {
             return Err(refuse(Reason::TooFar));
         }
         let value = self.draft.source(value);
+        wave.wanted.push(value);
         if self.draft.constants.is_constant(value) {
             let &Wanted::At(node, slot) = wanted else { return Err(refuse(Reason::GraphInput)) };
             let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
@@ -280,6 +299,7 @@ impl Pull<'_, '_> {
         step.is_ok_and(|step| {
             step.fold.is_none()
                 && step.bypass.is_none()
+                && step.wants.is_empty()
                 && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
         })
     }

@@ -18,6 +18,7 @@ pub mod planner;
 mod range;
 mod rounding;
 mod softmax;
+mod stream;
 
 pub mod travel;
 mod wave;
@@ -67,6 +68,8 @@ pub struct Step {
     /// Backward there may be several ways, each enough by itself: `a·b` is scaled by scaling `a` or
     /// by scaling `b`. Forward there is one.
     pub ways: Vec<Vec<(usize, Affine)>>,
+    /// Forward, what has to come to inputs that carry nothing, from what makes them.
+    pub wants: Vec<(usize, Affine)>,
     /// The node has nothing left to do: its result is this input.
     pub bypass: Option<usize>,
     /// Whether an Add behind the node has to hold the fold's shift, whatever place the node has for one.

@@ -4,12 +4,12 @@ use std::collections::HashMap as Map;
 
 use super::Side;
 use super::absorb::linear;
-use super::backward;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
 use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan, Tidy};
 use super::rounding::Rounding;
 use super::wave::{self, Wave};
+use super::{backward, stream};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, ValueId};
@@ -173,7 +173,7 @@ impl<'a> Planner<'a> {
         let items = self.items(merge);
         let affine = &self.items[item].part.affine;
         let forward =
-            wave::forward(&self.draft, &items, item, affine).and_then(|wave| self.worthwhile(item, wave));
+            stream::forward(&self.draft, &items, item, affine).and_then(|wave| self.worthwhile(item, wave));
         let backward = backward::backward(&self.draft, &items, item, affine)
             .and_then(|wave| self.worthwhile(item, wave));
         let (direction, wave) = match (forward, backward) {
@@ -193,12 +193,13 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// A merge must leave fewer nodes than there were.
+    /// A merge must leave fewer nodes than there were; or no more, along a residual stream, where others follow it.
     fn worthwhile(&self, item: usize, wave: Wave) -> Result<Wave, Refusal> {
         for merge in &wave.merges {
             let there = &self.items[merge.into];
             let after = there.merged(merge);
-            let smaller = there.size_with(&after) < self.items[item].size() + there.size();
+            let before = self.items[item].size() + there.size();
+            let smaller = there.size_with(&after) < before + !wave.wants.is_empty() as usize;
             if matches!(there.state, State::Refused(_))
                 || !smaller
                 || !self.holds(&there.part, &after)

@@ -21,10 +21,18 @@ use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Part;
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// How many operators are looked at on the way to where numbers come from, or go.
 const LOOKED_AT: usize = 64;
+
+/// How much smaller, or larger, the numbers of a stream may become: float32 holds them all the same, and their squares
+/// nearly.
+const STREAM: f64 = (1_u64 << 40) as f64;
+
+/// How much smaller they may become in float16. They may not become larger.
+const HALF_STREAM: f64 = 16.0;
 
 /// What is on its way forward.
 pub struct Going<'g> {
@@ -50,6 +58,9 @@ pub fn forward(
         return Ok(());
     };
     let to = draft.facts.data_type(made);
+    if !step.wants.is_empty() && !holds_stream(to, &affine.scale) {
+        return refused(to);
+    }
     let Some(value) = cast(draft, node) else {
         let shrinks = || inputs.iter().flatten().any(Affine::shrinks);
         // A normalizer may divide by its statistics only behind its factors.
@@ -92,6 +103,15 @@ pub fn backward(
             && only_goes_to(draft, item.part.output, from, &mut left)
     };
     if is_kept || rounded_anyway() { Ok(()) } else { refused(from) }
+}
+
+/// Whether a type holds all sums of a stream in another basis, in which they are smaller by these factors.
+fn holds_stream(data_type: Option<DataType>, scale: &Numbers) -> bool {
+    let [least, most] = match data_type {
+        Some(DataType::Float16) => [1.0, HALF_STREAM],
+        _ => [1.0 / STREAM, STREAM],
+    };
+    scale.iter().all(|s| (least..=most).contains(&s.abs()))
 }
 
 fn refused(data_type: Option<DataType>) -> Result<(), Reason> {

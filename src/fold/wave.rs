@@ -35,6 +35,12 @@ pub struct Wave {
     pub merges: Vec<Merge>,
     /// Nodes behind which an Add is made.
     pub makes: Vec<NodeId>,
+    /// What is still wanted on inputs of nodes, from what makes them.
+    pub wants: Vec<(NodeId, usize, Affine)>,
+    /// Values on which something is wanted.
+    pub wanted: Vec<ValueId>,
+    /// Values that carry something, where anything is wanted.
+    pub carried: HashSet<ValueId>,
 }
 
 /// Sends an affine, that of a part or a half of it alone, forward from the part's output.
@@ -79,6 +85,7 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
                 }
                 let from = if joins(draft, node) { Some(value) } else { hands_on(draft, node) };
                 let passed = front.carried[&value].passed;
+                wave.wants.extend(step.wants.into_iter().map(|(slot, affine)| (node, slot, affine)));
                 for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
                     if let Some(value) = draft.graph.output(node, slot) {
                         front.arrive(value, affine, from, passed)?;
@@ -86,6 +93,9 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
                 }
             }
         }
+    }
+    if !wave.wants.is_empty() {
+        wave.carried = front.carried.into_keys().collect();
     }
     Ok(wave)
 }
@@ -218,6 +228,10 @@ impl Front<'_, '_> {
             })
             .collect();
         let step = step_forward(draft, node, &inputs)?;
+        // Not past other parts, which would each come this way again: one after the other takes in what comes to it.
+        if !self.items.merge && !step.wants.is_empty() {
+            return Err(Refusal::new(Reason::ResidualStream, draft.graph.name(node)));
+        }
         let item = &self.items.all[self.item];
         let part = Some(&item.part).filter(|part| self.goes && !part.nodes.is_empty());
         let going = Going { part, bypass, is_bounded: item.is_bounded };
@@ -308,16 +322,18 @@ pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> 
 
 impl Wave {
     /// How much a wave found so far.
-    pub fn mark(&self) -> [usize; 4] {
-        [self.folds.len(), self.bypass.len(), self.merges.len(), self.makes.len()]
+    pub fn mark(&self) -> [usize; 5] {
+        let Wave { folds, bypass, merges, makes, wanted, .. } = self;
+        [folds.len(), bypass.len(), merges.len(), makes.len(), wanted.len()]
     }
 
     /// Forgets what a way found that led nowhere.
-    pub fn back_to(&mut self, [folds, bypass, merges, makes]: [usize; 4]) {
+    pub fn back_to(&mut self, [folds, bypass, merges, makes, wanted]: [usize; 5]) {
         self.folds.truncate(folds);
         self.bypass.truncate(bypass);
         self.merges.truncate(merges);
         self.makes.truncate(makes);
+        self.wanted.truncate(wanted);
     }
 
     /// Notes what a node takes, and whether an Add has to be made for it.

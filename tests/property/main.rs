@@ -6,6 +6,7 @@ mod common;
 mod enclose;
 mod generate;
 mod mutate;
+mod streams;
 mod tape;
 
 use std::cell::RefCell;
@@ -65,6 +66,13 @@ fn folds_enough(counts: &Counts) {
 #[test]
 fn fused_graphs_compute_exactly_the_same() {
     folds_enough(&run(Kind::Exact, 2500));
+}
+
+#[test]
+fn fused_streams_compute_exactly_the_same() {
+    let counts = each(1000, |bytes, counts| check(&streams::stream(bytes), Kind::Exact, counts));
+    let [folded, sites] = ["site folded", "site"].map(|what| counts[what]);
+    assert!(2 * folded >= sites, "only {folded} of {sites} sites were folded");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod roundings;
 mod rules;
 mod scalars;
 mod shapes;
+mod streams;
 mod tidy;
 mod types;
 

@@ -136,17 +136,32 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
     let (a, b) = (left.as_ref().unwrap_or(&identity), right.as_ref().unwrap_or(&identity));
     match op {
         "Add" | "Sub" => {
-            if a.scale != b.scale {
-                let both = !a.has_no_scale() && !b.has_no_scale();
-                return Err(if both { Reason::DifferentScales } else { Reason::ResidualStream });
-            }
+            let wants = match (left, right) {
+                _ if a.scale == b.scale => vec![],
+                (Some(carried), None) => vec![(1, stream(at, 1, carried)?)],
+                (None, Some(carried)) => vec![(0, stream(at, 0, carried)?)],
+                _ if !a.has_no_scale() && !b.has_no_scale() => return Err(Reason::DifferentScales),
+                _ => return Err(Reason::ResidualStream),
+            };
+            let scale = if left.is_some() { &a.scale } else { &b.scale };
             let shift = if op == "Add" { &a.shift + &b.shift } else { &a.shift - &b.shift };
-            Ok(Step::go_on(0, Affine::new(a.scale.clone(), shift)))
+            Ok(Step { wants, ..Step::go_on(0, Affine::new(scale.clone(), shift)) })
         }
         "Mul" if a.has_no_shift() && b.has_no_shift() => Ok(Step::go_on(0, a.then(b))),
         "Div" if a.has_no_shift() && right.is_none() => Ok(Step::go_on(0, a.clone())),
         _ => Err(Reason::NotLinear(op.into())),
     }
+}
+
+/// `(s·x + t) + y = s·(x + y/s) + t`: what has to come to the other operand, so that the sum is in the basis of the one
+/// that carries an affine.
+fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
+    // Behind a constant for each position, every bias on the way would become one.
+    let along = |axis: usize| carried.shift.shape()[axis] == 1 || carried.scale.shape()[axis] != 1;
+    let inverse = Affine::scale(&Numbers::number(1.0, carried.rank()) / &carried.scale);
+    let holds = (0..carried.rank()).all(along) && inverse.is_finite();
+    let wanted = Some(inverse).filter(|_| holds).and_then(|inverse| shrunk(at, other, &inverse).ok());
+    wanted.ok_or(Reason::ResidualStream)
 }
 
 /// An affine on an operand, as one on a result of more axes.

@@ -1,0 +1,28 @@
+//! Another basis for a residual stream.
+//!
+//! An affine that comes to a sum whose other side carries nothing goes on all the same, where what makes the other side
+//! takes the scale back: `(s·x + t) + y = s·(x + y/s) + t`. So a normalizer of fixed statistics leaves the stream that it
+//! is on: all that is written to the stream behind it is divided by its scale, and all that reads the stream takes it in.
+
+use super::draft::Draft;
+use super::item::Items;
+use super::wave::Wave;
+use super::{backward, wave};
+use crate::affine::Affine;
+use crate::refusal::{Reason, Refusal};
+
+/// Sends the affine of a part forward from the part's output, and what it wants on its way back to what makes that.
+///
+/// # Errors
+/// A refusal at the first reader, in execution order, that cannot take it, or where something stands in the way back.
+pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+    let mut wave = wave::forward(draft, items, item, affine)?;
+    for want in wave.wants.clone() {
+        backward::wanted(draft, items, item, &mut wave, want)?;
+    }
+    // What comes from both sides would have to be in two bases at once.
+    match wave.wanted.iter().find(|value| wave.carried.contains(value)) {
+        Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
+        None => Ok(wave),
+    }
+}

@@ -1,0 +1,321 @@
+//! Normalizers on a residual stream, whose basis changes, with the twins in which it must not.
+
+use unfold::fold::plan::Outcome;
+use unfold::onnx::Model;
+use unfold::onnx::proto::GraphProto;
+use unfold::onnx::tensor::DataType;
+use unfold::refusal::Reason;
+use unfold::{FuseOptions, Fused};
+
+use crate::common::text::model;
+use crate::common::{Attr, fuse, node, operators, retype, undeclared};
+use crate::{folded, is_as_planned, same};
+
+/// Layers `x = g·(x + f(x)) + t`, with two linear operators in each `f`, behind a stem and before a head.
+fn post_norm(layers: usize, scale: &str, more: &str) -> Model {
+    let stem = "input i batch 3 4\n weight stem 4 4\n x0 = MatMul(i, stem)";
+    let layers: Vec<String> = (0..layers).map(|place| layer(place, scale)).collect();
+    let (layers, last) = (layers.join("\n"), layers.len());
+    model(&format!(
+        "{stem}
+         {layers}
+         weight head 4 2
+         shift bias 2
+         {more}
+         o = MatMul(x{last}, head)
+         y = Add(o, bias)
+         output y"
+    ))
+}
+
+fn layer(place: usize, scale: &str) -> String {
+    let next = place + 1;
+    format!(
+        "weight a{place} 4 6
+         shift b{place} 6
+         weight c{place} 6 4
+         shift d{place} 4
+         const g{place} 4 = {scale}
+         shift t{place} 4
+         h{place} = MatMul(x{place}, a{place})
+         i{place} = Add(h{place}, b{place})
+         r{place} = Relu(i{place})
+         k{place} = MatMul(r{place}, c{place})
+         f{place} = Add(k{place}, d{place})
+         s{place} = Add(x{place}, f{place})
+         m{place} = Mul(s{place}, g{place})
+         x{next} = Add(m{place}, t{place})"
+    )
+}
+
+/// Powers of two, by which numbers are divided exactly.
+const SCALE: &str = "2 0.5 -1 4";
+
+/// Holds that nothing of a model changes, and returns why its first site does not go forward.
+fn stays(model: &Model) -> Reason {
+    let fused = fuse(model);
+    is_as_planned(model, &fused);
+    assert!(fused.plan.is_empty() && fused.model.proto == model.proto, "{:#?}", fused.plan.sites);
+    forward(&fused, 0)
+}
+
+fn forward(fused: &Fused, site: usize) -> Reason {
+    match &fused.plan.sites[site].post {
+        Some(Outcome::Kept { forward: why, .. } | Outcome::Partly { scale: why, .. }) => why.reason.clone(),
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+/// How many sites fold.
+fn goes(fused: &Fused) -> usize {
+    fused.plan.sites.iter().filter(|site| site.is_folded()).count()
+}
+
+#[test]
+fn nothing_stays_of_normalizers_on_a_residual_stream() {
+    for layers in [1, 2, 5] {
+        let before = post_norm(layers, SCALE, "");
+        let after = folded(&before);
+        assert_eq!(operators(&after).len(), operators(&before).len() - 2 * layers);
+        assert!(!operators(&after).contains(&"Mul"));
+    }
+}
+
+#[test]
+fn what_all_normalizers_come_to_stays_at_an_output() {
+    for layers in [2, 3] {
+        let before = post_norm(layers, SCALE, &format!("output x{layers}"));
+        let fused = crate::fused(&before);
+        assert_eq!((goes(&fused), forward(&fused, layers - 1)), (layers - 1, Reason::GraphOutput));
+        let after = operators(&fused.model);
+        assert_eq!(after.iter().filter(|&&op| op == "Mul").count(), 1);
+        assert_eq!(after.len(), operators(&before).len() - 2 * (layers - 1));
+    }
+    // Two nodes for two, since others may follow.
+    let before = model(&format!(
+        "input i batch 4
+         weight w 4 4
+         const one 4 = 1 1 1 1
+         const g 4 = {SCALE}
+         shift t 4
+         shift mean 4
+         r = Relu(i)
+         m = BatchNormalization(r, g, t, mean, one) epsilon=0.0
+         h = MatMul(m, w)
+         q = Relu(h)
+         f = MatMul(q, w)
+         s = Add(m, f)
+         y = BatchNormalization(s, g, t, mean, one) epsilon=0.0
+         output y"
+    ));
+    let after = ["Relu", "MatMul", "Add", "Relu", "MatMul", "Add", "Mul", "Add"];
+    assert_eq!(operators(&crate::fused(&before).model), after);
+}
+
+#[test]
+fn heads_read_a_stream_and_write_it() {
+    // Attention without its softmax, which no exact numbers survive.
+    let attention = |sum: &str| {
+        model(&format!(
+            "input i batch 3 4
+             weight stem 4 4
+             x0 = MatMul(i, stem)
+             {}
+             weight q 4 4\n weight k 4 4\n weight v 4 4\n weight o 4 4
+             shift p 4
+             ints heads 4 = 0 0 2 2
+             ints whole 3 = 0 0 4
+             xq = MatMul(x1, q)\n aq = Reshape(xq, heads)\n bq = Transpose(aq) perm=[0,2,1,3]
+             xk = MatMul(x1, k)\n ak = Reshape(xk, heads)\n bk = Transpose(ak) perm=[0,2,3,1]
+             xv = MatMul(x1, v)\n av = Reshape(xv, heads)\n bv = Transpose(av) perm=[0,2,1,3]
+             e = MatMul(bq, bk)
+             z = MatMul(e, bv)
+             zt = Transpose(z) perm=[0,2,1,3]
+             zr = Reshape(zt, whole)
+             zo = MatMul(zr, o)
+             zb = Add(zo, p)
+             s = {sum}
+             const g 4 = {SCALE}
+             shift t 4
+             n = Mul(s, g)
+             m = Add(n, t)
+             weight head 4 2
+             y = MatMul(m, head)
+             output y",
+            layer(0, SCALE),
+        ))
+    };
+    for sum in ["Add(x1, zb)", "Add(zb, x1)", "Sub(x1, zb)", "Sub(zb, x1)"] {
+        let after = folded(&attention(sum));
+        assert!(!operators(&after).contains(&"Mul"), "{sum}");
+    }
+}
+
+#[test]
+fn a_stream_that_something_else_sees_keeps_its_basis() {
+    let with = |more: &str| post_norm(1, SCALE, more);
+    assert_eq!(stays(&with("output x1")), Reason::GraphOutput);
+    // Two layers, so that the first normalizer has a stream behind it, which is read in the middle.
+    let middle = |more: &str| fuse(&post_norm(2, SCALE, more));
+    for (more, reason) in [
+        ("output x1", Reason::GraphOutput),
+        ("q = Relu(x1)\n output q", Reason::ResidualStream),
+        ("q = LayerNormalization(x1, g1)\n output q", Reason::ResidualStream),
+        // What is added to it would no longer be what it was.
+        ("output f1", Reason::ResidualStream),
+        ("q = Relu(f1)\n output q", Reason::ResidualStream),
+        ("q = Relu(s1)\n output q", Reason::ResidualStream),
+    ] {
+        let before = post_norm(2, SCALE, more);
+        let fused = middle(more);
+        same(&before, &fused.model, 0.0);
+        assert_eq!((goes(&fused), forward(&fused, 0)), (1, reason), "{more}");
+    }
+}
+
+#[test]
+fn a_stream_that_a_body_reads_keeps_its_basis() {
+    let mut before = post_norm(2, SCALE, "condition c");
+    let body = |op: &str| {
+        let mut body = GraphProto::default();
+        body.node.push(node(op, &["x1"], &["inner"], vec![]));
+        body.output.push(undeclared("inner"));
+        Attr::from(body)
+    };
+    let branches = vec![("then_branch", body("Identity")), ("else_branch", body("Neg"))];
+    before.graph_mut().node.push(node("If", &["c"], &["q"], branches));
+    before.graph_mut().output.push(undeclared("q"));
+    let fused = fuse(&before);
+    same(&before, &fused.model, 0.0);
+    assert_eq!(goes(&fused), 1);
+}
+
+#[test]
+fn what_comes_to_a_stream_must_be_made_by_something_linear() {
+    let sum = |more: &str, added: &str| {
+        model(&format!(
+            "input i batch 3 4
+             input j batch 3 4
+             weight w 4 4
+             weight v 4 4
+             const g 4 = {SCALE}
+             r = Relu(i)
+             n = Mul(r, g)
+             {more}
+             s = Add(n, {added})
+             y = MatMul(s, v)
+             output y"
+        ))
+    };
+    folded(&sum("h = MatMul(n, w)\n q = Relu(h)\n f = MatMul(q, w)", "f"));
+    folded(&sum("f = MatMul(j, w)", "f"));
+    assert_eq!(stays(&sum("", "j")), Reason::ResidualStream);
+    assert_eq!(stays(&sum("f = Relu(j)", "f")), Reason::ResidualStream);
+    assert_eq!(stays(&sum("h = MatMul(j, w)\n f = Sigmoid(h)", "f")), Reason::ResidualStream);
+    // It is on both sides, in two bases.
+    assert_eq!(
+        stays(&sum("h = MatMul(n, w)\n q = Relu(h)\n f = Add(n, q)\n z = Mul(f, f)", "z")),
+        Reason::ResidualStream
+    );
+}
+
+#[test]
+fn a_basis_is_invertible_and_within_what_the_type_holds() {
+    folded(&post_norm(2, "0.0009765625 1024 1 1", ""));
+    let wide = 2_f64.powi(-41);
+    for scale in ["2 0 1 1".to_owned(), format!("1 1 1 {wide}"), format!("1 1 1 {}", 1.0 / wide)] {
+        let before = post_norm(2, &scale, "");
+        let fused = fuse(&before);
+        same(&before, &fused.model, 1e-12);
+        assert_eq!((goes(&fused), forward(&fused, 0)), (1, Reason::ResidualStream), "{scale}");
+    }
+}
+
+#[test]
+fn in_half_precision_a_stream_becomes_no_larger() {
+    let half = |scale: f32| {
+        let mut half = model(&format!(
+            "half i batch 3 4
+             const w 4 4 = 1 2 0 0 0 1 2 0 0 0 1 2 1 0 0 1
+             const v 4 4 = 1 2 0 0 0 1 2 0 0 0 1 3 1 0 0 1
+             const g 4 = {scale} {scale} {scale} 1
+             r = Relu(i)
+             n = Mul(r, g)
+             h = MatMul(n, w)
+             q = Relu(h)
+             f = MatMul(q, w)
+             s = Add(n, f)
+             y = MatMul(s, v)
+             output y"
+        ));
+        retype(&mut half, &["w", "v", "g"], DataType::Float16);
+        half
+    };
+    assert_eq!(goes(&fuse(&half(2.0))), 1);
+    assert_eq!(stays(&half(0.5)), Reason::ResidualStream);
+    assert_eq!(stays(&half(32.0)), Reason::ResidualStream);
+}
+
+#[test]
+fn a_constant_for_each_position_does_not_come_into_every_bias() {
+    let position = model(&format!(
+        "input i batch 3 4
+         const g 4 = {SCALE}
+         weight p 3 4
+         weight w 4 4
+         weight v 4 4
+         r = Relu(i)
+         n = Mul(r, g)
+         m = Add(n, p)
+         h = MatMul(m, w)
+         q = Relu(h)
+         f = MatMul(q, w)
+         s = Add(m, f)
+         y = MatMul(s, v)
+         output y"
+    ));
+    assert_eq!(stays(&position), Reason::ResidualStream);
+}
+
+/// A stream that a table writes, and the same table reads.
+fn tied() -> Model {
+    model(&format!(
+        "indices ids batch 3
+         weight table 16 4
+         x0 = Gather(table, ids)
+         {}
+         u = Transpose(table) perm=[1,0]
+         y = MatMul(x4, u)
+         output y",
+        [0, 1, 2, 3].map(|place| layer(place, SCALE)).join("\n"),
+    ))
+}
+
+#[test]
+fn a_tied_embedding_is_read_in_the_new_basis_and_written_in_the_old() {
+    let fused = fuse(&tied());
+    same(&tied(), &fused.model, 0.0);
+    assert_eq!((goes(&fused), fused.plan.growth), (4, 16 * 4 * 4));
+    // Without room for another table, those stay that come to it by themselves; others come to them.
+    let options = FuseOptions { max_growth: 0.0, ..FuseOptions::default() };
+    let fused = unfold::fuse(&tied(), &options).unwrap();
+    same(&tied(), &fused.model, 0.0);
+    assert_eq!((goes(&fused), fused.plan.growth), (1, 0));
+    assert!(matches!(forward(&fused, 3), Reason::Growth(_)));
+}
+
+#[test]
+fn weights_that_all_layers_share_are_not_copied_for_each() {
+    let mut shared = post_norm(4, SCALE, "");
+    for node in &mut shared.graph_mut().node {
+        for input in &mut node.input {
+            if input.starts_with(['a', 'c']) {
+                input.replace_range(1.., "0");
+            }
+        }
+    }
+    let fused = unfold::fuse(&shared, &FuseOptions::default()).unwrap();
+    same(&shared, &fused.model, 0.0);
+    assert_eq!(fused.plan.growth, 0);
+    assert!(matches!(forward(&fused, 0), Reason::Growth(_)));
+}
