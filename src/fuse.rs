@@ -17,7 +17,7 @@ use crate::graph::flat::Flat;
 use crate::graph::make::NewConstant;
 use crate::history::History;
 use crate::lower::lower;
-use crate::normalizer::{self, Family, Kind, Site, View};
+use crate::normalizer::{self, Kind, Site, View};
 use crate::onnx::Model;
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
@@ -312,13 +312,13 @@ impl OnePass<'_> {
         if not_known(model).is_some() {
             return None;
         }
-        let offline = sites.iter().filter(|site| site.kind.family == Family::Offline);
-        let made = history.made();
+        let told = sites.iter().filter(|site| site.kind.is_told_by_constants());
+        let recipes = history.recipes();
         let tidied = tidy(
             known,
             &Limits {
-                sites: offline.flat_map(|site| site.nodes.iter().copied()).collect(),
-                is_new: &|name| made.contains(name),
+                sites: told.flat_map(|site| site.nodes.iter().copied()).collect(),
+                recipe: &|name| recipes.get(name).copied(),
                 is_skipped: &|kind| self.skip.is_match(kind),
                 growth: self.growth.bytes,
             },

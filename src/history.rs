@@ -8,7 +8,7 @@ use crate::graph::make::NewConstant;
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::{Family, Site};
 use crate::onnx::Model;
-use crate::recipe::{Op, Recipe};
+use crate::recipe::Recipe;
 use crate::refusal::Refusal;
 use crate::simplify::{NamedFloats, Tidied};
 
@@ -113,11 +113,9 @@ impl History {
         self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
     }
 
-    /// The tensors that hold something else than the first model has under their names.
-    pub fn made(&self) -> HashSet<&str> {
-        let is_itself =
-            |tensor: &Stored| matches!(tensor.recipe.op(), Op::Constant(name) if **name == tensor.name);
-        self.tensors.iter().filter(|tensor| !is_itself(tensor)).map(|tensor| tensor.name.as_str()).collect()
+    /// What the tensors hold that were stored, by constants of the first model.
+    pub fn recipes(&self) -> HashMap<&str, &Recipe> {
+        self.tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.recipe)).collect()
     }
 
     /// Keeps what a pass stored, by formulas over the tensors of the first model.

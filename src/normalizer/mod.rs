@@ -90,6 +90,12 @@ impl Kind {
     pub fn is_bounded(self) -> bool {
         matches!(self.family, Family::Online | Family::Pointwise) && self.name != QUOTIENT
     }
+
+    /// Whether constants that are computed tell what it is, so that it would be another one once they are stored: a BN
+    /// would be any affine, and what is rounded of nearly equal weights of tokens is a mean.
+    pub fn is_told_by_constants(self) -> bool {
+        self.family == Family::Offline || self.name == dynamic_token::NAME
+    }
 }
 
 /// The kinds, the most telling first: the first that recognises a node has it.

@@ -104,13 +104,15 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
     let (input, before) = before_casts(view, core.input);
     let (output, behind) = behind_casts(view, core.output);
     let chain = view.chain_from(output)?;
-    let axis = chain.axis().or(chain.spread)?;
     let pre = numbers(view, input);
     // Without a scale in front it is an activation that happens to be followed by one.
     let named = chain.mentions(kind.names());
     if (pre.is_none() || chain.spread.is_none()) && !named {
         return None;
     }
+    // One number for all channels lies along any axis.
+    let last = || view.facts.rank(output)?.checked_sub(1).filter(|_| chain.affine.axes().is_empty());
+    let axis = chain.axis().or(chain.spread).or_else(last)?;
     let mut nodes: Vec<NodeId> = pre.iter().flat_map(|chain| chain.nodes.clone()).collect();
     nodes.extend([&before[..], &core.nodes, &behind].concat());
     nodes.extend(&chain.nodes);

@@ -1,4 +1,5 @@
-//! Equal things once: small constants that hold the same, and operators that compute the same of the same values.
+//! Equal things once: operators that compute the same of the same values, or of small constants that hold the same; and
+//! small constants of integers.
 
 use prost::Message;
 
@@ -9,7 +10,7 @@ use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::{Category, is_quantized};
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
-use crate::onnx::tensor;
+use crate::onnx::tensor::{self, DataType};
 
 /// What `--skip` calls them.
 pub const KIND: &str = "duplicate";
@@ -35,39 +36,51 @@ struct There<'g> {
 /// Those that were made first, in each body that does not see others.
 type Firsts<'g> = HashMap<Computation<'g>, Vec<There<'g>>>;
 
+/// Whether two constants of the same elements stand for the same numbers: what was rounded when it was stored is the
+/// image of others, too.
+pub type Same<'s> = &'s dyn Fn(&str, &str) -> bool;
+
 /// The values that others take the place of, in a graph whose nodes are in order: those that were made first. Outputs of
 /// the model and of bodies, and what bodies read have names that stay, and so have `pinned` tensors.
-pub fn find(graph: &GraphProto, model: &Model, pinned: &HashSet<&str>) -> HashMap<String, String> {
+pub fn find(
+    graph: &GraphProto,
+    model: &Model,
+    pinned: &HashSet<&str>,
+    same: Same,
+) -> HashMap<String, String> {
     let mut fixed: HashSet<&str> = captured(graph);
     fixed.extend(graph.output.iter().map(|output| output.name()));
     fixed.extend(graph.quantization_annotation.iter().map(|annotation| annotation.tensor_name()));
     fixed.extend(pinned);
     let ends = graph.node.iter().filter(|node| node.domain() == END);
     fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str));
-    let mut firsts = Firsts::default();
-    let mut instead: HashMap<&str, &str> = HashMap::default();
+    let mut equals = Equals { firsts: Firsts::default(), instead: HashMap::default(), fixed: &fixed };
     let ways: HashSet<&str> = graph.node.iter().map(way).collect();
     let tensors = graph.initializer.iter().map(|tensor| (way_to(tensor.name(), &ways), tensor));
     // Bodies see those of the main graph, whichever came first.
     let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());
     for (way, tensor) in main.into_iter().chain(inner).filter(|(_, tensor)| !pinned.contains(tensor.name())) {
         if let Some(made) = constant(tensor, &tensor.dims, model) {
-            let there = There { way, names: vec![tensor.name()] };
-            merge(made, there, &mut firsts, &mut instead, &fixed);
+            equals.add(made, There { way, names: vec![tensor.name()] }, same);
         }
     }
     for node in graph.node.iter().filter(|node| is_pure(node)) {
         let there = There { way: way(node), names: node.output.iter().map(String::as_str).collect() };
-        let made = match node.op_type() {
-            "Constant" => held(node).and_then(|tensor| constant(tensor, &tensor.dims, model)),
-            _ => Some(operation(node, &instead)),
-        };
-        if let Some(made) = made {
-            merge(made, there, &mut firsts, &mut instead, &fixed);
+        match node.op_type() {
+            "Constant" => {
+                if let Some(made) = held(node).and_then(|tensor| constant(tensor, &tensor.dims, model)) {
+                    equals.add(made, there, same);
+                }
+            }
+            _ => equals.add(operation(node, &equals.instead), there, &|_, _| true),
         }
     }
+    let mut instead = equals.instead;
     let read: HashSet<&str> = graph.node.iter().flat_map(|node| &node.input).map(String::as_str).collect();
-    instead.retain(|twin, _| read.contains(twin));
+    // Floats go with the operators that read them: whether two are one is not to be asked again of what was made.
+    let floats: HashSet<&str> =
+        graph.initializer.iter().filter(|tensor| is_float(tensor)).map(|tensor| tensor.name()).collect();
+    instead.retain(|twin, _| read.contains(twin) && !floats.contains(twin));
     instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect()
 }
 
@@ -80,22 +93,27 @@ pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
     }
 }
 
-/// Notes who is first, or that the values of the first are read.
-fn merge<'g>(
-    made: Computation<'g>,
-    there: There<'g>,
-    firsts: &mut Firsts<'g>,
-    instead: &mut HashMap<&'g str, &'g str>,
-    fixed: &HashSet<&str>,
-) {
-    let firsts = firsts.entry(made).or_default();
-    match firsts.iter().find(|first| sees(there.way, first.way)) {
-        Some(first) if !there.names.iter().any(|name| fixed.contains(name)) => {
-            let pairs = there.names.into_iter().zip(first.names.iter().copied());
-            instead.extend(pairs.filter(|(name, _)| !name.is_empty()));
+/// What was found so far.
+struct Equals<'g, 'f> {
+    firsts: Firsts<'g>,
+    /// Whose readers read which other value.
+    instead: HashMap<&'g str, &'g str>,
+    fixed: &'f HashSet<&'f str>,
+}
+
+impl<'g> Equals<'g, '_> {
+    /// Notes who is first, or that the values of the first are read.
+    fn add(&mut self, made: Computation<'g>, there: There<'g>, same: Same) {
+        let firsts = self.firsts.entry(made).or_default();
+        let is_first = |first: &&There| sees(there.way, first.way) && same(first.names[0], there.names[0]);
+        match firsts.iter().find(is_first) {
+            Some(first) if !there.names.iter().any(|name| self.fixed.contains(name)) => {
+                let pairs = there.names.into_iter().zip(first.names.iter().copied());
+                self.instead.extend(pairs.filter(|(name, _)| !name.is_empty()));
+            }
+            Some(_) => {}
+            None => firsts.push(there),
         }
-        Some(_) => {}
-        None => firsts.push(there),
     }
 }
 
@@ -103,6 +121,10 @@ fn merge<'g>(
 fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
     let mut beginnings = name.rmatch_indices('/').map(|(end, _)| &name[..=end]);
     beginnings.find(|way| ways.contains(way)).unwrap_or_default()
+}
+
+fn is_float(tensor: &TensorProto) -> bool {
+    DataType::from_code(tensor.data_type()).is_some_and(DataType::is_float)
 }
 
 /// The tensor of a Constant node, where it is one.

@@ -5,16 +5,17 @@ use super::{dead, equal, extents, order};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::{Edited, Editor, reads};
-use crate::hash::HashSet;
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::recipe::{Op, Recipe};
 use crate::refusal::Refusal;
 
 /// What is to be left alone.
 pub struct Limits<'l> {
     /// Nodes of sites that stay, which are known by what they read.
     pub sites: Vec<NodeId>,
-    /// Whether a tensor is none of the original model.
-    pub is_new: &'l dyn Fn(&str) -> bool,
+    /// What a tensor holds that was stored for the original model, by constants of that.
+    pub recipe: &'l dyn Fn(&str) -> Option<&'l Recipe>,
     /// Whether a kind is left as it is.
     pub is_skipped: &'l dyn Fn(&str) -> bool,
     /// Bytes that tensors of computed constants may add.
@@ -47,17 +48,23 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         return tidied;
     }
     let sites = cone(known, &limits.sites);
+    let is_new = |name: &str| {
+        (limits.recipe)(name)
+            .is_some_and(|recipe| !matches!(recipe.op(), Op::Constant(own) if **own == *name))
+    };
     let (found, shapes) = match (limits.is_skipped)(constants::KIND) {
         true => Default::default(),
-        false => (Settled::find(known, &sites, limits.is_new, limits.growth), extents::find(known, &sites)),
+        false => (Settled::find(known, &sites, &is_new, limits.growth), extents::find(known, &sites)),
     };
     let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());
     let read: HashSet<&str> = named.map(|&value| known.graph.value_name(value)).collect();
     let merges = !(limits.is_skipped)(equal::KIND);
     tidied.kept = found.kept.clone();
     tidied.growth = found.growth;
-    let is_merged = || merges && !equal::find(known.graph.proto(), model, &read).is_empty();
-    if found.is_empty() && shapes.is_empty() && !is_merged() {
+    let is_told_alike = |one: &str, other: &str| (limits.recipe)(one) == (limits.recipe)(other);
+    let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
+    let before = if merges { find() } else { HashMap::default() };
+    if found.is_empty() && shapes.is_empty() && before.is_empty() {
         return tidied;
     }
     let mut editor = Editor::new(model);
@@ -69,7 +76,13 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let between = operators(&graph.node);
     if merges {
         pinned.extend(&read);
-        let instead = equal::find(&graph, model, &pinned);
+        // Two that were computed are rounded each: only what was equal before is.
+        let computed = tidied.computed.iter().map(|floats| floats.name.as_str());
+        let sources: HashMap<&str, &str> =
+            computed.map(|name| (name, before.get(name).map_or(name, String::as_str))).collect();
+        let same =
+            |one: &str, other: &str| is_told_alike(one, other) && sources.get(one) == sources.get(other);
+        let instead = equal::find(&graph, model, &pinned, &same);
         // New constants may be equal as well.
         let now_read: HashSet<String> = reads(&graph).into_iter().map(str::to_owned).collect();
         equal::merge_into(&mut graph, &instead);

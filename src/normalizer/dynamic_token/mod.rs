@@ -22,6 +22,9 @@ use crate::refusal::{Reason, Refusal};
 use fewest::{Target, fewest};
 use interpret::{Meaning, interpret};
 
+/// What it is called.
+pub const NAME: &str = "DTN";
+
 /// Dynamic Token Normalization.
 pub struct DynamicToken;
 
@@ -66,7 +69,7 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
     };
     let nothing = replacement.is_none() && post.is_none() && core.is_none();
     Site {
-        kind: Kind { name: "DTN", family: Family::Online },
+        kind: Kind { name: NAME, family: Family::Online },
         name: view.site_name(node),
         channels: meaning.channels,
         axis: 2,
