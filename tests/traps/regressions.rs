@@ -600,6 +600,19 @@ fn many_sites_side_by_side_take_no_longer_each_than_one() {
 }
 
 #[test]
+fn many_sites_on_a_stream_take_no_longer_each_than_one() {
+    const SITES: usize = 2_000;
+    let layer = |place| {
+        format!(
+            "weight a{place} 4 4\n weight b{place} 4 4\n n{place} = Mul(v{place}, g)\n h{place} = MatMul(n{place}, a{place})
+             r{place} = Relu(h{place})\n f{place} = MatMul(r{place}, b{place})\n v{} = Add(n{place}, f{place})\n",
+            place + 1
+        )
+    };
+    assert_eq!(soon(&many(SITES, &layer, &format!("MatMul(v{SITES}, w)"))), (SITES, SITES));
+}
+
+#[test]
 fn a_row_that_is_longer_than_a_way_goes_as_one() {
     let after = folded(&many(201, &|place| then(place, "Identity(_)"), "MatMul(v201, w)"));
     assert!(!operators(&after).contains(&"Mul"));
