@@ -63,7 +63,8 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     tidied.growth = found.growth;
     let is_told_alike = |one: &str, other: &str| (limits.recipe)(one) == (limits.recipe)(other);
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
-    let before = if merges { find() } else { HashMap::default() };
+    let is_asked = merges && (shapes.is_empty() || !found.is_empty());
+    let before = if is_asked { find() } else { HashMap::default() };
     if found.is_empty() && shapes.is_empty() && before.is_empty() {
         return tidied;
     }

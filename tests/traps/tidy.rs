@@ -193,6 +193,28 @@ fn parallel_branches_of_a_block_normalize_once() {
     assert_eq!(count(&with(&model, &FuseOptions { skip, ..FuseOptions::default() }).model), 2);
 }
 
+/// A third and the float next to it are stored as the same bits.
+#[test]
+fn floats_that_were_rounded_to_the_same_bits_are_not_one_number() {
+    let larger = |second: &str| {
+        let model = model(&format!(
+            "input x batch 4
+             const one 1 = 1
+             const three 1 = 3
+             const stored 1 = 0.3333333432674408
+             third = Div(one, three)
+             again = Div(one, three)
+             a = Max(x, third)
+             b = Max(x, {second})
+             c = Tanh(b)
+             y = Add(a, c)
+             output y"
+        ));
+        operators(&fuse(&model).model).iter().filter(|op| **op == "Max").count()
+    };
+    assert_eq!((larger("stored"), larger("again")), (2, 1));
+}
+
 #[test]
 fn what_is_made_anew_in_each_run_or_has_a_name_of_its_own_is_there_twice() {
     let twice = |op: &str| {
