@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("normalizer", &["affine", "graph", "hash", "onnx", "recipe", "refusal"]),
     ("lower", &["error", "graph", "hash", "normalizer", "onnx"]),
     ("fold", &["affine", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
-    ("simplify", &["graph", "hash", "onnx", "refusal"]),
+    ("simplify", &["graph", "hash", "onnx", "recipe", "refusal"]),
     ("provenance", &["fold", "onnx"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
     ("history", &["fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal", "simplify"]),

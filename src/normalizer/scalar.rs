@@ -1,11 +1,13 @@
 //! One number for all channels: a residual or an embedding multiplier, the halves of a macaron block, a learnable
 //! affine block of two numbers, a product with 1, a sum with 0.
 
-use super::pointwise::is_cast;
 use super::{Family, Kind, Normalizer, Site, View};
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
+
+/// How far back extents are looked for.
+const LOOKED_AT: usize = 16;
 
 /// Any other chain that scales by one number, or does nothing at all.
 pub struct Scalar;
@@ -26,9 +28,6 @@ impl Normalizer for Scalar {
     }
 }
 
-/// How far back extents are looked for.
-const LOOKED_AT: usize = 16;
-
 /// Whether a value is computed from the extents of another alone: no element of a tensor is scaled there.
 fn is_of_extents(view: &View, mut value: ValueId) -> bool {
     for _ in 0..LOOKED_AT {
@@ -36,9 +35,10 @@ fn is_of_extents(view: &View, mut value: ValueId) -> bool {
         if matches!(view.graph.op(node), Some("Shape" | "Size")) {
             return true;
         }
-        let category = view.graph.category(node);
-        let goes_on =
-            category.is_some_and(|c| c.is_elementwise() || c == Category::Movement) || is_cast(view, node);
+        let selects =
+            matches!(view.graph.op(node), Some("Concat" | "Gather" | "Slice" | "Squeeze" | "Unsqueeze"));
+        let computes = view.graph.category(node).is_some_and(Category::is_elementwise);
+        let goes_on = selects || computes || view.graph.is(node, "Cast");
         let mut varying =
             view.graph.inputs(node).iter().flatten().filter(|&&input| !view.constants.is_constant(input));
         match (varying.next(), varying.next()) {

@@ -82,7 +82,7 @@ pub struct Findings {
     pub digests: Vec<Option<Digest>>,
     /// The values that were asked for.
     pub kept: HashMap<ValueId, Image>,
-    /// Those whose extents nobody knows, by name.
+    /// Those whose extents nobody knows, and what is a function of such ones, by name.
     pub opaque: HashSet<String>,
     /// What comes of bodies that could not be evaluated, or not whole, by name.
     pub uncertain: HashSet<String>,
@@ -256,6 +256,7 @@ impl<'w> Evaluation<'w> {
             .collect();
         let is_read = |value: &Option<ValueId>| value.is_some_and(|value| self.readers[index(value)] > 0);
         let wanted = graph.outputs(node).iter().rposition(is_read).map_or(0, |last| last + 1);
+        let reads_opaque = inputs.iter().flatten().any(|input| matches!(input, Image::Opaque(_)));
         let (made, guessed) = self.node(proto, wanted, self.opset(), inputs, &place)?;
         let degree = self.degree(proto, &degrees, guessed);
         for (value, made) in graph.outputs(node).iter().zip(made) {
@@ -263,7 +264,7 @@ impl<'w> Evaluation<'w> {
             if self.is_uncertain.get() {
                 seen.uncertain.insert(graph.value_name(value).to_owned());
             }
-            if matches!(made, Image::Opaque(_)) {
+            if matches!(made, Image::Opaque(_)) || guessed && reads_opaque {
                 seen.opaque.insert(graph.value_name(value).to_owned());
             }
             let value = index(value);
