@@ -530,6 +530,9 @@ impl Inference {
         let Some(values) = values.collect::<Option<Vec<_>>>().filter(|values| !values.is_empty()) else {
             return shapes;
         };
+        if node.op() == ("", "Equal") && !are_told_apart(&values) {
+            return shapes;
+        }
         match bounds::evaluation(node, &inputs, &shapes) {
             Cost::Unknown => {}
             Cost::TooMuch => self.note(|| node.label()),
@@ -656,6 +659,33 @@ enum Evaluated {
     /// It needs what only a run knows.
     TooEarly,
     Failed,
+}
+
+/// Whether it is known of the elements of two tensors which are equal. tract takes a symbol for no number, though a batch
+/// may well be 1; no extent is negative, which is what exporters ask for.
+fn are_told_apart(values: &[Arc<Tensor>]) -> bool {
+    let elements = |tensor: &Tensor| {
+        let cast = tensor.cast_to::<TDim>().ok()?;
+        Some(cast.to_plain_array_view::<TDim>().ok()?.iter().cloned().collect::<Vec<TDim>>())
+    };
+    let is_extent = |dim: &TDim| match dim {
+        TDim::Val(_) | TDim::Sym(_) => true,
+        TDim::MulInt(factor, of) => *factor > 0 && matches!(**of, TDim::Sym(_)),
+        _ => false,
+    };
+    let has_symbols = |dims: &[TDim]| dims.iter().any(|dim| !matches!(dim, TDim::Val(_)));
+    let is_apart = |one: &[TDim], other: &[TDim]| {
+        !has_symbols(one)
+            || one.iter().all(is_extent)
+                && other.iter().all(|dim| matches!(dim, TDim::Val(value) if *value < 0))
+    };
+    if values.iter().all(|value| value.datum_type() != DatumType::TDim) {
+        return true;
+    }
+    match values.iter().map(|value| elements(value)).collect::<Option<Vec<_>>>().as_deref() {
+        Some([one, other]) => is_apart(one, other) && is_apart(other, one),
+        _ => false,
+    }
 }
 
 fn evaluated(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {

@@ -139,3 +139,22 @@ fn a_convolution_has_the_channels_of_its_weight_whatever_it_reads() {
     let run = |model: &Model| reference::run(model, &inputs).unwrap()[0].floats().unwrap().clone();
     assert_eq!(run(&model), run(&fused.model));
 }
+
+#[test]
+fn a_batch_may_be_any_number_that_it_is_compared_with() {
+    for (number, decided) in [(1, false), (2, false), (-1, true)] {
+        let model = model(&format!(
+            "input x batch 4
+             ints first 1 = 0
+             ints c 1 = {number}
+             s = Shape(x)
+             b = Gather(s, first) axis=0
+             e = Equal(b, c)
+             f = Cast(e) to=1
+             m = Mul(x, f)
+             y = Relu(m)
+             output y"
+        ));
+        assert_eq!(!fuse(&model).changed(), !decided, "{number}");
+    }
+}
