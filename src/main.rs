@@ -1,16 +1,13 @@
 //! The command `unfold`.
 
-mod cli;
-
 use std::process::ExitCode;
 
-use mimalloc::MiMalloc;
-use unfold::bench::CountingAllocator;
-
 /// Graphs are millions of small strings and lists, on which the allocators of most systems spend half the time.
+#[cfg(not(feature = "python"))]
 #[global_allocator]
-static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator(MiMalloc);
+static ALLOCATOR: unfold::bench::CountingAllocator<mimalloc::MiMalloc> =
+    unfold::bench::CountingAllocator(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
-    cli::panics::contained(cli::run)
+    unfold::cli::main(std::env::args_os()).into()
 }
