@@ -29,6 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "fuse",
         &[
+            "basis",
             "error",
             "fold",
             "graph",

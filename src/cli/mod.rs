@@ -20,6 +20,7 @@ mod room;
 mod sites;
 mod steps;
 mod storage;
+mod streams;
 mod target;
 mod variants;
 mod zoo;
