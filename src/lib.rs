@@ -61,6 +61,7 @@
 //! [`run::Engine::graph`] is tract's own model, for whoever goes on with it in tract.
 
 pub mod affine;
+pub mod basis;
 pub mod bench;
 pub mod certificate;
 #[cfg(feature = "cli")]

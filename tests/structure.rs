@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Each module of the library with those that it may import, besides itself.
 ///
 /// From values to the whole pass: `error, refusal, progress, hash <- onnx <- recipe <- affine, graph <- normalizer, lower,
-/// simplify <- fold <- history <- fuse`. What runs models sees only models; reports see only plain data.
+/// simplify <- fold <- basis, history <- fuse`. What runs models sees only models; reports see only plain data.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("recipe", &["hash", "onnx", "refusal"]),
     ("affine", &["recipe"]),
@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("normalizer", &["affine", "graph", "hash", "onnx", "recipe", "refusal"]),
     ("lower", &["error", "graph", "hash", "normalizer", "onnx"]),
     ("fold", &["affine", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
+    ("basis", &["affine", "fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
     ("simplify", &["graph", "hash", "onnx", "recipe", "refusal"]),
     ("provenance", &["fold", "onnx"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
@@ -28,6 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "fuse",
         &[
+            "basis",
             "error",
             "fold",
             "graph",

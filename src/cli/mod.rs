@@ -22,6 +22,7 @@ mod room;
 pub(crate) mod sites;
 mod steps;
 pub(crate) mod storage;
+mod streams;
 pub(crate) mod target;
 pub(crate) mod variants;
 mod zoo;
