@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
+use crate::basis::powers::{self, Rescaled};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
 use crate::fold::growth::{beyond, growth};
@@ -41,6 +42,8 @@ pub struct FuseOptions<'o> {
     /// How much copies of weights that something else reads too may add, in percent of the weights. Sites beyond it
     /// stay, those first that add the most; by default 5.
     pub max_growth: f64,
+    /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::headroom::Headroom) finds one.
+    pub scale_stream: Option<u32>,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<OnProgress<'o>>,
 }
@@ -52,15 +55,16 @@ impl Default for FuseOptions<'_> {
 }
 
 impl From<FoldOptions> for FuseOptions<'_> {
-    fn from(FoldOptions { skip, max_growth }: FoldOptions) -> Self {
-        Self { skip, max_growth, progress: None }
+    fn from(FoldOptions { skip, max_growth, scale_stream }: FoldOptions) -> Self {
+        Self { skip, max_growth, scale_stream, progress: None }
     }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        FoldOptions { skip: self.skip.clone(), max_growth: self.max_growth }
+        let Self { skip, max_growth, scale_stream, .. } = self;
+        FoldOptions { skip: skip.clone(), max_growth: *max_growth, scale_stream: *scale_stream }
     }
 
     /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
@@ -165,7 +169,12 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let (lowered, formulas) =
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
-    let pass = OnePass { skip, growth: Allowed::of(model, options), tell: &tell };
+    let pass = OnePass {
+        skip,
+        growth: Allowed::of(model, options),
+        scale_stream: options.scale_stream,
+        tell: &tell,
+    };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
         let restored = result.map(|result| flat.restore(&result));
@@ -226,6 +235,7 @@ impl Allowed {
 struct OnePass<'p> {
     skip: GlobSet,
     growth: Allowed,
+    scale_stream: Option<u32>,
     tell: &'p dyn Fn(&str, usize, usize),
 }
 
@@ -242,10 +252,12 @@ impl OnePass<'_> {
                 Some(result) => check(first, result)?,
             };
             let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
+            let is_last = next.is_none();
+            let next = next.or_else(|| self.rescaled(&known, &mut history));
             drop(known);
-            match next {
-                Some(next) => result = Some(next),
-                None => break,
+            result = next.or(result);
+            if is_last {
+                break;
             }
         }
         let plan = history.finish(result.as_ref().unwrap_or(first));
@@ -305,6 +317,18 @@ impl OnePass<'_> {
 }
 
 impl OnePass<'_> {
+    /// The model with its residual streams scaled, if that is asked; `None` where nothing changes.
+    fn rescaled(&self, known: &Analysis, history: &mut History) -> Option<Model> {
+        let model = known.graph.model();
+        let power = self.scale_stream.filter(|_| not_known(model).is_none())?;
+        (self.tell)("streams", 0, 1);
+        let skip = |name: &str| is_skipped(&self.skip, name, &powers::KIND);
+        let allowed = self.growth.bytes - history.plan.growth as f64;
+        let Rescaled { graph, sites, stored, growth } = powers::rescale(known, power, &skip, allowed);
+        history.rebased(sites, stored, growth);
+        graph.map(|graph| model.with_graph(graph))
+    }
+
     /// The model with everything stored that is constant, and everything there once that is equal; `None` where nothing
     /// changes.
     fn tidy(&self, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {

@@ -113,6 +113,20 @@ impl History {
         self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
     }
 
+    /// Notes streams that have another basis, or keep theirs, behind all other sites.
+    pub fn rebased(&mut self, sites: Vec<SitePlan>, stored: Vec<Stored>, growth: u64) {
+        let first = self.plan.sites.len();
+        let places = (0..sites.len()).map(|place| (place, first + place)).collect();
+        for mut site in sites {
+            site.name = self.name_of(site.name);
+            self.names.entry(site.name.clone()).or_insert(1);
+            self.plan.is_rebased |= site.is_folded();
+            self.plan.sites.push(site);
+        }
+        self.plan.growth += growth;
+        self.keep(stored, &places);
+    }
+
     /// What the tensors hold that were stored, by constants of the first model.
     pub fn recipes(&self) -> HashMap<&str, &Recipe> {
         self.tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.recipe)).collect()

@@ -69,6 +69,7 @@ pub mod fold;
 mod fuse;
 pub mod graph;
 mod hash;
+pub mod headroom;
 mod history;
 pub mod lower;
 pub mod normalizer;

@@ -17,6 +17,9 @@ pub struct FoldOptions {
     /// How much copies of shared weights may add, in percent of the weights.
     #[serde(skip_serializing_if = "is_usual")]
     pub max_growth: f64,
+    /// The k of the `2^-k` by which residual streams are scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_stream: Option<u32>,
 }
 
 /// What copies of shared weights may add where nobody says otherwise, in percent of the weights.
@@ -28,7 +31,7 @@ fn is_usual(max_growth: &f64) -> bool {
 
 impl Default for FoldOptions {
     fn default() -> Self {
-        Self { skip: vec![], max_growth: MAX_GROWTH }
+        Self { skip: vec![], max_growth: MAX_GROWTH, scale_stream: None }
     }
 }
 

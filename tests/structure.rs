@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("normalizer", &["affine", "graph", "hash", "onnx", "recipe", "refusal"]),
     ("lower", &["error", "graph", "hash", "normalizer", "onnx"]),
     ("fold", &["affine", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
-    ("basis", &["affine", "fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
+    ("basis", &["affine", "fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal", "simplify"]),
     ("simplify", &["graph", "hash", "onnx", "recipe", "refusal"]),
     ("provenance", &["fold", "onnx"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
@@ -29,6 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "fuse",
         &[
+            "basis",
             "error",
             "fold",
             "graph",
@@ -45,6 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "simplify"]),
     ("run", &["error", "onnx"]),
     ("verify", &["graph", "onnx", "run"]),
+    ("headroom", &["basis", "error", "graph", "lower", "onnx", "run"]),
     ("sensitivity", &["onnx", "verify"]),
     ("prove", &["fold", "graph", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
     ("zoo", &["error", "onnx"]),

@@ -16,6 +16,7 @@ use super::fused::FuseReport;
 use super::inputs::sizes;
 use super::judged::{Judged, When};
 use super::out::{self, Paint};
+use super::scaling::ScalingArgs;
 use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
 use super::target::{certificate_target, target};
@@ -29,6 +30,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --verify prove
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx -o fused.onnx --max-growth 20
+  unfold fuse model.onnx -o fused.onnx --scale-stream auto --input tokens.npz
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
   unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
@@ -70,6 +72,9 @@ pub struct FuseArgs {
     /// stay, those first that add the most. New biases and copies of vectors do not count
     #[arg(long, value_name = "PERCENT", value_parser = from_zero, default_value_t = FuseOptions::default().max_growth)]
     max_growth: f64,
+
+    #[command(flatten)]
+    scaling: ScalingArgs,
 
     #[command(flatten)]
     storage: StorageArgs,
@@ -149,19 +154,21 @@ pub fn fuse(
     model: Model,
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
-    let options = FuseOptions { skip: args.skip.clone(), max_growth: args.max_growth, progress: Some(tell) };
+    let scaling = args.scaling.of(&model, &args.dims, tell)?;
+    let (skip, max_growth, scale_stream) = (args.skip.clone(), args.max_growth, scaling.scale_stream);
+    let options = FuseOptions { skip, max_growth, scale_stream, progress: Some(tell) };
     let idle_skips = |plan: &Plan| options.idle_skips(plan).into_iter().map(str::to_owned).collect();
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;
         let idle_skips = idle_skips(&planned.plan);
-        return Ok(FuseReport::dry(model, planned, idle_skips));
+        return Ok(FuseReport::dry(model, planned, idle_skips).with(scaling));
     }
     let path = target(&task.model, task.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
     let dims = sizes(&args.dims, &model)?;
     let fused = unfold::fuse(&model, &options)?;
     let idle_skips = idle_skips(&fused.plan);
-    let mut report = FuseReport::of(model, fused, idle_skips);
+    let mut report = FuseReport::of(model, fused, idle_skips).with(scaling);
     let begin = |step: &str| tell(step, 0, 1);
     if let Some(after) = &report.after {
         let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };

@@ -13,6 +13,7 @@ use unfold::{Fused, Plan, Planned};
 use super::judged::{Judged, When};
 use super::operators::{self, Operators};
 use super::out::Paint;
+use super::scaling::Scaling;
 use super::sites::{self, JsonSite, Row, Summary};
 
 /// What was done to a model.
@@ -31,6 +32,8 @@ pub struct FuseReport {
     pub plan: Plan,
     /// What was asked to be skipped and is nowhere.
     pub idle_skips: Vec<String>,
+    /// By what residual streams are scaled.
+    scaling: Scaling,
     lowered: Option<Model>,
     dry: bool,
 }
@@ -48,6 +51,7 @@ impl FuseReport {
             certificate: None,
             plan,
             idle_skips,
+            scaling: Scaling::default(),
             dry: true,
         }
     }
@@ -65,8 +69,14 @@ impl FuseReport {
             certificate: None,
             plan,
             idle_skips,
+            scaling: Scaling::default(),
             dry: false,
         }
+    }
+
+    /// The report, with what residual streams are scaled by.
+    pub fn with(self, scaling: Scaling) -> Self {
+        Self { scaling, ..self }
     }
 
     /// What the result is compared with: the model, with everything in it that engines can run.
@@ -110,6 +120,7 @@ impl FuseReport {
         }
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
+        text += &self.scaling.told();
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
@@ -150,6 +161,7 @@ impl FuseReport {
             tensors: self.plan.tensors.iter().map(|tensor| JsonTensor::of(tensor, &self.plan)).collect(),
             summary: self.summary(),
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
+            scaling: self.scaling,
             growth: self.growth(),
             result: self.sizes(),
             verified: self.judged.is_verified(),
@@ -180,6 +192,8 @@ struct FuseJson<'j> {
     /// What is done beside the sites, where anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,
+    #[serde(flatten)]
+    scaling: Scaling,
     /// What copies of shared weights add, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     growth: Option<Growth>,

@@ -95,7 +95,9 @@ fn told(time: &Provenance) -> String {
         true => String::new(),
         false => format!("; copies up to {} %", options.max_growth),
     };
-    let line = format!("folded by unfold {version}{from}: {folded}{skipped}{growth}");
+    let scaled =
+        options.scale_stream.map_or_else(String::new, |power| format!("; streams scaled by 2^-{power}"));
+    let line = format!("folded by unfold {version}{from}: {folded}{skipped}{growth}{scaled}");
     // Anybody can have written it.
     line.chars().filter(|letter| !letter.is_control()).chain(['\n']).collect()
 }

@@ -17,6 +17,7 @@ pub mod panics;
 mod prove;
 mod resident;
 mod room;
+mod scaling;
 mod sites;
 mod steps;
 mod storage;

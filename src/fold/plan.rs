@@ -21,6 +21,8 @@ pub enum Direction {
     Backward,
     /// With others, into one operator in the place of all.
     Merged,
+    /// Into all that writes a residual stream, and all that reads it.
+    Stream,
 }
 
 /// What happens to one affine of a site.
@@ -176,6 +178,8 @@ pub struct Plan {
     pub tidy: Tidy,
     /// Whether that changed the model.
     pub is_tidied: bool,
+    /// Whether a residual stream has another basis.
+    pub is_rebased: bool,
 }
 
 /// What is done once nothing folds any more.
@@ -199,5 +203,6 @@ impl Plan {
             && self.rewrites.is_empty()
             && self.replacements.is_empty()
             && !self.is_tidied
+            && !self.is_rebased
     }
 }

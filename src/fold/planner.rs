@@ -346,6 +346,7 @@ impl<'a> Planner<'a> {
             growth: 0,
             tidy: Tidy::default(),
             is_tidied: false,
+            is_rebased: false,
         }
     }
 

@@ -71,6 +71,8 @@ pub enum Family {
     Scale,
     /// Operators that are linear in one value, and whose results are added.
     Linear,
+    /// The values that sums tie together, which are in another basis.
+    Stream,
 }
 
 /// What a site is.

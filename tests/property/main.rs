@@ -6,6 +6,7 @@ mod common;
 mod enclose;
 mod generate;
 mod mutate;
+mod powers;
 mod streams;
 mod tape;
 
@@ -73,6 +74,14 @@ fn fused_streams_compute_exactly_the_same() {
     let counts = each(1000, |bytes, counts| check(&streams::stream(bytes), Kind::Exact, counts));
     let [folded, sites] = ["site folded", "site"].map(|what| counts[what]);
     assert!(2 * folded >= sites, "only {folded} of {sites} sites were folded");
+}
+
+#[test]
+fn scaled_streams_compute_the_same_to_the_last_bit() {
+    let counts = each(1000, powers::check);
+    let [scaled, all] = ["stream scaled", "stream"].map(|what| counts[what]);
+    assert!(scaled == all && all > 1000, "{scaled} of {all} streams were scaled");
+    assert!(5 * counts["Mul"] < 2 * all, "{} Muls for {all} streams", counts["Mul"]);
 }
 
 #[test]

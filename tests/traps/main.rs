@@ -10,6 +10,7 @@ mod common;
 mod growth;
 mod hostile;
 mod numbered;
+mod powers;
 mod reasons;
 mod regressions;
 mod roundings;
@@ -80,7 +81,7 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
 /// What is made of a model for the sake of its sites alone.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
     let skip = unfold::simplify::KINDS.map(str::to_owned).to_vec();
-    unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, progress: None }).unwrap()
+    unfold::fuse(model, &FuseOptions { skip, progress: None, ..*options }).unwrap()
 }
 
 fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {
