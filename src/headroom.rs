@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::graph::analysis::Analysis;
 use crate::graph::make;
 use crate::lower::lower;
+use crate::normalizer::{View, find};
 use crate::onnx::Model;
 use crate::onnx::node::bodies_mut;
 use crate::onnx::proto::{
@@ -36,8 +37,10 @@ impl Headroom {
         let lowered = lower(model, &|_, _| false)?.map(|lowered| lowered.model);
         let mut wide = widened(lowered.as_ref().unwrap_or(model))?;
         let known = Analysis::new(&wide)?;
-        let values = residual(&known).into_iter().flat_map(|(_, stream)| stream.values);
+        let view = View::new(&known);
+        let values = residual(&known, &view, &find(&view)).into_iter().flat_map(|stream| stream.values);
         let names: Vec<String> = values.map(|at| known.graph.value_name(at.value).to_owned()).collect();
+        drop(view);
         drop(known);
         if names.is_empty() {
             return Ok(None);

@@ -2,7 +2,7 @@
 //!
 //! What a pass leaves, the next one finds again: by the values that its nodes make.
 
-use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
+use crate::fold::plan::{Outcome, Plan, SitePlan, Stored, StreamPlan};
 use crate::graph::Graph;
 use crate::graph::make::NewConstant;
 use crate::hash::{HashMap, HashSet};
@@ -96,6 +96,25 @@ impl History {
         self.keep(stored, &places);
     }
 
+    /// Notes which streams have got another basis, what was stored for them, and which are left as they are.
+    pub fn rebased(&mut self, streams: Vec<StreamPlan>, stored: Vec<Stored>) {
+        let is_first = self.plan.streams.is_empty();
+        for stream in streams {
+            // One that was changed is found again as it is now, and perhaps by another name.
+            match self.plan.streams.iter_mut().find(|there| there.name == stream.name) {
+                Some(there) if there.is_centred() => there.scaling = stream.scaling,
+                Some(there) => {
+                    let centring = there.centring.take();
+                    *there = stream;
+                    there.centring = there.centring.take().or(centring);
+                }
+                None if is_first || stream.is_changed() => self.plan.streams.push(stream),
+                None => {}
+            }
+        }
+        self.keep(stored, &HashMap::default());
+    }
+
     /// Notes what was done beside the sites.
     pub fn tidied(&mut self, tidied: &Tidied) {
         self.plan.tidy.constants += tidied.constants;
@@ -111,20 +130,6 @@ impl History {
             sites: vec![],
         };
         self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
-    }
-
-    /// Notes streams that have another basis, or keep theirs, behind all other sites.
-    pub fn rebased(&mut self, sites: Vec<SitePlan>, stored: Vec<Stored>, growth: u64) {
-        let first = self.plan.sites.len();
-        let places = (0..sites.len()).map(|place| (place, first + place)).collect();
-        for mut site in sites {
-            site.name = self.name_of(site.name);
-            self.names.entry(site.name.clone()).or_insert(1);
-            self.plan.is_rebased |= site.is_folded();
-            self.plan.sites.push(site);
-        }
-        self.plan.growth += growth;
-        self.keep(stored, &places);
     }
 
     /// What the tensors hold that were stored, by constants of the first model.

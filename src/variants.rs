@@ -90,7 +90,7 @@ fn look<T>(model: &Model, see: impl FnOnce(&View, &[Site]) -> T) -> Result<T> {
 }
 
 fn is_normalizer(site: &Site) -> bool {
-    !matches!(site.kind.family, Family::Scale | Family::Linear | Family::Stream)
+    !matches!(site.kind.family, Family::Scale | Family::Linear)
 }
 
 /// Nodes that make one value of another of the same shape.

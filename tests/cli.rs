@@ -218,6 +218,34 @@ fn every_model_can_be_inspected() {
     }
 }
 
+#[test]
+fn inspect_lists_the_streams() {
+    let path = digits("ln", "dynamo");
+    let run = unfold([&"inspect", &path, &"--streams"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    let listed = unfold([&"inspect", &path, &"--streams", &"--json"]).json();
+    let [stream] = &listed["streams"].as_array().unwrap()[..] else { panic!("{listed:#}") };
+    assert_eq!((&stream["channels"], &stream["centring"]["outcome"]), (&40.into(), &"centred".into()));
+    let kinds = |who: &str| -> Vec<String> {
+        let members = stream[who].as_array().unwrap().iter();
+        members.map(|member| member["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(kinds("readers"), ["LN"; 7]);
+    assert!(kinds("writers").iter().all(|kind| kind == "linear" || kind == "constant"), "{listed:#}");
+}
+
+#[test]
+fn a_centred_model_says_so_and_is_proved() {
+    let (_folder, path) = out();
+    let run = unfold([&"fuse", &digits("ln", "legacy"), &"-o", &path, &"--centre", &"--verify", &"prove"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.contains("(40 channels) centred: 7 LN become RMSNorm"), "{}", run.stdout);
+    assert!(provenance(&path).contains(&("unfold.options".into(), r#"{"centre":true,"skip":[]}"#.into())));
+    let again = unfold([&"fuse", &path, &"--dry-run", &"--centre"]);
+    assert!(again.stdout.contains("nothing to fold"), "{}", again.stdout);
+}
+
 /// Programs rely on these names.
 #[test]
 fn json_has_the_fields_that_it_promises() {
@@ -1179,7 +1207,8 @@ fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
 
     let run = unfold([&"fuse", &model, &"-o", &out, &"--scale-stream", &"2^-6", &"--verify", &"require"]);
     assert_eq!(run.code, DONE, "{}", run.stderr);
-    assert!(run.stdout.contains("residual streams: scaled by 2^-6\n"), "{}", run.stdout);
+    let told = "stream x (4 channels) scaled by 2^-6: 5 operators take a power of two in\n";
+    assert!(run.stdout.contains(told), "{}", run.stdout);
     assert!(provenance(&out).contains(&("unfold.options".into(), r#"{"scale_stream":6,"skip":[]}"#.into())));
     assert_eq!(unfold([&"prove", &model, &out]).code, DONE);
     let inspected = unfold([&"inspect", &out]).stdout;
@@ -1193,8 +1222,7 @@ fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
     // Three hundred thousand, more or less what is beside it, are to be 4,096 at most.
     assert!((found["largest_on_stream"].as_f64().unwrap() - 300_000.0).abs() < 100.0, "{found}");
     assert_eq!(found["scale_stream"], 7);
-    let sites = found["sites"].as_array().unwrap();
-    assert!(sites.iter().any(|site| site["kind"]["name"] == "stream" && site["folded"] == true), "{found}");
+    assert_eq!(found["streams"][0]["scaling"]["outcome"], "scaled");
     let enough = unfold(planned(&small));
     assert!(enough.stdout.contains("not scaled: float16 holds them"), "{}", enough.stdout);
 

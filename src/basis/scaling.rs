@@ -3,7 +3,7 @@
 //! Which [exponent](super::exponents) each value has is decided from the inputs on, node by node. A writer that cannot take
 //! its power leaves what it makes as it is, and a Mul stands before the sum; so does one before a reader that cannot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap as Map};
 
 use super::exponents::{Attribute, EPSILON, Law, USUAL_EPSILON};
 use super::streams::Stream;
@@ -22,11 +22,14 @@ use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 
 /// What scaling streams comes to.
+#[derive(Default)]
 pub struct Scaled {
     /// The changes.
     pub edits: Vec<Edit>,
     /// The names of the nodes that take a power in, for each stream that is scaled, in execution order.
-    pub into: HashMap<usize, Vec<String>>,
+    pub into: Map<usize, Vec<String>>,
+    /// The names of the values that are multiplied by a power.
+    pub multiplied: Map<usize, Vec<String>>,
 }
 
 /// Scales streams by `2^-power`, each known by its place among `streams`, as sites are.
@@ -48,7 +51,7 @@ pub fn scale(known: &Analysis, streams: &[(usize, &Stream)], power: u32) -> Resu
         folds: vec![],
         attributes: vec![],
         muls: vec![],
-        into: HashMap::default(),
+        into: Map::new(),
     };
     for &node in known.graph.order() {
         scaling.pass(node)?;
@@ -79,7 +82,7 @@ struct Scaling<'s> {
     folds: Vec<Fold>,
     attributes: Vec<Edit>,
     muls: Vec<Mul>,
-    into: HashMap<usize, Vec<String>>,
+    into: Map<usize, Vec<String>>,
 }
 
 impl Scaling<'_> {
@@ -226,6 +229,10 @@ impl Scaling<'_> {
         let (graph, facts) = (&self.known.graph, &self.known.facts);
         let mut edits = draw(&Plan { folds: self.folds, ..Plan::default() }, self.known)?;
         edits.extend(self.attributes);
+        let mut multiplied: Map<usize, Vec<String>> = Map::new();
+        for mul in &self.muls {
+            multiplied.entry(mul.stream).or_default().push(graph.value_name(mul.value).to_owned());
+        }
         edits.extend(self.muls.into_iter().map(|mul| {
             let name = graph.value_name(mul.value);
             let tensor = NewTensor {
@@ -242,7 +249,7 @@ impl Scaling<'_> {
                 change: Change::Mul { value, readers, is_output, tensor },
             }
         }));
-        Ok(Scaled { edits, into: self.into })
+        Ok(Scaled { edits, into: self.into, multiplied })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::fold::Side;
 use crate::graph::analysis::Analysis;
-use crate::graph::{NodeId, Reader as GraphReader, ValueId};
+use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::statistics::Core;
 use crate::normalizer::{Site, View, online};
@@ -29,25 +29,25 @@ pub struct Stream {
     /// How many channels it has.
     pub channels: usize,
     /// Whatever comes into it.
-    pub writers: Vec<Writer>,
+    pub writers: Vec<StreamWriter>,
     /// Whatever looks at it.
-    pub readers: Vec<Reader>,
+    pub readers: Vec<StreamReader>,
     /// How many values that are not constant it adds up.
     pub sums: usize,
 }
 
 /// Something that comes into a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Writer {
+pub struct StreamWriter {
     /// The value that is written: one of the stream, or the constant operand of a sum in it.
     pub at: Channels,
     /// What it is.
-    pub source: Source,
+    pub source: WrittenBy,
 }
 
 /// What writes a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum WrittenBy {
     /// A linear operator of constants, whose result has the channels of its weight.
     Linear(NodeId),
     /// Rows of a table of constants, the first operand of this Gather.
@@ -64,32 +64,32 @@ pub enum Source {
     Other(NodeId),
 }
 
-impl Source {
+impl WrittenBy {
     /// The node that brings it, where one does.
     pub fn node(self) -> Option<NodeId> {
         match self {
-            Source::Linear(node)
-            | Source::Table(node)
-            | Source::Constant(node, _)
-            | Source::Uniform(node, _)
-            | Source::Other(node) => Some(node),
-            Source::Normalizer(_) | Source::Input => None,
+            WrittenBy::Linear(node)
+            | WrittenBy::Table(node)
+            | WrittenBy::Constant(node, _)
+            | WrittenBy::Uniform(node, _)
+            | WrittenBy::Other(node) => Some(node),
+            WrittenBy::Normalizer(_) | WrittenBy::Input => None,
         }
     }
 }
 
 /// Something that looks at a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reader {
+pub struct StreamReader {
     /// The value that is read.
     pub at: Channels,
     /// What reads it.
-    pub by: By,
+    pub by: ReadBy,
 }
 
 /// What reads a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum ReadBy {
     /// A normalization by statistics over exactly its channels, by the place of its site.
     Normalizer(usize),
     /// A linear operator of constants, which reads the channels by this operand.
@@ -129,7 +129,7 @@ pub fn streams(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
         let &[axis] = &core.axes[..] else { continue };
         let channels = known.facts.extent(core.input, axis).filter(|&channels| channels > 1);
         let Some(channels) = channels.filter(|_| !seen.contains(&core.input)) else { continue };
-        let mut walk = Walk::new(known, &cores, &of, channels);
+        let mut walk = Traversal::new(known, &cores, &of, channels);
         walk.everywhere(Channels { value: core.input, axis });
         let stream = walk.finish();
         seen.extend(stream.values.iter().map(|channels| channels.value));
@@ -145,7 +145,7 @@ fn place(known: &Analysis, value: ValueId) -> Option<usize> {
 }
 
 /// What is seen of a stream so far.
-struct Walk<'w> {
+struct Traversal<'w> {
     known: &'w Analysis<'w>,
     cores: &'w [Option<Core>],
     /// The site of each node that belongs to a normalization by statistics.
@@ -156,7 +156,7 @@ struct Walk<'w> {
     stream: Stream,
 }
 
-impl<'w> Walk<'w> {
+impl<'w> Traversal<'w> {
     fn new(
         known: &'w Analysis<'w>,
         cores: &'w [Option<Core>],
@@ -191,39 +191,41 @@ impl<'w> Walk<'w> {
     fn back(&mut self, at: Channels) {
         let (known, channels) = (self.known, self.stream.channels);
         let source = match known.graph.producer(at.value) {
-            None => Source::Input,
+            None => WrittenBy::Input,
             Some((node, _)) => match self.of.get(&node) {
-                Some(&site) => Source::Normalizer(site),
-                None if ties::is_taken(known, node, Side::Result, at.axis, channels) => Source::Linear(node),
+                Some(&site) => WrittenBy::Normalizer(site),
+                None if ties::is_taken(known, node, Side::Result, at.axis, channels) => {
+                    WrittenBy::Linear(node)
+                }
                 None => match ties::behind(known, node, at.axis, channels) {
                     Some(tie) => return self.link(node, &tie),
-                    None => Source::Other(node),
+                    None => WrittenBy::Other(node),
                 },
             },
         };
-        self.stream.writers.push(Writer { at, source });
+        self.stream.writers.push(StreamWriter { at, source });
     }
 
     /// Who reads a value of the stream.
-    fn on(&mut self, at: Channels, reader: GraphReader) {
+    fn on(&mut self, at: Channels, reader: Reader) {
         let (known, channels) = (self.known, self.stream.channels);
         let by = match reader {
-            GraphReader::Output => By::Output,
-            GraphReader::Capture { node } => By::Body(node),
-            GraphReader::Node { node, input } if !known.graph.reads_elements(node, input) => return,
-            GraphReader::Node { node, input } => match self.of.get(&node) {
-                Some(&site) if self.is_over(site, node, at.axis) => By::Normalizer(site),
-                Some(_) => By::Other(node, input),
+            Reader::Output => ReadBy::Output,
+            Reader::Capture { node } => ReadBy::Body(node),
+            Reader::Node { node, input } if !known.graph.reads_elements(node, input) => return,
+            Reader::Node { node, input } => match self.of.get(&node) {
+                Some(&site) if self.is_over(site, node, at.axis) => ReadBy::Normalizer(site),
+                Some(_) => ReadBy::Other(node, input),
                 None if ties::is_taken(known, node, Side::Operand(input), at.axis, channels) => {
-                    By::Linear(node, input)
+                    ReadBy::Linear(node, input)
                 }
                 None => match ties::ahead(known, node, input, at.axis, channels) {
                     Some(tie) => return self.link(node, &tie),
-                    None => By::Other(node, input),
+                    None => ReadBy::Other(node, input),
                 },
             },
         };
-        let reader = Reader { at, by };
+        let reader = StreamReader { at, by };
         // The operators of one normalization read it several times.
         if !self.stream.readers.contains(&reader) {
             self.stream.readers.push(reader);
@@ -247,31 +249,31 @@ impl<'w> Walk<'w> {
             let at = Channels { value, axis };
             if self.known.constants.is_constant(value) {
                 let source = match graph.op(node) {
-                    Some("Gather") => Source::Table(node),
-                    _ => Source::Constant(node, slot),
+                    Some("Gather") => WrittenBy::Table(node),
+                    _ => WrittenBy::Constant(node, slot),
                 };
-                self.stream.writers.push(Writer { at, source });
+                self.stream.writers.push(StreamWriter { at, source });
             } else {
                 varying += 1;
-                self.meet(at, By::Other(node, slot));
+                self.meet(at, ReadBy::Other(node, slot));
             }
         }
         for &slot in &tie.uniform {
             let Some(value) = graph.input(node, slot) else { continue };
             let at = Channels { value, axis: tie.axis };
-            self.stream.writers.push(Writer { at, source: Source::Uniform(node, slot) });
+            self.stream.writers.push(StreamWriter { at, source: WrittenBy::Uniform(node, slot) });
         }
         for value in tie.outputs.iter().filter_map(|&slot| graph.output(node, slot)) {
-            self.meet(Channels { value, axis: tie.axis }, By::Other(node, 0));
+            self.meet(Channels { value, axis: tie.axis }, ReadBy::Other(node, 0));
         }
         let adds = matches!(graph.op(node), Some("Add" | "Sub" | "Sum"));
         self.stream.sums += usize::from(adds && varying > 1);
     }
 
     /// Notes a value, or who would have it with its channels along another axis than it has.
-    fn meet(&mut self, at: Channels, by: By) {
+    fn meet(&mut self, at: Channels, by: ReadBy) {
         if !self.reach(at) {
-            self.stream.readers.push(Reader { at, by });
+            self.stream.readers.push(StreamReader { at, by });
         }
     }
 
@@ -280,7 +282,7 @@ impl<'w> Walk<'w> {
         stream.values = self.axes.into_iter().map(|(value, axis)| Channels { value, axis }).collect();
         stream.values.sort_by_key(|at| (place(known, at.value), at.value));
         // A constant is made nowhere, and comes in with the node that reads it.
-        stream.writers.sort_by_key(|Writer { at, source }| {
+        stream.writers.sort_by_key(|StreamWriter { at, source }| {
             (source.node().map_or(place(known, at.value), |node| Some(known.graph.place(node))), at.value)
         });
         stream.readers.sort_by_key(|reader| (place(known, reader.at.value), reader.at.value));

@@ -29,7 +29,7 @@ pub struct Tie {
 /// How a node ties what it makes, with so many channels along this axis, to what it reads.
 pub fn behind(known: &Analysis, node: NodeId, axis: usize, channels: usize) -> Option<Tie> {
     let at = known.at(node);
-    if let Some(sum) = Sum::of(&at) {
+    if let Some(sum) = Combination::of(&at) {
         return sum.tie(&at, axis, channels);
     }
     let axes = (0..at.rank(0).ok()?).filter(|&axis| at.extent(0, axis) == Ok(channels));
@@ -39,7 +39,7 @@ pub fn behind(known: &Analysis, node: NodeId, axis: usize, channels: usize) -> O
 /// How a node ties what it makes to this operand, with so many channels along this axis.
 pub fn ahead(known: &Analysis, node: NodeId, slot: usize, axis: usize, channels: usize) -> Option<Tie> {
     let at = known.at(node);
-    if let Some(sum) = Sum::of(&at) {
+    if let Some(sum) = Combination::of(&at) {
         let missing = at.output_rank(0).ok()?.checked_sub(at.rank(slot).ok()?)?;
         let tie = sum.tie(&at, axis + missing, channels)?;
         return tie.operands.contains(&(slot, axis)).then_some(tie);
@@ -123,14 +123,14 @@ fn handed_on(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
 }
 
 /// An element-wise operator that is linear in those of its operands that have channels.
-struct Sum {
+struct Combination {
     /// The operands that must not vary from channel to channel.
     factors: &'static [usize],
     /// Whether one operand alone may have channels: the others multiply it.
     multiplies: bool,
 }
 
-impl Sum {
+impl Combination {
     fn of(at: &At) -> Option<Self> {
         let (factors, multiplies): (&[usize], bool) = match at.graph.op(at.node)? {
             "Add" | "Sub" | "Sum" | "Neg" => (&[], false),

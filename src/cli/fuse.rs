@@ -30,6 +30,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --verify prove
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx -o fused.onnx --max-growth 20
+  unfold fuse model.onnx -o fused.onnx --centre
   unfold fuse model.onnx -o fused.onnx --scale-stream auto --input tokens.npz
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
@@ -72,6 +73,11 @@ pub struct FuseArgs {
     /// stay, those first that add the most. New biases and copies of vectors do not count
     #[arg(long, value_name = "PERCENT", value_parser = from_zero, default_value_t = FuseOptions::default().max_growth)]
     max_growth: f64,
+
+    /// Centres residual streams: where only LayerNormalizations read one, nothing writes the mean any more that they take
+    /// off, and each becomes an RMS normalization. `--skip centring`, or the name of a stream, leaves one as it is
+    #[arg(long)]
+    centre: bool,
 
     #[command(flatten)]
     scaling: ScalingArgs,
@@ -155,8 +161,13 @@ pub fn fuse(
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
     let scaling = args.scaling.of(&model, &args.dims, tell)?;
-    let (skip, max_growth, scale_stream) = (args.skip.clone(), args.max_growth, scaling.scale_stream);
-    let options = FuseOptions { skip, max_growth, scale_stream, progress: Some(tell) };
+    let options = FuseOptions {
+        skip: args.skip.clone(),
+        max_growth: args.max_growth,
+        centre: args.centre,
+        scale_stream: scaling.scale_stream,
+        progress: Some(tell),
+    };
     let idle_skips = |plan: &Plan| options.idle_skips(plan).into_iter().map(str::to_owned).collect();
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;

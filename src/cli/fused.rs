@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use unfold::fold::plan::{Stored, Tidy};
+use unfold::fold::plan::{Stored, StreamPlan, Tidy};
 use unfold::onnx::{Model, Saved};
 use unfold::prove::Proof;
 use unfold::report::bytes;
@@ -15,6 +15,7 @@ use super::operators::{self, Operators};
 use super::out::Paint;
 use super::scaling::Scaling;
 use super::sites::{self, JsonSite, Row, Summary};
+use super::streams;
 
 /// What was done to a model.
 pub struct FuseReport {
@@ -121,6 +122,7 @@ impl FuseReport {
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
         text += &self.scaling.told();
+        text += &streams::told(&self.plan);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
@@ -162,6 +164,7 @@ impl FuseReport {
             summary: self.summary(),
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
             scaling: self.scaling,
+            streams: &self.plan.streams,
             growth: self.growth(),
             result: self.sizes(),
             verified: self.judged.is_verified(),
@@ -194,6 +197,9 @@ struct FuseJson<'j> {
     tidy: Option<&'j Tidy>,
     #[serde(flatten)]
     scaling: Scaling,
+    /// The residual streams, where another basis was asked for.
+    #[serde(skip_serializing_if = "<[StreamPlan]>::is_empty")]
+    streams: &'j [StreamPlan],
     /// What copies of shared weights add, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     growth: Option<Growth>,

@@ -21,6 +21,7 @@ mod scaling;
 mod sites;
 mod steps;
 mod storage;
+mod streams;
 mod target;
 mod variants;
 mod zoo;

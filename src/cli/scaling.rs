@@ -86,7 +86,6 @@ impl Scaling {
         };
         match self.largest_on_stream {
             Some(largest) => format!("residual streams: {largest:.0} is the largest number on them; {by}\n"),
-            None if self.scale_stream.is_some() => format!("residual streams: {by}\n"),
             None => String::new(),
         }
     }

@@ -72,7 +72,6 @@ fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
                 Direction::Forward => "forward",
                 Direction::Backward => "backward",
                 Direction::Merged => "merged",
-                Direction::Stream => "scaled",
             };
             Told { folded: true, fold, what: describe(into) }
         }
@@ -215,12 +214,6 @@ pub struct Count {
     partly: usize,
 }
 
-impl Count {
-    fn is_none(&self) -> bool {
-        self.sites == 0
-    }
-}
-
 /// The sites of each family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
@@ -229,8 +222,6 @@ pub struct Summary {
     online: Count,
     scale: Count,
     linear: Count,
-    #[serde(skip_serializing_if = "Count::is_none")]
-    stream: Count,
 }
 
 impl Summary {
@@ -244,7 +235,6 @@ impl Summary {
                 Family::Online => &mut summary.online,
                 Family::Scale => &mut summary.scale,
                 Family::Linear => &mut summary.linear,
-                Family::Stream => &mut summary.stream,
             };
             count.sites += 1;
             let folds = |outcome: &Outcome| matches!(outcome, Outcome::Folded { .. });
@@ -257,7 +247,7 @@ impl Summary {
 
     /// How many sites of all families fold, and how many there are.
     pub fn total(&self) -> (usize, usize) {
-        let families = [self.offline, self.pointwise, self.online, self.scale, self.linear, self.stream];
+        let families = [self.offline, self.pointwise, self.online, self.scale, self.linear];
         families.iter().fold((0, 0), |(folded, sites), count| (folded + count.folded, sites + count.sites))
     }
 
@@ -269,7 +259,6 @@ impl Summary {
             (self.online, "online sites"),
             (self.scale, "other scales"),
             (self.linear, "sums of branches"),
-            (self.stream, "streams"),
         ];
         let there = families.into_iter().filter(|(count, _)| count.sites > 0);
         let told: Vec<String> = there

@@ -342,11 +342,11 @@ impl<'a> Planner<'a> {
             resets: self.resets,
             rewrites,
             tensors: vec![],
+            streams: vec![],
             replacements: self.replacements,
             growth: 0,
             tidy: Tidy::default(),
             is_tidied: false,
-            is_rebased: false,
         }
     }
 

@@ -53,7 +53,7 @@ use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::NodeProto;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use chain::Chain;
 use opaque::Opaque;
 
@@ -71,8 +71,6 @@ pub enum Family {
     Scale,
     /// Operators that are linear in one value, and whose results are added.
     Linear,
-    /// The values that sums tie together, which are in another basis.
-    Stream,
 }
 
 /// What a site is.
@@ -154,6 +152,13 @@ pub struct Site {
     pub core: Option<Refusal>,
     /// Why it cannot be folded, where recognition knows already.
     pub refusal: Option<Refusal>,
+}
+
+impl Site {
+    /// Whether nothing but its core is there: it neither scales nor shifts.
+    pub fn is_bare(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|refusal| refusal.reason == Reason::Identity)
+    }
 }
 
 /// Nodes in place of others: what they make has the same names and the same values.

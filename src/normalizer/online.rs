@@ -42,5 +42,6 @@ fn operator(view: &View, node: NodeId) -> Option<Core> {
         nodes: vec![node],
         factor: None,
         inside: None,
+        epsilon: at.attr_float("epsilon", 1e-5).ok(),
     })
 }

@@ -28,9 +28,9 @@ pub fn check(bytes: &[u8], counts: &mut Counts) -> Result<(), String> {
         }
     }
     let mut count = |what: &str, times: usize| *counts.entry(what.into()).or_default() += times;
-    for stream in scaled.plan.sites.iter().filter(|site| site.kind.name == "stream") {
+    for stream in &scaled.plan.streams {
         count("stream", 1);
-        count("stream scaled", usize::from(stream.is_folded()));
+        count("stream scaled", usize::from(stream.is_changed()));
     }
     let muls = |model| operators(model).iter().filter(|&&op| op == "Mul").count();
     count("Mul", muls(&scaled.model) - muls(&folded.model));

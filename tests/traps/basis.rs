@@ -1,6 +1,6 @@
 //! The residual streams of a model: which values they are, who writes them, and who reads them.
 
-use unfold::basis::streams::{By, Source, Stream, streams};
+use unfold::basis::streams::{ReadBy, Stream, WrittenBy, streams};
 use unfold::graph::analysis::Analysis;
 use unfold::normalizer::{View, find};
 use unfold::onnx::Model;
@@ -15,20 +15,20 @@ fn listed(model: &Model) -> Vec<(Stream, Vec<String>, Vec<String>)> {
     let graph = &known.graph;
     let site = |place: usize| graph.name(sites[place].nodes[0]);
     let writer = |source| match source {
-        Source::Linear(node) => format!("linear {}", graph.name(node)),
-        Source::Table(node) => format!("table {}", graph.name(node)),
-        Source::Constant(node, slot) => format!("constant {} {slot}", graph.name(node)),
-        Source::Uniform(node, slot) => format!("uniform {} {slot}", graph.name(node)),
-        Source::Normalizer(place) => format!("normalizer {}", site(place)),
-        Source::Input => "input".into(),
-        Source::Other(node) => format!("other {}", graph.name(node)),
+        WrittenBy::Linear(node) => format!("linear {}", graph.name(node)),
+        WrittenBy::Table(node) => format!("table {}", graph.name(node)),
+        WrittenBy::Constant(node, slot) => format!("constant {} {slot}", graph.name(node)),
+        WrittenBy::Uniform(node, slot) => format!("uniform {} {slot}", graph.name(node)),
+        WrittenBy::Normalizer(place) => format!("normalizer {}", site(place)),
+        WrittenBy::Input => "input".into(),
+        WrittenBy::Other(node) => format!("other {}", graph.name(node)),
     };
     let reader = |by| match by {
-        By::Normalizer(place) => format!("normalizer {}", site(place)),
-        By::Linear(node, slot) => format!("linear {} {slot}", graph.name(node)),
-        By::Output => "output".into(),
-        By::Body(node) => format!("body {}", graph.name(node)),
-        By::Other(node, slot) => format!("other {} {slot}", graph.name(node)),
+        ReadBy::Normalizer(place) => format!("normalizer {}", site(place)),
+        ReadBy::Linear(node, slot) => format!("linear {} {slot}", graph.name(node)),
+        ReadBy::Output => "output".into(),
+        ReadBy::Body(node) => format!("body {}", graph.name(node)),
+        ReadBy::Other(node, slot) => format!("other {} {slot}", graph.name(node)),
     };
     let listed = |stream: Stream| {
         let writers = stream.writers.iter().map(|it| writer(it.source)).collect();

@@ -5,6 +5,7 @@ mod basis;
 mod bodies;
 mod branches;
 mod casts;
+mod centring;
 #[path = "../common/mod.rs"]
 mod common;
 mod growth;
@@ -81,7 +82,8 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
 /// What is made of a model for the sake of its sites alone.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
     let skip = unfold::simplify::KINDS.map(str::to_owned).to_vec();
-    unfold::fuse(model, &FuseOptions { skip, progress: None, ..*options }).unwrap()
+    unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, ..FuseOptions::default() })
+        .unwrap()
 }
 
 fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {

@@ -1,7 +1,7 @@
 //! Residual streams that are scaled by a power of two: what comes of it, to the last bit and in half precision, with the
 //! twins in which something cannot take its part.
 
-use unfold::fold::plan::Outcome;
+use unfold::fold::plan::Scaling;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
 use unfold::refusal::Reason;
@@ -48,12 +48,11 @@ fn unproved(model: &Model, power: u32) -> Fused {
 
 /// What became of each stream: the reason for which it stays, or `None`.
 fn streams(fused: &Fused) -> Vec<Option<Reason>> {
-    let streams = fused.plan.sites.iter().filter(|site| site.kind.name == "stream");
-    let reason = |outcome: &Outcome| match outcome {
-        Outcome::Kept { forward, .. } => Some(forward.reason.clone()),
-        _ => None,
+    let reason = |scaling: &Scaling| match scaling {
+        Scaling::Kept { why } => Some(why.reason.clone()),
+        Scaling::Scaled { .. } => None,
     };
-    streams.map(|site| site.post.as_ref().and_then(reason)).collect()
+    fused.plan.streams.iter().map(|stream| reason(stream.scaling.as_ref().unwrap())).collect()
 }
 
 fn muls(fused: &Fused) -> usize {
@@ -359,8 +358,8 @@ fn streams_between_post_norm_blocks_are_scaled_one_by_one() {
 fn a_stream_is_skipped_by_name_or_kind() {
     let before = blocks(TABLE, SPELLINGS[0], 2, &head(2));
     let folded = unfold::fuse(&before, &options()).unwrap();
-    let name = unproved(&before, 6).plan.sites.last().unwrap().name.clone();
-    for skip in [name, "stream".to_owned()] {
+    let name = unproved(&before, 6).plan.streams[0].name.clone();
+    for skip in [name, "scaling".to_owned()] {
         let options = FuseOptions { scale_stream: Some(6), skip: vec![skip], ..options() };
         let skipped = unfold::fuse(&before, &options).unwrap();
         assert_eq!(streams(&skipped), [Some(Reason::Skipped)]);
