@@ -1,16 +1,14 @@
 //! The command `unfold`.
 
-mod cli;
-
 use std::process::ExitCode;
 
 use libmimalloc_sys::{mi_option_set, mi_option_t};
-use mimalloc::MiMalloc;
-use unfold::bench::CountingAllocator;
 
 /// Graphs are millions of small strings and lists, on which the allocators of most systems spend half the time.
+#[cfg(not(feature = "python"))]
 #[global_allocator]
-static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator(MiMalloc);
+static ALLOCATOR: unfold::bench::CountingAllocator<mimalloc::MiMalloc> =
+    unfold::bench::CountingAllocator(mimalloc::MiMalloc);
 
 /// `mi_option_purge_delay`, for which the bindings have no name: the milliseconds until free memory goes back to the
 /// system, or -1 for never.
@@ -21,7 +19,7 @@ fn main() -> ExitCode {
     // third of the time that a large graph takes.
     // SAFETY: sets a number, and nothing else runs yet.
     unsafe { mi_option_set(PURGE_DELAY, -1) };
-    cli::panics::contained(cli::run)
+    unfold::cli::main(std::env::args_os()).into()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use unfold::{FuseOptions, Plan};
 use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
 use super::inputs::sizes;
-use super::judged::{Judged, When};
+use super::judged::When;
 use super::out::{self, Paint};
 use super::scaling::ScalingArgs;
 use super::steps::Steps;
@@ -181,12 +181,8 @@ pub fn fuse(
     let idle_skips = idle_skips(&fused.plan);
     let mut report = FuseReport::of(model, fused, idle_skips).with(scaling);
     let begin = |step: &str| tell(step, 0, 1);
-    if let Some(after) = &report.after {
-        let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
-        let tensors = &report.plan.tensors;
-        let before = [&report.before, report.reference()];
-        report.judged = Judged::of(args.when(), before, after, tensors, &options, begin);
-    }
+    let verify = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
+    report.judge(args.when(), &verify, begin);
     if report.judged.end(args.when()) == End::Done {
         // Before it is overwritten, if it is.
         let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;

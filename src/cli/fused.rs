@@ -7,7 +7,7 @@ use unfold::fold::plan::{Stored, StreamPlan, Tidy};
 use unfold::onnx::{Model, Saved};
 use unfold::prove::Proof;
 use unfold::report::bytes;
-use unfold::verify::Verdict;
+use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{Fused, Plan, Planned};
 
 use super::judged::{Judged, When};
@@ -80,6 +80,14 @@ impl FuseReport {
         Self { scaling, ..self }
     }
 
+    /// Finds out whether the result computes what the model does, if anything was made of it.
+    pub fn judge(&mut self, when: When, options: &VerifyOptions, begin: impl Fn(&str)) {
+        if let Some(after) = &self.after {
+            let before = [&self.before, self.reference()];
+            self.judged = Judged::of(when, before, after, &self.plan.tensors, options, begin);
+        }
+    }
+
     /// What the result is compared with: the model, with everything in it that engines can run.
     pub fn reference(&self) -> &Model {
         self.lowered.as_ref().unwrap_or(&self.before)
@@ -114,6 +122,23 @@ impl FuseReport {
 
     /// The report for people.
     pub fn text(&self, paint: Paint) -> String {
+        let mut text = self.done(paint);
+        text += &match &self.written {
+            Some(saved) => {
+                let done = if self.after.is_some() { "written" } else { "copied" };
+                let data = saved.data.as_ref().map(|data| format!(", its weights to {}", data.display()));
+                format!("{done} to {}{}\n", saved.path.display(), data.unwrap_or_default())
+            }
+            None => "nothing was written\n".to_owned(),
+        };
+        if let Some(certificate) = &self.certificate {
+            text += &format!("its certificate is {}\n", certificate.display());
+        }
+        text
+    }
+
+    /// What was done, for people, but for where it went.
+    pub fn done(&self, paint: Paint) -> String {
         // It was indexed before, or there were no report.
         let mut rows = sites::rows(self.reference(), &self.plan).unwrap_or_default();
         if !self.dry {
@@ -137,17 +162,6 @@ impl FuseReport {
             }
             said => said,
         };
-        text += &match &self.written {
-            Some(saved) => {
-                let done = if self.after.is_some() { "written" } else { "copied" };
-                let data = saved.data.as_ref().map(|data| format!(", its weights to {}", data.display()));
-                format!("{done} to {}{}\n", saved.path.display(), data.unwrap_or_default())
-            }
-            None => "nothing was written\n".to_owned(),
-        };
-        if let Some(certificate) = &self.certificate {
-            text += &format!("its certificate is {}\n", certificate.display());
-        }
         text
     }
 
