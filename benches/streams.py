@@ -22,6 +22,7 @@ import onnxruntime
 import torch
 import transformers
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 INFLATED = 3e4
 SIZE = {"vocab_size": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -92,12 +93,14 @@ def in_float32(graph):
             readers.setdefault(value, []).append(node)
     found = [node for node in graph.node if node.op_type == "LayerNormalization"]
     for mean in (node for node in graph.node if node.op_type == "ReduceMean" and makers[node.input[0]].op_type in ("Pow", "Mul")):
-        found += [makers[mean.input[0]], mean]
-        node = mean
-        while node.op_type not in ("Div", "Mul"):
+        square, node = makers[mean.input[0]], mean
+        found += [square, mean]
+        while square.input[0] not in node.input:
             [node] = readers[node.output[0]]
             found.append(node)
-    return {id(node) for node in found}
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    wide = {id(node) for node in found}
+    return wide | {id(node) for node in constants if all(id(reader) in wide for reader in readers.get(node.output[0], []))}
 
 
 def halved(model):
@@ -127,7 +130,7 @@ def halved(model):
         for attribute in node.attribute:
             if attribute.name == "to" and attribute.i == TensorProto.FLOAT and not is_to_be_wide:
                 attribute.i = TensorProto.FLOAT16
-            if attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT:
+            if attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT and not is_to_be_wide:
                 attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float16)))
         is_wide.update({name: is_to_be_wide for name in node.output})
         nodes.append(node)
@@ -154,7 +157,7 @@ def run(model, inputs, optimized=False):
 
 def rounded(model, inputs):
     """What the model computes when each operator's result is rounded to its type, which no engine has to do."""
-    return onnx.reference.ReferenceEvaluator(model).run(None, inputs)[0].astype(np.float64)
+    return ReferenceEvaluator(model).run(None, inputs)[0].astype(np.float64)
 
 
 def error(logits, exact):

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::scaling::{Scaled, scale};
+use super::scaling::{ScaledStreams, scale};
 use super::streams::{Stream, streams};
 use super::{Rebasing, members, name};
 use crate::fold::plan::{Scaling, StreamPlan};
@@ -39,7 +39,7 @@ pub fn scaled(
             let places = (0..found.len()).filter(|place| !kept.contains_key(place));
             let left: Vec<(usize, &Stream)> = places.map(|place| (place, &found[place])).collect();
             if left.is_empty() {
-                break Scaled::default();
+                break ScaledStreams::default();
             }
             match scale(known, &left, power) {
                 Ok(scaled) => break scaled,

@@ -23,7 +23,7 @@ use crate::refusal::{Reason, Refusal};
 
 /// What scaling streams comes to.
 #[derive(Default)]
-pub struct Scaled {
+pub struct ScaledStreams {
     /// The changes.
     pub edits: Vec<Edit>,
     /// The names of the nodes that take a power in, for each stream that is scaled, in execution order.
@@ -36,14 +36,18 @@ pub struct Scaled {
 ///
 /// # Errors
 /// [`Failed`] for the streams that cannot be, which the others can be scaled without.
-pub fn scale(known: &Analysis, streams: &[(usize, &Stream)], power: u32) -> Result<Scaled, Vec<Failed>> {
+pub fn scale(
+    known: &Analysis,
+    streams: &[(usize, &Stream)],
+    power: u32,
+) -> Result<ScaledStreams, Vec<Failed>> {
     let mut goals = HashMap::default();
     for (place, stream) in streams {
         let values = stream.values.iter().map(|at| at.value);
         let varying = values.filter(|&value| !known.constants.is_constant(value));
         goals.extend(varying.map(|value| (value, *place)));
     }
-    let mut scaling = Scaling {
+    let mut scaling = Exponents {
         known,
         power: power as i32,
         goals,
@@ -72,7 +76,7 @@ struct Mul {
     stream: usize,
 }
 
-struct Scaling<'s> {
+struct Exponents<'s> {
     known: &'s Analysis<'s>,
     power: i32,
     /// The stream of each value that is to be scaled.
@@ -85,7 +89,7 @@ struct Scaling<'s> {
     into: Map<usize, Vec<String>>,
 }
 
-impl Scaling<'_> {
+impl Exponents<'_> {
     /// Decides what a node reads and makes.
     fn pass(&mut self, node: NodeId) -> Result<(), Vec<Failed>> {
         let graph = &*self.known.graph;
@@ -225,7 +229,7 @@ impl Scaling<'_> {
         }
     }
 
-    fn finish(self) -> Result<Scaled, Vec<Failed>> {
+    fn finish(self) -> Result<ScaledStreams, Vec<Failed>> {
         let (graph, facts) = (&self.known.graph, &self.known.facts);
         let mut edits = draw(&Plan { folds: self.folds, ..Plan::default() }, self.known)?;
         edits.extend(self.attributes);
@@ -249,7 +253,7 @@ impl Scaling<'_> {
                 change: Change::Mul { value, readers, is_output, tensor },
             }
         }));
-        Ok(Scaled { edits, into: self.into, multiplied })
+        Ok(ScaledStreams { edits, into: self.into, multiplied })
     }
 }
 

@@ -13,7 +13,7 @@ use unfold::{Fused, Plan, Planned};
 use super::judged::{Judged, When};
 use super::operators::{self, Operators};
 use super::out::Paint;
-use super::scaling::Scaling;
+use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite, Row, Summary};
 use super::streams;
 
@@ -34,7 +34,7 @@ pub struct FuseReport {
     /// What was asked to be skipped and is nowhere.
     pub idle_skips: Vec<String>,
     /// By what residual streams are scaled.
-    scaling: Scaling,
+    scaling: ScalingChoice,
     lowered: Option<Model>,
     dry: bool,
 }
@@ -52,7 +52,7 @@ impl FuseReport {
             certificate: None,
             plan,
             idle_skips,
-            scaling: Scaling::default(),
+            scaling: ScalingChoice::default(),
             dry: true,
         }
     }
@@ -70,13 +70,13 @@ impl FuseReport {
             certificate: None,
             plan,
             idle_skips,
-            scaling: Scaling::default(),
+            scaling: ScalingChoice::default(),
             dry: false,
         }
     }
 
     /// The report, with what residual streams are scaled by.
-    pub fn with(self, scaling: Scaling) -> Self {
+    pub fn with(self, scaling: ScalingChoice) -> Self {
         Self { scaling, ..self }
     }
 
@@ -210,7 +210,7 @@ struct FuseJson<'j> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,
     #[serde(flatten)]
-    scaling: Scaling,
+    scaling: ScalingChoice,
     /// The residual streams, where another basis was asked for.
     #[serde(skip_serializing_if = "<[StreamPlan]>::is_empty")]
     streams: &'j [StreamPlan],
