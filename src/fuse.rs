@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
+use crate::basis;
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
 use crate::fold::growth::{beyond, growth};
-use crate::fold::patch::{Failed, draw};
-use crate::fold::plan::Plan;
+use crate::fold::patch::{Change, Edit, Failed, draw};
+use crate::fold::plan::{Plan, Removal, Stored};
 use crate::fold::planner;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
@@ -41,6 +42,8 @@ pub struct FuseOptions<'o> {
     /// How much copies of weights that something else reads too may add, in percent of the weights. Sites beyond it
     /// stay, those first that add the most; by default 5.
     pub max_growth: f64,
+    /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
+    pub centre: bool,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<OnProgress<'o>>,
 }
@@ -52,22 +55,23 @@ impl Default for FuseOptions<'_> {
 }
 
 impl From<FoldOptions> for FuseOptions<'_> {
-    fn from(FoldOptions { skip, max_growth }: FoldOptions) -> Self {
-        Self { skip, max_growth, progress: None }
+    fn from(FoldOptions { skip, max_growth, centre }: FoldOptions) -> Self {
+        Self { skip, max_growth, centre, progress: None }
     }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        FoldOptions { skip: self.skip.clone(), max_growth: self.max_growth }
+        FoldOptions { skip: self.skip.clone(), max_growth: self.max_growth, centre: self.centre }
     }
 
     /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
     pub fn idle_skips(&self, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
             let meant = |set: GlobSet| {
-                simplify::KINDS.iter().any(|kind| set.is_match(kind))
+                simplify::KINDS.iter().chain(&basis::KINDS).any(|kind| set.is_match(kind))
+                    || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind))
             };
             !globs(std::slice::from_ref(pattern)).is_ok_and(meant)
@@ -165,7 +169,7 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let (lowered, formulas) =
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
-    let pass = OnePass { skip, growth: Allowed::of(model, options), tell: &tell };
+    let pass = OnePass { skip, centre: options.centre, growth: Allowed::of(model, options), tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
         let restored = result.map(|result| flat.restore(&result));
@@ -225,6 +229,7 @@ impl Allowed {
 /// One time over a model.
 struct OnePass<'p> {
     skip: GlobSet,
+    centre: bool,
     growth: Allowed,
     tell: &'p dyn Fn(&str, usize, usize),
 }
@@ -256,7 +261,8 @@ impl OnePass<'_> {
     fn over(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let (model, tell) = (known.graph.model(), self.tell);
         tell("sites", 0, 1);
-        let sites = normalizer::find(&View::new(known));
+        let view = View::new(known);
+        let sites = normalizer::find(&view);
         let seen = history.recognise(&known.graph, &sites);
         let untouched = |index: usize| {
             let site: &Site = &sites[index];
@@ -272,17 +278,15 @@ impl OnePass<'_> {
             let mut plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
+                if let Some(centred) = self.centre(&view, known, &sites, history)? {
+                    return Ok(Some(centred));
+                }
                 return Ok(self.tidy(known, &sites, history));
             }
             let mut editor = Editor::new(model);
-            let progress = |done, of| tell("fold", done, of);
             let outcome = draw(&plan, known).and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
-                let stored = apply(changes, known, &mut editor, &progress)?;
-                let grown = growth(&stored, changes, known);
-                let Allowed { bytes, weights } = self.growth;
-                let beyond = beyond(&stored, &grown, bytes - history.plan.growth as f64, weights);
-                if beyond.is_empty() { Ok((stored, grown)) } else { Err(beyond) }
+                self.apply(changes, known, &mut editor, history)
             });
             let (stored, grown) = match outcome {
                 Ok(made) => made,
@@ -291,7 +295,7 @@ impl OnePass<'_> {
                     continue;
                 }
             };
-            plan.growth = grown.iter().sum();
+            plan.growth = grown;
             tell("simplify", 0, 1);
             let removed = plan.removals.iter().map(|removal| removal.source.as_str());
             let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());
@@ -305,6 +309,72 @@ impl OnePass<'_> {
 }
 
 impl OnePass<'_> {
+    /// Makes changes on an editor, of which copies of weights add no more than is allowed. Returns what was stored, and
+    /// the bytes that it adds.
+    fn apply(
+        &self,
+        changes: (&[Edit], &[Removal]),
+        known: &Analysis,
+        editor: &mut Editor,
+        history: &History,
+    ) -> std::result::Result<(Vec<Stored>, u64), Vec<Failed>> {
+        let progress = |done, of| (self.tell)("fold", done, of);
+        let stored = apply(changes, known, editor, &progress)?;
+        let grown = growth(&stored, changes, known);
+        let Allowed { bytes, weights } = self.growth;
+        let beyond = beyond(&stored, &grown, bytes - history.plan.growth as f64, weights);
+        if beyond.is_empty() { Ok((stored, grown.iter().sum())) } else { Err(beyond) }
+    }
+
+    /// The model with its residual streams centred; `None` where none is, or nobody asked for it.
+    fn centre(
+        &self,
+        view: &View,
+        known: &Analysis,
+        sites: &[Site],
+        history: &mut History,
+    ) -> Result<Option<Model>> {
+        let model = known.graph.model();
+        if !self.centre || not_known(model).is_some() {
+            return Ok(None);
+        }
+        let mut refused: HashMap<String, Refusal> = HashMap::new();
+        loop {
+            let basis::Rebasing { streams, edits } = basis::centred(known, view, sites, &|name| {
+                let is_skipped = self.skip.is_match(name) || self.skip.is_match(basis::CENTRING);
+                refused.get(name).cloned().or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
+            });
+            if edits.is_empty() {
+                history.rebased(streams, vec![]);
+                return Ok(None);
+            }
+            let mut editor = Editor::new(model);
+            match self.apply((&edits, &[]), known, &mut editor, history) {
+                Ok((stored, grown)) => {
+                    history.plan.growth += grown;
+                    history.rebased(streams, stored);
+                    let replaced = edits.iter().filter_map(|edit| match &edit.change {
+                        Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
+                        _ => None,
+                    });
+                    let seeds = replaced.flatten().collect();
+                    let graph = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
+                    return Ok(Some(model.with_graph(graph)));
+                }
+                Err(why) => {
+                    let before = refused.len();
+                    for failed in why {
+                        let names = failed.sites.iter().filter_map(|&place| streams.get(place));
+                        refused.extend(names.map(|stream| (stream.name.clone(), failed.refusal.clone())));
+                    }
+                    if refused.len() == before {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
     /// The model with everything stored that is constant, and everything there once that is equal; `None` where nothing
     /// changes.
     fn tidy(&self, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {

@@ -164,6 +164,12 @@ pub enum Reason {
     /// One operator in the place of branches would compute more than they do together.
     #[error("one operator would compute more: {0}")]
     MoreWork(String),
+    /// Something besides LayerNormalizations sees the mean of the channels of a residual stream.
+    #[error("{0} sees the mean of the channels")]
+    SeesMean(String),
+    /// The mean of a residual stream would have to be taken off at more places than normalizers do without it.
+    #[error("the mean would be taken off {0}")]
+    NoGain(String),
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,

@@ -218,6 +218,34 @@ fn every_model_can_be_inspected() {
     }
 }
 
+#[test]
+fn inspect_lists_the_streams() {
+    let path = digits("ln", "dynamo");
+    let run = unfold([&"inspect", &path, &"--streams"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    let listed = unfold([&"inspect", &path, &"--streams", &"--json"]).json();
+    let [stream] = &listed["streams"].as_array().unwrap()[..] else { panic!("{listed:#}") };
+    assert_eq!((&stream["channels"], &stream["centring"]["outcome"]), (&40.into(), &"centred".into()));
+    let kinds = |who: &str| -> Vec<String> {
+        let members = stream[who].as_array().unwrap().iter();
+        members.map(|member| member["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(kinds("readers"), ["LN"; 7]);
+    assert!(kinds("writers").iter().all(|kind| kind == "linear" || kind == "constant"), "{listed:#}");
+}
+
+#[test]
+fn a_centred_model_says_so_and_is_proved() {
+    let (_folder, path) = out();
+    let run = unfold([&"fuse", &digits("ln", "legacy"), &"-o", &path, &"--centre", &"--verify", &"prove"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.contains("(40 channels) centred: 7 LN become RMSNorm"), "{}", run.stdout);
+    assert!(provenance(&path).contains(&("unfold.options".into(), r#"{"centre":true,"skip":[]}"#.into())));
+    let again = unfold([&"fuse", &path, &"--dry-run", &"--centre"]);
+    assert!(again.stdout.contains("nothing to fold"), "{}", again.stdout);
+}
+
 /// Programs rely on these names.
 #[test]
 fn json_has_the_fields_that_it_promises() {

@@ -14,7 +14,7 @@ use unfold::{FuseOptions, Plan};
 use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
 use super::inputs::sizes;
-use super::judged::{Judged, When};
+use super::judged::When;
 use super::out::{self, Paint};
 use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
@@ -29,6 +29,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --verify prove
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx -o fused.onnx --max-growth 20
+  unfold fuse model.onnx -o fused.onnx --centre
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
   unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
@@ -70,6 +71,11 @@ pub struct FuseArgs {
     /// stay, those first that add the most. New biases and copies of vectors do not count
     #[arg(long, value_name = "PERCENT", value_parser = from_zero, default_value_t = FuseOptions::default().max_growth)]
     max_growth: f64,
+
+    /// Centres residual streams: where only LayerNormalizations read one, nothing writes the mean any more that they take
+    /// off, and each becomes an RMS normalization. `--skip centring`, or the name of a stream, leaves one as it is
+    #[arg(long)]
+    centre: bool,
 
     #[command(flatten)]
     storage: StorageArgs,
@@ -149,7 +155,9 @@ pub fn fuse(
     model: Model,
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
-    let options = FuseOptions { skip: args.skip.clone(), max_growth: args.max_growth, progress: Some(tell) };
+    let FuseArgs { skip, max_growth, centre, .. } = args;
+    let options =
+        FuseOptions { skip: skip.clone(), max_growth: *max_growth, centre: *centre, progress: Some(tell) };
     let idle_skips = |plan: &Plan| options.idle_skips(plan).into_iter().map(str::to_owned).collect();
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;
@@ -163,12 +171,8 @@ pub fn fuse(
     let idle_skips = idle_skips(&fused.plan);
     let mut report = FuseReport::of(model, fused, idle_skips);
     let begin = |step: &str| tell(step, 0, 1);
-    if let Some(after) = &report.after {
-        let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
-        let tensors = &report.plan.tensors;
-        let before = [&report.before, report.reference()];
-        report.judged = Judged::of(args.when(), before, after, tensors, &options, begin);
-    }
+    let verify = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
+    report.judge(args.when(), &verify, begin);
     if report.judged.end(args.when()) == End::Done {
         // Before it is overwritten, if it is.
         let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::fold::plan::Tidy;
+use unfold::fold::plan::{StreamPlan, Tidy};
 use unfold::provenance::Provenance;
 use unfold::{FuseOptions, Planned};
 
@@ -13,10 +13,12 @@ use super::out::{self, Paint};
 use super::sites::{self, JsonSite, Summary};
 use super::steps::Steps;
 use super::storage::ReachArgs;
+use super::streams;
 
 const EXAMPLES: &str = "\
 Examples:
   unfold inspect model.onnx
+  unfold inspect model.onnx --streams
   unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'";
 
 /// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
@@ -30,6 +32,10 @@ pub struct InspectArgs {
 
     #[command(flatten)]
     reach: ReachArgs,
+
+    /// Lists residual streams instead: who writes each, who reads it, and what stands in the way of another basis
+    #[arg(long)]
+    streams: bool,
 
     /// Prints JSON
     #[arg(long)]
@@ -53,16 +59,33 @@ struct InspectJson<'p> {
     provenance: Vec<Provenance>,
 }
 
+#[derive(Serialize)]
+struct StreamsJson<'p> {
+    model: &'p std::path::Path,
+    streams: &'p [StreamPlan],
+}
+
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<End> {
     let steps = Steps::new("inspect", args.quiet);
     steps.begin("load");
     let model = args.reach.open(&args.model)?;
     let progress = steps.progress();
-    let options = FuseOptions { progress: Some(&progress), ..FuseOptions::default() };
+    let options = FuseOptions { centre: args.streams, progress: Some(&progress), ..FuseOptions::default() };
     let Planned { plan, lowered } = unfold::dry_run(&model, &options)?;
     drop(progress);
     drop(steps);
+    if args.streams {
+        let text = match args.json {
+            true => {
+                serde_json::to_string_pretty(&StreamsJson { model: &args.model, streams: &plan.streams })?
+                    + "\n"
+            }
+            false => streams::table(&plan, Paint::stdout()),
+        };
+        out::print(&text)?;
+        return Ok(End::Done);
+    }
     let summary = Summary::of(&plan);
     let provenance = Provenance::of(&model);
     if args.json {

@@ -70,6 +70,16 @@ impl Change {
             Change::NoInput(..) | Change::Float(..) | Change::Replace(_) => vec![],
         }
     }
+
+    /// The nodes that change, or go.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        match self {
+            Change::Input(node, ..) | Change::NoInput(node, _) => vec![*node],
+            Change::Float(node, ..) | Change::AddBehind(node, _) => vec![*node],
+            Change::Chain { nodes, .. } => nodes.clone(),
+            Change::Replace(replacement) => replacement.nodes.clone(),
+        }
+    }
 }
 
 /// A change, and on whose behalf it is made.

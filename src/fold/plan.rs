@@ -172,10 +172,64 @@ pub struct Plan {
     pub replacements: Vec<(Replacement, usize)>,
     /// Bytes that copies of weights add, which something else reads as they were; and constants that are computed.
     pub growth: u64,
+    /// The residual streams that are asked for another basis.
+    pub streams: Vec<StreamPlan>,
     /// What was done beside the sites.
     pub tidy: Tidy,
     /// Whether that changed the model.
     pub is_tidied: bool,
+}
+
+/// A residual stream, and what happens to its basis.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StreamPlan {
+    /// The name of its first value.
+    pub name: String,
+    /// Number of channels.
+    pub channels: usize,
+    /// Whatever comes into it, as it is once nothing folds any more.
+    pub writers: Vec<Member>,
+    /// Whatever looks at it, as it is then.
+    pub readers: Vec<Member>,
+    /// What becomes of the mean of its channels, where normalizers take one off.
+    pub centring: Option<Centring>,
+}
+
+/// Something that writes a stream, or reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// What it is: the kind of a normalizer, or `linear`, `table`, `constant`, `uniform`, `input`, `output`, `body`, or
+    /// else an operator.
+    pub kind: String,
+    /// The name of the site, the node or the value.
+    pub at: String,
+}
+
+/// What becomes of the mean that the normalizers of a stream take off.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Centring {
+    /// Nothing writes it any more.
+    Centred {
+        /// The normalizers that need not take it off.
+        normalizers: Vec<String>,
+        /// The constants that are written without it.
+        constants: usize,
+        /// The nodes behind which it is taken off.
+        subtracted: Vec<String>,
+    },
+    /// It stays.
+    Kept {
+        /// What stands in the way.
+        why: Refusal,
+    },
+}
+
+impl StreamPlan {
+    /// Whether the basis changes.
+    pub fn is_changed(&self) -> bool {
+        matches!(self.centring, Some(Centring::Centred { .. }))
+    }
 }
 
 /// What is done once nothing folds any more.
@@ -198,6 +252,7 @@ impl Plan {
             && self.folds.is_empty()
             && self.rewrites.is_empty()
             && self.replacements.is_empty()
+            && !self.streams.iter().any(StreamPlan::is_changed)
             && !self.is_tidied
     }
 }

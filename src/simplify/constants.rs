@@ -175,7 +175,7 @@ pub fn cone(known: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
 struct Roots {
     nodes: Vec<NodeId>,
     aliases: Vec<(NodeId, ValueId, ValueId)>,
-    /// Settled that are read, as they are, by what stays.
+    /// Constants that what stays reads as they are.
     read: HashSet<ValueId>,
 }
 

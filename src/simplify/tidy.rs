@@ -5,7 +5,6 @@ use super::{dead, equal, extents, order};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::{Edited, Editor, reads};
-use crate::graph::flat::END;
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::{GraphProto, NodeProto};
 use crate::recipe::{Op, Recipe};
@@ -53,9 +52,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         (limits.recipe)(name)
             .is_some_and(|recipe| !matches!(recipe.op(), Op::Constant(own) if **own == *name))
     };
-    // What is known of the extents of what an If gives is not enough to store anything by it.
-    let has_bodies = model.graph().node.iter().any(|node| node.domain() == END);
-    let (found, shapes) = match has_bodies || (limits.is_skipped)(constants::KIND) {
+    let (found, shapes) = match (limits.is_skipped)(constants::KIND) {
         true => Default::default(),
         false => (Settled::find(known, &sites, &is_new, limits.growth), extents::find(known, &sites)),
     };

@@ -1,0 +1,76 @@
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
+
+__version__: str
+
+Progress = Callable[[str, int, int], object]
+
+class UnfoldError(Exception): ...
+class InvalidModelError(UnfoldError): ...
+class ExternalDataError(UnfoldError): ...
+class TooLargeError(UnfoldError): ...
+class CertificateError(UnfoldError): ...
+class DiffersError(UnfoldError): ...
+class UnverifiedError(UnfoldError): ...
+class InternalError(UnfoldError): ...
+
+class Source:
+    @staticmethod
+    def file(path: str | PathLike[str], others: Sequence[str | PathLike[str]]) -> Source: ...
+    @staticmethod
+    def memory(
+        data: bytes, folder: str | PathLike[str] | None, resolver: Callable[[str, int, int], object] | None
+    ) -> Source: ...
+    @staticmethod
+    def pieces(
+        pieces: Iterator[bytes],
+        size: int,
+        folder: str | PathLike[str] | None,
+        resolver: Callable[[str, int, int], object] | None,
+    ) -> Source: ...
+    def __len__(self) -> int: ...
+
+class Folded:
+    @property
+    def changed(self) -> bool: ...
+    @property
+    def warnings(self) -> list[str]: ...
+    def told(self) -> tuple[str, str]: ...
+    def to_bytes(self) -> bytes: ...
+    def save(
+        self, path: str | PathLike[str], external_data: str, external_threshold: int
+    ) -> tuple[PathLike[str], PathLike[str] | None]: ...
+
+def fuse(
+    source: Source,
+    skip: Sequence[str],
+    max_growth: float,
+    verify: str,
+    dim: Mapping[str, int],
+    tolerance: float | None,
+    progress: Progress | None,
+) -> Folded: ...
+def plan(
+    source: Source, skip: Sequence[str], max_growth: float, progress: Progress | None
+) -> tuple[str, str, str]: ...
+def verify(
+    original: Source, fused: Source, dim: Mapping[str, int], tolerance: float | None, seeds: Sequence[int]
+) -> tuple[bool, str]: ...
+def prove(
+    original: Source,
+    fused: Source,
+    certificate: str | PathLike[str] | None,
+    dim: Mapping[str, int],
+    points: int,
+    seed: int,
+) -> str: ...
+def bench(
+    models: Sequence[tuple[str, Source]],
+    batch: Sequence[int],
+    dim: Mapping[str, int],
+    rounds: int | None,
+    time: float,
+    threads: int,
+    references: Sequence[str],
+) -> list[str]: ...
+def main(arguments: Sequence[str]) -> int: ...
