@@ -7,6 +7,7 @@ use unfold::Plan;
 use unfold::fold::plan::{Centring, Member, StreamPlan};
 
 use super::out::{self, Paint, Tone};
+use super::sites;
 
 /// The streams as a table.
 pub fn table(plan: &Plan, paint: Paint) -> String {
@@ -16,9 +17,9 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     let mut table = paint.table(&["stream", "channels", "written by", "read by", "centring"]);
     for StreamPlan { name, channels, writers, readers, centring } in &plan.streams {
         let (tone, told) = match centring {
-            None => (Tone::Good, "nothing takes a mean off".to_owned()),
+            None => (Tone::Good, String::new()),
             Some(Centring::Centred { .. }) => (Tone::Good, needs(centring)),
-            Some(Centring::Kept { why }) => (Tone::Bad, why.to_string()),
+            Some(Centring::Kept { why }) => (Tone::Bad, sites::in_short(why)),
         };
         let mut cells: Vec<Cell> = vec![Cell::new(name), Cell::new(channels)];
         cells.extend([writers, readers].map(|members| Cell::new(counted(members))));
@@ -31,17 +32,23 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// What was done to the streams, a line for each; nothing where nobody asked.
+/// What was done to the streams, a line for each that has another basis; nothing where nobody asked.
 pub fn told(plan: &Plan) -> String {
-    let line = |stream: &StreamPlan| {
-        let told = match &stream.centring {
-            None => return None,
-            Some(Centring::Centred { .. }) => format!("centred: {}", needs(&stream.centring)),
-            Some(Centring::Kept { why }) => format!("not centred: {why}"),
-        };
-        Some(format!("stream {} ({} channels) {told}\n", stream.name, stream.channels))
-    };
-    plan.streams.iter().filter_map(line).collect()
+    let mut lines = String::new();
+    let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
+    for StreamPlan { name, channels, centring, .. } in &plan.streams {
+        match centring {
+            None => {}
+            Some(Centring::Centred { .. }) => {
+                lines += &format!("stream {name} ({channels} channels) centred: {}\n", needs(centring));
+            }
+            Some(Centring::Kept { why }) => *kept.entry(why.reason.name()).or_default() += 1,
+        }
+    }
+    for (reason, count) in kept {
+        lines += &format!("{count} streams not centred: {reason}\n");
+    }
+    lines
 }
 
 /// What centring a stream comes to.
