@@ -167,8 +167,8 @@ pub enum Reason {
     /// Something besides LayerNormalizations sees the mean of the channels of a residual stream.
     #[error("{0} sees the mean of the channels")]
     SeesMean(String),
-    /// The mean of a residual stream would have to be taken off at more places than normalizers do without it.
-    #[error("the mean would be taken off {0}")]
+    /// Without the mean of a residual stream there would be as much to compute as with it.
+    #[error("nothing is saved: {0}")]
     NoGain(String),
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]

@@ -12,6 +12,7 @@ mod interrupt;
 mod itself;
 pub(crate) mod judged;
 pub(crate) mod measure;
+pub(crate) mod memory;
 mod operators;
 pub(crate) mod out;
 pub(crate) mod panics;
@@ -57,6 +58,7 @@ enum Command {
 
 /// Runs the command line, the first word of which is the name of the program, and returns the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    memory::keep_freed();
     panics::kept();
     let run = || match Cli::try_parse_from(arguments) {
         Ok(cli) => dispatch(&cli.command).map_or_else(

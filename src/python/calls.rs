@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::attend::{Attended, attend, check_process};
 use super::errors::{BadOption, InternalError, Withheld, raised};
-use super::source::Source;
+use super::source::ModelSource;
 use crate::FuseOptions;
 use crate::bench::{Stop, Variant};
 use crate::cli::end::End;
@@ -97,10 +97,10 @@ fn text_of(json: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(json).map_err(|error| InternalError::new_err(error.to_string()))
 }
 
-type Sizes = BTreeMap<String, NonZeroUsize>;
+type SizesByName = BTreeMap<String, NonZeroUsize>;
 
-/// Sizes that some input of the model has.
-fn dims(given: &Sizes, model: &Model) -> Result<Dims> {
+/// SizesByName that some input of the model has.
+fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     given.iter().for_each(|(name, size)| dims.set(name, size.get()));
     sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
@@ -111,11 +111,11 @@ fn dims(given: &Sizes, model: &Model) -> Result<Dims> {
 #[allow(clippy::too_many_arguments)]
 pub fn fuse(
     py: Python<'_>,
-    source: &Source,
+    source: &ModelSource,
     skip: Vec<String>,
     max_growth: f64,
     verify: String,
-    dim: Sizes,
+    dim: SizesByName,
     tolerance: Option<f64>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Folded> {
@@ -151,7 +151,7 @@ pub fn fuse(
 #[pyfunction]
 pub fn plan(
     py: Python<'_>,
-    source: &Source,
+    source: &ModelSource,
     skip: Vec<String>,
     max_growth: f64,
     progress: Option<&Bound<'_, PyAny>>,
@@ -174,9 +174,9 @@ pub fn plan(
 #[pyfunction]
 pub fn verify(
     py: Python<'_>,
-    original: &Source,
-    fused: &Source,
-    dim: Sizes,
+    original: &ModelSource,
+    fused: &ModelSource,
+    dim: SizesByName,
     tolerance: Option<f64>,
     seeds: Vec<u64>,
 ) -> PyResult<(bool, String)> {
@@ -194,10 +194,10 @@ pub fn verify(
 #[pyfunction]
 pub fn prove(
     py: Python<'_>,
-    original: &Source,
-    fused: &Source,
+    original: &ModelSource,
+    fused: &ModelSource,
     certificate: Option<PathBuf>,
-    dim: Sizes,
+    dim: SizesByName,
     points: usize,
     seed: u64,
 ) -> PyResult<String> {
@@ -225,9 +225,9 @@ pub fn prove(
 #[allow(clippy::too_many_arguments)]
 pub fn bench(
     py: Python<'_>,
-    models: Vec<(String, PyRef<'_, Source>)>,
+    models: Vec<(String, PyRef<'_, ModelSource>)>,
     batch: Vec<NonZeroUsize>,
-    dim: Sizes,
+    dim: SizesByName,
     rounds: Option<usize>,
     time: f64,
     threads: usize,

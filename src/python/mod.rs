@@ -36,7 +36,7 @@ mod _native {
     #[pymodule_export]
     use super::main;
     #[pymodule_export]
-    use super::source::Source;
+    use super::source::{ModelSource, Wire};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -48,6 +48,7 @@ mod _native {
 /// What holds for the process from the import on.
 fn init(py: Python<'_>) -> PyResult<()> {
     cli::panics::kept();
+    cli::memory::give_back_freed();
     let program: Option<std::path::PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
     if let Some(program) = program {
         let arguments = ["-m", "unfold_onnx", "resident"].map(Into::into).into();

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyIterator, PyMemoryView};
+use pyo3::types::PyMemoryView;
 
 use super::errors::ExternalDataError;
 use crate::error::Result;
@@ -16,14 +17,14 @@ use crate::onnx::external::Resolver;
 use crate::onnx::{Model, tensor};
 
 /// A model that was not read yet.
-#[pyclass(frozen, module = "unfold_onnx._native")]
-pub struct Source {
-    origin: Origin,
+#[pyclass(frozen, name = "Source", module = "unfold_onnx._native")]
+pub struct ModelSource {
+    from: ReadFrom,
 }
 
 /// What it is read from.
 #[derive(Clone)]
-enum Origin {
+enum ReadFrom {
     File { path: PathBuf, others: Vec<PathBuf> },
     Memory { bytes: Bytes, reach: Outside },
 }
@@ -36,7 +37,7 @@ enum Outside {
     Asked(Arc<Callback>),
 }
 
-impl Origin {
+impl ReadFrom {
     /// Reads it, if its data is there: whoever forgot to say where should not be told that there is nothing to fold.
     fn read(self) -> Result<Model> {
         let model = match self {
@@ -47,18 +48,18 @@ impl Origin {
                 Outside::Asked(resolver) => Model::from_bytes_with(bytes, resolver)?,
             },
         };
-        let elsewhere = model.graph().initializer.iter().filter(|tensor| tensor::is_external(tensor));
-        elsewhere.map(|tensor| model.externals().data(tensor).map(drop)).collect::<Result<()>>()?;
+        let mut elsewhere = model.graph().initializer.iter().filter(|tensor| tensor::is_external(tensor));
+        elsewhere.try_for_each(|tensor| model.externals().data(tensor).map(drop))?;
         Ok(model)
     }
 }
 
 #[pymethods]
-impl Source {
+impl ModelSource {
     /// A file, whose tensors may have data below these folders too.
     #[staticmethod]
     fn file(path: PathBuf, others: Vec<PathBuf>) -> Self {
-        Self { origin: Origin::File { path, others } }
+        Self { from: ReadFrom::File { path, others } }
     }
 
     /// Bytes, which are not copied.
@@ -66,50 +67,66 @@ impl Source {
     fn memory(data: PyBackedBytes, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
         Self::of(Bytes::from_owner(data), folder, resolver)
     }
+}
 
-    /// Bytes in pieces, one behind the other, of which only one is there at a time.
-    #[staticmethod]
-    fn pieces(
-        pieces: &Bound<'_, PyIterator>,
-        size: usize,
-        folder: Option<PathBuf>,
-        resolver: Option<Py<PyAny>>,
-    ) -> PyResult<Self> {
-        let mut bytes = Vec::with_capacity(size);
-        for piece in pieces {
-            bytes.extend_from_slice(piece?.extract()?);
-        }
-        Ok(Self::of(bytes.into(), folder, resolver))
+/// A message that is written piece by piece, so that there is never all of it twice.
+#[pyclass(module = "unfold_onnx._native")]
+pub struct Wire {
+    bytes: Vec<u8>,
+}
+
+#[pymethods]
+impl Wire {
+    /// One with room for so many bytes.
+    #[new]
+    fn new(room: usize) -> Self {
+        Self { bytes: Vec::with_capacity(room) }
     }
 
-    /// How many bytes there are of one in memory.
+    /// Writes what is next.
+    fn put(&mut self, data: &[u8]) {
+        self.bytes.extend_from_slice(data);
+    }
+
+    /// How much was written.
     fn __len__(&self) -> usize {
-        match &self.origin {
-            Origin::File { .. } => 0,
-            Origin::Memory { bytes, .. } => bytes.len(),
-        }
+        self.bytes.len()
+    }
+
+    /// Ends a message that began at a place, before which its length belongs.
+    fn close(&mut self, at: usize) -> PyResult<()> {
+        let length = self.bytes.len().checked_sub(at).ok_or_else(|| PyValueError::new_err("past the end"))?;
+        let mut prefix = vec![];
+        prost::encoding::encode_varint(length as u64, &mut prefix);
+        self.bytes.splice(at..at, prefix);
+        Ok(())
+    }
+
+    /// What was written, as a model. Nothing is left here.
+    fn source(&mut self, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> ModelSource {
+        ModelSource::of(std::mem::take(&mut self.bytes).into(), folder, resolver)
     }
 }
 
-impl Source {
+impl ModelSource {
     fn of(bytes: Bytes, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
         let reach = match (folder, resolver) {
             (_, Some(call)) => Outside::Asked(Arc::new(Callback { call, raised: Mutex::default() })),
             (Some(folder), None) => Outside::Folder(folder),
             (None, None) => Outside::Nothing,
         };
-        Self { origin: Origin::Memory { bytes, reach } }
+        Self { from: ReadFrom::Memory { bytes, reach } }
     }
 
     /// What reads it, for another thread.
     pub fn reader(&self) -> impl FnOnce() -> Result<Model> + Send + use<> {
-        let origin = self.origin.clone();
-        move || origin.read()
+        let from = self.from.clone();
+        move || from.read()
     }
 
     /// What came of work with this model: an error, if its resolver raised one.
     pub fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
-        let Origin::Memory { reach: Outside::Asked(resolver), .. } = &self.origin else { return result };
+        let ReadFrom::Memory { reach: Outside::Asked(resolver), .. } = &self.from else { return result };
         let Some(cause) = resolver.raised.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return result;
         };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import unfold_onnx as unfold
 
-onnx = pytest.importorskip("onnx")
+onnx: Any = pytest.importorskip("onnx")
 
 
 @pytest.mark.parametrize("name", ["un-dynamo", "bn-legacy", "dtn-dynamo", "ln-legacy"])
@@ -25,25 +26,32 @@ def test_a_message_becomes_what_its_bytes_become(digits: Path, name: str) -> Non
 
 
 def test_a_large_message_is_written_as_it_is_serialized() -> None:
-    from unfold_onnx import _models
-
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     numpy = pytest.importorskip("numpy")
-    weight = numpy.arange(1 << 19, dtype=numpy.float32).reshape(1, -1)
+    weight = numpy.arange(512 * 1024, dtype=numpy.float32).reshape(512, 1024)
+    scale = numpy.linspace(1, 2, 512, dtype=numpy.float32)
     nodes = [
-        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(weight, "t")),
-        helper.make_node("Mul", ["x", "c"], ["m"], name="m"),
-        helper.make_node("Add", ["m", "w"], ["y"], name="a"),
+        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(scale, "t")),
+        helper.make_node("Mul", ["x", "c"], ["scaled"], name="scale"),
+        helper.make_node("MatMul", ["scaled", "w"], ["product"], name="product"),
+        helper.make_node("Add", ["product", "b"], ["y"], name="bias"),
     ]
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", weight.shape[1]]) for name in "xy"]
+    ends = [helper.make_tensor_value_info(*end) for end in (("x", 1, ["n", 512]), ("y", 1, ["n", 1024]))]
     initializers = [
         numpy_helper.from_array(weight, "w"),
-        helper.make_tensor("floats", onnx.TensorProto.FLOAT, [1 << 18], weight[0, : 1 << 18]),
+        helper.make_tensor("b", onnx.TensorProto.FLOAT, [1024], weight[1]),
     ]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], initializers, doc_string="words")
     model = helper.make_model(graph, producer_name="tests")
-    whole = b"".join(_models._pieces(model))  # pyright: ignore[reportPrivateUsage]
-    assert whole == model.SerializeToString()
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("", 20))
+    helper.set_model_props(model, {"key": "value"})
+    data: bytes = model.SerializeToString()
+    fused: bytes = unfold.fuse(model, verify="off").SerializeToString()
+    assert fused == unfold.fuse(data, verify="off")
+    # The digest is that of what would have been serialized.
+    [once] = unfold.inspect(fused).provenance
+    assert once.original == hashlib.sha256(data).hexdigest()
 
 
 def test_what_no_field_holds_is_not_lost_in_silence(digits: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
 
-from unfold_onnx._native import Source
+from unfold_onnx._native import Source, Wire
 
 if TYPE_CHECKING:
     import onnx
@@ -25,8 +26,10 @@ Resolver = Union[StrPath, "Callable[[str, int, int], Buffer]"]
 
 Given = TypeVar("Given")
 
-LARGE = 1 << 20
-"""From how many bytes on a message is written in pieces."""
+HEAVY = ("GraphProto", "TensorProto")
+"""The messages that are written field by field, since they may have many weights."""
+MUCH = 1 << 22
+"""Bytes of what a usual model has beside its weights."""
 
 
 @dataclass(frozen=True)
@@ -109,32 +112,52 @@ def _representation(model: onnx_ir.Model, resolver: Resolver | None) -> Opened[o
 
 
 def _written(message: onnx.ModelProto, resolver: Resolver | None) -> Source:
-    """Writes a message as it would be serialized, without room for all of it twice."""
-    size = message.ByteSize()
-    source = Source.pieces(_pieces(message), size, *_outside(resolver))
-    # What a message has beside its fields is only there when all of it is written at once.
-    return source if len(source) == size else Source.memory(message.SerializeToString(), *_outside(resolver))
+    """Writes a message as it would be serialized, without room for all of it twice.
+
+    Neither ``SerializeToString`` nor ``ByteSize``, which serializes, is asked of what has many weights.
+    """
+    elements = sum(map(_room, message.graph.initializer))
+    # Room that is not needed is never touched.
+    wire = Wire(elements + elements // 4 + MUCH)
+    _write(message, wire)
+    return wire.source(*_outside(resolver))
 
 
-def _pieces(message: Any) -> Iterator[bytes]:
-    """The bytes of a message, one field after the other, as they are serialized."""
+def _room(tensor: onnx.TensorProto) -> int:
+    """About as many bytes as its elements take."""
+    wide = tensor.data_type in (tensor.INT64, tensor.UINT64, tensor.DOUBLE)
+    return 0 if tensor.data_location == tensor.EXTERNAL else math.prod(tensor.dims) * (8 if wide else 4)
+
+
+def _write(message: Any, wire: Wire) -> None:
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    if len(UnknownFieldSet(message)) > 0:
+        # They are refused with their names, like those of a file, if they are there.
+        wire.put(message.SerializeToString())
+        return
     for field, value in message.ListFields():
-        if field.message_type is None:
+        key = _varint(field.number << 3 | 2)
+        if field.type == field.TYPE_BYTES and isinstance(value, bytes):
+            wire.put(key + _varint(len(value)))
+            wire.put(value)
+        elif field.message_type is None:
             # Numbers and texts, as a message that has nothing else writes them.
             alone = type(message)()
-            if isinstance(value, (int, float, str, bytes)):
+            if isinstance(value, (int, float, str)):
                 setattr(alone, field.name, value)
             else:
                 getattr(alone, field.name).extend(value)
-            yield alone.SerializeToString()
-            continue
-        for part in [value] if hasattr(value, "ByteSize") else value:
-            size = part.ByteSize()
-            yield _varint(field.number << 3 | 2) + _varint(size)
-            if size < LARGE:
-                yield part.SerializeToString()
-            else:
-                yield from _pieces(part)
+            wire.put(alone.SerializeToString())
+        else:
+            for part in [value] if hasattr(value, "ListFields") else value:
+                wire.put(key)
+                begin = len(wire)
+                if field.message_type.name in HEAVY:
+                    _write(part, wire)
+                else:
+                    wire.put(part.SerializeToString())
+                wire.close(begin)
 
 
 def _varint(number: int) -> bytes:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 
 __version__: str
@@ -21,14 +21,15 @@ class Source:
     def memory(
         data: bytes, folder: str | PathLike[str] | None, resolver: Callable[[str, int, int], object] | None
     ) -> Source: ...
-    @staticmethod
-    def pieces(
-        pieces: Iterator[bytes],
-        size: int,
-        folder: str | PathLike[str] | None,
-        resolver: Callable[[str, int, int], object] | None,
-    ) -> Source: ...
+
+class Wire:
+    def __init__(self, room: int) -> None: ...
+    def put(self, data: bytes) -> None: ...
     def __len__(self) -> int: ...
+    def close(self, at: int) -> None: ...
+    def source(
+        self, folder: str | PathLike[str] | None, resolver: Callable[[str, int, int], object] | None
+    ) -> Source: ...
 
 class Folded:
     @property
