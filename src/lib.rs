@@ -77,6 +77,7 @@ mod history;
 pub mod lower;
 pub mod normalizer;
 pub mod onnx;
+pub mod outline;
 mod progress;
 pub mod prove;
 pub mod provenance;

@@ -47,6 +47,18 @@ impl Reason {
         <Self as strum::IntoEnumIterator>::iter()
     }
 
+    /// What `docs/refusals.md` says of it: what it means, an example, what can be done.
+    ///
+    /// ```
+    /// use unfold::refusal::Reason;
+    /// assert!(Reason::Padding.explained().contains("*What you can do:*"));
+    /// ```
+    pub fn explained(&self) -> &'static str {
+        const PAGE: &str = include_str!("../docs/refusals.md");
+        let section = PAGE.split(&format!("\n### `{}`\n", self.name())).nth(1).unwrap_or_default();
+        section.split("\n### ").next().unwrap_or_default().trim()
+    }
+
     /// Its name, as JSON has it: the heading under which `docs/refusals.md` explains it.
     ///
     /// ```

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use unfold::fold::plan::{Stored, StreamPlan, Tidy};
+use unfold::fold::plan::{StreamPlan, Tidy};
 use unfold::onnx::{Model, Saved};
+use unfold::outline;
 use unfold::prove::Proof;
-use unfold::report::bytes;
+use unfold::report::{ReportedTensor, bytes};
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{Fused, Plan, Planned};
 
@@ -174,7 +175,7 @@ impl FuseReport {
             data: self.written.as_ref().and_then(|saved| saved.data.as_deref()),
             certificate: self.certificate.as_deref(),
             sites: sites::json(&self.plan),
-            tensors: self.plan.tensors.iter().map(|tensor| JsonTensor::of(tensor, &self.plan)).collect(),
+            tensors: outline::tensors(&self.plan),
             summary: self.summary(),
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
             scaling: self.scaling,
@@ -204,7 +205,7 @@ struct FuseJson<'j> {
     certificate: Option<&'j Path>,
     sites: Vec<JsonSite<'j>>,
     /// The tensors that the result has and the model has not.
-    tensors: Vec<JsonTensor<'j>>,
+    tensors: Vec<ReportedTensor>,
     summary: Summary,
     /// What is done beside the sites, where anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,36 +230,6 @@ struct FuseJson<'j> {
     /// How far the outputs of the model move when its weights move by one rounding, if that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     sensitivity: Option<f64>,
-}
-
-/// A new tensor, and how it is computed from those of the model.
-#[derive(Serialize)]
-struct JsonTensor<'j> {
-    name: &'j str,
-    data_type: String,
-    shape: &'j [usize],
-    formula: String,
-    /// The constants of the model in the formula.
-    inputs: Vec<&'j str>,
-    /// The sites that it is for.
-    sites: Vec<&'j str>,
-}
-
-impl<'j> JsonTensor<'j> {
-    fn of(tensor: &'j Stored, plan: &'j Plan) -> Self {
-        Self {
-            name: &tensor.name,
-            data_type: tensor.data_type.name(),
-            shape: tensor.recipe.shape(),
-            formula: tensor.recipe.to_string(),
-            inputs: tensor.recipe.constants(),
-            sites: tensor
-                .sites
-                .iter()
-                .filter_map(|&site| Some(plan.sites.get(site)?.name.as_str()))
-                .collect(),
-        }
-    }
 }
 
 /// What copies of shared weights add.

@@ -23,6 +23,17 @@ pub enum Direction {
     Merged,
 }
 
+impl Direction {
+    /// Its name, as JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+            Direction::Merged => "merged",
+        }
+    }
+}
+
 /// What happens to one affine of a site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
@@ -55,6 +66,22 @@ pub enum Outcome {
         /// Why it cannot go backward, where that was tried.
         backward: Option<Refusal>,
     },
+}
+
+impl Outcome {
+    /// Why something stays, each after what it is that stays: `scale` or `shift`, or a direction in which nothing went.
+    pub fn refusals(&self) -> impl Iterator<Item = (&'static str, &Refusal)> {
+        let [first, second] = match self {
+            Outcome::Folded { .. } => [None, None],
+            Outcome::Partly { scale, .. } => [Some(("scale", scale)), None],
+            Outcome::Scaled { shift, .. } => [Some(("shift", shift)), None],
+            Outcome::Kept { forward, backward } => {
+                let backward = backward.as_ref().map(|refusal| (Direction::Backward.name(), refusal));
+                [Some((Direction::Forward.name(), forward)), backward]
+            }
+        };
+        first.into_iter().chain(second)
+    }
 }
 
 /// A site and what happens to it.

@@ -38,6 +38,14 @@ impl NodeProto {
         (canonical_domain(self.domain()), self.op_type())
     }
 
+    /// The operator, after its domain where that is not ONNX's own.
+    pub fn operator(&self) -> String {
+        match self.op() {
+            ("", operator) => operator.to_owned(),
+            (domain, operator) => format!("{domain}.{operator}"),
+        }
+    }
+
     /// What to call the node in messages: its name, or its operator and first output where it has
     /// none.
     pub fn label(&self) -> String {
