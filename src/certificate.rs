@@ -79,7 +79,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    fn of(site: &SitePlan) -> Self {
+    pub(crate) fn of(site: &SitePlan) -> Self {
         let goes = |outcome: &Outcome| !matches!(outcome, Outcome::Kept { .. });
         match site.outcomes().any(goes) {
             _ if site.is_folded() => Self::Folded,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-use crate::basis;
+use crate::basis::{self, Rebasing};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
 use crate::fold::growth::{beyond, growth};
@@ -44,6 +44,8 @@ pub struct FuseOptions<'o> {
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     pub centre: bool,
+    /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::headroom::Headroom) finds one.
+    pub scale_stream: Option<u32>,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<OnProgress<'o>>,
 }
@@ -55,15 +57,21 @@ impl Default for FuseOptions<'_> {
 }
 
 impl From<FoldOptions> for FuseOptions<'_> {
-    fn from(FoldOptions { skip, max_growth, centre }: FoldOptions) -> Self {
-        Self { skip, max_growth, centre, progress: None }
+    fn from(FoldOptions { skip, max_growth, centre, scale_stream }: FoldOptions) -> Self {
+        Self { skip, max_growth, centre, scale_stream, progress: None }
     }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        FoldOptions { skip: self.skip.clone(), max_growth: self.max_growth, centre: self.centre }
+        let Self { skip, max_growth, centre, scale_stream, .. } = self;
+        FoldOptions {
+            skip: skip.clone(),
+            max_growth: *max_growth,
+            centre: *centre,
+            scale_stream: *scale_stream,
+        }
     }
 
     /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
@@ -169,7 +177,8 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let (lowered, formulas) =
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
-    let pass = OnePass { skip, centre: options.centre, growth: Allowed::of(model, options), tell: &tell };
+    let FuseOptions { centre, scale_stream, .. } = *options;
+    let pass = OnePass { skip, centre, scale_stream, growth: Allowed::of(model, options), tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
         let restored = result.map(|result| flat.restore(&result));
@@ -212,6 +221,9 @@ fn blame(model: &Model, why: Vec<Failed>, refused: &mut HashMap<usize, Refusal>)
     }
 }
 
+/// Why a stream of some name stays as it is.
+type Refused<'r> = dyn Fn(&str) -> Option<Refusal> + 'r;
+
 /// What copies of weights may add.
 struct Allowed {
     bytes: f64,
@@ -231,6 +243,7 @@ struct OnePass<'p> {
     skip: GlobSet,
     centre: bool,
     growth: Allowed,
+    scale_stream: Option<u32>,
     tell: &'p dyn Fn(&str, usize, usize),
 }
 
@@ -247,10 +260,13 @@ impl OnePass<'_> {
                 Some(result) => check(first, result)?,
             };
             let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
+            let is_last = next.is_none();
+            // What its streams are multiplied by is not to fold back.
+            let next = next.or_else(|| self.scale(&known, &mut history));
             drop(known);
-            match next {
-                Some(next) => result = Some(next),
-                None => break,
+            result = next.or(result);
+            if is_last {
+                break;
             }
         }
         let plan = history.finish(result.as_ref().unwrap_or(first));
@@ -278,10 +294,8 @@ impl OnePass<'_> {
             let mut plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
-                if let Some(centred) = self.centre(&view, known, &sites, history)? {
-                    return Ok(Some(centred));
-                }
-                return Ok(self.tidy(known, &sites, history));
+                let centred = self.centre(&view, known, &sites, history);
+                return Ok(centred.or_else(|| self.tidy(known, &sites, history)));
             }
             let mut editor = Editor::new(model);
             let outcome = draw(&plan, known).and_then(|edits| {
@@ -327,26 +341,42 @@ impl OnePass<'_> {
     }
 
     /// The model with its residual streams centred; `None` where none is, or nobody asked for it.
-    fn centre(
+    fn centre(&self, view: &View, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {
+        let plan = |refused: &Refused| basis::centred(known, view, sites, refused);
+        self.centre.then(|| self.rebase(known, history, basis::CENTRING, &plan))?
+    }
+
+    /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.
+    fn scale(&self, known: &Analysis, history: &mut History) -> Option<Model> {
+        let power = self.scale_stream?;
+        let view = View::new(known);
+        let sites = normalizer::find(&view);
+        let plan = |refused: &Refused| basis::powers::scaled(known, &view, &sites, power, refused);
+        self.rebase(known, history, basis::SCALING, &plan)
+    }
+
+    /// The model with streams in another basis, which is of this kind; `None` where none changes.
+    fn rebase(
         &self,
-        view: &View,
         known: &Analysis,
-        sites: &[Site],
         history: &mut History,
-    ) -> Result<Option<Model>> {
+        kind: &str,
+        plan: &dyn Fn(&Refused) -> Rebasing,
+    ) -> Option<Model> {
         let model = known.graph.model();
-        if !self.centre || not_known(model).is_some() {
-            return Ok(None);
+        if not_known(model).is_some() {
+            return None;
         }
+        (self.tell)("streams", 0, 1);
         let mut refused: HashMap<String, Refusal> = HashMap::new();
         loop {
-            let basis::Rebasing { streams, edits } = basis::centred(known, view, sites, &|name| {
-                let is_skipped = self.skip.is_match(name) || self.skip.is_match(basis::CENTRING);
+            let Rebasing { streams, edits } = plan(&|name| {
+                let is_skipped = self.skip.is_match(name) || self.skip.is_match(kind);
                 refused.get(name).cloned().or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
             });
             if edits.is_empty() {
                 history.rebased(streams, vec![]);
-                return Ok(None);
+                return None;
             }
             let mut editor = Editor::new(model);
             match self.apply((&edits, &[]), known, &mut editor, history) {
@@ -359,7 +389,7 @@ impl OnePass<'_> {
                     });
                     let seeds = replaced.flatten().collect();
                     let graph = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
-                    return Ok(Some(model.with_graph(graph)));
+                    return Some(model.with_graph(graph));
                 }
                 Err(why) => {
                     let before = refused.len();
@@ -368,7 +398,7 @@ impl OnePass<'_> {
                         refused.extend(names.map(|stream| (stream.name.clone(), failed.refusal.clone())));
                     }
                     if refused.len() == before {
-                        return Ok(None);
+                        return None;
                     }
                 }
             }

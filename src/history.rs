@@ -102,8 +102,12 @@ impl History {
         for stream in streams {
             // One that was changed is found again as it is now, and perhaps by another name.
             match self.plan.streams.iter_mut().find(|there| there.name == stream.name) {
-                Some(there) if there.is_changed() => {}
-                Some(there) => *there = stream,
+                Some(there) if there.is_centred() => there.scaling = stream.scaling,
+                Some(there) => {
+                    let centring = there.centring.take();
+                    *there = stream;
+                    there.centring = there.centring.take().or(centring);
+                }
                 None if is_first || stream.is_changed() => self.plan.streams.push(stream),
                 None => {}
             }

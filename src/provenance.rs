@@ -20,6 +20,9 @@ pub struct FoldOptions {
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub centre: bool,
+    /// The k of the `2^-k` by which residual streams are scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_stream: Option<u32>,
 }
 
 /// What copies of shared weights may add where nobody says otherwise, in percent of the weights.
@@ -31,7 +34,7 @@ fn is_usual(max_growth: &f64) -> bool {
 
 impl Default for FoldOptions {
     fn default() -> Self {
-        Self { skip: vec![], max_growth: MAX_GROWTH, centre: false }
+        Self { skip: vec![], max_growth: MAX_GROWTH, centre: false, scale_stream: None }
     }
 }
 
@@ -118,9 +121,9 @@ fn folded(plan: &Plan) -> String {
         }
     }
     let Tidy { constants, duplicates, .. } = plan.tidy;
-    counts.extend(
-        [("constant", constants), ("duplicate", duplicates)].into_iter().filter(|(_, count)| *count > 0),
-    );
+    let centred = plan.streams.iter().filter(|stream| stream.is_changed()).count();
+    let others = [("centring", centred), ("constant", constants), ("duplicate", duplicates)];
+    counts.extend(others.into_iter().filter(|(_, count)| *count > 0));
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     told.join(", ")
 }

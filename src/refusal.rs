@@ -47,6 +47,18 @@ impl Reason {
         <Self as strum::IntoEnumIterator>::iter()
     }
 
+    /// What `docs/refusals.md` says of it: what it means, an example, what can be done.
+    ///
+    /// ```
+    /// use unfold::refusal::Reason;
+    /// assert!(Reason::Padding.explained().contains("*What you can do:*"));
+    /// ```
+    pub fn explained(&self) -> &'static str {
+        const PAGE: &str = include_str!("../docs/refusals.md");
+        let section = PAGE.split(&format!("\n### `{}`\n", self.name())).nth(1).unwrap_or_default();
+        section.split("\n### ").next().unwrap_or_default().trim()
+    }
+
     /// Its name, as JSON has it: the heading under which `docs/refusals.md` explains it.
     ///
     /// ```
@@ -167,8 +179,8 @@ pub enum Reason {
     /// Something besides LayerNormalizations sees the mean of the channels of a residual stream.
     #[error("{0} sees the mean of the channels")]
     SeesMean(String),
-    /// The mean of a residual stream would have to be taken off at more places than normalizers do without it.
-    #[error("the mean would be taken off {0}")]
+    /// Without the mean of a residual stream there would be as much to compute as with it.
+    #[error("nothing is saved: {0}")]
     NoGain(String),
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]

@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("simplify", &["graph", "hash", "onnx", "recipe", "refusal"]),
     ("provenance", &["fold", "onnx"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
+    ("outline", &["certificate", "error", "fold", "fuse", "graph", "onnx", "refusal", "report"]),
     ("history", &["fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal", "simplify"]),
     (
         "fuse",
@@ -46,6 +47,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("variants", &["affine", "error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "simplify"]),
     ("run", &["error", "onnx"]),
     ("verify", &["graph", "onnx", "run"]),
+    ("headroom", &["basis", "error", "graph", "lower", "normalizer", "onnx", "run"]),
     ("sensitivity", &["onnx", "verify"]),
     ("prove", &["fold", "graph", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
     ("zoo", &["error", "onnx"]),

@@ -17,11 +17,10 @@ use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::HashSet;
 use crate::normalizer::statistics::Core;
 use crate::normalizer::{Replacement, Site, View};
-use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-use super::rms::without_mean;
+use super::rms::{is_full, without_mean};
 use super::streams::{Channels, ReadBy, Stream, WrittenBy};
 
 /// How many normalizers have to do without the mean for each place where it is taken off in each run: that reads and
@@ -40,23 +39,33 @@ pub struct Centred {
     pub edits: Vec<Edit>,
 }
 
-/// Plans to centre a stream; `None` where no normalizer on it takes a mean off, or none could do without.
+/// Plans to centre a stream; `None` where nothing on it takes a mean off.
 ///
 /// # Errors
-/// A refusal at what sees the mean, or at a writer that keeps one.
+/// A refusal at what sees the mean, at a writer that keeps one, or where no normalizer would do with less.
 pub fn plan(
     (known, view): (&Analysis, &View),
     sites: &[Site],
     cores: &[Option<Core>],
     stream: &Stream,
 ) -> Option<Result<Centred, Refusal>> {
-    let normalizers = stream.readers.iter().filter_map(|reader| match reader.by {
-        ReadBy::Normalizer(site) => Some((site, without_mean(view, &sites[site], cores[site].as_ref()?)?)),
+    let readers = stream.readers.iter().filter_map(|reader| match reader.by {
+        ReadBy::Normalizer(site) => Some((site, cores[site].as_ref().filter(|core| core.centred)?)),
         _ => None,
     });
-    let normalizers: Vec<(usize, Replacement)> = normalizers.collect();
+    let readers: Vec<(usize, &Core)> = readers.collect();
+    let &(first, core) = readers.first()?;
+    let replaced = |&(site, core): &(usize, &Core)| Some((site, without_mean(view, &sites[site], core)?));
+    let normalizers: Vec<(usize, Replacement)> = readers.iter().filter_map(replaced).collect();
     let writers = Writers { known, sites, cores, stream };
-    (!normalizers.is_empty()).then(|| writers.unseen().and_then(|()| writers.plan(normalizers)))
+    Some(writers.unseen().and_then(|()| match known.facts.data_type(core.input) {
+        _ if !normalizers.is_empty() => writers.plan(normalizers),
+        Some(it) if !is_full(it) => Err(Refusal::new(Reason::ElementType(it.name()), &sites[first].name)),
+        _ => {
+            let reason = "no normalizer on it is without a shift".to_owned();
+            Err(Refusal::new(Reason::NoGain(reason), &sites[first].name))
+        }
+    }))
 }
 
 struct Writers<'w> {
@@ -114,7 +123,8 @@ impl Writers<'_> {
         // One that writes the stream again stays as it is: it is centred behind.
         normalizers.retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
         if normalizers.len() < WORTH * behind.len() {
-            let reason = format!("{} times, for {} normalizers", behind.len(), normalizers.len());
+            let (places, saved) = (behind.len(), normalizers.len());
+            let reason = format!("the mean would be taken off at {places} places, for {saved} normalizers");
             return Err(Refusal::new(Reason::NoGain(reason), graph.name(taken_off[0].0)));
         }
         let outcome = Centring::Centred {
@@ -197,8 +207,7 @@ impl Writers<'_> {
     fn change(&self, node: NodeId, slot: usize, recipe: Recipe) -> Option<Change> {
         let value = self.known.graph.input(node, slot)?;
         let data_type = self.known.facts.data_type(value)?;
-        let is_full = matches!(data_type, DataType::Float | DataType::Double);
-        if !is_full || (recipe.len() > SMALL && self.is_shared(value)) {
+        if !is_full(data_type) || (recipe.len() > SMALL && self.is_shared(value)) {
             return None;
         }
         self.known.constants.check(value).ok()?;

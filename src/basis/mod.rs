@@ -5,7 +5,10 @@
 //! they are; each change is a file of its own.
 
 pub mod centring;
+pub mod exponents;
+pub mod powers;
 mod rms;
+mod scaling;
 pub mod streams;
 mod ties;
 
@@ -20,10 +23,13 @@ use crate::refusal::Refusal;
 use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
 /// What `--skip` calls the changes of a basis.
-pub const KINDS: [&str; 1] = [CENTRING];
+pub const KINDS: [&str; 2] = [CENTRING, SCALING];
 
 /// That which [`centring`] is.
 pub const CENTRING: &str = "centring";
+
+/// That which [`powers`] are.
+pub const SCALING: &str = "scaling";
 
 /// The streams that are asked for another basis, and what changes for those that get one.
 #[derive(Debug, Default)]
@@ -45,8 +51,7 @@ pub fn centred(
     let mut change = Rebasing::default();
     let mut touched: HashSet<NodeId> = HashSet::default();
     for stream in streams::streams(known, view, sites) {
-        let first = stream.values.first().map(|first| known.graph.value_name(first.value));
-        let name = first.unwrap_or_default().to_owned();
+        let name = name(known, &stream);
         let planned = centring::plan((known, view), sites, &cores, &stream);
         let planned = planned.map(|planned| refused(&name).map_or(planned, Err));
         let centring = match planned {
@@ -66,9 +71,16 @@ pub fn centred(
             }
         };
         let (writers, readers) = members(known, sites, &stream);
-        change.streams.push(StreamPlan { name, channels: stream.channels, writers, readers, centring });
+        let (channels, scaling) = (stream.channels, None);
+        change.streams.push(StreamPlan { name, channels, writers, readers, centring, scaling });
     }
     change
+}
+
+/// What a stream is called: the name of its first value.
+fn name(known: &Analysis, stream: &Stream) -> String {
+    let first = stream.values.first().map(|first| known.graph.value_name(first.value));
+    first.unwrap_or_default().to_owned()
 }
 
 /// Who writes a stream and who reads it, by kind and name.

@@ -16,9 +16,9 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     let &[axis] = &core.axes[..] else { return None };
     let is_plain = core.centred && !core.norm && core.factor.is_none() && core.inside.is_none();
     let epsilon = core.epsilon.filter(|_| is_plain)?;
-    // Squares overflow in half precision, where the operator does not.
-    let data_type = view.facts.data_type(core.input);
-    let data_type = data_type.filter(|it| matches!(it, DataType::Float | DataType::Double))?;
+    let data_type = view.facts.data_type(core.input).filter(|&it| is_full(it))?;
+    // Casts may lie between the statistics and the quotient.
+    (view.facts.data_type(core.output) == Some(data_type)).then_some(())?;
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;
@@ -43,6 +43,11 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     }
     let (made, constants) = maker.finish(graph.value_name(core.output));
     Some(Replacement { nodes: vec![last], made, constants })
+}
+
+/// Whether squares of values are computed in this type: in half precision they overflow, where the operator does not.
+pub fn is_full(data_type: DataType) -> bool {
+    matches!(data_type, DataType::Float | DataType::Double)
 }
 
 /// What scales the normalized value.

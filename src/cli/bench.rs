@@ -14,6 +14,7 @@ use unfold::zoo;
 use super::end::End;
 use super::interrupt::end;
 use super::measure::MeasureArgs;
+use super::target::page_target;
 use super::{bench_zoo, out, variants};
 
 /// Measures variants of a model against each other in tract, on the CPU.
@@ -51,6 +52,7 @@ pub struct BenchArgs {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<End> {
     args.measure.time()?;
+    args.html.as_deref().map_or(Ok(()), page_target)?;
     let stop = stop_on_interrupt()?;
     let reports = if args.models.is_empty() { args.zoo(&stop)? } else { vec![args.one(&stop)?] };
     if let Some(path) = &args.html {

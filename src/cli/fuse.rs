@@ -16,6 +16,7 @@ use super::fused::FuseReport;
 use super::inputs::sizes;
 use super::judged::When;
 use super::out::{self, Paint};
+use super::scaling::ScalingArgs;
 use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
 use super::target::{certificate_target, target};
@@ -30,6 +31,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx -o fused.onnx --max-growth 20
   unfold fuse model.onnx -o fused.onnx --centre
+  unfold fuse model.onnx -o fused.onnx --scale-stream auto --input tokens.npz
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
   unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
@@ -76,6 +78,9 @@ pub struct FuseArgs {
     /// off, and each becomes an RMS normalization. `--skip centring`, or the name of a stream, leaves one as it is
     #[arg(long)]
     centre: bool,
+
+    #[command(flatten)]
+    scaling: ScalingArgs,
 
     #[command(flatten)]
     storage: StorageArgs,
@@ -155,21 +160,26 @@ pub fn fuse(
     model: Model,
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
-    let FuseArgs { skip, max_growth, centre, .. } = args;
-    let options =
-        FuseOptions { skip: skip.clone(), max_growth: *max_growth, centre: *centre, progress: Some(tell) };
+    let scaling = args.scaling.of(&model, &args.dims, tell)?;
+    let options = FuseOptions {
+        skip: args.skip.clone(),
+        max_growth: args.max_growth,
+        centre: args.centre,
+        scale_stream: scaling.scale_stream,
+        progress: Some(tell),
+    };
     let idle_skips = |plan: &Plan| options.idle_skips(plan).into_iter().map(str::to_owned).collect();
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;
         let idle_skips = idle_skips(&planned.plan);
-        return Ok(FuseReport::dry(model, planned, idle_skips));
+        return Ok(FuseReport::dry(model, planned, idle_skips).with(scaling));
     }
     let path = target(&task.model, task.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
     let dims = sizes(&args.dims, &model)?;
     let fused = unfold::fuse(&model, &options)?;
     let idle_skips = idle_skips(&fused.plan);
-    let mut report = FuseReport::of(model, fused, idle_skips);
+    let mut report = FuseReport::of(model, fused, idle_skips).with(scaling);
     let begin = |step: &str| tell(step, 0, 1);
     let verify = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
     report.judge(args.when(), &verify, begin);

@@ -3,16 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use unfold::fold::plan::{Stored, StreamPlan, Tidy};
+use unfold::fold::plan::{StreamPlan, Tidy};
 use unfold::onnx::{Model, Saved};
+use unfold::outline;
 use unfold::prove::Proof;
-use unfold::report::bytes;
+use unfold::report::{ReportedTensor, bytes};
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{Fused, Plan, Planned};
 
 use super::judged::{Judged, When};
 use super::operators::{self, Operators};
 use super::out::Paint;
+use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite, Row, Summary};
 use super::streams;
 
@@ -32,6 +34,8 @@ pub struct FuseReport {
     pub plan: Plan,
     /// What was asked to be skipped and is nowhere.
     pub idle_skips: Vec<String>,
+    /// By what residual streams are scaled.
+    scaling: ScalingChoice,
     lowered: Option<Model>,
     dry: bool,
 }
@@ -49,6 +53,7 @@ impl FuseReport {
             certificate: None,
             plan,
             idle_skips,
+            scaling: ScalingChoice::default(),
             dry: true,
         }
     }
@@ -66,8 +71,14 @@ impl FuseReport {
             certificate: None,
             plan,
             idle_skips,
+            scaling: ScalingChoice::default(),
             dry: false,
         }
+    }
+
+    /// The report, with what residual streams are scaled by.
+    pub fn with(self, scaling: ScalingChoice) -> Self {
+        Self { scaling, ..self }
     }
 
     /// Finds out whether the result computes what the model does, if anything was made of it.
@@ -136,6 +147,7 @@ impl FuseReport {
         }
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
+        text += &self.scaling.told();
         text += &streams::told(&self.plan);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
@@ -163,9 +175,10 @@ impl FuseReport {
             data: self.written.as_ref().and_then(|saved| saved.data.as_deref()),
             certificate: self.certificate.as_deref(),
             sites: sites::json(&self.plan),
-            tensors: self.plan.tensors.iter().map(|tensor| JsonTensor::of(tensor, &self.plan)).collect(),
+            tensors: outline::tensors(&self.plan),
             summary: self.summary(),
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
+            scaling: self.scaling,
             streams: &self.plan.streams,
             growth: self.growth(),
             result: self.sizes(),
@@ -192,11 +205,13 @@ struct FuseJson<'j> {
     certificate: Option<&'j Path>,
     sites: Vec<JsonSite<'j>>,
     /// The tensors that the result has and the model has not.
-    tensors: Vec<JsonTensor<'j>>,
+    tensors: Vec<ReportedTensor>,
     summary: Summary,
     /// What is done beside the sites, where anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,
+    #[serde(flatten)]
+    scaling: ScalingChoice,
     /// The residual streams, where another basis was asked for.
     #[serde(skip_serializing_if = "<[StreamPlan]>::is_empty")]
     streams: &'j [StreamPlan],
@@ -215,36 +230,6 @@ struct FuseJson<'j> {
     /// How far the outputs of the model move when its weights move by one rounding, if that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     sensitivity: Option<f64>,
-}
-
-/// A new tensor, and how it is computed from those of the model.
-#[derive(Serialize)]
-struct JsonTensor<'j> {
-    name: &'j str,
-    data_type: String,
-    shape: &'j [usize],
-    formula: String,
-    /// The constants of the model in the formula.
-    inputs: Vec<&'j str>,
-    /// The sites that it is for.
-    sites: Vec<&'j str>,
-}
-
-impl<'j> JsonTensor<'j> {
-    fn of(tensor: &'j Stored, plan: &'j Plan) -> Self {
-        Self {
-            name: &tensor.name,
-            data_type: tensor.data_type.name(),
-            shape: tensor.recipe.shape(),
-            formula: tensor.recipe.to_string(),
-            inputs: tensor.recipe.constants(),
-            sites: tensor
-                .sites
-                .iter()
-                .filter_map(|&site| Some(plan.sites.get(site)?.name.as_str()))
-                .collect(),
-        }
-    }
 }
 
 /// What copies of shared weights add.

@@ -1,12 +1,16 @@
 //! `unfold inspect`: which normalizers there are, and where each would go.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 use unfold::fold::plan::{StreamPlan, Tidy};
+use unfold::onnx::Model;
+use unfold::outline::outline;
 use unfold::provenance::Provenance;
-use unfold::{FuseOptions, Planned};
+use unfold::report::outline_html;
+use unfold::{FuseOptions, Fused, Planned};
 
 use super::end::End;
 use super::out::{self, Paint};
@@ -14,16 +18,18 @@ use super::sites::{self, JsonSite, Summary};
 use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::streams;
+use super::target::page_target;
 
 const EXAMPLES: &str = "\
 Examples:
   unfold inspect model.onnx
   unfold inspect model.onnx --streams
+  unfold inspect model.onnx --html model.html
   unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'";
 
 /// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
 ///
-/// Of a folded model it also says what was folded, and from which file. Nothing is written.
+/// Of a folded model it also says what was folded, and from which file. No model is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {
@@ -40,6 +46,11 @@ pub struct InspectArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
+
+    /// Writes one self-contained page to look at the model: the graph before and after, and each site with the formulas
+    /// of its new weights, or the reason why it stays
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 
     /// Shows no progress
     #[arg(long, short)]
@@ -67,12 +78,16 @@ struct StreamsJson<'p> {
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<End> {
+    args.html.as_deref().map_or(Ok(()), page_target)?;
     let steps = Steps::new("inspect", args.quiet);
     steps.begin("load");
     let model = args.reach.open(&args.model)?;
     let progress = steps.progress();
     let options = FuseOptions { centre: args.streams, progress: Some(&progress), ..FuseOptions::default() };
-    let Planned { plan, lowered } = unfold::dry_run(&model, &options)?;
+    let Planned { plan, lowered } = match &args.html {
+        Some(page) => with_page(&args.model, &model, &options, page)?,
+        None => unfold::dry_run(&model, &options)?,
+    };
     drop(progress);
     drop(steps);
     if args.streams {
@@ -103,6 +118,16 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     Ok(End::Done)
 }
 
+/// Plans, and writes a page about the model and what would be made of it.
+fn with_page(path: &Path, model: &Model, options: &FuseOptions, page: &Path) -> Result<Planned> {
+    let fused = unfold::fuse(model, options)?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let text = outline_html(&outline(&name, model, &fused)?)?;
+    fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;
+    let Fused { plan, lowered, .. } = fused;
+    Ok(Planned { plan, lowered })
+}
+
 /// One time that the model was folded, in a line.
 fn told(time: &Provenance) -> String {
     const SHOWN: usize = 12;
@@ -118,7 +143,9 @@ fn told(time: &Provenance) -> String {
         true => String::new(),
         false => format!("; copies up to {} %", options.max_growth),
     };
-    let line = format!("folded by unfold {version}{from}: {folded}{skipped}{growth}");
+    let scaled =
+        options.scale_stream.map_or_else(String::new, |power| format!("; streams scaled by 2^-{power}"));
+    let line = format!("folded by unfold {version}{from}: {folded}{skipped}{growth}{scaled}");
     // Anybody can have written it.
     line.chars().filter(|letter| !letter.is_control()).chain(['\n']).collect()
 }

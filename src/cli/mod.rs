@@ -19,6 +19,7 @@ pub(crate) mod panics;
 pub(crate) mod prove;
 mod resident;
 mod room;
+mod scaling;
 pub(crate) mod sites;
 mod steps;
 pub(crate) mod storage;

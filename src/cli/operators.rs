@@ -24,11 +24,7 @@ impl Operators {
 
     fn count(&mut self, graph: &GraphProto) {
         for node in &graph.node {
-            let name = match node.op() {
-                ("", operator) => operator.to_owned(),
-                (domain, operator) => format!("{domain}.{operator}"),
-            };
-            *self.0.entry(name).or_default() += 1;
+            *self.0.entry(node.operator()).or_default() += 1;
             for attribute in &node.attribute {
                 attribute.g.as_deref().into_iter().chain(&attribute.graphs).for_each(|body| self.count(body));
             }

@@ -13,7 +13,7 @@ use unfold::graph::{Graph, NodeId};
 use unfold::normalizer::Family;
 use unfold::onnx::Model;
 use unfold::refusal::Refusal;
-use unfold::{Direction, Outcome, Plan, SitePlan};
+use unfold::{Outcome, Plan, SitePlan};
 
 use super::out::{self, Paint, Tone};
 
@@ -68,12 +68,7 @@ pub fn rows<'p>(model: &Model, plan: &'p Plan) -> Result<Vec<Row<'p>>> {
 fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
     match outcome {
         Outcome::Folded { direction, into } => {
-            let fold = match direction {
-                Direction::Forward => "forward",
-                Direction::Backward => "backward",
-                Direction::Merged => "merged",
-            };
-            Told { folded: true, fold, what: describe(into) }
+            Told { folded: true, fold: direction.name(), what: describe(into) }
         }
         Outcome::Partly { into, scale } => {
             let what = format!("{}; scale: {}", describe(into), in_short(scale));
@@ -83,16 +78,15 @@ fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
             let what = format!("{}; shift: {}", describe(into), in_short(shift));
             Told { folded: false, fold: "scale only", what }
         }
-        Outcome::Kept { forward, backward } => {
-            let refusals = std::iter::once(forward).chain(backward);
-            let what: Vec<String> = refusals.map(in_short).collect();
+        Outcome::Kept { .. } => {
+            let what: Vec<String> = outcome.refusals().map(|(_, refusal)| in_short(refusal)).collect();
             Told { folded: false, fold: "stays", what: what.join("; ") }
         }
     }
 }
 
 /// The reason's name, which the legend explains, and the node.
-fn in_short(refusal: &Refusal) -> String {
+pub fn in_short(refusal: &Refusal) -> String {
     let Refusal { reason, at } = refusal;
     match at.rsplit_once('/') {
         _ if at.is_empty() => reason.name().to_owned(),
@@ -104,14 +98,9 @@ fn in_short(refusal: &Refusal) -> String {
 /// What the names of the reasons mean, one line each.
 fn legend(rows: &[Row], paint: Paint) -> String {
     let outcomes = rows.iter().flat_map(|row| row.site.outcomes());
-    let refusals = outcomes.flat_map(|outcome| match outcome {
-        Outcome::Folded { .. } => vec![],
-        Outcome::Partly { scale, .. } => vec![scale],
-        Outcome::Scaled { shift, .. } => vec![shift],
-        Outcome::Kept { forward, backward } => std::iter::once(forward).chain(backward).collect(),
-    });
+    let refusals = outcomes.flat_map(Outcome::refusals).map(|(_, refusal)| &refusal.reason);
     let reasons: BTreeSet<[String; 2]> =
-        refusals.map(|refusal| [refusal.reason.name().to_owned(), refusal.reason.to_string()]).collect();
+        refusals.map(|reason| [reason.name().to_owned(), reason.to_string()]).collect();
     if reasons.is_empty() {
         return String::new();
     }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use comfy_table::{Cell, CellAlignment};
 use unfold::Plan;
-use unfold::fold::plan::{Centring, Member, StreamPlan};
+use unfold::fold::plan::{Centring, Member, Scaling, StreamPlan};
 
 use super::out::{self, Paint, Tone};
+use super::sites;
 
 /// The streams as a table.
 pub fn table(plan: &Plan, paint: Paint) -> String {
@@ -14,11 +15,11 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
         return "no residual stream was found\n".to_owned();
     }
     let mut table = paint.table(&["stream", "channels", "written by", "read by", "centring"]);
-    for StreamPlan { name, channels, writers, readers, centring } in &plan.streams {
+    for StreamPlan { name, channels, writers, readers, centring, .. } in &plan.streams {
         let (tone, told) = match centring {
-            None => (Tone::Good, "nothing takes a mean off".to_owned()),
+            None => (Tone::Good, String::new()),
             Some(Centring::Centred { .. }) => (Tone::Good, needs(centring)),
-            Some(Centring::Kept { why }) => (Tone::Bad, why.to_string()),
+            Some(Centring::Kept { why }) => (Tone::Bad, sites::in_short(why)),
         };
         let mut cells: Vec<Cell> = vec![Cell::new(name), Cell::new(channels)];
         cells.extend([writers, readers].map(|members| Cell::new(counted(members))));
@@ -31,17 +32,31 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// What was done to the streams, a line for each; nothing where nobody asked.
+/// What was done to the streams, a line for each that has another basis; nothing where nobody asked.
 pub fn told(plan: &Plan) -> String {
-    let line = |stream: &StreamPlan| {
-        let told = match &stream.centring {
-            None => return None,
-            Some(Centring::Centred { .. }) => format!("centred: {}", needs(&stream.centring)),
-            Some(Centring::Kept { why }) => format!("not centred: {why}"),
+    let mut lines = String::new();
+    let mut kept: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for stream in &plan.streams {
+        let mut line = |told: String| {
+            lines += &format!("stream {} ({} channels) {told}\n", stream.name, stream.channels);
         };
-        Some(format!("stream {} ({} channels) {told}\n", stream.name, stream.channels))
-    };
-    plan.streams.iter().filter_map(line).collect()
+        match &stream.centring {
+            None => {}
+            Some(Centring::Centred { .. }) => line(format!("centred: {}", needs(&stream.centring))),
+            Some(Centring::Kept { why }) => *kept.entry(("centred", why.reason.name())).or_default() += 1,
+        }
+        match &stream.scaling {
+            None => {}
+            Some(scaling @ Scaling::Scaled { power, .. }) => {
+                line(format!("scaled by 2^-{power}: {}", takes(scaling)));
+            }
+            Some(Scaling::Kept { why }) => *kept.entry(("scaled", why.reason.name())).or_default() += 1,
+        }
+    }
+    for ((change, reason), count) in kept {
+        lines += &format!("{count} streams not {change}: {reason}\n");
+    }
+    lines
 }
 
 /// What centring a stream comes to.
@@ -54,6 +69,14 @@ fn needs(centring: &Option<Centring>) -> String {
         told += &format!(", the mean is taken off behind {}", subtracted.join(", "));
     }
     told
+}
+
+/// What scaling a stream comes to.
+fn takes(scaling: &Scaling) -> String {
+    let Scaling::Scaled { into, multiplied, .. } = scaling else { return String::new() };
+    let behind =
+        if multiplied.is_empty() { String::new() } else { format!(", a Mul at {}", multiplied.join(", ")) };
+    format!("{} operators take a power of two in{behind}", into.len())
 }
 
 /// Such as `25 LN, 1 linear`.

@@ -1,5 +1,7 @@
 //! Where a result may be written.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -63,4 +65,18 @@ fn new_file(path: &Path) -> Result<PathBuf> {
         bail!("{}: there is no folder {}", path.display(), folder.display());
     }
     Ok(new)
+}
+
+/// Whether a page may be written there: what is no page is not replaced by one.
+pub fn page_target(path: &Path) -> Result<()> {
+    const BEGIN: &[u8] = b"<!doctype html>";
+    let mut begin = vec![];
+    if path.is_file() {
+        let file = File::open(path).with_context(|| path.display().to_string())?;
+        file.take(BEGIN.len() as u64).read_to_end(&mut begin)?;
+    }
+    match begin.is_empty() || begin == BEGIN {
+        true => Ok(()),
+        false => bail!("{} exists and is no page, and is not overwritten", path.display()),
+    }
 }

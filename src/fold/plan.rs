@@ -23,6 +23,17 @@ pub enum Direction {
     Merged,
 }
 
+impl Direction {
+    /// Its name, as JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+            Direction::Merged => "merged",
+        }
+    }
+}
+
 /// What happens to one affine of a site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
@@ -55,6 +66,22 @@ pub enum Outcome {
         /// Why it cannot go backward, where that was tried.
         backward: Option<Refusal>,
     },
+}
+
+impl Outcome {
+    /// Why something stays, each after what it is that stays: `scale` or `shift`, or a direction in which nothing went.
+    pub fn refusals(&self) -> impl Iterator<Item = (&'static str, &Refusal)> {
+        let [first, second] = match self {
+            Outcome::Folded { .. } => [None, None],
+            Outcome::Partly { scale, .. } => [Some(("scale", scale)), None],
+            Outcome::Scaled { shift, .. } => [Some(("shift", shift)), None],
+            Outcome::Kept { forward, backward } => {
+                let backward = backward.as_ref().map(|refusal| (Direction::Backward.name(), refusal));
+                [Some((Direction::Forward.name(), forward)), backward]
+            }
+        };
+        first.into_iter().chain(second)
+    }
 }
 
 /// A site and what happens to it.
@@ -193,6 +220,9 @@ pub struct StreamPlan {
     pub readers: Vec<Member>,
     /// What becomes of the mean of its channels, where normalizers take one off.
     pub centring: Option<Centring>,
+    /// What becomes of its size, where a power of two is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Scaling>,
 }
 
 /// Something that writes a stream, or reads it.
@@ -225,9 +255,34 @@ pub enum Centring {
     },
 }
 
+/// What becomes of the size of a stream.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Scaling {
+    /// It is a part of what it was.
+    Scaled {
+        /// The k of the `2^-k` that it is.
+        power: u32,
+        /// The nodes that take a power of two in.
+        into: Vec<String>,
+        /// The values that a Mul takes one from, or adds one to.
+        multiplied: Vec<String>,
+    },
+    /// It stays.
+    Kept {
+        /// What stands in the way.
+        why: Refusal,
+    },
+}
+
 impl StreamPlan {
     /// Whether the basis changes.
     pub fn is_changed(&self) -> bool {
+        self.is_centred() || matches!(self.scaling, Some(Scaling::Scaled { .. }))
+    }
+
+    /// Whether nothing writes the mean of its channels any more.
+    pub fn is_centred(&self) -> bool {
         matches!(self.centring, Some(Centring::Centred { .. }))
     }
 }

@@ -73,6 +73,18 @@ pub enum Family {
     Linear,
 }
 
+impl Family {
+    /// What such a site computes at inference.
+    pub fn form(self) -> &'static str {
+        match self {
+            Family::Offline | Family::Scale => "s·x + t",
+            Family::Pointwise => "γ·f(αx + s) + β",
+            Family::Online => "γ·normalized(x) + β",
+            Family::Linear => "L₁(x) + L₂(x) + …",
+        }
+    }
+}
+
 /// What a site is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Kind {

@@ -38,6 +38,14 @@ impl NodeProto {
         (canonical_domain(self.domain()), self.op_type())
     }
 
+    /// The operator, after its domain where that is not ONNX's own.
+    pub fn operator(&self) -> String {
+        match self.op() {
+            ("", operator) => operator.to_owned(),
+            (domain, operator) => format!("{domain}.{operator}"),
+        }
+    }
+
     /// What to call the node in messages: its name, or its operator and first output where it has
     /// none.
     pub fn label(&self) -> String {
@@ -112,6 +120,12 @@ impl NodeProto {
 /// The bodies inside a node.
 pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
+}
+
+/// The same, to be changed.
+pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
+    let attributes = node.attribute.iter_mut();
+    attributes.flat_map(|attribute| attribute.g.iter_mut().map(|g| &mut **g).chain(&mut attribute.graphs))
 }
 
 /// The tensor that a Constant node holds, whichever attribute holds it.

@@ -1,11 +1,12 @@
-//! Reports as one page that needs nothing else: no script, no font, no request.
+//! Reports as one page without a script.
 
 use std::fmt::Write;
 
 use super::data::{Class, Measurement, Report, Setting};
+use super::document::{document, escape};
 use super::format::{failures, how, machine, memory_sentence, verdicts};
 use super::overview;
-use super::svg::{self, class_colour, escape};
+use super::svg::{self, class_colour};
 use super::table::{self, Cells, Column, Table};
 
 const MEMORY: &str = "Live memory over a run; a dot at the peak, ticks below at the operators of normalizers";
@@ -13,28 +14,22 @@ const MEMORY: &str = "Live memory over a run; a dot at the peak, ticks below at 
 const MEASURES: &str = "Live peak: values held at one time, by the order of the graph. Heap peak and allocated: what \
      one run asks the allocator for. Resident peak: a process that runs only this variant, with its weights.";
 
-const STYLE: &str = include_str!("page.css");
+const STYLE: &str = include_str!("bench.css");
 
 /// One report, or several after a table of their ratios, as a page of HTML, readable in light and dark, on
 /// a phone and on paper.
 pub fn html(reports: &[Report]) -> String {
-    let mut out = String::new();
-    // Writing to a string does not fail.
-    let _ = write(&mut out, reports);
-    out
-}
-
-fn write(out: &mut String, reports: &[Report]) -> std::fmt::Result {
     let title = match reports {
-        [report] => escape(&report.model),
+        [report] => report.model.clone(),
         _ => format!("{} benchmarks", reports.len()),
     };
-    write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title} - unfold bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
-    )?;
+    let mut body = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut body, &title, reports);
+    document(&format!("{title} - unfold bench"), STYLE, &body)
+}
+
+fn write(out: &mut String, title: &str, reports: &[Report]) -> std::fmt::Result {
     if reports.len() > 1 {
         writeln!(out, "<h1>{title}</h1>")?;
         [overview::ratios(reports), overview::memory(reports)]
@@ -46,7 +41,7 @@ fn write(out: &mut String, reports: &[Report]) -> std::fmt::Result {
         report(out, one)?;
         writeln!(out, "</section>")?;
     }
-    writeln!(out, "</body>\n</html>")
+    Ok(())
 }
 
 fn report(out: &mut String, report: &Report) -> std::fmt::Result {

@@ -1,9 +1,12 @@
-//! Reports of a benchmark: [`terminal`], [`markdown`], [`html`], and JSON through serde.
+//! Reports of a benchmark: [`terminal`], [`markdown`], [`html`], and JSON through serde; and the page of a model's
+//! [`Outline`].
 
 mod data;
+mod document;
 mod format;
 mod html;
 mod markdown;
+mod outline;
 mod overview;
 mod svg;
 pub mod table;
@@ -15,5 +18,6 @@ pub use data::*;
 pub use format::bytes;
 pub use html::html;
 pub use markdown::{markdown, overview_markdown};
+pub use outline::*;
 pub use overview::{overview_heading, overview_lines};
 pub use terminal::terminal;

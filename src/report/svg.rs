@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use super::data::{Class, Measurement};
+use super::document::escape;
 use super::format::{bytes, time};
 
 /// The width of every chart, in units that a page scales to what it has room for.
@@ -14,22 +15,6 @@ const WIDTH: f64 = 480.0;
 const ROW: f64 = 42.0;
 /// How many colours the style sheet has for variants.
 const COLOURS: usize = 6;
-
-/// Text in which nothing is markup.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
 
 /// The class of the colour of a variant.
 pub(super) fn colour(index: usize) -> String {

@@ -7,6 +7,7 @@ mod common;
 mod enclose;
 mod generate;
 mod mutate;
+mod powers;
 mod streams;
 mod tape;
 
@@ -81,6 +82,14 @@ fn centred_streams_are_proved_to_compute_the_same() {
     let counts = each(2000, centring::check);
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
     assert!(count("centred") > 1000 && count("sees-mean") > 100 && count("no-gain") > 100, "{counts:?}");
+}
+
+#[test]
+fn scaled_streams_compute_the_same_to_the_last_bit() {
+    let counts = each(600, powers::check);
+    let [scaled, all] = ["stream scaled", "stream"].map(|what| counts[what]);
+    assert!(scaled == all && all > 600, "{scaled} of {all} streams were scaled");
+    assert!(5 * counts["Mul"] < 2 * all, "{} Muls for {all} streams", counts["Mul"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod common;
 mod growth;
 mod hostile;
 mod numbered;
+mod powers;
 mod reasons;
 mod regressions;
 mod roundings;

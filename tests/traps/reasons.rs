@@ -307,7 +307,9 @@ fn detailed(reason: Reason) -> Reason {
         Reason::Growth(_) => Reason::Growth("64 bytes, 66.7 % of the weights".into()),
         Reason::MoreWork(_) => Reason::MoreWork("48 products at each place, not 32".into()),
         Reason::SeesMean(_) => Reason::SeesMean("Softmax".into()),
-        Reason::NoGain(_) => Reason::NoGain("1 times, for 1 normalizers".into()),
+        Reason::NoGain(_) => {
+            Reason::NoGain("the mean would be taken off at 1 places, for 1 normalizers".into())
+        }
         plain => plain,
     }
 }

@@ -1,0 +1,158 @@
+//! Rows by the modules that they are from, and in sections where no module is known.
+
+use std::collections::HashMap;
+
+use crate::report::{Block, BlockItem};
+
+/// What is inside of more blocks than that is not told apart.
+const DEEPEST: usize = 8;
+
+/// More rows on end than that are cut into sections.
+const LONGEST: usize = 48;
+
+/// Rows of a section before a sum may end it.
+const SHORTEST: usize = 8;
+
+/// What tells to which block a row belongs.
+pub struct Lead {
+    /// The steps of its path; none where nothing tells.
+    pub path: Vec<String>,
+    /// Whether a part of the network may end with it.
+    pub is_sum: bool,
+}
+
+/// The steps of a module path. A number goes with what it counts: `blocks.0`, `attn`.
+pub fn steps(path: &str) -> Vec<String> {
+    let mut steps: Vec<String> = vec![];
+    for step in path.split(['.', '/']).filter(|step| !step.is_empty()) {
+        let is_full = steps.len() == DEEPEST;
+        match steps.last_mut() {
+            Some(last) if step.bytes().all(|letter| letter.is_ascii_digit()) => *last += &format!(".{step}"),
+            _ if is_full => break,
+            _ => steps.push(step.to_owned()),
+        }
+    }
+    steps
+}
+
+/// The blocks of rows in order; the first one is the whole.
+///
+/// A row without a path is where both the one before it and the one behind it are.
+pub fn blocks(leads: &[Lead]) -> Vec<Block> {
+    let mut behind: Vec<Option<&[String]>> = vec![None; leads.len()];
+    let mut next = None;
+    for (at, lead) in leads.iter().enumerate().rev() {
+        next = if lead.path.is_empty() { next } else { Some(&lead.path[..]) };
+        behind[at] = next;
+    }
+    let mut blocks = vec![Block::default()];
+    let mut places: HashMap<(usize, &str), usize> = HashMap::new();
+    let mut last: &[String] = &[];
+    for (row, lead) in leads.iter().enumerate() {
+        let path = match behind[row] {
+            _ if !lead.path.is_empty() => &lead.path,
+            Some(next) => &last[..last.iter().zip(next).take_while(|(a, b)| a == b).count()],
+            None => &[],
+        };
+        last = path;
+        let mut at = 0;
+        for step in path {
+            at = *places.entry((at, step)).or_insert_with(|| {
+                let place = blocks.len();
+                blocks.push(Block { name: step.clone(), items: vec![] });
+                blocks[at].items.push(BlockItem::Block(place));
+                place
+            });
+        }
+        blocks[at].items.push(BlockItem::Row(row));
+    }
+    (0..blocks.len()).for_each(|place| cut(&mut blocks, place, leads));
+    (1..blocks.len()).for_each(|place| join(&mut blocks, place));
+    blocks
+}
+
+/// Cuts long runs of rows in a block into sections, behind sums where there are any.
+fn cut(blocks: &mut Vec<Block>, place: usize, leads: &[Lead]) {
+    let items = std::mem::take(&mut blocks[place].items);
+    let is_row = |item: &BlockItem| matches!(item, BlockItem::Row(_));
+    for run in items.chunk_by(|a, b| is_row(a) && is_row(b)) {
+        if run.len() <= LONGEST {
+            blocks[place].items.extend(run);
+            continue;
+        }
+        let mut rest = run;
+        while !rest.is_empty() {
+            let ends = |item: &BlockItem| matches!(item, BlockItem::Row(row) if leads[*row].is_sum);
+            let window = &rest[..rest.len().min(LONGEST)];
+            let sum = window.iter().skip(SHORTEST - 1).position(ends).map(|at| at + SHORTEST);
+            let (section, more) = rest.split_at(sum.unwrap_or(window.len()));
+            let first = run.len() - rest.len() + 1;
+            let name = format!("operators {first} to {}", first + section.len() - 1);
+            let inner = blocks.len();
+            blocks.push(Block { name, items: section.to_vec() });
+            blocks[place].items.push(BlockItem::Block(inner));
+            rest = more;
+        }
+    }
+}
+
+/// Makes one block of those of which each holds nothing but the next.
+fn join(blocks: &mut [Block], place: usize) {
+    while let [BlockItem::Block(inner)] = blocks[place].items[..] {
+        let Block { name, items } = std::mem::take(&mut blocks[inner]);
+        blocks[place].name += &format!(".{name}");
+        blocks[place].items = items;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The blocks as text: names with what is in them in brackets, rows by their numbers.
+    fn told(blocks: &[Block], place: usize) -> String {
+        let item = |item: &BlockItem| match item {
+            BlockItem::Row(row) => row.to_string(),
+            BlockItem::Block(inner) => format!("{}({})", blocks[*inner].name, told(blocks, *inner)),
+        };
+        blocks[place].items.iter().map(item).collect::<Vec<_>>().join(" ")
+    }
+
+    fn of(paths: &[&str]) -> String {
+        let lead = |path: &&str| Lead { path: steps(path), is_sum: false };
+        told(&blocks(&paths.iter().map(lead).collect::<Vec<_>>()), 0)
+    }
+
+    #[test]
+    fn numbers_go_with_what_they_count_and_deep_paths_end() {
+        assert_eq!(steps("layers.2.blocks.1.attn"), ["layers.2", "blocks.1", "attn"]);
+        assert_eq!(steps("y.then_branch/a.b"), ["y", "then_branch", "a", "b"]);
+        assert_eq!(steps(&"a.".repeat(10_000)).len(), DEEPEST);
+        assert_eq!(steps("a.b.c.d.e.f.g.h.7.i.3"), ["a", "b", "c", "d", "e", "f", "g", "h.7"]);
+    }
+
+    #[test]
+    fn rows_are_in_the_blocks_of_their_paths_wherever_they_run() {
+        assert_eq!(
+            of(&["stem", "b.0.attn", "b.0", "b.1.attn", "b.0.mlp"]),
+            "stem(0) b.0(attn(1) 2 mlp(4)) b.1.attn(3)"
+        );
+    }
+
+    #[test]
+    fn a_row_without_a_path_is_where_its_neighbours_are() {
+        assert_eq!(of(&["", "b.0.q", "", "b.0.k", "", "b.1.q", ""]), "0 b.0(q(1) 2 k(3)) 4 b.1.q(5) 6");
+        assert_eq!(of(&["b.0.q", "", "", "b.0.q"]), "b.0.q(0 1 2 3)");
+    }
+
+    #[test]
+    fn long_runs_are_cut_behind_sums() {
+        let lead = |row: usize| Lead { path: vec![], is_sum: row == 3 || row == 19 };
+        let all: Vec<Lead> = (0..100).map(lead).collect();
+        let blocks = blocks(&all);
+        let names: Vec<&str> = blocks.iter().map(|block| block.name.as_str()).collect();
+        assert_eq!(names, ["", "operators 1 to 20", "operators 21 to 68", "operators 69 to 100"]);
+        assert_eq!(blocks[2].items.first(), Some(&BlockItem::Row(20)));
+        assert_eq!(blocks.iter().map(|block| block.items.len()).sum::<usize>(), 103);
+    }
+}

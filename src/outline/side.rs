@@ -1,0 +1,113 @@
+//! One of the two graphs.
+
+use std::collections::BTreeMap;
+
+use crate::error::Result;
+use crate::graph::facts::Facts;
+use crate::graph::flat::BEGIN;
+use crate::graph::scope::scope;
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::onnx::Model;
+use crate::onnx::operator::Category;
+use crate::onnx::proto::{AttributeProto, AttributeType};
+use crate::report::{Class, OutlineNode, OutlineValue};
+
+/// Lists in attributes, and texts, are told up to this many elements or letters.
+const LONGEST: usize = 16;
+
+/// A graph, and what is known of its values.
+pub struct Side<'m> {
+    pub graph: Graph<'m>,
+    facts: Facts,
+    /// The operators in the order in which they run. A Constant is no operator here, but what it holds.
+    pub nodes: Vec<NodeId>,
+}
+
+impl<'m> Side<'m> {
+    pub fn new(model: &'m Model) -> Result<Self> {
+        let graph = Graph::new(model)?;
+        let facts = Facts::infer(&graph);
+        let nodes = graph.order().iter().copied().filter(|&node| !graph.is(node, "Constant")).collect();
+        Ok(Side { graph, facts, nodes })
+    }
+
+    /// Whether a value is stored in the model.
+    pub fn is_stored(&self, value: ValueId) -> bool {
+        let constant = |(node, _): (NodeId, usize)| self.graph.is(node, "Constant");
+        self.graph.initializer(value).is_some() || self.graph.producer(value).is_some_and(constant)
+    }
+
+    /// The steps of the path to a node, from the outermost module on; none where nothing tells.
+    pub fn path(&self, node: NodeId) -> Vec<String> {
+        super::blocks::steps(&scope(&self.graph, node).path)
+    }
+
+    /// Whether a node adds two values that vary, as a residual stream takes a branch up.
+    pub fn is_sum(&self, node: NodeId) -> bool {
+        let varies = |value: &Option<ValueId>| value.is_some_and(|value| !self.is_stored(value));
+        self.graph.is(node, "Add") && self.graph.inputs(node).iter().all(varies)
+    }
+
+    pub fn class(&self, node: NodeId) -> Class {
+        match self.graph.category(node) {
+            Some(Category::MatrixProduct | Category::Layer) => Class::Product,
+            Some(Category::Normalizer) => Class::Normalizer,
+            Some(Category::Movement | Category::Shape | Category::Like) => Class::Movement,
+            _ => Class::Other,
+        }
+    }
+
+    /// A node as a page shows it.
+    pub fn outlined(&self, node: NodeId) -> OutlineNode {
+        let proto = self.graph.node(node);
+        let begins = proto.domain() == BEGIN;
+        OutlineNode {
+            name: self.graph.name(node).to_owned(),
+            operator: if begins { format!("{} begins", proto.op_type()) } else { proto.operator() },
+            inputs: proto.input.clone(),
+            outputs: proto.output.clone(),
+            attributes: proto.attribute.iter().map(attribute).collect(),
+        }
+    }
+
+    /// What there is to know of all values that the operators read and make.
+    pub fn values(&self) -> BTreeMap<String, OutlineValue> {
+        let of = |&node: &NodeId| self.graph.inputs(node).iter().chain(self.graph.outputs(node)).flatten();
+        let told = self.nodes.iter().flat_map(of).map(|&value| {
+            let told = OutlineValue { of: self.told(value), stored: self.is_stored(value) };
+            (self.graph.value_name(value).to_owned(), told)
+        });
+        told.collect()
+    }
+
+    fn told(&self, value: ValueId) -> String {
+        let data_type = self.facts.data_type(value).map_or_else(|| "?".to_owned(), |known| known.name());
+        let extents = self.facts.shape(value).map_or_else(
+            || "?".to_owned(),
+            |shape| {
+                let extents =
+                    shape.iter().map(|extent| extent.as_ref().map_or("?".into(), ToString::to_string));
+                extents.collect::<Vec<_>>().join(", ")
+            },
+        );
+        format!("{data_type}[{extents}]")
+    }
+}
+
+/// An attribute as `name=value`.
+fn attribute(attribute: &AttributeProto) -> String {
+    fn list<T: ToString>(all: &[T]) -> String {
+        let more = if all.len() > LONGEST { ", …" } else { "" };
+        let told: Vec<String> = all.iter().take(LONGEST).map(T::to_string).collect();
+        format!("[{}{more}]", told.join(", "))
+    }
+    let value = match attribute.r#type() {
+        AttributeType::Int => attribute.i().to_string(),
+        AttributeType::Float => attribute.f().to_string(),
+        AttributeType::Ints => list(&attribute.ints),
+        AttributeType::Floats => list(&attribute.floats),
+        AttributeType::String => String::from_utf8_lossy(attribute.s()).chars().take(LONGEST).collect(),
+        _ => "…".to_owned(),
+    };
+    format!("{}={value}", attribute.name())
+}

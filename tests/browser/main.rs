@@ -1,0 +1,96 @@
+//! The pages in a real browser: Chromium without a window, where there is one.
+//!
+//! `CHROME` names the program; otherwise the usual names are looked for. Where there is none, the tests are
+//! ignored and say so, which the harness of the standard library cannot.
+
+mod outline;
+mod reports;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Trial};
+
+const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
+
+fn browser() -> Option<PathBuf> {
+    let named = env::var_os("CHROME").map(PathBuf::from);
+    let folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH")?).collect();
+    let found = folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
+    named.into_iter().chain(found).find(|program| program.is_file())
+}
+
+const FRAME: &str = r#"<html><body><script>
+addEventListener("message", ({ data }) => {
+  document.body.textContent = Object.entries(data).map(([key, value]) => `[${key}=${value}]`).join("");
+});
+</script><iframe src="page.htmlADDRESS" style="border: 0; width: WIDTHpx; height: 900px"></iframe></body></html>"#;
+
+/// How a page is looked at.
+#[derive(Clone, Copy)]
+struct How<'h> {
+    width: usize,
+    dark: bool,
+    /// What follows the name of the page, such as `#site=3`.
+    address: &'h str,
+}
+
+/// What a page told of itself, as `[key=value]...`.
+struct Seen(String);
+
+impl Seen {
+    fn text(&self, key: &str) -> &str {
+        let rest = self.0.split(&format!("[{key}=")).nth(1).and_then(|rest| rest.split(']').next());
+        rest.unwrap_or_else(|| panic!("{key}? {}", self.0))
+    }
+
+    fn count(&self, key: &str) -> usize {
+        self.text(key).parse().unwrap()
+    }
+}
+
+/// Writes a page into a folder, and behind it a script that tells the page around it what it sees.
+fn write(folder: &Path, page: &str, probe: &str) {
+    assert!(!page.contains("http://") && !page.contains("https://"), "the page links to the outside");
+    fs::write(folder.join("page.html"), page.to_owned() + probe).unwrap();
+}
+
+/// What the page in a folder tells of itself.
+fn look(browser: &Path, folder: &Path, how: How) -> Seen {
+    let How { width, dark, address } = how;
+    let frame = folder.join("frame.html");
+    fs::write(&frame, FRAME.replace("WIDTH", &width.to_string()).replace("ADDRESS", address)).unwrap();
+    let scheme = if dark { 0 } else { 1 };
+    let output = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--enable-logging=stderr", "--virtual-time-budget=5000", "--window-size=1300,1000"])
+        .arg(format!("--user-data-dir={}", folder.join("profile").display()))
+        .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
+        .arg("--dump-dom")
+        .arg(format!("file://{}", frame.display()))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let console: Vec<&str> = errors.lines().filter(|line| line.contains("CONSOLE")).collect();
+    assert!(console.is_empty(), "{console:?}");
+    Seen(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn main() -> ExitCode {
+    let browser = browser();
+    let trial = |(name, look): (&str, fn(&Path))| {
+        let program = browser.clone();
+        let test = move || {
+            program.iter().for_each(|program| look(program));
+            Ok(())
+        };
+        let skipped = "skipped: no Chromium was found, CHROME=program names one";
+        let kind = if browser.is_none() { skipped } else { "" };
+        Trial::test(name, test).with_kind(kind).with_ignored_flag(browser.is_none())
+    };
+    let trials = reports::TRIALS.iter().chain(outline::TRIALS).copied().map(trial).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

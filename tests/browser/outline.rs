@@ -1,0 +1,296 @@
+//! The page of a model's outline.
+
+use std::path::Path;
+
+use serde_json::Value;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+use unfold::outline::outline;
+use unfold::report::{Outline, outline_html};
+use unfold::{FuseOptions, fuse};
+
+use crate::{How, Seen, look, write};
+
+pub const TRIALS: &[(&str, fn(&Path))] = &[
+    ("a_model_is_there_with_all_its_sites", a_model_is_there_with_all_its_sites),
+    ("a_link_to_a_site_shows_its_formulas", a_link_to_a_site_shows_its_formulas),
+    ("a_click_shows_the_formula_and_escape_goes_back", a_click_shows_the_formula_and_escape_goes_back),
+    ("a_site_that_stays_says_why", a_site_that_stays_says_why),
+    ("the_graph_is_walked_by_keys_and_searched", the_graph_is_walked_by_keys_and_searched),
+    ("a_phone_shows_one_graph_at_a_time", a_phone_shows_one_graph_at_a_time),
+    ("five_thousand_operators_open_as_their_blocks", five_thousand_operators_open_as_their_blocks),
+    ("names_are_never_markup", names_are_never_markup),
+];
+
+const DESK: How = How { width: 1200, dark: false, address: "" };
+
+fn digits(name: &str, skip: &[&str]) -> Outline {
+    let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
+    let skip = skip.iter().map(|&pattern| pattern.to_owned()).collect();
+    outline(name, &model, &fuse(&model, &FuseOptions { skip, ..Default::default() }).unwrap()).unwrap()
+}
+
+/// What a page tells after steps in it: those have `one(selector)`, `all(selector)`, `key(name)` and `tell(name, value)`.
+fn after(browser: &Path, outline: &Outline, how: How, steps: &str) -> Seen {
+    let probe = format!(
+        r#"<script>
+addEventListener("load", async () => {{
+  const told = {{}};
+  const one = selector => document.querySelector(selector), all = selector => [...document.querySelectorAll(selector)];
+  const seen = selector => all(selector).filter(element => element.offsetParent !== null);
+  const tell = (name, value) => {{ told[name] = String(value).replaceAll("[", "(").replaceAll("]", ")"); }};
+  const wait = () => new Promise(done => setTimeout(done, 300));
+  const key = name => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {{ key: name, bubbles: true, cancelable: true }}));
+  {steps}
+  tell("overflow", document.documentElement.scrollWidth - innerWidth);
+  tell("requests", performance.getEntriesByType("resource").length);
+  tell("unnamed", all("button, input, [role=treegrid], section").filter(element =>
+    !(element.textContent.trim() || element.getAttribute("aria-label"))).length);
+  parent.postMessage(told, "*");
+}});
+</script>"#
+    );
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &outline_html(outline).unwrap(), &probe);
+    let seen = look(browser, folder.path(), how);
+    assert_eq!(["overflow", "requests", "unnamed"].map(|key| seen.count(key)), [0; 3], "{}", seen.0);
+    seen
+}
+
+fn a_model_is_there_with_all_its_sites(browser: &Path) {
+    let outline = digits("ln-dynamo", &["blocks.0.norm1", "blocks.1.attn"]);
+    let steps = r##"
+        for (const state of ["folded", "partly", "refused", "left"]) tell(state, one(`#states [data-state=${state}]`).dataset.count);
+        tell("sites", all("#sites li").length);
+        one("#unfold").click();
+        tell("rows", all("[data-row]").length);
+        tell("gone", all(".gone").length);
+        tell("background", getComputedStyle(document.body).backgroundColor);
+    "##;
+    let mut backgrounds = vec![];
+    for dark in [false, true] {
+        let seen = after(browser, &outline, How { dark, ..DESK }, steps);
+        let count = |state: &str| {
+            let is = |site: &&Value| site["state"] == state;
+            serde_json::json!(outline)["sites"].as_array().unwrap().iter().filter(is).count()
+        };
+        for state in ["folded", "partly", "refused", "left"] {
+            assert_eq!(seen.count(state), count(state), "{state}");
+        }
+        assert!(seen.count("left") == 2 && seen.count("folded") > 5, "{}", seen.0);
+        assert_eq!(seen.count("sites"), outline.sites.len());
+        assert_eq!(seen.count("rows"), outline.rows.len());
+        assert!(seen.count("gone") > 0);
+        backgrounds.push(seen.text("background").to_owned());
+    }
+    assert_ne!(backgrounds[0], backgrounds[1]);
+}
+
+/// The formula of the first new weight of a site, as the page shows it.
+fn formula(outline: &Outline, site: &str) -> String {
+    let is_for = |sites: &[String]| sites.iter().any(|name| name == site);
+    let tensor = outline.tensors.iter().find(|tensor| is_for(&tensor.sites)).unwrap();
+    tensor.formula.replace('[', "(").replace(']', ")").replace("; ", ";")
+}
+
+fn a_link_to_a_site_shows_its_formulas(browser: &Path) {
+    let outline = digits("un-dynamo", &[]);
+    let steps = r##"
+        tell("title", one("#panel h2").textContent);
+        tell("formula", one("#panel .formula").textContent.replaceAll("; ", ";"));
+        tell("own", all(".own").map(row => row.querySelector(".op").textContent));
+    "##;
+    let seen = after(browser, &outline, How { address: "#site=3", ..DESK }, steps);
+    assert_eq!(seen.text("title"), "blocks.0.norm2.un");
+    assert_eq!(seen.text("formula"), formula(&outline, "blocks.0.norm2.un"));
+    assert_eq!(seen.text("own"), "Div,Mul,Add");
+    // What is no site of the model is nothing in particular.
+    for address in ["#site=99", "#site=-1", "#site=x", "#node=1e9", "#nothing"] {
+        let seen = after(
+            browser,
+            &outline,
+            How { address, ..DESK },
+            r##"tell("title", one("#panel h2").textContent);"##,
+        );
+        assert_eq!(seen.text("title"), "13 sites");
+    }
+}
+
+fn a_click_shows_the_formula_and_escape_goes_back(browser: &Path) {
+    let outline = digits("un-dynamo", &[]);
+    let steps = r##"
+        one(".chip[data-site='3']").click();
+        tell("address", location.hash);
+        tell("formula", one("#panel .formula").textContent.replaceAll("; ", ";"));
+        one("#unfold").click();
+        all(".changed.c-product")[0].click();
+        tell("weight", one("#panel .tensor strong").textContent);
+        tell("node", location.hash.split("=")[0]);
+        key("Escape");
+        tell("back", one("#panel h2").textContent + location.hash);
+    "##;
+    let seen = after(browser, &outline, DESK, steps);
+    assert_eq!((seen.text("address"), seen.text("node")), ("#site=3", "#node"));
+    assert_eq!(seen.text("formula"), formula(&outline, "blocks.0.norm2.un"));
+    assert!(seen.text("weight").ends_with("_folded"), "{}", seen.0);
+    assert_eq!(seen.text("back"), "13 sites");
+}
+
+fn a_site_that_stays_says_why(browser: &Path) {
+    let outline = digits("dyt-dynamo", &[]);
+    let steps = r##"
+        tell("state", one("#panel .state").textContent);
+        tell("refusals", all("#panel .refusal").map(refusal => refusal.firstChild.textContent));
+        tell("help", one("#panel details[open]").textContent);
+    "##;
+    let seen = after(browser, &outline, How { address: "#site=0", ..DESK }, steps);
+    assert!(seen.text("state").contains("folded"), "{}", seen.0);
+    assert!(seen.text("refusals").contains("Tanh is no linear operator, at node_tanh"), "{}", seen.0);
+    assert!(seen.text("help").contains("What you can do:"), "{}", seen.0);
+}
+
+fn the_graph_is_walked_by_keys_and_searched(browser: &Path) {
+    let outline = digits("un-legacy", &[]);
+    let steps = r##"
+        one("#fold").click();
+        const where = () => document.activeElement.dataset;
+        one("[role=row][tabindex='0']").focus();
+        const focusable = all("[role=row][tabindex='0']").length;
+        tell("focusable", focusable);
+        while (where().block === undefined) key("ArrowDown");
+        const block = where().block, rows = all("[role=row]").length;
+        key("ArrowRight");
+        tell("opened", all("[role=row]").length > rows);
+        key("ArrowRight");
+        tell("level", document.activeElement.ariaLevel);
+        key("ArrowLeft");
+        tell("back", where().block === block);
+        key("ArrowLeft");
+        tell("closed", all("[role=row]").length === rows);
+        key("End");
+        tell("end", document.activeElement === all("[role=row]").at(-1));
+        key("n");
+        tell("site", location.hash);
+        key("n");
+        tell("next", location.hash);
+        key("p");
+        tell("previous", location.hash);
+        key("/");
+        tell("finds", document.activeElement.id);
+        one("#find").value = "SOFTMAX";
+        one("#find").dispatchEvent(new Event("input"));
+        await wait();
+        tell("found", all("[data-row]").map(row => row.querySelector(".op").textContent));
+        key("Escape");
+        one("#changes").click();
+        tell("changes", all(".same, .rewired").length);
+        tell("changed", all("[data-row]").length);
+    "##;
+    let seen = after(browser, &outline, DESK, steps);
+    for fact in ["opened", "back", "closed", "end"] {
+        assert_eq!(seen.text(fact), "true", "{fact}: {}", seen.0);
+    }
+    assert_eq!((seen.count("focusable"), seen.count("level")), (1, 2));
+    assert_eq!(["site", "next", "previous"].map(|key| seen.text(key)), ["#site=0", "#site=1", "#site=0"]);
+    // Those that read what a Softmax makes are found as well.
+    assert_eq!(
+        (seen.text("finds"), seen.text("found")),
+        ("find", "Softmax,MatMul,Softmax,MatMul,Softmax,MatMul")
+    );
+    assert_eq!(seen.count("changes"), 0);
+    assert!(seen.count("changed") > 10, "{}", seen.0);
+}
+
+fn a_phone_shows_one_graph_at_a_time(browser: &Path) {
+    let outline = digits("un-dynamo", &[]);
+    let steps = r##"
+        one("#unfold").click();
+        const rows = () => seen("[data-row]").length, cells = side => seen(`[data-row] .${side}`).length;
+        tell("before", [rows(), cells("before"), cells("after")]);
+        one("#sides [data-side=after]").click();
+        tell("after", [rows(), cells("before"), cells("after")]);
+        one("#sides [data-side=before]").click();
+        one(".chip[data-site='3']").click();
+        tell("sheet", getComputedStyle(one("#panel")).position);
+        tell("fits", one("#panel").getBoundingClientRect().right <= innerWidth);
+        one("#panel [aria-label=Close]").click();
+        tell("closed", getComputedStyle(one("#panel")).position);
+    "##;
+    let seen = after(browser, &outline, How { width: 375, ..DESK }, steps);
+    let before = outline.rows.iter().filter(|row| row.before.is_some()).count();
+    let gone = outline.rows.iter().filter(|row| row.change == unfold::report::Change::Gone).count();
+    let after = outline.rows.len() - gone;
+    assert_eq!(seen.text("before"), format!("{before},{before},0"));
+    assert_eq!(seen.text("after"), format!("{after},0,{after}"));
+    assert_eq!((seen.text("sheet"), seen.text("fits"), seen.text("closed")), ("fixed", "true", "static"));
+}
+
+/// A model of blocks that each have a normalizer, with names as an exporter gives them.
+fn made(blocks: usize, per_block: usize, prefix: &str) -> Model {
+    let text = |text: &str| Some(text.to_owned());
+    let mut graph = GraphProto { name: text("g"), ..Default::default() };
+    let mut last = "x".to_owned();
+    for at in 0..blocks * per_block {
+        let output = format!("{prefix}v{at}");
+        let block = at / per_block;
+        graph.node.push(NodeProto {
+            name: Some(format!("/{prefix}blocks/{prefix}blocks.{block}/mlp/Relu_{at}")),
+            op_type: text("Relu"),
+            input: vec![last],
+            output: vec![output.clone()],
+            ..Default::default()
+        });
+        last = output;
+    }
+    let value = |name: &str| ValueInfoProto { name: text(name), ..Default::default() };
+    graph.input.push(value("x"));
+    graph.output.push(value(&last));
+    let opset = OperatorSetIdProto { version: Some(17), ..Default::default() };
+    Model::from_proto(ModelProto {
+        ir_version: Some(8),
+        graph: Some(graph),
+        opset_import: vec![opset],
+        ..Default::default()
+    })
+}
+
+fn five_thousand_operators_open_as_their_blocks(browser: &Path) {
+    let model = made(50, 100, "");
+    let outline = outline("made", &model, &fuse(&model, &Default::default()).unwrap()).unwrap();
+    let steps = r##"
+        tell("first", all("[role=row]").length);
+        tell("elements", document.querySelectorAll("*").length);
+        one("[data-block]").click();
+        tell("opened", all("[role=row]").length);
+        one("#unfold").click();
+        tell("all", all("[data-row]").length);
+        one("#fold").click();
+        one("#find").value = "relu_4321";
+        one("#find").dispatchEvent(new Event("input"));
+        await wait();
+        tell("found", all("[data-row]").length);
+    "##;
+    let seen = after(browser, &outline, DESK, steps);
+    assert_eq!(outline.rows.len(), 5000);
+    assert_eq!((seen.count("first"), seen.count("all"), seen.count("found")), (50, 5000, 1));
+    assert!(seen.count("elements") < 1000, "{}", seen.0);
+    assert!(seen.count("opened") > 50, "{}", seen.0);
+}
+
+fn names_are_never_markup(browser: &Path) {
+    let model = made(2, 3, "</script><img src=x onerror=alert(1)>&quot;");
+    let outline =
+        outline("</title><b>made</b>", &model, &fuse(&model, &Default::default()).unwrap()).unwrap();
+    let steps = r##"
+        one("#unfold").click();
+        all("[data-row]")[4].click();
+        tell("title", document.title);
+        tell("foreign", all("img, body b:not(#states b), script").length);
+        tell("rows", all("[data-row]").length);
+        tell("node", one("#panel h2").textContent.startsWith("/</script><img src=x onerror=alert(1)>&quot;blocks/"));
+    "##;
+    let seen = after(browser, &outline, DESK, steps);
+    // The data, the script of the page, and the one that tells.
+    assert_eq!((seen.count("foreign"), seen.count("rows")), (3, 6));
+    assert_eq!(seen.text("node"), "true");
+}

@@ -1,0 +1,99 @@
+//! The report of a benchmark.
+
+use std::path::Path;
+
+use unfold::bench::{BenchOptions, Stop, Variant, bench, machine};
+use unfold::onnx::Model;
+use unfold::report::{Report, ReportedSite, html};
+use unfold::variants::Variants;
+
+use crate::{How, look, write};
+
+pub const TRIALS: &[(&str, fn(&Path))] = &[
+    ("one_report_reads_well_in_a_browser", |browser| reads_well(browser, &html(&[report()]))),
+    ("several_reports_read_well_in_a_browser", |browser| reads_well(browser, &html(&vec![report(); 2]))),
+];
+
+fn report() -> Report {
+    let model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    let Variants { ln_twin, floor, normalizers } = Variants::of(&model).unwrap();
+    let named = [("LN twin", ln_twin), ("as exported", model), ("fused", fused.model), ("floor", floor)];
+    let variants = named.map(|(name, model)| {
+        let normalizers = normalizers.clone();
+        Variant { name: name.into(), model, normalizers }
+    });
+    let options = BenchOptions { rounds: Some(10), ..BenchOptions::default() };
+    let setting = bench(&variants, &options, &Stop::default(), &|_, _, _| {});
+    let site = |site: &unfold::SitePlan| ReportedSite {
+        name: site.name.clone(),
+        kind: site.kind.name.into(),
+        channels: site.channels,
+        outcome: "forward".into(),
+    };
+    Report {
+        model: "digits <un>".into(),
+        version: "0".into(),
+        machine: machine(),
+        settings: vec![setting],
+        sites: fused.plan.sites.iter().map(site).collect(),
+        notes: vec![],
+        differs: false,
+    }
+}
+
+/// Tells the page around it what it sees of itself, once it is loaded.
+const PROBE: &str = r#"<script>
+addEventListener("load", () => {
+  const root = document.documentElement;
+  const charts = [...document.querySelectorAll("svg")];
+  const tables = [...document.querySelectorAll("table")];
+  const words = ({ firstChild: text }) => [...text.data.matchAll(/\S+/g)].map(({ 0: word, index }) => {
+    const range = new Range();
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    return range;
+  });
+  parent.postMessage({
+    width: innerWidth,
+    overflow: root.scrollWidth - innerWidth,
+    dark: matchMedia("(prefers-color-scheme: dark)").matches,
+    background: getComputedStyle(document.body).backgroundColor,
+    text: getComputedStyle(document.body).color,
+    charts: charts.filter(chart => chart.getBoundingClientRect().width > 100).length,
+    hidden: charts.filter(chart => chart.getBoundingClientRect().right > innerWidth).length,
+    tables: tables.length,
+    scrolling: tables.filter(table => table.parentElement.scrollWidth > table.parentElement.clientWidth).length,
+    broken: [...document.querySelectorAll("th")].flatMap(words).filter(word => word.getClientRects().length > 1).length,
+    requests: performance.getEntriesByType("resource").length,
+  }, "*");
+});
+</script>"#;
+
+/// A page at the width of a desk and of a phone, in light and dark.
+fn reads_well(browser: &Path, page: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), page, PROBE);
+    for width in [1200, 375] {
+        let looks = [true, false].map(|dark| {
+            let seen = look(browser, folder.path(), How { width, dark, address: "" });
+            for fact in [
+                "overflow=0",
+                "requests=0",
+                "hidden=0",
+                "broken=0",
+                &format!("width={width}"),
+                &format!("dark={dark}"),
+            ] {
+                assert!(seen.0.contains(&format!("[{fact}]")), "{width} dark={dark}: {fact}? {}", seen.0);
+            }
+            assert!(seen.count("charts") > 0 && seen.count("tables") > 0, "{}", seen.0);
+            // What a phone has no room for scrolls inside the page, which itself does not.
+            assert_eq!(seen.count("scrolling") > 0, width == 375, "{}", seen.0);
+            assert_ne!(seen.text("background"), seen.text("text"), "{}", seen.0);
+            (seen.text("background").to_owned(), seen.text("text").to_owned())
+        });
+        assert_ne!(looks[0].0, looks[1].0, "light and dark have one background");
+        assert_ne!(looks[0].1, looks[1].1, "light and dark have one text colour");
+    }
+}
