@@ -85,7 +85,7 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
         Some(Error::Certificate { .. }) => CertificateError::new_err(text),
         Some(Error::Skip { .. }) => PyValueError::new_err(text),
         Some(Error::Defect { .. }) => InternalError::new_err(text),
-        None => UnfoldError::new_err(text),
+        Some(Error::Headroom { .. }) | None => UnfoldError::new_err(text),
     }
 }
 
