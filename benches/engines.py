@@ -23,22 +23,35 @@ def write_between(document, mark, lines):
     document.write_text("\n".join([before + begin, "", *lines, "", end + rest.split(end)[1]]))
 
 
-def in_onnxruntime(paths, batch, rounds):
-    """A ratio for each model, as text."""
+def session(path, optimise=True):
+    """A model in onnxruntime, on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    sessions = [onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]) for path in paths]
-    [value] = sessions[0].get_inputs()
-    feed = {value.name: np.random.default_rng(0).standard_normal([batch, *value.shape[1:]], np.float32)}
-    times = np.zeros((rounds + 2, len(sessions)))
-    for round in range(len(times)):
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def times(sessions, feed, rounds):
+    """Seconds of each round and model."""
+    taken = np.zeros((rounds + 2, len(sessions)))
+    for round in range(len(taken)):
         for place in range(len(sessions)):
             which = (place + round) % len(sessions)
             start = time.perf_counter()
             sessions[which].run(None, feed)
-            times[round, which] = time.perf_counter() - start
-    ratios = times[2:] / times[2:, :1]
+            taken[round, which] = time.perf_counter() - start
+    return taken[2:]
+
+
+def in_onnxruntime(paths, batch, rounds):
+    """A ratio for each model, as text."""
+    sessions = [session(path) for path in paths]
+    [value] = sessions[0].get_inputs()
+    feed = {value.name: np.random.default_rng(0).standard_normal([batch, *value.shape[1:]], np.float32)}
+    taken = times(sessions, feed, rounds)
+    ratios = taken / taken[:, :1]
     resampled = np.random.default_rng(0).integers(rounds, size=(1000, rounds))
     low, high = np.quantile(np.median(ratios[resampled], axis=1), [0.025, 0.975], axis=0)
     return [told(*numbers) for numbers in zip(np.median(ratios, axis=0), low, high)]
@@ -46,12 +59,17 @@ def in_onnxruntime(paths, batch, rounds):
 
 def in_tract(paths, batch, rounds):
     """The same, by `unfold bench`; a dash for what tract cannot run."""
+    return [told(*ratio) if ratio else "-" for ratio in tract_ratios(paths, batch, rounds)]
+
+
+def tract_ratios(paths, batch, rounds):
+    """The ratio for each model and its interval; None for what tract cannot run."""
     named = [f"{name}={path}" for name, path in enumerate(paths)]
     arguments = ["--reference", "0", "--batch", str(batch), "--rounds", str(rounds), "--json", "--quiet"]
     report = json.loads(unfold("bench", *named, *arguments))
     ran = [variant["outcome"].get("ran") for variant in report["settings"][0]["variants"]]
-    ratios = [measured and measured["ratios"][0]["ratio"] for measured in ran]
-    return [told(ratio["value"], ratio["low"], ratio["high"]) if ratio else "-" for ratio in ratios]
+    measured = [one and one["ratios"][0]["ratio"] for one in ran]
+    return [ratio and (ratio["value"], ratio["low"], ratio["high"]) for ratio in measured]
 
 
 def told(value, low, high):

@@ -147,6 +147,15 @@ pub enum Error {
         reason: String,
     },
 
+    /// How large the residual streams of a model become cannot be found out.
+    #[error("{}: how large its residual streams become is not known: {reason}", file.display())]
+    Headroom {
+        /// The model.
+        file: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+
     /// A pattern that names what to skip is none.
     #[error("--skip `{pattern}`: {reason}")]
     Skip {

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
+use crate::basis::{self, Rebasing};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
 use crate::fold::growth::{beyond, growth};
-use crate::fold::patch::{Failed, draw};
-use crate::fold::plan::Plan;
+use crate::fold::patch::{Change, Edit, Failed, draw};
+use crate::fold::plan::{Plan, Removal, Stored};
 use crate::fold::planner;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
@@ -41,6 +42,10 @@ pub struct FuseOptions<'o> {
     /// How much copies of weights that something else reads too may add, in percent of the weights. Sites beyond it
     /// stay, those first that add the most; by default 5.
     pub max_growth: f64,
+    /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
+    pub centre: bool,
+    /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::headroom::Headroom) finds one.
+    pub scale_stream: Option<u32>,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<OnProgress<'o>>,
 }
@@ -52,22 +57,29 @@ impl Default for FuseOptions<'_> {
 }
 
 impl From<FoldOptions> for FuseOptions<'_> {
-    fn from(FoldOptions { skip, max_growth }: FoldOptions) -> Self {
-        Self { skip, max_growth, progress: None }
+    fn from(FoldOptions { skip, max_growth, centre, scale_stream }: FoldOptions) -> Self {
+        Self { skip, max_growth, centre, scale_stream, progress: None }
     }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        FoldOptions { skip: self.skip.clone(), max_growth: self.max_growth }
+        let Self { skip, max_growth, centre, scale_stream, .. } = self;
+        FoldOptions {
+            skip: skip.clone(),
+            max_growth: *max_growth,
+            centre: *centre,
+            scale_stream: *scale_stream,
+        }
     }
 
     /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
     pub fn idle_skips(&self, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
             let meant = |set: GlobSet| {
-                simplify::KINDS.iter().any(|kind| set.is_match(kind))
+                simplify::KINDS.iter().chain(&basis::KINDS).any(|kind| set.is_match(kind))
+                    || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind))
             };
             !globs(std::slice::from_ref(pattern)).is_ok_and(meant)
@@ -165,7 +177,8 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let (lowered, formulas) =
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
-    let pass = OnePass { skip, growth: Allowed::of(model, options), tell: &tell };
+    let FuseOptions { centre, scale_stream, .. } = *options;
+    let pass = OnePass { skip, centre, scale_stream, growth: Allowed::of(model, options), tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
         let restored = result.map(|result| flat.restore(&result));
@@ -208,6 +221,9 @@ fn blame(model: &Model, why: Vec<Failed>, refused: &mut HashMap<usize, Refusal>)
     }
 }
 
+/// Why a stream of some name stays as it is.
+type Refused<'r> = dyn Fn(&str) -> Option<Refusal> + 'r;
+
 /// What copies of weights may add.
 struct Allowed {
     bytes: f64,
@@ -225,7 +241,9 @@ impl Allowed {
 /// One time over a model.
 struct OnePass<'p> {
     skip: GlobSet,
+    centre: bool,
     growth: Allowed,
+    scale_stream: Option<u32>,
     tell: &'p dyn Fn(&str, usize, usize),
 }
 
@@ -242,10 +260,13 @@ impl OnePass<'_> {
                 Some(result) => check(first, result)?,
             };
             let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
+            let is_last = next.is_none();
+            // What its streams are multiplied by is not to fold back.
+            let next = next.or_else(|| self.scale(&known, &mut history));
             drop(known);
-            match next {
-                Some(next) => result = Some(next),
-                None => break,
+            result = next.or(result);
+            if is_last {
+                break;
             }
         }
         let plan = history.finish(result.as_ref().unwrap_or(first));
@@ -256,7 +277,8 @@ impl OnePass<'_> {
     fn over(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let (model, tell) = (known.graph.model(), self.tell);
         tell("sites", 0, 1);
-        let sites = normalizer::find(&View::new(known));
+        let view = View::new(known);
+        let sites = normalizer::find(&view);
         let seen = history.recognise(&known.graph, &sites);
         let untouched = |index: usize| {
             let site: &Site = &sites[index];
@@ -272,17 +294,13 @@ impl OnePass<'_> {
             let mut plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
-                return Ok(self.tidy(known, &sites, history));
+                let centred = self.centre(&view, known, &sites, history);
+                return Ok(centred.or_else(|| self.tidy(known, &sites, history)));
             }
             let mut editor = Editor::new(model);
-            let progress = |done, of| tell("fold", done, of);
             let outcome = draw(&plan, known).and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
-                let stored = apply(changes, known, &mut editor, &progress)?;
-                let grown = growth(&stored, changes, known);
-                let Allowed { bytes, weights } = self.growth;
-                let beyond = beyond(&stored, &grown, bytes - history.plan.growth as f64, weights);
-                if beyond.is_empty() { Ok((stored, grown)) } else { Err(beyond) }
+                self.apply(changes, known, &mut editor, history)
             });
             let (stored, grown) = match outcome {
                 Ok(made) => made,
@@ -291,7 +309,7 @@ impl OnePass<'_> {
                     continue;
                 }
             };
-            plan.growth = grown.iter().sum();
+            plan.growth = grown;
             tell("simplify", 0, 1);
             let removed = plan.removals.iter().map(|removal| removal.source.as_str());
             let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());
@@ -305,6 +323,88 @@ impl OnePass<'_> {
 }
 
 impl OnePass<'_> {
+    /// Makes changes on an editor, of which copies of weights add no more than is allowed. Returns what was stored, and
+    /// the bytes that it adds.
+    fn apply(
+        &self,
+        changes: (&[Edit], &[Removal]),
+        known: &Analysis,
+        editor: &mut Editor,
+        history: &History,
+    ) -> std::result::Result<(Vec<Stored>, u64), Vec<Failed>> {
+        let progress = |done, of| (self.tell)("fold", done, of);
+        let stored = apply(changes, known, editor, &progress)?;
+        let grown = growth(&stored, changes, known);
+        let Allowed { bytes, weights } = self.growth;
+        let beyond = beyond(&stored, &grown, bytes - history.plan.growth as f64, weights);
+        if beyond.is_empty() { Ok((stored, grown.iter().sum())) } else { Err(beyond) }
+    }
+
+    /// The model with its residual streams centred; `None` where none is, or nobody asked for it.
+    fn centre(&self, view: &View, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {
+        let plan = |refused: &Refused| basis::centred(known, view, sites, refused);
+        self.centre.then(|| self.rebase(known, history, basis::CENTRING, &plan))?
+    }
+
+    /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.
+    fn scale(&self, known: &Analysis, history: &mut History) -> Option<Model> {
+        let power = self.scale_stream?;
+        let view = View::new(known);
+        let sites = normalizer::find(&view);
+        let plan = |refused: &Refused| basis::powers::scaled(known, &view, &sites, power, refused);
+        self.rebase(known, history, basis::SCALING, &plan)
+    }
+
+    /// The model with streams in another basis, which is of this kind; `None` where none changes.
+    fn rebase(
+        &self,
+        known: &Analysis,
+        history: &mut History,
+        kind: &str,
+        plan: &dyn Fn(&Refused) -> Rebasing,
+    ) -> Option<Model> {
+        let model = known.graph.model();
+        if not_known(model).is_some() {
+            return None;
+        }
+        (self.tell)("streams", 0, 1);
+        let mut refused: HashMap<String, Refusal> = HashMap::new();
+        loop {
+            let Rebasing { streams, edits } = plan(&|name| {
+                let is_skipped = self.skip.is_match(name) || self.skip.is_match(kind);
+                refused.get(name).cloned().or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
+            });
+            if edits.is_empty() {
+                history.rebased(streams, vec![]);
+                return None;
+            }
+            let mut editor = Editor::new(model);
+            match self.apply((&edits, &[]), known, &mut editor, history) {
+                Ok((stored, grown)) => {
+                    history.plan.growth += grown;
+                    history.rebased(streams, stored);
+                    let replaced = edits.iter().filter_map(|edit| match &edit.change {
+                        Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
+                        _ => None,
+                    });
+                    let seeds = replaced.flatten().collect();
+                    let graph = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
+                    return Some(model.with_graph(graph));
+                }
+                Err(why) => {
+                    let before = refused.len();
+                    for failed in why {
+                        let names = failed.sites.iter().filter_map(|&place| streams.get(place));
+                        refused.extend(names.map(|stream| (stream.name.clone(), failed.refusal.clone())));
+                    }
+                    if refused.len() == before {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
     /// The model with everything stored that is constant, and everything there once that is equal; `None` where nothing
     /// changes.
     fn tidy(&self, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {

@@ -2,7 +2,7 @@
 //!
 //! What a pass leaves, the next one finds again: by the values that its nodes make.
 
-use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
+use crate::fold::plan::{Outcome, Plan, SitePlan, Stored, StreamPlan};
 use crate::graph::Graph;
 use crate::graph::make::NewConstant;
 use crate::hash::{HashMap, HashSet};
@@ -94,6 +94,25 @@ impl History {
         }
         self.passes += 1;
         self.keep(stored, &places);
+    }
+
+    /// Notes which streams have got another basis, what was stored for them, and which are left as they are.
+    pub fn rebased(&mut self, streams: Vec<StreamPlan>, stored: Vec<Stored>) {
+        let is_first = self.plan.streams.is_empty();
+        for stream in streams {
+            // One that was changed is found again as it is now, and perhaps by another name.
+            match self.plan.streams.iter_mut().find(|there| there.name == stream.name) {
+                Some(there) if there.is_centred() => there.scaling = stream.scaling,
+                Some(there) => {
+                    let centring = there.centring.take();
+                    *there = stream;
+                    there.centring = there.centring.take().or(centring);
+                }
+                None if is_first || stream.is_changed() => self.plan.streams.push(stream),
+                None => {}
+            }
+        }
+        self.keep(stored, &HashMap::default());
     }
 
     /// Notes what was done beside the sites.

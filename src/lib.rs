@@ -61,13 +61,18 @@
 //! [`run::Engine::graph`] is tract's own model, for whoever goes on with it in tract.
 
 pub mod affine;
+pub mod basis;
 pub mod bench;
 pub mod certificate;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 pub mod error;
 pub mod fold;
 mod fuse;
 pub mod graph;
 mod hash;
+pub mod headroom;
 mod history;
 pub mod lower;
 pub mod normalizer;
@@ -76,6 +81,8 @@ pub mod outline;
 mod progress;
 pub mod prove;
 pub mod provenance;
+#[cfg(feature = "python")]
+mod python;
 pub mod recipe;
 pub mod refusal;
 pub mod report;
@@ -86,6 +93,10 @@ pub mod variants;
 pub mod verify;
 #[cfg(feature = "zoo")]
 pub mod zoo;
+
+/// The command line calls the library as everybody else does.
+#[cfg(feature = "cli")]
+extern crate self as unfold;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
 pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, plan};

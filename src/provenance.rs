@@ -17,6 +17,12 @@ pub struct FoldOptions {
     /// How much copies of shared weights may add, in percent of the weights.
     #[serde(skip_serializing_if = "is_usual")]
     pub max_growth: f64,
+    /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub centre: bool,
+    /// The k of the `2^-k` by which residual streams are scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_stream: Option<u32>,
 }
 
 /// What copies of shared weights may add where nobody says otherwise, in percent of the weights.
@@ -28,7 +34,7 @@ fn is_usual(max_growth: &f64) -> bool {
 
 impl Default for FoldOptions {
     fn default() -> Self {
-        Self { skip: vec![], max_growth: MAX_GROWTH }
+        Self { skip: vec![], max_growth: MAX_GROWTH, centre: false, scale_stream: None }
     }
 }
 

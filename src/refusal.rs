@@ -176,6 +176,12 @@ pub enum Reason {
     /// One operator in the place of branches would compute more than they do together.
     #[error("one operator would compute more: {0}")]
     MoreWork(String),
+    /// Something besides LayerNormalizations sees the mean of the channels of a residual stream.
+    #[error("{0} sees the mean of the channels")]
+    SeesMean(String),
+    /// Without the mean of a residual stream there would be as much to compute as with it.
+    #[error("nothing is saved: {0}")]
+    NoGain(String),
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,

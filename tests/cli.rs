@@ -218,6 +218,59 @@ fn every_model_can_be_inspected() {
     }
 }
 
+#[test]
+fn inspect_writes_a_page_and_over_nothing_but_a_page() {
+    let (folder, model) = out();
+    fs::copy(un(), &model).unwrap();
+    let page = folder.path().join("page.html");
+    for _ in 0..2 {
+        let run = unfold([&"inspect", &model, &"--html", &page]);
+        assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+        assert_eq!(run.stdout, unfold([&"inspect", &model]).stdout);
+    }
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.starts_with("<!doctype html>") && text.contains("<h1>out.onnx</h1>"));
+    let plan = unfold([&"fuse", &model, &"--dry-run", &"--json"]).json();
+    for tensor in plan["tensors"].as_array().unwrap() {
+        assert!(text.contains(&format!("\"formula\":{}", tensor["formula"])), "{tensor}");
+    }
+    let before = fs::read(&model).unwrap();
+    for command in ["inspect", "bench"] {
+        let run = unfold([&command, &model, &"--html", &model]);
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().ends_with("exists and is no page, and is not overwritten"), "{}", run.stderr);
+        assert_eq!(fs::read(&model).unwrap(), before);
+    }
+}
+
+#[test]
+fn inspect_lists_the_streams() {
+    let path = digits("ln", "dynamo");
+    let run = unfold([&"inspect", &path, &"--streams"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.lines().all(|line| line.chars().count() <= 80), "{}", run.stdout);
+    let listed = unfold([&"inspect", &path, &"--streams", &"--json"]).json();
+    let [stream] = &listed["streams"].as_array().unwrap()[..] else { panic!("{listed:#}") };
+    assert_eq!((&stream["channels"], &stream["centring"]["outcome"]), (&40.into(), &"centred".into()));
+    let kinds = |who: &str| -> Vec<String> {
+        let members = stream[who].as_array().unwrap().iter();
+        members.map(|member| member["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(kinds("readers"), ["LN"; 7]);
+    assert!(kinds("writers").iter().all(|kind| kind == "linear" || kind == "constant"), "{listed:#}");
+}
+
+#[test]
+fn a_centred_model_says_so_and_is_proved() {
+    let (_folder, path) = out();
+    let run = unfold([&"fuse", &digits("ln", "legacy"), &"-o", &path, &"--centre", &"--verify", &"prove"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+    assert!(run.stdout.contains("(40 channels) centred: 7 LN become RMSNorm"), "{}", run.stdout);
+    assert!(provenance(&path).contains(&("unfold.options".into(), r#"{"centre":true,"skip":[]}"#.into())));
+    let again = unfold([&"fuse", &path, &"--dry-run", &"--centre"]);
+    assert!(again.stdout.contains("nothing to fold"), "{}", again.stdout);
+}
+
 /// Programs rely on these names.
 #[test]
 fn json_has_the_fields_that_it_promises() {
@@ -1145,6 +1198,67 @@ fn what_copies_of_shared_weights_add_is_said() {
     let inspected = unfold([&"inspect", &out]).stdout;
     assert!(inspected.trim_end().ends_with("; copies up to 95 %"), "{inspected}");
     assert_eq!(unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]).code, USAGE);
+}
+
+/// A stream that is written by a bias.
+fn stream(bias: &str) -> Model {
+    text::model(&format!(
+        "indices i batch 3
+         weight table 8 4
+         const one 4 = 1 1 1 1
+         weight w 4 4
+         const b 4 = {bias}
+         weight head 4 2
+         x = Gather(table, i)
+         n = LayerNormalization(x, one) axis=-1
+         h = MatMul(n, w)
+         f = Add(h, b)
+         y = Add(x, f)
+         m = LayerNormalization(y, one) axis=-1
+         o = MatMul(m, head)
+         output o"
+    ))
+}
+
+#[test]
+fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
+    let folder = tempdir().unwrap();
+    let [model, small, out, samples] =
+        ["m.onnx", "s.onnx", "o.onnx", "i.npy"].map(|name| folder.path().join(name));
+    stream("100000 -300000 0 0").save(&model).unwrap();
+    stream("1 2 3 4").save(&small).unwrap();
+    let indices = ndarray::array![[0_i64, 1, 2], [7, 3, 0]];
+    ndarray_npy::write_npy(&samples, &indices).unwrap();
+
+    let run = unfold([&"fuse", &model, &"-o", &out, &"--scale-stream", &"2^-6", &"--verify", &"require"]);
+    assert_eq!(run.code, DONE, "{}", run.stderr);
+    let told = "stream x (4 channels) scaled by 2^-6: 5 operators take a power of two in\n";
+    assert!(run.stdout.contains(told), "{}", run.stdout);
+    assert!(provenance(&out).contains(&("unfold.options".into(), r#"{"scale_stream":6,"skip":[]}"#.into())));
+    assert_eq!(unfold([&"prove", &model, &out]).code, DONE);
+    let inspected = unfold([&"inspect", &out]).stdout;
+    assert!(inspected.trim_end().ends_with("; streams scaled by 2^-6"), "{inspected}");
+
+    let planned = |model| -> [&dyn AsRef<std::ffi::OsStr>; 7] {
+        [&"fuse", model, &"--dry-run", &"--scale-stream", &"auto", &"--input", &samples]
+    };
+    let [fuse, file, dry, option, auto, input, at] = planned(&model);
+    let found = unfold([fuse, file, dry, option, auto, input, at, &"--json"]).json();
+    // Three hundred thousand, more or less what is beside it, are to be 4,096 at most.
+    assert!((found["largest_on_stream"].as_f64().unwrap() - 300_000.0).abs() < 100.0, "{found}");
+    assert_eq!(found["scale_stream"], 7);
+    assert_eq!(found["streams"][0]["scaling"]["outcome"], "scaled");
+    let enough = unfold(planned(&small));
+    assert!(enough.stdout.contains("not scaled: float16 holds them"), "{}", enough.stdout);
+
+    for wrong in ["2^6", "2^-0", "2^-41", "0.5", ""] {
+        assert_eq!(unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &wrong]).code, USAGE, "{wrong}");
+    }
+    assert_eq!(unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &"auto"]).code, USAGE);
+    assert_eq!(unfold([&"fuse", &model, &"--dry-run", &"--input", &samples]).code, USAGE);
+    ndarray_npy::write_npy(&samples, &indices.mapv(|index| index as f32)).unwrap();
+    let run = unfold(planned(&model));
+    assert!(run.error().contains("i.npy"), "{}", run.error());
 }
 
 /// The tensors of a model whose elements are in a data file, and all elements of its initializers.

@@ -18,8 +18,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import onnx
-import onnxruntime
 import torch
 import transformers
 from torch import nn
@@ -31,6 +29,7 @@ sys.path += [str(HERE.parent), str(ROOT / "models")]
 from engines import unfold, write_between  # noqa: E402
 from export import TOLERANCE, export, relative_error, run  # noqa: E402
 from export_timm import network  # noqa: E402
+from fused import is_fused, lost, optimised  # noqa: E402
 from swap import randomize  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "engines.md"
@@ -60,15 +59,6 @@ SIZES = dict(
     eos_token_id=None,
 )
 
-# Operators of ONNX that onnxruntime makes of others; all of its own are fused.
-FUSED = {"Gelu", "Gemm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
-# What an operator may become that takes in even more.
-BETTER = {
-    "Gelu": {"BiasGelu"},
-    "LayerNormalization": {"SkipLayerNormalization", "EmbedLayerNormalization"},
-    "SimplifiedLayerNormalization": {"SkipSimplifiedLayerNormalization"},
-    "SkipLayerNormalization": {"EmbedLayerNormalization"},
-}
 BATCHES = {"any": None, "1": 1}
 
 
@@ -93,39 +83,6 @@ def build(name):
     return model, {"ids": torch.randint(SIZES["vocab_size"], (2, 16))}
 
 
-def optimised(path, batch, folder):
-    """The nodes of a model as onnxruntime runs it; `None` leaves the batch open."""
-    target = folder / "optimised.onnx"
-    options = onnxruntime.SessionOptions()
-    # Beyond this come layouts of one machine, for which operators are not fused but renamed.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    options.optimized_model_filepath = str(target)
-    options.log_severity_level = 3
-    if batch:
-        options.add_free_dimension_override_by_name("batch", batch)
-    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return list(onnx.load(target).graph.node)
-
-
-def is_fused(node):
-    """Whether a node does what several operators did.
-
-    A FusedMatMul that only scales its product does not count: once the scale is in a weight, nothing is left to fuse.
-    """
-    if node.op_type == "FusedMatMul":
-        return any(attribute.name.startswith("trans") and attribute.i for attribute in node.attribute)
-    return node.domain == "com.microsoft" or node.op_type in FUSED
-
-
-def lost(before, after):
-    """The kinds of which there are fewer, where they have not become better ones."""
-
-    def with_better(counts, kind):
-        return sum(counts[one] for one in {kind} | BETTER.get(kind, set()))
-
-    return [kind for kind in before if with_better(after, kind) < with_better(before, kind)]
-
-
 def told(before, after):
     """What onnxruntime fused, by kind, and how many there were before where that is another number."""
     change = lambda kind: f" (of {before[kind]})" if before[kind] != after[kind] else ""
@@ -143,7 +100,7 @@ def compare(name, folder):
     error = relative_error(run(str(folded), feed), run(str(exported), feed))
     rows, fine = [], error <= TOLERANCE
     for said, batch in BATCHES.items():
-        graphs = [optimised(path, batch, folder) for path in (exported, folded)]
+        graphs = [optimised(path, batch) for path in (exported, folded)]
         before, after = (Counter(node.op_type for node in graph if is_fused(node)) for graph in graphs)
         kinds, gone = told(before, after), lost(before, after)
         if gone:

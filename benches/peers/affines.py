@@ -1,21 +1,12 @@
-"""How many constant affines tools leave of a model.
-
-    python benches/peers/affines.py model.onnx another.onnx
+"""How many constant affines a model has.
 
 Counted are Mul, Add, Sub and Div of floats by one constant, whatever its shape, BatchNormalization, and the parameters of
 normalizers that are not 1 and 0. Not counted are biases right behind a product, the ε below a root, and the numbers
-inside an activation, `x·f(x)`. `unfold` is found on the PATH.
+inside an activation, `x·f(x)`.
 """
-
-import sys
-import tempfile
-from pathlib import Path
 
 import onnx
 from onnx import TensorProto, numpy_helper
-
-from peers import run_tool
-from tools import TOOLS
 
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16}
 ARITHMETIC = {"Add", "Sub", "Mul", "Div"}
@@ -110,20 +101,3 @@ class Graph:
         if not by_constant or divides or not self.is_float(node):
             return False
         return not self.is_bias(node) and not (node.op_type == "Add" and self.is_epsilon(node))
-
-
-def main():
-    names = [name for name in TOOLS if name in ("onnxsim", "onnxslim", "onnxruntime", "unfold")]
-    print("| model | as exported |", " | ".join(names), "|\n| --- |" + " ---: |" * (len(names) + 1))
-    for source in map(Path, sys.argv[1:]):
-        counts = [Graph(onnx.load(source)).affines()]
-        with tempfile.TemporaryDirectory() as folder:
-            for name in names:
-                target = Path(folder) / f"{name}.onnx"
-                failed = run_tool(name, source, target)[0] is None
-                counts.append("failed" if failed else Graph(onnx.load(target)).affines())
-        print(f"| {source.stem} |", " | ".join(map(str, counts)), "|", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -26,12 +26,16 @@ from tools import TOOLS  # noqa: E402
 DOCUMENT = HERE.parent.parent / "docs" / "peers.md"
 DEFAULT = ["vit-s.un", "vit-s.bn", "swin-t.un", "swin-t.bn"]
 ROUNDS = 12
+PATIENCE = 300  # seconds
 
 
 def run_tool(name, source, target):
     """Seconds, and the peak of the resident set in MB, of one tool on one file; or None and why it failed."""
     command = [sys.executable, str(HERE / "tools.py"), name, str(source), str(target)]
-    process = subprocess.run(command, capture_output=True, text=True)
+    try:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return None, f"not done in {PATIENCE} s"
     if process.returncode:
         return None, process.stderr.strip().splitlines()[-1]
     seconds, memory = map(float, process.stdout.split()[-2:])

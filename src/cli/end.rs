@@ -1,7 +1,5 @@
 //! How a command ends.
 
-use std::process::ExitCode;
-
 /// What each exit code means, for the help.
 pub const EXIT_CODES: &str = "\
 Exit codes:
@@ -36,11 +34,5 @@ impl End {
             Self::Interrupted => 4,
         };
         ends.into_iter().max_by_key(badness).unwrap_or(Self::Done)
-    }
-}
-
-impl From<End> for ExitCode {
-    fn from(end: End) -> Self {
-        Self::from(end as u8)
     }
 }

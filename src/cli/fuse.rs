@@ -14,8 +14,9 @@ use unfold::{FuseOptions, Plan};
 use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
 use super::inputs::sizes;
-use super::judged::{Judged, When};
+use super::judged::When;
 use super::out::{self, Paint};
+use super::scaling::ScalingArgs;
 use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
 use super::target::{certificate_target, target};
@@ -29,6 +30,8 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --verify prove
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx -o fused.onnx --max-growth 20
+  unfold fuse model.onnx -o fused.onnx --centre
+  unfold fuse model.onnx -o fused.onnx --scale-stream auto --input tokens.npz
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
   unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
@@ -70,6 +73,14 @@ pub struct FuseArgs {
     /// stay, those first that add the most. New biases and copies of vectors do not count
     #[arg(long, value_name = "PERCENT", value_parser = from_zero, default_value_t = FuseOptions::default().max_growth)]
     max_growth: f64,
+
+    /// Centres residual streams: where only LayerNormalizations read one, nothing writes the mean any more that they take
+    /// off, and each becomes an RMS normalization. `--skip centring`, or the name of a stream, leaves one as it is
+    #[arg(long)]
+    centre: bool,
+
+    #[command(flatten)]
+    scaling: ScalingArgs,
 
     #[command(flatten)]
     storage: StorageArgs,
@@ -149,26 +160,29 @@ pub fn fuse(
     model: Model,
     tell: &dyn Fn(&str, usize, usize),
 ) -> Result<FuseReport> {
-    let options = FuseOptions { skip: args.skip.clone(), max_growth: args.max_growth, progress: Some(tell) };
+    let scaling = args.scaling.of(&model, &args.dims, tell)?;
+    let options = FuseOptions {
+        skip: args.skip.clone(),
+        max_growth: args.max_growth,
+        centre: args.centre,
+        scale_stream: scaling.scale_stream,
+        progress: Some(tell),
+    };
     let idle_skips = |plan: &Plan| options.idle_skips(plan).into_iter().map(str::to_owned).collect();
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;
         let idle_skips = idle_skips(&planned.plan);
-        return Ok(FuseReport::dry(model, planned, idle_skips));
+        return Ok(FuseReport::dry(model, planned, idle_skips).with(scaling));
     }
     let path = target(&task.model, task.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
     let dims = sizes(&args.dims, &model)?;
     let fused = unfold::fuse(&model, &options)?;
     let idle_skips = idle_skips(&fused.plan);
-    let mut report = FuseReport::of(model, fused, idle_skips);
+    let mut report = FuseReport::of(model, fused, idle_skips).with(scaling);
     let begin = |step: &str| tell(step, 0, 1);
-    if let Some(after) = &report.after {
-        let options = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
-        let tensors = &report.plan.tensors;
-        let before = [&report.before, report.reference()];
-        report.judged = Judged::of(args.when(), before, after, tensors, &options, begin);
-    }
+    let verify = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
+    report.judge(args.when(), &verify, begin);
     if report.judged.end(args.when()) == End::Done {
         // Before it is overwritten, if it is.
         let original = certificate.as_ref().map(|_| report.before.digests()).transpose()?;

@@ -3,18 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use unfold::fold::plan::Tidy;
+use unfold::fold::plan::{StreamPlan, Tidy};
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
 use unfold::prove::Proof;
 use unfold::report::{ReportedTensor, bytes};
-use unfold::verify::Verdict;
+use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{Fused, Plan, Planned};
 
 use super::judged::{Judged, When};
 use super::operators::{self, Operators};
 use super::out::Paint;
+use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite, Row, Summary};
+use super::streams;
 
 /// What was done to a model.
 pub struct FuseReport {
@@ -32,6 +34,8 @@ pub struct FuseReport {
     pub plan: Plan,
     /// What was asked to be skipped and is nowhere.
     pub idle_skips: Vec<String>,
+    /// By what residual streams are scaled.
+    scaling: ScalingChoice,
     lowered: Option<Model>,
     dry: bool,
 }
@@ -49,6 +53,7 @@ impl FuseReport {
             certificate: None,
             plan,
             idle_skips,
+            scaling: ScalingChoice::default(),
             dry: true,
         }
     }
@@ -66,7 +71,21 @@ impl FuseReport {
             certificate: None,
             plan,
             idle_skips,
+            scaling: ScalingChoice::default(),
             dry: false,
+        }
+    }
+
+    /// The report, with what residual streams are scaled by.
+    pub fn with(self, scaling: ScalingChoice) -> Self {
+        Self { scaling, ..self }
+    }
+
+    /// Finds out whether the result computes what the model does, if anything was made of it.
+    pub fn judge(&mut self, when: When, options: &VerifyOptions, begin: impl Fn(&str)) {
+        if let Some(after) = &self.after {
+            let before = [&self.before, self.reference()];
+            self.judged = Judged::of(when, before, after, &self.plan.tensors, options, begin);
         }
     }
 
@@ -104,6 +123,23 @@ impl FuseReport {
 
     /// The report for people.
     pub fn text(&self, paint: Paint) -> String {
+        let mut text = self.done(paint);
+        text += &match &self.written {
+            Some(saved) => {
+                let done = if self.after.is_some() { "written" } else { "copied" };
+                let data = saved.data.as_ref().map(|data| format!(", its weights to {}", data.display()));
+                format!("{done} to {}{}\n", saved.path.display(), data.unwrap_or_default())
+            }
+            None => "nothing was written\n".to_owned(),
+        };
+        if let Some(certificate) = &self.certificate {
+            text += &format!("its certificate is {}\n", certificate.display());
+        }
+        text
+    }
+
+    /// What was done, for people, but for where it went.
+    pub fn done(&self, paint: Paint) -> String {
         // It was indexed before, or there were no report.
         let mut rows = sites::rows(self.reference(), &self.plan).unwrap_or_default();
         if !self.dry {
@@ -111,6 +147,8 @@ impl FuseReport {
         }
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
+        text += &self.scaling.told();
+        text += &streams::told(&self.plan);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
@@ -125,17 +163,6 @@ impl FuseReport {
             }
             said => said,
         };
-        text += &match &self.written {
-            Some(saved) => {
-                let done = if self.after.is_some() { "written" } else { "copied" };
-                let data = saved.data.as_ref().map(|data| format!(", its weights to {}", data.display()));
-                format!("{done} to {}{}\n", saved.path.display(), data.unwrap_or_default())
-            }
-            None => "nothing was written\n".to_owned(),
-        };
-        if let Some(certificate) = &self.certificate {
-            text += &format!("its certificate is {}\n", certificate.display());
-        }
         text
     }
 
@@ -151,6 +178,8 @@ impl FuseReport {
             tensors: outline::tensors(&self.plan),
             summary: self.summary(),
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
+            scaling: self.scaling,
+            streams: &self.plan.streams,
             growth: self.growth(),
             result: self.sizes(),
             verified: self.judged.is_verified(),
@@ -181,6 +210,11 @@ struct FuseJson<'j> {
     /// What is done beside the sites, where anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,
+    #[serde(flatten)]
+    scaling: ScalingChoice,
+    /// The residual streams, where another basis was asked for.
+    #[serde(skip_serializing_if = "<[StreamPlan]>::is_empty")]
+    streams: &'j [StreamPlan],
     /// What copies of shared weights add, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     growth: Option<Growth>,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use unfold::fold::plan::Tidy;
+use unfold::fold::plan::{StreamPlan, Tidy};
 use unfold::onnx::Model;
 use unfold::outline::outline;
 use unfold::provenance::Provenance;
@@ -17,12 +17,14 @@ use super::out::{self, Paint};
 use super::sites::{self, JsonSite, Summary};
 use super::steps::Steps;
 use super::storage::ReachArgs;
+use super::streams;
 use super::target::page_target;
 
 const EXAMPLES: &str = "\
 Examples:
   unfold inspect model.onnx
   unfold inspect model.onnx --html model.html
+  unfold inspect model.onnx --streams
   unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'";
 
 /// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
@@ -36,6 +38,10 @@ pub struct InspectArgs {
 
     #[command(flatten)]
     reach: ReachArgs,
+
+    /// Lists residual streams instead: who writes each, who reads it, and what stands in the way of another basis
+    #[arg(long)]
+    streams: bool,
 
     /// Prints JSON
     #[arg(long)]
@@ -64,6 +70,12 @@ struct InspectJson<'p> {
     provenance: Vec<Provenance>,
 }
 
+#[derive(Serialize)]
+struct StreamsJson<'p> {
+    model: &'p std::path::Path,
+    streams: &'p [StreamPlan],
+}
+
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<End> {
     args.html.as_deref().map_or(Ok(()), page_target)?;
@@ -71,13 +83,24 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     steps.begin("load");
     let model = args.reach.open(&args.model)?;
     let progress = steps.progress();
-    let options = FuseOptions { progress: Some(&progress), ..FuseOptions::default() };
+    let options = FuseOptions { centre: args.streams, progress: Some(&progress), ..FuseOptions::default() };
     let Planned { plan, lowered } = match &args.html {
         Some(page) => with_page(&args.model, &model, &options, page)?,
         None => unfold::dry_run(&model, &options)?,
     };
     drop(progress);
     drop(steps);
+    if args.streams {
+        let text = match args.json {
+            true => {
+                serde_json::to_string_pretty(&StreamsJson { model: &args.model, streams: &plan.streams })?
+                    + "\n"
+            }
+            false => streams::table(&plan, Paint::stdout()),
+        };
+        out::print(&text)?;
+        return Ok(End::Done);
+    }
     let summary = Summary::of(&plan);
     let provenance = Provenance::of(&model);
     if args.json {
@@ -120,7 +143,9 @@ fn told(time: &Provenance) -> String {
         true => String::new(),
         false => format!("; copies up to {} %", options.max_growth),
     };
-    let line = format!("folded by unfold {version}{from}: {folded}{skipped}{growth}");
+    let scaled =
+        options.scale_stream.map_or_else(String::new, |power| format!("; streams scaled by 2^-{power}"));
+    let line = format!("folded by unfold {version}{from}: {folded}{skipped}{growth}{scaled}");
     // Anybody can have written it.
     line.chars().filter(|letter| !letter.is_control()).chain(['\n']).collect()
 }

@@ -4,13 +4,14 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
-use unfold::bench::{BenchOptions, Child, Stop, Variant, bench, machine};
+use anyhow::{Result, anyhow, bail};
+use unfold::bench::{BenchOptions, Stop, Variant, bench, machine};
 use unfold::report::{Report, ReportedSite};
 use unfold::run::{Dims, Input};
 use unfold::verify::{Verdict, VerifyOptions, compare};
 
 use super::inputs::read_inputs;
+use super::itself::resident;
 use super::steps::Steps;
 
 /// How to measure.
@@ -22,31 +23,31 @@ pub struct MeasureArgs {
 
     /// Size of a symbolic dimension
     #[arg(long = "dim", value_name = "NAME=SIZE")]
-    dims: Vec<Dims>,
+    pub dims: Vec<Dims>,
 
     /// How many rounds; every variant runs once in a round
     #[arg(long, value_name = "N")]
-    rounds: Option<usize>,
+    pub rounds: Option<usize>,
 
     /// How long the rounds of each batch size may take, in seconds, where --rounds does not say
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
-    time: f64,
+    pub time: f64,
 
     /// Threads for matrix products
     #[arg(long, value_name = "N", default_value_t = 1)]
-    threads: usize,
+    pub threads: usize,
 
     /// Inputs, as a .npy or .npz file; random ones where it is not given
     #[arg(long, value_name = "FILE", conflicts_with = "batch", requires = "models")]
-    input: Option<PathBuf>,
+    pub input: Option<PathBuf>,
 
     /// The variants that the others are compared with
     #[arg(long = "reference", value_name = "NAME")]
-    references: Vec<String>,
+    pub references: Vec<String>,
 
     /// Shows no progress
     #[arg(long, short)]
-    quiet: bool,
+    pub quiet: bool,
 }
 
 impl MeasureArgs {
@@ -98,7 +99,6 @@ impl MeasureArgs {
         let model = &variants.first().ok_or_else(|| anyhow!("there is nothing to compare"))?.model;
         let mut dims = Dims::default();
         dims.extend(self.dims.iter().cloned());
-        let program = std::env::current_exe().context("cannot find the program itself")?;
         let references = ["LN twin", "floor", "as exported"].map(String::from);
         let base = BenchOptions {
             dims,
@@ -106,7 +106,7 @@ impl MeasureArgs {
             rounds: self.rounds,
             time: self.time()?,
             references: if self.references.is_empty() { references.into() } else { self.references.clone() },
-            child: Some(Child { program, arguments: vec!["resident".into()] }),
+            child: Some(resident()?),
             ..BenchOptions::default()
         };
         if let Some(file) = &self.input {

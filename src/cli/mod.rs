@@ -2,34 +2,40 @@
 
 mod bench;
 mod bench_zoo;
-mod end;
+pub(crate) mod end;
 mod fuse;
 mod fuse_many;
-mod fused;
-mod inputs;
+pub(crate) mod fused;
+pub(crate) mod inputs;
 mod inspect;
 mod interrupt;
-mod judged;
-mod measure;
+mod itself;
+pub(crate) mod judged;
+pub(crate) mod measure;
+pub(crate) mod memory;
 mod operators;
-mod out;
-pub mod panics;
-mod prove;
+pub(crate) mod out;
+pub(crate) mod panics;
+pub(crate) mod prove;
 mod resident;
 mod room;
-mod sites;
+mod scaling;
+pub(crate) mod sites;
 mod steps;
-mod storage;
-mod target;
-mod variants;
+pub(crate) mod storage;
+mod streams;
+pub(crate) mod target;
+pub(crate) mod variants;
 mod zoo;
 
-use std::process::ExitCode;
+use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use end::{EXIT_CODES, End};
+#[cfg(feature = "python")]
+pub(crate) use itself::started_by;
 
 /// Folds the normalizers of transformers in ONNX files into the linear layers around them.
 #[derive(Debug, Parser)]
@@ -50,15 +56,28 @@ enum Command {
     Resident(resident::ResidentArgs),
 }
 
-/// Runs the command that the process was started with.
-pub fn run() -> ExitCode {
-    dispatch(&Cli::parse().command).map_or_else(
-        |error| {
-            out::complain("error", &causes(&error));
-            ExitCode::FAILURE
-        },
-        ExitCode::from,
-    )
+/// Runs the command line, the first word of which is the name of the program, and returns the exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    memory::keep_freed();
+    panics::kept();
+    let run = || match Cli::try_parse_from(arguments) {
+        Ok(cli) => dispatch(&cli.command).map_or_else(
+            |error| {
+                out::complain("error", &causes(&error));
+                End::Failed as u8
+            },
+            |end| end as u8,
+        ),
+        Err(said) => {
+            // There is nobody left to tell where this fails.
+            let _ = said.print();
+            said.exit_code() as u8
+        }
+    };
+    panics::caught(run).unwrap_or_else(|fault| {
+        out::complain("error", &fault);
+        End::Failed as u8
+    })
 }
 
 /// An error and what caused it, each said once: many errors of the library tell their causes themselves.

@@ -30,6 +30,12 @@ impl Paint {
         Self(io::stdout().is_terminal() && wanted())
     }
 
+    /// For what does not go to a terminal.
+    #[cfg(feature = "python")]
+    pub fn none() -> Self {
+        Self(false)
+    }
+
     /// The text in a tone.
     pub fn text(self, tone: Tone, text: &str) -> String {
         let code = match tone {

@@ -1,25 +1,20 @@
 //! Panics as one line.
 
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
-use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 /// What a panic says of itself, as far as the last one is concerned.
 static LAST: Mutex<String> = Mutex::new(String::new());
 
-/// Runs the program.
+/// Keeps what panics say to themselves.
 ///
 /// The engine that infers shapes panics on some models, which is caught where it happens and is no news
 /// for whoever runs this. A panic that nobody catches is a fault of this program, and is told in one line.
-pub fn contained(program: impl FnOnce() -> ExitCode) -> ExitCode {
+pub fn kept() {
     panic::set_hook(Box::new(|info| *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)));
-    caught(program).unwrap_or_else(|fault| {
-        super::out::complain("error", &fault);
-        ExitCode::FAILURE
-    })
 }
 
-/// Does a part of the work that others do not depend on.
+/// Does all of the work, or a part that others do not depend on.
 ///
 /// # Errors
 /// What is to be said of it where it panics.

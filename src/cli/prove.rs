@@ -122,15 +122,15 @@ pub fn run(args: &ProveArgs) -> Result<End> {
 }
 
 /// What is to be proved.
-struct Claim {
-    tensors: Vec<Stored>,
+pub struct Claim {
+    pub tensors: Vec<Stored>,
     /// The names of the sites.
-    sites: Vec<String>,
+    pub sites: Vec<String>,
 }
 
 impl Claim {
     /// What a certificate says of these two models.
-    fn certified(file: &Path, original: &Model, fused: &Model) -> Result<Self> {
+    pub fn certified(file: &Path, original: &Model, fused: &Model) -> Result<Self> {
         let certificate = Certificate::open(file)?;
         for (model, digests) in [(original, &certificate.original), (fused, &certificate.fused)] {
             if let Some(other) = other_file(&model.digests()?, digests) {
@@ -146,7 +146,7 @@ impl Claim {
     }
 
     /// What folding the original again would do.
-    fn planned(original: &Model, fused: &Model) -> Result<Self> {
+    pub fn planned(original: &Model, fused: &Model) -> Result<Self> {
         let history = Provenance::of(fused);
         let from = original.sha256()?;
         let own = history.iter().rposition(|time| from.is_some() && time.original.as_deref() == from);

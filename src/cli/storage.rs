@@ -23,7 +23,7 @@ impl ReachArgs {
 
 /// Whether the weights of a result go into a file beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum External {
+pub enum External {
     /// If those of the model are in such files, or are too many for one of 2 GB
     Auto,
     /// They do
@@ -37,11 +37,11 @@ enum External {
 pub struct StorageArgs {
     /// Whether weights go into a data file beside the result
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = External::Auto)]
-    external_data: External,
+    pub external_data: External,
 
     /// From how many bytes on a weight goes into the data file, if there is one
     #[arg(long, value_name = "BYTES", default_value_t = SaveOptions::default().threshold)]
-    external_threshold: usize,
+    pub external_threshold: usize,
 }
 
 impl StorageArgs {

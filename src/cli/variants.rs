@@ -1,14 +1,17 @@
 //! What `unfold bench` measures of one model.
 
 use anyhow::Result;
+use unfold::FuseOptions;
 use unfold::bench::Variant;
+use unfold::fold::plan::StreamPlan;
 use unfold::onnx::Model;
 use unfold::report::ReportedSite;
 use unfold::variants::{self, Variants};
 
 use super::sites;
 
-/// The model with LayerNorm, as it is, after folding, and without normalizers; and its sites.
+/// The model with LayerNorm, as it is, after folding, with centred residual streams where that changes anything, and
+/// without normalizers; and its sites.
 pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let fused = unfold::fuse(model, &Default::default())?;
     let lowered = fused.lowered.as_ref().unwrap_or(model);
@@ -23,12 +26,18 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let Variants { ln_twin, floor, mut normalizers } = Variants::of(lowered)?;
     // What is left of a folded site may not be recognised as one any more.
     normalizers.extend(variants::normalizers(&fused.model)?);
-    let named =
-        [("LN twin", ln_twin), ("as exported", model.clone()), ("fused", fused.model), ("floor", floor)];
+    let mut named = vec![("LN twin", ln_twin), ("as exported", model.clone()), ("fused", fused.model)];
+    // What is done where it is asked for alone.
+    let rewritten = unfold::fuse(model, &FuseOptions { centre: true, ..FuseOptions::default() })?;
+    if rewritten.plan.streams.iter().any(StreamPlan::is_changed) {
+        normalizers.extend(variants::normalizers(&rewritten.model)?);
+        named.push(("rewritten", rewritten.model));
+    }
+    named.push(("floor", floor));
     let variant = |(name, model): (&str, Model)| Variant {
         name: name.to_owned(),
         model,
         normalizers: normalizers.clone(),
     };
-    Ok((named.map(variant).into(), sites))
+    Ok((named.into_iter().map(variant).collect(), sites))
 }

@@ -12,7 +12,7 @@ use super::rounding::{Extremes, Rounding, extremes, float};
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
 use crate::graph::make::NewConstant;
-use crate::graph::{Graph, NodeId, ValueId, make};
+use crate::graph::{Graph, NodeId, Reader, ValueId, make};
 use crate::normalizer::Replacement;
 use crate::onnx::external::Data;
 use crate::onnx::proto::TensorProto;
@@ -212,9 +212,12 @@ impl Work<'_, '_> {
             Change::Float(node, name, value) => self.editor.set_float(*node, name, *value),
             Change::AddBehind(node, tensor) => {
                 let constant = self.store(tensor)?;
-                let (inner, outer) = self.editor.rename_output(*node, 0);
+                let (inner, outer) = self.editor.rename_output(*node, 0, "unbiased");
                 let name = format!("{}_bias_add", self.graph.name(*node));
                 self.insert("Add", &name, *node, [&inner, &constant], &outer);
+            }
+            Change::Mul { value, readers, is_output, tensor } => {
+                self.multiply(*value, readers, *is_output, tensor)?;
             }
             Change::Chain { nodes, input, output, made } => self.chain(nodes, *input, *output, made)?,
             Change::Replace(replacement) => self.replace(replacement)?,
@@ -244,6 +247,47 @@ impl Work<'_, '_> {
         let replaces = new.replaces.map(|value| self.graph.value_name(value).to_owned());
         self.stored.push(Stored { name: name.clone(), data_type, recipe, replaces, sites });
         Ok(name)
+    }
+
+    /// Puts a Mul behind what makes a value, for these readers, and for the caller under the name of the value.
+    fn multiply(
+        &mut self,
+        value: ValueId,
+        readers: &[(NodeId, usize)],
+        is_output: bool,
+        tensor: &NewTensor,
+    ) -> Result<(), Reason> {
+        let constant = self.store(tensor)?;
+        let (graph, name) = (self.graph, self.graph.value_name(value));
+        let maker = graph.producer(value);
+        let (input, output) = match maker {
+            Some((node, slot)) if is_output => {
+                let (inner, outer) = self.editor.rename_output(node, slot, "scaled");
+                for reader in graph.readers(value) {
+                    if let Reader::Node { node, input } = *reader
+                        && !readers.contains(&(node, input))
+                    {
+                        self.editor.set_input(node, input, &inner);
+                    }
+                }
+                (inner, outer)
+            }
+            _ => {
+                let input = maker.map_or(name, |(node, slot)| self.editor.output(node, slot)).to_owned();
+                let output = self.editor.fresh(&format!("{name}_multiplied"));
+                readers.iter().for_each(|&(node, slot)| self.editor.set_input(node, slot, &output));
+                (input, output)
+            }
+        };
+        let like = maker.map(|(node, _)| node).or_else(|| Some(readers.first()?.0));
+        let like = graph.node(like.ok_or(Reason::GraphInput)?);
+        let wish = self.editor.fresh(&format!("{name}_mul"));
+        let made = make::node(like, "Mul", &wish, &[&input, &constant], &output);
+        match maker {
+            Some((node, _)) => self.editor.insert_behind(node, made),
+            None => self.editor.insert_first(made),
+        }
+        Ok(())
     }
 
     /// Puts a new node behind one of the graph.

@@ -85,7 +85,7 @@ impl<'l> Left<'l> {
                     gone.extend(&replacement.nodes);
                     read.extend(replacement.made.iter().flat_map(|node| &node.input).map(String::as_str));
                 }
-                Change::Float(..) | Change::AddBehind(..) => {}
+                Change::Float(..) | Change::AddBehind(..) | Change::Mul { .. } => {}
             }
         }
         Self { known, gone, replaced, read, free: HashMap::new() }

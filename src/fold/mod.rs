@@ -16,7 +16,7 @@ pub mod patch;
 pub mod plan;
 pub mod planner;
 mod range;
-mod rounding;
+pub mod rounding;
 mod softmax;
 mod stream;
 

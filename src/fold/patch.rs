@@ -46,6 +46,17 @@ pub enum Change {
     Float(NodeId, &'static str, f32),
     /// An Add behind a node, of a new tensor to all that the node makes.
     AddBehind(NodeId, NewTensor),
+    /// A Mul of a value by a new tensor. Other readers than those that are named have the value as it is.
+    Mul {
+        /// The value.
+        value: ValueId,
+        /// Nodes that read the product, and by which inputs.
+        readers: Vec<(NodeId, usize)>,
+        /// Whether the caller has the product under the name of the value.
+        is_output: bool,
+        /// The factor.
+        tensor: NewTensor,
+    },
     /// Nodes become others, each with one new tensor, from one value to another; none where that is nothing to do.
     Chain {
         /// The nodes that go.
@@ -65,9 +76,22 @@ impl Change {
     /// The tensors that take the place of others, or stand behind them.
     pub fn tensors(&self) -> Vec<&NewTensor> {
         match self {
-            Change::Input(_, _, tensor) | Change::AddBehind(_, tensor) => vec![tensor],
+            Change::Input(_, _, tensor) | Change::AddBehind(_, tensor) | Change::Mul { tensor, .. } => {
+                vec![tensor]
+            }
             Change::Chain { made, .. } => made.iter().map(|(_, tensor)| tensor).collect(),
             Change::NoInput(..) | Change::Float(..) | Change::Replace(_) => vec![],
+        }
+    }
+
+    /// The nodes that change, or go.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        match self {
+            Change::Input(node, ..) | Change::NoInput(node, _) => vec![*node],
+            Change::Float(node, ..) | Change::AddBehind(node, _) => vec![*node],
+            Change::Chain { nodes, .. } => nodes.clone(),
+            Change::Replace(replacement) => replacement.nodes.clone(),
+            Change::Mul { readers, .. } => readers.iter().map(|&(node, _)| node).collect(),
         }
     }
 }

@@ -199,10 +199,92 @@ pub struct Plan {
     pub replacements: Vec<(Replacement, usize)>,
     /// Bytes that copies of weights add, which something else reads as they were; and constants that are computed.
     pub growth: u64,
+    /// The residual streams that are asked for another basis.
+    pub streams: Vec<StreamPlan>,
     /// What was done beside the sites.
     pub tidy: Tidy,
     /// Whether that changed the model.
     pub is_tidied: bool,
+}
+
+/// A residual stream, and what happens to its basis.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StreamPlan {
+    /// The name of its first value.
+    pub name: String,
+    /// Number of channels.
+    pub channels: usize,
+    /// Whatever comes into it, as it is once nothing folds any more.
+    pub writers: Vec<Member>,
+    /// Whatever looks at it, as it is then.
+    pub readers: Vec<Member>,
+    /// What becomes of the mean of its channels, where normalizers take one off.
+    pub centring: Option<Centring>,
+    /// What becomes of its size, where a power of two is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Scaling>,
+}
+
+/// Something that writes a stream, or reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// What it is: the kind of a normalizer, or `linear`, `table`, `constant`, `uniform`, `input`, `output`, `body`, or
+    /// else an operator.
+    pub kind: String,
+    /// The name of the site, the node or the value.
+    pub at: String,
+}
+
+/// What becomes of the mean that the normalizers of a stream take off.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Centring {
+    /// Nothing writes it any more.
+    Centred {
+        /// The normalizers that need not take it off.
+        normalizers: Vec<String>,
+        /// The constants that are written without it.
+        constants: usize,
+        /// The nodes behind which it is taken off.
+        subtracted: Vec<String>,
+    },
+    /// It stays.
+    Kept {
+        /// What stands in the way.
+        why: Refusal,
+    },
+}
+
+/// What becomes of the size of a stream.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Scaling {
+    /// It is a part of what it was.
+    Scaled {
+        /// The k of the `2^-k` that it is.
+        power: u32,
+        /// The nodes that take a power of two in.
+        into: Vec<String>,
+        /// The values that a Mul takes one from, or adds one to.
+        multiplied: Vec<String>,
+    },
+    /// It stays.
+    Kept {
+        /// What stands in the way.
+        why: Refusal,
+    },
+}
+
+impl StreamPlan {
+    /// Whether the basis changes.
+    pub fn is_changed(&self) -> bool {
+        self.is_centred() || matches!(self.scaling, Some(Scaling::Scaled { .. }))
+    }
+
+    /// Whether nothing writes the mean of its channels any more.
+    pub fn is_centred(&self) -> bool {
+        matches!(self.centring, Some(Centring::Centred { .. }))
+    }
 }
 
 /// What is done once nothing folds any more.
@@ -225,6 +307,7 @@ impl Plan {
             && self.folds.is_empty()
             && self.rewrites.is_empty()
             && self.replacements.is_empty()
+            && !self.streams.iter().any(StreamPlan::is_changed)
             && !self.is_tidied
     }
 }

@@ -342,6 +342,7 @@ impl<'a> Planner<'a> {
             resets: self.resets,
             rewrites,
             tensors: vec![],
+            streams: vec![],
             replacements: self.replacements,
             growth: 0,
             tidy: Tidy::default(),

@@ -117,6 +117,11 @@ impl<'m> Editor<'m> {
         }
     }
 
+    /// The name that an output of a node has now.
+    pub fn output(&self, node: usize, slot: usize) -> &str {
+        &self.graph.node[node].output[slot]
+    }
+
     /// Sets a float attribute.
     pub fn set_float(&mut self, node: usize, name: &str, value: f32) {
         let attributes = &mut self.graph.node[node].attribute;
@@ -165,10 +170,11 @@ impl<'m> Editor<'m> {
     }
 
     /// Puts nodes behind one that keeps its place but not the name of its output: whatever read
-    /// `output` reads what the last of `made` makes. Returns the new name of the node's own output.
-    pub fn rename_output(&mut self, node: usize, slot: usize) -> (String, String) {
+    /// `output` reads what the last of `made` makes. Returns the new name of the node's own output, which says what it
+    /// is, and the old one.
+    pub fn rename_output(&mut self, node: usize, slot: usize, what: &str) -> (String, String) {
         let outer = self.graph.node[node].output[slot].clone();
-        let inner = self.fresh(&format!("{outer}_unbiased"));
+        let inner = self.fresh(&format!("{outer}_{what}"));
         self.graph.node[node].output[slot] = inner.clone();
         self.makers.remove(outer.as_str());
         self.makers.insert(Cow::Owned(inner.clone()), Some(node));

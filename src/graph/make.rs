@@ -146,6 +146,17 @@ impl<'m> Maker<'m> {
         output
     }
 
+    /// The node that the others are like, which calls what it makes at this place by another name. Returns the name.
+    pub fn again(&mut self, slot: usize) -> String {
+        let name = self.name("whole");
+        let mut node = self.like.clone();
+        if let Some(output) = node.output.get_mut(slot) {
+            output.clone_from(&name);
+        }
+        self.nodes.push(node);
+        name
+    }
+
     /// A constant of floats.
     pub fn floats(&mut self, data_type: DataType, recipe: &Recipe) -> String {
         let (name, recipe) = (self.name("constant"), recipe.clone());

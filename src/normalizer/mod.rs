@@ -22,6 +22,7 @@ mod instance_norm;
 mod layer_norm;
 mod layer_scale;
 mod mabn;
+pub mod online;
 pub mod opaque;
 mod parameters;
 mod per_channel;
@@ -35,7 +36,7 @@ mod scalar;
 mod scale_norm;
 mod soft_capping;
 mod standardisation;
-mod statistics;
+pub mod statistics;
 mod switchable_norm;
 mod unified_norm;
 mod widening;
@@ -52,7 +53,7 @@ use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::NodeProto;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use chain::Chain;
 use opaque::Opaque;
 
@@ -163,6 +164,13 @@ pub struct Site {
     pub core: Option<Refusal>,
     /// Why it cannot be folded, where recognition knows already.
     pub refusal: Option<Refusal>,
+}
+
+impl Site {
+    /// Whether nothing but its core is there: it neither scales nor shifts.
+    pub fn is_bare(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|refusal| refusal.reason == Reason::Identity)
+    }
 }
 
 /// Nodes in place of others: what they make has the same names and the same values.

@@ -31,6 +31,9 @@ pub struct Core {
     pub factor: Option<NodeId>,
     /// The last node of a chain that scales the reciprocal, before the normalized value is multiplied by it.
     pub inside: Option<NodeId>,
+    /// What is added to the mean of the squares, below the root; `None` where it is not known, or something else keeps
+    /// the divisor from being 0.
+    pub epsilon: Option<f64>,
 }
 
 impl Core {
@@ -49,7 +52,7 @@ pub fn core(view: &View, node: NodeId) -> Option<Core> {
 pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
-    let mut trail = Trail { view, nodes: vec![node], factor: None, inside: None };
+    let mut trail = Trail { view, nodes: vec![node], factor: None, inside: None, epsilon: Some(0.0) };
     let (numerator, root) = match graph.op(node)? {
         "Div" => (graph.input(node, 0)?, graph.input(node, 1)?),
         "Mul" => {
@@ -101,6 +104,7 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         nodes: trail.nodes,
         factor: trail.factor,
         inside: trail.inside,
+        epsilon: trail.epsilon,
     })
 }
 
@@ -186,6 +190,7 @@ struct Trail<'t, 'a> {
     nodes: Vec<NodeId>,
     factor: Option<NodeId>,
     inside: Option<NodeId>,
+    epsilon: Option<f64>,
 }
 
 impl Trail<'_, '_> {
@@ -262,7 +267,11 @@ impl Trail<'_, '_> {
     /// `v` of `√v` (or of `v^0.5`, `v^-0.5`); or the sum of squares itself behind a ReduceL2.
     fn root(&mut self, value: ValueId) -> Option<(ValueId, bool)> {
         let value = self.widened(value);
-        let value = self.without_epsilon(value);
+        let bare = self.without_epsilon(value);
+        if bare != value {
+            self.epsilon = None;
+        }
+        let value = bare;
         let graph = self.view.graph;
         let node = self.made_by(value, &["Sqrt", "Pow", "ReduceL2"])?;
         self.nodes.push(node);
@@ -288,6 +297,9 @@ impl Trail<'_, '_> {
             .collect();
         let [inner] = rest[..] else { return value };
         self.nodes.push(node);
+        let added = graph.inputs(node).iter().flatten().find(|&&added| added != inner);
+        let added = added.and_then(|&added| self.view.scalar(added)).filter(|_| graph.is(node, "Add"));
+        self.epsilon = self.epsilon.zip(added).map(|(epsilon, added)| epsilon + added);
         self.widened(inner)
     }
 

@@ -115,6 +115,11 @@ impl Model {
         Self::from_memory(bytes.into(), Externals::resolved(resolver))
     }
 
+    /// As [`Model::from_bytes`], with the data of its tensors in files of a folder, and of folders inside it.
+    pub fn from_bytes_in(bytes: impl Into<Bytes>, folder: impl AsRef<Path>) -> Result<Self> {
+        Self::from_memory(bytes.into(), Externals::beside(&folder.as_ref().join("<memory>")))
+    }
+
     /// The model with the elements of its tensors in its message, for somebody who takes [`Model::proto`] elsewhere.
     /// What is in other files stays there.
     ///

@@ -122,6 +122,12 @@ pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
 }
 
+/// The same, to be changed.
+pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
+    let attributes = node.attribute.iter_mut();
+    attributes.flat_map(|attribute| attribute.g.iter_mut().map(|g| &mut **g).chain(&mut attribute.graphs))
+}
+
 /// The tensor that a Constant node holds, whichever attribute holds it.
 pub fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
     let attribute = node.attribute.first()?;

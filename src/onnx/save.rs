@@ -62,9 +62,19 @@ impl Model {
     /// A message that was read and not changed gives the same bytes again, if its writer followed
     /// the order of the field numbers, as the protobuf libraries do.
     pub fn to_bytes(&self) -> Result<Bytes> {
-        let mut bytes = Vec::new();
-        self.to_writer(&mut bytes)?;
+        let layout = Layout::new(self, Storage::AsItIs)?;
+        self.check_size(&layout, Path::new("<memory>"))?;
+        let mut bytes = Vec::with_capacity(layout.message_bytes());
+        layout.write_message(&mut bytes).map_err(|source| self.io(source))?;
         Ok(bytes.into())
+    }
+
+    /// How many bytes [`Model::to_bytes`] gives.
+    ///
+    /// # Errors
+    /// Where what is in other files is not there.
+    pub fn message_bytes(&self) -> Result<usize> {
+        Ok(Layout::new(self, Storage::AsItIs)?.message_bytes())
     }
 
     /// Writes what [`Model::to_bytes`] gives, without having all of it in memory.

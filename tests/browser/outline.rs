@@ -218,7 +218,7 @@ fn a_phone_shows_one_graph_at_a_time(browser: &Path) {
     "##;
     let seen = after(browser, &outline, How { width: 375, ..DESK }, steps);
     let before = outline.rows.iter().filter(|row| row.before.is_some()).count();
-    let gone = outline.rows.iter().filter(|row| row.change == unfold::report::Change::Gone).count();
+    let gone = outline.rows.iter().filter(|row| row.change == unfold::report::RowChange::Gone).count();
     let after = outline.rows.len() - gone;
     assert_eq!(seen.text("before"), format!("{before},{before},0"));
     assert_eq!(seen.text("after"), format!("{after},0,{after}"));
@@ -287,7 +287,7 @@ fn names_are_never_markup(browser: &Path) {
         tell("title", document.title);
         tell("foreign", all("img, body b:not(#states b), script").length);
         tell("rows", all("[data-row]").length);
-        tell("node", one("#panel h2").textContent.startsWith("/</script><img src=x onerror=alert(1)>&quot;blocks/"));
+        tell("node", one("#panel h2").textContent.startsWith("/<" + "/script><img src=x onerror=alert(1)>&quot;blocks/"));
     "##;
     let seen = after(browser, &outline, DESK, steps);
     // The data, the script of the page, and the one that tells.

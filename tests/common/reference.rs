@@ -221,7 +221,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Neg" => map(|v| -v)?,
         "Softsign" => map(|v| v / (1.0 + v.abs()))?,
         "Reciprocal" => map(|v| 1.0 / v)?,
-        "Pow" => two(f64::powf)?,
+        "Pow" => two(|v, power| if power == 2.0 { v * v } else { v.powf(power) })?,
         "Max" => two(f64::max)?,
         "GroupNormalization" | "GroupNorm" => group_norm(&call)?,
         "LayerNormalization" => layer_norm(&call)?,

@@ -1,11 +1,13 @@
 //! Random graphs: what unfold makes of them computes the same numbers.
 
+mod centring;
 mod check;
 #[path = "../common/mod.rs"]
 mod common;
 mod enclose;
 mod generate;
 mod mutate;
+mod powers;
 mod streams;
 mod tape;
 
@@ -73,6 +75,21 @@ fn fused_streams_compute_exactly_the_same() {
     let counts = each(1000, |bytes, counts| check(&streams::stream(bytes), Kind::Exact, counts));
     let [folded, sites] = ["site folded", "site"].map(|what| counts[what]);
     assert!(2 * folded >= sites, "only {folded} of {sites} sites were folded");
+}
+
+#[test]
+fn centred_streams_are_proved_to_compute_the_same() {
+    let counts = each(2000, centring::check);
+    let count = |what: &str| counts.get(what).copied().unwrap_or(0);
+    assert!(count("centred") > 1000 && count("sees-mean") > 100 && count("no-gain") > 100, "{counts:?}");
+}
+
+#[test]
+fn scaled_streams_compute_the_same_to_the_last_bit() {
+    let counts = each(600, powers::check);
+    let [scaled, all] = ["stream scaled", "stream"].map(|what| counts[what]);
+    assert!(scaled == all && all > 600, "{scaled} of {all} streams were scaled");
+    assert!(5 * counts["Mul"] < 2 * all, "{} Muls for {all} streams", counts["Mul"]);
 }
 
 #[test]

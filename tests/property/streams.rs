@@ -1,4 +1,5 @@
-//! Random residual streams: who writes them, who reads them, and normalizers of fixed statistics on them.
+//! Random residual streams: who writes them, who reads them, and normalizers on them, of fixed statistics or of those of the
+//! input.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -11,7 +12,16 @@ const TOKENS: usize = 2;
 
 /// The graph that the bytes spell: all of its numbers are exact, before and in another basis.
 pub fn stream(bytes: &[u8]) -> Case {
-    let mut maker = Maker { tape: Tape::new(bytes), builder: Builder::new(17) };
+    spelled(bytes, false)
+}
+
+/// The same with normalizers that take their statistics from the input.
+pub fn normalized(bytes: &[u8]) -> Case {
+    spelled(bytes, true)
+}
+
+fn spelled(bytes: &[u8], is_online: bool) -> Case {
+    let mut maker = Maker { tape: Tape::new(bytes), builder: Builder::new(17), is_online };
     let mut value = maker.stem();
     let mut streams = vec![];
     for _ in 0..1 + maker.tape.below(3) {
@@ -34,6 +44,8 @@ pub fn stream(bytes: &[u8]) -> Case {
 struct Maker<'t> {
     tape: Tape<'t>,
     builder: Builder,
+    /// Whether normalizers take their statistics from the input.
+    is_online: bool,
 }
 
 impl Maker<'_> {
@@ -127,6 +139,9 @@ impl Maker<'_> {
     }
 
     fn normalizer(&mut self, value: &str) -> String {
+        if self.is_online {
+            return self.online(value);
+        }
         let none = if self.tape.chance(4) { 0.0 } else { 1.0 };
         let scales = [2.0, 0.5, 1.0, -1.0, none];
         let shifts = [-1.0, 0.0, 1.0, 2.0];
@@ -150,11 +165,46 @@ impl Maker<'_> {
         }
     }
 
+    /// A normalizer by statistics of the input, as one operator or written out.
+    fn online(&mut self, value: &str) -> String {
+        let scalar =
+            |maker: &mut Self, number: f64| maker.builder.constant(&ndarray::arr0(number).into_dyn());
+        let mean = |maker: &mut Self, of: &str| {
+            maker.op("ReduceMean", &[of], vec![("axes", vec![-1].into()), ("keepdims", 1.into())])
+        };
+        if self.tape.chance(40) {
+            let scale = self.builder.constant(&ArrayD::from_elem(IxDyn(&[CHANNELS]), 3.0));
+            return self.op("LayerNormalization", &[value, &scale], vec![("axis", (-1).into())]);
+        }
+        let centred = match self.tape.chance(50) {
+            true => {
+                let mean = mean(self, value);
+                self.op("Sub", &[value, &mean], vec![])
+            }
+            false => value.to_owned(),
+        };
+        let two = scalar(self, 2.0);
+        let squares = self.op("Pow", &[&centred, &two], vec![]);
+        let variance = mean(self, &squares);
+        let epsilon = scalar(self, 0.01);
+        let variance = self.op("Add", &[&variance, &epsilon], vec![]);
+        let root = self.op("Sqrt", &[&variance], vec![]);
+        let normalized = match self.tape.chance(50) {
+            true => self.op("Div", &[&centred, &root], vec![]),
+            false => {
+                let reciprocal = self.op("Reciprocal", &[&root], vec![]);
+                self.op("Mul", &[&centred, &reciprocal], vec![])
+            }
+        };
+        self.with("Mul", &normalized, &[2.0, 0.75, -3.0], &[CHANNELS])
+    }
+
     /// Somebody who sees the basis.
     fn read(&mut self, value: &str) {
-        let seen = match self.tape.chance(50) {
-            true => self.op("Relu", &[value], vec![]),
-            false => value.to_owned(),
+        let seen = match self.tape.below(4) {
+            0 | 1 => self.op("Relu", &[value], vec![]),
+            2 if self.is_online => self.op("Tanh", &[value], vec![]),
+            _ => value.to_owned(),
         };
         self.builder.output(&seen);
     }

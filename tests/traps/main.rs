@@ -1,14 +1,17 @@
 //! What has gone wrong elsewhere, and must not here: each trap by number, each rule with a twin that
 //! must be refused, each reason with an example.
 
+mod basis;
 mod bodies;
 mod branches;
 mod casts;
+mod centring;
 #[path = "../common/mod.rs"]
 mod common;
 mod growth;
 mod hostile;
 mod numbered;
+mod powers;
 mod reasons;
 mod regressions;
 mod roundings;
@@ -79,7 +82,8 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
 /// What is made of a model for the sake of its sites alone.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
     let skip = unfold::simplify::KINDS.map(str::to_owned).to_vec();
-    unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, progress: None }).unwrap()
+    unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, ..FuseOptions::default() })
+        .unwrap()
 }
 
 fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {

@@ -1,6 +1,6 @@
 //! An example for every reason.
 
-use unfold::fold::plan::Outcome;
+use unfold::fold::plan::{Centring, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
@@ -264,6 +264,22 @@ fn example(reason: &Reason) -> Model {
              y = Add(a, b)
              output y",
         ),
+        Reason::SeesMean(_) => model(
+            "input x batch 4
+             weight w 4 4
+             const one 4 = 1 1 1 1
+             y = MatMul(x, w)
+             n = LayerNormalization(y, one)
+             o = Softmax(y)
+             output n o",
+        ),
+        Reason::NoGain(_) => model(
+            "input x batch 4
+             const one 4 = 1 1 1 1
+             y = Tanh(x)
+             n = LayerNormalization(y, one)
+             output n",
+        ),
         Reason::Identity => model(
             "const one 4 = 1 1 1 1
              input x batch 4
@@ -290,6 +306,10 @@ fn detailed(reason: Reason) -> Reason {
         // Beside the weight, 16 numbers, are two vectors of 4.
         Reason::Growth(_) => Reason::Growth("64 bytes, 66.7 % of the weights".into()),
         Reason::MoreWork(_) => Reason::MoreWork("48 products at each place, not 32".into()),
+        Reason::SeesMean(_) => Reason::SeesMean("Softmax".into()),
+        Reason::NoGain(_) => {
+            Reason::NoGain("the mean would be taken off at 1 places, for 1 normalizers".into())
+        }
         plain => plain,
     }
 }
@@ -299,7 +319,7 @@ fn every_reason_is_given() {
     for expected in Reason::all().map(detailed) {
         let model = example(&expected);
         let skip = if expected == Reason::Skipped { vec!["*".into()] } else { vec![] };
-        let fused = fuse(&model, &FuseOptions { skip, ..Default::default() }).unwrap();
+        let fused = fuse(&model, &FuseOptions { skip, centre: true, ..Default::default() }).unwrap();
         let outcomes = fused.plan.sites.iter().flat_map(|site| site.outcomes());
         let given: Vec<Reason> = outcomes
             .flat_map(|outcome| match outcome {
@@ -309,6 +329,10 @@ fn every_reason_is_given() {
                 outcome => panic!("{expected:?}: {outcome:?}"),
             })
             .flatten()
+            .chain(fused.plan.streams.iter().filter_map(|stream| match &stream.centring {
+                Some(Centring::Kept { why }) => Some(why),
+                _ => None,
+            }))
             .map(|refusal| refusal.reason.clone())
             .collect();
         assert!(given.contains(&expected), "{expected:?} is not among {given:?}");

@@ -1,0 +1,158 @@
+"""unfold beside its peers on models that nobody here wrote.
+
+    pip install -r benches/peers/requirements.txt
+    python benches/peers/architectures.py --folder models
+    python benches/peers/wild.py models
+    python benches/peers/wild.py models --rounds 30
+    python benches/peers/trained.py --folder trained
+    python benches/peers/wild.py trained
+
+A line has how far the result of unfold is from the model, nodes and constant affines that each tool leaves, the time of
+unfold's result over the best peer's in onnxruntime, and what onnxruntime no longer fuses. Outputs are compared on random
+inputs of two batches, the model without any optimisation of onnxruntime against the result with all of them. Results of
+tools stay in the folder, and are not made anew where they are there; those of `unfold`, which is found on the PATH, are.
+Exit code 1 where unfold fails, or its result is another model. Writes a table of docs/wild.md where `--mark` names it.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+from affines import Graph  # noqa: E402
+from engines import session, times, tract_ratios, unfold, write_between  # noqa: E402
+from fused import is_fused, lost, optimised  # noqa: E402
+from peers import run_tool  # noqa: E402
+from trained import SHAPES  # noqa: E402
+
+DOCUMENT = HERE.parent.parent / "docs" / "wild.md"
+PEERS = ["onnxsim", "onnxslim", "onnxruntime"]
+TOLERANCE = 1e-4
+DRAWN = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
+
+
+def feed(name, model, batch, seed=0):
+    """Random inputs of a model in onnxruntime, by the name of its file."""
+    draw = np.random.default_rng(seed)
+    inputs = {}
+    for value in model.get_inputs():
+        shape = SHAPES.get(name, {}).get(value.name, value.shape)
+        kind = DRAWN[value.type]
+        if isinstance(shape, int):
+            inputs[value.name] = np.array(shape, kind)
+            continue
+        shape = [extent if isinstance(extent, int) else batch for extent in shape]
+        numbers = draw.standard_normal(shape) if kind is np.float32 else draw.integers(1, 100, shape)
+        inputs[value.name] = numbers.astype(kind)
+    return inputs
+
+
+def difference(source, target):
+    """The largest difference of two models over the largest output, for two batches."""
+    models = [session(source, optimise=False), session(target)]
+    worst = 0.0
+    for batch in (2, 3):
+        given = feed(source.stem, models[0], batch, seed=batch)
+        for expected, actual in zip(*(model.run(None, given) for model in models)):
+            if expected.shape != actual.shape or not np.array_equal(np.isfinite(expected), np.isfinite(actual)):
+                return float("inf")
+            scale = np.abs(expected).max(initial=0) or 1
+            worst = max(worst, float(np.abs(actual.astype(float) - expected).max(initial=0) / scale))
+    return worst
+
+
+def results(source):
+    """The files that tools made of a model, by the name of the tool; and why others made none."""
+    made, failed = {}, {}
+    folder = source.parent / "results"
+    folder.mkdir(exist_ok=True)
+    for name in [*PEERS, "unfold"]:
+        target = folder / f"{source.stem}.{name}.onnx"
+        if name == "unfold" or not target.exists():
+            target.unlink(missing_ok=True)
+            seconds, reason = run_tool(name, source, target)
+            if seconds is None:
+                failed[name] = reason
+                continue
+        made[name] = target
+    return made, failed
+
+
+def counts(source, made):
+    """Nodes and constant affines of each file."""
+    models = {name: onnx.load(path) for name, path in {"": source, **made}.items()}
+    return {name: (len(model.graph.node), Graph(model).affines()) for name, model in models.items()}
+
+
+def row(source, arguments):
+    """The cells of one model, the time of unfold's result over the best peer's by engine, and whether all is well."""
+    made, failed = results(source)
+    if "unfold" in failed:
+        return [source.stem, f"**{failed['unfold']}**"], {}, False
+    errors = {name: difference(source, path) for name, path in made.items()}
+    off = errors.pop("unfold")
+    equal = off <= max(TOLERANCE, 2 * min(errors.values(), default=0))
+    counted = counts(source, made)
+    cells = [source.stem, f"{off:.0e}" if equal else f"**{off:.0e}**"]
+    cells += [" / ".join(map(str, counted[name])) if name in counted else "-" for name in ["", *PEERS, "unfold"]]
+    fused = [Counter(node.op_type for node in optimised(path) if is_fused(node)) for path in (source, made["unfold"])]
+    cells.append(", ".join(f"{kind} {fused[0][kind]} to {fused[1][kind]}" for kind in lost(*fused)))
+    ratios = measured(source, made, arguments) if arguments.rounds else {}
+    return cells + [f"{ratio:.3f}" if ratio else "-" for ratio in ratios.values()], ratios, equal
+
+
+def measured(source, made, arguments):
+    """The time of unfold's result over that of the fastest of the others, in each engine."""
+    # What onnxruntime writes has operators of its own.
+    for_tract = [made["unfold"], source, *(path for name, path in made.items() if name not in ("unfold", "onnxruntime"))]
+    others = [source, *(path for name, path in made.items() if name != "unfold")]
+    sessions = [session(path) for path in [made["unfold"], *others]]
+    least = times(sessions, feed(source.stem, sessions[0], 1), arguments.rounds).min(axis=0)
+    ratios = {"onnxruntime": float(least[0] / least[1:].min())}
+    if arguments.tract:
+        slower = [ratio[0] for ratio in tract_ratios(for_tract, 1, arguments.rounds)[1:] if ratio]
+        ratios["tract"] = 1 / min(slower) if slower else None
+    return ratios
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--rounds", type=int, default=0, help="how often to time; not at all if nothing is said")
+    parser.add_argument("--tract", action="store_true", help="time in tract too")
+    parser.add_argument("--mark", help="the table of docs/wild.md to write")
+    arguments = parser.parse_args()
+    engines = ["onnxruntime", *["tract"] * arguments.tract] * bool(arguments.rounds)
+    heads = ["model", "off by", "as exported", *PEERS, "unfold", "no longer fused", *engines]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in PEERS] + [unfold("--version").strip()]
+    lines = [f"{datetime.date.today()}, {', '.join(versions)}.", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    print("\n".join(lines), flush=True)
+    fine, every = True, []
+    for source in sorted(arguments.folder.glob("*.onnx")):
+        if not arguments.models or source.stem in arguments.models:
+            cells, ratios, well = row(source, arguments)
+            lines.append(f"| {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
+            fine &= well
+            every.append(ratios)
+    for engine in engines:
+        known = [ratios[engine] for ratios in every if ratios.get(engine)]
+        mean = float(np.exp(np.mean(np.log(known))))
+        lines += ["", f"Geometric mean in {engine} over {len(known)} models: {mean:.3f}; the largest {max(known):.3f}."]
+        print(lines[-1])
+    if arguments.mark:
+        write_between(DOCUMENT, arguments.mark, lines)
+    sys.exit(not fine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+//! Other bases of residual streams.
+//!
+//! A residual stream is what all blocks of a network read and add to. It means nothing by itself: a change of basis
+//! that all its writers and all its readers take in leaves the model the same function. The [finder](streams) says who
+//! they are; each change is a file of its own.
+
+pub mod centring;
+pub mod exponents;
+pub mod powers;
+mod rms;
+mod scaling;
+pub mod streams;
+mod ties;
+
+use crate::fold::patch::Edit;
+use crate::fold::plan::{Centring, Member, StreamPlan};
+use crate::graph::NodeId;
+use crate::graph::analysis::Analysis;
+use crate::hash::HashSet;
+use crate::normalizer::statistics::Core;
+use crate::normalizer::{Site, View, online};
+use crate::refusal::Refusal;
+use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
+
+/// What `--skip` calls the changes of a basis.
+pub const KINDS: [&str; 2] = [CENTRING, SCALING];
+
+/// That which [`centring`] is.
+pub const CENTRING: &str = "centring";
+
+/// That which [`powers`] are.
+pub const SCALING: &str = "scaling";
+
+/// The streams that are asked for another basis, and what changes for those that get one.
+#[derive(Debug, Default)]
+pub struct Rebasing {
+    /// The streams, in execution order.
+    pub streams: Vec<StreamPlan>,
+    /// What changes; the sites of an edit are places among the streams.
+    pub edits: Vec<Edit>,
+}
+
+/// Plans to centre the streams of a model. `refused` tells of a name why that stream stays as it is.
+pub fn centred(
+    known: &Analysis,
+    view: &View,
+    sites: &[Site],
+    refused: &dyn Fn(&str) -> Option<Refusal>,
+) -> Rebasing {
+    let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
+    let mut change = Rebasing::default();
+    let mut touched: HashSet<NodeId> = HashSet::default();
+    for stream in streams::streams(known, view, sites) {
+        let name = name(known, &stream);
+        let planned = centring::plan((known, view), sites, &cores, &stream);
+        let planned = planned.map(|planned| refused(&name).map_or(planned, Err));
+        let centring = match planned {
+            None => None,
+            Some(Err(why)) => Some(Centring::Kept { why }),
+            Some(Ok(planned)) => {
+                let nodes: Vec<NodeId> = planned.edits.iter().flat_map(|edit| edit.change.nodes()).collect();
+                // Its turn comes when the streams beside it are as they will be.
+                let waits = nodes.iter().any(|node| touched.contains(node));
+                if !waits {
+                    touched.extend(nodes);
+                    let sites = vec![change.streams.len()];
+                    let edit = |edit| Edit { sites: sites.clone(), ..edit };
+                    change.edits.extend(planned.edits.into_iter().map(edit));
+                }
+                (!waits).then_some(planned.outcome)
+            }
+        };
+        let (writers, readers) = members(known, sites, &stream);
+        let (channels, scaling) = (stream.channels, None);
+        change.streams.push(StreamPlan { name, channels, writers, readers, centring, scaling });
+    }
+    change
+}
+
+/// What a stream is called: the name of its first value.
+fn name(known: &Analysis, stream: &Stream) -> String {
+    let first = stream.values.first().map(|first| known.graph.value_name(first.value));
+    first.unwrap_or_default().to_owned()
+}
+
+/// Who writes a stream and who reads it, by kind and name.
+fn members(known: &Analysis, sites: &[Site], stream: &Stream) -> (Vec<Member>, Vec<Member>) {
+    let graph = &known.graph;
+    let member = |kind: &str, at: &str| Member { kind: kind.to_owned(), at: at.to_owned() };
+    let writer = |writer: &StreamWriter| match writer.source {
+        WrittenBy::Linear(node) => member("linear", graph.name(node)),
+        WrittenBy::Table(node) => member("table", graph.name(node)),
+        WrittenBy::Constant(node, _) => member("constant", graph.name(node)),
+        WrittenBy::Uniform(node, _) => member("uniform", graph.name(node)),
+        WrittenBy::Normalizer(site) => member(sites[site].kind.name, &sites[site].name),
+        WrittenBy::Input => member("input", graph.value_name(writer.at.value)),
+        WrittenBy::Other(node) => member(graph.domain_op(node).1, graph.name(node)),
+    };
+    let reader = |reader: &StreamReader| match reader.by {
+        ReadBy::Normalizer(site) => member(sites[site].kind.name, &sites[site].name),
+        ReadBy::Linear(node, _) => member("linear", graph.name(node)),
+        ReadBy::Output => member("output", graph.value_name(reader.at.value)),
+        ReadBy::Body(node) => member("body", graph.name(node)),
+        ReadBy::Other(node, _) => member(graph.domain_op(node).1, graph.name(node)),
+    };
+    (stream.writers.iter().map(writer).collect(), stream.readers.iter().map(reader).collect())
+}

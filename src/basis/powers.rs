@@ -1,0 +1,62 @@
+//! Powers of two: residual streams that are `2^-k` of what they were, for types that do not hold what they are.
+//!
+//! What writes a stream is multiplied by `2^-k`, what is added to a variance of it by `4^-k`, and what reads it otherwise
+//! takes `2^k` in: in its weight, or by a Mul in front. In float32 every bit of every output stays the same, as long as
+//! no number is subnormal. In float16 the stream stays below what the type holds.
+
+use std::collections::HashMap;
+
+use super::scaling::{ScaledStreams, scale};
+use super::streams::{Stream, streams};
+use super::{Rebasing, members, name};
+use crate::fold::plan::{Scaling, StreamPlan};
+use crate::graph::analysis::Analysis;
+use crate::normalizer::{Site, View};
+use crate::refusal::Refusal;
+
+/// The largest power that is of any use: beyond it float32 has no room for squares of what is there.
+pub const LARGEST: u32 = 40;
+
+/// The streams of a model to which something is added.
+pub fn residual(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
+    streams(known, view, sites).into_iter().filter(|stream| stream.sums > 0).collect()
+}
+
+/// Plans to scale the residual streams of a model by `2^-power`. `refused` tells of a name why that stream stays as it is.
+pub fn scaled(
+    known: &Analysis,
+    view: &View,
+    sites: &[Site],
+    power: u32,
+    refused: &dyn Fn(&str) -> Option<Refusal>,
+) -> Rebasing {
+    let found = residual(known, view, sites);
+    let asked = |(place, stream)| Some((place, refused(&name(known, stream))?));
+    let mut kept: HashMap<usize, Refusal> = found.iter().enumerate().filter_map(asked).collect();
+    // Once at most for each stream that cannot be scaled after all.
+    let done =
+        loop {
+            let places = (0..found.len()).filter(|place| !kept.contains_key(place));
+            let left: Vec<(usize, &Stream)> = places.map(|place| (place, &found[place])).collect();
+            if left.is_empty() {
+                break ScaledStreams::default();
+            }
+            match scale(known, &left, power) {
+                Ok(scaled) => break scaled,
+                Err(failed) => kept.extend(failed.into_iter().flat_map(|failed| {
+                    failed.sites.into_iter().map(move |site| (site, failed.refusal.clone()))
+                })),
+            }
+        };
+    let plan = |(place, stream): (usize, &Stream)| {
+        let taken = |by: &HashMap<usize, Vec<String>>| by.get(&place).cloned().unwrap_or_default();
+        let scaling = match kept.remove(&place) {
+            Some(why) => Scaling::Kept { why },
+            None => Scaling::Scaled { power, into: taken(&done.into), multiplied: taken(&done.multiplied) },
+        };
+        let (writers, readers) = members(known, sites, stream);
+        let (name, channels) = (name(known, stream), stream.channels);
+        StreamPlan { name, channels, writers, readers, centring: None, scaling: Some(scaling) }
+    };
+    Rebasing { streams: found.iter().enumerate().map(plan).collect(), edits: done.edits }
+}

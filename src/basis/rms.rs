@@ -1,0 +1,78 @@
+//! A LayerNormalization of a value whose mean is 0, as an RMS normalization.
+//!
+//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as an operator or written out. After: `γ·x/√(mean(x²) + ε)`, written out as
+//! tract and onnxruntime find it and make one operator of it; for onnxruntime a scale has to follow, be it of ones.
+
+use crate::graph::ValueId;
+use crate::graph::make::Maker;
+use crate::normalizer::statistics::Core;
+use crate::normalizer::{Replacement, Site, View};
+use crate::onnx::tensor::DataType;
+use crate::recipe::Recipe;
+
+/// The nodes in the place of a LayerNormalization over one axis; `None` where it has a shift, which would be one
+/// operator more, or where not all of it is known.
+pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement> {
+    let &[axis] = &core.axes[..] else { return None };
+    let is_plain = core.centred && !core.norm && core.factor.is_none() && core.inside.is_none();
+    let epsilon = core.epsilon.filter(|_| is_plain)?;
+    let data_type = view.facts.data_type(core.input).filter(|&it| is_full(it))?;
+    let scale = scale(view, site, core)?;
+    let last = view.graph.producer(core.output)?.0;
+    let graph = view.graph;
+    let taken = |name: &str| graph.value(name).is_some();
+    let mut maker = Maker::new(graph.node(last), view.at(last).opset(), &taken);
+    let input = graph.value_name(core.input);
+    let two = maker.floats(data_type, &Recipe::number(2.0, 0));
+    let square = maker.op("Pow", &[input, &two], vec![]);
+    let is_last = axis + 1 == core.rank;
+    let mean = maker.mean(&square, &[if is_last { -1 } else { axis as i64 }], true);
+    let epsilon = maker.floats(data_type, &Recipe::number(epsilon, 0));
+    let moment = maker.op("Add", &[&mean, &epsilon], vec![]);
+    let root = maker.op("Sqrt", &[&moment], vec![]);
+    let normal = maker.op("Div", &[input, &root], vec![]);
+    match scale {
+        Scale::Inside(scale) => drop(maker.op("Mul", &[&normal, graph.value_name(scale)], vec![])),
+        Scale::None if is_last => {
+            let ones = maker.floats(data_type, &Recipe::filled(1.0, &[view.facts.extent(core.input, axis)?]));
+            maker.op("Mul", &[&normal, &ones], vec![]);
+        }
+        Scale::None | Scale::Behind => {}
+    }
+    let (made, constants) = maker.finish(graph.value_name(core.output));
+    Some(Replacement { nodes: vec![last], made, constants })
+}
+
+/// Whether squares of values are computed in this type: in half precision they overflow, where the operator does not.
+pub fn is_full(data_type: DataType) -> bool {
+    matches!(data_type, DataType::Float | DataType::Double)
+}
+
+/// What scales the normalized value.
+enum Scale {
+    /// Nothing.
+    None,
+    /// An input of the operator.
+    Inside(ValueId),
+    /// The nodes behind.
+    Behind,
+}
+
+/// `None` where something is added.
+fn scale(view: &View, site: &Site, core: &Core) -> Option<Scale> {
+    if let Some(part) = &site.post
+        && !part.affine.has_no_shift()
+    {
+        return None;
+    }
+    if core.nodes.len() > 1 {
+        return Some(if site.post.is_some() { Scale::Behind } else { Scale::None });
+    }
+    let (graph, node) = (view.graph, core.nodes[0]);
+    let is_zero = |shift: ValueId| {
+        let numbers = view.constants.is_constant(shift).then(|| view.constants.read(shift));
+        numbers.is_some_and(|numbers| numbers.is_ok_and(|numbers| numbers.iter().all(|&shift| shift == 0.0)))
+    };
+    graph.input(node, 2).is_none_or(is_zero).then_some(())?;
+    Some(Scale::Inside(graph.input(node, 1)?))
+}

@@ -1,0 +1,163 @@
+//! How operators tie values of one stream together: each token of the result is a sum of tokens of the operands, all
+//! channels alike, so that whatever is done to the channels of all of them passes.
+//!
+//! Where the channels are behind a node its [rule](crate::fold::Rule) tells, which is asked with a scale that is another
+//! number for each channel. Sums are told here, for a rule sees one affine of each operand and not where it is.
+
+use ndarray::{ArrayD, IxDyn};
+
+use crate::affine::Affine;
+use crate::fold::{Side, Step, rule};
+use crate::graph::NodeId;
+use crate::graph::analysis::Analysis;
+use crate::graph::at::At;
+use crate::recipe::Numbers;
+
+/// A node that ties values together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tie {
+    /// The operands with channels, each with its axis of them.
+    pub operands: Vec<(usize, usize)>,
+    /// The operands that are added and the same along all channels.
+    pub uniform: Vec<usize>,
+    /// The outputs with channels.
+    pub outputs: Vec<usize>,
+    /// The axis of channels in each of those.
+    pub axis: usize,
+}
+
+/// How a node ties what it makes, with so many channels along this axis, to what it reads.
+pub fn behind(known: &Analysis, node: NodeId, axis: usize, channels: usize) -> Option<Tie> {
+    let at = known.at(node);
+    if let Some(sum) = Combination::of(&at) {
+        return sum.tie(&at, axis, channels);
+    }
+    let axes = (0..at.rank(0).ok()?).filter(|&axis| at.extent(0, axis) == Ok(channels));
+    axes.filter_map(|from| ahead(known, node, 0, from, channels)).find(|tie| tie.axis == axis)
+}
+
+/// How a node ties what it makes to this operand, with so many channels along this axis.
+pub fn ahead(known: &Analysis, node: NodeId, slot: usize, axis: usize, channels: usize) -> Option<Tie> {
+    let at = known.at(node);
+    if let Some(sum) = Combination::of(&at) {
+        let missing = at.output_rank(0).ok()?.checked_sub(at.rank(slot).ok()?)?;
+        let tie = sum.tie(&at, axis + missing, channels)?;
+        return tie.operands.contains(&(slot, axis)).then_some(tie);
+    }
+    if !mixes_tokens(&at) {
+        return None;
+    }
+    let slots = if at.graph.is(node, "Concat") { 0..at.arity() } else { 0..1 };
+    if !slots.contains(&slot) {
+        return None;
+    }
+    let probes: Vec<Option<Affine>> =
+        slots.clone().map(|slot| probe(at.rank(slot).ok()?, axis, channels)).collect();
+    let rule = rule(at.graph.domain_op(node))?;
+    let step = rule.forward(&at, &probes).ok()?;
+    let (outputs, axis_behind) = handed_on(step, channels)?;
+    let operands = slots.map(|slot| (slot, axis)).collect();
+    Some(Tie { operands, uniform: vec![], outputs, axis: axis_behind })
+}
+
+/// Whether a node is a linear operator whose constants have the channels that lie along an axis of an operand, or of
+/// its result.
+pub fn is_taken(known: &Analysis, node: NodeId, side: Side, axis: usize, channels: usize) -> bool {
+    let taken = || {
+        let at = known.at(node);
+        at.graph.category(node).filter(|category| category.is_product())?;
+        let rule = rule(at.graph.domain_op(node))?;
+        let step = match side {
+            Side::Operand(slot) => {
+                let mut inputs = vec![None; at.arity()];
+                *inputs.get_mut(slot)? = Some(probe(at.rank(slot).ok()?, axis, channels)?);
+                rule.forward(&at, &inputs)
+            }
+            _ => rule.backward(&at, 0, &probe(at.output_rank(0).ok()?, axis, channels)?),
+        };
+        step.ok()?.fold.map(|(taken, _)| taken == side)
+    };
+    taken().unwrap_or(false)
+}
+
+/// Whether the operator makes tokens of tokens, without looking into them.
+fn mixes_tokens(at: &At) -> bool {
+    const OTHERS: &[&str] = &[
+        "AveragePool",
+        "Cast",
+        "CastLike",
+        "Concat",
+        "CumSum",
+        "Dropout",
+        "Expand",
+        "Gather",
+        "GatherND",
+        "GlobalAveragePool",
+        "Pad",
+        "ReduceMean",
+        "ReduceSum",
+        "Slice",
+        "Split",
+        "Tile",
+    ];
+    at.graph.is_movement(at.node) || at.graph.op(at.node).is_some_and(|op| OTHERS.contains(&op))
+}
+
+/// A scale with another number for each channel.
+fn probe(rank: usize, axis: usize, channels: usize) -> Option<Affine> {
+    let mut shape = vec![1; rank];
+    *shape.get_mut(axis)? = channels;
+    let numbers = (2..channels + 2).map(|number| number as f64).collect();
+    Some(Affine::scale(Numbers::literal(ArrayD::from_shape_vec(IxDyn(&shape), numbers).ok()?)))
+}
+
+/// The outputs on which the numbers of a probe go on, and the axis along which they lie there.
+fn handed_on(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
+    let [way] = &step.ways[..] else { return None };
+    let (_, first) = way.first()?;
+    let axis = first.scale.shape().iter().position(|&extent| extent == channels)?;
+    let probe = probe(first.rank(), axis, channels)?;
+    let is_all = step.fold.is_none() && step.wants.is_empty() && step.bypass.is_none();
+    let fits = is_all && way.iter().all(|(_, affine)| *affine == probe);
+    fits.then(|| (way.iter().map(|&(output, _)| output).collect(), axis))
+}
+
+/// An element-wise operator that is linear in those of its operands that have channels.
+struct Combination {
+    /// The operands that must not vary from channel to channel.
+    factors: &'static [usize],
+    /// Whether one operand alone may have channels: the others multiply it.
+    multiplies: bool,
+}
+
+impl Combination {
+    fn of(at: &At) -> Option<Self> {
+        let (factors, multiplies): (&[usize], bool) = match at.graph.op(at.node)? {
+            "Add" | "Sub" | "Sum" | "Neg" => (&[], false),
+            "Mul" => (&[], true),
+            "Div" => (&[1], true),
+            "Where" => (&[0], false),
+            _ => return None,
+        };
+        Some(Self { factors, multiplies })
+    }
+
+    fn tie(&self, at: &At, axis: usize, channels: usize) -> Option<Tie> {
+        at.only_attributes(&[]).ok()?;
+        let rank = at.output_rank(0).ok()?;
+        let (mut operands, mut uniform) = (vec![], vec![]);
+        for slot in 0..at.arity() {
+            // Before the first axis it is repeated along all channels.
+            let own = (axis + at.rank(slot).ok()?).checked_sub(rank);
+            match own.map_or(Ok(1), |own| at.extent(slot, own)).ok()? {
+                1 => uniform.push(slot),
+                extent if extent == channels => operands.push((slot, own?)),
+                _ => return None,
+            }
+        }
+        let fits = operands.iter().all(|(slot, _)| !self.factors.contains(slot));
+        uniform.retain(|slot| !self.factors.contains(slot) && !self.multiplies);
+        let fits = fits && !operands.is_empty() && (!self.multiplies || operands.len() == 1);
+        fits.then_some(Tie { operands, uniform, outputs: vec![0], axis })
+    }
+}

@@ -1,0 +1,96 @@
+//! `--scale-stream`: by which power of two residual streams are scaled.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde::Serialize;
+use unfold::basis::powers::LARGEST;
+use unfold::headroom::{Headroom, widened};
+use unfold::onnx::Model;
+use unfold::run::Dims;
+
+use super::inputs::{read_inputs, sizes};
+
+/// Whether and how residual streams are scaled.
+#[derive(Debug, clap::Args)]
+pub struct ScalingArgs {
+    /// Makes residual streams 2^-K of what they are, so that float16 holds them. In float32 no bit of an output changes, but
+    /// for numbers that have not all their digits any more as they are so small. `auto` finds K from --input
+    #[arg(long, value_name = "2^-K|auto", value_parser = asked)]
+    scale_stream: Option<ScaleStream>,
+
+    /// Samples of the inputs for --scale-stream auto, as a .npy or .npz file; in float32 where those of the model are
+    /// narrower
+    #[arg(long, value_name = "FILE", requires = "scale_stream", required_if_eq("scale_stream", "auto"))]
+    input: Option<PathBuf>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ScaleStream {
+    /// `2^-k`
+    By(u32),
+    /// What samples ask for.
+    Auto,
+}
+
+/// `auto` or `2^-k`.
+fn asked(text: &str) -> Result<ScaleStream, String> {
+    let power = || text.strip_prefix("2^-")?.parse().ok().filter(|power| (1..=LARGEST).contains(power));
+    match text {
+        "auto" => Ok(ScaleStream::Auto),
+        _ => power().map(ScaleStream::By).ok_or_else(|| format!("neither auto nor 2^-1 to 2^-{LARGEST}")),
+    }
+}
+
+/// By what residual streams are scaled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ScalingChoice {
+    /// The k of `2^-k`; nothing where the samples ask for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_stream: Option<u32>,
+    /// The largest magnitude on a stream, if samples were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    largest_on_stream: Option<f64>,
+}
+
+impl ScalingArgs {
+    /// What is asked for, or what the samples ask for.
+    pub fn of(
+        &self,
+        model: &Model,
+        dims: &[Dims],
+        tell: &dyn Fn(&str, usize, usize),
+    ) -> Result<ScalingChoice> {
+        match (self.scale_stream, &self.input) {
+            (Some(ScaleStream::By(power)), _) => {
+                Ok(ScalingChoice { scale_stream: Some(power), largest_on_stream: None })
+            }
+            (Some(ScaleStream::Auto), Some(file)) => {
+                tell("headroom", 0, 1);
+                let (inputs, dims) = read_inputs(file, &widened(model)?, &sizes(dims, model)?)?;
+                let found = Headroom::of(model, &inputs, &dims)?;
+                let power = found.map(|headroom| headroom.power()).filter(|&power| power > 0);
+                Ok(ScalingChoice {
+                    scale_stream: power,
+                    largest_on_stream: found.map(|headroom| headroom.largest),
+                })
+            }
+            _ => Ok(ScalingChoice::default()),
+        }
+    }
+}
+
+impl ScalingChoice {
+    /// In a line, if there is anything to tell.
+    pub fn told(&self) -> String {
+        let by = match self.scale_stream {
+            Some(power) => format!("scaled by 2^-{power}"),
+            None => "not scaled: float16 holds them".to_owned(),
+        };
+        match self.largest_on_stream {
+            Some(largest) => format!("residual streams: {largest:.0} is the largest number on them; {by}\n"),
+            None => String::new(),
+        }
+    }
+}

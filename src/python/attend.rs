@@ -1,0 +1,105 @@
+//! Work that Python waits for: without the interpreter's lock, with an ear for Ctrl-C.
+
+use std::any::Any;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use pyo3::prelude::*;
+
+use super::errors::{InternalError, UnfoldError, raised};
+use crate::cli::panics::caught;
+
+/// How often it is looked whether somebody wants the work to end, and what it is at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Bytes of stack of the thread that works, as a main thread has them.
+const STACK: usize = 8 << 20;
+
+/// What the one who waits and the one who works tell each other.
+#[derive(Default)]
+pub struct Attended {
+    given_up: AtomicBool,
+    at: Mutex<Option<(String, usize, usize)>>,
+}
+
+/// What work that nobody waits for any more unwinds with.
+struct GivenUp;
+
+impl Attended {
+    /// Tells what the work is at; ends it where nobody waits for it any more.
+    pub fn tell(&self, stage: &str, done: usize, of: usize) {
+        self.go_on();
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Some((stage.to_owned(), done, of));
+    }
+
+    /// Ends the work where nobody waits for it any more, by unwinding: there is nothing that it has to leave in order.
+    pub fn go_on(&self) {
+        if self.given_up.load(Ordering::Relaxed) {
+            resume_unwind(Box::new(GivenUp) as Box<dyn Any + Send>);
+        }
+    }
+}
+
+/// Works in a thread of its own while this one looks after signals and progress.
+///
+/// Whoever presses Ctrl-C has the prompt at once; the work ends at its next step.
+pub fn attend<T: Send + 'static>(
+    py: Python<'_>,
+    progress: Option<&Bound<'_, PyAny>>,
+    work: impl FnOnce(&Attended) -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    check_process()?;
+    let attended = Arc::new(Attended::default());
+    let (send, mut receive) = channel();
+    let working = attended.clone();
+    let body = move || {
+        // Nobody may be there to take it.
+        let _ = send.send(caught(|| work(&working)));
+    };
+    thread::Builder::new().name("unfold".into()).stack_size(STACK).spawn(body)?;
+    loop {
+        // Not shared, as no receiver can be.
+        let waiting = &mut receive;
+        let ended = match py.detach(move || waiting.recv_timeout(TICK)) {
+            Ok(ended) => ended,
+            Err(RecvTimeoutError::Timeout) => {
+                if let Err(interrupt) = look_around(py, &attended, progress) {
+                    attended.given_up.store(true, Ordering::Relaxed);
+                    return Err(interrupt);
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => Err("its thread is gone".to_owned()),
+        };
+        return match ended {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(raised(&error)),
+            Err(fault) => Err(InternalError::new_err(fault)),
+        };
+    }
+}
+
+/// Hears signals, and hands on what the work is at.
+fn look_around(py: Python<'_>, attended: &Attended, progress: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    py.check_signals()?;
+    let at = attended.at.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let (Some(progress), Some(at)) = (progress, at) {
+        progress.call1(at)?;
+    }
+    Ok(())
+}
+
+/// Refuses to work in a process that was forked after there were threads, which did not follow: it would wait for them.
+pub fn check_process() -> PyResult<()> {
+    static PROCESS: OnceLock<u32> = OnceLock::new();
+    if *PROCESS.get_or_init(std::process::id) == std::process::id() {
+        return Ok(());
+    }
+    let how = "start processes with the method `spawn` or `forkserver`, or begin with unfold in them";
+    Err(UnfoldError::new_err(format!("this process was forked from one whose threads it lacks: {how}")))
+}

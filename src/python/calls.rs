@@ -1,0 +1,266 @@
+//! What the package calls.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use serde::Serialize;
+use serde_json::json;
+
+use super::attend::{Attended, attend, check_process};
+use super::errors::{BadOption, InternalError, Withheld, raised};
+use super::source::ModelSource;
+use crate::FuseOptions;
+use crate::bench::{Stop, Variant};
+use crate::cli::end::End;
+use crate::cli::fused::FuseReport;
+use crate::cli::inputs::sizes;
+use crate::cli::judged::When;
+use crate::cli::measure::MeasureArgs;
+use crate::cli::out::Paint;
+use crate::cli::panics::caught;
+use crate::cli::prove::Claim;
+use crate::cli::storage::{External, StorageArgs};
+use crate::cli::target::target;
+use crate::cli::variants;
+use crate::onnx::Model;
+use crate::prove::{Proof, ProveOptions};
+use crate::provenance::Provenance;
+use crate::report::{html, markdown, terminal};
+use crate::run::Dims;
+use crate::verify::{VerifyOptions, compare};
+
+/// A model that was folded, before it goes anywhere.
+#[pyclass(frozen, module = "unfold_onnx._native")]
+pub struct Folded {
+    report: Arc<FuseReport>,
+    /// What is to be said of it as a warning.
+    #[pyo3(get)]
+    warnings: Vec<String>,
+}
+
+#[pymethods]
+impl Folded {
+    /// Whether anything was folded.
+    #[getter]
+    fn changed(&self) -> bool {
+        self.report.after.is_some()
+    }
+
+    /// What was done, as the command line tells it.
+    fn told(&self) -> PyResult<(String, String)> {
+        Ok((text_of(&self.report.json())?, self.report.done(Paint::none())))
+    }
+
+    /// The result as bytes, written where Python has them.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        check_process()?;
+        let model = self.report.after.as_ref().unwrap_or(&self.report.before);
+        let size = py.detach(|| model.message_bytes()).map_err(|error| raised(&error.into()))?;
+        let write = |mut place: &mut [u8]| caught(|| model.to_writer(&mut place));
+        PyBytes::new_with(py, size, |place| match py.detach(|| write(place)) {
+            Ok(written) => written.map_err(|error| raised(&error.into())),
+            Err(fault) => Err(InternalError::new_err(fault)),
+        })
+    }
+
+    /// Writes the result, and returns the paths of the model and of its data.
+    fn save(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        external_data: String,
+        external_threshold: usize,
+    ) -> PyResult<(PathBuf, Option<PathBuf>)> {
+        let report = self.report.clone();
+        attend(py, None, move |attended| {
+            let external_data = External::from_str(&external_data, false).map_err(BadOption)?;
+            let options = StorageArgs { external_data, external_threshold }.options();
+            let input = report.before.path().unwrap_or(Path::new(""));
+            let path = target(input, Some(&path))?;
+            attended.go_on();
+            let saved = match &report.after {
+                Some(after) => after.save_as(path, &options)?,
+                None => report.before.copy_as(path, &options)?,
+            };
+            Ok((saved.path, saved.data))
+        })
+    }
+}
+
+fn text_of(json: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(json).map_err(|error| InternalError::new_err(error.to_string()))
+}
+
+type SizesByName = BTreeMap<String, NonZeroUsize>;
+
+/// SizesByName that some input of the model has.
+fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
+    let mut dims = Dims::default();
+    given.iter().for_each(|(name, size)| dims.set(name, size.get()));
+    sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
+}
+
+/// Folds, and finds out whether the result computes what the model does.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn fuse(
+    py: Python<'_>,
+    source: &ModelSource,
+    skip: Vec<String>,
+    max_growth: f64,
+    verify: String,
+    dim: SizesByName,
+    tolerance: Option<f64>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Folded> {
+    let read = source.reader();
+    let work = move |attended: &Attended| {
+        let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+        let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
+        tell("load", 0, 1);
+        let model = read()?;
+        let dims = dims(&dim, &model)?;
+        let options = FuseOptions { skip, max_growth, progress: Some(&tell), ..FuseOptions::default() };
+        let fused = crate::fuse(&model, &options)?;
+        let idle = options.idle_skips(&fused.plan).into_iter().map(str::to_owned).collect();
+        let mut report = FuseReport::of(model, fused, idle);
+        let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };
+        report.judge(when, &options, |step| tell(step, 0, 1));
+        let idle = report
+            .idle_skips
+            .iter()
+            .map(|pattern| format!("skip {pattern:?}: no site has this name or kind"));
+        let mut warnings: Vec<String> = idle.collect();
+        match (report.judged.end(when), report.judged.complaint(when)) {
+            (End::Differs, Some((_, line))) => return Err(Withheld::Differs(line).into()),
+            (End::Unverified, Some((_, line))) => return Err(Withheld::Unverified(line).into()),
+            (_, complaint) => warnings.extend(complaint.map(|(_, line)| line)),
+        }
+        Ok(Folded { report: report.into(), warnings })
+    };
+    source.settled(py, attend(py, progress, work))
+}
+
+/// What folding would do, as JSON and as text; and what was done to the model before, as JSON.
+#[pyfunction]
+pub fn plan(
+    py: Python<'_>,
+    source: &ModelSource,
+    skip: Vec<String>,
+    max_growth: f64,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(String, String, String)> {
+    let read = source.reader();
+    let work = move |attended: &Attended| {
+        let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+        tell("load", 0, 1);
+        let model = read()?;
+        let provenance = serde_json::to_string(&Provenance::of(&model))?;
+        let options = FuseOptions { skip, max_growth, progress: Some(&tell), ..FuseOptions::default() };
+        let planned = crate::dry_run(&model, &options)?;
+        let report = FuseReport::dry(model, planned, vec![]);
+        Ok((serde_json::to_string(&report.json())?, report.done(Paint::none()), provenance))
+    };
+    source.settled(py, attend(py, progress, work))
+}
+
+/// Runs both models, and tells as JSON how far their outputs are apart.
+#[pyfunction]
+pub fn verify(
+    py: Python<'_>,
+    original: &ModelSource,
+    fused: &ModelSource,
+    dim: SizesByName,
+    tolerance: Option<f64>,
+    seeds: Vec<u64>,
+) -> PyResult<(bool, String)> {
+    let [read_original, read_fused] = [original.reader(), fused.reader()];
+    let work = move |_: &Attended| {
+        let (original, fused) = (read_original()?, read_fused()?);
+        let options = VerifyOptions { dims: dims(&dim, &original)?, tolerance, seeds };
+        let verdict = compare(&original, &fused, &options);
+        Ok((verdict.passed(), serde_json::to_string(&verdict)?))
+    };
+    fused.settled(py, original.settled(py, attend(py, None, work)))
+}
+
+/// Proves that both models are the same function, and tells as JSON what came of it.
+#[pyfunction]
+pub fn prove(
+    py: Python<'_>,
+    original: &ModelSource,
+    fused: &ModelSource,
+    certificate: Option<PathBuf>,
+    dim: SizesByName,
+    points: usize,
+    seed: u64,
+) -> PyResult<String> {
+    let [read_original, read_fused] = [original.reader(), fused.reader()];
+    let work = move |attended: &Attended| {
+        let (original, fused) = (read_original()?, read_fused()?);
+        let dims = dims(&dim, &original)?;
+        let Claim { tensors, sites } = match certificate {
+            Some(file) => Claim::certified(&file, &original, &fused)?,
+            None => Claim::planned(&original, &fused)?,
+        };
+        attended.go_on();
+        let proof = crate::prove::prove(&original, &fused, &tensors, &ProveOptions { dims, points, seed });
+        let mut told = serde_json::to_value(&proof)?;
+        if let Proof::Disproved { site: Some(site), .. } = &proof {
+            told["site"] = json!(sites.get(*site));
+        }
+        Ok(told.to_string())
+    };
+    fused.settled(py, original.settled(py, attend(py, None, work)))
+}
+
+/// Measures variants of one model, or several models, and gives the report as JSON, text, Markdown, and a page.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn bench(
+    py: Python<'_>,
+    models: Vec<(String, PyRef<'_, ModelSource>)>,
+    batch: Vec<NonZeroUsize>,
+    dim: SizesByName,
+    rounds: Option<usize>,
+    time: f64,
+    threads: usize,
+    references: Vec<String>,
+) -> PyResult<[String; 4]> {
+    let mut dims = Dims::default();
+    dim.iter().for_each(|(name, size)| dims.set(name, size.get()));
+    let measure =
+        MeasureArgs { batch, dims: vec![dims], rounds, time, threads, input: None, references, quiet: true };
+    let models: Vec<_> = models.into_iter().map(|(name, source)| (name, source.reader())).collect();
+    let work = move |attended: &Attended| {
+        let stop = Stop::default();
+        let mut names = vec![];
+        let mut opened = vec![];
+        for (name, read) in models {
+            names.push(name);
+            opened.push(read()?);
+            attended.go_on();
+        }
+        let (variants, sites) = match &opened[..] {
+            [model] => variants::of(model)?,
+            models => {
+                let named = names.iter().zip(models);
+                let variant = |(name, model): (&String, &Model)| {
+                    let normalizers = crate::variants::normalizers(model)?;
+                    Ok(Variant { name: name.clone(), model: model.clone(), normalizers })
+                };
+                (named.map(variant).collect::<Result<_>>()?, vec![])
+            }
+        };
+        let report = measure.measure(names.join(", "), &variants, sites, &measure.batch, &stop)?;
+        let page = html(std::slice::from_ref(&report));
+        Ok([serde_json::to_string(&report)?, terminal(&report), markdown(&report), page])
+    };
+    attend(py, None, work)
+}

@@ -1,0 +1,102 @@
+//! The exceptions of the package.
+
+use std::io;
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::cli::causes;
+use crate::error::Error;
+
+create_exception!(unfold_onnx, UnfoldError, PyException, "Whatever unfold could not do.");
+create_exception!(
+    unfold_onnx,
+    InvalidModelError,
+    UnfoldError,
+    "What was given is no ONNX model, or one that ONNX does not allow."
+);
+create_exception!(
+    unfold_onnx,
+    ExternalDataError,
+    UnfoldError,
+    "The data that a tensor keeps outside of the model cannot be had."
+);
+create_exception!(
+    unfold_onnx,
+    TooLargeError,
+    UnfoldError,
+    "The model does not fit into the 2 GiB that a protobuf message may have."
+);
+create_exception!(unfold_onnx, CertificateError, UnfoldError, "A certificate cannot be used.");
+create_exception!(
+    unfold_onnx,
+    DiffersError,
+    UnfoldError,
+    "The folded model computes something else; it is not handed out."
+);
+create_exception!(
+    unfold_onnx,
+    UnverifiedError,
+    UnfoldError,
+    "It could not be decided whether the folded model computes the same, and that was required."
+);
+create_exception!(unfold_onnx, InternalError, UnfoldError, "A defect of unfold itself.");
+
+/// What was not done because the result differs, or because nobody can tell.
+#[derive(Debug, thiserror::Error)]
+pub enum Withheld {
+    #[error("{0}")]
+    Differs(String),
+    #[error("{0}")]
+    Unverified(String),
+}
+
+/// An option that was not understood.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadOption(pub String);
+
+/// The exception for an error.
+pub fn raised(error: &anyhow::Error) -> PyErr {
+    let text = causes(error);
+    match error.downcast_ref::<Withheld>() {
+        Some(Withheld::Differs(_)) => return DiffersError::new_err(text),
+        Some(Withheld::Unverified(_)) => return UnverifiedError::new_err(text),
+        None => {}
+    }
+    if error.is::<BadOption>() {
+        return PyValueError::new_err(text);
+    }
+    match error.downcast_ref::<Error>() {
+        Some(Error::Io { path, source }) => of_system(path, source, text),
+        Some(
+            Error::NotOnnx { .. }
+            | Error::Truncated { .. }
+            | Error::Decode { .. }
+            | Error::UnknownField { .. }
+            | Error::Tensor { .. }
+            | Error::Attribute { .. }
+            | Error::Graph { .. }
+            | Error::Cycle { .. },
+        ) => InvalidModelError::new_err(text),
+        Some(Error::ExternalData { .. }) => ExternalDataError::new_err(text),
+        Some(Error::TooLarge { .. }) => TooLargeError::new_err(text),
+        Some(Error::Certificate { .. }) => CertificateError::new_err(text),
+        Some(Error::Skip { .. }) => PyValueError::new_err(text),
+        Some(Error::Defect { .. }) => InternalError::new_err(text),
+        None => UnfoldError::new_err(text),
+    }
+}
+
+/// As Python itself has it: `FileNotFoundError` and the like, with the name of the file.
+fn of_system(path: &std::path::Path, source: &io::Error, text: String) -> PyErr {
+    match source.raw_os_error() {
+        Some(number) => {
+            let said = source.to_string();
+            let said = said.split(" (os error").next().unwrap_or_default().to_owned();
+            PyOSError::new_err((number, said, path.as_os_str().to_owned()))
+        }
+        None => PyOSError::new_err(text),
+    }
+}

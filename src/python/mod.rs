@@ -1,0 +1,58 @@
+//! The extension module behind the Python package `unfold_onnx`: models cross as bytes or paths, what is told about them
+//! as the JSON of the command line, from which the package makes its objects.
+
+mod attend;
+mod calls;
+mod errors;
+mod source;
+
+use mimalloc::MiMalloc;
+use pyo3::prelude::*;
+
+use crate::bench::{Child, CountingAllocator};
+use crate::cli;
+
+/// As the command has it.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator(MiMalloc);
+
+/// Runs the command line, and returns its exit code.
+#[pyfunction]
+fn main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
+    py.detach(|| cli::main(arguments))
+}
+
+#[pymodule]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::calls::{Folded, bench, fuse, plan, prove, verify};
+    #[pymodule_export]
+    use super::errors::{
+        CertificateError, DiffersError, ExternalDataError, InternalError, InvalidModelError, TooLargeError,
+        UnfoldError, UnverifiedError,
+    };
+    #[pymodule_export]
+    use super::main;
+    #[pymodule_export]
+    use super::source::{ModelSource, Wire};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::init(module.py())
+    }
+}
+
+/// What holds for the process from the import on.
+fn init(py: Python<'_>) -> PyResult<()> {
+    cli::panics::kept();
+    cli::memory::give_back_freed();
+    let program: Option<std::path::PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
+    if let Some(program) = program {
+        let arguments = ["-m", "unfold_onnx", "resident"].map(Into::into).into();
+        cli::started_by(Child { program, arguments });
+    }
+    Ok(())
+}

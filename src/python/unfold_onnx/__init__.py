@@ -1,0 +1,63 @@
+"""Takes the normalizers of transformers out of ONNX models, where that can be done exactly.
+
+>>> import unfold_onnx as unfold
+>>> data = unfold.fuse("models/digits/un-dynamo.onnx")
+
+:func:`fuse` takes an ``onnx.ModelProto``, an ``onnx_ir.Model``, ``bytes`` or a path, and gives what it was given, folded.
+:func:`plan` says beforehand what would be done, :func:`verify` and :func:`prove` whether two models are the same, and
+:func:`bench` what it is worth. What cannot be folded stays, and the plan says why: that is no error.
+"""
+
+from unfold_onnx._api import bench, fuse, fuse_with_report, inspect, plan, prove, verify
+from unfold_onnx._bench import BenchReport, Latency, Measured, Setting
+from unfold_onnx._models import AnyModel, Resolver
+from unfold_onnx._native import (
+    CertificateError,
+    DiffersError,
+    ExternalDataError,
+    InternalError,
+    InvalidModelError,
+    TooLargeError,
+    UnfoldError,
+    UnverifiedError,
+    __version__,
+)
+from unfold_onnx._plan import Inspection, Outcome, Plan, Provenance, Refusal, Site, Tensor
+from unfold_onnx._verdicts import FuseReport, OutputError, Proof, UnfoldWarning, Verification
+
+__all__ = [
+    "AnyModel",
+    "BenchReport",
+    "CertificateError",
+    "DiffersError",
+    "ExternalDataError",
+    "FuseReport",
+    "Inspection",
+    "InternalError",
+    "InvalidModelError",
+    "Latency",
+    "Measured",
+    "Outcome",
+    "OutputError",
+    "Plan",
+    "Proof",
+    "Provenance",
+    "Refusal",
+    "Resolver",
+    "Setting",
+    "Site",
+    "Tensor",
+    "TooLargeError",
+    "UnfoldError",
+    "UnfoldWarning",
+    "UnverifiedError",
+    "Verification",
+    "__version__",
+    "bench",
+    "fuse",
+    "fuse_with_report",
+    "inspect",
+    "plan",
+    "prove",
+    "verify",
+]

@@ -1,0 +1,270 @@
+"""What folding does to a model, as data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from unfold_onnx import _html
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something stays.
+
+    ``docs/refusals.md`` has a section for each ``reason``, with what can be done about it.
+    """
+
+    reason: str
+    """The name of the reason, such as ``other-reader``."""
+    at: str
+    """The node or the value; empty where it is the site itself."""
+    detail: object = None
+    """What the reason is about, where it says more than its name."""
+
+    @classmethod
+    def of(cls, data: Any) -> Refusal:
+        return cls(data["reason"]["kind"], data["at"], data["reason"].get("detail"))
+
+    def __str__(self) -> str:
+        return f"{self.reason} at {self.at}" if self.at else self.reason
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happens to one affine of a site."""
+
+    outcome: str
+    """``folded``, ``partly`` (the shift goes), ``scaled`` (the scale goes) or ``kept``."""
+    direction: Optional[str]
+    """``forward``, ``backward`` or ``merged``, of what is folded."""
+    into: tuple[str, ...]
+    """The nodes that take it in."""
+    refusals: tuple[Refusal, ...]
+    """Why it stays, or why a part of it does."""
+
+    @classmethod
+    def of(cls, data: Any) -> Optional[Outcome]:
+        if data is None:
+            return None
+        refusals = [data.get(key) for key in ("scale", "shift", "forward", "backward")]
+        return cls(
+            data["outcome"],
+            data.get("direction"),
+            tuple(data.get("into", ())),
+            tuple(Refusal.of(refusal) for refusal in refusals if refusal is not None),
+        )
+
+    def __str__(self) -> str:
+        into = ", ".join(self.into)
+        why = "; ".join(map(str, self.refusals))
+        if self.outcome == "folded":
+            return f"{self.direction} into {into}"
+        part = {"partly": "shift only, into ", "scaled": "scale only, into "}.get(self.outcome)
+        return f"{part}{into}; {why}" if part else f"stays: {why}"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A normalizer, or another affine, and what happens to it."""
+
+    name: str
+    """Module path or node name; no two sites share one."""
+    kind: str
+    """Such as ``BN``, ``UN``, ``LN``, ``attention scale``."""
+    family: str
+    """``offline``, ``pointwise``, ``online``, ``scale`` or ``linear``."""
+    channels: int
+    axis: int
+    nodes: tuple[str, ...]
+    pre: Optional[Outcome]
+    """The affine before the core, where there is one."""
+    core: Optional[Outcome]
+    """The core, where other operators would do with less and cannot take its place."""
+    post: Optional[Outcome]
+    """The affine behind the core, or all of an offline normalizer."""
+    folded: bool
+    """Whether its affine goes."""
+
+    @classmethod
+    def of(cls, data: Any) -> Site:
+        pre, core, post = (Outcome.of(data[part]) for part in ("pre", "core", "post"))
+        kind = data["kind"]
+        return cls(
+            data["name"],
+            kind["name"],
+            kind["family"],
+            data["channels"],
+            data["axis"],
+            tuple(data["nodes"]),
+            pre,
+            core,
+            post,
+            data["folded"],
+        )
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What happens to its parts, in the order in which they act."""
+        return tuple(part for part in (self.pre, self.core, self.post) if part is not None)
+
+    def __repr__(self) -> str:
+        outcomes = "; ".join(map(str, self.outcomes))
+        return f"<Site {self.name} ({self.kind}, {self.channels} channels): {outcomes}>"
+
+    def _repr_html_(self) -> str:
+        return _html.table(
+            f"{self.name} ({self.kind})", ["fold", "nodes"], [[outcome, ", ".join(self.nodes)] for outcome in self.outcomes]
+        )
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that the result has and the model has not."""
+
+    name: str
+    data_type: str
+    shape: tuple[int, ...]
+    formula: str
+    """How it is computed from the constants of the model."""
+    inputs: tuple[str, ...]
+    """The constants in the formula."""
+    sites: tuple[str, ...]
+    """The sites that it is for."""
+
+    @classmethod
+    def of(cls, data: Any) -> Tensor:
+        return cls(
+            data["name"],
+            data["data_type"],
+            tuple(data["shape"]),
+            data["formula"],
+            tuple(data["inputs"]),
+            tuple(data["sites"]),
+        )
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"<Tensor {self.name}: {self.data_type}[{shape}] = {self.formula}>"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What folding does to a model. ``str(plan)`` is what ``unfold inspect`` prints."""
+
+    sites: tuple[Site, ...]
+    """In execution order."""
+    tensors: tuple[Tensor, ...]
+    """The new tensors, as formulas over those of the model."""
+    constants: int
+    """Operators whose results are known, and are stored."""
+    duplicates: int
+    """Operators that compute what others do."""
+    growth: int
+    """Bytes that copies of shared weights add."""
+    text: str = field(repr=False)
+    """As the command line tells it."""
+
+    @classmethod
+    def of(cls, told: str, text: str) -> Plan:
+        data: Any = json.loads(told)
+        tidy = data.get("tidy", {})
+        return cls(
+            tuple(Site.of(site) for site in data["sites"]),
+            tuple(Tensor.of(tensor) for tensor in data["tensors"]),
+            tidy.get("constants", 0),
+            tidy.get("duplicates", 0),
+            data.get("growth", {}).get("bytes", 0),
+            text,
+        )
+
+    @property
+    def folded(self) -> tuple[Site, ...]:
+        """The sites that go."""
+        return tuple(site for site in self.sites if site.folded)
+
+    @property
+    def kept(self) -> tuple[Site, ...]:
+        """The sites that stay, all or in part."""
+        return tuple(site for site in self.sites if not site.folded)
+
+    def __getitem__(self, name: str) -> Site:
+        """The site of a name.
+
+        Raises:
+            KeyError: where no site has it.
+        """
+        for site in self.sites:
+            if site.name == name:
+                return site
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Plan: {len(self.folded)} of {len(self.sites)} sites fold, {len(self.tensors)} new tensors>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [site.name, site.kind, site.channels, "; ".join(map(str, site.outcomes))] for site in self.sites
+        ]
+        return _html.table(repr(self)[1:-1], ["site", "kind", "channels", "fold"], rows)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """One time that a model was folded, as its metadata tells it."""
+
+    version: str
+    """The version of unfold."""
+    original: Optional[str]
+    """SHA-256 of what it was folded from."""
+    folded: str
+    """How many sites of which kinds."""
+    skip: tuple[str, ...]
+    max_growth: float
+
+    @classmethod
+    def of(cls, data: Any) -> Provenance:
+        options = data["options"]
+        return cls(
+            data["version"],
+            data.get("original"),
+            data["folded"],
+            tuple(options.get("skip", ())),
+            options.get("max_growth", 5.0),
+        )
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The normalizers of a model, and what was done to it before."""
+
+    plan: Plan
+    provenance: tuple[Provenance, ...]
+    """The times that it was folded, the first one first."""
+
+    @classmethod
+    def of(cls, told: tuple[str, str, str]) -> Inspection:
+        plan, text, provenance = told
+        times: Any = json.loads(provenance)
+        return cls(
+            Plan.of(plan, text),
+            tuple(Provenance.of(time) for time in times),
+        )
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites of the plan."""
+        return self.plan.sites
+
+    def __str__(self) -> str:
+        return str(self.plan)
+
+    def __repr__(self) -> str:
+        return f"<Inspection: {len(self.sites)} sites, folded {len(self.provenance)} times before>"
+
+    def _repr_html_(self) -> str:
+        return _html.shown(self.plan)

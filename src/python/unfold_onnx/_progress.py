@@ -1,0 +1,32 @@
+"""Telling what work is at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Optional, Union
+
+Progress = Union[bool, "Callable[[str, int, int], object]"]
+
+
+@contextmanager
+def told(progress: Progress) -> Generator[Optional[Callable[[str, int, int], object]]]:
+    """What is told the stage, and how much of it is done out of how much: a bar of tqdm, if that is there."""
+    if not isinstance(progress, bool):
+        yield progress
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        progress = False
+    if not progress:
+        yield None
+        return
+    with tqdm(desc="unfold", leave=False) as bar:  # pyright: ignore[reportPossiblyUnboundVariable]
+
+        def tell(stage: str, done: int, of: int) -> None:
+            bar.set_description(f"unfold: {stage}", refresh=False)
+            bar.total, bar.n = of, done
+            bar.refresh()
+
+        yield tell

@@ -1,0 +1,25 @@
+"""From torch to onnxruntime as README.md shows it, where both are installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import unfold_onnx as unfold
+from conftest import ROOT
+
+for package in ("torch", "timm", "onnxruntime"):
+    pytest.importorskip(package)
+
+
+def test_the_example_of_the_readme_runs_and_agrees() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = readme.split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert isinstance(names["report"], unfold.FuseReport) and names["report"].verified
+    # γ and β of a network that was not trained are 1 and 0; the scales of attention fold all the same.
+    assert sum(site.kind == "attention scale" for site in names["report"].plan.folded) == 24
+    expected = names["net"](names["image"]).detach().numpy()
+    assert abs(names["output"] - expected).max() < 1e-4

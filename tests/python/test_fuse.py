@@ -1,0 +1,207 @@
+"""Models in and out, with the wheel alone."""
+
+from __future__ import annotations
+
+import mmap
+import subprocess
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import unfold_onnx as unfold
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def model(digits: Path) -> Path:
+    return digits / "un-dynamo.onnx"
+
+
+@pytest.fixture
+def expected(model: Path, command: Command, tmp_path: Path) -> bytes:
+    """What the command makes of the model."""
+    path = tmp_path / "expected.onnx"
+    assert command("fuse", model, "-o", path, "--quiet").returncode == 0
+    return path.read_bytes()
+
+
+def test_bytes_and_paths_become_what_the_command_writes(model: Path, expected: bytes, tmp_path: Path) -> None:
+    data = model.read_bytes()
+    assert unfold.fuse(model) == expected
+    assert unfold.fuse(str(model)) == expected
+    assert unfold.fuse(data) == expected
+    assert unfold.fuse(bytearray(data)) == expected
+    assert unfold.fuse(memoryview(data)) == expected
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert unfold.fuse(memoryview(mapped)) == expected
+    written = unfold.fuse(data, tmp_path / "written.onnx")
+    assert written == tmp_path / "written.onnx"
+    assert written.read_bytes() == expected
+
+
+def test_a_model_with_nothing_to_fold_stays_byte_for_byte(model: Path, tmp_path: Path) -> None:
+    data = model.read_bytes()
+    everything = ["*", "constant", "duplicate"]
+    assert unfold.fuse(data, skip=everything) == data
+    assert unfold.fuse(model, skip=everything) == data
+    assert unfold.fuse(model, tmp_path / "copy.onnx", skip=everything).read_bytes() == data
+
+
+def test_the_report_says_what_was_done(model: Path) -> None:
+    data, report = unfold.fuse_with_report(model)
+    assert repr(report) == "<FuseReport: 13 of 13 sites, 167 to 87 operators, verified>"
+    assert report.changed and report.verified and report.proof is None
+    assert report.verification and report.verification.outputs[0].relative < 1e-5
+    before, after = report.operators
+    assert (before["Div"], after.get("Div", 0)) == (7, 0)
+    assert report.file_bytes == pytest.approx((model.stat().st_size, len(data)), rel=0.01)
+    assert "the outputs agree" in str(report)
+    html = report._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert html.count("<table>") == html.count("</table>") == 2
+
+
+def test_the_plan_is_that_of_the_command(digits: Path, command: Command) -> None:
+    path = digits / "dyt-dynamo.onnx"
+    plan = unfold.plan(path)
+    assert str(plan).splitlines()[0].split() == ["site", "kind", "channels", "fold", "into,", "or", "why", "not"]
+    site = plan["blocks.0.norm1"]
+    assert (site.kind, site.family, site.channels, site.folded) == ("DyT", "pointwise", 40, True)
+    assert site.pre and site.pre.outcome == "kept"
+    assert [refusal.reason for refusal in site.pre.refusals] == ["not-linear", "other-reader"]
+    assert site.post and (site.post.direction, len(site.post.into)) == ("forward", 1)
+    assert "forward into node_MatMul" in repr(site)
+    with pytest.raises(KeyError):
+        plan["nowhere"]
+    assert plan.tensors[0].formula and plan.tensors[0].shape
+    assert repr(plan) == "<Plan: 13 of 13 sites fold, 14 new tensors>"
+    assert "blocks.0.norm1" in plan._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
+def test_what_is_skipped_stays_and_what_is_nowhere_is_a_warning(model: Path) -> None:
+    plan = unfold.plan(model, skip="UN")
+    assert len(plan.kept) == 7
+    assert all(site.post and site.post.refusals[0].reason == "skipped" for site in plan.kept)
+    with pytest.warns(unfold.UnfoldWarning, match="nowhere") as caught:
+        unfold.fuse(model, skip=["nowhere"], verify="off")
+    assert caught[0].filename == __file__
+
+
+def test_two_models_are_verified_and_proved(model: Path, digits: Path) -> None:
+    fused = unfold.fuse(model, verify="off")
+    verification = unfold.verify(model, fused, dims={"batch": 3})
+    assert verification and verification.verdict == "agrees"
+    proof = unfold.prove(model, fused)
+    assert proof and proof.bound < 1e-4 and proof.tensors == 14
+    other = unfold.verify(model, digits / "bn-dynamo.onnx")
+    assert not other and other.verdict == "differs"
+    assert not unfold.prove(digits / "bn-dynamo.onnx", digits / "ln-dynamo.onnx")
+
+
+def test_the_model_says_what_was_done_to_it(model: Path) -> None:
+    before, after = unfold.inspect(model), unfold.inspect(unfold.fuse(model, verify="off"))
+    assert (len(before.sites), before.provenance) == (13, ())
+    [once] = after.provenance
+    assert once.folded == "UN 7, attention scale 6, constant 18"
+    assert once.version == unfold.__version__
+
+
+def test_variants_are_measured(model: Path) -> None:
+    report = unfold.bench(model, rounds=2, batch=[1, 2])
+    assert [setting.label for setting in report.settings] == ["batch=1", "batch=2"]
+    fused = report.settings[0]["fused"]
+    assert fused.latency and fused.latency.low <= fused.latency.value <= fused.latency.high
+    assert set(fused.ratios) == {"LN twin", "floor", "as exported"}
+    assert not report.differs
+    assert "<svg" in report.html and "srcdoc=" in report._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    two = unfold.bench({"a": model, "b": unfold.fuse(model)}, rounds=2)
+    assert [variant.name for variant in two.settings[0].variants] == ["a", "b"]
+
+
+def test_errors_name_what_is_wrong(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        unfold.fuse(tmp_path / "nowhere.onnx")
+    assert missing.value.filename == str(tmp_path / "nowhere.onnx")
+    with pytest.raises(unfold.InvalidModelError, match="is not an ONNX model"):
+        unfold.fuse(b"PK\x03\x04 and so on")
+    with pytest.raises(unfold.InvalidModelError, match="empty"):
+        unfold.plan(b"")
+    with pytest.raises(ValueError, match="verify"):
+        unfold.fuse(model, verify="somehow")  # type: ignore[call-overload]  # pyright: ignore
+    with pytest.raises(ValueError, match="skip"):
+        unfold.fuse(model, skip="[")
+    with pytest.raises(ValueError, match="nobody"):
+        unfold.fuse(model, dims={"nobody": 3})
+    with pytest.raises(ValueError, match="output"):
+        unfold.fuse(model, external_data="always")
+    with pytest.raises(TypeError, match="list"):
+        unfold.fuse([model])  # type: ignore[call-overload]  # pyright: ignore
+    with pytest.raises(TypeError, match="tolerence"):
+        unfold.fuse(model, tolerence=1.0)  # type: ignore[call-overload]  # pyright: ignore
+    text = tmp_path / "notes.txt"
+    text.write_text("mine")
+    with pytest.raises(unfold.UnfoldError, match="is not overwritten"):
+        unfold.fuse(model, text)
+    assert text.read_text() == "mine"
+
+
+def test_a_result_beyond_the_tolerance_is_not_handed_out(model: Path) -> None:
+    with pytest.raises(unfold.DiffersError, match="differs"):
+        unfold.fuse(model, verify="run", tolerance=0.0)
+
+
+def test_weights_go_beside_the_result_and_come_back_by_folder_or_by_function(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    split = unfold.fuse(model, tmp_path / "a" / "split.onnx", external_data="always", external_threshold=0, skip="*")
+    weights = (tmp_path / "a" / "split.onnx.data").read_bytes()
+    assert len(split.read_bytes()) < model.stat().st_size
+    message = split.read_bytes()
+    asked: list[tuple[str, int, int]] = []
+
+    def resolver(location: str, offset: int, length: int) -> memoryview:
+        asked.append((location, offset, length))
+        return memoryview(weights)[offset : offset + length]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_function = unfold.fuse(message, resolver=resolver)
+        by_folder = unfold.fuse(message, resolver=tmp_path / "a")
+    assert by_function == by_folder
+    assert {location for location, _, _ in asked} == {"split.onnx.data"}
+    with pytest.raises(unfold.ExternalDataError, match="no folder to look in"):
+        unfold.fuse(message)
+    (tmp_path / "a" / "split.onnx.data").unlink()
+    with pytest.raises(unfold.ExternalDataError, match="split.onnx.data"):
+        unfold.plan(split)
+
+
+def test_what_a_resolver_raises_is_the_cause(model: Path, tmp_path: Path) -> None:
+    split = unfold.fuse(model, tmp_path / "split.onnx", external_data="always", skip="*")
+
+    def resolver(location: str, offset: int, length: int) -> bytes:
+        raise LookupError(f"no {location} here")
+
+    data = split.read_bytes()
+    calls: list[Callable[[], object]] = [
+        lambda: unfold.fuse(data, resolver=resolver),
+        lambda: unfold.plan(data, resolver=resolver),
+        lambda: unfold.verify(data, data, resolver=resolver),
+    ]
+    for call in calls:
+        with pytest.raises(unfold.ExternalDataError, match="no split.onnx.data here") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_the_command_is_that_of_the_package(command: Command, digits: Path, tmp_path: Path) -> None:
+    version = command("--version")
+    assert (version.stdout, version.returncode) == (f"unfold {unfold.__version__}\n", 0)
+    assert command("fuse").returncode == 2
+    missing = command("inspect", tmp_path / "nowhere.onnx")
+    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+    differs = command("prove", digits / "bn-dynamo.onnx", digits / "un-dynamo.onnx")
+    assert differs.returncode in (3, 4)
+    measured = command("bench", digits / "un-dynamo.onnx", "--rounds", 2, "--json", "-q")
+    assert '"resident_peak": null' not in measured.stdout and measured.returncode == 0

@@ -1,0 +1,83 @@
+"""Models of the packages onnx and onnx_ir."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unfold_onnx as unfold
+
+onnx: Any = pytest.importorskip("onnx")
+
+
+@pytest.mark.parametrize("name", ["un-dynamo", "bn-legacy", "dtn-dynamo", "ln-legacy"])
+def test_a_message_becomes_what_its_bytes_become(digits: Path, name: str) -> None:
+    path = digits / f"{name}.onnx"
+    model = onnx.load(path)
+    before = model.SerializeToString()
+    fused = unfold.fuse(model)
+    assert type(fused) is onnx.ModelProto
+    assert fused.SerializeToString() == unfold.fuse(path)
+    assert model.SerializeToString() == before
+    onnx.checker.check_model(fused)
+
+
+def test_a_large_message_is_written_as_it_is_serialized() -> None:
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    numpy = pytest.importorskip("numpy")
+    weight = numpy.arange(512 * 1024, dtype=numpy.float32).reshape(512, 1024)
+    scale = numpy.linspace(1, 2, 512, dtype=numpy.float32)
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(scale, "t")),
+        helper.make_node("Mul", ["x", "c"], ["scaled"], name="scale"),
+        helper.make_node("MatMul", ["scaled", "w"], ["product"], name="product"),
+        helper.make_node("Add", ["product", "b"], ["y"], name="bias"),
+    ]
+    ends = [helper.make_tensor_value_info(*end) for end in (("x", 1, ["n", 512]), ("y", 1, ["n", 1024]))]
+    initializers = [
+        numpy_helper.from_array(weight, "w"),
+        helper.make_tensor("b", onnx.TensorProto.FLOAT, [1024], weight[1]),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], initializers, doc_string="words")
+    model = helper.make_model(graph, producer_name="tests")
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("", 20))
+    helper.set_model_props(model, {"key": "value"})
+    data: bytes = model.SerializeToString()
+    fused: bytes = unfold.fuse(model, verify="off").SerializeToString()
+    assert fused == unfold.fuse(data, verify="off")
+    # The digest is that of what would have been serialized.
+    [once] = unfold.inspect(fused).provenance
+    assert once.original == hashlib.sha256(data).hexdigest()
+
+
+def test_what_no_field_holds_is_not_lost_in_silence(digits: Path) -> None:
+    # A field that ONNX does not define, which is refused from a file too.
+    data = (digits / "un-dynamo.onnx").read_bytes() + bytes([0xFA, 0x3F, 1, 0])
+    model = onnx.ModelProto.FromString(data)
+    with pytest.raises(unfold.InvalidModelError, match="field 1023"):
+        unfold.fuse(model)
+
+
+def test_a_message_with_its_weights_elsewhere_keeps_them_there(digits: Path, tmp_path: Path) -> None:
+    split = unfold.fuse(digits / "un-dynamo.onnx", tmp_path / "m.onnx", external_data="always", skip="*")
+    model = onnx.load(split, load_external_data=False)
+    fused = unfold.fuse(model, resolver=tmp_path)
+    onnx.external_data_helper.load_external_data_for_model(fused, str(tmp_path))
+    assert unfold.verify(digits / "un-dynamo.onnx", fused)
+
+
+def test_an_intermediate_representation_stays_one(digits: Path, tmp_path: Path) -> None:
+    ir: Any = pytest.importorskip("onnx_ir")
+    path = digits / "un-dynamo.onnx"
+    fused = unfold.fuse(ir.load(path))
+    assert isinstance(fused, ir.Model)
+    assert len(list(fused.graph)) == 87
+    assert unfold.verify(path, ir.to_proto(fused))
+    split = unfold.fuse(path, tmp_path / "m.onnx", external_data="always", skip="*")
+    again = unfold.fuse(ir.load(split))
+    for value in again.graph.initializers.values():
+        value.const_value.numpy()

@@ -1,0 +1,209 @@
+//! The residual streams of a model: which values they are, who writes them, and who reads them.
+
+use unfold::basis::streams::{ReadBy, Stream, WrittenBy, streams};
+use unfold::graph::analysis::Analysis;
+use unfold::normalizer::{View, find};
+use unfold::onnx::Model;
+
+use crate::common::text::model;
+
+/// What a model's streams are, with the names of values and nodes; a site is called by its first node.
+fn listed(model: &Model) -> Vec<(Stream, Vec<String>, Vec<String>)> {
+    let known = Analysis::new(model).unwrap();
+    let view = View::new(&known);
+    let sites = find(&view);
+    let graph = &known.graph;
+    let site = |place: usize| graph.name(sites[place].nodes[0]);
+    let writer = |source| match source {
+        WrittenBy::Linear(node) => format!("linear {}", graph.name(node)),
+        WrittenBy::Table(node) => format!("table {}", graph.name(node)),
+        WrittenBy::Constant(node, slot) => format!("constant {} {slot}", graph.name(node)),
+        WrittenBy::Uniform(node, slot) => format!("uniform {} {slot}", graph.name(node)),
+        WrittenBy::Normalizer(place) => format!("normalizer {}", site(place)),
+        WrittenBy::Input => "input".into(),
+        WrittenBy::Other(node) => format!("other {}", graph.name(node)),
+    };
+    let reader = |by| match by {
+        ReadBy::Normalizer(place) => format!("normalizer {}", site(place)),
+        ReadBy::Linear(node, slot) => format!("linear {} {slot}", graph.name(node)),
+        ReadBy::Output => "output".into(),
+        ReadBy::Body(node) => format!("body {}", graph.name(node)),
+        ReadBy::Other(node, slot) => format!("other {} {slot}", graph.name(node)),
+    };
+    let listed = |stream: Stream| {
+        let writers = stream.writers.iter().map(|it| writer(it.source)).collect();
+        let readers = stream.readers.iter().map(|it| reader(it.by)).collect();
+        (stream, writers, readers)
+    };
+    streams(&known, &view, &sites).into_iter().map(listed).collect()
+}
+
+/// The only stream of a model.
+fn only(text: &str) -> (Stream, Vec<String>, Vec<String>) {
+    let mut found = listed(&model(text));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.remove(0)
+}
+
+/// Patches, a class token, positions, two blocks of which the second is written out, and a head that reads one token.
+const VIT: &str = "input i batch 6 5
+     weight w 5 4
+     shift b 4
+     weight cls 1 1 4
+     weight pos 1 7 4
+     weight q 4 8
+     weight p 8 4
+     shift p0 4
+     weight head 4 3
+     const g 4 = 1 2 3 4
+     shift t 4
+     const eps 1 = 0.001
+     ints first 1 = 0
+     ints at 1 = 0
+     ints one 2 = 1 4
+     x0 = MatMul(i, w)
+     x1 = Add(x0, b)
+     shape = Shape(i)
+     count = Gather(shape, at) axis=0
+     wide = Concat(count, one) axis=0
+     c = Expand(cls, wide)
+     x2 = Concat(c, x1) axis=1
+     x3 = Add(x2, pos)
+     n0 = LayerNormalization(x3, g, t)
+     q0 = MatMul(n0, q)
+     r0 = Relu(q0)
+     f0 = MatMul(r0, p)
+     x4 = Add(f0, x3)
+     m1 = ReduceMean(x4) axes=[-1]
+     d1 = Sub(x4, m1)
+     s1 = Mul(d1, d1)
+     v1 = ReduceMean(s1) axes=[-1]
+     e1 = Add(v1, eps)
+     u1 = Sqrt(e1)
+     n1 = Div(d1, u1)
+     q1 = MatMul(n1, q)
+     f1 = MatMul(q1, p)
+     k1 = Add(f1, p0)
+     x5 = Add(k1, x4)
+     token = Gather(x5, first) axis=1
+     o = MatMul(token, head)
+     output o";
+
+#[test]
+fn a_stream_has_tokens_positions_and_all_that_is_added() {
+    let (stream, writers, readers) = only(VIT);
+    assert_eq!((stream.channels, stream.sums), (4, 2));
+    assert!(stream.values.iter().all(|at| at.axis == 2));
+    let expected = [
+        "linear MatMul_x0",
+        "constant Add_x1 1",
+        "constant Expand_c 0",
+        "constant Add_x3 1",
+        "linear MatMul_f0",
+        "linear MatMul_f1",
+        "constant Add_k1 1",
+    ];
+    assert_eq!(writers, expected);
+    let expected = ["normalizer LayerNormalization_n0", "normalizer ReduceMean_m1", "linear MatMul_o 0"];
+    assert_eq!(readers, expected);
+}
+
+#[test]
+fn channels_are_followed_through_images_and_windows() {
+    let (stream, writers, readers) = only(
+        "input i 1 3 8 8
+         weight w 4 3 2 2
+         shift b 4
+         ints tokens 3 = 1 4 16
+         ints windows 5 = 1 2 8 1 4
+         weight g 4
+         weight p 4 4
+         image = Conv(i, w, b) strides=[2,2]
+         flat = Reshape(image, tokens)
+         x = Transpose(flat) perm=[0,2,1]
+         n = RMSNormalization(x, g)
+         f = MatMul(n, p)
+         y = Add(x, f)
+         z = Reshape(y, windows)
+         o = Transpose(z) perm=[0,1,3,2,4]
+         output o",
+    );
+    let axes = stream.values.iter().map(|at| at.axis).collect::<Vec<_>>();
+    // The image and its rows; tokens; windows.
+    assert_eq!(axes, [1, 1, 2, 2, 2, 4, 4]);
+    assert_eq!(writers, ["linear Conv_image", "linear MatMul_f"]);
+    assert_eq!(readers, ["normalizer RMSNormalization_n", "output"]);
+}
+
+#[test]
+fn what_is_the_same_along_all_channels_multiplies_a_stream_or_is_added_to_it() {
+    let (stream, writers, readers) = only(
+        "opset 23
+         input mask batch 6 1
+         indices ids batch 6
+         weight table 9 4
+         const root 1 = 2
+         shift one 1
+         weight g 4
+         e = Gather(table, ids) axis=0
+         x = Mul(e, root)
+         k = Mul(x, mask)
+         j = Add(k, one)
+         n = RMSNormalization(j, g)
+         u = Softmax(j) axis=-1
+         output n u",
+    );
+    assert_eq!((stream.channels, stream.values.len()), (4, 4));
+    assert_eq!(writers, ["table Gather_e", "uniform Add_j 1"]);
+    assert_eq!(readers, ["normalizer RMSNormalization_n", "other Softmax_u 0"]);
+}
+
+#[test]
+fn neighbours_side_by_side_are_another_stream() {
+    let found = listed(&model(
+        "input i 1 8 4
+         weight w 4 4
+         weight g 4
+         weight t 4
+         weight g2 8
+         shift t2 8
+         weight v 8 4
+         ints even 1 = 0
+         ints odd 1 = 1
+         ints end 1 = 8
+         ints along 1 = 1
+         ints step 1 = 2
+         x = MatMul(i, w)
+         n = LayerNormalization(x, g, t)
+         f = MatMul(n, w)
+         y = Add(x, f)
+         a = Slice(y, even, end, along, step)
+         b = Slice(y, odd, end, along, step)
+         c = Concat(a, b) axis=2
+         m = LayerNormalization(c, g2, t2)
+         o = MatMul(m, v)
+         output o",
+    ));
+    let [(small, _, readers), (wide, writers, _)] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!((small.channels, small.sums, wide.channels, wide.sums), (4, 1, 8, 0));
+    assert_eq!(readers[1..], ["other Concat_c 0", "other Concat_c 1"]);
+    assert_eq!(writers, &["other Concat_c"]);
+}
+
+#[test]
+fn one_channel_axis_is_not_another_of_the_same_extent() {
+    let (_, writers, readers) = only(
+        "input i 4 4 4
+         weight w 4 4
+         weight g 4
+         weight t 4
+         x = MatMul(i, w)
+         y = Transpose(x) perm=[0,2,1]
+         z = Add(x, y)
+         n = LayerNormalization(z, g, t)
+         o = MatMul(n, w)
+         output o",
+    );
+    assert_eq!(writers, ["linear MatMul_x"]);
+    assert!(readers.iter().any(|reader| reader.starts_with("other")), "{readers:#?}");
+}

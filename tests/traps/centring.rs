@@ -1,0 +1,249 @@
+//! Residual streams without a mean: LayerNormalizations that become RMS normalizations, and those that must not.
+
+use unfold::fold::plan::Centring;
+use unfold::onnx::Model;
+use unfold::onnx::tensor;
+use unfold::prove::{Proof, prove};
+use unfold::refusal::Reason;
+use unfold::{FuseOptions, Fused};
+
+use crate::common::text::model;
+use crate::common::{operators, options};
+use crate::same;
+
+fn centre(model: &Model) -> Fused {
+    unfold::fuse(model, &FuseOptions { centre: true, ..options() }).unwrap()
+}
+
+/// The same, where copies of weights may add next to nothing.
+fn centre_without_copies(model: &Model) -> Fused {
+    unfold::fuse(model, &FuseOptions { centre: true, ..FuseOptions::default() }).unwrap()
+}
+
+/// What becomes of the stream that is centred, or of the first on which something takes a mean off.
+fn centring(fused: &Fused) -> Centring {
+    let found: Vec<&Centring> =
+        fused.plan.streams.iter().filter_map(|stream| stream.centring.as_ref()).collect();
+    let centred = found.iter().find(|centring| matches!(centring, Centring::Centred { .. }));
+    Centring::clone(centred.or(found.first()).expect("a stream"))
+}
+
+/// Holds that a model is centred, that it computes the same, and that this is proved. Returns how many normalizers and
+/// constants that took, and behind what the mean is taken off.
+fn is_centred(text: &str) -> (usize, usize, Vec<String>) {
+    computes_the_same(text, centre)
+}
+
+fn computes_the_same(text: &str, centre: fn(&Model) -> Fused) -> (usize, usize, Vec<String>) {
+    let before = model(text);
+    let fused = centre(&before);
+    let Centring::Centred { normalizers, constants, subtracted } = centring(&fused) else {
+        panic!("{:#?}", fused.plan.streams)
+    };
+    same(&before, &fused.model, 2e-6);
+    let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    let again = centre(&fused.model);
+    assert!(!again.changed(), "it changes again: {:#?}", again.plan.streams);
+    (normalizers.len(), constants, subtracted)
+}
+
+/// Holds that a stream is left as it is, and returns why.
+fn keeps_mean(text: &str) -> Reason {
+    let before = model(text);
+    let fused = centre(&before);
+    let Centring::Kept { why } = centring(&fused) else { panic!("{:#?}", fused.plan.streams) };
+    let plain = unfold::fuse(&before, &options()).unwrap();
+    assert_eq!(fused.model.proto.graph, plain.model.proto.graph, "something has changed");
+    why.reason
+}
+
+/// Patches, a class token, positions, a block with an operator and one that is written out, and a head.
+const VIT: &str = "input i batch 6 5
+     weight w 5 4
+     shift b 4
+     weight cls 1 1 4
+     weight pos 1 7 4
+     weight q 4 8
+     weight p 8 4
+     shift p0 4
+     weight head 4 3
+     const g 4 = 1 2 3 4
+     shift t 4
+     const eps 1 = 0.001
+     ints first 1 = 0
+     ints at 1 = 0
+     ints one 2 = 1 4
+     x0 = MatMul(i, w)
+     x1 = Add(x0, b)
+     shape = Shape(i)
+     count = Gather(shape, at) axis=0
+     wide = Concat(count, one) axis=0
+     c = Expand(cls, wide)
+     x2 = Concat(c, x1) axis=1
+     x3 = Add(x2, pos)
+     n0 = LayerNormalization(x3, g, t)
+     q0 = MatMul(n0, q)
+     r0 = Relu(q0)
+     f0 = MatMul(r0, p)
+     x4 = Add(f0, x3)
+     m1 = ReduceMean(x4) axes=[-1]
+     d1 = Sub(x4, m1)
+     s1 = Mul(d1, d1)
+     v1 = ReduceMean(s1) axes=[-1]
+     e1 = Add(v1, eps)
+     u1 = Sqrt(e1)
+     n1 = Div(d1, u1)
+     q1 = MatMul(n1, q)
+     f1 = MatMul(q1, p)
+     k1 = Add(f1, p0)
+     x5 = Add(k1, x4)
+     token = Gather(x5, first) axis=1";
+
+fn vit(end: &str) -> String {
+    format!("{VIT}\n{end}")
+}
+
+const HEAD: &str = "n2 = LayerNormalization(token, g, t)
+     o = MatMul(n2, head)
+     output o";
+
+#[test]
+fn a_vit_is_centred() {
+    assert_eq!(is_centred(&vit(HEAD)), (3, 7, vec![]));
+    let fused = centre(&model(&vit(HEAD)));
+    let count = |op: &str| operators(&fused.model).iter().filter(|other| **other == op).count();
+    // One mean each, of squares; the ones behind two of them are for the runtime.
+    assert_eq!((count("LayerNormalization"), count("ReduceMean"), count("Sub"), count("Mul")), (0, 3, 0, 3));
+    let pos = crate::initializer(&fused.model, "pos_centred");
+    let numbers = tensor::read_f64(pos, fused.model.externals()).unwrap();
+    assert!(numbers.rows().into_iter().all(|row| row.sum().abs() < 1e-6), "{numbers}");
+}
+
+#[test]
+fn who_sees_the_mean_keeps_it() {
+    let by = |who: &str| Reason::SeesMean(who.into());
+    assert_eq!(keeps_mean(&vit("o = MatMul(token, head)\n output o")), by("MatMul"));
+    assert_eq!(keeps_mean(&vit(&format!("{HEAD} x5"))), by("an output of the model"));
+    assert_eq!(keeps_mean(&vit(&format!("{HEAD} h\n h = RMSNormalization(x5, g)"))), by("RMSNorm"));
+    assert_eq!(keeps_mean(&vit(&format!("{HEAD} h\n h = ReduceMax(x4)"))), by("ReduceMax"));
+}
+
+#[test]
+fn images_give_their_channels_to_the_stream() {
+    let found = is_centred(
+        "input i 2 3 8 8
+         weight w 4 3 2 2
+         shift b 4
+         ints tokens 3 = 2 4 16
+         weight p 4 4
+         scale g 4
+         shift t 4
+         image = Conv(i, w, b) strides=[2,2]
+         flat = Reshape(image, tokens)
+         x = Transpose(flat) perm=[0,2,1]
+         n = LayerNormalization(x, g, t)
+         f = MatMul(n, p)
+         y = Add(x, f)
+         m = LayerNormalization(y, g, t)
+         o = MatMul(m, p)
+         output o",
+    );
+    // The bias is that of the normalizer before.
+    assert_eq!(found, (2, 4, vec![]));
+}
+
+#[test]
+fn channels_of_groups_stay_among_themselves() {
+    let text = |group: &str, rows: &str| {
+        format!(
+            "input i 2 4 8
+             weight w 4 {rows} 1
+             weight p 4 4
+             scale g 4
+             shift t 4
+             image = Conv(i, w) group={group}
+             x = Transpose(image) perm=[0,2,1]
+             n = LayerNormalization(x, g, t)
+             o = MatMul(n, p)
+             output o"
+        )
+    };
+    assert_eq!(is_centred(&text("1", "4")), (1, 1, vec![]));
+    assert!(matches!(keeps_mean(&text("2", "2")), Reason::NoGain(_)));
+}
+
+/// Eight blocks on what is given, behind an embedding.
+fn blocks(stem: &str, head: &str) -> String {
+    let block = |place: usize| {
+        let next = place + 1;
+        format!(
+            "n{place} = LayerNormalization(x{place}, g, t)
+             f{place} = MatMul(n{place}, p)
+             x{next} = Add(f{place}, x{place})"
+        )
+    };
+    let blocks: Vec<String> = (0..8).map(block).collect();
+    format!(
+        "weight p 4 4
+         scale g 4
+         shift t 4
+         {stem}
+         {}
+         n8 = LayerNormalization(x8, g, t)
+         {head}
+         output o",
+        blocks.join("\n")
+    )
+}
+
+#[test]
+fn what_cannot_be_projected_has_its_mean_taken_off() {
+    let stem = "input i batch 3 4
+         weight w 4 4
+         e = MatMul(i, w)
+         x0 = LayerNormalization(e, g, t)";
+    let found = is_centred(&blocks(stem, "o = MatMul(n8, p)"));
+    // Both streams: the one before the first normalizer has a writer and a reader.
+    assert_eq!(found.2, ["LayerNormalization_x0"]);
+}
+
+#[test]
+fn a_tied_embedding_is_written_as_it_is_and_read_as_it_is() {
+    let stem = "indices ids batch 3
+         weight table 5000 4
+         x0 = Gather(table, ids) axis=0";
+    let head = "u = Transpose(table) perm=[1,0]
+         o = MatMul(n8, u)";
+    let found = computes_the_same(&blocks(stem, head), centre_without_copies);
+    // The last normalizer keeps its affine, for the head reads the table.
+    assert_eq!(found, (8, 16, vec!["Gather_x0".to_owned()]));
+}
+
+#[test]
+fn a_value_for_all_channels_is_nothing_without_the_mean() {
+    let stem = "input i batch 3 4
+         weight w 4 4
+         const c 1 = 2.5
+         e = MatMul(i, w)
+         x0 = Add(e, c)";
+    let found = is_centred(&blocks(stem, "o = MatMul(n8, p)"));
+    assert_eq!(found, (9, 18, vec![]));
+}
+
+#[test]
+fn a_stream_that_is_an_input_keeps_its_mean() {
+    assert_eq!(keeps_mean(&blocks("input x0 batch 3 4", "o = MatMul(n8, p)")), Reason::GraphInput);
+}
+
+#[test]
+fn streams_are_skipped_by_name_and_by_kind() {
+    let before = model(&vit(HEAD));
+    for skip in ["centring", "x0"] {
+        let options = FuseOptions { centre: true, skip: vec![skip.into()], ..options() };
+        let fused = unfold::fuse(&before, &options).unwrap();
+        let Centring::Kept { why } = centring(&fused) else { panic!("{:#?}", fused.plan.streams) };
+        assert_eq!(why.reason, Reason::Skipped);
+        assert_eq!(options.idle_skips(&fused.plan), Vec::<&str>::new());
+    }
+}
