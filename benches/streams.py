@@ -85,7 +85,7 @@ def exported(network, inflated, inputs, path, dynamo=True):
 
 
 def in_float32(graph):
-    """The nodes of normalizers that are written out: what they compute stays in float32."""
+    """What the nodes of normalizers make: it stays in float32."""
     makers = {output: node for node in graph.node for output in node.output}
     readers = {}
     for node in graph.node:
@@ -99,8 +99,9 @@ def in_float32(graph):
             [node] = readers[node.output[0]]
             found.append(node)
     constants = [node for node in graph.node if node.op_type == "Constant"]
-    wide = {id(node) for node in found}
-    return wide | {id(node) for node in constants if all(id(reader) in wide for reader in readers.get(node.output[0], []))}
+    wide = {node.output[0] for node in found}
+    are_wide = lambda nodes: all(node.output[0] in wide for node in nodes)
+    return wide | {node.output[0] for node in constants if are_wide(readers.get(node.output[0], []))}
 
 
 def halved(model):
@@ -111,7 +112,7 @@ def halved(model):
     floats = {value.name for value in [*graph.value_info, *graph.input, *graph.output] if value.type.tensor_type.elem_type == TensorProto.FLOAT}
     floats |= {tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.FLOAT}
     is_wide = {tensor.name: True for tensor in graph.initializer} | {value.name: True for value in graph.input}
-    made, nodes, cast = {}, [], {}
+    nodes, cast = [], {}
 
     def read(name, is_to_be_wide):
         if name not in floats or is_wide[name] == is_to_be_wide:
@@ -123,7 +124,7 @@ def halved(model):
         return cast[name, is_to_be_wide]
 
     for node in graph.node:
-        is_to_be_wide = id(node) in wide
+        is_to_be_wide = len(node.output) > 0 and node.output[0] in wide
         inputs = [read(name, is_to_be_wide) for name in node.input]
         del node.input[:]
         node.input.extend(inputs)
@@ -179,8 +180,6 @@ def main(names):
             subprocess.run([*fuse, "-o", fused], check=True)
             scale = [*fuse, "-o", scaled, "--scale-stream", "auto", "--input", samples, "--json"]
             power = json.loads(subprocess.run(scale, check=True, stdout=subprocess.PIPE).stdout)["scale_stream"]
-            proof = subprocess.run(["unfold", "prove", path, scaled, "--json"], stdout=subprocess.PIPE).stdout
-            proved = json.loads(proof)["proof"]["verdict"]
             fused, scaled = onnx.load(fused), onnx.load(scaled)
             bits = [np.sum(run(fused, inputs, how) != run(scaled, inputs, how)) for how in (False, True)]
             exact = run(onnx.load(path), inputs)

@@ -121,9 +121,9 @@ fn folded(plan: &Plan) -> String {
         }
     }
     let Tidy { constants, duplicates, .. } = plan.tidy;
-    counts.extend(
-        [("constant", constants), ("duplicate", duplicates)].into_iter().filter(|(_, count)| *count > 0),
-    );
+    let centred = plan.streams.iter().filter(|stream| stream.is_changed()).count();
+    let others = [("centring", centred), ("constant", constants), ("duplicate", duplicates)];
+    counts.extend(others.into_iter().filter(|(_, count)| *count > 0));
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     told.join(", ")
 }

@@ -17,6 +17,8 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     let is_plain = core.centred && !core.norm && core.factor.is_none() && core.inside.is_none();
     let epsilon = core.epsilon.filter(|_| is_plain)?;
     let data_type = view.facts.data_type(core.input).filter(|&it| is_full(it))?;
+    // Casts may lie between the statistics and the quotient.
+    (view.facts.data_type(core.output) == Some(data_type)).then_some(())?;
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;

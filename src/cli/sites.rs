@@ -86,7 +86,7 @@ fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
 }
 
 /// The reason's name, which the legend explains, and the node.
-fn in_short(refusal: &Refusal) -> String {
+pub fn in_short(refusal: &Refusal) -> String {
     let Refusal { reason, at } = refusal;
     match at.rsplit_once('/') {
         _ if at.is_empty() => reason.name().to_owned(),

@@ -7,6 +7,7 @@ use unfold::Plan;
 use unfold::fold::plan::{Centring, Member, Scaling, StreamPlan};
 
 use super::out::{self, Paint, Tone};
+use super::sites;
 
 /// The streams as a table.
 pub fn table(plan: &Plan, paint: Paint) -> String {
@@ -16,9 +17,9 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     let mut table = paint.table(&["stream", "channels", "written by", "read by", "centring"]);
     for StreamPlan { name, channels, writers, readers, centring, .. } in &plan.streams {
         let (tone, told) = match centring {
-            None => (Tone::Good, "nothing takes a mean off".to_owned()),
+            None => (Tone::Good, String::new()),
             Some(Centring::Centred { .. }) => (Tone::Good, needs(centring)),
-            Some(Centring::Kept { why }) => (Tone::Bad, why.to_string()),
+            Some(Centring::Kept { why }) => (Tone::Bad, sites::in_short(why)),
         };
         let mut cells: Vec<Cell> = vec![Cell::new(name), Cell::new(channels)];
         cells.extend([writers, readers].map(|members| Cell::new(counted(members))));
@@ -31,21 +32,31 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// What was done to the streams, a line for each; nothing where nobody asked.
+/// What was done to the streams, a line for each that has another basis; nothing where nobody asked.
 pub fn told(plan: &Plan) -> String {
-    let lines = |stream: &StreamPlan| {
-        let centring = stream.centring.as_ref().map(|centring| match centring {
-            Centring::Centred { .. } => format!("centred: {}", needs(&stream.centring)),
-            Centring::Kept { why } => format!("not centred: {why}"),
-        });
-        let scaling = stream.scaling.as_ref().map(|scaling| match scaling {
-            Scaling::Scaled { power, .. } => format!("scaled by 2^-{power}: {}", takes(scaling)),
-            Scaling::Kept { why } => format!("not scaled: {why}"),
-        });
-        let line = |told| format!("stream {} ({} channels) {told}\n", stream.name, stream.channels);
-        centring.into_iter().chain(scaling).map(line).collect::<String>()
-    };
-    plan.streams.iter().map(lines).collect()
+    let mut lines = String::new();
+    let mut kept: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for stream in &plan.streams {
+        let mut line = |told: String| {
+            lines += &format!("stream {} ({} channels) {told}\n", stream.name, stream.channels);
+        };
+        match &stream.centring {
+            None => {}
+            Some(Centring::Centred { .. }) => line(format!("centred: {}", needs(&stream.centring))),
+            Some(Centring::Kept { why }) => *kept.entry(("centred", why.reason.name())).or_default() += 1,
+        }
+        match &stream.scaling {
+            None => {}
+            Some(scaling @ Scaling::Scaled { power, .. }) => {
+                line(format!("scaled by 2^-{power}: {}", takes(scaling)));
+            }
+            Some(Scaling::Kept { why }) => *kept.entry(("scaled", why.reason.name())).or_default() += 1,
+        }
+    }
+    for ((change, reason), count) in kept {
+        lines += &format!("{count} streams not {change}: {reason}\n");
+    }
+    lines
 }
 
 /// What centring a stream comes to.

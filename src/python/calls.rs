@@ -114,6 +114,7 @@ pub fn fuse(
     source: &ModelSource,
     skip: Vec<String>,
     max_growth: f64,
+    centre: bool,
     verify: String,
     dim: SizesByName,
     tolerance: Option<f64>,
@@ -126,7 +127,8 @@ pub fn fuse(
         tell("load", 0, 1);
         let model = read()?;
         let dims = dims(&dim, &model)?;
-        let options = FuseOptions { skip, max_growth, progress: Some(&tell), ..FuseOptions::default() };
+        let options =
+            FuseOptions { skip, max_growth, centre, progress: Some(&tell), ..FuseOptions::default() };
         let fused = crate::fuse(&model, &options)?;
         let idle = options.idle_skips(&fused.plan).into_iter().map(str::to_owned).collect();
         let mut report = FuseReport::of(model, fused, idle);
@@ -154,6 +156,7 @@ pub fn plan(
     source: &ModelSource,
     skip: Vec<String>,
     max_growth: f64,
+    centre: bool,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(String, String, String)> {
     let read = source.reader();
@@ -162,7 +165,8 @@ pub fn plan(
         tell("load", 0, 1);
         let model = read()?;
         let provenance = serde_json::to_string(&Provenance::of(&model))?;
-        let options = FuseOptions { skip, max_growth, progress: Some(&tell), ..FuseOptions::default() };
+        let options =
+            FuseOptions { skip, max_growth, centre, progress: Some(&tell), ..FuseOptions::default() };
         let planned = crate::dry_run(&model, &options)?;
         let report = FuseReport::dry(model, planned, vec![]);
         Ok((serde_json::to_string(&report.json())?, report.done(Paint::none()), provenance))

@@ -9,9 +9,9 @@ use unfold::outline::outline;
 use unfold::report::{Outline, outline_html};
 use unfold::{FuseOptions, fuse};
 
-use crate::{How, Seen, look, write};
+use crate::{How, Look, Seen, look, write};
 
-pub const TRIALS: &[(&str, fn(&Path))] = &[
+pub const TRIALS: &[Look] = &[
     ("a_model_is_there_with_all_its_sites", a_model_is_there_with_all_its_sites),
     ("a_link_to_a_site_shows_its_formulas", a_link_to_a_site_shows_its_formulas),
     ("a_click_shows_the_formula_and_escape_goes_back", a_click_shows_the_formula_and_escape_goes_back),

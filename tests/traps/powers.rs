@@ -269,7 +269,8 @@ fn an_embedding_that_the_head_reads_too_stays_as_it_is() {
     let after = scaled(&before, 6);
     assert_eq!((streams(&after), muls(&after)), (vec![None], 1));
     // Both encoder and decoder read it: that is one table all the same.
-    let twice = "second = Gather(table, i)\n a = LayerNormalization(second, g, t) axis=-1
+    let twice = "indices j batch 3
+         second = Gather(table, j)\n a = LayerNormalization(second, g, t) axis=-1
          h = MatMul(a, a0)
          f = Relu(h)
          w = MatMul(f, o0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 from unfold_onnx import _native
 from unfold_onnx._bench import BenchReport
-from unfold_onnx._models import AnyModel, Buffer, Opened, Resolver, StrPath, opened
+from unfold_onnx._models import AnyModel, Buffer, Resolver, StrPath, opened
 from unfold_onnx._plan import Inspection, Plan
 from unfold_onnx._progress import Progress, told
 from unfold_onnx._verdicts import FuseReport, Proof, UnfoldWarning, Verification
@@ -31,6 +31,7 @@ class FuseOptions(TypedDict, total=False):
 
     skip: str | Sequence[str]
     max_growth: float
+    centre: bool
     verify: Verify
     dims: Mapping[str, int] | None
     tolerance: float | None
@@ -57,6 +58,7 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         output: Where the result is written. An ONNX model that is there is replaced, and nothing else is.
         skip: Sites that are left as they are: names or kinds, with ``*`` and ``?``.
         max_growth: How much copies of shared weights may add, in percent of the weights; 5 if nothing is said.
+        centre: Whether residual streams are centred, so that LayerNormalizations on them become RMS normalizations.
         verify: ``"auto"`` runs both models in tract on the same random inputs and, where that says nothing, proves that
             they are the same; ``"run"`` and ``"prove"`` do one of the two; ``"require"`` is ``"auto"``, and an error
             where neither can decide; ``"off"`` is neither.
@@ -125,12 +127,13 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
         raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
     if output is None and options.get("external_data", "auto") == "always":
         raise ValueError("external_data: there is no output that a file could be beside")
-    given = opened(model, options.get("allow_external", ()), options.get("resolver"))
+    source, kind = opened(model, options.get("allow_external", ()), options.get("resolver"))
     with told(options.get("progress", False)) as tell:
         folded = _native.fuse(
-            given.source,
+            source,
             _patterns(options.get("skip", ())),
             options.get("max_growth", 5.0),
+            options.get("centre", False),
             options.get("verify", "auto"),
             options.get("dims") or {},
             options.get("tolerance"),
@@ -142,12 +145,10 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
     if output is not None:
         storage = options.get("external_data", "auto"), options.get("external_threshold", 1024)
         return Path(folded.save(output, *storage)[0]), report
-    return _handed_out(given, folded), report
-
-
-def _handed_out(given: Opened[Any], folded: _native.Folded) -> Any:
-    """A model of the kind that was given."""
-    return given.made(folded.to_bytes()) if folded.changed else given.same()
+    data = folded.to_bytes() if folded.changed else None
+    # What both were read from is not needed while the result is.
+    del source, folded
+    return kind.same() if data is None else kind.made(data), report
 
 
 def _patterns(skip: str | Sequence[str]) -> list[str]:
@@ -159,6 +160,7 @@ def plan(
     *,
     skip: str | Sequence[str] = (),
     max_growth: float = 5.0,
+    centre: bool = False,
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,
     progress: Progress = False,
@@ -171,9 +173,9 @@ def plan(
     >>> unfold.plan("models/digits/un-dynamo.onnx")
     <Plan: 13 of 13 sites fold, 14 new tensors>
     """
-    source = opened(model, allow_external, resolver).source
+    source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
-        data, text, _ = _native.plan(source, _patterns(skip), max_growth, tell)
+        data, text, _ = _native.plan(source, _patterns(skip), max_growth, centre, tell)
     return Plan.of(data, text)
 
 
@@ -188,9 +190,9 @@ def inspect(
 
     The arguments and what is raised are those of :func:`fuse`.
     """
-    source = opened(model, allow_external, resolver).source
+    source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
-        return Inspection.of(_native.plan(source, [], 5.0, tell))
+        return Inspection.of(_native.plan(source, [], 5.0, False, tell))
 
 
 def verify(
@@ -247,7 +249,7 @@ def prove(
 def _sources(
     original: AnyModel, fused: AnyModel, allow_external: Sequence[StrPath], resolver: Resolver | None
 ) -> tuple[_native.Source, _native.Source]:
-    first, second = (opened(model, allow_external, resolver).source for model in (original, fused))
+    first, second = (opened(model, allow_external, resolver)[0] for model in (original, fused))
     return first, second
 
 
@@ -279,7 +281,7 @@ def bench(
         UnfoldError: what :func:`fuse` raises, or a size that does not fit the model.
     """
     models = model if isinstance(model, Mapping) else {_name(model): model}
-    sources = [(name, opened(one, (), resolver).source) for name, one in models.items()]
+    sources = [(name, opened(one, (), resolver)[0]) for name, one in models.items()]
     return BenchReport.of(_native.bench(sources, list(batch), dims or {}, rounds, time, threads, list(references)))
 
 

@@ -33,29 +33,28 @@ MUCH = 1 << 22
 
 
 @dataclass(frozen=True)
-class Opened(Generic[Given]):
-    """A model as the extension takes it."""
+class Kind(Generic[Given]):
+    """How models of one kind come back."""
 
-    source: Source
     same: Callable[[], Given]
     """The model as it was."""
     made: Callable[[bytes], Given]
     """A model of the same kind."""
 
 
-def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | None) -> Opened[Any]:
-    """Takes a model of any kind."""
+def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | None) -> tuple[Source, Kind[Any]]:
+    """Takes a model of any kind, as the extension wants it."""
     if _is_path(model):
         if resolver is not None:
             raise TypeError("a model with a path has its external data beside it: see allow_external")
         path = Path(model)
-        return Opened(Source.file(path, list(allow_external)), path.read_bytes, bytes)
+        return Source.file(path, list(allow_external)), Kind(path.read_bytes, bytes)
     if allow_external:
         raise TypeError("allow_external is for models with a path: see resolver")
     if _is_buffer(model):
         # What others may write into while it is read is copied.
         data = model if isinstance(model, bytes) else bytes(model)
-        return Opened(Source.memory(data, *_outside(resolver)), lambda: data, bytes)
+        return Source.memory(data, *_outside(resolver)), Kind(lambda: data, bytes)
     if _is(model, "onnx", "ModelProto"):
         return _message(model, resolver)
     if _is(model, "onnx_ir", "Model"):
@@ -81,16 +80,16 @@ def _is(model: object, module: str, name: str) -> bool:
     return loaded is not None and isinstance(model, getattr(loaded, name))
 
 
-def _message(model: onnx.ModelProto, resolver: Resolver | None) -> Opened[onnx.ModelProto]:
+def _message(model: onnx.ModelProto, resolver: Resolver | None) -> tuple[Source, Kind[onnx.ModelProto]]:
     def copy() -> onnx.ModelProto:
         other = type(model)()
         other.CopyFrom(model)
         return other
 
-    return Opened(_written(model, resolver), copy, type(model).FromString)
+    return _written(model, resolver), Kind(copy, type(model).FromString)
 
 
-def _representation(model: onnx_ir.Model, resolver: Resolver | None) -> Opened[onnx_ir.Model]:
+def _representation(model: onnx_ir.Model, resolver: Resolver | None) -> tuple[Source, Kind[onnx_ir.Model]]:
     import onnx_ir
 
     values = [value for graph in model.graphs() for value in graph.initializers.values()]
@@ -108,7 +107,7 @@ def _representation(model: onnx_ir.Model, resolver: Resolver | None) -> Opened[o
     proto = onnx_ir.to_proto(model)
     message = type(proto)
     source = _written(proto, resolver)
-    return Opened(source, lambda: read(onnx_ir.to_proto(model)), lambda data: read(message.FromString(data)))
+    return source, Kind(lambda: read(onnx_ir.to_proto(model)), lambda data: read(message.FromString(data)))
 
 
 def _written(message: onnx.ModelProto, resolver: Resolver | None) -> Source:

@@ -46,13 +46,14 @@ def fuse(
     source: Source,
     skip: Sequence[str],
     max_growth: float,
+    centre: bool,
     verify: str,
     dim: Mapping[str, int],
     tolerance: float | None,
     progress: Progress | None,
 ) -> Folded: ...
 def plan(
-    source: Source, skip: Sequence[str], max_growth: float, progress: Progress | None
+    source: Source, skip: Sequence[str], max_growth: float, centre: bool, progress: Progress | None
 ) -> tuple[str, str, str]: ...
 def verify(
     original: Source, fused: Source, dim: Mapping[str, int], tolerance: float | None, seeds: Sequence[int]

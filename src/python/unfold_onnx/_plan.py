@@ -225,6 +225,7 @@ class Provenance:
     """How many sites of which kinds."""
     skip: tuple[str, ...]
     max_growth: float
+    centre: bool
 
     @classmethod
     def of(cls, data: Any) -> Provenance:
@@ -235,6 +236,7 @@ class Provenance:
             data["folded"],
             tuple(options.get("skip", ())),
             options.get("max_growth", 5.0),
+            options.get("centre", False),
         )
 
 
