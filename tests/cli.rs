@@ -219,6 +219,31 @@ fn every_model_can_be_inspected() {
 }
 
 #[test]
+fn inspect_writes_a_page_and_over_nothing_but_a_page() {
+    let (folder, model) = out();
+    fs::copy(un(), &model).unwrap();
+    let page = folder.path().join("page.html");
+    for _ in 0..2 {
+        let run = unfold([&"inspect", &model, &"--html", &page]);
+        assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+        assert_eq!(run.stdout, unfold([&"inspect", &model]).stdout);
+    }
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.starts_with("<!doctype html>") && text.contains("<h1>out.onnx</h1>"));
+    let plan = unfold([&"fuse", &model, &"--dry-run", &"--json"]).json();
+    for tensor in plan["tensors"].as_array().unwrap() {
+        assert!(text.contains(&format!("\"formula\":{}", tensor["formula"])), "{tensor}");
+    }
+    let before = fs::read(&model).unwrap();
+    for command in ["inspect", "bench"] {
+        let run = unfold([&command, &model, &"--html", &model]);
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().ends_with("exists and is no page, and is not overwritten"), "{}", run.stderr);
+        assert_eq!(fs::read(&model).unwrap(), before);
+    }
+}
+
+#[test]
 fn inspect_lists_the_streams() {
     let path = digits("ln", "dynamo");
     let run = unfold([&"inspect", &path, &"--streams"]);

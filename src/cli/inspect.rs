@@ -23,8 +23,8 @@ use super::target::page_target;
 const EXAMPLES: &str = "\
 Examples:
   unfold inspect model.onnx
-  unfold inspect model.onnx --streams
   unfold inspect model.onnx --html model.html
+  unfold inspect model.onnx --streams
   unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'";
 
 /// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::report::{Block, BlockItem};
+use crate::report::{OutlineBlock, OutlineItem};
 
 /// What is inside of more blocks than that is not told apart.
 const DEEPEST: usize = 8;
@@ -38,14 +38,14 @@ pub fn steps(path: &str) -> Vec<String> {
 /// The blocks of rows in order; the first one is the whole.
 ///
 /// A row without a path is where both the one before it and the one behind it are.
-pub fn blocks(leads: &[Lead]) -> Vec<Block> {
+pub fn blocks(leads: &[Lead]) -> Vec<OutlineBlock> {
     let mut behind: Vec<Option<&[String]>> = vec![None; leads.len()];
     let mut next = None;
     for (at, lead) in leads.iter().enumerate().rev() {
         next = if lead.path.is_empty() { next } else { Some(&lead.path[..]) };
         behind[at] = next;
     }
-    let mut blocks = vec![Block::default()];
+    let mut blocks = vec![OutlineBlock::default()];
     let mut places: HashMap<(usize, &str), usize> = HashMap::new();
     let mut last: &[String] = &[];
     for (row, lead) in leads.iter().enumerate() {
@@ -59,12 +59,12 @@ pub fn blocks(leads: &[Lead]) -> Vec<Block> {
         for step in path {
             at = *places.entry((at, step)).or_insert_with(|| {
                 let place = blocks.len();
-                blocks.push(Block { name: step.clone(), items: vec![] });
-                blocks[at].items.push(BlockItem::Block(place));
+                blocks.push(OutlineBlock { name: step.clone(), items: vec![] });
+                blocks[at].items.push(OutlineItem::Block(place));
                 place
             });
         }
-        blocks[at].items.push(BlockItem::Row(row));
+        blocks[at].items.push(OutlineItem::Row(row));
     }
     (0..blocks.len()).for_each(|place| cut(&mut blocks, place, leads));
     (1..blocks.len()).for_each(|place| join(&mut blocks, place));
@@ -72,9 +72,9 @@ pub fn blocks(leads: &[Lead]) -> Vec<Block> {
 }
 
 /// Cuts long runs of rows in a block into sections, behind sums where there are any.
-fn cut(blocks: &mut Vec<Block>, place: usize, leads: &[Lead]) {
+fn cut(blocks: &mut Vec<OutlineBlock>, place: usize, leads: &[Lead]) {
     let items = std::mem::take(&mut blocks[place].items);
-    let is_row = |item: &BlockItem| matches!(item, BlockItem::Row(_));
+    let is_row = |item: &OutlineItem| matches!(item, OutlineItem::Row(_));
     for run in items.chunk_by(|a, b| is_row(a) && is_row(b)) {
         if run.len() <= LONGEST {
             blocks[place].items.extend(run);
@@ -82,24 +82,24 @@ fn cut(blocks: &mut Vec<Block>, place: usize, leads: &[Lead]) {
         }
         let mut rest = run;
         while !rest.is_empty() {
-            let ends = |item: &BlockItem| matches!(item, BlockItem::Row(row) if leads[*row].is_sum);
+            let ends = |item: &OutlineItem| matches!(item, OutlineItem::Row(row) if leads[*row].is_sum);
             let window = &rest[..rest.len().min(LONGEST)];
             let sum = window.iter().skip(SHORTEST - 1).position(ends).map(|at| at + SHORTEST);
             let (section, more) = rest.split_at(sum.unwrap_or(window.len()));
             let first = run.len() - rest.len() + 1;
             let name = format!("operators {first} to {}", first + section.len() - 1);
             let inner = blocks.len();
-            blocks.push(Block { name, items: section.to_vec() });
-            blocks[place].items.push(BlockItem::Block(inner));
+            blocks.push(OutlineBlock { name, items: section.to_vec() });
+            blocks[place].items.push(OutlineItem::Block(inner));
             rest = more;
         }
     }
 }
 
 /// Makes one block of those of which each holds nothing but the next.
-fn join(blocks: &mut [Block], place: usize) {
-    while let [BlockItem::Block(inner)] = blocks[place].items[..] {
-        let Block { name, items } = std::mem::take(&mut blocks[inner]);
+fn join(blocks: &mut [OutlineBlock], place: usize) {
+    while let [OutlineItem::Block(inner)] = blocks[place].items[..] {
+        let OutlineBlock { name, items } = std::mem::take(&mut blocks[inner]);
         blocks[place].name += &format!(".{name}");
         blocks[place].items = items;
     }
@@ -110,10 +110,10 @@ mod tests {
     use super::*;
 
     /// The blocks as text: names with what is in them in brackets, rows by their numbers.
-    fn told(blocks: &[Block], place: usize) -> String {
-        let item = |item: &BlockItem| match item {
-            BlockItem::Row(row) => row.to_string(),
-            BlockItem::Block(inner) => format!("{}({})", blocks[*inner].name, told(blocks, *inner)),
+    fn told(blocks: &[OutlineBlock], place: usize) -> String {
+        let item = |item: &OutlineItem| match item {
+            OutlineItem::Row(row) => row.to_string(),
+            OutlineItem::Block(inner) => format!("{}({})", blocks[*inner].name, told(blocks, *inner)),
         };
         blocks[place].items.iter().map(item).collect::<Vec<_>>().join(" ")
     }
@@ -152,7 +152,7 @@ mod tests {
         let blocks = blocks(&all);
         let names: Vec<&str> = blocks.iter().map(|block| block.name.as_str()).collect();
         assert_eq!(names, ["", "operators 1 to 20", "operators 21 to 68", "operators 69 to 100"]);
-        assert_eq!(blocks[2].items.first(), Some(&BlockItem::Row(20)));
+        assert_eq!(blocks[2].items.first(), Some(&OutlineItem::Row(20)));
         assert_eq!(blocks.iter().map(|block| block.items.len()).sum::<usize>(), 103);
     }
 }

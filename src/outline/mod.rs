@@ -25,9 +25,11 @@ use crate::fuse::Fused;
 use crate::graph::flat::Flat;
 use crate::onnx::Model;
 use crate::refusal::{Reason, Refusal};
-use crate::report::{Outline, OutlinePart, OutlineSite, ReportedRefusal, ReportedTensor, SiteState};
+use crate::report::{
+    Outline, OutlinePart, OutlineSite, OutlineValue, ReportedRefusal, ReportedTensor, SiteState,
+};
 use rows::rows;
-use side::Side;
+use side::GraphSide;
 
 /// The outline of a model under a name, and of what was made of it.
 ///
@@ -39,7 +41,7 @@ pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
     let models = [fused.lowered.as_ref().unwrap_or(model), &fused.model];
     let flat = models.map(Flat::new);
     let [before, after] =
-        [0, 1].map(|side| Side::new(flat[side].as_ref().map_or(models[side], |f| &f.model)));
+        [0, 1].map(|side| GraphSide::new(flat[side].as_ref().map_or(models[side], |f| &f.model)));
     let sides = [before?, after?];
     let (rows, blocks) = rows(&sides, plan);
     let refusals = plan.sites.iter().flat_map(SitePlan::outcomes).flat_map(Outcome::refusals);
@@ -115,9 +117,105 @@ fn part(outcome: &Outcome, part: &'static str) -> OutlinePart {
 }
 
 /// What there is to know of the values before, and after where that is something else.
-fn values(sides: &[Side; 2]) -> [BTreeMap<String, crate::report::OutlineValue>; 2] {
+fn values(sides: &[GraphSide; 2]) -> [BTreeMap<String, OutlineValue>; 2] {
     let before = sides[0].values();
     let mut after = sides[1].values();
     after.retain(|name, value| before.get(name) != Some(value));
     [before, after]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::report::{OutlineItem, OutlineRow, RowChange};
+
+    fn of(name: &str) -> (Outline, Model, Fused) {
+        let model = Model::open(format!("models/digits/{name}.onnx")).unwrap();
+        let fused = crate::fuse(&model, &Default::default()).unwrap();
+        (outline(name, &model, &fused).unwrap(), model, fused)
+    }
+
+    /// The names of the operators of a model, in no order.
+    fn names(model: &Model) -> BTreeSet<&str> {
+        let operators = model.graph().node.iter().filter(|node| node.op_type() != "Constant");
+        operators.map(|node| node.name()).collect()
+    }
+
+    #[test]
+    fn each_operator_of_both_graphs_has_one_row_in_one_block() {
+        for name in ["un-dynamo", "un-legacy", "dtn-dynamo", "ln-legacy"] {
+            let (outline, model, fused) = of(name);
+            let before = outline.rows.iter().filter_map(|row| Some(row.before.as_ref()?.name.as_str()));
+            assert_eq!(before.clone().count(), names(&model).len());
+            assert_eq!(before.collect::<BTreeSet<_>>(), names(&model));
+            let is = |row: &OutlineRow| match row.change {
+                RowChange::Same => row.before.clone(),
+                _ => row.after.clone(),
+            };
+            let after: Vec<_> = outline.rows.iter().filter_map(is).collect();
+            assert_eq!(after.len(), names(&fused.model).len());
+            assert_eq!(
+                after.iter().map(|node| node.name.as_str()).collect::<BTreeSet<_>>(),
+                names(&fused.model)
+            );
+            let items = outline.blocks.iter().flat_map(|block| &block.items);
+            let mut rows: Vec<usize> = items
+                .filter_map(|item| match item {
+                    OutlineItem::Row(row) => Some(*row),
+                    OutlineItem::Block(_) => None,
+                })
+                .collect();
+            rows.sort_unstable();
+            assert_eq!(rows, (0..outline.rows.len()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_site_that_folds_is_gone_and_what_takes_it_in_has_its_new_weight() {
+        let (outline, ..) = of("un-dynamo");
+        let place = outline.sites.iter().position(|site| site.name == "blocks.0.norm2.un").unwrap();
+        let site = &outline.sites[place];
+        assert_eq!((site.kind.as_str(), site.channels, site.state), ("UN", 40, SiteState::Folded));
+        let [part] = &site.parts[..] else { panic!("{site:?}") };
+        assert_eq!((part.goes, part.refusals.len()), (Some("forward"), 0));
+        let own = outline.rows.iter().filter(|row| row.sites.contains(&place));
+        let own: Vec<_> =
+            own.map(|row| (row.before.as_ref().unwrap().operator.as_str(), row.change)).collect();
+        assert_eq!(own, ["Div", "Mul", "Add"].map(|operator| (operator, RowChange::Gone)));
+        let is_into =
+            |row: &&OutlineRow| row.before.as_ref().is_some_and(|node| part.into.contains(&node.name));
+        let into = outline.rows.iter().find(is_into).unwrap();
+        assert_eq!(into.change, RowChange::Changed);
+        let weight = &into.after.as_ref().unwrap().inputs[1];
+        let tensor = outline.tensors.iter().find(|tensor| tensor.name == *weight).unwrap();
+        assert_eq!(tensor.formula, "mul(val_122, reshape(mul(div(1, sqrt_1), view_10), [40, 1]))");
+        assert_eq!(outline.values[0]["val_122"], OutlineValue { of: "float[40, 80]".into(), stored: true });
+        assert_eq!(outline.values[1][weight], OutlineValue { of: "float[40, 80]".into(), stored: true });
+        assert!(outline.blocks.iter().any(|block| block.name == "blocks.0"));
+    }
+
+    #[test]
+    fn a_part_that_stays_says_why_and_the_reason_is_explained() {
+        let (outline, ..) = of("dyt-dynamo");
+        let parts = &outline.sites[0].parts;
+        let part = parts.iter().find(|part| part.part == "the affine before its core").unwrap();
+        let told: Vec<_> = part
+            .refusals
+            .iter()
+            .map(|why| (why.what, why.reason, why.words.as_str(), why.at.as_str()))
+            .collect();
+        let reader = "something else reads the producer's result";
+        assert_eq!(
+            told,
+            [
+                ("forward", "not-linear", "Tanh is no linear operator", "node_tanh"),
+                ("backward", "other-reader", reader, "node_add_2"),
+            ]
+        );
+        assert_eq!(outline.reasons.keys().copied().collect::<Vec<_>>(), ["not-linear", "other-reader"]);
+        assert!(outline.reasons["not-linear"].starts_with("The operator does not turn a scaled"));
+        assert!(!outline.reasons["not-linear"].contains("### "));
+    }
 }

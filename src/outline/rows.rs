@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use super::blocks::{Lead, blocks};
-use super::side::Side;
+use super::side::GraphSide;
 use crate::fold::plan::Plan;
 use crate::graph::NodeId;
-use crate::report::{Block, Change, OutlineRow};
+use crate::report::{OutlineBlock, OutlineRow, RowChange};
 
 /// The operators before and after in one order, and the blocks that they are in.
-pub fn rows(sides: &[Side; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<Block>) {
+pub fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<OutlineBlock>) {
     let [before, after] = sides;
     let was = pairs(before, after);
     let is: HashMap<NodeId, NodeId> = was.iter().map(|(&new, &old)| (old, new)).collect();
@@ -33,7 +33,8 @@ pub fn rows(sides: &[Side; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<Block>) {
         if let Some(node) = old {
             let after = is.get(&node).map(|&new| (after, new));
             rows.push(OutlineRow {
-                change: after.map_or(Change::Gone, |(side, new)| change([before, side], [node, new], &made)),
+                change: after
+                    .map_or(RowChange::Gone, |(side, new)| change([before, side], [node, new], &made)),
                 class: before.class(node),
                 sites: sites.get(before.graph.name(node)).cloned().unwrap_or_default(),
                 before: Some(before.outlined(node)),
@@ -43,7 +44,7 @@ pub fn rows(sides: &[Side; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<Block>) {
         }
         for &node in new.get(&old).into_iter().flatten() {
             rows.push(OutlineRow {
-                change: Change::New,
+                change: RowChange::New,
                 class: after.class(node),
                 sites: vec![],
                 before: None,
@@ -56,17 +57,17 @@ pub fn rows(sides: &[Side; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<Block>) {
             leads.push(Lead { path, is_sum: false });
         }
     }
-    for row in rows.iter_mut().filter(|row| row.change == Change::Same) {
+    for row in rows.iter_mut().filter(|row| row.change == RowChange::Same) {
         row.after = None;
     }
     (rows, blocks(&leads))
 }
 
 /// For each operator after that was there before, which one it was: by its name, else by what it makes.
-fn pairs(before: &Side, after: &Side) -> HashMap<NodeId, NodeId> {
+fn pairs(before: &GraphSide, after: &GraphSide) -> HashMap<NodeId, NodeId> {
     let named = names(before);
     let named_after = names(after);
-    let makes = |side: &Side, node: NodeId| side.graph.node(node).output.first().cloned();
+    let makes = |side: &GraphSide, node: NodeId| side.graph.node(node).output.first().cloned();
     let made: HashMap<String, NodeId> =
         before.nodes.iter().filter_map(|&node| Some((makes(before, node)?, node))).collect();
     let mut taken = HashSet::new();
@@ -91,7 +92,7 @@ fn pairs(before: &Side, after: &Side) -> HashMap<NodeId, NodeId> {
 }
 
 /// The operators by their names; nothing where several have one.
-fn names<'s>(side: &'s Side) -> HashMap<&'s str, Option<NodeId>> {
+fn names<'s>(side: &'s GraphSide) -> HashMap<&'s str, Option<NodeId>> {
     let mut names = HashMap::new();
     for &node in &side.nodes {
         names.entry(side.graph.name(node)).and_modify(|one| *one = None).or_insert(Some(node));
@@ -99,7 +100,7 @@ fn names<'s>(side: &'s Side) -> HashMap<&'s str, Option<NodeId>> {
     names
 }
 
-fn change(sides: [&Side; 2], nodes: [NodeId; 2], made: &HashSet<&str>) -> Change {
+fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], made: &HashSet<&str>) -> RowChange {
     let [old, new] = [0, 1].map(|side| sides[side].graph.node(nodes[side]));
     // What it has of its own: a constant is that, and any other value comes from an operator that has a row.
     let own = |side: usize| -> Vec<Option<&str>> {
@@ -110,9 +111,9 @@ fn change(sides: [&Side; 2], nodes: [NodeId; 2], made: &HashSet<&str>) -> Change
     let takes = new.input.iter().any(|name| made.contains(name.as_str()));
     match () {
         () if old.op() != new.op() || old.attribute != new.attribute || own(0) != own(1) || takes => {
-            Change::Changed
+            RowChange::Changed
         }
-        () if old.input != new.input || old.output != new.output => Change::Rewired,
-        () => Change::Same,
+        () if old.input != new.input || old.output != new.output => RowChange::Rewired,
+        () => RowChange::Same,
     }
 }

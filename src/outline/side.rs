@@ -16,19 +16,19 @@ use crate::report::{Class, OutlineNode, OutlineValue};
 const LONGEST: usize = 16;
 
 /// A graph, and what is known of its values.
-pub struct Side<'m> {
+pub struct GraphSide<'m> {
     pub graph: Graph<'m>,
     facts: Facts,
     /// The operators in the order in which they run. A Constant is no operator here, but what it holds.
     pub nodes: Vec<NodeId>,
 }
 
-impl<'m> Side<'m> {
+impl<'m> GraphSide<'m> {
     pub fn new(model: &'m Model) -> Result<Self> {
         let graph = Graph::new(model)?;
         let facts = Facts::infer(&graph);
         let nodes = graph.order().iter().copied().filter(|&node| !graph.is(node, "Constant")).collect();
-        Ok(Side { graph, facts, nodes })
+        Ok(GraphSide { graph, facts, nodes })
     }
 
     /// Whether a value is stored in the model.

@@ -28,6 +28,9 @@ addEventListener("message", ({ data }) => {
 });
 </script><iframe src="page.htmlADDRESS" style="border: 0; width: WIDTHpx; height: 900px"></iframe></body></html>"#;
 
+/// The name of a test, and what it does with a browser.
+type Look = (&'static str, fn(&Path));
+
 /// How a page is looked at.
 #[derive(Clone, Copy)]
 struct How<'h> {
@@ -81,7 +84,7 @@ fn look(browser: &Path, folder: &Path, how: How) -> Seen {
 
 fn main() -> ExitCode {
     let browser = browser();
-    let trial = |(name, look): (&str, fn(&Path))| {
+    let trial = |(name, look): Look| {
         let program = browser.clone();
         let test = move || {
             program.iter().for_each(|program| look(program));

@@ -9,9 +9,9 @@ use unfold::outline::outline;
 use unfold::report::{Outline, outline_html};
 use unfold::{FuseOptions, fuse};
 
-use crate::{How, Seen, look, write};
+use crate::{How, Look, Seen, look, write};
 
-pub const TRIALS: &[(&str, fn(&Path))] = &[
+pub const TRIALS: &[Look] = &[
     ("a_model_is_there_with_all_its_sites", a_model_is_there_with_all_its_sites),
     ("a_link_to_a_site_shows_its_formulas", a_link_to_a_site_shows_its_formulas),
     ("a_click_shows_the_formula_and_escape_goes_back", a_click_shows_the_formula_and_escape_goes_back),
@@ -218,7 +218,7 @@ fn a_phone_shows_one_graph_at_a_time(browser: &Path) {
     "##;
     let seen = after(browser, &outline, How { width: 375, ..DESK }, steps);
     let before = outline.rows.iter().filter(|row| row.before.is_some()).count();
-    let gone = outline.rows.iter().filter(|row| row.change == unfold::report::Change::Gone).count();
+    let gone = outline.rows.iter().filter(|row| row.change == unfold::report::RowChange::Gone).count();
     let after = outline.rows.len() - gone;
     assert_eq!(seen.text("before"), format!("{before},{before},0"));
     assert_eq!(seen.text("after"), format!("{after},0,{after}"));
@@ -287,7 +287,7 @@ fn names_are_never_markup(browser: &Path) {
         tell("title", document.title);
         tell("foreign", all("img, body b:not(#states b), script").length);
         tell("rows", all("[data-row]").length);
-        tell("node", one("#panel h2").textContent.startsWith("/</script><img src=x onerror=alert(1)>&quot;blocks/"));
+        tell("node", one("#panel h2").textContent.startsWith("/<" + "/script><img src=x onerror=alert(1)>&quot;blocks/"));
     "##;
     let seen = after(browser, &outline, DESK, steps);
     // The data, the script of the page, and the one that tells.

@@ -7,9 +7,9 @@ use unfold::onnx::Model;
 use unfold::report::{Report, ReportedSite, html};
 use unfold::variants::Variants;
 
-use crate::{How, look, write};
+use crate::{How, Look, look, write};
 
-pub const TRIALS: &[(&str, fn(&Path))] = &[
+pub const TRIALS: &[Look] = &[
     ("one_report_reads_well_in_a_browser", |browser| reads_well(browser, &html(&[report()]))),
     ("several_reports_read_well_in_a_browser", |browser| reads_well(browser, &html(&vec![report(); 2]))),
 ];

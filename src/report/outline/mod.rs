@@ -4,8 +4,20 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Class;
+use super::data::Class;
 use super::document::{document, escape};
+
+const STYLE: &str = include_str!("page.css");
+const BODY: &str = include_str!("page.html");
+// One function, so that its names are no names of the page.
+const SCRIPT: &str = concat!(
+    "(() => {\n",
+    include_str!("index.js"),
+    include_str!("tree.js"),
+    include_str!("panel.js"),
+    include_str!("actions.js"),
+    "})();\n",
+);
 
 /// A model before and after: its operators side by side, by the blocks that they are in, and what became of the sites.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -25,7 +37,7 @@ pub struct Outline {
     /// The operators of both graphs in the order in which they run.
     pub rows: Vec<OutlineRow>,
     /// The blocks; the first one is the whole.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<OutlineBlock>,
     /// The values that the operators read and make, before; and those after that are new or differ.
     pub values: [BTreeMap<String, OutlineValue>; 2],
 }
@@ -112,7 +124,7 @@ pub struct ReportedRefusal {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutlineRow {
     /// How the two differ.
-    pub change: Change,
+    pub change: RowChange,
     /// What it does.
     pub class: Class,
     /// The sites that it belongs to, by their places.
@@ -129,7 +141,7 @@ pub struct OutlineRow {
 /// How an operator differs from what it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Change {
+pub enum RowChange {
     /// Not at all.
     Same,
     /// What it reads, or makes, has another name, for something beside it is gone.
@@ -170,17 +182,17 @@ pub struct OutlineValue {
 
 /// Operators that belong together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Block {
+pub struct OutlineBlock {
     /// What it is called inside of the block around it.
     pub name: String,
     /// What is in it, in order.
-    pub items: Vec<BlockItem>,
+    pub items: Vec<OutlineItem>,
 }
 
 /// A part of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum BlockItem {
+pub enum OutlineItem {
     /// A row, by its place.
     Row(usize),
     /// A block, by its place.
@@ -191,9 +203,6 @@ pub enum BlockItem {
 ///
 /// It needs nothing else, and asks for nothing. What is looked at is in its address, such as `#site=3`.
 pub fn outline_html(outline: &Outline) -> serde_json::Result<String> {
-    const STYLE: &str = include_str!("outline.css");
-    const BODY: &str = include_str!("outline.html");
-    const SCRIPT: &str = include_str!("outline.js");
     // In a string of JSON it is the same; in a page it would begin a tag, which may be the end of the script.
     let data = serde_json::to_string(outline)?.replace('<', "\\u003c");
     let model = escape(&outline.model);
@@ -222,7 +231,7 @@ mod tests {
             tensors: vec![],
             reasons: BTreeMap::new(),
             rows: vec![],
-            blocks: vec![Block::default()],
+            blocks: vec![OutlineBlock::default()],
             values: [BTreeMap::from([(HOSTILE.into(), value)]), BTreeMap::new()],
         };
         let page = outline_html(&outline).unwrap();
@@ -237,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_page_asks_for_nothing() {
-        for part in [include_str!("outline.css"), include_str!("outline.html"), include_str!("outline.js")] {
+        for part in [STYLE, BODY, SCRIPT] {
             for word in ["http", "//www", "<link", "@import", "url(", "src=", "fetch(", "innerHTML", "eval("]
             {
                 assert!(!part.contains(word), "{word}");

@@ -1,0 +1,78 @@
+// What the page holds, and what of it is where.
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const { rows, blocks, sites, tensors, values, reasons } = data;
+const at = id => document.getElementById(id);
+const [tree, panel, main, find] = [at("tree"), at("panel"), document.querySelector("main"), at("find")];
+
+const STATES = {
+  folded: { sign: "✓", means: "folded: all that can be folded of it is" },
+  partly: { sign: "◐", means: "folded in part: something of it went, and something stayed" },
+  refused: { sign: "✕", means: "refused: something stands in the way" },
+  left: { sign: "–", means: "left: nothing of it is to be folded" },
+};
+const WORST = ["refused", "partly", "left", "folded"];
+const CHANGES = {
+  same: "It is as it was.",
+  rewired: "It is as it was, but for the names of what it reads or makes.",
+  changed: "It has changed.",
+  gone: "It is gone: only what is folded, constant or there twice needed it.",
+  new: "It is new.",
+};
+// More sites of a block than that are only counted, and a page of no more rows than that begins open.
+const CHIPS = 6, FEW = 60;
+
+/** An element, with attributes, handlers (functions) and children; what is null is left out. */
+const make = (tag, attributes, ...children) => {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.flat().filter(child => child !== null && child !== undefined));
+  return element;
+};
+const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+const bytes = count => {
+  const [size, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([size]) => count >= size) ?? [1, "B"];
+  return `${(count / size).toFixed(size === 1 ? 0 : 1)} ${unit}`;
+};
+
+const siteNamed = new Map(sites.map(({ name }, site) => [name, site]));
+const tensorNamed = new Map(tensors.map(tensor => [tensor.name, tensor]));
+const tensorsOf = sites.map(() => []);
+tensors.forEach(tensor => tensor.sites.forEach(name => tensorsOf[siteNamed.get(name)].push(tensor)));
+const rowNamed = new Map(), makers = [new Map(), new Map()];
+/** A row's operator before (0) or after (1); nothing where there is none. */
+const side = (row, which) =>
+  which === 0 ? row.before : row.after ?? (row.change === "gone" ? undefined : row.before);
+rows.forEach((row, place) => [1, 0].forEach(which => {
+  const node = side(row, which);
+  if (!node) return;
+  rowNamed.set(node.name, place);
+  node.outputs.forEach(output => output && makers[which].set(output, place));
+}));
+const valueOf = (which, name) => (which === 1 && values[1][name]) || values[0][name];
+const rowsOf = sites.map(() => []);
+rows.forEach(({ sites: own }, place) => own?.forEach(site => rowsOf[site].push(place)));
+
+const parent = [], blockOf = [];
+blocks.forEach(({ items }, block) => items.forEach(({ row, block: inner }) => {
+  if (inner === undefined) blockOf[row] = block;
+  else parent[inner] = block;
+}));
+const around = row => {
+  const found = [];
+  for (let block = blockOf[row]; block; block = parent[block]) found.push(block);
+  return found;
+};
+const totals = blocks.map(() => ({ before: 0, after: 0, sites: new Set() }));
+rows.forEach((row, place) => [0, ...around(place)].forEach(block => {
+  totals[block].before += row.before ? 1 : 0;
+  totals[block].after += row.change === "gone" ? 0 : 1;
+  row.sites?.forEach(site => totals[block].sites.add(site));
+}));
+const texts = rows.map(row => [row.before, row.after].filter(Boolean)
+  .flatMap(node => [node.operator, node.name, ...node.inputs, ...node.outputs])
+  .concat((row.sites ?? []).flatMap(site => [sites[site].name, sites[site].kind])).join("\n").toLowerCase());
