@@ -54,7 +54,10 @@ fn a_model_is_measured_in_four_variants_and_folding_costs_no_memory() {
     for kind in ["un", "bn", "mabn", "pnstar", "dyt", "ln", "dtn"] {
         let report = report(&[digits(kind).to_str().unwrap(), "--rounds", "10", "--batch", "8"]);
         let ran = ran(&report);
-        assert_eq!(ran.iter().map(|(name, _)| *name).collect::<Vec<_>>(), VARIANTS, "{kind}");
+        // A stream that only LayerNorms read can be centred as well.
+        let (rewritten, others): (Vec<_>, Vec<_>) =
+            ran.iter().map(|(name, _)| *name).partition(|name| *name == "rewritten");
+        assert_eq!((others, rewritten.len()), (VARIANTS.to_vec(), usize::from(kind == "ln")), "{kind}");
         assert_eq!(report["settings"][0]["rounds"], 10);
         for (name, measured) in &ran {
             let median = &measured["latency"]["median"];
