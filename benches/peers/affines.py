@@ -1,7 +1,7 @@
 """How many constant affines a model has.
 
 Counted are Mul, Add, Sub and Div of floats by one constant, whatever its shape, BatchNormalization, and the parameters of
-normalizers that are not 1 and 0. Not counted are biases right behind a product, the ε below a root, and the numbers
+normalizers that are not 1 and 0, written out or not. Not counted are biases right behind a product, the ε below a root, and the numbers
 inside an activation, `x·f(x)`.
 """
 
@@ -12,8 +12,9 @@ FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProt
 ARITHMETIC = {"Add", "Sub", "Mul", "Div"}
 MOVEMENT = {"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 PRODUCTS = {"Conv", "ConvTranspose", "Einsum", "FusedMatMul", "Gemm", "MatMul"}
-NORMALIZERS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
-NORMALIZERS |= {"SimplifiedLayerNormalization"}
+# The input that scales; the one behind it shifts.
+NORMALIZERS = {"GroupNormalization": 1, "InstanceNormalization": 1, "LayerNormalization": 1, "RMSNormalization": 1}
+NORMALIZERS |= {"SimplifiedLayerNormalization": 1, "SkipLayerNormalization": 2, "EmbedLayerNormalization": 5}
 BENDS = {"Clip", "Erf", "HardSigmoid", "Max", "Min", "Pow", "Relu", "Sigmoid", "Softplus", "Tanh"}
 
 
@@ -76,6 +77,12 @@ class Graph:
         factor = {"Mul": 0.5, "Div": 2.0}.get(node.op_type)
         return any(array is not None and array.size == 1 and float(array.ravel()[0]) == factor for array in numbers)
 
+    def is_neutral(self, node):
+        """Whether it is what is left of the scale or the shift of a normalizer that is written out."""
+        numbers = [self.array(name) for name in node.input if name in self.constants]
+        neutral = {"Mul": 1, "Add": 0}.get(node.op_type)
+        return any(array is not None and array.ndim == 1 < array.size and (array == neutral).all() for array in numbers)
+
     def is_bias(self, node):
         maker = self.producers.get(self.varying(node)[0])
         while maker is not None and maker.op_type in MOVEMENT:
@@ -91,11 +98,14 @@ class Graph:
 
     def is_affine(self, node):
         if node.op_type in NORMALIZERS:
-            parameters = [self.array(name) for name in node.input[1:3]]
+            first = NORMALIZERS[node.op_type]
+            parameters = [self.array(name) for name in node.input[first : first + 2]]
             neutral = zip(parameters, (1, 0))
             return any(array is not None and (array != number).any() for array, number in neutral)
         if node.op_type == "BatchNormalization":
             return True
+        if self.is_neutral(node):
+            return False
         by_constant = node.op_type in ARITHMETIC and len(self.varying(node)) == 1
         divides = node.op_type == "Div" and node.input[0] in self.constants
         if not by_constant or divides or not self.is_float(node):

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap as Map;
 
-use super::Side;
 use super::absorb::linear;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
 use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan, Tidy};
 use super::rounding::Rounding;
 use super::wave::{self, Wave};
+use super::{Fold, Side};
 use super::{backward, stream};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
@@ -26,6 +26,7 @@ const SWEEPS: usize = 64;
 pub fn plan(known: &Analysis, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
     let mut planner = Planner::new(known, sites, refused);
     planner.fold_all();
+    planner.join_rows(sites);
     planner.finish(sites, refused)
 }
 
@@ -104,6 +105,25 @@ impl<'a> Planner<'a> {
         went
     }
 
+    /// Products by scalars in a row that stay are one.
+    fn join_rows(&mut self, sites: &[Site]) {
+        let graph = self.draft.graph;
+        for item in 0..self.items.len() {
+            let Item { part, site, state, is_rewritten, .. } = &self.items[item];
+            let is_row = matches!(state, State::Open)
+                && !is_rewritten
+                && sites[*site].kind.family == Family::Scale
+                && part.affine.scale.len() == 1
+                && part.affine.has_no_shift()
+                && !part.affine.has_no_scale()
+                && part.nodes.len() > 1
+                && part.nodes.iter().all(|&node| matches!(graph.op(node), Some("Mul" | "Div" | "Neg")));
+            if is_row && self.holds(part, &part.affine) && self.is_writable(part, &part.affine) {
+                self.items[item].is_rewritten = true;
+            }
+        }
+    }
+
     fn fold_apart(&mut self, item: usize) -> bool {
         self.fold(item, false)
     }
@@ -124,6 +144,10 @@ impl<'a> Planner<'a> {
         let shift = Affine::shift(affine.shift.clone());
         let wave = wave::forward(&self.draft, &self.items(false), item, &shift);
         let Some(wave) = wave.ok().filter(|wave| wave.makes.is_empty()) else { return false };
+        // A parameter that goes saves no operator, and engines know a bias of one axis.
+        if there.part.nodes.is_empty() && wave.folds.iter().any(|fold| self.is_by_place(fold)) {
+            return false;
+        }
         let Some(Tried { forward: scale, .. }) = there.tried.clone() else { return false };
         let into = self.carry(wave);
         let there = &mut self.items[item];
@@ -233,6 +257,18 @@ impl<'a> Planner<'a> {
             true => fits(1.0, &affine.scale) && fits(0.0, &affine.shift),
             false => self.data_type(part).is_some(),
         }
+    }
+
+    /// Whether what a shift adds to the result of a linear operator varies along more than one axis.
+    fn is_by_place(&self, fold: &Fold) -> bool {
+        let at = self.draft.at(fold.node);
+        let Side::Operand(operand) = fold.side else { return false };
+        let image = || {
+            let linear = linear(at.graph.domain_op(fold.node))?;
+            let weight = linear.slots(&at).ok()?.weight.map(|slot| at.constant(slot)).transpose().ok()?;
+            linear.image(&at, weight.as_ref(), operand, &fold.affine.shift).ok()
+        };
+        image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
     }
 
     /// Nodes that are made, merges, and bytes of weights that are copied.

@@ -1,7 +1,7 @@
 //! LN: `γ(x − μ)/√(σ²+ε) + β` with the statistics of each token, as an operator or written out.
 
 use super::parameters::{Along, Operator, site};
-use super::{Normalizer, Site, View, statistics};
+use super::{Normalizer, Site, View, fusible, statistics};
 use crate::graph::NodeId;
 
 /// Layer Normalization.
@@ -17,7 +17,7 @@ impl Normalizer for LayerNorm {
                 let core = statistics::core(view, node)?;
                 let last = core.axes == [core.rank.checked_sub(1)?];
                 let is_ln = core.centred && !core.norm && last && core.input_is_squared(view);
-                return is_ln.then(|| statistics::site(view, "LN", &core));
+                return is_ln.then(|| fusible::site(view, "LN", &core));
             }
         };
         site(view, node, &Operator { kind: "LN", scale, bias: Some(bias), along: Along::Trailing })

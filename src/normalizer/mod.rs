@@ -6,6 +6,7 @@
 pub(crate) mod alike;
 mod attention_scale;
 mod batch_norm;
+mod bias;
 mod bias_norm;
 mod bounded;
 mod bounds;
@@ -17,6 +18,7 @@ mod dynamic_softsign;
 mod dynamic_tanh;
 mod dynamic_token;
 mod formula;
+mod fusible;
 mod group_norm;
 mod instance_norm;
 mod layer_norm;
@@ -139,6 +141,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &residual_scale::ResidualScale,
     &per_channel::PerChannel,
     &scalar::Scalar,
+    &bias::Bias,
 ];
 
 /// One place at which the model normalizes.

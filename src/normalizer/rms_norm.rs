@@ -1,7 +1,7 @@
 //! RMSNorm: `γx/√(mean(x²)+ε)`, as an operator or written out; γ may come as `1 + γ`.
 
 use super::parameters::{Along, Operator, site};
-use super::{Normalizer, Site, View, statistics};
+use super::{Normalizer, Site, View, fusible, statistics};
 use crate::graph::NodeId;
 
 /// Root Mean Square Layer Normalization.
@@ -19,10 +19,11 @@ impl Normalizer for RmsNorm {
                 let last = core.axes == [core.rank.checked_sub(1)?];
                 let is_rms = !core.centred && !core.norm && last && core.input_is_squared(view);
                 return is_rms.then(|| {
-                    let mut site = statistics::site(view, "RMSNorm", &core);
+                    let mut site = fusible::site(view, "RMSNorm", &core);
                     // A scale of ones is there for a runtime that finds nothing without one.
                     let ones = view.chain_from(core.output).filter(|_| site.is_bare());
                     site.nodes.extend(ones.into_iter().flat_map(|chain| &chain.nodes));
+                    site.nodes.dedup();
                     site
                 });
             }

@@ -112,7 +112,7 @@ impl Settled {
 }
 
 /// Whether a body makes a value for what is around it, which engines want a node of the body to make.
-fn is_result(graph: &Graph, value: ValueId) -> bool {
+pub fn is_result(graph: &Graph, value: ValueId) -> bool {
     let ends =
         |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END);
     graph.readers(value).iter().any(ends)

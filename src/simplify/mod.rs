@@ -10,6 +10,7 @@ mod equal;
 mod extents;
 mod movement;
 mod order;
+mod passed;
 mod tidy;
 mod twins;
 

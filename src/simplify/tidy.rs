@@ -1,7 +1,7 @@
 //! What is left to do once nothing folds any more: constants are computed, and equal things are there once.
 
 use super::constants::{self, NamedFloats, Settled, cone};
-use super::{dead, equal, extents, order};
+use super::{dead, equal, extents, order, passed};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::{Edited, Editor, reads};
@@ -65,10 +65,13 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
     let is_asked = merges && (shapes.is_empty() || !found.is_empty());
     let before = if is_asked { find() } else { HashMap::default() };
-    if found.is_empty() && shapes.is_empty() && before.is_empty() {
+    let passed = if merges { passed::find(known, &read) } else { vec![] };
+    if found.is_empty() && shapes.is_empty() && before.is_empty() && passed.is_empty() {
         return tidied;
     }
+    tidied.duplicates = passed.len();
     let mut editor = Editor::new(model);
+    passed::remove(passed, known, &mut editor);
     tidied.computed = found.store(known, &mut editor);
     extents::write(shapes, known, &mut editor);
     let Edited { mut graph, was_read, mut pinned } = editor.edited();
@@ -91,8 +94,8 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         dead::remove(&mut graph, &was_read, &pinned);
     }
     let all = operators(&model.graph().node);
-    tidied.constants = all - between;
-    tidied.duplicates = between - operators(&graph.node);
+    tidied.constants = (all - between).saturating_sub(tidied.duplicates);
+    tidied.duplicates += between - operators(&graph.node);
     tidied.graph = Some(graph);
     tidied
 }

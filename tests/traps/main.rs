@@ -21,6 +21,7 @@ mod shapes;
 mod streams;
 mod tidy;
 mod types;
+mod wild;
 
 use common::numbers::Kind;
 use common::{fuse, initializer, judge, operators, options, retype};

@@ -607,3 +607,63 @@ fn nothing_passes_an_attribute_that_nobody_knows() {
         assert!(!plan.sites[0].is_folded(), "{strange}");
     }
 }
+
+#[test]
+fn einsum_takes_what_its_weight_has_letters_for() {
+    // The equation, the shapes of the weight and of the scale and shift, and whether the weight is first.
+    let cases = [
+        ("abc,cd->abd", "6 3", "6", false),
+        ("cd,abc->bad", "6 3", "6", true),
+        ("dc,abc->dab", "3 6", "6", true),
+        ("abc,bcd->abd", "5 6 3", "5 1", false),
+        ("abc,cde->adeb", "6 2 3", "6", false),
+        ("abc,bc->a", "5 6", "5 1", false),
+    ];
+    for (equation, weight, parameters, is_first) in cases {
+        let operands = if is_first { "w, n" } else { "n, w" };
+        let text = format!(
+            "input x batch 5 6\n scale g {parameters}\n shift b {parameters}\n weight w {weight}
+             f = Floor(x)\n m = Mul(f, g)\n n = Add(m, b)
+             y = Einsum({operands}) equation={equation}\n output y"
+        );
+        let after = folded(&model(&text));
+        assert_eq!(operators(&after), ["Floor", "Einsum", "Add"], "{equation}");
+    }
+}
+
+#[test]
+fn einsum_takes_scales_of_its_result() {
+    for (equation, weight, scale) in
+        [("abc,cd->abd", "6 3", "3"), ("cd,abc->adb", "6 3", "3 1"), ("abc,bcd->abd", "5 6 3", "5 1")]
+    {
+        let operands = if equation.starts_with('c') { "w, x" } else { "x, w" };
+        let text = format!(
+            "input x batch 5 6\n scale g {scale}\n shift b {scale}\n weight w {weight}
+             e = Einsum({operands}) equation={equation}
+             m = Mul(e, g)\n n = Add(m, b)\n y = Floor(n)\n output y"
+        );
+        assert_eq!(operators(&folded(&model(&text))), ["Einsum", "Add", "Floor"], "{equation}");
+    }
+}
+
+#[test]
+fn einsum_takes_nothing_along_letters_that_its_weight_has_not() {
+    // Tokens are not in the weight; the same letter twice is a diagonal; what is added up over the value alone is no
+    // product of the weight; and an axis of extent 1 may stand for a longer one.
+    let cases = [
+        ("abc,cd->abd", "6 3", "5 1"),
+        ("abb,bd->ad", "6 3", "6"),
+        ("abc,cd->ad", "6 3", "6"),
+        ("abc,cd->abd", "1 3", "6"),
+        ("abc,cd->abcd", "6 3", "5 1"),
+    ];
+    for (equation, weight, parameters) in cases {
+        let middle = if equation.contains("bb") { "6" } else { "5" };
+        let text = format!(
+            "input x batch {middle} 6\n scale g {parameters}\n weight w {weight}
+             f = Floor(x)\n n = Mul(f, g)\n y = Einsum(n, w) equation={equation}\n output y"
+        );
+        let fused = unfold::fuse(&model(&text), &Default::default()).unwrap();
+        assert!(!fused.changed(), "{equation}: {}", crate::common::text::print(&fused.model));
+    }
+}

@@ -276,3 +276,153 @@ fn what_is_left_alone_on_request_is_computed_in_each_run() {
     assert!(!kept.changed());
     assert_eq!(operators(&fuse(&model).model), ["MatMul"]);
 }
+
+#[test]
+fn what_only_hands_a_value_on_goes_and_what_it_hid_folds() {
+    let model = model(
+        "input x batch 4
+         weight w 4 3
+         weight v 3 2
+         scale s 3
+         a = MatMul(x, w)
+         b = Identity(a)
+         c = Mul(b, s)
+         d = Dropout(c)
+         e = Relu(d)
+         f = Identity(e)
+         g = Identity(f)
+         y = MatMul(g, v)
+         output y",
+    );
+    assert_eq!(operators(&tidied(&model)), ["MatMul", "Relu", "MatMul"]);
+}
+
+#[test]
+fn scalars_in_a_row_that_stay_are_one() {
+    let model = model(
+        "input x batch 4
+         const a = 2
+         const b = -0.25
+         const c = 4
+         r = Relu(x)
+         m = Mul(x, r)
+         p = Mul(m, a)
+         q = Mul(b, p)
+         s = Div(q, c)
+         y = Floor(s)
+         output y",
+    );
+    let after = tidied(&model);
+    assert_eq!(operators(&after), ["Relu", "Mul", "Mul", "Floor"]);
+    let factor = &after.graph().node[2].input[1];
+    let factor = read_f64(initializer(&after, factor), after.externals()).unwrap();
+    assert_eq!(factor.iter().collect::<Vec<_>>(), [&-0.125]);
+}
+
+#[test]
+fn what_hands_a_value_on_to_an_output_stays() {
+    let model = model(
+        "input x batch 4
+         a = Relu(x)
+         y = Identity(a)
+         b = Floor(a)
+         z = Identity(x)
+         output y b z",
+    );
+    let fused = unfold::fuse(&model, &FuseOptions::default()).unwrap();
+    assert!(!fused.changed());
+}
+
+#[test]
+fn a_bias_goes_into_the_convolution_that_it_is_added_to() {
+    let model = model(
+        "input x batch 2 h 3
+         weight w 4 2 1 1
+         weight u 4 1 3 3
+         const b 1 4 1 1 = 1 -2 0.5 3
+         const c 4 1 1 = 2 1 0 -1
+         a = Conv(x, w)
+         p = Add(b, a)
+         r = Relu(p)
+         d = Conv(r, u) pads=[1,1,1,1] group=4
+         y = Add(d, c)
+         output y",
+    );
+    let after = tidied(&model);
+    assert_eq!(operators(&after), ["Conv", "Relu", "Conv"]);
+    let bias = |node: usize| {
+        let tensor = initializer(&after, &after.graph().node[node].input[2]);
+        read_f64(tensor, after.externals()).unwrap().into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!([bias(0), bias(2)], [[1.0, -2.0, 0.5, 3.0], [2.0, 1.0, 0.0, -1.0]]);
+}
+
+#[test]
+fn what_is_added_along_another_axis_or_read_elsewhere_is_no_bias() {
+    let elsewhere = "a = Conv(x, w)\n b = Add(a, c)\n d = Floor(a)\n y = Mul(b, d)";
+    let across = "a = Conv(x, w)\n y = Add(a, k)";
+    for nodes in [elsewhere, across] {
+        let text = format!(
+            "input x batch 2 4 4\n weight w 4 2 1 1\n const c 4 1 1 = 1 2 3 4\n const k 4 1 = 1 2 3 4\n {nodes}\n output y"
+        );
+        let fused = unfold::fuse(&model(&text), &FuseOptions::default()).unwrap();
+        assert!(!fused.changed() && fused.plan.sites.is_empty(), "{nodes}");
+    }
+}
+
+/// A normalization as onnxruntime looks for it, and a product.
+fn written_out(mean: &str, behind: &str) -> Model {
+    model(&format!(
+        "input x batch 5 4
+         const two = 2
+         const eps = 0.00001
+         scale g 4
+         shift b 4
+         weight w 4 3
+         {mean}
+         p = Pow(d, two)
+         v = ReduceMean(p) axes=[-1]
+         e = Add(v, eps)
+         r = Sqrt(e)
+         n = Div(d, r)
+         {behind}
+         y = MatMul(z, w)
+         output y"
+    ))
+}
+
+#[test]
+fn a_normalization_keeps_the_form_that_engines_run_as_one_operator() {
+    let centred = "m = ReduceMean(x) axes=[-1]\n d = Sub(x, m)";
+    let cases = [
+        (written_out(centred, "s = Mul(n, g)\n z = Add(b, s)"), vec![("s", 1.0), ("z", 0.0)]),
+        (written_out("d = Floor(x)", "z = Mul(g, n)"), vec![("z", 1.0)]),
+    ];
+    for (model, neutral) in cases {
+        let after = tidied(&model);
+        let mut expected = operators(&model);
+        // The shift is a bias of the product now.
+        expected.extend((neutral.len() > 1).then_some("Add"));
+        assert_eq!(operators(&after), expected);
+        for (output, number) in neutral {
+            let node = after.graph().node.iter().find(|node| node.output[0] == output).unwrap();
+            let stored =
+                |name: &&String| after.graph().initializer.iter().any(|tensor| tensor.name() == **name);
+            let name = node.input.iter().find(stored).unwrap();
+            let values = read_f64(initializer(&after, name), after.externals()).unwrap();
+            assert_eq!(values, ndarray::ArrayD::from_elem(vec![4], number));
+        }
+    }
+}
+
+#[test]
+fn a_normalization_that_engines_do_not_know_is_bare() {
+    // Without a shift it is no LN for them, and with factors of another rank neither.
+    for behind in ["z = Mul(n, g)", "z = Add(n, b)", "h = Unsqueeze(g, i)\n s = Mul(n, h)\n z = Add(s, b)"] {
+        let mut text = written_out("m = ReduceMean(x) axes=[-1]\n d = Sub(x, m)", behind);
+        text.proto.graph.as_mut().unwrap().initializer.push(unfold::onnx::tensor::make_i64("i", &[0]));
+        let after = tidied(&text);
+        let made = operators(&after);
+        assert!(!made.contains(&"Mul"), "{made:?}");
+    }
+}

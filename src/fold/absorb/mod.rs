@@ -7,6 +7,7 @@
 
 pub mod biased;
 pub mod conv;
+mod einsum;
 pub(super) mod elementwise;
 mod gemm;
 pub(super) mod matmul;
@@ -24,6 +25,7 @@ pub const LINEAR: &[&dyn Linear] = &[
     &conv::ConvTranspose,
     &elementwise::Elementwise,
     &biased::Biased,
+    &einsum::Einsum,
 ];
 
 /// Where an operator keeps its constants.

@@ -4,7 +4,6 @@
 
 mod choice;
 mod concat;
-mod einsum;
 mod expand;
 mod gather;
 mod gather_nd;
@@ -40,5 +39,4 @@ pub const RULES: &[&dyn Rule] = &[
     &positive::Positive,
     &choice::Choice,
     &rearrange::Rearrange,
-    &einsum::Einsum,
 ];

@@ -1,0 +1,59 @@
+//! LN and RMSNorm as onnxruntime wants them written, to run them as one operator: `Pow` by 2, and a Mul and an Add of
+//! vectors behind.
+//!
+//! Without these two there is no such operator. So they stay, as 1 and 0, when their numbers are folded.
+
+use super::chain::Chain;
+use super::statistics::{self, Core};
+use super::{Part, Reset, Site, View};
+use crate::graph::NodeId;
+use crate::graph::facts::extent;
+
+/// A site around a core of the last axis.
+pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
+    let mut site = statistics::site(view, kind, core);
+    let chain = view.chain_from(core.output);
+    if let Some((chain, part)) = chain.and_then(|chain| Some((chain, part(view, core, chain)?))) {
+        // Also where they are 1 and 0 already.
+        site.nodes = [&core.nodes[..], &chain.nodes].concat();
+        site.post = site.post.map(|_| part);
+    }
+    site
+}
+
+/// The affine of a core with the nodes that it is in, if all is in that form.
+fn part(view: &View, core: &Core, chain: &Chain) -> Option<Part> {
+    let graph = view.graph;
+    let wanted: &[(&str, f64)] = if core.centred { &[("Mul", 1.0), ("Add", 0.0)] } else { &[("Mul", 1.0)] };
+    let is_wanted = |&node: &NodeId| match graph.domain_op(node) {
+        // Of two Muls one has the reciprocal, which this form has for RMSNorm only.
+        ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
+        ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
+        _ => false,
+    };
+    let squares = |&node: &NodeId| graph.is(node, "Pow") && graph.input(node, 0) == Some(core.squared);
+    let is_written_so = chain.input == core.output
+        && chain.nodes.len() == wanted.len()
+        && view.only_reader(core.output) == chain.nodes.first().copied()
+        && core.nodes.iter().all(is_wanted)
+        && core.nodes.iter().any(squares);
+    if !is_written_so {
+        return None;
+    }
+    let channels = view.facts.extent(core.output, core.rank.checked_sub(1)?)?;
+    let reset = |(&node, &(op, neutral)): (&NodeId, &(&str, f64))| {
+        let slot = (0..2)
+            .find(|&slot| graph.input(node, slot).is_some_and(|value| view.constants.is_constant(value)))?;
+        let given = view.at(node).shape(slot).ok()?;
+        let is_vector = given.len() == 1 && extent(&given[0]) == Some(channels);
+        (graph.is(node, op) && is_vector).then_some(Reset { node, slot, neutral, optional: false })
+    };
+    let resets = chain.nodes.iter().zip(wanted).map(reset).collect::<Option<_>>()?;
+    Some(Part {
+        affine: chain.affine.clone(),
+        input: chain.output,
+        output: chain.output,
+        nodes: vec![],
+        resets,
+    })
+}

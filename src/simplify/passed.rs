@@ -1,0 +1,47 @@
+//! Operators that hand on what they read, under another name.
+
+use super::constants::is_result;
+use crate::graph::analysis::Analysis;
+use crate::graph::editor::Editor;
+use crate::graph::{NodeId, Reader};
+use crate::hash::HashSet;
+use crate::onnx::operator::attributes;
+
+/// Those whose readers can read what they read. Names of `pinned` values stay.
+pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
+    known.graph.order().iter().copied().filter(|&node| is_passed(known, node, pinned)).collect()
+}
+
+/// Takes them out.
+pub fn remove(nodes: Vec<NodeId>, known: &Analysis, editor: &mut Editor) {
+    let graph = &known.graph;
+    let name = |value| graph.value_name(value);
+    for node in nodes {
+        if let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) {
+            editor.remove(&[node], name(output), name(source));
+        }
+    }
+}
+
+fn is_passed(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
+    let Analysis { graph, constants, .. } = known;
+    let at = known.at(node);
+    let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else { return false };
+    let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
+    let has_name = graph.is_output(output)
+        || is_result(graph, output)
+        || graph.readers(output).iter().any(is_captured)
+        || pinned.contains(graph.value_name(output));
+    let (domain, op) = graph.domain_op(node);
+    let hands_on = match op {
+        "Identity" => true,
+        // Before opset 7 it may be in training mode, and with more inputs from 12 on.
+        "Dropout" => graph.inputs(node).len() == 1 && graph.model().opset("").is_some_and(|opset| opset >= 7),
+        _ => false,
+    };
+    let is_known = || {
+        let known = attributes(op).filter(|_| domain.is_empty());
+        known.is_some_and(|known| at.only_attributes(known).is_ok())
+    };
+    hands_on && is_known() && !has_name && !constants.is_constant(source) && !constants.is_quantized(output)
+}
