@@ -129,6 +129,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, ValueInfoProto};
     use crate::report::{OutlineItem, OutlineRow, RowChange};
 
     fn of(name: &str) -> (Outline, Model, Fused) {
@@ -217,5 +218,42 @@ mod tests {
         assert_eq!(outline.reasons.keys().copied().collect::<Vec<_>>(), ["not-linear", "other-reader"]);
         assert!(outline.reasons["not-linear"].starts_with("The operator does not turn a scaled"));
         assert!(!outline.reasons["not-linear"].contains("### "));
+    }
+
+    #[test]
+    fn a_body_is_a_block_and_its_operator_is_called_what_it_is() {
+        let text = |text: &str| Some(text.to_owned());
+        let node = |op: &str, reads: &str, makes: &str| NodeProto {
+            op_type: text(op),
+            input: vec![reads.to_owned()],
+            output: vec![makes.to_owned()],
+            ..Default::default()
+        };
+        let value = |name: &str| ValueInfoProto { name: text(name), ..Default::default() };
+        let branch = |part: &str, op: &str| AttributeProto {
+            name: text(part),
+            g: Some(Box::new(GraphProto {
+                node: vec![node(op, "x", op)],
+                output: vec![value(op)],
+                ..Default::default()
+            })),
+            r#type: Some(AttributeType::Graph as i32),
+            ..Default::default()
+        };
+        let mut control = node("If", "c", "y");
+        control.attribute = vec![branch("then_branch", "Relu"), branch("else_branch", "Tanh")];
+        let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        *model.graph_mut() = GraphProto {
+            node: vec![control],
+            input: vec![value("c"), value("x")],
+            output: vec![value("y")],
+            ..Default::default()
+        };
+        let outline = outline("if", &model, &crate::fuse(&model, &Default::default()).unwrap()).unwrap();
+        let operators = outline.rows.iter().map(|row| row.before.as_ref().unwrap().operator.as_str());
+        assert_eq!(operators.collect::<BTreeSet<_>>(), BTreeSet::from(["If", "Relu", "Tanh"]));
+        assert!(outline.rows.iter().all(|row| row.before.as_ref().unwrap().attributes.is_empty()));
+        let names = outline.blocks.iter().map(|block| block.name.as_str()).collect::<BTreeSet<_>>();
+        assert!(names.contains("y") && names.contains("then_branch"), "{names:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Result;
 use crate::graph::facts::Facts;
-use crate::graph::flat::BEGIN;
+use crate::graph::flat::{BEGIN, END, NUMBER, way};
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
@@ -37,9 +37,11 @@ impl<'m> GraphSide<'m> {
         self.graph.initializer(value).is_some() || self.graph.producer(value).is_some_and(constant)
     }
 
-    /// The steps of the path to a node, from the outermost module on; none where nothing tells.
+    /// The steps of the path to a node, from the outermost module on, or to the body that it is in; none where nothing
+    /// tells.
     pub fn path(&self, node: NodeId) -> Vec<String> {
-        super::blocks::steps(&scope(&self.graph, node).path)
+        let path = scope(&self.graph, node).path;
+        super::blocks::steps(if path.is_empty() { way(self.graph.node(node)) } else { &path })
     }
 
     /// Whether a node adds two values that vary, as a residual stream takes a branch up.
@@ -60,13 +62,17 @@ impl<'m> GraphSide<'m> {
     /// A node as a page shows it.
     pub fn outlined(&self, node: NodeId) -> OutlineNode {
         let proto = self.graph.node(node);
-        let begins = proto.domain() == BEGIN;
+        let operator = match proto.domain() {
+            BEGIN => format!("{} begins", proto.op_type()),
+            END => proto.op_type().to_owned(),
+            _ => proto.operator(),
+        };
         OutlineNode {
             name: self.graph.name(node).to_owned(),
-            operator: if begins { format!("{} begins", proto.op_type()) } else { proto.operator() },
+            operator,
             inputs: proto.input.clone(),
             outputs: proto.output.clone(),
-            attributes: proto.attribute.iter().map(attribute).collect(),
+            attributes: proto.attribute.iter().filter(|own| own.name() != NUMBER).map(attribute).collect(),
         }
     }
 
