@@ -16,6 +16,7 @@ use super::attend::{Attended, attend, check_process};
 use super::errors::{BadOption, InternalError, Withheld, raised};
 use super::source::ModelSource;
 use crate::FuseOptions;
+use crate::basis::powers::LARGEST;
 use crate::bench::{Stop, Variant};
 use crate::cli::end::End;
 use crate::cli::fused::FuseReport;
@@ -106,6 +107,14 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
+/// Refuses a power of two that no stream is scaled by.
+fn possible(scale_stream: Option<u32>) -> Result<(), BadOption> {
+    match scale_stream.is_none_or(|power| (1..=LARGEST).contains(&power)) {
+        true => Ok(()),
+        false => Err(BadOption(format!("scale_stream: neither None nor 1 to {LARGEST}"))),
+    }
+}
+
 /// Folds, and finds out whether the result computes what the model does.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
@@ -115,6 +124,7 @@ pub fn fuse(
     skip: Vec<String>,
     max_growth: f64,
     centre: bool,
+    scale_stream: Option<u32>,
     verify: String,
     dim: SizesByName,
     tolerance: Option<f64>,
@@ -123,12 +133,12 @@ pub fn fuse(
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+        possible(scale_stream)?;
         let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
         tell("load", 0, 1);
         let model = read()?;
         let dims = dims(&dim, &model)?;
-        let options =
-            FuseOptions { skip, max_growth, centre, progress: Some(&tell), ..FuseOptions::default() };
+        let options = FuseOptions { skip, max_growth, centre, scale_stream, progress: Some(&tell) };
         let fused = crate::fuse(&model, &options)?;
         let idle = options.idle_skips(&fused.plan).into_iter().map(str::to_owned).collect();
         let mut report = FuseReport::of(model, fused, idle);
@@ -157,16 +167,17 @@ pub fn plan(
     skip: Vec<String>,
     max_growth: f64,
     centre: bool,
+    scale_stream: Option<u32>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(String, String, String)> {
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+        possible(scale_stream)?;
         tell("load", 0, 1);
         let model = read()?;
         let provenance = serde_json::to_string(&Provenance::of(&model))?;
-        let options =
-            FuseOptions { skip, max_growth, centre, progress: Some(&tell), ..FuseOptions::default() };
+        let options = FuseOptions { skip, max_growth, centre, scale_stream, progress: Some(&tell) };
         let planned = crate::dry_run(&model, &options)?;
         let report = FuseReport::dry(model, planned, vec![]);
         Ok((serde_json::to_string(&report.json())?, report.done(Paint::none()), provenance))

@@ -42,6 +42,18 @@ def test_bytes_and_paths_become_what_the_command_writes(model: Path, expected: b
     assert written.read_bytes() == expected
 
 
+def test_streams_get_another_basis_as_the_command_gives_it(digits: Path, command: Command, tmp_path: Path) -> None:
+    model, path = digits / "ln-dynamo.onnx", tmp_path / "expected.onnx"
+    done = command("fuse", model, "-o", path, "--centre", "--scale-stream", "2^-3", "--quiet")
+    assert done.returncode == 0
+    assert unfold.fuse(model, centre=True, scale_stream=3) == path.read_bytes() != unfold.fuse(model)
+    for power in (0, 41):
+        with pytest.raises(ValueError, match="1 to 40"):
+            unfold.fuse(model, scale_stream=power)
+        with pytest.raises(ValueError, match="1 to 40"):
+            unfold.plan(model, scale_stream=power)
+
+
 def test_a_model_with_nothing_to_fold_stays_byte_for_byte(model: Path, tmp_path: Path) -> None:
     data = model.read_bytes()
     everything = ["*", "constant", "duplicate"]

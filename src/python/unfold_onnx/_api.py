@@ -32,6 +32,7 @@ class FuseOptions(TypedDict, total=False):
     skip: str | Sequence[str]
     max_growth: float
     centre: bool
+    scale_stream: int | None
     verify: Verify
     dims: Mapping[str, int] | None
     tolerance: float | None
@@ -59,6 +60,7 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         skip: Sites that are left as they are: names or kinds, with ``*`` and ``?``.
         max_growth: How much copies of shared weights may add, in percent of the weights; 5 if nothing is said.
         centre: Whether residual streams are centred, so that LayerNormalizations on them become RMS normalizations.
+        scale_stream: The power of two that residual streams are divided by, 5 for ``2^-5``, so that float16 holds them.
         verify: ``"auto"`` runs both models in tract on the same random inputs and, where that says nothing, proves that
             they are the same; ``"run"`` and ``"prove"`` do one of the two; ``"require"`` is ``"auto"``, and an error
             where neither can decide; ``"off"`` is neither.
@@ -134,6 +136,7 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
             _patterns(options.get("skip", ())),
             options.get("max_growth", 5.0),
             options.get("centre", False),
+            options.get("scale_stream"),
             options.get("verify", "auto"),
             options.get("dims") or {},
             options.get("tolerance"),
@@ -161,6 +164,7 @@ def plan(
     skip: str | Sequence[str] = (),
     max_growth: float = 5.0,
     centre: bool = False,
+    scale_stream: int | None = None,
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,
     progress: Progress = False,
@@ -175,7 +179,7 @@ def plan(
     """
     source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
-        data, text, _ = _native.plan(source, _patterns(skip), max_growth, centre, tell)
+        data, text, _ = _native.plan(source, _patterns(skip), max_growth, centre, scale_stream, tell)
     return Plan.of(data, text)
 
 

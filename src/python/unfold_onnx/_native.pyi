@@ -47,13 +47,19 @@ def fuse(
     skip: Sequence[str],
     max_growth: float,
     centre: bool,
+    scale_stream: int | None,
     verify: str,
     dim: Mapping[str, int],
     tolerance: float | None,
     progress: Progress | None,
 ) -> Folded: ...
 def plan(
-    source: Source, skip: Sequence[str], max_growth: float, centre: bool, progress: Progress | None
+    source: Source,
+    skip: Sequence[str],
+    max_growth: float,
+    centre: bool,
+    scale_stream: int | None,
+    progress: Progress | None,
 ) -> tuple[str, str, str]: ...
 def verify(
     original: Source, fused: Source, dim: Mapping[str, int], tolerance: float | None, seeds: Sequence[int]
