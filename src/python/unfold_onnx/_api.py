@@ -196,7 +196,7 @@ def inspect(
     """
     source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
-        return Inspection.of(_native.plan(source, [], 5.0, False, tell))
+        return Inspection.of(_native.plan(source, [], 5.0, False, None, tell))
 
 
 def verify(
