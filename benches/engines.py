@@ -46,10 +46,10 @@ def times(sessions, feed, rounds):
 
 
 def in_onnxruntime(paths, batch, rounds):
-    """A ratio for each model, as text."""
+    """A ratio for each model, as text; no batch where the models fix it."""
     sessions = [session(path) for path in paths]
     [value] = sessions[0].get_inputs()
-    feed = {value.name: np.random.default_rng(0).standard_normal([batch, *value.shape[1:]], np.float32)}
+    feed = {value.name: np.random.default_rng(0).standard_normal([batch or value.shape[0], *value.shape[1:]], np.float32)}
     taken = times(sessions, feed, rounds)
     ratios = taken / taken[:, :1]
     resampled = np.random.default_rng(0).integers(rounds, size=(1000, rounds))
@@ -65,7 +65,8 @@ def in_tract(paths, batch, rounds):
 def tract_ratios(paths, batch, rounds):
     """The ratio for each model and its interval; None for what tract cannot run."""
     named = [f"{name}={path}" for name, path in enumerate(paths)]
-    arguments = ["--reference", "0", "--batch", str(batch), "--rounds", str(rounds), "--json", "--quiet"]
+    sizes = ["--batch", str(batch)] if batch else []
+    arguments = ["--reference", "0", *sizes, "--rounds", str(rounds), "--json", "--quiet"]
     report = json.loads(unfold("bench", *named, *arguments))
     ran = [variant["outcome"].get("ran") for variant in report["settings"][0]["variants"]]
     measured = [one and one["ratios"][0]["ratio"] for one in ran]

@@ -1,0 +1,47 @@
+"""What centring residual streams is worth: latencies of models with LayerNorm, over the model as it was exported.
+
+    pip install -r benches/peers/requirements.txt
+    python benches/centring.py MODEL.onnx ... [--batch 1] [--rounds 20]
+
+Each model is folded by `unfold`, which is found on the PATH, with and without `--centre`, and all three run interleaved on
+one thread, in tract and in onnxruntime. They have one input. The table in docs/streams.md is written anew.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from engines import in_onnxruntime, in_tract, session, unfold, write_between
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "streams.md"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=20)
+    arguments = parser.parse_args()
+    lines = [
+        "| model | LN to RMSNorm | tract: `fuse` | tract: `fuse --centre` | onnxruntime: `fuse` | onnxruntime: `fuse --centre` |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        fused, centred = (Path(folder) / name for name in ("fused.onnx", "centred.onnx"))
+        for model in arguments.models:
+            unfold("fuse", str(model), "-o", str(fused), "--verify", "off")
+            report = unfold("fuse", str(model), "-o", str(centred), "--verify", "off", "--centre", "--json")
+            changed = [stream["centring"] for stream in json.loads(report)["streams"] if stream["centring"]]
+            count = sum(len(one.get("normalizers", ())) for one in changed)
+            paths = [model, fused, centred]
+            is_fixed = isinstance(session(model).get_inputs()[0].shape[0], int)
+            batch = None if is_fixed else arguments.batch
+            ratios = [engine(paths, batch, arguments.rounds)[1:] for engine in (in_tract, in_onnxruntime)]
+            lines.append(f"| {' | '.join(map(str, [model.stem, count, *ratios[0], *ratios[1]]))} |")
+            print(lines[-1], flush=True)
+    write_between(DOCUMENT, "centring", lines)
+
+
+if __name__ == "__main__":
+    main()
