@@ -45,8 +45,8 @@ fn only(text: &str) -> (Stream, Vec<String>, Vec<String>) {
     found.remove(0)
 }
 
-/// Patches, a class token, positions, two blocks of which the second is written out, and a head that reads one token.
-const VIT: &str = "input i batch 6 5
+/// Patches, a class token, positions, two blocks of which the second is written out, and the token that a head reads.
+pub const VIT: &str = "input i batch 6 5
      weight w 5 4
      shift b 4
      weight cls 1 1 4
@@ -85,13 +85,15 @@ const VIT: &str = "input i batch 6 5
      f1 = MatMul(q1, p)
      k1 = Add(f1, p0)
      x5 = Add(k1, x4)
-     token = Gather(x5, first) axis=1
-     o = MatMul(token, head)
+     token = Gather(x5, first) axis=1";
+
+/// A head without a normalizer.
+const HEAD: &str = "o = MatMul(token, head)
      output o";
 
 #[test]
 fn a_stream_has_tokens_positions_and_all_that_is_added() {
-    let (stream, writers, readers) = only(VIT);
+    let (stream, writers, readers) = only(&format!("{VIT}\n{HEAD}"));
     assert_eq!((stream.channels, stream.sums), (4, 2));
     assert!(stream.values.iter().all(|at| at.axis == 2));
     let expected = [
