@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
+use crate::basis::powers::LARGEST;
 use crate::basis::{self, Rebasing};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
@@ -178,6 +179,9 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
     let FuseOptions { centre, scale_stream, .. } = *options;
+    if let Some(power) = scale_stream.filter(|power| !(1..=LARGEST).contains(power)) {
+        return Err(Error::ScaleStream { power, largest: LARGEST });
+    }
     let pass = OnePass { skip, centre, scale_stream, growth: Allowed::of(model, options), tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
