@@ -16,7 +16,6 @@ use super::attend::{Attended, attend, check_process};
 use super::errors::{BadOption, InternalError, Withheld, raised};
 use super::source::ModelSource;
 use crate::FuseOptions;
-use crate::basis::powers::LARGEST;
 use crate::bench::{Stop, Variant};
 use crate::cli::end::End;
 use crate::cli::fused::FuseReport;
@@ -107,14 +106,6 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
-/// Refuses a power of two that no stream is scaled by.
-fn possible(scale_stream: Option<u32>) -> Result<(), BadOption> {
-    match scale_stream.is_none_or(|power| (1..=LARGEST).contains(&power)) {
-        true => Ok(()),
-        false => Err(BadOption(format!("scale_stream: neither None nor 1 to {LARGEST}"))),
-    }
-}
-
 /// Folds, and finds out whether the result computes what the model does.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
@@ -133,7 +124,6 @@ pub fn fuse(
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        possible(scale_stream)?;
         let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
         tell("load", 0, 1);
         let model = read()?;
@@ -173,7 +163,6 @@ pub fn plan(
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        possible(scale_stream)?;
         tell("load", 0, 1);
         let model = read()?;
         let provenance = serde_json::to_string(&Provenance::of(&model))?;
