@@ -11,7 +11,7 @@ use crate::normalizer::Replacement;
 const LAYER_NORMALIZATION: i64 = 17;
 
 /// One operator with both, and what it is without the sum.
-struct Skip {
+struct NormalizedSum {
     op: &'static str,
     normalizer: &'static str,
     /// The input that is added to the sum.
@@ -20,9 +20,14 @@ struct Skip {
     parameters: std::ops::Range<usize>,
 }
 
-const OPERATORS: [Skip; 2] = [
-    Skip { op: "SkipLayerNormalization", normalizer: "LayerNormalization", bias: 4, parameters: 2..4 },
-    Skip {
+const OPERATORS: [NormalizedSum; 2] = [
+    NormalizedSum {
+        op: "SkipLayerNormalization",
+        normalizer: "LayerNormalization",
+        bias: 4,
+        parameters: 2..4,
+    },
+    NormalizedSum {
         op: "SkipSimplifiedLayerNormalization",
         normalizer: "SimplifiedLayerNormalization",
         bias: 3,
