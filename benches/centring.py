@@ -1,10 +1,11 @@
 """What centring residual streams is worth: latencies of models with LayerNorm, over the model as it was exported.
 
     pip install -r benches/peers/requirements.txt
-    python benches/centring.py MODEL.onnx ... [--batch 1] [--rounds 20]
+    python benches/centring.py MODEL.onnx[=TWIN.onnx] ... [--batch 1] [--rounds 20]
 
 Each model is folded by `unfold`, which is found on the PATH, with and without `--centre`, and all three run interleaved on
-one thread, in tract and in onnxruntime. They have one input. The table in docs/streams.md is written anew.
+one thread, in tract and in onnxruntime; so does its TWIN, the same network with RMSNorm, folded. They have one input. The
+table of this batch in docs/streams.md is written anew.
 """
 
 import argparse
@@ -19,28 +20,29 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "streams.md"
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("models", nargs="+", type=lambda given: [Path(path) for path in given.split("=")])
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()
-    lines = [
-        "| model | LN to RMSNorm | tract: `fuse` | tract: `fuse --centre` | onnxruntime: `fuse` | onnxruntime: `fuse --centre` |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    ways = [f"{engine}: {way}" for engine in ("tract", "onnxruntime") for way in ("`fuse`", "`fuse --centre`", "twin")]
+    lines = [f"| model | LN to RMSNorm | {' | '.join(ways)} |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
     with tempfile.TemporaryDirectory() as folder:
-        fused, centred = (Path(folder) / name for name in ("fused.onnx", "centred.onnx"))
-        for model in arguments.models:
+        fused, centred, folded = (Path(folder) / name for name in ("fused.onnx", "centred.onnx", "twin.onnx"))
+        for model, *twins in arguments.models:
             unfold("fuse", str(model), "-o", str(fused), "--verify", "off")
             report = unfold("fuse", str(model), "-o", str(centred), "--verify", "off", "--centre", "--json")
             changed = [stream["centring"] for stream in json.loads(report)["streams"] if stream["centring"]]
             count = sum(len(one.get("normalizers", ())) for one in changed)
-            paths = [model, fused, centred]
+            for twin in twins:
+                unfold("fuse", str(twin), "-o", str(folded), "--verify", "off")
+            paths = [model, fused, centred, *[folded for _ in twins]]
             is_fixed = isinstance(session(model).get_inputs()[0].shape[0], int)
             batch = None if is_fixed else arguments.batch
             ratios = [engine(paths, batch, arguments.rounds)[1:] for engine in (in_tract, in_onnxruntime)]
-            lines.append(f"| {' | '.join(map(str, [model.stem, count, *ratios[0], *ratios[1]]))} |")
+            cells = [cell for engine in ratios for cell in [*engine, *[""] * (1 - len(twins))]]
+            lines.append(f"| {' | '.join(map(str, [model.stem, count, *cells]))} |")
             print(lines[-1], flush=True)
-    write_between(DOCUMENT, "centring", lines)
+    write_between(DOCUMENT, f"centring at batch {arguments.batch}", lines)
 
 
 if __name__ == "__main__":

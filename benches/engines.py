@@ -49,7 +49,9 @@ def in_onnxruntime(paths, batch, rounds):
     """A ratio for each model, as text; no batch where the models fix it."""
     sessions = [session(path) for path in paths]
     [value] = sessions[0].get_inputs()
-    feed = {value.name: np.random.default_rng(0).standard_normal([batch or value.shape[0], *value.shape[1:]], np.float32)}
+    shape, numbers = [batch or value.shape[0], *value.shape[1:]], np.random.default_rng(0)
+    is_index = value.type == "tensor(int64)"
+    feed = {value.name: numbers.integers(0, 100, shape) if is_index else numbers.standard_normal(shape, np.float32)}
     taken = times(sessions, feed, rounds)
     ratios = taken / taken[:, :1]
     resampled = np.random.default_rng(0).integers(rounds, size=(1000, rounds))

@@ -156,6 +156,15 @@ pub enum Error {
         reason: String,
     },
 
+    /// No stream is scaled by this power of two.
+    #[error("residual streams are scaled by 2^-1 to 2^-{largest}, and not by 2^-{power}")]
+    Power {
+        /// The k of `2^-k`.
+        power: u32,
+        /// The largest that there is.
+        largest: u32,
+    },
+
     /// A pattern that names what to skip is none.
     #[error("--skip `{pattern}`: {reason}")]
     Skip {
@@ -163,14 +172,5 @@ pub enum Error {
         pattern: String,
         /// What is wrong with it.
         reason: String,
-    },
-
-    /// Residual streams are scaled by no such power of two.
-    #[error("scale_stream: {power} is not 1 to {largest}")]
-    ScaleStream {
-        /// The k of `2^-k`.
-        power: u32,
-        /// The largest that there is.
-        largest: u32,
     },
 }

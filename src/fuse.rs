@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-use crate::basis::powers::LARGEST;
 use crate::basis::{self, Rebasing};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
@@ -118,7 +117,7 @@ pub struct Planned {
 /// Plans without changing anything: does all that [`fuse`] does, but for keeping what comes of it.
 ///
 /// # Errors
-/// Where the model's graph is none that ONNX allows, or a `skip` is no valid glob.
+/// Where the model's graph is none that ONNX allows, a `skip` is no valid glob, or there is no such scale of streams.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
     Ok(dry_run(model, options)?.plan)
 }
@@ -170,6 +169,7 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         }
     };
     let skip = globs(&options.skip)?;
+    options.scale_stream.map(basis::powers::possible).transpose()?;
     let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op));
     if !matches!(lowered, Ok(None)) {
         // Checked before anything that was made of it, so that errors speak of the model as it is.
@@ -179,9 +179,6 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
     let FuseOptions { centre, scale_stream, .. } = *options;
-    if let Some(power) = scale_stream.filter(|power| !(1..=LARGEST).contains(power)) {
-        return Err(Error::ScaleStream { power, largest: LARGEST });
-    }
     let pass = OnePass { skip, centre, scale_stream, growth: Allowed::of(model, options), tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
@@ -307,7 +304,7 @@ impl OnePass<'_> {
             let mut plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
-                let centred = self.centre(&view, known, &sites, history);
+                let centred = self.centre(known, history);
                 return Ok(centred.or_else(|| self.tidy(known, &sites, history)));
             }
             let mut editor = Editor::new(model);
@@ -354,36 +351,54 @@ impl OnePass<'_> {
     }
 
     /// The model with its residual streams centred; `None` where none is, or nobody asked for it.
-    fn centre(&self, view: &View, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {
-        let plan = |refused: &Refused| basis::centred(known, view, sites, refused);
+    fn centre(&self, known: &Analysis, history: &mut History) -> Option<Model> {
+        let plan = |known: &Analysis, refused: &Refused| basis::centred(known, refused);
         self.centre.then(|| self.rebase(known, history, basis::CENTRING, &plan))?
     }
 
     /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.
     fn scale(&self, known: &Analysis, history: &mut History) -> Option<Model> {
         let power = self.scale_stream?;
-        let view = View::new(known);
-        let sites = normalizer::find(&view);
-        let plan = |refused: &Refused| basis::powers::scaled(known, &view, &sites, power, refused);
+        let plan = |known: &Analysis, refused: &Refused| basis::powers::scaled(known, power, refused);
         self.rebase(known, history, basis::SCALING, &plan)
     }
 
-    /// The model with streams in another basis, which is of this kind; `None` where none changes.
+    /// The model with streams in another basis, which is of this kind; `None` where none changes. Sums inside of
+    /// normalizers are written out first.
     fn rebase(
         &self,
         known: &Analysis,
         history: &mut History,
         kind: &str,
-        plan: &dyn Fn(&Refused) -> Rebasing,
+        plan: &dyn Fn(&Analysis, &Refused) -> Rebasing,
     ) -> Option<Model> {
         let model = known.graph.model();
         if not_known(model).is_some() {
             return None;
         }
         (self.tell)("streams", 0, 1);
+        let edits = basis::skip::written_out(known);
+        if edits.is_empty() {
+            return self.rebase_sums(known, history, kind, plan);
+        }
+        let mut editor = Editor::new(model);
+        self.apply((&edits, &[]), known, &mut editor, history).ok()?;
+        let model = model.with_graph(editor.finish());
+        self.rebase_sums(&Analysis::new(&model).ok()?, history, kind, plan)
+    }
+
+    /// The same, where all sums are operators of their own.
+    fn rebase_sums(
+        &self,
+        known: &Analysis,
+        history: &mut History,
+        kind: &str,
+        plan: &dyn Fn(&Analysis, &Refused) -> Rebasing,
+    ) -> Option<Model> {
+        let model = known.graph.model();
         let mut refused: HashMap<String, Refusal> = HashMap::new();
         loop {
-            let Rebasing { streams, edits } = plan(&|name| {
+            let Rebasing { streams, edits } = plan(known, &|name| {
                 let is_skipped = self.skip.is_match(name) || self.skip.is_match(kind);
                 refused.get(name).cloned().or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
             });

@@ -252,6 +252,8 @@ fn inspect_lists_the_streams() {
     let listed = unfold([&"inspect", &path, &"--streams", &"--json"]).json();
     let [stream] = &listed["streams"].as_array().unwrap()[..] else { panic!("{listed:#}") };
     assert_eq!((&stream["channels"], &stream["centring"]["outcome"]), (&40.into(), &"centred".into()));
+    assert_eq!(stream["scaling"]["outcome"], "scaled");
+    assert_eq!(stream["scaling"]["multiplied"].as_array().unwrap().len(), 0, "{listed:#}");
     let kinds = |who: &str| -> Vec<String> {
         let members = stream[who].as_array().unwrap().iter();
         members.map(|member| member["kind"].as_str().unwrap().to_owned()).collect()

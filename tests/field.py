@@ -384,6 +384,7 @@ def evaluate(entry, operations, leaf):
     values = []
     for i, step in enumerate(entry["steps"]):
         y = operations[step["op"]](step, *(values[k] for k in step["inputs"])) if step["op"] in operations else leaf(step, i)
+        y = tuple(map(np.asarray, y))  # arithmetic makes scalars of arrays without axes
         if list(y[0].shape) != step["shape"]:
             raise Disproved(f"{entry['name']}: a step has the extents {list(y[0].shape)}, not {step['shape']}")
         values.append(y)

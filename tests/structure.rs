@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("normalizer", &["affine", "graph", "hash", "onnx", "recipe", "refusal"]),
     ("lower", &["error", "graph", "hash", "normalizer", "onnx"]),
     ("fold", &["affine", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
-    ("basis", &["affine", "fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
+    ("basis", &["affine", "error", "fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
     ("simplify", &["graph", "hash", "onnx", "recipe", "refusal"]),
     ("provenance", &["fold", "onnx"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),

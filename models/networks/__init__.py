@@ -29,6 +29,7 @@ OURS = {
     "dpn_conv_vit_small_patch16_224": (ViT, dict(embedding=DPN_CONV), VIT_HERE),
     "cvt_13": (CvT, {}, dict(side=32, channels=(48, 96), depths=(1, 1), heads=(1, 3), classes=10)),
     "encoder_decoder": (EncoderDecoder, {}, TEXT),
+    "encoder_decoder_post": (partial(EncoderDecoder, norm_first=False), {}, TEXT),
     "bert": (Bert, {}, TEXT),
     "llama": (Llama, {}, TEXT | dict(heads=4)),
     "patch_tst": (PatchTST, {}, dict(length=32, channels=96, depth=2, heads=3)),

@@ -1,4 +1,4 @@
-"""A pre-norm Transformer for translation, of the size used on IWSLT14: 6 + 6 layers, 512 channels, 4 heads."""
+"""A Transformer for translation, of the size used on IWSLT14: 6 + 6 layers, 512 channels, 4 heads; pre-norm or post-norm."""
 
 import math
 
@@ -18,27 +18,33 @@ def attend(attention, queries, memory, mask=None):
     return attention(queries, memory, memory, attn_mask=mask, need_weights=False)[0]
 
 
+def residual(x, norm, block, norm_first):
+    """x + block(norm(x)), or norm(x + block(x)) as in the first Transformer."""
+    return x + block(norm(x)) if norm_first else norm(x + block(x))
+
+
 class EncoderLayer(nn.Module):
     """[B, S, C] -> [B, S, C]."""
 
-    def __init__(self, channels, hidden, heads):
+    def __init__(self, channels, hidden, heads, norm_first):
         super().__init__()
+        self.norm_first = norm_first
         self.norm1 = nn.LayerNorm(channels)
         self.self_attn = nn.MultiheadAttention(channels, heads, batch_first=True)
         self.norm2 = nn.LayerNorm(channels)
         self.mlp = mlp(channels, hidden, nn.ReLU)
 
     def forward(self, x):
-        y = self.norm1(x)
-        x = x + attend(self.self_attn, y, y)
-        return x + self.mlp(self.norm2(x))
+        x = residual(x, self.norm1, lambda y: attend(self.self_attn, y, y), self.norm_first)
+        return residual(x, self.norm2, self.mlp, self.norm_first)
 
 
 class DecoderLayer(nn.Module):
     """[B, T, C] -> [B, T, C], with the output of the encoder [B, S, C] as memory."""
 
-    def __init__(self, channels, hidden, heads):
+    def __init__(self, channels, hidden, heads, norm_first):
         super().__init__()
+        self.norm_first = norm_first
         self.norm1 = nn.LayerNorm(channels)
         self.self_attn = nn.MultiheadAttention(channels, heads, batch_first=True)
         self.norm2 = nn.LayerNorm(channels)
@@ -47,26 +53,25 @@ class DecoderLayer(nn.Module):
         self.mlp = mlp(channels, hidden, nn.ReLU)
 
     def forward(self, x, memory, mask):
-        y = self.norm1(x)
-        x = x + attend(self.self_attn, y, y, mask)
-        x = x + attend(self.cross_attn, self.norm2(x), memory)
-        return x + self.mlp(self.norm3(x))
+        x = residual(x, self.norm1, lambda y: attend(self.self_attn, y, y, mask), self.norm_first)
+        x = residual(x, self.norm2, lambda y: attend(self.cross_attn, y, memory), self.norm_first)
+        return residual(x, self.norm3, self.mlp, self.norm_first)
 
 
 class EncoderDecoder(nn.Module):
     """source [B, S] and target [B, T] token ids -> [B, T, vocabulary]; the head is tied to the target embedding."""
 
-    def __init__(self, vocabulary=1000, channels=512, hidden=1024, depth=6, heads=4, length=24):
+    def __init__(self, vocabulary=1000, channels=512, hidden=1024, depth=6, heads=4, length=24, norm_first=True):
         super().__init__()
         self.length = length
         self.source_embed = nn.Embedding(vocabulary, channels)
         self.target_embed = nn.Embedding(vocabulary, channels)
         self.register_buffer("positions", sinusoids(length, channels), persistent=False)
         self.register_buffer("mask", torch.full((length, length), -torch.inf).triu(1), persistent=False)
-        self.encoder = nn.ModuleList(EncoderLayer(channels, hidden, heads) for _ in range(depth))
-        self.encoder_norm = nn.LayerNorm(channels)
-        self.decoder = nn.ModuleList(DecoderLayer(channels, hidden, heads) for _ in range(depth))
-        self.decoder_norm = nn.LayerNorm(channels)
+        self.encoder = nn.ModuleList(EncoderLayer(channels, hidden, heads, norm_first) for _ in range(depth))
+        self.encoder_norm = nn.LayerNorm(channels) if norm_first else nn.Identity()
+        self.decoder = nn.ModuleList(DecoderLayer(channels, hidden, heads, norm_first) for _ in range(depth))
+        self.decoder_norm = nn.LayerNorm(channels) if norm_first else nn.Identity()
         for embed in (self.source_embed, self.target_embed):
             nn.init.normal_(embed.weight, std=channels**-0.5)
 

@@ -20,7 +20,7 @@ use crate::normalizer::{Replacement, Site, View};
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-use super::rms::{is_full, without_mean};
+use super::rms::{has_range, without_mean};
 use super::streams::{Channels, ReadBy, Stream, WrittenBy};
 
 /// How many normalizers have to do without the mean for each place where it is taken off in each run: that reads and
@@ -60,7 +60,7 @@ pub fn plan(
     let writers = Writers { known, sites, cores, stream };
     Some(writers.unseen().and_then(|()| match known.facts.data_type(core.input) {
         _ if !normalizers.is_empty() => writers.plan(normalizers),
-        Some(it) if !is_full(it) => Err(Refusal::new(Reason::ElementType(it.name()), &sites[first].name)),
+        Some(it) if !has_range(it) => Err(Refusal::new(Reason::ElementType(it.name()), &sites[first].name)),
         _ => {
             let reason = "no normalizer on it is without a shift".to_owned();
             Err(Refusal::new(Reason::NoGain(reason), &sites[first].name))
@@ -207,7 +207,7 @@ impl Writers<'_> {
     fn change(&self, node: NodeId, slot: usize, recipe: Recipe) -> Option<Change> {
         let value = self.known.graph.input(node, slot)?;
         let data_type = self.known.facts.data_type(value)?;
-        if !is_full(data_type) || (recipe.len() > SMALL && self.is_shared(value)) {
+        if !has_range(data_type) || (recipe.len() > SMALL && self.is_shared(value)) {
             return None;
         }
         self.known.constants.check(value).ok()?;

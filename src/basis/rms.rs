@@ -16,7 +16,7 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     let &[axis] = &core.axes[..] else { return None };
     let is_plain = core.centred && !core.norm && core.factor.is_none() && core.inside.is_none();
     let epsilon = core.epsilon.filter(|_| is_plain)?;
-    let data_type = view.facts.data_type(core.input).filter(|&it| is_full(it))?;
+    let data_type = view.facts.data_type(core.input).filter(|&it| has_range(it))?;
     // Casts may lie between the statistics and the quotient.
     (view.facts.data_type(core.output) == Some(data_type)).then_some(())?;
     let scale = scale(view, site, core)?;
@@ -24,15 +24,20 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     let graph = view.graph;
     let taken = |name: &str| graph.value(name).is_some();
     let mut maker = Maker::new(graph.node(last), view.at(last).opset(), &taken);
-    let input = graph.value_name(core.input);
-    let two = maker.floats(data_type, &Recipe::number(2.0, 0));
-    let square = maker.op("Pow", &[input, &two], vec![]);
+    // The operator computes in float32 whatever it is given, and so does what takes its place.
+    let is_wide = data_type == DataType::BFloat16 && core.nodes.len() == 1;
+    let inside = if is_wide { DataType::Float } else { data_type };
+    let input = graph.value_name(core.input).to_owned();
+    let input = if is_wide { maker.cast(&input, inside) } else { input };
+    let two = maker.floats(inside, &Recipe::number(2.0, 0));
+    let square = maker.op("Pow", &[&input, &two], vec![]);
     let is_last = axis + 1 == core.rank;
     let mean = maker.mean(&square, &[if is_last { -1 } else { axis as i64 }], true);
-    let epsilon = maker.floats(data_type, &Recipe::number(epsilon, 0));
+    let epsilon = maker.floats(inside, &Recipe::number(epsilon, 0));
     let moment = maker.op("Add", &[&mean, &epsilon], vec![]);
     let root = maker.op("Sqrt", &[&moment], vec![]);
-    let normal = maker.op("Div", &[input, &root], vec![]);
+    let normal = maker.op("Div", &[&input, &root], vec![]);
+    let normal = if is_wide { maker.cast(&normal, data_type) } else { normal };
     match scale {
         Scale::Inside(scale) => drop(maker.op("Mul", &[&normal, graph.value_name(scale)], vec![])),
         Scale::None if is_last => {
@@ -45,9 +50,9 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     Some(Replacement { nodes: vec![last], made, constants })
 }
 
-/// Whether squares of values are computed in this type: in half precision they overflow, where the operator does not.
-pub fn is_full(data_type: DataType) -> bool {
-    matches!(data_type, DataType::Float | DataType::Double)
+/// Whether a type has room for values without their mean, which may be twice as large: float16 ends at 65,504.
+pub fn has_range(data_type: DataType) -> bool {
+    data_type.is_float() && data_type != DataType::Float16
 }
 
 /// What scales the normalized value.

@@ -52,7 +52,7 @@ impl From<Error> for Complaint {
         let status = match error {
             Error::ExternalData { .. } => UnfoldStatus::ExternalData,
             Error::TooLarge { .. } => UnfoldStatus::TooLarge,
-            Error::Skip { .. } | Error::ScaleStream { .. } => UnfoldStatus::BadArgument,
+            Error::Skip { .. } | Error::Power { .. } => UnfoldStatus::BadArgument,
             Error::Defect { .. } => UnfoldStatus::Internal,
             _ => UnfoldStatus::BadModel,
         };
@@ -264,7 +264,7 @@ mod tests {
             ("{", "options: EOF"),
             (r#"{"skipp": []}"#, "unknown field `skipp`"),
             (r#"{"skip": ["["]}"#, "--skip `[`"),
-            (r#"{"scale_stream": 41}"#, "scale_stream: 41 is not 1 to 40"),
+            (r#"{"scale_stream": 41}"#, "residual streams are scaled by 2^-1 to 2^-40, and not by 2^-41"),
         ] {
             let call = call(&digits(), Some(options));
             assert_eq!(call.status, UnfoldStatus::BadArgument, "{options}");

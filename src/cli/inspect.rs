@@ -85,10 +85,16 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     let model = args.reach.open(&args.model)?;
     let progress = steps.progress();
     let options = FuseOptions { centre: args.streams, progress: Some(&progress), ..FuseOptions::default() };
-    let Planned { plan, lowered } = match &args.html {
+    let Planned { mut plan, lowered } = match &args.html {
         Some(page) => with_page(&args.model, &model, &options, page)?,
         None => unfold::dry_run(&model, &options)?,
     };
+    if args.streams {
+        // Any power of two would do to see who takes one in, and one change is asked for at a time.
+        let options =
+            FuseOptions { scale_stream: Some(1), progress: Some(&progress), ..FuseOptions::default() };
+        plan.streams_scaled_as(unfold::plan(&model, &options)?);
+    }
     drop(progress);
     drop(steps);
     if args.streams {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use unfold::basis::powers::LARGEST;
+use unfold::basis::powers::possible;
 use unfold::headroom::{Headroom, widened};
 use unfold::onnx::Model;
 use unfold::run::Dims;
@@ -36,11 +36,12 @@ enum ScaleStream {
 
 /// `auto` or `2^-k`.
 fn asked(text: &str) -> Result<ScaleStream, String> {
-    let power = || text.strip_prefix("2^-")?.parse().ok().filter(|power| (1..=LARGEST).contains(power));
-    match text {
-        "auto" => Ok(ScaleStream::Auto),
-        _ => power().map(ScaleStream::By).ok_or_else(|| format!("neither auto nor 2^-1 to 2^-{LARGEST}")),
+    if text == "auto" {
+        return Ok(ScaleStream::Auto);
     }
+    let power = text.strip_prefix("2^-").and_then(|power| power.parse().ok());
+    let power = power.ok_or("neither auto nor a power of two such as 2^-5")?;
+    possible(power).map(ScaleStream::By).map_err(|error| error.to_string())
 }
 
 /// By what residual streams are scaled.

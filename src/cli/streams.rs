@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use comfy_table::{Cell, CellAlignment};
 use unfold::Plan;
-use unfold::fold::plan::{Centring, Member, Scaling, StreamPlan};
+use unfold::fold::plan::{Basis, Centring, Member, Scaling, StreamPlan};
 
 use super::out::{self, Paint, Tone};
 use super::sites;
@@ -14,16 +14,21 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     if plan.streams.is_empty() {
         return "no residual stream was found\n".to_owned();
     }
-    let mut table = paint.table(&["stream", "channels", "written by", "read by", "centring"]);
-    for StreamPlan { name, channels, writers, readers, centring, .. } in &plan.streams {
-        let (tone, told) = match centring {
+    let mut table = paint.table(&["stream", "channels", "written by", "read by", "centring", "scaling"]);
+    for StreamPlan { name, channels, writers, readers, centring, scaling } in &plan.streams {
+        let centring = match centring {
             None => (Tone::Good, String::new()),
             Some(Centring::Centred { .. }) => (Tone::Good, needs(centring)),
             Some(Centring::Kept { why }) => (Tone::Bad, sites::in_short(why)),
         };
+        let scaling = match scaling {
+            None => (Tone::Good, String::new()),
+            Some(scaling @ Scaling::Scaled { .. }) => (Tone::Good, takes(scaling)),
+            Some(Scaling::Kept { why }) => (Tone::Bad, sites::in_short(why)),
+        };
         let mut cells: Vec<Cell> = vec![Cell::new(name), Cell::new(channels)];
         cells.extend([writers, readers].map(|members| Cell::new(counted(members))));
-        cells.push(paint.cell(tone, told));
+        cells.extend([centring, scaling].map(|(tone, told)| paint.cell(tone, told)));
         table.add_row(cells);
     }
     if let Some(channels) = table.column_mut(1) {
@@ -32,9 +37,17 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
     out::lines(&table)
 }
 
-/// What was done to the streams, a line for each that has another basis; nothing where nobody asked.
+/// What was done to the streams, a line for each that was asked to have another basis, and one for those that folding
+/// gave one.
 pub fn told(plan: &Plan) -> String {
     let mut lines = String::new();
+    let bases: Vec<Basis> = plan.sites.iter().filter_map(|site| site.basis).collect();
+    if let Some(Basis { least, most }) = Basis::around(bases.iter().copied()) {
+        let sites = bases.len();
+        lines += &format!(
+            "residual streams have another basis behind {sites} sites: channels are divided by {least:.1e} to {most:.1e}\n"
+        );
+    }
     let mut kept: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for stream in &plan.streams {
         let mut line = |told: String| {

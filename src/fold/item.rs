@@ -6,7 +6,7 @@ use crate::hash::HashMap;
 use crate::normalizer::Part;
 use crate::refusal::Refusal;
 
-use super::plan::{Direction, Outcome};
+use super::plan::{Basis, Direction, Outcome};
 
 /// One affine of a site.
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub struct Item {
     pub is_rewritten: bool,
     /// Why it could go neither way when that was last tried.
     pub tried: Option<Tried>,
+    /// The basis that it left a residual stream in.
+    pub basis: Option<Basis>,
 }
 
 /// Where in its site an affine is.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Fold;
+use crate::affine::Affine;
 use crate::graph::NodeId;
 use crate::graph::make::NewConstant;
 use crate::hash::HashMap;
@@ -84,6 +85,29 @@ impl Outcome {
     }
 }
 
+/// What the channels of a residual stream are divided by: the least and the largest magnitude.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Basis {
+    /// The least.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
+}
+
+impl Basis {
+    /// The one in which all of several are; `None` of none.
+    pub fn around(all: impl IntoIterator<Item = Basis>) -> Option<Self> {
+        let both = |a: Basis, b: Basis| Basis { least: a.least.min(b.least), most: a.most.max(b.most) };
+        all.into_iter().reduce(both)
+    }
+
+    /// That of these scales, by which what is written to a stream is multiplied.
+    pub fn of<'a>(writers: impl IntoIterator<Item = &'a Affine>) -> Option<Self> {
+        let scales = writers.into_iter().flat_map(|affine| affine.scale.iter());
+        Basis::around(scales.map(|scale| 1.0 / scale.abs()).map(|d| Basis { least: d, most: d }))
+    }
+}
+
 /// A site and what happens to it.
 #[derive(Debug, Clone, Serialize)]
 pub struct SitePlan {
@@ -103,6 +127,9 @@ pub struct SitePlan {
     pub core: Option<Outcome>,
     /// The affine behind the core, or all of an offline normalizer.
     pub post: Option<Outcome>,
+    /// The basis that the residual stream behind it has then, where that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Basis>,
 }
 
 impl SitePlan {
@@ -300,6 +327,15 @@ pub struct Tidy {
 }
 
 impl Plan {
+    /// Takes over from a plan for the same model what scaling its streams would come to.
+    pub fn streams_scaled_as(&mut self, other: Plan) {
+        let mut scaled: std::collections::HashMap<String, Option<Scaling>> =
+            other.streams.into_iter().map(|stream| (stream.name, stream.scaling)).collect();
+        for stream in &mut self.streams {
+            stream.scaling = scaled.remove(&stream.name).flatten();
+        }
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.removals.is_empty()

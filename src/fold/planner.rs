@@ -5,7 +5,7 @@ use std::collections::HashMap as Map;
 use super::absorb::linear;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
-use super::plan::{Direction, Outcome, Plan, Removal, Rewrite, SitePlan, Tidy};
+use super::plan::{Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, Tidy};
 use super::rounding::Rounding;
 use super::wave::{self, Wave};
 use super::{Fold, Side};
@@ -69,6 +69,7 @@ impl<'a> Planner<'a> {
                     state,
                     is_rewritten,
                     tried: None,
+                    basis: None,
                 });
             }
         }
@@ -292,8 +293,10 @@ impl<'a> Planner<'a> {
     }
 
     fn commit(&mut self, item: usize, direction: Direction, wave: Wave) {
+        let basis = Basis::of(wave.wants.iter().map(|(_, _, affine)| affine));
         let mut into = self.carry(wave);
         let there = &mut self.items[item];
+        there.basis = basis;
         let (gone, site) = (there.part.clone(), there.site);
         there.is_rewritten = false;
         // The other half may have gone before.
@@ -356,6 +359,7 @@ impl<'a> Planner<'a> {
                 pre: None,
                 core: site.core.clone().map(|forward| Outcome::Kept { forward, backward: None }),
                 post: whole(site, refused.get(&index)),
+                basis: None,
             })
             .collect();
         let mut rewrites = vec![];
@@ -364,7 +368,8 @@ impl<'a> Planner<'a> {
                 let data_type = self.data_type(&item.part);
                 rewrites.push(Rewrite { part: item.part.clone(), site: item.site, data_type });
             }
-            let SitePlan { pre, post, .. } = &mut plans[item.site];
+            let SitePlan { pre, post, basis, .. } = &mut plans[item.site];
+            *basis = Basis::around(basis.take().into_iter().chain(item.basis));
             match item.role {
                 Role::Before => *pre = item.outcome(),
                 Role::Behind => *post = item.outcome(),

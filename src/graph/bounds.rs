@@ -181,7 +181,7 @@ fn too_many_axes(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
 }
 
 /// Whether tract would make symbols of numbers that do not fit: it takes them through 32 bits.
-fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+pub fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     let op = node.op_type();
     let is_symbolic =
         |fact: &InferenceFact| fact.datum_type.concretize().is_some_and(|element| element == DatumType::TDim);

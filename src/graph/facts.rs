@@ -453,11 +453,17 @@ impl Inference {
             ("", "If") => return self.branches(graph, node, known),
             _ => {}
         }
-        let inputs: Vec<Option<InferenceFact>> = node
+        let mut inputs: Vec<Option<InferenceFact>> = node
             .input
             .iter()
             .map(|name| (!name.is_empty()).then(|| known(name).unwrap_or_default()))
             .collect();
+        if let (("", "Cast"), [Some(value)]) = (node.op(), &mut inputs[..])
+            && bounds::beyond_symbols(node, &[Some(value)])
+        {
+            // Such as the logarithm of 0: what it is cast to nobody knows, but how many there are.
+            value.value = Default::default();
+        }
         let slots: Vec<_> = inputs.iter().map(Option::as_ref).collect();
         if !bounds::can_be_asked(node, &slots) {
             self.note(|| node.label());

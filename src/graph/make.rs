@@ -210,6 +210,11 @@ impl<'m> Maker<'m> {
         self.op(op, &[value, &list], vec![attribute])
     }
 
+    /// The value in another type.
+    pub fn cast(&mut self, value: &str, to: DataType) -> String {
+        self.op("Cast", &[value], vec![int("to", to as i64)])
+    }
+
     /// The value in another shape.
     pub fn reshape(&mut self, value: &str, shape: &[i64]) -> String {
         let shape = self.ints(shape);

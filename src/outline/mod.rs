@@ -73,7 +73,7 @@ pub fn tensors(plan: &Plan) -> Vec<ReportedTensor> {
 }
 
 fn site(site: &SitePlan) -> OutlineSite {
-    let SitePlan { name, kind, channels, axis, nodes, pre, core, post } = site;
+    let SitePlan { name, kind, channels, axis, nodes, pre, core, post, .. } = site;
     let whole = pre.is_none() && core.is_none();
     let last = if whole { "its affine" } else { "the affine behind its core" };
     let parts = [(pre, "the affine before its core"), (core, "its core"), (post, last)];

@@ -6,6 +6,7 @@
 //! const c 2 = 1 -0.5                 numbers that are given
 //! ints i 2 = 0 1
 //! n = Mul(x, c) axis=-1 perm=[0,1] alpha=0.5 mode=edge
+//! g = com.microsoft.QuickGelu(n)
 //! output n
 //! ```
 //! `opset`, 17 where nothing is said, and `ir` may come first.
@@ -72,9 +73,11 @@ pub fn model(text: &str) -> Model {
 fn node_of(line: &str) -> NodeProto {
     let (outputs, call) = line.split_once(" = ").expect(line);
     let (op, rest) = call.split_once('(').expect(line);
+    let (domain, op) = op.rsplit_once('.').unwrap_or(("", op));
     let (inputs, attributes) = rest.split_once(')').expect(line);
     let names = |list: &'_ str| list.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>();
     let mut made = node(op, &names(inputs), &names(outputs), vec![]);
+    made.domain = Some(domain.to_owned()).filter(|domain| !domain.is_empty());
     for word in attributes.split_whitespace() {
         let (name, value) = word.split_once('=').expect(line);
         let list = value.strip_prefix('[').and_then(|value| value.strip_suffix(']'));

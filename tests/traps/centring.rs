@@ -2,14 +2,14 @@
 
 use unfold::fold::plan::Centring;
 use unfold::onnx::Model;
-use unfold::onnx::tensor;
+use unfold::onnx::tensor::{self, DataType};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused};
 
 use crate::basis::VIT;
 use crate::common::text::model;
-use crate::common::{operators, options};
+use crate::common::{declared, operators, options, retype};
 use crate::same;
 
 fn centre(model: &Model) -> Fused {
@@ -110,6 +110,64 @@ fn images_give_their_channels_to_the_stream() {
     );
     // The bias is that of the normalizer before.
     assert_eq!(found, (2, 4, vec![]));
+}
+
+/// The model with all floats in another type.
+fn of_type(data_type: DataType, text: &str) -> Model {
+    let mut model = model(text);
+    let names: Vec<String> =
+        model.graph().initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
+    retype(&mut model, &names.iter().map(String::as_str).collect::<Vec<_>>(), data_type);
+    model.graph_mut().input[0] = declared("i", data_type, &["batch", "3", "4"]);
+    model
+}
+
+#[test]
+fn a_narrow_type_is_centred_where_it_has_the_range() {
+    let text = blocks("input i batch 3 4\n weight w 4 4\n x0 = MatMul(i, w)", "o = MatMul(n8, p)");
+    let before = of_type(DataType::BFloat16, &text);
+    let fused = centre(&before);
+    let Centring::Centred { normalizers, constants, subtracted } = centring(&fused) else {
+        panic!("{:#?}", fused.plan.streams)
+    };
+    assert_eq!((normalizers.len(), constants, subtracted), (9, 17, vec![]));
+    let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    // The operator takes its squares in float32, and so do those that take its place.
+    let casts = operators(&fused.model).iter().filter(|op| **op == "Cast").count();
+    assert_eq!(casts, 18);
+    same(&before, &fused.model, 0.02);
+    // What has no mean may be twice as large, and beyond float16 that is infinite.
+    let Centring::Kept { why } = centring(&centre(&of_type(DataType::Float16, &text))) else { panic!() };
+    assert_eq!(why.reason, Reason::ElementType("float16".into()));
+}
+
+#[test]
+fn a_sum_inside_of_a_normalizer_is_a_sum() {
+    // As onnxruntime writes a block and the one behind it.
+    let text = |bias: &str| {
+        format!(
+            "input i batch 3 4
+             weight w 4 4
+             weight p 4 4
+             scale g 4
+             const none 4 = 0 0 0 0
+             shift b 4
+             x0 = MatMul(i, w)
+             n0 = LayerNormalization(x0, g, none)
+             f0 = MatMul(n0, p)
+             n1,,,x1 = com.microsoft.SkipLayerNormalization(x0, f0, g, none, {bias})
+             f1 = MatMul(n1, p)
+             n2 = com.microsoft.SkipLayerNormalization(f1, x1, g, none)
+             o = MatMul(n2, p)
+             output o"
+        )
+    };
+    assert_eq!(is_centred(&text("b")), (3, 4, vec![]));
+    assert_eq!(is_centred(&text("")), (3, 3, vec![]));
+    // Who reads the statistics has to have them.
+    let read = text("b").replace("n1,,,x1", "n1,m1,,x1").replace("output o", "output o m1");
+    assert!(matches!(keeps_mean(&read), Reason::SeesMean(_)));
 }
 
 #[test]

@@ -32,6 +32,23 @@ const HALF: &str = "ints one 1 = 1
     items = Gather(all, first) axis=0";
 
 #[test]
+fn what_no_integer_is_cast_from_has_its_extents_all_the_same() {
+    // The places of a table of relative positions, as T5 finds them: the logarithm of 0 is not used.
+    let found = model(
+        "input x 2 3
+         const logs 2 = -inf 1.5
+         ints most = 31
+         weight table 32 3
+         cast = Cast(logs) to=7
+         places = Min(cast, most)
+         rows = Gather(table, places)
+         y = Add(x, rows)
+         output y",
+    );
+    assert_eq!(["cast", "places", "rows"].map(|name| shape(&found, name)), ["2", "2", "2 3"]);
+}
+
+#[test]
 fn what_stands_beside_an_extent_that_nobody_knows_stays_known() {
     let cases = [
         ("ints c 2 = 2 4\n s = Concat(items, halved, c) axis=0\n y = Reshape(x, s)", "? ? 2 4"),

@@ -1,6 +1,6 @@
 //! Normalizers on a residual stream, whose basis changes, with the twins in which it must not.
 
-use unfold::fold::plan::Outcome;
+use unfold::fold::plan::{Basis, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::proto::GraphProto;
 use unfold::onnx::tensor::DataType;
@@ -79,6 +79,17 @@ fn nothing_stays_of_normalizers_on_a_residual_stream() {
         assert_eq!(operators(&after).len(), operators(&before).len() - 2 * layers);
         assert!(!operators(&after).contains(&"Mul"));
     }
+}
+
+#[test]
+fn the_basis_of_a_stream_is_told_at_the_site_before_it() {
+    let told = |layers| -> Vec<Option<Basis>> {
+        crate::fused(&post_norm(layers, SCALE, "")).plan.sites.iter().map(|site| site.basis).collect()
+    };
+    let [once, twice] = [(0.5, 4.0), (0.25, 16.0)].map(|(least, most)| Some(Basis { least, most }));
+    // Nothing is added behind the last.
+    assert_eq!(told(1), [None]);
+    assert_eq!(told(3), [once, twice, None]);
 }
 
 #[test]

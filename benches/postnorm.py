@@ -1,0 +1,108 @@
+"""What is left of post-norm networks with normalizers of fixed statistics, and what another basis of their streams does to the numbers.
+
+    pip install -r benches/peers/requirements.txt
+    python benches/postnorm.py [--exporter dynamo|legacy] [--rounds 20]
+
+Makes a BERT and the Transformer of IWSLT14, both post-norm, whose statistics come of running them, and folds each by
+`unfold`, which is found on the PATH. Errors are the largest of an output of onnxruntime in float32 against PyTorch in
+float64, as a part of the largest number. The floor is the same network without normalizers, folded as well: no operator
+may be there more often, and latencies in tract are over its. The table in docs/streams.md is written anew.
+"""
+
+import argparse
+import copy
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+
+from engines import in_tract, unfold, write_between
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "models"))
+
+from export import EXPORTERS, export, relative_error, run  # noqa: E402
+from networks import build  # noqa: E402
+from swap import replace, sites  # noqa: E402
+
+NETWORKS = {"BERT": "bert", "IWSLT14": "encoder_decoder_post"}
+KINDS = {"BN": "bn", "UN": "un", "MABN": "mabn", "PN\\*": "pnstar"}
+
+
+def network(name, kind):
+    """The network in inference mode, and inputs. Scales and shifts are drawn anew, and statistics are those of running it."""
+    torch.manual_seed(0)
+    model, inputs = build(name)
+    names = sites(model)
+    model = replace(model, kind)
+    parameters = [parameter for site in names for parameter in model.get_submodule(site).parameters()]
+    with torch.no_grad():
+        for parameter in parameters:
+            noise = torch.rand(parameter.shape) - 0.5
+            parameter.copy_(1 + noise if parameter.any() else 0.4 * noise)
+        model.train()
+        for _ in range(40):
+            model(**{key: value[:, torch.randperm(value.shape[1])] for key, value in inputs.items()})
+    return model.eval(), inputs
+
+
+def operators(path):
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def is_proved(original, fused):
+    return subprocess.run(["unfold", "prove", original, fused], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def row(title, name, exporter, rounds, folder):
+    """The lines of one network."""
+    paths = {part: str(folder / f"{part}.onnx") for part in ("model", "fused", "bare", "floor")}
+    export(*network(name, "none"), paths["bare"], exporter)
+    unfold("fuse", paths["bare"], "-o", paths["floor"], "--verify", "off")
+    for kind, short in KINDS.items():
+        model, inputs = network(name, short)
+        export(model, inputs, paths["model"], exporter)
+        report = json.loads(unfold("fuse", paths["model"], "-o", paths["fused"], "--verify", "off", "--json"))
+        found = [site for site in report["sites"] if site["kind"] == kind.replace("\\", "")]
+        scales = [site["basis"] for site in found if "basis" in site]
+        least, most = min(scale["least"] for scale in scales), max(scale["most"] for scale in scales)
+        with torch.no_grad():
+            exact = copy.deepcopy(model).double()(**inputs).numpy()
+        feed = {key: value.numpy() for key, value in inputs.items()}
+        errors = [relative_error(run(paths[part], feed).astype(np.float64), exact) for part in ("model", "fused")]
+        over = operators(paths["fused"]) - operators(paths["floor"])
+        # A shift may become the bias of a layer that had none.
+        over = {op: count for op, count in over.items() if op != "Add"}
+        ratio = in_tract([paths["floor"], paths["fused"]], None, rounds)[1]
+        gone = f"{sum(site['outcome'] == 'folded' for site in found)} of {len(found)}"
+        verdict = "proved" if is_proved(paths["model"], paths["fused"]) else "not proved"
+        cells = [title, kind, gone, f"{least:.2g} to {most:.2g}", *(f"{error:.1e}" for error in errors), over or "nothing", ratio, verdict]
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--exporter", default="dynamo", choices=EXPORTERS)
+    parser.add_argument("--rounds", type=int, default=20)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = [
+        "| network | kind | gone | D | error as exported | error folded | over the floor | tract, ÷ floor | |",
+        "|---|---|---:|---|---:|---:|---|---:|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for title, name in NETWORKS.items():
+            for line in row(title, name, arguments.exporter, arguments.rounds, Path(folder)):
+                lines.append(line)
+                print(line, flush=True)
+    write_between(HERE.parent / "docs" / "streams.md", "postnorm", lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+//! Normalizers of a runtime with the residual sum inside, as the sum and a normalizer: what is known of those holds of them
+//! then. A runtime that has the operator puts both together again.
+
+use crate::fold::patch::{Change, Edit};
+use crate::graph::NodeId;
+use crate::graph::analysis::Analysis;
+use crate::graph::make::{Maker, float, int};
+use crate::normalizer::Replacement;
+
+/// The operator set from which on LayerNormalization is ONNX's own.
+const LAYER_NORMALIZATION: i64 = 17;
+
+/// One operator with both, and what it is without the sum.
+struct NormalizedSum {
+    op: &'static str,
+    normalizer: &'static str,
+    /// The input that is added to the sum.
+    bias: usize,
+    /// The inputs that the normalizer has behind its first.
+    parameters: std::ops::Range<usize>,
+}
+
+const OPERATORS: [NormalizedSum; 2] = [
+    NormalizedSum {
+        op: "SkipLayerNormalization",
+        normalizer: "LayerNormalization",
+        bias: 4,
+        parameters: 2..4,
+    },
+    NormalizedSum {
+        op: "SkipSimplifiedLayerNormalization",
+        normalizer: "SimplifiedLayerNormalization",
+        bias: 3,
+        parameters: 2..3,
+    },
+];
+
+/// The output that is the sum.
+const SUM: usize = 3;
+
+/// What writes all of them out in a model.
+pub fn written_out(known: &Analysis) -> Vec<Edit> {
+    let edit = |&node: &NodeId| {
+        let replacement = apart(known, node)?;
+        let at = known.graph.name(node).to_owned();
+        Some(Edit { sites: vec![], at, change: Change::Replace(replacement) })
+    };
+    known.graph.order().iter().filter_map(edit).collect()
+}
+
+/// The sum and the normalizer of one node; `None` where it is another, or its statistics are read.
+fn apart(known: &Analysis, node: NodeId) -> Option<Replacement> {
+    let (graph, at) = (&known.graph, known.at(node));
+    let (domain, op) = graph.domain_op(node);
+    let skip = OPERATORS.iter().find(|skip| domain == "com.microsoft" && skip.op == op)?;
+    at.only_attributes(&["epsilon"]).ok()?;
+    let is_there = skip.normalizer != "LayerNormalization" || at.opset() >= LAYER_NORMALIZATION;
+    let is_read = |slot: usize| graph.output(node, slot).is_some_and(|made| !graph.readers(made).is_empty());
+    (is_there && !(1..SUM).any(is_read)).then_some(())?;
+    let epsilon = at.attr_float("epsilon", 1e-12).ok()?;
+    let name = |slot: usize| graph.input(node, slot).map(|value| graph.value_name(value));
+    let taken = |name: &str| graph.value(name).is_some();
+    let mut maker = Maker::new(graph.node(node), at.opset(), &taken);
+    let mut sum = maker.op("Add", &[name(0)?, name(1)?], vec![]);
+    if let Some(bias) = name(skip.bias) {
+        sum = maker.op("Add", &[&sum, bias], vec![]);
+    }
+    let parameters = skip.parameters.clone().map_while(name);
+    let inputs: Vec<&str> = [&*sum].into_iter().chain(parameters).collect();
+    maker.op(skip.normalizer, &inputs, vec![int("axis", -1), float("epsilon", epsilon as f32)]);
+    let (mut made, constants) = maker.finish(graph.value_name(graph.output(node, 0)?));
+    if let Some(whole) = graph.output(node, SUM) {
+        let names = made.iter_mut().flat_map(|node| node.input.iter_mut().chain(&mut node.output));
+        names.filter(|name| **name == sum).for_each(|name| graph.value_name(whole).clone_into(name));
+    }
+    Some(Replacement { nodes: vec![node], made, constants })
+}
