@@ -6,9 +6,7 @@ use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::make::{Maker, float, int};
 use crate::normalizer::Replacement;
-
-/// The operator set from which on LayerNormalization is ONNX's own.
-const LAYER_NORMALIZATION: i64 = 17;
+use crate::onnx::operator::LAYER_NORMALIZATION;
 
 /// One operator with both, and what it is without the sum.
 struct NormalizedSum {

@@ -88,14 +88,16 @@ impl Atoms {
 
     /// The axes behind a node that only moves elements, into this shape.
     pub fn moved(&mut self, node: &NodeProto, axes: &Axes, shape: &Shape) -> Option<Axes> {
+        if node.category() != Some(Category::Movement) {
+            return None;
+        }
         match node.op_type() {
             "Identity" => Some(axes.clone()),
             "Transpose" => {
                 let perm = permutation(node.attr_ints("perm").ok()?, axes.len()).ok()?;
                 Some(perm.into_iter().map(|axis| axes[axis].clone()).collect())
             }
-            _ if node.category() == Some(Category::Movement) => self.reshape(axes, shape),
-            _ => None,
+            _ => self.reshape(axes, shape),
         }
     }
 

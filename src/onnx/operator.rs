@@ -71,9 +71,12 @@ impl Category {
 }
 
 impl NodeProto {
-    /// The category of the node's operator; `None` where nothing is said of it.
+    /// The category of the node's operator; `None` where nothing is said of it, or it has an attribute that nobody knows.
     pub fn category(&self) -> Option<Category> {
-        Category::of(self.domain(), self.op_type())
+        let known = attributes(self.op_type()).filter(|_| canonical_domain(self.domain()).is_empty());
+        let is_known = |name: &str| known.is_none_or(|known| known.contains(&name));
+        let category = Category::of(self.domain(), self.op_type());
+        category.filter(|_| self.attribute.iter().all(|attribute| is_known(attribute.name())))
     }
 }
 

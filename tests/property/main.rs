@@ -13,7 +13,6 @@ mod tape;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use proptest::collection::vec;
@@ -25,8 +24,6 @@ use common::numbers::Kind;
 use common::{Builder, judge, reference};
 use generate::Case;
 use tape::Tape;
-use unfold::onnx::Model;
-use unfold::onnx::proto::ModelProto;
 
 /// How often something came up.
 type Counts = BTreeMap<String, usize>;
@@ -130,27 +127,6 @@ fn changed_messages_end_with_a_result_or_an_error() {
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
     // Many are models all the same, and fold.
     assert!(8 * count("folded") > count("file") && count("no model") > 0, "{counts:?}");
-}
-
-/// Exports by PyTorch, to change as messages.
-static EXPORTS: LazyLock<Vec<ModelProto>> = LazyLock::new(|| {
-    let files = std::fs::read_dir("models/digits").expect("models").map(|file| file.expect("a file").path());
-    let mut files: Vec<PathBuf> =
-        files.filter(|file| file.extension().is_some_and(|kind| kind == "onnx")).collect();
-    files.sort();
-    files.iter().map(|file| Model::open(file).expect("a model").proto).collect()
-});
-
-#[test]
-fn changed_exports_end_with_a_result_or_an_error() {
-    let counts = each(100, |bytes, counts| {
-        let mut tape = Tape::new(bytes);
-        let mut proto = tape.pick(&EXPORTS);
-        mutate::message(&mut proto, &mut tape);
-        check::ends(mutate::file(&proto), counts)
-    });
-    let count = |what: &str| counts.get(what).copied().unwrap_or(0);
-    assert!(4 * count("folded") > count("file") && count("no model") > 0, "{counts:?}");
 }
 
 /// Files to change: a few, for to make a graph takes many times as long as to read one.

@@ -636,3 +636,22 @@ fn a_tensor_that_is_stored_once_tells_all_sites_that_it_is_for() {
     let [tensor] = &fused.plan.tensors[..] else { panic!("{:?}", fused.plan.tensors) };
     assert_eq!((tensor.name.as_str(), tensor.sites.as_slice()), ("w_folded", &[0, 1][..]));
 }
+
+#[test]
+fn a_movement_with_an_attribute_that_nobody_knows_stays() {
+    let after = |attribute: &str| {
+        let before = model(&format!(
+            "input x 2 3 4
+             scale g 4 1 1
+             weight w 4 5
+             a = Transpose(x) {attribute}
+             n = Mul(a, g)
+             m = Transpose(n) perm=[2,1,0]
+             y = MatMul(m, w)
+             output y"
+        ));
+        super::folded(&before)
+    };
+    assert_eq!(operators(&after("perm=[2,1,0]")), ["MatMul"]);
+    assert_eq!(operators(&after("turn=[2,1,0]")), ["Transpose", "Transpose", "MatMul"]);
+}
