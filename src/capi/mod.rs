@@ -215,6 +215,7 @@ mod tests {
     use std::ptr::null;
 
     use super::*;
+    use crate::onnx::{DataPlace, SaveOptions};
 
     struct Call {
         status: UnfoldStatus,
@@ -223,12 +224,17 @@ mod tests {
     }
 
     fn call(model: &[u8], options: Option<&str>) -> Call {
-        let options = options.map(|text| CString::new(text).unwrap());
-        let options = options.as_ref().map_or(null(), |text| text.as_ptr());
+        call_in(None, model, options)
+    }
+
+    fn call_in(folder: Option<&str>, model: &[u8], options: Option<&str>) -> Call {
+        let [folder, options] = [folder, options].map(|text| text.map(|text| CString::new(text).unwrap()));
+        let [folder, options] =
+            [&folder, &options].map(|text| text.as_ref().map_or(null(), |text| text.as_ptr()));
         let mut result = UnfoldBytes { data: null_mut(), length: 7 };
         let mut error = null_mut();
         unsafe {
-            let status = unfold_fuse(model.as_ptr(), model.len(), null(), options, &mut result, &mut error);
+            let status = unfold_fuse(model.as_ptr(), model.len(), folder, options, &mut result, &mut error);
             let bytes = match result.data.is_null() {
                 true => vec![],
                 false => slice::from_raw_parts(result.data, result.length).to_vec(),
@@ -271,6 +277,20 @@ mod tests {
             assert!(call.error.unwrap().contains(said), "{options}");
             assert!(call.result.is_empty());
         }
+    }
+
+    #[test]
+    fn data_outside_of_a_model_is_found_in_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        let options = SaveOptions { place: DataPlace::Beside, ..SaveOptions::default() };
+        Model::from_bytes(digits()).unwrap().save_as(&path, &options).unwrap();
+        let expected = fuse(&Model::open(&path).unwrap(), &FuseOptions::default()).unwrap().model;
+        let bytes = std::fs::read(&path).unwrap();
+        let made = call_in(folder.path().to_str(), &bytes, None);
+        assert_eq!((made.status, made.error), (UnfoldStatus::Ok, None));
+        let made = Model::from_bytes_in(made.result, folder.path()).unwrap().into_memory().unwrap();
+        assert!(made.proto.graph == expected.into_memory().unwrap().proto.graph);
     }
 
     #[test]

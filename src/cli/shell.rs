@@ -53,7 +53,8 @@ pub fn man(args: &ManArgs) -> Result<End> {
         Some(name) => all.find_subcommand(name).with_context(|| format!("there is no command {name}"))?,
     };
     let mut page = vec![];
-    Man::new(command.clone()).render(&mut page)?;
+    let version = concat!("unfold ", env!("CARGO_PKG_VERSION"));
+    Man::new(command.clone()).source(version).render(&mut page)?;
     out::print(&String::from_utf8(page)?)?;
     Ok(End::Done)
 }

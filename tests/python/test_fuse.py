@@ -120,7 +120,7 @@ def test_the_page_is_that_of_the_command_and_replaces_nothing_but_a_page(
     assert len(unfold.inspect(model, html=page).sites) == 13
     assert page.read_bytes() == expected.read_bytes()
     unfold.inspect(model.read_bytes(), html=str(page))
-    assert page.read_text().replace("model.onnx", model.name) == expected.read_text()
+    assert "blocks.0.norm1.un" in page.read_text() and model.name not in page.read_text()
     page.write_text("mine")
     with pytest.raises(unfold.UnfoldError, match="is no page"):
         unfold.inspect(model, html=page)
