@@ -395,12 +395,14 @@ impl<'a> Planner<'a> {
 
 /// What becomes of a site that has no affine of its own; `None` where that is for its parts to tell.
 fn whole(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
-    let branches = site.replacement.as_ref().filter(|_| site.kind.family == Family::Linear);
-    let refusal = site.refusal.as_ref().or(refused.filter(|_| branches.is_some())).cloned();
+    let has_parts = site.pre.is_some() || site.post.is_some();
+    let is_merged = !has_parts && matches!(site.kind.family, Family::Linear | Family::Pointwise);
+    let merges = site.replacement.as_ref().filter(|_| is_merged);
+    let refusal = site.refusal.as_ref().or(refused.filter(|_| merges.is_some())).cloned();
     let merged = |merged: &Replacement| Outcome::Folded {
         direction: Direction::Merged,
         into: merged.made.first().iter().map(|node| node.name().to_owned()).collect(),
     };
     let kept = refusal.map(|forward| Outcome::Kept { forward, backward: None });
-    kept.or_else(|| branches.map(merged))
+    kept.or_else(|| merges.map(merged))
 }
