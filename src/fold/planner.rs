@@ -12,11 +12,11 @@ use super::{Fold, Side};
 use super::{backward, stream};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
-use crate::graph::{NodeId, ValueId};
+use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::HashMap;
 use crate::normalizer::{Family, Part, Replacement, Reset, Site};
 use crate::onnx::tensor::DataType;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 
 /// How often all that is left is looked at again. Each time something before it changed, so that the
 /// last one hardly ever comes.
@@ -232,7 +232,27 @@ impl<'a> Planner<'a> {
                 return Err(wave::stays(&self.draft, &there.part));
             }
         }
-        Ok(wave)
+        let there = &self.items[item];
+        // Its scale can go alone, or there is none: an Add for each place saves no operator.
+        let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
+        let parts = |fold: &&Fold| leaves_one && self.parts_activation(fold);
+        match wave.folds.iter().find(parts) {
+            Some(fold) => Err(Refusal::new(Reason::Activation, self.draft.graph.name(fold.node))),
+            None => Ok(wave),
+        }
+    }
+
+    /// Whether a fold puts an Add between a convolution and its activation, which engines run as one operator.
+    fn parts_activation(&self, fold: &Fold) -> bool {
+        let graph = self.draft.graph;
+        let result = graph.only_output(fold.node).filter(|_| graph.is(fold.node, "Conv"));
+        let reader = match result.map(|result| graph.readers(result)) {
+            Some([Reader::Node { node, .. }]) => graph.domain_op(*node),
+            _ => return false,
+        };
+        let is_fused =
+            matches!(reader, ("", "Clip" | "HardSigmoid" | "LeakyRelu" | "Relu" | "Sigmoid" | "Tanh"));
+        is_fused && self.is_by_place(fold)
     }
 
     /// Whether the numbers of an affine fit the type of a part's constants.

@@ -461,3 +461,33 @@ fn what_is_no_hard_swish_is_not_made_one() {
         assert!(!operators(&after.model).contains(&"HardSwish"), "{steps}");
     }
 }
+
+#[test]
+fn no_shift_for_each_place_comes_between_a_convolution_and_its_activation() {
+    let padded = |steps: &str, activation: &str| {
+        model(&format!(
+            "input x N 2 4 4
+             weight v 3 2 1 1
+             weight w 2 3 3 3
+             c = Conv(x, v)
+             r = Relu(c)
+             const s 1 = -2
+             const t 1 = 3
+             {steps}
+             d = Conv(e, w) pads=[1, 1, 1, 1]
+             {activation}
+             output y"
+        ))
+    };
+    let block = "m = Mul(s, r)\n e = Add(m, t)";
+    let relu = ["Conv", "Relu", "Add", "Conv", "Relu"];
+    for steps in [block, "e = Add(r, t)"] {
+        let before = padded(steps, "y = Relu(d)");
+        let after = fuse(&before);
+        same(&before, &after.model, 1e-6);
+        assert_eq!(operators(&after.model), relu);
+    }
+    // With nothing behind it the convolution has a bias for each place.
+    let after = fuse(&padded(block, "y = Softmax(d)"));
+    assert_eq!(operators(&after.model), ["Conv", "Relu", "Conv", "Add", "Softmax"]);
+}
