@@ -289,7 +289,8 @@ impl OnePass<'_> {
             }
         }
         if self.target != Target::Portable {
-            let known = result.as_ref().map_or_else(|| Analysis::new(first), |result| check(first, result))?;
+            let known =
+                result.as_ref().map_or_else(|| Analysis::new(first), |result| check(first, result))?;
             let written = self.write(&known, &mut history);
             drop(known);
             result = written.or(result);

@@ -38,7 +38,13 @@ fn is_usual(max_growth: &f64) -> bool {
 
 impl Default for FoldOptions {
     fn default() -> Self {
-        Self { skip: vec![], max_growth: MAX_GROWTH, centre: false, scale_stream: None, target: Target::Portable }
+        Self {
+            skip: vec![],
+            max_growth: MAX_GROWTH,
+            centre: false,
+            scale_stream: None,
+            target: Target::Portable,
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use super::chain::Chain;
 use super::pointwise::behind_casts;
 use super::statistics::{self, Core};
 use super::{Part, Reset, Site, View};
-use crate::graph::{NodeId, ValueId};
 use crate::graph::facts::extent;
+use crate::graph::{NodeId, ValueId};
 
 /// A site around a core of the last axis.
 pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {

@@ -28,7 +28,8 @@ impl Normalizer for HardSwish {
         if !keeps_shape || view.facts.data_type(input) != Some(DataType::Float) {
             return None;
         }
-        let made = made(graph.node(node), view.at(node).opset(), graph.value_name(input), graph.value_name(output));
+        let made =
+            made(graph.node(node), view.at(node).opset(), graph.value_name(input), graph.value_name(output));
         Some(Site {
             kind: Kind { name: "hard swish", family: Family::Pointwise },
             name: view.site_name(nodes[0]),
@@ -86,7 +87,8 @@ fn clipped(view: &View, clip: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let sum = graph.input(clip, 0)?;
     let add = view.maker(sum).filter(|&node| graph.is(node, "Add") && view.only_reader(sum) == Some(clip))?;
     let (left, right) = (graph.input(add, 0)?, graph.input(add, 1)?);
-    let input = [(left, right), (right, left)].into_iter().find(|&(_, number)| view.scalar(number) == Some(3.0))?.0;
+    let input =
+        [(left, right), (right, left)].into_iter().find(|&(_, number)| view.scalar(number) == Some(3.0))?.0;
     (graph.is(clip, "Clip") && within.low == 0.0 && within.high == 6.0).then(|| (input, vec![add, clip]))
 }
 

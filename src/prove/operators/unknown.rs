@@ -75,7 +75,11 @@ pub fn ramp(call: &Call, unit: Digest) -> Made {
             let is_whole = low == 0 && (1..=WHOLE).contains(&high);
             (field::inverse(high).filter(|_| is_whole).ok_or(Stop::Uncovered)?, 0, high)
         }
-        "HardSigmoid" => (slope(call.node.attr_f("alpha").map_err(|_| Stop::Uncovered)?.unwrap_or(0.2))?, call.float("beta", 0.5)?, 1),
+        "HardSigmoid" => (
+            slope(call.node.attr_f("alpha").map_err(|_| Stop::Uncovered)?.unwrap_or(0.2))?,
+            call.float("beta", 0.5)?,
+            1,
+        ),
         _ => (slope(1.0 / 6.0)?, field::of_float(0.5).ok_or(Stop::Uncovered)?, 1),
     };
     let inner = elements.mapv(|x| field::add(field::mul(x, times), plus)).into_shared();
