@@ -279,6 +279,7 @@ impl OnePass<'_> {
                 Some(result) => check(first, result)?,
             };
             let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
+            let next = next.or_else(|| self.write(&known, &mut history));
             let is_last = next.is_none();
             // What its streams are multiplied by is not to fold back.
             let next = next.or_else(|| self.scale(&known, &mut history));
@@ -287,13 +288,6 @@ impl OnePass<'_> {
             if is_last {
                 break;
             }
-        }
-        if self.target != Target::Portable {
-            let known =
-                result.as_ref().map_or_else(|| Analysis::new(first), |result| check(first, result))?;
-            let written = self.write(&known, &mut history);
-            drop(known);
-            result = written.or(result);
         }
         let plan = history.finish(result.as_ref().unwrap_or(first));
         Ok((result, plan))

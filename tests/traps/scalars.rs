@@ -474,7 +474,7 @@ fn no_shift_for_each_place_comes_between_a_convolution_and_its_activation() {
              const s 1 = -2
              const t 1 = 3
              {steps}
-             d = Conv(e, w) pads=[1, 1, 1, 1]
+             d = Conv(e, w) pads=[1,1,1,1]
              {activation}
              output y"
         ))
