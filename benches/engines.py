@@ -52,11 +52,16 @@ def in_onnxruntime(paths, batch, rounds):
     shape, numbers = [batch or value.shape[0], *value.shape[1:]], np.random.default_rng(0)
     is_index = value.type == "tensor(int64)"
     feed = {value.name: numbers.integers(0, 100, shape) if is_index else numbers.standard_normal(shape, np.float32)}
+    return [told(*ratio) for ratio in onnxruntime_ratios(sessions, feed, rounds)]
+
+
+def onnxruntime_ratios(sessions, feed, rounds):
+    """The ratio for each model and its interval."""
     taken = times(sessions, feed, rounds)
     ratios = taken / taken[:, :1]
     resampled = np.random.default_rng(0).integers(rounds, size=(1000, rounds))
     low, high = np.quantile(np.median(ratios[resampled], axis=1), [0.025, 0.975], axis=0)
-    return [told(*numbers) for numbers in zip(np.median(ratios, axis=0), low, high)]
+    return [tuple(map(float, numbers)) for numbers in zip(np.median(ratios, axis=0), low, high)]
 
 
 def in_tract(paths, batch, rounds):

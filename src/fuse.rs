@@ -11,6 +11,7 @@ use crate::fold::growth::{beyond, growth};
 use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, Stored};
 use crate::fold::planner;
+use crate::fold::target::Target;
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
@@ -44,6 +45,8 @@ pub struct FuseOptions<'o> {
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     pub centre: bool,
+    /// The engine that the result is for.
+    pub target: Target,
     /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::headroom::Headroom) finds one.
     pub scale_stream: Option<u32>,
     /// Is told the stage, and how much of it is done out of how much.
@@ -57,20 +60,21 @@ impl Default for FuseOptions<'_> {
 }
 
 impl From<FoldOptions> for FuseOptions<'_> {
-    fn from(FoldOptions { skip, max_growth, centre, scale_stream }: FoldOptions) -> Self {
-        Self { skip, max_growth, centre, scale_stream, progress: None }
+    fn from(FoldOptions { skip, max_growth, centre, scale_stream, target }: FoldOptions) -> Self {
+        Self { skip, max_growth, centre, scale_stream, target, progress: None }
     }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        let Self { skip, max_growth, centre, scale_stream, .. } = self;
+        let Self { skip, max_growth, centre, scale_stream, target, .. } = self;
         FoldOptions {
             skip: skip.clone(),
             max_growth: *max_growth,
             centre: *centre,
             scale_stream: *scale_stream,
+            target: *target,
         }
     }
 
@@ -178,8 +182,9 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let (lowered, formulas) =
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
-    let FuseOptions { centre, scale_stream, .. } = *options;
-    let pass = OnePass { skip, centre, scale_stream, growth: Allowed::of(model, options), tell: &tell };
+    let FuseOptions { centre, scale_stream, target, .. } = *options;
+    let growth = Allowed::of(model, options);
+    let pass = OnePass { skip, centre, scale_stream, target, growth, tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
         let restored = result.map(|result| flat.restore(&result));
@@ -254,6 +259,7 @@ struct OnePass<'p> {
     centre: bool,
     growth: Allowed,
     scale_stream: Option<u32>,
+    target: Target,
     tell: &'p dyn Fn(&str, usize, usize),
 }
 
@@ -270,6 +276,7 @@ impl OnePass<'_> {
                 Some(result) => check(first, result)?,
             };
             let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
+            let next = next.or_else(|| self.write(&known, &mut history));
             let is_last = next.is_none();
             // What its streams are multiplied by is not to fold back.
             let next = next.or_else(|| self.scale(&known, &mut history));
@@ -350,6 +357,34 @@ impl OnePass<'_> {
         if beyond.is_empty() { Ok((stored, grown.iter().sum())) } else { Err(beyond) }
     }
 
+    /// The model with changes that no site asks for, what was stored, and the bytes that it adds.
+    fn made(
+        &self,
+        edits: &[Edit],
+        known: &Analysis,
+        history: &History,
+    ) -> std::result::Result<(Model, Vec<Stored>, u64), Vec<Failed>> {
+        let model = known.graph.model();
+        let mut editor = Editor::new(model);
+        let (stored, grown) = self.apply((edits, &[]), known, &mut editor, history)?;
+        let replaced = edits.iter().filter_map(|edit| match &edit.change {
+            Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
+            _ => None,
+        });
+        let seeds = replaced.flatten().collect();
+        let graph = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
+        Ok((model.with_graph(graph), stored, grown))
+    }
+
+    /// The model as the engine that it is for wants it; `None` where that is as it is.
+    fn write(&self, known: &Analysis, history: &mut History) -> Option<Model> {
+        let edits = if not_known(known.graph.model()).is_none() { self.target.edits(known) } else { vec![] };
+        let (made, ..) = self.made(&edits, known, history).ok().filter(|_| !edits.is_empty())?;
+        history.plan.tidy.gemms += edits.len();
+        history.plan.is_tidied = true;
+        Some(made)
+    }
+
     /// The model with its residual streams centred; `None` where none is, or nobody asked for it.
     fn centre(&self, known: &Analysis, history: &mut History) -> Option<Model> {
         let plan = |known: &Analysis, refused: &Refused| basis::centred(known, refused);
@@ -406,18 +441,11 @@ impl OnePass<'_> {
                 history.rebased(streams, vec![]);
                 return None;
             }
-            let mut editor = Editor::new(model);
-            match self.apply((&edits, &[]), known, &mut editor, history) {
-                Ok((stored, grown)) => {
+            match self.made(&edits, known, history) {
+                Ok((made, stored, grown)) => {
                     history.plan.growth += grown;
                     history.rebased(streams, stored);
-                    let replaced = edits.iter().filter_map(|edit| match &edit.change {
-                        Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
-                        _ => None,
-                    });
-                    let seeds = replaced.flatten().collect();
-                    let graph = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
-                    return Some(model.with_graph(graph));
+                    return Some(made);
                 }
                 Err(why) => {
                     let before = refused.len();

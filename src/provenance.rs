@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::fold::plan::{Outcome, Plan, SitePlan, Tidy};
+use crate::fold::target::Target;
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
 
@@ -23,6 +24,9 @@ pub struct FoldOptions {
     /// The k of the `2^-k` by which residual streams are scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
+    /// The engine that the result is for.
+    #[serde(skip_serializing_if = "Target::is_portable")]
+    pub target: Target,
 }
 
 /// What copies of shared weights may add where nobody says otherwise, in percent of the weights.
@@ -34,7 +38,13 @@ fn is_usual(max_growth: &f64) -> bool {
 
 impl Default for FoldOptions {
     fn default() -> Self {
-        Self { skip: vec![], max_growth: MAX_GROWTH, centre: false, scale_stream: None }
+        Self {
+            skip: vec![],
+            max_growth: MAX_GROWTH,
+            centre: false,
+            scale_stream: None,
+            target: Target::Portable,
+        }
     }
 }
 
@@ -120,9 +130,9 @@ fn folded(plan: &Plan) -> String {
             None => counts.push((site.kind.name, 1)),
         }
     }
-    let Tidy { constants, duplicates, .. } = plan.tidy;
+    let Tidy { constants, duplicates, gemms, .. } = plan.tidy;
     let centred = plan.streams.iter().filter(|stream| stream.is_changed()).count();
-    let others = [("centring", centred), ("constant", constants), ("duplicate", duplicates)];
+    let others = [("centring", centred), ("constant", constants), ("duplicate", duplicates), ("gemm", gemms)];
     counts.extend(others.into_iter().filter(|(_, count)| *count > 0));
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     told.join(", ")

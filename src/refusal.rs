@@ -100,8 +100,9 @@ pub enum Reason {
     /// The operator is not linear in its operand (or not known to be).
     #[error("{0} is no linear operator")]
     NotLinear(String),
-    /// The number belongs to an activation that is written out, which engines find by its numbers.
-    #[error("it is part of an activation, which engines find by its numbers")]
+    /// The number belongs to an activation that is written out, which engines find by its numbers; or something would come
+    /// between an operator and its activation.
+    #[error("engines run the activation there as one operator, which it would no longer be")]
     Activation,
     /// An operator, or a domain, that unfold does not know.
     #[error("unknown operator {0}")]

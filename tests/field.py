@@ -122,7 +122,7 @@ MICROSOFT = set("""FusedMatMul GroupNorm LayerNormalization SkipLayerNormalizati
     BiasGelu FastGelu QuickGelu""".split())
 PASSES = dict.fromkeys("Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu".split(), 1) | {"Max": None, "Min": None}  # f(kx) = kf(x) for k > 0, of so many inputs
 BILINEAR = set("Mul MatMul FusedMatMul Gemm Einsum Conv ConvTranspose".split())  # degrees add up
-ANEW = set("Div Sqrt Pow Reciprocal ReduceL2 Softmax LogSoftmax Softsign".split())  # as random as an input
+ANEW = set("Div Sqrt Pow Reciprocal ReduceL2 Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish".split())  # as random as an input
 ROUNDED = MOVES | set("Pad Add Sub Mul Div Sqrt Neg Reciprocal Cast CastLike".split())  # by one rounding, the same anywhere
 ARITHMETIC = {}  # name: (function of an attributes dict and field tensors, the attributes it reads)
 
@@ -136,6 +136,23 @@ for names, f in {"Add Sum": add, "Sub": sub, "Mul": mul, "Div": div, "Neg": neg,
     operator(names)(lambda a, *x, f=f: f(*x))
 operator("GlobalAveragePool")(lambda a, x: mean(x, range(2, x.ndim)))
 operator("Softsign")(lambda a, x: div(x, add(const(1), a.function("Abs", x))))
+
+@operator("Clip", "min max")
+def clip(a, x, low=None, high=None):
+    if a.opset < 11 and {"min", "max"} <= set(a):
+        low, high = const(a["min"]), const(a["max"])
+    if np.size(low) != 1 or np.size(high) != 1 or low is None or high is None or low.item() != 0 or high.item() not in range(1, 65):
+        raise Uninterpreted
+    height = high.reshape(())
+    return mul(height, a.function("HardSigmoid", mul(x, inverse(height))))
+
+def slope(number):
+    """The image of a slope: of 1/n where it is that, rounded once."""
+    return next((inverse(const(n)) for n in range(1, 65) if np.float32(1 / n) == np.float32(number)), const(np.float32(number)))
+
+@operator("HardSigmoid", "alpha beta")
+def hard_sigmoid(a, x): return a.function("HardSigmoid", add(mul(x, slope(a.get("alpha", 0.2))), const(np.float32(a.get("beta", 0.5)))))
+operator("HardSwish")(lambda a, x: mul(x, a.function("HardSigmoid", add(mul(x, slope(1 / 6)), const(0.5)))))
 
 @operator("Cast CastLike", "to saturate round_mode")
 def cast(a, x, like=None):

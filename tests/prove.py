@@ -278,7 +278,7 @@ class Run:
         y = self.decided(node, a) if domain == "" and op in DECIDED.values() else None
         y = self.interpret(node, a, x) if y is None and arrays and not captures else [x[0]] if op == "Identity" else y
         degree = sum(degrees) if op in BILINEAR else 1 if y is None or op in ANEW or "Norm" in op else max(degrees, default=0)
-        if y is None or op in ("Softmax", "LogSoftmax", "Softsign"):
+        if y is None or op in ("Softmax", "LogSoftmax", "Softsign", "Clip", "HardSigmoid", "HardSwish"):
             self.bound += max(degrees, default=0) / P
         if y is None and op not in RANDOM:  # constants
             y = [self.number(n) for n in node.output if n]

@@ -17,7 +17,7 @@ import prove
 
 SCALE = {"BatchNormalization": 1, "InstanceNormalization": 1, "GroupNormalization": 1, "LayerNormalization": 1, "RMSNormalization": 1,
          "SimplifiedLayerNormalization": 1, "GroupNorm": 1, "SkipLayerNormalization": 2, "SkipSimplifiedLayerNormalization": 2}
-FUNCTIONS = {"Softmax", "LogSoftmax", "Softsign"}  # they are made of uninterpreted functions
+FUNCTIONS = {"Softmax", "LogSoftmax", "Softsign", "Clip", "HardSigmoid", "HardSwish"}  # they are made of uninterpreted functions
 
 
 class Skip(Exception): pass

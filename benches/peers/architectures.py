@@ -6,8 +6,8 @@
 
 All that initialization leaves constant is drawn at random, and running statistics are those of a forward pass: a deep
 network whose statistics do not fit is chaotic, and no comparison in float32 means anything. Every second network is
-written by the legacy exporter, the others by the one of today; `--exporter` says which for all of them. A file that is
-there stays as it is.
+written by the legacy exporter, the others by the one of today, and by the other one where that cannot; `--exporter` says
+which for all of them. A file that is there stays as it is.
 """
 
 import argparse
@@ -141,17 +141,19 @@ def main():
     torch.set_num_threads(1)
     every = [*IMAGES, *TRANSFORMERS]
     for name in arguments.networks or every:
-        exporter = arguments.exporter or EXPORTERS[every.index(name) % 2]
-        path = arguments.folder / f"{name}.{exporter}.onnx"
-        if path.exists():
-            continue
-        try:
-            error = export(*network(name), str(path), exporter)
-            print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB, onnxruntime against PyTorch {error:.1e}", flush=True)
-        except Exception as error:
-            # An exporter that cannot write one network is no reason to have none.
-            path.unlink(missing_ok=True)
-            print(f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+        turn = every.index(name) % 2
+        exporters = [arguments.exporter] if arguments.exporter else [*EXPORTERS[turn:], *EXPORTERS[:turn]]
+        paths = [arguments.folder / f"{name}.{exporter}.onnx" for exporter in exporters]
+        for exporter, path in zip(exporters, paths):
+            if any(path.exists() for path in paths):
+                break
+            try:
+                error = export(*network(name), str(path), exporter)
+                print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB, onnxruntime against PyTorch {error:.1e}", flush=True)
+            except Exception as error:
+                # An exporter that cannot write one network is no reason to have none.
+                path.unlink(missing_ok=True)
+                print(f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
     pip install -r benches/peers/requirements.txt
     python benches/peers/architectures.py --folder models
     python benches/peers/wild.py models
-    python benches/peers/wild.py models --rounds 30
+    python benches/peers/wild.py models --rounds 40 --tract
     python benches/peers/trained.py --folder trained
     python benches/peers/wild.py trained
 
 A line has how far the result of unfold is from the model, nodes and constant affines that each tool leaves, the time of
-unfold's result over the best peer's in onnxruntime, and what onnxruntime no longer fuses. Outputs are compared on random
+unfold's result over that of the model and over the fastest peer's, and what onnxruntime no longer fuses. Outputs are compared on random
 inputs of two batches, the model without any optimisation of onnxruntime against the result with all of them. Results of
 tools stay in the folder, and are not made anew where they are there; those of `unfold`, which is found on the PATH, are.
 Exit code 1 where unfold fails, or its result is another model. Writes a table of docs/wild.md where `--mark` names it.
@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 from affines import Graph  # noqa: E402
-from engines import session, times, tract_ratios, unfold, write_between  # noqa: E402
+from engines import onnxruntime_ratios, session, told, tract_ratios, unfold, write_between  # noqa: E402
 from fused import is_fused, lost, optimised  # noqa: E402
 from peers import run_tool  # noqa: E402
 from trained import SHAPES  # noqa: E402
@@ -93,7 +93,7 @@ def counts(source, made):
 
 
 def row(source, arguments):
-    """The cells of one model, the time of unfold's result over the best peer's by engine, and whether all is well."""
+    """The cells of one model, the times of unfold's result over others' by column, and whether all is well."""
     made, failed = results(source)
     if "unfold" in failed:
         return [source.stem, f"**{failed['unfold']}**"], {}, False
@@ -105,22 +105,40 @@ def row(source, arguments):
     cells += [" / ".join(map(str, counted[name])) if name in counted else "-" for name in ["", *PEERS, "unfold"]]
     fused = [Counter(node.op_type for node in optimised(path) if is_fused(node)) for path in (source, made["unfold"])]
     cells.append(", ".join(f"{kind} {fused[0][kind]} to {fused[1][kind]}" for kind in lost(*fused)))
-    ratios = measured(source, made, arguments) if arguments.rounds else {}
-    return cells + [f"{ratio:.3f}" if ratio else "-" for ratio in ratios.values()], ratios, equal
+    ratios = measured(source, made, arguments)
+    cells += [told(*ratios[column]) if ratios.get(column) else "-" for column in columns(arguments)]
+    return cells, ratios, equal
+
+
+def columns(arguments):
+    """What unfold's result is timed against, in which engine."""
+    engines = ["onnxruntime", *["tract"] * arguments.tract] if arguments.rounds else []
+    return [f"{engine}, ÷ {other}" for engine in engines for other in ("exported", "best peer")]
 
 
 def measured(source, made, arguments):
-    """The time of unfold's result over that of the fastest of the others, in each engine."""
-    # What onnxruntime writes has operators of its own.
-    for_tract = [made["unfold"], source, *(path for name, path in made.items() if name not in ("unfold", "onnxruntime"))]
-    others = [source, *(path for name, path in made.items() if name != "unfold")]
-    sessions = [session(path) for path in [made["unfold"], *others]]
-    least = times(sessions, feed(source.stem, sessions[0], 1), arguments.rounds).min(axis=0)
-    ratios = {"onnxruntime": float(least[0] / least[1:].min())}
+    """The time of unfold's result over that of the model, and of the fastest peer's, with their intervals."""
+    if not arguments.rounds:
+        return {}
+    peers = [path for name, path in made.items() if name != "unfold"]
+    sessions = [session(path) for path in [made["unfold"], source, *peers]]
+    found = {"onnxruntime": onnxruntime_ratios(sessions, feed(source.stem, sessions[0], 1), arguments.rounds)}
     if arguments.tract:
-        slower = [ratio[0] for ratio in tract_ratios(for_tract, 1, arguments.rounds)[1:] if ratio]
-        ratios["tract"] = 1 / min(slower) if slower else None
+        # What onnxruntime writes has operators of its own.
+        peers = [path for path in peers if path != made.get("onnxruntime")]
+        found["tract"] = tract_ratios([made["unfold"], source, *peers], 1, arguments.rounds)
+    ratios = {}
+    for engine, (_, exported, *others) in found.items():
+        ratios[f"{engine}, ÷ exported"] = exported and turned(exported)
+        ran = [ratio for ratio in others if ratio]
+        ratios[f"{engine}, ÷ best peer"] = turned(min(ran)) if ran else None
     return ratios
+
+
+def turned(ratio):
+    """A ratio to unfold's result, as one of it."""
+    value, low, high = ratio
+    return 1 / value, 1 / high, 1 / low
 
 
 def main():
@@ -131,8 +149,7 @@ def main():
     parser.add_argument("--tract", action="store_true", help="time in tract too")
     parser.add_argument("--mark", help="the table of docs/wild.md to write")
     arguments = parser.parse_args()
-    engines = ["onnxruntime", *["tract"] * arguments.tract] * bool(arguments.rounds)
-    heads = ["model", "off by", "as exported", *PEERS, "unfold", "no longer fused", *engines]
+    heads = ["model", "off by", "as exported", *PEERS, "unfold", "no longer fused", *columns(arguments)]
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PEERS] + [unfold("--version").strip()]
     lines = [f"{datetime.date.today()}, {', '.join(versions)}.", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     print("\n".join(lines), flush=True)
@@ -144,10 +161,10 @@ def main():
             print(lines[-1], flush=True)
             fine &= well
             every.append(ratios)
-    for engine in engines:
-        known = [ratios[engine] for ratios in every if ratios.get(engine)]
+    for column in columns(arguments):
+        known = [ratios[column][0] for ratios in every if ratios.get(column)]
         mean = float(np.exp(np.mean(np.log(known))))
-        lines += ["", f"Geometric mean in {engine} over {len(known)} models: {mean:.3f}; the largest {max(known):.3f}."]
+        lines += ["", f"{column}: geometric mean over {len(known)} models {mean:.3f}, from {min(known):.3f} to {max(known):.3f}."]
         print(lines[-1])
     if arguments.mark:
         write_between(DOCUMENT, arguments.mark, lines)

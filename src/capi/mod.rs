@@ -75,6 +75,7 @@ fn bad_argument(what: impl Into<String>) -> Complaint {
 ///   "max_growth":   PERCENT                how much copies of shared weights may add; 5 if nothing is said
 ///   "centre":       true                   residual streams without a mean, where that is exact
 ///   "scale_stream": K                      residual streams by 2^-K, so that float16 holds them; 1 to 40
+///   "target":       "onnxruntime"          for that engine: products of an open batch and their biases as Gemms
 ///
 /// `result` receives the folded model, the same bytes where there was nothing to fold; unless the status is
 /// `UNFOLD_STATUS_OK` it is empty. Weights in other files stay there.

@@ -5,7 +5,9 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use unfold::certificate::Certificate;
+use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::run::Dims;
 use unfold::verify::VerifyOptions;
@@ -79,6 +81,11 @@ pub struct FuseArgs {
     #[arg(long)]
     centre: bool,
 
+    /// The engine that the result is for. With `onnxruntime` a product and its bias are one Gemm wherever the batch is open,
+    /// which takes a Reshape before and behind it
+    #[arg(long, value_name = "ENGINE", value_parser = target_parser(), default_value = Target::NAMES[0])]
+    target: Target,
+
     #[command(flatten)]
     scaling: ScalingArgs,
 
@@ -121,6 +128,10 @@ pub struct FuseArgs {
     /// Prints nothing but warnings and errors
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+fn target_parser() -> impl TypedValueParser<Value = Target> {
+    PossibleValuesParser::new(Target::NAMES).map(|name| Target::of(&name).unwrap_or_default())
 }
 
 fn from_zero(text: &str) -> Result<f64, String> {
@@ -166,6 +177,7 @@ pub fn fuse(
         max_growth: args.max_growth,
         centre: args.centre,
         scale_stream: scaling.scale_stream,
+        target: args.target,
         progress: Some(tell),
     };
     let idle_skips = |plan: &Plan| options.idle_skips(plan).into_iter().map(str::to_owned).collect();

@@ -19,6 +19,7 @@ mod range;
 pub mod rounding;
 mod softmax;
 mod stream;
+pub mod target;
 
 pub mod travel;
 mod wave;

@@ -321,9 +321,16 @@ pub struct Tidy {
     pub constants: usize,
     /// Operators that computed what others compute.
     pub duplicates: usize,
+    /// Products that are one operator with their biases, for the sake of an engine.
+    #[serde(skip_serializing_if = "is_none")]
+    pub gemms: usize,
     /// Why constants are computed in each run, where they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Refusal>,
+}
+
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Plan {

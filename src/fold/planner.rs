@@ -12,11 +12,11 @@ use super::{Fold, Side};
 use super::{backward, stream};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
-use crate::graph::{NodeId, ValueId};
+use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::HashMap;
 use crate::normalizer::{Family, Part, Replacement, Reset, Site};
 use crate::onnx::tensor::DataType;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 
 /// How often all that is left is looked at again. Each time something before it changed, so that the
 /// last one hardly ever comes.
@@ -233,7 +233,27 @@ impl<'a> Planner<'a> {
                 return Err(wave::stays(&self.draft, &there.part));
             }
         }
-        Ok(wave)
+        let there = &self.items[item];
+        // Its scale can go alone, or there is none: an Add for each place saves no operator.
+        let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
+        let parts = |fold: &&Fold| leaves_one && self.parts_activation(fold);
+        match wave.folds.iter().find(parts) {
+            Some(fold) => Err(Refusal::new(Reason::Activation, self.draft.graph.name(fold.node))),
+            None => Ok(wave),
+        }
+    }
+
+    /// Whether a fold puts an Add between a convolution and its activation, which engines run as one operator.
+    fn parts_activation(&self, fold: &Fold) -> bool {
+        let graph = self.draft.graph;
+        let result = graph.only_output(fold.node).filter(|_| graph.is(fold.node, "Conv"));
+        let reader = match result.map(|result| graph.readers(result)) {
+            Some([Reader::Node { node, .. }]) => graph.domain_op(*node),
+            _ => return false,
+        };
+        let is_fused =
+            matches!(reader, ("", "Clip" | "HardSigmoid" | "LeakyRelu" | "Relu" | "Sigmoid" | "Tanh"));
+        is_fused && self.is_by_place(fold)
     }
 
     /// Whether the numbers of an affine fit the type of a part's constants.
@@ -400,12 +420,14 @@ impl<'a> Planner<'a> {
 
 /// What becomes of a site that has no affine of its own; `None` where that is for its parts to tell.
 fn whole(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
-    let branches = site.replacement.as_ref().filter(|_| site.kind.family == Family::Linear);
-    let refusal = site.refusal.as_ref().or(refused.filter(|_| branches.is_some())).cloned();
+    let has_parts = site.pre.is_some() || site.post.is_some();
+    let is_merged = !has_parts && matches!(site.kind.family, Family::Linear | Family::Pointwise);
+    let merges = site.replacement.as_ref().filter(|_| is_merged);
+    let refusal = site.refusal.as_ref().or(refused.filter(|_| merges.is_some())).cloned();
     let merged = |merged: &Replacement| Outcome::Folded {
         direction: Direction::Merged,
         into: merged.made.first().iter().map(|node| node.name().to_owned()).collect(),
     };
     let kept = refusal.map(|forward| Outcome::Kept { forward, backward: None });
-    kept.or_else(|| branches.map(merged))
+    kept.or_else(|| merges.map(merged))
 }

@@ -4,25 +4,31 @@
 //! Without these two there is no such operator. So they stay, as 1 and 0, when their numbers are folded.
 
 use super::chain::Chain;
+use super::pointwise::behind_casts;
 use super::statistics::{self, Core};
 use super::{Part, Reset, Site, View};
-use crate::graph::NodeId;
 use crate::graph::facts::extent;
+use crate::graph::{NodeId, ValueId};
 
 /// A site around a core of the last axis.
 pub fn site(view: &View, kind: &'static str, core: &Core) -> Site {
     let mut site = statistics::site(view, kind, core);
-    let chain = view.chain_from(core.output);
-    if let Some((chain, part)) = chain.and_then(|chain| Some((chain, part(view, core, chain)?))) {
+    // Parameters have the type of the weights, and statistics are computed in float32.
+    let (output, casts) = behind_casts(view, core.output);
+    let chain = view.chain_from(output);
+    if let Some((chain, part)) = chain.and_then(|chain| Some((chain, part(view, core, output, chain)?))) {
         // Also where they are 1 and 0 already.
-        site.nodes = [&core.nodes[..], &chain.nodes].concat();
-        site.post = site.post.map(|_| part);
+        site.nodes = [&core.nodes[..], &casts, &chain.nodes].concat();
+        if !part.affine.is_identity() {
+            site.refusal = None;
+            site.post = Some(part);
+        }
     }
     site
 }
 
-/// The affine of a core with the nodes that it is in, if all is in that form.
-fn part(view: &View, core: &Core, chain: &Chain) -> Option<Part> {
+/// The affine of a core with the nodes that it is in, if all is in that form; it begins at `output`.
+fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part> {
     let graph = view.graph;
     let wanted: &[(&str, f64)] = if core.centred { &[("Mul", 1.0), ("Add", 0.0)] } else { &[("Mul", 1.0)] };
     let is_wanted = |&node: &NodeId| match graph.domain_op(node) {
@@ -32,9 +38,9 @@ fn part(view: &View, core: &Core, chain: &Chain) -> Option<Part> {
         _ => false,
     };
     let squares = |&node: &NodeId| graph.is(node, "Pow") && graph.input(node, 0) == Some(core.squared);
-    let is_written_so = chain.input == core.output
+    let is_written_so = chain.input == output
         && chain.nodes.len() == wanted.len()
-        && view.only_reader(core.output) == chain.nodes.first().copied()
+        && view.only_reader(output) == chain.nodes.first().copied()
         && core.nodes.iter().all(is_wanted)
         && core.nodes.iter().any(squares);
     if !is_written_so {

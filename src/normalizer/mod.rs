@@ -20,6 +20,7 @@ mod dynamic_token;
 mod formula;
 mod fusible;
 mod group_norm;
+mod hard_swish;
 mod instance_norm;
 mod layer_norm;
 mod layer_scale;
@@ -122,6 +123,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &dynamic_softsign::DynamicSoftsign,
     &dynamic_erf::DynamicErf,
     &soft_capping::SoftCapping,
+    &hard_swish::HardSwish,
     &power_norm::PowerNorm,
     &group_norm::GroupNorm,
     &layer_norm::LayerNorm,

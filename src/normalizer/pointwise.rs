@@ -73,7 +73,7 @@ fn before_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
 }
 
 /// The value behind casts that alone read it, and these.
-fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
+pub fn behind_casts(view: &View, mut value: ValueId) -> (ValueId, Vec<NodeId>) {
     let mut casts = vec![];
     while let Some(node) = view.only_reader(value).filter(|&node| is_cast(view, node))
         && let Some(output) = view.graph.only_output(node)

@@ -28,6 +28,7 @@ use crate::cli::prove::Claim;
 use crate::cli::storage::{External, StorageArgs};
 use crate::cli::target::{page_target, target};
 use crate::cli::variants;
+use crate::fold::target::Target;
 use crate::onnx::Model;
 use crate::prove::{Proof, ProveOptions};
 use crate::provenance::Provenance;
@@ -117,6 +118,7 @@ pub fn fuse(
     max_growth: f64,
     centre: bool,
     scale_stream: Option<u32>,
+    target: String,
     verify: String,
     dim: SizesByName,
     tolerance: Option<f64>,
@@ -125,11 +127,12 @@ pub fn fuse(
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+        let target = Target::of(&target).ok_or_else(|| BadOption(format!("target: `{target}`")))?;
         let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
         tell("load", 0, 1);
         let model = read()?;
         let dims = dims(&dim, &model)?;
-        let options = FuseOptions { skip, max_growth, centre, scale_stream, progress: Some(&tell) };
+        let options = FuseOptions { skip, max_growth, centre, scale_stream, target, progress: Some(&tell) };
         let fused = crate::fuse(&model, &options)?;
         let idle = options.idle_skips(&fused.plan).into_iter().map(str::to_owned).collect();
         let mut report = FuseReport::of(model, fused, idle);
@@ -168,14 +171,16 @@ pub fn plan(
     max_growth: f64,
     centre: bool,
     scale_stream: Option<u32>,
+    target: String,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PlanAsText> {
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+        let target = Target::of(&target).ok_or_else(|| BadOption(format!("target: `{target}`")))?;
         tell("load", 0, 1);
         let model = read()?;
-        let options = FuseOptions { skip, max_growth, centre, scale_stream, progress: Some(&tell) };
+        let options = FuseOptions { skip, max_growth, centre, scale_stream, target, progress: Some(&tell) };
         let planned = crate::dry_run(&model, &options)?;
         told(model, planned)
     };

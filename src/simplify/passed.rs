@@ -1,4 +1,4 @@
-//! Operators that hand on what they read, under another name.
+//! Operators that hand on what they read, under another name: Identity, a Dropout, a Cast to the type that is there.
 
 use super::constants::is_result;
 use crate::graph::analysis::Analysis;
@@ -35,6 +35,11 @@ fn is_passed(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
     let (domain, op) = graph.domain_op(node);
     let hands_on = match op {
         "Identity" => true,
+        // An exporter writes one wherever a module asks for the type that a value has already.
+        "Cast" => {
+            let [from, to] = [source, output].map(|value| known.facts.data_type(value));
+            from.is_some() && from == to
+        }
         // Before opset 7 it may be in training mode, and with more inputs from 12 on.
         "Dropout" => graph.inputs(node).len() == 1 && graph.model().opset("").is_some_and(|opset| opset >= 7),
         _ => false,

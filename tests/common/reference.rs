@@ -208,6 +208,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             let (low, high) = (bound(1)?, bound(2)?);
             Value::Floats(call.floats(0)?.mapv(|v| v.max(low).min(high)))
         }
+        "HardSigmoid" => {
+            let (alpha, beta) = (call.float("alpha", 0.2)?, call.float("beta", 0.5)?);
+            Value::Floats(call.floats(0)?.mapv(|v| (alpha * v + beta).clamp(0.0, 1.0)))
+        }
+        "HardSwish" => map(|v| v * (v / 6.0 + 0.5).clamp(0.0, 1.0))?,
         "Abs" => map(f64::abs)?,
         "LeakyRelu" => {
             let slope = call.float("alpha", 0.01)?;

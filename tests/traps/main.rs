@@ -19,6 +19,7 @@ mod rules;
 mod scalars;
 mod shapes;
 mod streams;
+mod target;
 mod tidy;
 mod types;
 mod wild;

@@ -299,9 +299,6 @@ fn the_numbers_of_an_activation_stay() {
     let other = behind(&format!("{erf} o = Mul(u, f)\n g = Mul(o, three)"));
     let after = fuse(&other);
     assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 1);
-    // A HardSwish is known without its last number.
-    let hard = behind("a = Add(u, three)\n c = Clip(a, zero, six)\n o = Mul(u, c)\n g = Div(o, six)");
-    assert_eq!(operators(&fuse(&hard).model), ["MatMul", "Add", "Clip", "Mul", "MatMul"]);
 }
 
 /// A scale behind a rotary embedding, by halves that are sliced.
@@ -409,4 +406,88 @@ fn a_factor_beside_the_reciprocal_of_a_deviation_goes() {
         assert!(!fused.plan.sites.iter().any(|site| site.is_folded()), "{narrow}: {:#?}", fused.plan.sites);
         same(&model, &fused.model, 1e-6);
     }
+}
+
+/// A HardSwish between two products, as exporters write it, at some operator set.
+fn hard_swish(opset: i64, steps: &str) -> Model {
+    model(&format!(
+        "opset {opset}
+         input x 2 4 6
+         weight v 6 6
+         u = MatMul(x, v)
+         const three 1 = 3
+         const zero = 0
+         const six = 6
+         {steps}
+         weight w 6 3
+         y = MatMul(g, w)
+         output y"
+    ))
+}
+
+const RAMP: &str = "a = Add(u, three)\n c = Clip(a, zero, six)\n";
+
+#[test]
+fn a_hard_swish_that_is_written_out_is_one_operator() {
+    for steps in ["o = Mul(u, c)\n g = Div(o, six)", "d = Div(c, six)\n g = Mul(d, u)"] {
+        for (opset, expected) in [(17, &["HardSwish"][..]), (13, &["HardSigmoid", "Mul"])] {
+            let before = hard_swish(opset, &format!("{RAMP}{steps}"));
+            let after = fuse(&before);
+            assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:?}", after.plan.sites);
+            // A sixth is no float.
+            same(&before, &after.model, 1e-7);
+            let made = operators(&after.model);
+            assert_eq!(made[1..made.len() - 1], *expected);
+            assert_eq!(fuse(&after.model).model.proto, after.model.proto);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_hard_swish_is_not_made_one() {
+    for steps in [
+        // Of another value.
+        "o = Mul(x, c)\n g = Div(o, six)",
+        // By other numbers.
+        "o = Mul(u, c)\n g = Div(o, three)",
+        "b = Clip(a, three, six)\n o = Mul(u, b)\n g = Div(o, six)",
+        // What is inside is read elsewhere.
+        "o = Mul(u, c)\n d = Div(o, six)\n g = Add(d, c)",
+        "o = Mul(u, c)\n d = Div(o, six)\n g = Add(d, o)",
+    ] {
+        let before = hard_swish(17, &format!("{RAMP}{steps}"));
+        let after = fuse(&before);
+        same(&before, &after.model, 1e-6);
+        assert!(!operators(&after.model).contains(&"HardSwish"), "{steps}");
+    }
+}
+
+#[test]
+fn no_shift_for_each_place_comes_between_a_convolution_and_its_activation() {
+    let padded = |steps: &str, activation: &str| {
+        model(&format!(
+            "input x N 2 4 4
+             weight v 3 2 1 1
+             weight w 2 3 3 3
+             c = Conv(x, v)
+             r = Relu(c)
+             const s 1 = -2
+             const t 1 = 3
+             {steps}
+             d = Conv(e, w) pads=[1,1,1,1]
+             {activation}
+             output y"
+        ))
+    };
+    let block = "m = Mul(s, r)\n e = Add(m, t)";
+    let relu = ["Conv", "Relu", "Add", "Conv", "Relu"];
+    for steps in [block, "e = Add(r, t)"] {
+        let before = padded(steps, "y = Relu(d)");
+        let after = fuse(&before);
+        same(&before, &after.model, 1e-6);
+        assert_eq!(operators(&after.model), relu);
+    }
+    // With nothing behind it the convolution has a bias for each place.
+    let after = fuse(&padded(block, "y = Softmax(d)"));
+    assert_eq!(operators(&after.model), ["Conv", "Relu", "Conv", "Add", "Softmax"]);
 }

@@ -12,7 +12,7 @@ use prost::Message;
 
 use super::field;
 use super::image::{Image, of_floats, of_numbers, of_shares, of_tensor, stored};
-use super::operators::unknown::{biased, element_wise, softmax, softsign};
+use super::operators::unknown::{biased, element_wise, ramp, softmax, softsign};
 use super::operators::{Allowance, Call, Made, Stop, interpret};
 use super::random::{Digest, Hash};
 use super::scales::{Scales, times};
@@ -346,6 +346,13 @@ impl<'w> Evaluation<'w> {
             (("", "Softsign"), _) => {
                 let abs = NodeProto { op_type: Some("Abs".into()), ..Default::default() };
                 softsign(&call, self.function(&abs, None, None, place))
+            }
+            (("", "Clip" | "HardSigmoid" | "HardSwish"), _) => {
+                let step = NodeProto { op_type: Some("HardSigmoid".into()), ..Default::default() };
+                match ramp(&call, self.function(&step, None, None, place)) {
+                    Err(Stop::Uncovered) => element_wise(&call, digest, is_integer(0)),
+                    made => made,
+                }
             }
             (_, true) => element_wise(&call, digest, is_integer(0)),
             _ => Err(Stop::Uncovered),

@@ -63,6 +63,52 @@ pub fn softsign(call: &Call, abs: Digest) -> Made {
     Ok(vec![Image::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Stop::Uncovered)?)])
 }
 
+/// The largest whole number that a Clip ends at, or a slope is the inverse of, where those are interpreted.
+const WHOLE: u32 = 64;
+
+/// Clip from 0 to a whole number, HardSigmoid and HardSwish by one function of an element, which is a clip from 0 to 1.
+pub fn ramp(call: &Call, unit: Digest) -> Made {
+    let elements = call.field(0)?;
+    let (times, plus, height) = match call.node.op_type() {
+        "Clip" => {
+            let [low, high] = [bound(call, 1, "min")?, bound(call, 2, "max")?];
+            let is_whole = low == 0 && (1..=WHOLE).contains(&high);
+            (field::inverse(high).filter(|_| is_whole).ok_or(Stop::Uncovered)?, 0, high)
+        }
+        "HardSigmoid" => (
+            slope(call.node.attr_f("alpha").map_err(|_| Stop::Uncovered)?.unwrap_or(0.2))?,
+            call.float("beta", 0.5)?,
+            1,
+        ),
+        _ => (slope(1.0 / 6.0)?, field::of_float(0.5).ok_or(Stop::Uncovered)?, 1),
+    };
+    let inner = elements.mapv(|x| field::add(field::mul(x, times), plus)).into_shared();
+    let inner = Call { inputs: vec![Some(Image::Field(inner))], ..*call };
+    let steps = element_wise(&inner, unit, false)?.into_iter().find_map(|made| made.images());
+    let steps = steps.ok_or(Stop::Uncovered)?.mapv(|step| field::mul(step, height)).into_shared();
+    match call.node.op_type() {
+        "HardSwish" => Ok(vec![Image::field(zip(elements, &steps, field::mul).ok_or(Stop::Uncovered)?)]),
+        _ => Ok(vec![Image::Field(steps)]),
+    }
+}
+
+/// A bound of a Clip, which was an attribute before operator set 11.
+fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, Stop> {
+    if call.opset < 11 {
+        return call.float(name, f32::NAN);
+    }
+    match slice(call.field(slot)?)[..] {
+        [number] => Ok(number),
+        _ => Err(Stop::Uncovered),
+    }
+}
+
+/// The image of a slope: of `1/n` where it is that, rounded once.
+fn slope(number: f32) -> Result<u32, Stop> {
+    let inverse = (1..=WHOLE).find(|&n| (1.0 / f64::from(n)) as f32 == number);
+    inverse.map_or_else(|| field::of_float(number.into()), field::inverse).ok_or(Stop::Uncovered)
+}
+
 /// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one.
 pub fn softmax(call: &Call, function: Digest) -> Made {
     let elements = call.field(0)?;

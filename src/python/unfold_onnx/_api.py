@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Verify = Literal["auto", "run", "prove", "require", "off"]
 Storage = Literal["auto", "always", "never"]
+Target = Literal["portable", "onnxruntime"]
 
 
 class FuseOptions(TypedDict, total=False):
@@ -33,6 +34,7 @@ class FuseOptions(TypedDict, total=False):
     max_growth: float
     centre: bool
     scale_stream: int | None
+    target: Target
     verify: Verify
     dims: Mapping[str, int] | None
     tolerance: float | None
@@ -61,6 +63,8 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         max_growth: How much copies of shared weights may add, in percent of the weights; 5 if nothing is said.
         centre: Whether residual streams are centred, so that LayerNormalizations on them become RMS normalizations.
         scale_stream: The power of two that residual streams are divided by, 5 for ``2^-5``, so that float16 holds them.
+        target: The engine that the result is for. With ``"onnxruntime"`` a product and its bias are one Gemm wherever the
+            batch is open.
         verify: ``"auto"`` runs both models in tract on the same random inputs and, where that says nothing, proves that
             they are the same; ``"run"`` and ``"prove"`` do one of the two; ``"require"`` is ``"auto"``, and an error
             where neither can decide; ``"off"`` is neither.
@@ -137,6 +141,7 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
             options.get("max_growth", 5.0),
             options.get("centre", False),
             options.get("scale_stream"),
+            options.get("target", "portable"),
             options.get("verify", "auto"),
             options.get("dims") or {},
             options.get("tolerance"),
@@ -165,6 +170,7 @@ def plan(
     max_growth: float = 5.0,
     centre: bool = False,
     scale_stream: int | None = None,
+    target: Target = "portable",
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,
     progress: Progress = False,
@@ -179,7 +185,7 @@ def plan(
     """
     source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
-        data, text, _ = _native.plan(source, _patterns(skip), max_growth, centre, scale_stream, tell)
+        data, text, _ = _native.plan(source, _patterns(skip), max_growth, centre, scale_stream, target, tell)
     return Plan.of(data, text)
 
 

@@ -48,6 +48,7 @@ def fuse(
     max_growth: float,
     centre: bool,
     scale_stream: int | None,
+    target: str,
     verify: str,
     dim: Mapping[str, int],
     tolerance: float | None,
@@ -59,6 +60,7 @@ def plan(
     max_growth: float,
     centre: bool,
     scale_stream: int | None,
+    target: str,
     progress: Progress | None,
 ) -> tuple[str, str, str]: ...
 def inspect(
