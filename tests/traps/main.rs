@@ -8,6 +8,7 @@ mod casts;
 mod centring;
 #[path = "../common/mod.rs"]
 mod common;
+mod factors;
 mod growth;
 mod hostile;
 mod numbered;
