@@ -143,6 +143,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &per_channel::PerChannel,
     &scalar::Scalar,
     &bias::Bias,
+    &branches::SubtractedMean,
 ];
 
 /// One place at which the model normalizes.

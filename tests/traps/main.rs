@@ -20,6 +20,7 @@ mod rules;
 mod scalars;
 mod shapes;
 mod streams;
+mod subtracted;
 mod tidy;
 mod types;
 mod wild;

@@ -6,6 +6,7 @@
 //! for then the zeros around the input are the same for all. It is done where the one takes no more products than the
 //! branches, with one more for each element that need not be added.
 
+mod mean;
 mod operator;
 mod read;
 mod row;
@@ -16,6 +17,7 @@ mod window;
 
 use std::cmp::Reverse;
 
+pub use mean::SubtractedMean;
 pub use row::Factors;
 use sum::Sum;
 use summand::Summand;
