@@ -264,3 +264,53 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
     assert_eq!(fused.model.graph().node[0], before);
     assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
 }
+
+/// An affine behind an If that makes one value.
+fn behind(then: &str, other: &str) -> Model {
+    let around = "input x batch 6
+         condition c
+         weight a 6 3
+         weight b 6 3
+         shift d 3
+         scale g 3
+         shift t 3";
+    let mut model = branching(around, then, other, &["h"]);
+    let graph = model.graph_mut();
+    graph.node.push(node("Mul", &["h", "g"], &["n"], vec![]));
+    graph.node.push(node("Add", &["n", "t"], &["y"], vec![]));
+    graph.output = vec![undeclared("y")];
+    model
+}
+
+#[test]
+fn an_affine_behind_an_if_goes_back_into_both_branches() {
+    let other = "q = MatMul(x, b)\n r = Add(q, d)\n output r";
+    let model = behind("p = MatMul(x, a)\n output p", other);
+    let after = folded(&model);
+    assert_eq!(operators(&after), ["If"]);
+    assert_eq!(inside(&after), [["MatMul", "Add"], ["MatMul", "Add"]]);
+    is_proved(&model);
+}
+
+#[test]
+fn an_affine_behind_an_if_stays_where_one_branch_does_not_take_it() {
+    let model = behind("p = MatMul(x, a)\n output p", "q = MatMul(x, b)\n r = Relu(q)\n output r");
+    let Fused { plan, .. } = fused(&model);
+    let [site] = &plan.sites[..] else { panic!("{:#?}", plan.sites) };
+    assert_eq!(reasons_of(site).1, Some(Reason::NotLinear("Relu".into())));
+}
+
+#[test]
+fn what_both_branches_carry_goes_on_behind_an_if() {
+    let around = "input x batch 6
+         condition c
+         weight w 6 3
+         scale g 6
+         m = Mul(x, g)";
+    let mut model = branching(around, "p = Identity(m)\n output p", "q = Neg(m)\n output q", &["h"]);
+    let graph = model.graph_mut();
+    graph.node.push(node("MatMul", &["h", "w"], &["y"], vec![]));
+    graph.output = vec![undeclared("y")];
+    assert_eq!(operators(&folded(&model)), ["If", "MatMul"]);
+    is_proved(&model);
+}

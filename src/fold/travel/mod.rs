@@ -2,6 +2,7 @@
 //!
 //! A new operator is one file with a [`Rule`], and one line in [`RULES`].
 
+mod branch;
 mod choice;
 mod concat;
 mod expand;
@@ -40,6 +41,7 @@ pub const RULES: &[&dyn Rule] = &[
     &pool::Pool,
     &positive::Positive,
     &choice::Choice,
+    &branch::EitherBranch,
     &rearrange::Rearrange,
     &resize::Resize,
     &scatter::Scatter,
