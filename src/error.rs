@@ -164,4 +164,13 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+
+    /// Residual streams are scaled by no such power of two.
+    #[error("scale_stream: {power} is not 1 to {largest}")]
+    ScaleStream {
+        /// The k of `2^-k`.
+        power: u32,
+        /// The largest that there is.
+        largest: u32,
+    },
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
+use crate::basis::powers::LARGEST;
 use crate::basis::{self, Rebasing};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
@@ -18,7 +19,7 @@ use crate::graph::flat::Flat;
 use crate::graph::make::NewConstant;
 use crate::history::History;
 use crate::lower::lower;
-use crate::normalizer::{self, Kind, Site, View};
+use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
@@ -178,6 +179,9 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
     let FuseOptions { centre, scale_stream, .. } = *options;
+    if let Some(power) = scale_stream.filter(|power| !(1..=LARGEST).contains(power)) {
+        return Err(Error::ScaleStream { power, largest: LARGEST });
+    }
     let pass = OnePass { skip, centre, scale_stream, growth: Allowed::of(model, options), tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
@@ -203,11 +207,20 @@ fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
     Analysis::new(after).map_err(|error| defect(error.to_string()))
 }
 
-/// Refuses the sites on whose behalf something was to be written that cannot be.
-fn blame(model: &Model, why: Vec<Failed>, refused: &mut HashMap<usize, Refusal>) -> Result<()> {
+/// Refuses the sites on whose behalf something was to be written that cannot be: of several, those that are no
+/// normalizers, as what is left without them may fit.
+fn blame(
+    model: &Model,
+    sites: &[Site],
+    why: Vec<Failed>,
+    refused: &mut HashMap<usize, Refusal>,
+) -> Result<()> {
     let before = refused.len();
     for failed in &why {
-        for &site in &failed.sites {
+        let is_scale =
+            |site: &usize| sites[*site].kind.family == Family::Scale && !refused.contains_key(site);
+        let scales: Vec<usize> = failed.sites.iter().copied().filter(is_scale).collect();
+        for &site in if scales.is_empty() { &failed.sites } else { &scales } {
             refused.entry(site).or_insert_with(|| failed.refusal.clone());
         }
     }
@@ -305,7 +318,7 @@ impl OnePass<'_> {
             let (stored, grown) = match outcome {
                 Ok(made) => made,
                 Err(why) => {
-                    blame(model, why, &mut refused)?;
+                    blame(model, &sites, why, &mut refused)?;
                     continue;
                 }
             };

@@ -62,7 +62,10 @@
 
 pub mod affine;
 pub mod basis;
+#[cfg(feature = "tract")]
 pub mod bench;
+#[cfg(any(test, feature = "capi"))]
+pub mod capi;
 pub mod certificate;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
@@ -72,6 +75,7 @@ pub mod fold;
 mod fuse;
 pub mod graph;
 mod hash;
+#[cfg(feature = "tract")]
 pub mod headroom;
 mod history;
 pub mod lower;
@@ -79,6 +83,7 @@ pub mod normalizer;
 pub mod onnx;
 pub mod outline;
 mod progress;
+#[cfg(feature = "prove")]
 pub mod prove;
 pub mod provenance;
 #[cfg(feature = "python")]
@@ -86,10 +91,14 @@ mod python;
 pub mod recipe;
 pub mod refusal;
 pub mod report;
+#[cfg(any(feature = "prove", feature = "tract"))]
 pub mod run;
+#[cfg(feature = "tract")]
 pub mod sensitivity;
 pub mod simplify;
+#[cfg(feature = "tract")]
 pub mod variants;
+#[cfg(feature = "tract")]
 pub mod verify;
 #[cfg(feature = "zoo")]
 pub mod zoo;

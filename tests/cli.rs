@@ -851,6 +851,62 @@ fn help_has_examples_and_exit_codes() {
     }
 }
 
+#[test]
+fn shells_complete_the_command_by_its_own_name() {
+    for (shell, line) in [
+        ("bash", "complete -F _unfold -o nosort -o bashdefault -o default unfold"),
+        ("zsh", "#compdef unfold"),
+        ("fish", "complete -c unfold -n \"__fish_unfold_using_subcommand fuse\""),
+    ] {
+        let run = unfold([&"completions", &shell]);
+        assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{shell}");
+        assert!(run.stdout.contains(line), "{shell}: {}", run.stdout);
+        for word in ["inspect", "fuse", "max-growth", "certificate"] {
+            assert!(run.stdout.contains(word), "{shell}: {word}");
+        }
+    }
+    assert_eq!(unfold([&"completions", &"cmd"]).code, USAGE);
+}
+
+/// What a shell offers behind what was typed.
+#[test]
+fn bash_offers_what_the_command_takes() {
+    let script = unfold([&"completions", &"bash"]).stdout;
+    let offered = |words: &str| {
+        let typed = format!("COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))");
+        let asked = "_unfold unfold \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"";
+        let code = format!("{script}\n{typed}\n{asked}\necho \"${{COMPREPLY[*]}}\"");
+        let output = std::process::Command::new("bash").args(["--norc", "-c", &code]).output().ok()?;
+        Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    };
+    // Where there is no bash, nobody completes in it.
+    let Some(commands) = offered("unfold fu") else { return };
+    assert_eq!(commands, "fuse");
+    assert_eq!(offered("unfold fuse --max").unwrap(), "--max-growth");
+    assert_eq!(offered("unfold fuse --verify pro").unwrap(), "prove");
+}
+
+#[test]
+fn each_command_has_a_page_of_the_manual() {
+    let whole = unfold([&"man"]).stdout;
+    assert!(whole.contains(".TH unfold 1"), "{whole}");
+    for command in ["inspect", "fuse", "prove", "bench", "zoo", "completions", "man"] {
+        assert!(whole.contains(&format!("unfold\\-{command}(1)")), "{command}: {whole}");
+        let page = unfold([&"man", &command]).stdout;
+        assert!(page.contains(&format!(".TH unfold-{command} 1")), "{page}");
+        assert!(page.contains(&format!("\\fBunfold {command}\\fR")), "{page}");
+    }
+    let page = unfold([&"man", &"fuse"]).stdout;
+    assert!(page.contains("\\-\\-max\\-growth") && page.contains("Exit codes:"), "{page}");
+    assert!(!whole.contains("resident"));
+    assert_eq!(unfold([&"man", &"nothing"]).error(), "error: there is no command nothing");
+}
+
+#[test]
+fn the_command_says_its_own_name_and_version() {
+    assert_eq!(unfold([&"--version"]).stdout, format!("unfold {}\n", env!("CARGO_PKG_VERSION")));
+}
+
 /// SHA-256 of a file, as another program computes it.
 fn sha256(path: &Path) -> String {
     let output = std::process::Command::new("sha256sum").arg(path).output().unwrap();

@@ -137,3 +137,15 @@ fn the_tables_to_extend_are_there() {
         assert!(read(file).contains(table), "{file}");
     }
 }
+
+/// The header of the C API is what cbindgen makes of its source.
+#[test]
+fn the_header_declares_what_the_source_has() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_file(root.join("src/capi/cbindgen.toml")).unwrap();
+    let source = cbindgen::Builder::new().with_config(config).with_src(root.join("src/capi/mod.rs"));
+    let written = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unfold.h");
+    source.generate().unwrap().write_to_file(&written);
+    let is_current = fs::read_to_string(&written).unwrap() == read("src/capi/unfold.h");
+    assert!(is_current, "cp {} src/capi/unfold.h", written.display());
+}

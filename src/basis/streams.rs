@@ -1,7 +1,7 @@
 //! The residual streams of a model: the values that sums and movement tie together, who writes them, and who reads them.
 //!
 //! A stream is found from what normalizes it: the axis that its statistics are taken over is that of the channels.
-//! From there it goes both ways, through every node that [ties](super::ties) values together.
+//! From there it goes both ways, through every node that ties (`ties`) values together.
 
 use crate::fold::Side;
 use crate::graph::analysis::Analysis;

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
+use unfold::error::Error;
 use unfold::fold::plan::{StreamPlan, Tidy};
 use unfold::onnx::Model;
 use unfold::outline::outline;
@@ -119,11 +120,11 @@ pub fn run(args: &InspectArgs) -> Result<End> {
 }
 
 /// Plans, and writes a page about the model and what would be made of it.
-fn with_page(path: &Path, model: &Model, options: &FuseOptions, page: &Path) -> Result<Planned> {
+pub fn with_page(path: &Path, model: &Model, options: &FuseOptions, page: &Path) -> Result<Planned> {
     let fused = unfold::fuse(model, options)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let text = outline_html(&outline(&name, model, &fused)?)?;
-    fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;
+    fs::write(page, text).map_err(|source| Error::Io { path: page.to_owned(), source })?;
     let Fused { plan, lowered, .. } = fused;
     Ok(Planned { plan, lowered })
 }

@@ -7,7 +7,7 @@ mod fuse;
 mod fuse_many;
 pub(crate) mod fused;
 pub(crate) mod inputs;
-mod inspect;
+pub(crate) mod inspect;
 mod interrupt;
 mod itself;
 pub(crate) mod judged;
@@ -20,6 +20,7 @@ pub(crate) mod prove;
 mod resident;
 mod room;
 mod scaling;
+mod shell;
 pub(crate) mod sites;
 mod steps;
 pub(crate) mod storage;
@@ -39,7 +40,7 @@ pub(crate) use itself::started_by;
 
 /// Folds the normalizers of transformers in ONNX files into the linear layers around them.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "unfold", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -52,6 +53,8 @@ enum Command {
     Prove(prove::ProveArgs),
     Bench(bench::BenchArgs),
     Zoo(zoo::ZooArgs),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
     #[command(hide = true)]
     Resident(resident::ResidentArgs),
 }
@@ -98,6 +101,8 @@ fn dispatch(command: &Command) -> Result<End> {
         Command::Prove(args) => prove::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Zoo(args) => zoo::run(args),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(args),
         Command::Resident(args) => resident::run(args),
     }
 }

@@ -1,8 +1,8 @@
 //! Whether two models compute the same function, without an engine and without a tolerance.
 //!
-//! `docs/proof.md` defines it. Two claims are checked: every new tensor is its recipe, rounded once ([`rounding`]);
+//! `docs/proof.md` defines it. Two claims are checked: every new tensor is its recipe, rounded once (`rounding`);
 //! and with the recipes in the place of the new tensors both graphs have equal outputs at a random point of a finite
-//! field ([`evaluate`]), where polynomials that differ hardly ever meet.
+//! field (`evaluate`), where polynomials that differ hardly ever meet.
 
 mod blame;
 mod evaluate;

@@ -15,19 +15,18 @@ use serde_json::json;
 use super::attend::{Attended, attend, check_process};
 use super::errors::{BadOption, InternalError, Withheld, raised};
 use super::source::ModelSource;
-use crate::FuseOptions;
-use crate::basis::powers::LARGEST;
 use crate::bench::{Stop, Variant};
 use crate::cli::end::End;
 use crate::cli::fused::FuseReport;
 use crate::cli::inputs::sizes;
+use crate::cli::inspect::with_page;
 use crate::cli::judged::When;
 use crate::cli::measure::MeasureArgs;
 use crate::cli::out::Paint;
 use crate::cli::panics::caught;
 use crate::cli::prove::Claim;
 use crate::cli::storage::{External, StorageArgs};
-use crate::cli::target::target;
+use crate::cli::target::{page_target, target};
 use crate::cli::variants;
 use crate::onnx::Model;
 use crate::prove::{Proof, ProveOptions};
@@ -35,6 +34,7 @@ use crate::provenance::Provenance;
 use crate::report::{html, markdown, terminal};
 use crate::run::Dims;
 use crate::verify::{VerifyOptions, compare};
+use crate::{FuseOptions, Planned};
 
 /// A model that was folded, before it goes anywhere.
 #[pyclass(frozen, module = "unfold_onnx._native")]
@@ -107,14 +107,6 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
-/// Refuses a power of two that no stream is scaled by.
-fn possible(scale_stream: Option<u32>) -> Result<(), BadOption> {
-    match scale_stream.is_none_or(|power| (1..=LARGEST).contains(&power)) {
-        true => Ok(()),
-        false => Err(BadOption(format!("scale_stream: neither None nor 1 to {LARGEST}"))),
-    }
-}
-
 /// Folds, and finds out whether the result computes what the model does.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
@@ -133,7 +125,6 @@ pub fn fuse(
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        possible(scale_stream)?;
         let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
         tell("load", 0, 1);
         let model = read()?;
@@ -160,6 +151,15 @@ pub fn fuse(
 }
 
 /// What folding would do, as JSON and as text; and what was done to the model before, as JSON.
+type PlanAsText = (String, String, String);
+
+fn told(model: Model, planned: Planned) -> Result<PlanAsText> {
+    let provenance = serde_json::to_string(&Provenance::of(&model))?;
+    let report = FuseReport::dry(model, planned, vec![]);
+    Ok((serde_json::to_string(&report.json())?, report.done(Paint::none()), provenance))
+}
+
+/// Plans.
 #[pyfunction]
 pub fn plan(
     py: Python<'_>,
@@ -169,18 +169,40 @@ pub fn plan(
     centre: bool,
     scale_stream: Option<u32>,
     progress: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(String, String, String)> {
+) -> PyResult<PlanAsText> {
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        possible(scale_stream)?;
         tell("load", 0, 1);
         let model = read()?;
-        let provenance = serde_json::to_string(&Provenance::of(&model))?;
         let options = FuseOptions { skip, max_growth, centre, scale_stream, progress: Some(&tell) };
         let planned = crate::dry_run(&model, &options)?;
-        let report = FuseReport::dry(model, planned, vec![]);
-        Ok((serde_json::to_string(&report.json())?, report.done(Paint::none()), provenance))
+        told(model, planned)
+    };
+    source.settled(py, attend(py, progress, work))
+}
+
+/// Plans, and writes the page about a model of this name where one is asked for.
+#[pyfunction]
+pub fn inspect(
+    py: Python<'_>,
+    source: &ModelSource,
+    name: PathBuf,
+    html: Option<PathBuf>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<PlanAsText> {
+    let read = source.reader();
+    let work = move |attended: &Attended| {
+        let tell = |stage: &str, done, of| attended.tell(stage, done, of);
+        html.as_deref().map_or(Ok(()), page_target)?;
+        tell("load", 0, 1);
+        let model = read()?;
+        let options = FuseOptions { progress: Some(&tell), ..FuseOptions::default() };
+        let planned = match &html {
+            Some(page) => with_page(&name, &model, &options, page)?,
+            None => crate::dry_run(&model, &options)?,
+        };
+        told(model, planned)
     };
     source.settled(py, attend(py, progress, work))
 }

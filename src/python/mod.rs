@@ -27,7 +27,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::calls::{Folded, bench, fuse, plan, prove, verify};
+    use super::calls::{Folded, bench, fuse, inspect, plan, prove, verify};
     #[pymodule_export]
     use super::errors::{
         CertificateError, DiffersError, ExternalDataError, InternalError, InvalidModelError, TooLargeError,

@@ -9,8 +9,9 @@ use tract_onnx::model::ParseResult;
 use tract_onnx::prelude::{InferenceModelExt, TValue, TVec, Tensor, TractResult, TypedModel};
 
 use super::dims::Dims;
-use super::failure::{Failure, Origins, Stage};
+use super::failure::{Failure, Stage};
 use super::input::Input;
+use super::origins::Origins;
 use super::skeleton::{WeightStore, skeleton};
 use crate::onnx::Model;
 use crate::onnx::misread::is_read;

@@ -1,12 +1,4 @@
-//! What tract could not do, and at which operator.
-
-use std::any::Any;
-use std::cell::Cell;
-use std::collections::HashMap;
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::Once;
-
-use tract_onnx::prelude::{TractError, TractResult};
+//! What could not be done with a model, and at which operator.
 
 /// How far a model came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -39,17 +31,6 @@ impl Failure {
         Self { stage, operator: None, node: None, reason: reason.into() }
     }
 
-    /// Nothing failed: somebody asked to stop.
-    pub(crate) fn interrupted() -> Self {
-        Self::new(Stage::Run, "it was stopped before it had run")
-    }
-
-    pub(super) fn at(mut self, operator: impl Into<String>, node: impl Into<String>) -> Self {
-        self.operator = Some(operator.into());
-        self.node = Some(node.into());
-        self
-    }
-
     fn verb(&self) -> &'static str {
         match self.stage {
             Stage::Load => "load",
@@ -65,128 +46,5 @@ impl Failure {
             (None, Some(node)) => format!(" `{node}`"),
             (None, None) => " the model".into(),
         }
-    }
-}
-
-/// The ONNX operators of a graph by the names that tract gives their nodes.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Origins(HashMap<String, String>);
-
-impl Origins {
-    pub(super) fn insert(&mut self, node: String, operator: String) {
-        self.0.insert(node, operator);
-    }
-
-    /// The node of the ONNX graph that a node of tract was made from: tract appends what it adds after a dot.
-    pub(super) fn origin<'a>(&self, mut name: &'a str) -> Option<(&str, &'a str)> {
-        loop {
-            if let Some(operator) = self.0.get(name) {
-                return Some((operator, name));
-            }
-            name = &name[..name.rfind('.')?];
-        }
-    }
-
-    /// Does something in tract that can fail, or panic.
-    pub(super) fn attempt<T>(
-        &self,
-        stage: Stage,
-        work: impl FnOnce() -> TractResult<T>,
-    ) -> Result<T, Failure> {
-        quietly(work).and_then(|result| result.map_err(Caught::Error)).map_err(|caught| match caught {
-            Caught::Error(error) => self.explain(stage, &error),
-            Caught::Panic(reason) => Failure::new(stage, reason),
-        })
-    }
-
-    /// The innermost reason, at the innermost node of the ONNX graph that the chain of contexts names.
-    fn explain(&self, stage: Stage, error: &TractError) -> Failure {
-        let reason = error.root_cause().to_string();
-        let failure = Failure::new(stage, one_line(&reason));
-        let messages: Vec<String> = error.chain().map(ToString::to_string).collect();
-        let place = messages.iter().rev().find_map(|message| {
-            // `#12 "name" Op` is how tract shows a node; `node name (Op)` how it shows one it cannot build.
-            let quoted = message.split('"').skip(1).step_by(2);
-            let plain = message.split("node ").skip(1).filter_map(|rest| rest.split(" (").next());
-            quoted.chain(plain).find_map(|name| self.origin(name))
-        });
-        match place {
-            Some((operator, node)) => failure.at(operator, node),
-            None => failure,
-        }
-    }
-}
-
-/// The first line that says something, cut where it becomes a dump.
-fn one_line(text: &str) -> String {
-    const LONGEST: usize = 200;
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason given");
-    match line.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line.to_owned(),
-    }
-}
-
-enum Caught {
-    Error(TractError),
-    Panic(String),
-}
-
-thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `work`; a panic in it is caught, and not printed.
-fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, Caught> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let previous = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
-                previous(info);
-            }
-        }));
-    });
-    let before = QUIET.replace(true);
-    let result = panic::catch_unwind(AssertUnwindSafe(work));
-    QUIET.set(before);
-    result.map_err(|payload| Caught::Panic(one_line(&format!("it panicked: {}", message(&*payload)))))
-}
-
-fn message(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tract_core::internal::{TractErrorContext, bail};
-
-    fn operators() -> Origins {
-        let mut operators = Origins::default();
-        operators.insert("/blocks.0/slice".into(), "Slice".into());
-        operators
-    }
-
-    #[test]
-    fn names_the_operator_and_the_root_cause() {
-        let failure = operators()
-            .attempt(Stage::Optimize, || -> TractResult<()> {
-                (|| bail!("Invalid axis\nbacktrace"))()
-                    .context("Declutter #12 \"/blocks.0/slice.axis-1\" StridedSlice")
-                    .context("pass")
-            })
-            .unwrap_err();
-        assert_eq!(failure.to_string(), "tract cannot prepare Slice `/blocks.0/slice`: Invalid axis");
-    }
-
-    #[test]
-    fn a_panic_is_a_failure() {
-        let failure = operators().attempt(Stage::Run, || -> TractResult<()> { panic!("index out of range") });
-        assert_eq!(
-            failure.unwrap_err().to_string(),
-            "tract cannot run the model: it panicked: index out of range"
-        );
     }
 }

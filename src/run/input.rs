@@ -1,12 +1,8 @@
-//! What a model asks for, and random values that suit it.
+//! What a model asks for.
 
 use std::collections::HashMap;
 
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
-use rand_distr::StandardNormal;
-use tract_onnx::prelude::{DatumType, Tensor, f16};
-use tract_onnx::tract_core::ndarray::ArrayD;
+use tract_onnx::prelude::DatumType;
 
 use super::dims::Dims;
 use super::failure::{Failure, Stage};
@@ -86,40 +82,19 @@ impl Input {
         let indices = (element.is_integer() && !element.is::<bool>()).then(|| rows(graph, name)).flatten();
         Ok(Self { name: name.to_owned(), element, shape, indices })
     }
-
-    /// Values drawn for this input.
-    ///
-    /// Floats are drawn from the normal distribution, so that half of them are negative. Integers are
-    /// indices into the table that they select from, or 0 and 1 where there is none, as in masks. Half of
-    /// the booleans are true.
-    fn draw(&self, rng: &mut ChaCha8Rng) -> Tensor {
-        let end = self.indices.unwrap_or(2).max(1) as i64;
-        match self.element {
-            DatumType::F64 => self.fill(|| rng.sample::<f64, _>(StandardNormal)),
-            DatumType::F16 => self.fill(|| f16::from_f32(rng.sample(StandardNormal))),
-            DatumType::F32 => self.fill(|| rng.sample::<f32, _>(StandardNormal)),
-            DatumType::Bool => self.fill(|| rng.random::<bool>()),
-            DatumType::I8 => self.fill(|| rng.random_range(0..end.min(128)) as i8),
-            DatumType::I16 => self.fill(|| rng.random_range(0..end.min(1 << 15)) as i16),
-            DatumType::I32 => self.fill(|| rng.random_range(0..end) as i32),
-            DatumType::U8 => self.fill(|| rng.random_range(0..end.min(256)) as u8),
-            DatumType::U16 => self.fill(|| rng.random_range(0..end.min(1 << 16)) as u16),
-            DatumType::U32 => self.fill(|| rng.random_range(0..end) as u32),
-            DatumType::U64 => self.fill(|| rng.random_range(0..end) as u64),
-            // `datum` lets nothing else in.
-            _ => self.fill(|| rng.random_range(0..end)),
-        }
-    }
-
-    fn fill<T: tract_onnx::prelude::Datum>(&self, mut value: impl FnMut() -> T) -> Tensor {
-        ArrayD::from_shape_simple_fn(self.shape.as_slice(), &mut value).into()
-    }
 }
 
-/// Random values for all inputs. The same seed gives the same values, whatever the machine.
-pub fn random(inputs: &[Input], seed: u64) -> Vec<Tensor> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    inputs.iter().map(|input| input.draw(&mut rng)).collect()
+/// Writes the shapes that the inputs have in this run into their declarations.
+pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
+    for input in inputs {
+        let declared = graph.input.iter_mut().find(|declared| declared.name() == input.name);
+        let tensor =
+            declared.and_then(|declared| declared.r#type.as_mut()).and_then(|t| t.tensor_type.as_mut());
+        let dims = tensor.and_then(|tensor| tensor.shape.as_mut()).map(|shape| shape.dim.iter_mut());
+        for (dim, &size) in dims.into_iter().flatten().zip(&input.shape) {
+            dim.value = Some(Dim::DimValue(size as i64));
+        }
+    }
 }
 
 /// The size of every symbol in the shapes of the inputs. Where a symbol appears twice, its first place
@@ -201,54 +176,7 @@ fn datum(element: DataType) -> Option<DatumType> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::testing::{affine, floats, model, node, value};
-
-    fn embedding() -> Model {
-        let table = floats("table", &ndarray::Array2::zeros((50, 4)).into_dyn().view());
-        let ids = value("ids", DataType::Int64, &["batch", "length"]);
-        let mask = value("mask", DataType::Int64, &["batch", "length"]);
-        let nodes =
-            vec![node("Identity ids -> same"), node("Gather table, same -> y"), node("Identity mask -> z")];
-        model(vec![ids, mask], vec![table], nodes, &["y", "z"])
-    }
-
-    #[test]
-    fn indices_stay_inside_their_table_and_masks_are_zero_or_one() {
-        let inputs = Input::of(&embedding(), &"length=100".parse().unwrap()).unwrap();
-        assert_eq!(inputs[0].shape, [2, 100]);
-        assert_eq!((inputs[0].indices, inputs[1].indices), (Some(50), None));
-        let tensors = random(&inputs, 1);
-        let range = |tensor: &Tensor| {
-            let view = tensor.try_as_plain_ram().unwrap();
-            let values = view.as_slice::<i64>().unwrap();
-            (*values.iter().min().unwrap(), *values.iter().max().unwrap())
-        };
-        let (smallest, largest) = range(&tensors[0]);
-        assert!(smallest >= 0 && largest < 50 && largest > 30, "{smallest}..={largest}");
-        assert_eq!(range(&tensors[1]), (0, 1));
-    }
-
-    #[test]
-    fn a_seed_fixes_the_values_and_half_of_them_are_negative() {
-        let inputs = Input::of(&affine([1.0; 3], [0.0; 3]), &"n=1000".parse().unwrap()).unwrap();
-        let (first, again, other) = (random(&inputs, 7), random(&inputs, 7), random(&inputs, 8));
-        assert_eq!(first, again);
-        assert_ne!(first, other);
-        let view = first[0].try_as_plain_ram().unwrap();
-        let negative = view.as_slice::<f32>().unwrap().iter().filter(|&&value| value < 0.0).count();
-        assert!((1400..1600).contains(&negative), "{negative}");
-    }
-
-    #[test]
-    fn every_type_can_be_drawn() {
-        for element in (1..=16).filter_map(DataType::from_code) {
-            let inputs = vec![value("x", element, &["2", "5"])];
-            let inputs = Input::of(&model(inputs, vec![], vec![], &["x"]), &Dims::default());
-            let is_drawn = inputs.is_ok_and(|inputs| random(&inputs, 0)[0].shape() == [2, 5]);
-            use DataType::{BFloat16, Complex64, Complex128, String};
-            assert_eq!(is_drawn, ![BFloat16, Complex64, Complex128, String].contains(&element), "{element}");
-        }
-    }
+    use crate::run::testing::embedding;
 
     #[test]
     fn the_first_dimension_is_the_batch() {

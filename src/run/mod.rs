@@ -4,18 +4,27 @@
 //! fixed by [`Dims`], its inputs are described by [`Input`], and what tract cannot do is a [`Failure`].
 
 mod dims;
+#[cfg(feature = "tract")]
 mod engine;
 mod failure;
 mod input;
+#[cfg(feature = "tract")]
+mod origins;
+#[cfg(feature = "tract")]
+mod random;
+#[cfg(feature = "tract")]
 mod skeleton;
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use dims::Dims;
+#[cfg(feature = "tract")]
 pub use engine::{Engine, Session};
 pub use failure::{Failure, Stage};
-pub use input::{Input, random};
-pub(crate) use skeleton::fix_shapes;
+pub use input::Input;
+pub(crate) use input::fix_shapes;
+#[cfg(feature = "tract")]
+pub use random::random;
 
 /// A tensor as tract holds it: a type, a shape, and the elements.
 pub use tract_onnx::prelude::Tensor;

@@ -15,11 +15,11 @@ use tract_onnx::pb;
 use tract_onnx::prelude::TractResult;
 
 use super::failure::{Failure, Stage};
-use super::input::Input;
+use super::input::{Input, fix_shapes};
 use crate::error::Error;
 use crate::onnx::external::Externals;
 use crate::onnx::proto::{
-    AttributeProto, DataLocation, Dim, GraphProto, ModelProto, StringStringEntryProto, TensorProto,
+    AttributeProto, DataLocation, GraphProto, ModelProto, StringStringEntryProto, TensorProto,
 };
 use crate::onnx::{Model, tensor};
 
@@ -42,19 +42,6 @@ pub(super) fn skeleton(
     let decoded = pb::ModelProto::decode(light.encode_to_vec().as_slice())
         .map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
     Ok((decoded, Arc::new(weights)))
-}
-
-/// Writes the shapes that the inputs have in this run into their declarations.
-pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
-    for input in inputs {
-        let declared = graph.input.iter_mut().find(|declared| declared.name() == input.name);
-        let tensor =
-            declared.and_then(|declared| declared.r#type.as_mut()).and_then(|t| t.tensor_type.as_mut());
-        let dims = tensor.and_then(|tensor| tensor.shape.as_mut()).map(|shape| shape.dim.iter_mut());
-        for (dim, &size) in dims.into_iter().flatten().zip(&input.shape) {
-            dim.value = Some(Dim::DimValue(size as i64));
-        }
-    }
 }
 
 /// The tensors of a model, by the number that stands for each in its skeleton.

@@ -90,3 +90,13 @@ pub(crate) fn affine(scale: [f64; 3], shift: [f64; 3]) -> Model {
         &["y"],
     )
 }
+
+/// Indices into a table of 50 rows, and a mask beside them.
+pub(crate) fn embedding() -> Model {
+    let table = floats("table", &ndarray::Array2::zeros((50, 4)).into_dyn().view());
+    let ids = value("ids", DataType::Int64, &["batch", "length"]);
+    let mask = value("mask", DataType::Int64, &["batch", "length"]);
+    let nodes =
+        vec![node("Identity ids -> same"), node("Gather table, same -> y"), node("Identity mask -> z")];
+    model(vec![ids, mask], vec![table], nodes, &["y", "z"])
+}

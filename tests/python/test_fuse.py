@@ -112,6 +112,23 @@ def test_two_models_are_verified_and_proved(model: Path, digits: Path) -> None:
     assert not unfold.prove(digits / "bn-dynamo.onnx", digits / "ln-dynamo.onnx")
 
 
+def test_the_page_is_that_of_the_command_and_replaces_nothing_but_a_page(
+    model: Path, command: Command, tmp_path: Path
+) -> None:
+    expected, page = tmp_path / "expected.html", tmp_path / "page.html"
+    assert command("inspect", model, "--html", expected).returncode == 0
+    assert len(unfold.inspect(model, html=page).sites) == 13
+    assert page.read_bytes() == expected.read_bytes()
+    unfold.inspect(model.read_bytes(), html=str(page))
+    assert page.read_text().replace("model.onnx", model.name) == expected.read_text()
+    page.write_text("mine")
+    with pytest.raises(unfold.UnfoldError, match="is no page"):
+        unfold.inspect(model, html=page)
+    assert page.read_text() == "mine"
+    with pytest.raises(FileNotFoundError):
+        unfold.inspect(model, html=tmp_path / "nowhere" / "page.html")
+
+
 def test_the_model_says_what_was_done_to_it(model: Path) -> None:
     before, after = unfold.inspect(model), unfold.inspect(unfold.fuse(model, verify="off"))
     assert (len(before.sites), before.provenance) == (13, ())

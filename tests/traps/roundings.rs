@@ -170,6 +170,29 @@ fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
 }
 
 #[test]
+fn a_scale_that_leaves_no_room_stays_and_the_normalizer_goes() {
+    let model = of_type(
+        "input x 2 4
+         const g 4 = 0.01 0.01 0.02 0.01
+         const b 4 = 0 0 0 0
+         const v 4 = 1 1 1 1
+         const w 4 2 = 0.5 0.25 0.125 0.5 0.3 0.2 0.7 0.9
+         const c 1 = 0.001
+         a = BatchNormalization(x, g, b, b, v) epsilon=0.0
+         m = MatMul(a, w)
+         y = Mul(m, c)
+         output y",
+        DataType::Float16,
+    );
+    let fused = fuse(&model, &FuseOptions::default()).unwrap();
+    let folded: Vec<_> = fused.plan.sites.iter().map(|site| (site.kind.name, site.is_folded())).collect();
+    assert_eq!(folded, [("BN", true), ("de-normalisation", false)]);
+    let expected = &read(&model, "w") * &read(&model, "g").insert_axis(Axis(1));
+    let stored = read(&fused.model, "w_folded");
+    assert!(stored.iter().zip(&expected).all(|(s, e)| (s - e).abs() <= e.abs() / 2048.0));
+}
+
+#[test]
 fn what_is_added_may_be_as_small_as_it_likes() {
     // The sum has no digits there either.
     let model = of_type(

@@ -186,17 +186,25 @@ def plan(
 def inspect(
     model: AnyModel,
     *,
+    html: StrPath | None = None,
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,
     progress: Progress = False,
 ) -> Inspection:
     """Lists the normalizers of a model, and what was folded in it before, as its metadata tells.
 
-    The arguments and what is raised are those of :func:`fuse`.
+    The other arguments and what is raised are those of :func:`fuse`.
+
+    Args:
+        model: As for :func:`fuse`.
+        html: Where one self-contained page is written to look at the model: the graph before and after, and each site
+            with the formulas of its new weights, or the reason why it stays. A page that is there is replaced, and
+            nothing else is.
     """
     source, _ = opened(model, allow_external, resolver)
+    name = Path(model).name if isinstance(model, (str, Path)) else "model.onnx"
     with told(progress) as tell:
-        return Inspection.of(_native.plan(source, [], 5.0, False, None, tell))
+        return Inspection.of(_native.inspect(source, name, html, tell))
 
 
 def verify(

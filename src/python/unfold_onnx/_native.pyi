@@ -61,6 +61,9 @@ def plan(
     scale_stream: int | None,
     progress: Progress | None,
 ) -> tuple[str, str, str]: ...
+def inspect(
+    source: Source, name: str, html: str | PathLike[str] | None, progress: Progress | None
+) -> tuple[str, str, str]: ...
 def verify(
     original: Source, fused: Source, dim: Mapping[str, int], tolerance: float | None, seeds: Sequence[int]
 ) -> tuple[bool, str]: ...

@@ -1,0 +1,308 @@
+//! unfold for C, and for whatever calls C: models cross as bytes, errors as text. `unfold.h` declares it.
+//!
+//! What is given is read and never kept; what comes back belongs to the caller, and goes back to the function that
+//! frees it. No panic leaves a function. Every function may be called from any thread.
+
+use std::any::Any;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{null_mut, slice_from_raw_parts_mut};
+use std::slice;
+
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::fuse::{FuseOptions, fuse};
+use crate::onnx::Model;
+use crate::provenance::FoldOptions;
+
+/// How a call ended.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnfoldStatus {
+    /// Done; also where there was nothing to fold.
+    Ok = 0,
+    /// An argument is missing, or an option means nothing.
+    BadArgument = 1,
+    /// What was given is no ONNX model, or one that ONNX does not allow.
+    BadModel = 2,
+    /// The data that a tensor keeps outside of the model cannot be had.
+    ExternalData = 3,
+    /// The result does not fit into the 2 GiB that a protobuf message may have.
+    TooLarge = 4,
+    /// A defect of unfold itself.
+    Internal = 5,
+}
+
+/// Bytes that unfold made. They belong to whoever was given them, until `unfold_free_bytes`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct UnfoldBytes {
+    /// The first of them; NULL where there are none.
+    pub data: *mut u8,
+    /// How many there are.
+    pub length: usize,
+}
+
+/// Why something was not done.
+struct Complaint(UnfoldStatus, String);
+
+impl From<Error> for Complaint {
+    fn from(error: Error) -> Self {
+        let status = match error {
+            Error::ExternalData { .. } => UnfoldStatus::ExternalData,
+            Error::TooLarge { .. } => UnfoldStatus::TooLarge,
+            Error::Skip { .. } | Error::ScaleStream { .. } => UnfoldStatus::BadArgument,
+            Error::Defect { .. } => UnfoldStatus::Internal,
+            _ => UnfoldStatus::BadModel,
+        };
+        Complaint(status, error.to_string())
+    }
+}
+
+fn bad_argument(what: impl Into<String>) -> Complaint {
+    Complaint(UnfoldStatus::BadArgument, what.into())
+}
+
+/// Folds everything in a model that is exact to fold.
+///
+/// `model` are the `length` bytes of an ONNX file. They are not changed, and not read after the call.
+///
+/// `folder` is where the model has its external data, or NULL where it has none.
+///
+/// `options` is NULL or a JSON object with any of
+///   "skip":         ["NAME OR KIND", ...]  sites that are left as they are, with * and ?
+///   "max_growth":   PERCENT                how much copies of shared weights may add; 5 if nothing is said
+///   "centre":       true                   residual streams without a mean, where that is exact
+///   "scale_stream": K                      residual streams by 2^-K, so that float16 holds them; 1 to 40
+///
+/// `result` receives the folded model, the same bytes where there was nothing to fold; unless the status is
+/// `UNFOLD_STATUS_OK` it is empty. Weights in other files stay there.
+///
+/// `error`, where it is not NULL, receives one line that says what is wrong, or NULL if nothing is. It belongs to the
+/// caller, until `unfold_free_text`.
+///
+/// # Safety
+/// `model` has `length` bytes, or `length` is 0. `folder` and `options` are NULL or end with a NUL. `result`, and
+/// `error` if it is not NULL, are places to write to; what is there before is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unfold_fuse(
+    model: *const u8,
+    length: usize,
+    folder: *const c_char,
+    options: *const c_char,
+    result: *mut UnfoldBytes,
+    error: *mut *mut c_char,
+) -> UnfoldStatus {
+    let work = || {
+        // SAFETY: as the caller promises.
+        let (model, folder, options) =
+            unsafe { (bytes(model, length)?, text(folder, "folder")?, text(options, "options")?) };
+        if result.is_null() {
+            return Err(bad_argument("result is NULL"));
+        }
+        fused(model, folder, options)
+    };
+    let ended = catch_unwind(AssertUnwindSafe(work));
+    let ended = ended.unwrap_or_else(|panic| Err(Complaint(UnfoldStatus::Internal, said(&*panic))));
+    let (status, bytes, line) = match ended {
+        Ok(bytes) => (UnfoldStatus::Ok, owned(bytes), null_mut()),
+        Err(Complaint(status, line)) => (status, owned(vec![]), line_of(&line)),
+    };
+    // SAFETY: both are places to write to where they are not NULL.
+    unsafe {
+        if !result.is_null() {
+            result.write(bytes);
+        }
+        match error.is_null() {
+            false => error.write(line),
+            true => unfold_free_text(line),
+        }
+    }
+    status
+}
+
+/// Frees what `unfold_fuse` made, and leaves the bytes empty; does nothing to bytes that are empty, and to NULL.
+///
+/// # Safety
+/// `bytes` is NULL, or bytes as unfold made them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unfold_free_bytes(bytes: *mut UnfoldBytes) {
+    // SAFETY: the pointer and the length are those of `owned`, whose box nobody else has.
+    unsafe {
+        let Some(bytes) = bytes.as_mut().filter(|bytes| !bytes.data.is_null()) else { return };
+        drop(Box::from_raw(slice_from_raw_parts_mut(bytes.data, bytes.length)));
+        *bytes = owned(vec![]);
+    }
+}
+
+/// Frees a text that unfold made; does nothing to NULL.
+///
+/// # Safety
+/// `text` is NULL, or a text as unfold made it, which was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unfold_free_text(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: it is one of `line_of`.
+        drop(unsafe { CString::from_raw(text) });
+    }
+}
+
+/// The version of unfold, such as "0.1.0". It is not to be freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn unfold_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+fn fused(model: &[u8], folder: Option<&str>, options: Option<&str>) -> Result<Vec<u8>, Complaint> {
+    let chosen = options.map_or(Ok(FoldOptions::default()), serde_json::from_str);
+    let chosen = chosen.map_err(|error| bad_argument(format!("options: {error}")))?;
+    let model = Bytes::copy_from_slice(model);
+    let opened = match folder {
+        Some(folder) => Model::from_bytes_in(model.clone(), folder)?,
+        None => Model::from_bytes(model.clone())?,
+    };
+    let fused = fuse(&opened, &FuseOptions::from(chosen))?;
+    let result = if fused.changed() { fused.model.to_bytes()? } else { model };
+    Ok(result.into())
+}
+
+/// # Safety
+/// `data` has `length` bytes for as long as they are used, or `length` is 0.
+unsafe fn bytes<'b>(data: *const u8, length: usize) -> Result<&'b [u8], Complaint> {
+    match (data.is_null(), isize::try_from(length)) {
+        (_, Ok(0)) => Err(Complaint(UnfoldStatus::BadModel, "the model is empty".to_owned())),
+        (true, _) => Err(bad_argument("model is NULL")),
+        (_, Err(_)) => Err(bad_argument(format!("no model has {length} bytes"))),
+        // SAFETY: so the caller says, and no object is larger than `isize::MAX`.
+        (false, Ok(_)) => Ok(unsafe { slice::from_raw_parts(data, length) }),
+    }
+}
+
+/// # Safety
+/// `text` is NULL, or ends with a NUL and is there for as long as it is used.
+unsafe fn text<'t>(text: *const c_char, name: &str) -> Result<Option<&'t str>, Complaint> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: so the caller says.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| bad_argument(format!("{name} is not UTF-8")))
+}
+
+fn owned(bytes: Vec<u8>) -> UnfoldBytes {
+    if bytes.is_empty() {
+        return UnfoldBytes { data: null_mut(), length: 0 };
+    }
+    let length = bytes.len();
+    UnfoldBytes { data: Box::into_raw(bytes.into_boxed_slice()).cast(), length }
+}
+
+fn line_of(line: &str) -> *mut c_char {
+    let line: String = line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    CString::new(line).unwrap_or_default().into_raw()
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("something failed");
+    format!("a defect of unfold: {said}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null;
+
+    use super::*;
+
+    struct Call {
+        status: UnfoldStatus,
+        result: Vec<u8>,
+        error: Option<String>,
+    }
+
+    fn call(model: &[u8], options: Option<&str>) -> Call {
+        let options = options.map(|text| CString::new(text).unwrap());
+        let options = options.as_ref().map_or(null(), |text| text.as_ptr());
+        let mut result = UnfoldBytes { data: null_mut(), length: 7 };
+        let mut error = null_mut();
+        unsafe {
+            let status = unfold_fuse(model.as_ptr(), model.len(), null(), options, &mut result, &mut error);
+            let bytes = match result.data.is_null() {
+                true => vec![],
+                false => slice::from_raw_parts(result.data, result.length).to_vec(),
+            };
+            assert_eq!(result.length, bytes.len());
+            let line = text(error, "error").ok().unwrap().map(str::to_owned);
+            unfold_free_bytes(&mut result);
+            unfold_free_bytes(&mut result);
+            unfold_free_text(error);
+            Call { status, result: bytes, error: line }
+        }
+    }
+
+    fn digits() -> Vec<u8> {
+        std::fs::read("models/digits/un-dynamo.onnx").unwrap()
+    }
+
+    #[test]
+    fn bytes_become_what_the_library_makes_of_them() {
+        let made = call(&digits(), None);
+        let model = Model::from_bytes(digits()).unwrap();
+        let expected = fuse(&model, &FuseOptions::default()).unwrap().model.to_bytes().unwrap();
+        assert_eq!((made.status, made.error), (UnfoldStatus::Ok, None));
+        assert!(made.result == expected && expected.len() < digits().len());
+    }
+
+    #[test]
+    fn options_are_those_of_the_library_and_what_is_none_is_an_error() {
+        let nothing = call(&digits(), Some(r#"{"skip": ["*", "constant", "duplicate"]}"#));
+        assert_eq!(nothing.status, UnfoldStatus::Ok);
+        assert!(nothing.result == digits());
+        for (options, said) in [
+            ("{", "options: EOF"),
+            (r#"{"skipp": []}"#, "unknown field `skipp`"),
+            (r#"{"skip": ["["]}"#, "--skip `[`"),
+            (r#"{"scale_stream": 41}"#, "scale_stream: 41 is not 1 to 40"),
+        ] {
+            let call = call(&digits(), Some(options));
+            assert_eq!(call.status, UnfoldStatus::BadArgument, "{options}");
+            assert!(call.error.unwrap().contains(said), "{options}");
+            assert!(call.result.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_no_model_is_an_error_in_one_line() {
+        for bytes in [&b"\x89PNG\r\n\x1a\n"[..], &[], &digits()[..1000]] {
+            let call = call(bytes, None);
+            assert_eq!(call.status, UnfoldStatus::BadModel);
+            assert!(call.error.is_some_and(|line| !line.is_empty() && !line.contains('\n')));
+        }
+    }
+
+    #[test]
+    fn null_is_an_argument_that_is_missing() {
+        let model = digits();
+        let mut result = UnfoldBytes { data: null_mut(), length: 0 };
+        unsafe {
+            let status = unfold_fuse(null(), 5, null(), null(), &mut result, null_mut());
+            assert_eq!(status, UnfoldStatus::BadArgument);
+            let status = unfold_fuse(model.as_ptr(), usize::MAX, null(), null(), &mut result, null_mut());
+            assert_eq!(status, UnfoldStatus::BadArgument);
+            let status = unfold_fuse(model.as_ptr(), model.len(), null(), null(), null_mut(), null_mut());
+            assert_eq!(status, UnfoldStatus::BadArgument);
+            unfold_free_bytes(null_mut());
+            unfold_free_text(null_mut());
+            let version = CStr::from_ptr(unfold_version()).to_str().unwrap();
+            assert_eq!(version, env!("CARGO_PKG_VERSION"));
+        }
+    }
+
+    #[test]
+    fn a_panic_is_said_as_a_defect() {
+        let panic = catch_unwind(|| panic!("no {}", 7)).unwrap_err();
+        assert_eq!(said(&*panic), "a defect of unfold: no 7");
+    }
+}

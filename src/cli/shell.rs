@@ -1,0 +1,59 @@
+//! `unfold completions` and `unfold man`: what is installed beside the command.
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::Cli;
+use super::end::End;
+use super::out;
+
+const COMPLETIONS: &str = "\
+Examples:
+  unfold completions bash > ~/.local/share/bash-completion/completions/unfold
+  unfold completions zsh > ~/.zfunc/_unfold
+  unfold completions fish > ~/.config/fish/completions/unfold.fish";
+
+const MAN: &str = "\
+Examples:
+  unfold man | man -l -
+  unfold man fuse > ~/.local/share/man/man1/unfold-fuse.1";
+
+/// Prints what makes a shell complete the command line.
+#[derive(Debug, clap::Args)]
+#[command(after_help = COMPLETIONS)]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+/// Prints the page of the manual for the command, or for one of its commands.
+#[derive(Debug, clap::Args)]
+#[command(after_help = MAN)]
+pub struct ManArgs {
+    /// The command, such as `fuse`
+    command: Option<String>,
+}
+
+/// Prints what a shell reads.
+pub fn completions(args: &CompletionsArgs) -> Result<End> {
+    let mut script = vec![];
+    clap_complete::generate(args.shell, &mut Cli::command(), "unfold", &mut script);
+    out::print(&String::from_utf8(script)?)?;
+    Ok(End::Done)
+}
+
+/// Prints a page as `man` reads it.
+pub fn man(args: &ManArgs) -> Result<End> {
+    let mut all = Cli::command();
+    all.build();
+    let command = match &args.command {
+        None => &all,
+        Some(name) => all.find_subcommand(name).with_context(|| format!("there is no command {name}"))?,
+    };
+    let mut page = vec![];
+    Man::new(command.clone()).render(&mut page)?;
+    out::print(&String::from_utf8(page)?)?;
+    Ok(End::Done)
+}
