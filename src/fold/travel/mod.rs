@@ -2,7 +2,6 @@
 //!
 //! A new operator is one file with a [`Rule`], and one line in [`RULES`].
 
-mod branch;
 mod choice;
 mod concat;
 mod expand;
@@ -41,7 +40,6 @@ pub const RULES: &[&dyn Rule] = &[
     &pool::Pool,
     &positive::Positive,
     &choice::Choice,
-    &branch::EitherBranch,
     &rearrange::Rearrange,
     &resize::Resize,
     &scatter::Scatter,

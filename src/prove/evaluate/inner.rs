@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use ndarray::Zip;
-
 use super::{Around, Evaluation, Graded, Stopped};
 use crate::graph::axes::axis;
 use crate::graph::editor::reads;
@@ -12,9 +10,8 @@ use crate::onnx::node::{bodies, canonical_domain};
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::onnx::tensor::DataType;
 use crate::prove::drawn;
-use crate::prove::field;
 use crate::prove::image::Image;
-use crate::prove::operators::{Call, Stop};
+use crate::prove::operators::Stop;
 use crate::prove::random::{Digest, Hash};
 
 /// How deep a call of a function goes into those that it calls in turn, and a body into those in it; what is below is
@@ -27,8 +24,6 @@ pub(super) struct Bodies {
     pub digest: Digest,
     /// The extents of the results of the node, where they follow.
     pub shapes: Vec<Option<Vec<usize>>>,
-    /// The results of each body, in the order of their names.
-    made: Vec<Vec<Graded>>,
 }
 
 impl Evaluation<'_> {
@@ -63,31 +58,7 @@ impl Evaluation<'_> {
             }
         }
         let shapes = (0..node.output.len()).map(|slot| shape_of(node, slot, inputs, &made)).collect();
-        Ok(Some(Bodies { digest: hash.finish(), shapes, made }))
-    }
-
-    /// The results of an If whose branches make floats of the same extents: `e + c·(t − e)`, where the condition c is an
-    /// element of the field if nobody knows it, so that both branches count. `None` of any other.
-    pub(super) fn chosen(&self, call: &Call, bodies: &Bodies) -> Option<Vec<Image>> {
-        let [other, then] = &bodies.made[..] else { return None };
-        let condition = call.inputs.first()?.as_ref().filter(|_| call.node.op() == ("", "If"))?;
-        let condition = match condition {
-            Image::Int(known) if known.len() == 1 => u32::from(known.first() != Some(&0)),
-            Image::Varying(unknown) if unknown.len() == 1 => *unknown.first()?,
-            _ => return None,
-        };
-        let mut most = 0.0_f64;
-        let choose = |((one, degree), (another, of_another)): (&Graded, &Graded)| {
-            let (Image::Field(one), Image::Field(another)) = (one, another) else { return None };
-            most = most.max(*degree).max(*of_another);
-            let between =
-                |&one: &u32, &another: &u32| field::add(one, field::mul(condition, field::sub(another, one)));
-            let is_same = one.shape() == another.shape();
-            is_same.then(|| Image::field(Zip::from(one).and(another).map_collect(between)))
-        };
-        let made = other.iter().zip(then).map(choose).collect::<Option<Vec<_>>>()?;
-        self.chosen_degree.set(most + 1.0);
-        Some(made)
+        Ok(Some(Bodies { digest: hash.finish(), shapes }))
     }
 
     /// What the bodies of a node may be given; `None` where that is not known.

@@ -136,8 +136,6 @@ struct Evaluation<'w> {
     doubt: Cell<f64>,
     /// Whether a body could not be evaluated, or not whole.
     is_uncertain: Cell<bool>,
-    /// The degree of what an If made last of that of its branches.
-    chosen_degree: Cell<f64>,
 }
 
 /// A value with its degree.
@@ -172,7 +170,7 @@ impl<'w> Evaluation<'w> {
         }
         let functions = graph.model().proto.functions.iter().map(|function| (key(function), function));
         let (values, degrees) = (vec![None; count], vec![0.0; count]);
-        let (doubt, is_uncertain, chosen_degree) = (Cell::new(0.0), Cell::new(false), Cell::new(0.0));
+        let (doubt, is_uncertain) = (Cell::new(0.0), Cell::new(false));
         Self {
             point,
             functions: functions.collect(),
@@ -182,7 +180,6 @@ impl<'w> Evaluation<'w> {
             degrees,
             doubt,
             is_uncertain,
-            chosen_degree,
         }
     }
 
@@ -296,7 +293,7 @@ impl<'w> Evaluation<'w> {
             self.doubt.set(self.doubt.get() + reads);
             return 1.0;
         }
-        if node.op() == ("", "If") { self.chosen_degree.get() } else { degree(node, inputs) }
+        degree(node, inputs)
     }
 
     /// What a node makes, and whether it is a function that nobody knows.
@@ -333,9 +330,6 @@ impl<'w> Evaluation<'w> {
             return Ok((constants, false));
         }
         let bodies = self.bodies(node, opset, &call.inputs, place)?;
-        if let Some(made) = bodies.as_ref().and_then(|bodies| self.chosen(&call, bodies)) {
-            return Ok((made, false));
-        }
         let digest = self.function(node, function, bodies.as_ref(), place);
         if let Some(scales) = self.point.scales.filter(|_| function.is_none())
             && let Some(factor) = scales.factor(node.op(), digest, &call.inputs)
