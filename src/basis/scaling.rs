@@ -199,7 +199,7 @@ impl Exponents<'_> {
 
     /// Whether a node can take a power of two in from that side.
     fn takes(&self, at: &At, side: Side) -> bool {
-        let is_layer = || linear(at.graph.domain_op(at.node)).is_some_and(|linear| !linear.is_elementwise());
+        let is_layer = || linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
         let scale = rank(at, side).map(|rank| Affine::scale(Numbers::number(1.0, rank)));
         (matches!(side, Side::Constant(_)) || is_layer())
             && scale.and_then(|scale| absorb::check(at, side, &scale)).is_ok()

@@ -247,7 +247,7 @@ impl Summary {
             (self.pointwise, "pointwise sites"),
             (self.online, "online sites"),
             (self.scale, "other scales"),
-            (self.linear, "sums of branches"),
+            (self.linear, "linear merges"),
         ];
         let there = families.into_iter().filter(|(count, _)| count.sites > 0);
         let told: Vec<String> = there

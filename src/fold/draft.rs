@@ -187,7 +187,7 @@ impl<'a> Draft<'a> {
     ///
     /// Returns the node and the slot of its constant.
     pub fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {
-        linear(self.graph.domain_op(node)).filter(|linear| !linear.is_elementwise())?;
+        linear(self.graph.domain_op(node)).filter(|linear| linear.is_layer())?;
         let output = self.graph.only_output(node)?;
         let mut readers = self.readers(output);
         let (Some((_, Reader::Node { node: add, input })), None) = (readers.next(), readers.next()) else {

@@ -265,7 +265,7 @@ impl<'d> Drawing<'d> {
         if let Some((slot, written)) = slots.bias.and_then(|slot| Some((slot, rules.write_bias(at, bias)?))) {
             changes.push(match self.graph.input(node, slot) {
                 Some(_) => self.input(node, slot, &written, Rounding::Sum)?,
-                None => Change::Input(node, slot, self.bias(at, &written)?),
+                None => Change::Input(node, slot, self.bias(at, &written, written.rank())?),
             });
             if at.graph.is(node, "Gemm") && at.attr_float("beta", 1.0)? != 1.0 {
                 changes.push(Change::Float(node, "beta", 1.0));
@@ -284,7 +284,7 @@ impl<'d> Drawing<'d> {
             // An activation's own bias is the same at every place, and this one is not.
             changes.push(self.added(node, added)?);
         }
-        changes.push(Change::AddBehind(node, self.bias(at, bias)?));
+        changes.push(Change::AddBehind(node, self.bias(at, bias, 1)?));
         Ok(changes)
     }
 
@@ -315,14 +315,15 @@ impl<'d> Drawing<'d> {
         self.input(add, slot, &written, Rounding::Sum)
     }
 
-    /// A bias for a node that has none, of the type of what it is added to, which that of the weight is too.
-    fn bias(&self, at: &At, bias: &Recipe) -> Result<NewTensor, Reason> {
+    /// A bias of so many axes, or more, for a node that has none, of the type of what it is added to, which that of the
+    /// weight is too.
+    fn bias(&self, at: &At, bias: &Recipe, rank: usize) -> Result<NewTensor, Reason> {
         let mut values = at.graph.outputs(at.node).iter().chain(at.graph.inputs(at.node)).flatten();
         Ok(NewTensor {
             wish: format!("{}_bias", at.graph.name(at.node)),
             replaces: None,
             data_type: values.find_map(|&value| self.facts.data_type(value)),
-            recipe: trimmed(bias, 1)?,
+            recipe: trimmed(bias, rank)?,
             rounding: Rounding::Sum,
         })
     }

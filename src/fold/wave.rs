@@ -279,7 +279,7 @@ fn joins(draft: &Draft, node: NodeId) -> bool {
 /// The rule by which an affine may go on.
 fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let linear = linear(draft.graph.domain_op(node));
-    if draft.is_touched(node) && linear.is_some_and(|linear| linear.is_elementwise()) {
+    if draft.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
         // Its constant is no longer the one that a rule would read.
         return Err(Reason::OtherReader);
     }

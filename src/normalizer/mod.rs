@@ -72,7 +72,7 @@ pub enum Family {
     Online,
     /// No normalizer, but a constant for each channel all the same.
     Scale,
-    /// Operators that are linear in one value, and whose results are added.
+    /// Operators that are linear in one value, beside each other or in a row.
     Linear,
 }
 
@@ -83,7 +83,7 @@ impl Family {
             Family::Offline | Family::Scale => "s·x + t",
             Family::Pointwise => "γ·f(αx + s) + β",
             Family::Online => "γ·normalized(x) + β",
-            Family::Linear => "L₁(x) + L₂(x) + …",
+            Family::Linear => "L₁(x) + L₂(x), L₂(L₁(x))",
         }
     }
 }
@@ -131,6 +131,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &instance_norm::InstanceNorm,
     &scale_norm::ScaleNorm,
     &branches::Branches,
+    &branches::Factors,
     &bias_norm::BiasNorm,
     &rep_bn::RepBn,
     &mabn::Mabn,
@@ -144,6 +145,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &per_channel::PerChannel,
     &scalar::Scalar,
     &bias::Bias,
+    &branches::SubtractedMean,
 ];
 
 /// One place at which the model normalizes.

@@ -163,12 +163,16 @@ pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
         "MaxPool" => MAX_POOL,
         "Pad" => &["mode", "pads", "value"],
         "Reshape" => &["allowzero"],
+        "Resize" => RESIZE,
+        "ScatterElements" => &["axis", "reduction"],
+        "ScatterND" => &["reduction"],
         "Slice" => &["axes", "ends", "starts"],
         "SpaceToDepth" => &["blocksize"],
         "Split" => &["axis", "num_outputs", "split"],
         "Squeeze" | "Unsqueeze" => &["axes"],
         "Transpose" => &["perm"],
         "Trilu" => &["upper"],
+        "Upsample" => &["mode", "scales"],
         _ if own(op) == Some(Category::Reduction) => &["axes", "keepdims", "noop_with_empty_axes"],
         _ => return None,
     })
@@ -180,6 +184,18 @@ pub const AVERAGE_POOL: &[&str] =
 
 const MAX_POOL: &[&str] =
     &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"];
+
+const RESIZE: &[&str] = &[
+    "antialias",
+    "axes",
+    "coordinate_transformation_mode",
+    "cubic_coeff_a",
+    "exclude_outside",
+    "extrapolation_value",
+    "keep_aspect_ratio_policy",
+    "mode",
+    "nearest_mode",
+];
 
 /// The operator set that brought LayerNormalization.
 pub const LAYER_NORMALIZATION: i64 = 17;

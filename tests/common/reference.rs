@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows of folding, nor shares code with it: this is what folds are judged by.
 
+mod layers;
 mod places;
 
 use std::collections::HashMap;
@@ -292,7 +293,10 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         }
         "Loop" => return looped(&call),
         "Scan" => return scanned(&call),
-        op => places::make(&call)?.with_context(|| format!("no reference for {op}"))?,
+        op => {
+            let made = places::make(&call)?.map_or_else(|| layers::make(&call), |made| Ok(Some(made)))?;
+            made.with_context(|| format!("no reference for {op}"))?
+        }
     };
     Ok(vec![one])
 }

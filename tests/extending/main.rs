@@ -12,7 +12,7 @@ mod fold {
     pub use unfold::fold::*;
 
     pub mod travel {
-        pub mod resize;
+        pub mod compress;
     }
 
     pub mod absorb {
@@ -55,7 +55,7 @@ use affine::Affine;
 use common::text::model;
 use fold::absorb::{Linear, transpose_matmul::TransposeMatMul};
 use fold::apply::apply;
-use fold::travel::resize::Resize;
+use fold::travel::compress::Compress;
 use fold::{Rule, Side};
 use graph::make::NewConstant;
 use normalizer::act_norm::ActNorm;
@@ -66,7 +66,7 @@ use refusal::Reason;
 
 /// The lines in the tables.
 const KINDS: &[&dyn Normalizer] = &[&normalizer::act_norm::ActNorm];
-const RULES: &[&dyn Rule] = &[&fold::travel::resize::Resize];
+const RULES: &[&dyn Rule] = &[&fold::travel::compress::Compress];
 const LINEAR: &[&dyn Linear] = &[&fold::absorb::transpose_matmul::TransposeMatMul];
 
 fn read(path: &str) -> String {
@@ -78,7 +78,7 @@ fn the_guide_shows_these_files_and_their_lines() {
     let guide = read("docs/extending.md");
     for (file, line) in [
         ("normalizer/act_norm.rs", "&act_norm::ActNorm,"),
-        ("fold/travel/resize.rs", "&resize::Resize,"),
+        ("fold/travel/compress.rs", "&compress::Compress,"),
         ("fold/absorb/transpose_matmul.rs", "&transpose_matmul::TransposeMatMul,"),
         ("report/tabs.rs", "pub use tabs::tabs;"),
     ] {
@@ -164,37 +164,35 @@ fn numbers(values: &[f64], shape: &[usize]) -> Numbers {
     Numbers::literal(ArrayD::from_shape_vec(shape, values.to_vec()).unwrap())
 }
 
-/// The same affine before a Resize and behind it.
-fn resized(mode: &str) -> [Model; 2] {
-    let resize = |from: &str, to: &str| {
-        format!(
-            "{to} = Resize({from}, , sizes) mode={mode} nearest_mode=floor coordinate_transformation_mode=asymmetric"
-        )
-    };
+/// The same affine before a Compress and behind it.
+fn compressed(attributes: &str) -> [Model; 2] {
+    let compress = |from: &str, to: &str| format!("{to} = Compress({from}, which) {attributes}");
     let around = |lines: String| {
         model(&format!(
             "input x 1 2 2 3
-             const sizes 4 = 1 1 2 2
+             const signs 3 = 1 -1 1
+             const zero = 0
              const s 2 1 1 = 2 -1
              const t 2 1 1 = 1 3
+             which = Greater(signs, zero)
              {lines}
              output y"
         ))
     };
     [
-        around(format!("n = Mul(x, s)\nm = Add(n, t)\n{}", resize("m", "y"))),
-        around(format!("{}\nn = Mul(r, s)\ny = Add(n, t)", resize("x", "r"))),
+        around(format!("n = Mul(x, s)\nm = Add(n, t)\n{}", compress("m", "y"))),
+        around(format!("{}\nn = Mul(r, s)\ny = Add(n, t)", compress("x", "r"))),
     ]
 }
 
 #[test]
 fn an_affine_travels_through_a_new_operator() {
-    let [before, behind] = resized("nearest");
+    let [before, behind] = compressed("axis=3");
     let known = Analysis::new(&before).unwrap();
     let node = before.graph().node.len() - 1;
     let rule = RULES.iter().find(|rule| rule.is_for(known.graph.domain_op(node))).unwrap();
     let affine = Affine::new(numbers(&[2.0, -1.0], &[1, 2, 1, 1]), numbers(&[1.0, 3.0], &[1, 2, 1, 1]));
-    let inputs = [Some(affine.clone()), None, None];
+    let inputs = [Some(affine.clone()), None];
     let forward = rule.forward(&known.at(node), &inputs).unwrap();
     let backward = rule.backward(&known.at(node), 0, &affine).unwrap();
     for step in [forward, backward] {
@@ -206,23 +204,19 @@ fn an_affine_travels_through_a_new_operator() {
 }
 
 #[test]
-fn an_affine_does_not_travel_where_elements_mix_or_its_axis_changes() {
+fn an_affine_does_not_travel_where_it_varies_along_what_is_left_out() {
     let along = |axis: usize, extent: usize| {
         let mut shape = [1; 4];
         shape[axis] = extent;
-        Affine::scale(numbers(
-            &vec![2.0; extent].iter().enumerate().map(|(i, v)| v + i as f64).collect::<Vec<_>>(),
-            &shape,
-        ))
+        Affine::scale(numbers(&(0..extent).map(|i| 2.0 + i as f64).collect::<Vec<_>>(), &shape))
     };
-    for (mode, affine, reason) in [
-        ("linear", along(1, 2), Reason::Attribute("mode".into())),
-        ("nearest", along(3, 3), Reason::ReducedAxis),
-    ] {
-        let [before, _] = resized(mode);
+    for (attributes, affine, reason) in
+        [("", along(1, 2), Reason::Attribute("axis".into())), ("axis=-1", along(3, 3), Reason::ReducedAxis)]
+    {
+        let [before, _] = compressed(attributes);
         let known = Analysis::new(&before).unwrap();
         let at = known.at(before.graph().node.len() - 1);
-        assert_eq!(Resize.forward(&at, &[Some(affine), None, None]).unwrap_err(), reason);
+        assert_eq!(Compress.forward(&at, &[Some(affine), None]).unwrap_err(), reason);
     }
 }
 

@@ -584,7 +584,13 @@ fn many_sites_in_a_row_take_no_longer_each_than_one() {
     // They stay.
     assert_eq!(soon(&many(SITES, &|place| then(place, "Relu(_)"), &relu)), (SITES, 0));
     // Each goes into the operator behind it.
-    assert_eq!(soon(&many(SITES, &|place| then(place, "MatMul(_, w)"), &relu)), (SITES, SITES));
+    let layer = |place| {
+        format!(
+            "n{place} = Mul(v{place}, g)\n p{place} = MatMul(n{place}, w)\n v{} = Relu(p{place})\n",
+            place + 1
+        )
+    };
+    assert_eq!(soon(&many(SITES, &layer, &relu)), (SITES, SITES));
     // Each passes those behind it, and comes to nothing there; then they join.
     for end in [relu, residual] {
         assert_eq!(soon(&many(SITES, &|place| then(place, "Identity(_)"), &end)), (SITES, SITES));

@@ -33,8 +33,8 @@ impl Rule for Biased {
 }
 
 impl Linear for Biased {
-    fn is_elementwise(&self) -> bool {
-        true
+    fn is_layer(&self) -> bool {
+        false
     }
 
     fn slots(&self, at: &At) -> Result<Slots, Reason> {

@@ -184,8 +184,8 @@ pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
 }
 
 impl Linear for Elementwise {
-    fn is_elementwise(&self) -> bool {
-        true
+    fn is_layer(&self) -> bool {
+        false
     }
 
     fn slots(&self, at: &At) -> Result<Slots, Reason> {

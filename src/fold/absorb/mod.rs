@@ -11,6 +11,7 @@ mod einsum;
 pub(super) mod elementwise;
 mod gemm;
 pub(super) mod matmul;
+mod recurrent;
 
 use super::{At, Rule, Side};
 use crate::affine::Affine;
@@ -26,6 +27,7 @@ pub const LINEAR: &[&dyn Linear] = &[
     &elementwise::Elementwise,
     &biased::Biased,
     &einsum::Einsum,
+    &recurrent::Recurrent,
 ];
 
 /// Where an operator keeps its constants.
@@ -39,9 +41,9 @@ pub struct Slots {
 
 /// A linear operator as formulas for its constants.
 pub trait Linear: Rule {
-    /// Whether the rule reads the constant itself while an affine passes.
-    fn is_elementwise(&self) -> bool {
-        false
+    /// Whether all that it makes is linear in what it reads, and no rule looks into its constant while an affine passes.
+    fn is_layer(&self) -> bool {
+        true
     }
 
     /// Where the constants are.
@@ -62,7 +64,7 @@ pub trait Linear: Rule {
     /// Where they are not known.
     fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason>;
 
-    /// `L(t)`: what a shift on the operand adds to the result, broadcast over the result's shape.
+    /// `L(t)`: what a shift on the operand adds to the result, broadcast over the result's shape; or to its biases.
     ///
     /// # Errors
     /// Where it cannot be computed.
@@ -73,6 +75,14 @@ pub trait Linear: Rule {
         operand: usize,
         shift: &Numbers,
     ) -> Result<Recipe, Reason>;
+
+    /// The number of axes of what [`Linear::image`] makes.
+    ///
+    /// # Errors
+    /// Where it is not known.
+    fn bias_rank(&self, at: &At) -> Result<usize, Reason> {
+        at.output_rank(0)
+    }
 
     /// The constant in the bias slot, in a shape that broadcasts over the result.
     ///
@@ -107,10 +117,10 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
         let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
         return if fits { Ok(()) } else { Err(Reason::WrongAxis) };
     }
-    let slots = linear(at.graph.domain_op(at.node)).ok_or_else(|| at.not_linear())?.slots(at)?;
+    let linear = linear(at.graph.domain_op(at.node)).ok_or_else(|| at.not_linear())?;
+    let slots = linear.slots(at)?;
     if !affine.has_no_shift() {
-        // The bias that takes it has the rank of the result.
-        at.output_rank(0)?;
+        linear.bias_rank(at)?;
     }
     let there = |slot: &usize| at.graph.input(at.node, *slot).is_some();
     slots.weight.into_iter().chain(slots.bias).filter(there).try_for_each(readable)

@@ -41,6 +41,6 @@ impl Rule for Choice {
 }
 
 /// Whether a side is a constant of zeros.
-fn is_zero(at: &At, slot: usize) -> bool {
+pub fn is_zero(at: &At, slot: usize) -> bool {
     at.is_constant(slot) && at.numbers(slot).is_ok_and(|numbers| numbers.iter().all(|&number| number == 0.0))
 }

@@ -31,7 +31,7 @@ impl Rule for GatherND {
 }
 
 /// The axes of the value that are indexed, and those of the result that take their place.
-fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
+pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
     let (rank, indices) = (at.rank(0)?, at.shape(1)?);
     let length = extent(indices.last().ok_or(Reason::UnknownShape)?).ok_or(Reason::UnknownShape)?;
     let batch = usize::try_from(at.attr("batch_dims", 0)?).ok();
@@ -41,7 +41,7 @@ fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
 }
 
 /// Puts axes in the place of others, along neither of which the affine varies.
-fn replaced(affine: &Affine, axes: Range<usize>, others: Range<usize>) -> Result<Affine, Reason> {
+pub fn replaced(affine: &Affine, axes: Range<usize>, others: Range<usize>) -> Result<Affine, Reason> {
     if axes.clone().any(|axis| !affine.is_uniform_along(axis)) {
         return Err(Reason::WrongAxis);
     }

@@ -14,6 +14,8 @@ mod positive;
 mod rearrange;
 mod reduce;
 mod reshape;
+mod resize;
+mod scatter;
 mod skip;
 mod slice;
 mod split;
@@ -39,4 +41,6 @@ pub const RULES: &[&dyn Rule] = &[
     &positive::Positive,
     &choice::Choice,
     &rearrange::Rearrange,
+    &resize::Resize,
+    &scatter::Scatter,
 ];

@@ -6,7 +6,10 @@
 //! for then the zeros around the input are the same for all. It is done where the one takes no more products than the
 //! branches, with one more for each element that need not be added.
 
+mod mean;
+mod operator;
 mod read;
+mod row;
 mod sum;
 mod summand;
 mod union;
@@ -14,6 +17,8 @@ mod window;
 
 use std::cmp::Reverse;
 
+pub use mean::SubtractedMean;
+pub use row::Factors;
 use sum::Sum;
 use summand::Summand;
 use union::Union;
@@ -84,8 +89,8 @@ fn merges(view: &View, sum: &Sum, parts: &[Summand], merged: &Union) -> Site {
         Err(refusal) => (None, Some(refusal)),
     };
     Site {
-        channels: merged.window.channels[1],
-        axis: if merged.window.axes.is_empty() { last } else { 1 },
+        channels: merged.branch.window.channels[1],
+        axis: if merged.branch.window.axes.is_empty() { last } else { 1 },
         replacement,
         refusal,
         ..site(view, sum, merged.nodes(view, sum, parts))

@@ -1,16 +1,14 @@
 //! Linear operators with constants, each as a weight and a bias over a window.
 
-use super::window::{Taps, Window};
+use super::window::{LARGEST, Taps, Window};
 use crate::graph::at::At;
 use crate::graph::facts::extent;
+use crate::graph::flat::way;
 use crate::graph::{NodeId, ValueId};
 use crate::normalizer::{Chain, View};
 use crate::onnx::operator::AVERAGE_POOL;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
-
-/// Numbers among the attributes are no larger than this.
-const LARGEST: i64 = 1 << 31;
 
 /// What is linear in a value, with constants.
 #[derive(Debug, Clone)]
@@ -39,17 +37,64 @@ impl Windowed {
     /// The operator that makes a value, if it is one of a window; with the one before it, where nothing is in between.
     pub fn making(view: &View, value: ValueId) -> Option<Self> {
         let operator = Self::alone(view, value)?;
-        let row = || {
-            view.only_reader(operator.base)?;
-            let before = Self::alone(view, operator.base)?;
-            let branch = before.branch.as_ref().ok()?.then(operator.branch.as_ref().ok()?)?;
-            let nodes = [&before.nodes[..], &operator.nodes].concat();
-            Some(Self { node: operator.node, nodes, base: before.base, branch: Ok(branch) })
-        };
-        Some(row().unwrap_or(operator))
+        Some(operator.before(view).and_then(|before| operator.behind(before)).unwrap_or(operator))
     }
 
-    fn alone(view: &View, value: ValueId) -> Option<Self> {
+    /// The operator that makes what this one alone reads, with what is added to that.
+    pub fn before(&self, view: &View) -> Option<Self> {
+        let first = *self.nodes.first()?;
+        view.only_reader(self.base).filter(|&reader| reader == first)?;
+        // What one body does once another one may do often.
+        let is_beside = |node| way(view.graph.node(node)) == way(view.graph.node(first));
+        let before = Self::with_bias(view, self.base)?;
+        before.nodes.iter().all(|&node| is_beside(node)).then_some(before)
+    }
+
+    /// The operator that makes a value, with the Add of a bias that it has no place for.
+    pub fn with_bias(view: &View, value: ValueId) -> Option<Self> {
+        Self::alone(view, value).or_else(|| {
+            let add = view.maker(value)?;
+            let is_own = |&value: &ValueId| view.only_reader(value) == Some(add);
+            let mut operands = view.graph.inputs(add).iter().flatten().copied().filter(is_own);
+            let product = operands.find_map(|value| Self::alone(view, value))?;
+            product.shifted(view, add).filter(|product| product.is_product(view))
+        })
+    }
+
+    /// Both in a row; `None` where they are not one operator.
+    pub fn behind(&self, before: Self) -> Option<Self> {
+        let branch = before.branch.ok()?.then(self.branch.as_ref().ok()?).ok()?;
+        let nodes = [&before.nodes[..], &self.nodes].concat();
+        Some(Self { node: self.node, nodes, base: before.base, branch: Ok(branch) })
+    }
+
+    /// With the constant that a node adds for each channel; `None` where it does anything else.
+    pub fn shifted(&self, view: &View, node: NodeId) -> Option<Self> {
+        let graph = view.graph;
+        let made = graph.only_output(*self.nodes.last()?)?;
+        let (op, inputs) = (graph.op(node)?, graph.inputs(node));
+        let slot =
+            inputs.iter().position(|&input| input.is_some_and(|value| view.constants.is_constant(value)))?;
+        let adds = graph.only_output(node).is_some()
+            && inputs.len() == 2
+            && inputs[1 - slot] == Some(made)
+            && (op == "Add" || op == "Sub" && slot == 1)
+            && way(graph.node(node)) == way(graph.node(self.node))
+            && view.at(node).only_attributes(&[]).is_ok();
+        let shift = shift(view, inputs[slot].filter(|_| adds)?, self)?;
+        let branch =
+            self.branch.as_ref().ok()?.clone().plus(&if op == "Sub" { shift.neg() } else { shift })?;
+        let nodes = [&self.nodes[..], &[node]].concat();
+        Some(Self { nodes, branch: Ok(branch), ..self.clone() })
+    }
+
+    /// Whether it has no place for a bias.
+    pub fn is_product(&self, view: &View) -> bool {
+        view.graph.is(self.node, "MatMul")
+    }
+
+    /// The operator of a window that makes a value.
+    pub fn alone(view: &View, value: ValueId) -> Option<Self> {
         let node = view.maker(value)?;
         view.graph.only_output(node)?;
         let at = view.at(node);
@@ -77,29 +122,10 @@ impl Branch {
         Self { window, weight, bias, work }
     }
 
-    /// One behind the other, the next being a product of all channels at each place.
-    fn then(&self, next: &Branch) -> Option<Self> {
-        let [between, outer] = next.window.channels;
-        let [inner, made] = self.window.channels;
-        let axes = &self.window.axes;
-        let is_product = [self, next].iter().all(|branch| branch.window.group == 1)
-            && made == between
-            && next.window.axes == vec![Taps::SAME; axes.len()];
-        if !is_product {
-            return None;
-        }
-        let window = Window { channels: [inner, outer], group: 1, axes: axes.clone() };
-        let matrix = next.weight.reshape(&[outer, between])?;
-        let columns = self.weight.reshape(&[between, self.weight.len() / between.max(1)])?;
-        let weight = matrix.product(&columns)?.reshape(&window.shape())?;
-        let bias = match &self.bias {
-            None => next.bias.clone(),
-            Some(bias) => {
-                let image = matrix.product(&bias.reshape(&[between, 1])?)?.reshape(&[outer])?;
-                Some(next.bias.as_ref().map_or(Some(image.clone()), |bias| bias.add(&image))?)
-            }
-        };
-        Some(Self { window, weight, bias, work: self.work.saturating_add(next.work) })
+    /// The same with a constant added to each channel.
+    fn plus(self, shift: &Recipe) -> Option<Self> {
+        let bias = self.bias.as_ref().map_or_else(|| Some(shift.clone()), |bias| bias.add(shift))?;
+        Some(Self { bias: Some(bias), ..self })
     }
 
     /// The value itself, beside an operator of this window.

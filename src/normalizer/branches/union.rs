@@ -1,15 +1,15 @@
 //! One operator for several parts of a sum.
 
+use super::operator::operator;
 use super::read::{self, Branch, Windowed};
 use super::sum::Sum;
 use super::summand::Summand;
-use super::window::{Taps, Window};
-use crate::graph::make::{self, Maker};
+use super::window::Window;
+use crate::graph::make::Maker;
 use crate::graph::movement::LARGEST;
 use crate::graph::{NodeId, ValueId};
 use crate::hash::HashSet;
 use crate::normalizer::{Replacement, View};
-use crate::onnx::proto::AttributeProto;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
@@ -19,9 +19,7 @@ pub struct Union<'m> {
     like: &'m Windowed,
     /// The parts that it makes, by their places in the sum.
     parts: HashSet<usize>,
-    pub window: Window,
-    weight: Recipe,
-    bias: Option<Recipe>,
+    pub branch: Branch,
 }
 
 impl<'m> Union<'m> {
@@ -86,7 +84,8 @@ impl<'m> Union<'m> {
             parts.insert(part);
         }
         let weight = weight.filter(|weight| weight.shape() == window.shape())?;
-        Some(Self { like, parts, window, weight, bias })
+        let work = window.work();
+        Some(Self { like, parts, branch: Branch { window, weight, bias, work } })
     }
 
     /// The same with the constants of the sum that are numbers for each channel.
@@ -94,8 +93,8 @@ impl<'m> Union<'m> {
         for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_constant()) {
             let Some(shift) = read::shift(view, part.term.value, self.like) else { continue };
             let shift = if part.term.negative { shift.neg() } else { shift };
-            let Some(bias) = plus(self.bias.as_ref(), &shift) else { continue };
-            self.bias = Some(bias);
+            let Some(bias) = plus(self.branch.bias.as_ref(), &shift) else { continue };
+            self.branch.bias = Some(bias);
             self.parts.insert(place);
         }
         self
@@ -117,29 +116,9 @@ impl<'m> Union<'m> {
     pub fn replacement(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Result<Replacement, Refusal> {
         let (graph, node) = (view.graph, self.like.node);
         let refuse = |reason| Refusal::new(reason, graph.name(node));
-        let weight = graph.input(node, 1).ok_or_else(|| refuse(Reason::NotConstant))?;
-        let unknown = || refuse(Reason::Constant("its element type is not known".into()));
-        let data_type = view.facts.data_type(weight).ok_or_else(unknown)?;
         let taken = |name: &str| graph.value(name).is_some();
-        let like = graph.node(node);
-        let mut maker = Maker::new(like, view.at(node).opset(), &taken);
-        let is_product = graph.is(node, "MatMul");
-        let turned = if is_product { self.weight.turned() } else { Some(self.weight.clone()) };
-        let turned = turned.ok_or_else(|| refuse(Reason::UnknownShape))?;
-        let contracted = if is_product { vec![0] } else { (1..turned.rank()).collect() };
-        let weight = maker.weight(data_type, &turned, graph.value_name(weight), contracted);
-        let bias = self.bias.as_ref().map(|bias| maker.floats(data_type, bias));
-        let x = graph.value_name(self.like.base);
-        let mut value = match bias {
-            Some(bias) if is_product => {
-                let product = maker.op("MatMul", &[x, &weight], vec![]);
-                maker.op("Add", &[&product, &bias], vec![])
-            }
-            bias => {
-                let inputs: Vec<&str> = [x, &weight].into_iter().chain(bias.as_deref()).collect();
-                maker.op(like.op_type(), &inputs, if is_product { vec![] } else { self.attributes() })
-            }
-        };
+        let mut maker = Maker::new(graph.node(node), view.at(node).opset(), &taken);
+        let mut value = operator(view, self.like, &self.branch, &mut maker).map_err(refuse)?;
         for (_, Summand { term, .. }) in
             parts.iter().enumerate().filter(|(place, _)| !self.parts.contains(place))
         {
@@ -150,23 +129,6 @@ impl<'m> Union<'m> {
         // It is the operator that it is like, as far as anybody who reads the graph is concerned.
         made[0].name = Some(graph.name(node).to_owned());
         Ok(Replacement { nodes: self.nodes(view, sum, parts), made, constants })
-    }
-
-    /// Those of a Conv, or of a Gemm.
-    fn attributes(&self) -> Vec<AttributeProto> {
-        let axes = &self.window.axes;
-        if axes.is_empty() {
-            return vec![make::int("transB", 1)];
-        }
-        let list = |of: fn(&Taps) -> i64| axes.iter().map(of).collect::<Vec<_>>();
-        let pads = [list(|axis| axis.before), list(|axis| axis.after)].concat();
-        vec![
-            make::ints("dilations", &list(|axis| axis.dilation)),
-            make::int("group", self.window.group as i64),
-            make::ints("kernel_shape", &list(|axis| axis.kernel)),
-            make::ints("pads", &pads),
-            make::ints("strides", &list(|axis| axis.stride)),
-        ]
     }
 }
 

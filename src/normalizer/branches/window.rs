@@ -6,6 +6,9 @@
 
 use crate::recipe::Recipe;
 
+/// Numbers among the attributes are no larger than this.
+pub const LARGEST: i64 = 1 << 31;
+
 /// A window along one spatial axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taps {
@@ -42,6 +45,23 @@ impl Taps {
         let before = self.before.max(other.before);
         let kernel = (last + before) / dilation + 1;
         Some(Self { kernel, stride: self.stride, dilation, before, after: self.more() + last })
+    }
+
+    /// The window of one behind another; `None` where both have several taps, or the numbers grow too large.
+    fn then(self, next: Self) -> Option<Self> {
+        let is_one = |taps: Self| taps.kernel == 1 && taps.before == 0 && taps.after == 0;
+        let widely = |number: i64| number.checked_mul(self.stride).filter(|&number| number < LARGEST);
+        if is_one(next) {
+            return Some(Self { stride: widely(next.stride)?, ..self });
+        }
+        // Where the next one looks outside, zeros of the input would have made zeros.
+        is_one(self).then_some(Self {
+            kernel: next.kernel,
+            stride: widely(next.stride)?,
+            dilation: widely(next.dilation)?,
+            before: widely(next.before)?,
+            after: widely(next.after)?,
+        })
     }
 
     /// Which tap stands at each place of a window that has all of them.
@@ -96,6 +116,22 @@ impl Window {
         Some(Self { channels: self.channels, group, axes: axes.collect::<Option<_>>()? })
     }
 
+    /// The window of one behind another; `None` where it is none.
+    pub fn then(&self, next: &Self) -> Option<Self> {
+        if self.channels[1] != next.channels[0] || self.axes.len() != next.axes.len() {
+            return None;
+        }
+        let axes = self.axes.iter().zip(&next.axes).map(|(one, next)| one.then(*next));
+        let group = gcd(self.group as i64, next.group as i64) as usize;
+        let channels = [self.channels[0], next.channels[1]];
+        Some(Self { channels, group, axes: axes.collect::<Option<_>>()? })
+    }
+
+    /// Whether it looks at nothing outside of the input.
+    pub fn stays_inside(&self) -> bool {
+        self.axes.iter().all(|axis| axis.before == 0 && axis.after == 0)
+    }
+
     /// A weight of this window as one of a window that has all its taps: 0 wherever this one does not look.
     pub fn widened(&self, weight: &Recipe, all: &Self) -> Option<Recipe> {
         let mut weight = in_groups(weight, self.group, all.group)?;
@@ -107,7 +143,7 @@ impl Window {
 }
 
 /// The weight of a grouped operator as one of fewer groups: blocks on the diagonal.
-fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
+pub fn in_groups(weight: &Recipe, from: usize, to: usize) -> Option<Recipe> {
     let blocks = from / to;
     if blocks == 1 {
         return Some(weight.clone());

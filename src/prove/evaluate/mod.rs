@@ -12,6 +12,8 @@ use prost::Message;
 
 use super::field;
 use super::image::{Image, of_floats, of_numbers, of_shares, of_tensor, stored};
+use super::operators::interpolated::{self, interpolated};
+use super::operators::recurrent::of_sums;
 use super::operators::unknown::{biased, element_wise, ramp, softmax, softsign};
 use super::operators::{Allowance, Call, Made, Stop, interpret};
 use super::random::{Digest, Hash};
@@ -284,7 +286,11 @@ impl<'w> Evaluation<'w> {
     /// The degree of what a node makes. A function that nobody knows leaves a doubt behind, and makes all anew.
     fn degree(&self, node: &NodeProto, inputs: &[f64], guessed: bool) -> f64 {
         if guessed {
-            self.doubt.set(self.doubt.get() + inputs.iter().copied().fold(1.0, f64::max));
+            let reads = match node.op_type() {
+                "GRU" | "LSTM" | "RNN" => inputs.iter().sum::<f64>().max(1.0),
+                _ => inputs.iter().copied().fold(1.0, f64::max),
+            };
+            self.doubt.set(self.doubt.get() + reads);
             return 1.0;
         }
         degree(node, inputs)
@@ -338,6 +344,12 @@ impl<'w> Evaluation<'w> {
             return Ok((made, guessed));
         }
         let known = self.results(&call, bodies, place);
+        if function.is_none() && matches!(node.op(), ("", "Resize" | "Upsample")) {
+            match interpolated(&call, digest, known.first().and_then(|known| known.shape.as_deref())) {
+                Err(Stop::Uncovered) => {}
+                made => return Ok((made.map_err(halt)?, false)),
+            }
+        }
         let is_integer = |slot: usize| known.get(slot).and_then(|known| known.is_integer) == Some(true);
         let made = match (node.op(), node.category().is_some_and(Category::is_elementwise)) {
             _ if function.is_some() => Err(Stop::Uncovered),
@@ -355,6 +367,9 @@ impl<'w> Evaluation<'w> {
                 }
             }
             (_, true) => element_wise(&call, digest, is_integer(0)),
+            (("", "GRU" | "LSTM" | "RNN"), _) => {
+                of_sums(&call).and_then(|inputs| self.whole(&Call { inputs, ..call }, digest, &known))
+            }
             _ => Err(Stop::Uncovered),
         };
         let mut made = match made {
@@ -599,6 +614,7 @@ fn degree(node: &NodeProto, inputs: &[f64]) -> f64 {
         // Roots and quotients are as good as random.
         "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => anew(largest),
         "Pow" => 8.0 * largest,
+        "Resize" | "Upsample" => largest + interpolated::AXES as f64,
         _ => match node.category() {
             Some(Category::Normalizer) => anew(largest),
             Some(category) if category.is_product() => sum,

@@ -5,10 +5,13 @@
 
 mod arithmetic;
 mod integers;
+pub mod interpolated;
 pub mod movement;
 mod normalizers;
 pub mod products;
+pub mod recurrent;
 mod reductions;
+mod scattered;
 pub mod unknown;
 pub mod windows;
 
@@ -238,6 +241,8 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["Gather"], &["axis"], movement::gather),
     ("", &["GatherND"], &["batch_dims"], movement::gather_nd),
     ("", &["GatherElements"], &["axis"], movement::gather_elements),
+    ("", &["ScatterND"], &["reduction"], scattered::nd),
+    ("", &["ScatterElements"], &["axis", "reduction"], scattered::elements),
     ("", &["Expand"], &[], movement::expand),
     ("", &["Tile"], &[], movement::tile),
     ("", &["Resize"], movement::RESIZE, movement::resize),

@@ -256,7 +256,7 @@ pub(super) fn concat(call: &Call) -> Made {
 }
 
 /// The place of an index: any number is one.
-fn place(index: i64, extent: usize) -> Result<usize, Stop> {
+pub(super) fn place(index: i64, extent: usize) -> Result<usize, Stop> {
     let extent = i64::try_from(extent).ok().filter(|&extent| extent > 0).ok_or(Stop::Uncovered)?;
     Ok(index.rem_euclid(extent) as usize)
 }

@@ -1,7 +1,7 @@
 //! Operators that choose, rearrange and add up elements, place by place.
 
 use anyhow::{Context, Result, ensure};
-use ndarray::{ArrayD, IxDyn, indices};
+use ndarray::{ArrayD, Dimension, IxDyn, indices};
 
 use super::{Call, Value, common, counted, widened};
 
@@ -11,6 +11,7 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
         "Where" => choose(call)?,
         "CumSum" => running(call)?,
         "GatherElements" => taken(call)?,
+        "ScatterElements" | "ScatterND" => written(call)?,
         "Trilu" => triangle(call)?,
         "DepthToSpace" | "SpaceToDepth" => blocks(call)?,
         "Einsum" => einsum(call)?,
@@ -61,6 +62,29 @@ fn taken(call: &Call) -> Result<Value> {
         let mut from = at.clone();
         from[axis] = counted(place, x.shape()[axis])?;
         y[&at] = x[&from];
+    }
+    Ok(Value::Floats(y))
+}
+
+/// Elements, or blocks of them, in a copy of a value.
+fn written(call: &Call) -> Result<Value> {
+    let (mut y, new) = (call.floats(0)?.clone(), call.floats(2)?);
+    ensure!(call.text("reduction", "none")? == "none", "a sum");
+    let Value::Ints(places) = call.value(1)? else { anyhow::bail!("no places") };
+    let by_element = call.proto.op_type() == "ScatterElements";
+    let outer = places.ndim() - usize::from(!by_element);
+    for (at, &element) in new.indexed_iter() {
+        let mut to: Vec<usize> = (0..at.ndim()).map(|axis| at[axis]).collect();
+        if by_element {
+            let axis = call.axis(0, y.ndim())?;
+            to[axis] = counted(places[&at], y.shape()[axis])?;
+        } else {
+            let length = *places.shape().last().context("no places")?;
+            let place = |part: usize| places[&[&to[..outer], &[part]].concat()[..]];
+            let indexed = (0..length).map(|part| counted(place(part), y.shape()[part]));
+            to.splice(..outer, indexed.collect::<Result<Vec<_>>>()?);
+        }
+        y[&to[..]] = element;
     }
     Ok(Value::Floats(y))
 }

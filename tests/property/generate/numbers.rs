@@ -67,6 +67,20 @@ impl Maker<'_> {
                 self.emit_listed(op, value, "axes", vec![axis], since, vec![("keepdims", 1.into())])
             }
             6 => self.emit("LeakyRelu", &[value], vec![("alpha", 0.5_f32.into())]),
+            7 if rank > 0 && self.opset >= 13 && self.tape.chance(50) => {
+                let axis = self.tape.below(rank);
+                let sizes: Vec<i64> = (0..rank)
+                    .map(|other| (shape[other] * if other == axis { 2 } else { 1 }) as i64)
+                    .collect();
+                let (sizes, mode) = (self.ints(&sizes), self.tape.pick(&["linear", "nearest"]));
+                let place = "coordinate_transformation_mode";
+                let attrs = vec![
+                    ("mode", mode.into()),
+                    ("nearest_mode", "floor".into()),
+                    (place, "asymmetric".into()),
+                ];
+                self.emit("Resize", &[value, "", "", &sizes], attrs)
+            }
             _ => self.emit("Relu", &[value], vec![]),
         }
     }

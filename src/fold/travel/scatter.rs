@@ -1,0 +1,64 @@
+//! ScatterND and ScatterElements: what is overwritten and what is written must carry the same. Zeros carry every scale.
+//!
+//! Where to is not known, so it must be the same along the axes that are indexed.
+
+use super::choice::is_zero;
+use super::gather_nd::{axes, replaced};
+use crate::affine::Affine;
+use crate::fold::{At, Rule, Step};
+use crate::graph::axes::axis;
+use crate::graph::facts::same;
+use crate::refusal::Reason;
+
+/// Operators that write into a copy of a value.
+pub struct Scatter;
+
+/// The inputs with elements: the value, and what is written into it.
+const VALUE: usize = 0;
+const WRITTEN: usize = 2;
+
+impl Rule for Scatter {
+    fn ops(&self) -> &'static [&'static str] {
+        &["ScatterElements", "ScatterND"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let side = |slot: usize| inputs.get(slot).cloned().flatten();
+        let written = side(WRITTEN).map(|affine| moved(at, &affine, false)).transpose()?;
+        let affine = match (side(VALUE), written) {
+            (Some(value), Some(written)) if value == written => value,
+            (Some(only), None) if only.has_no_shift() && is_zero(at, WRITTEN) => only,
+            (None, Some(only)) if only.has_no_shift() && is_zero(at, VALUE) => only,
+            _ => return Err(Reason::ResidualStream),
+        };
+        moved(at, &affine, true)?;
+        Ok(Step::go_on(0, affine))
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        let sides = [(VALUE, affine.clone()), (WRITTEN, moved(at, affine, true)?)];
+        let wanted = sides.into_iter().filter(|(slot, affine)| !affine.has_no_shift() || !is_zero(at, *slot));
+        Ok(Step { ways: vec![wanted.collect()], ..Step::default() })
+    }
+}
+
+/// An affine of the value as one of what is written into it, or the other way.
+fn moved(at: &At, affine: &Affine, to_written: bool) -> Result<Affine, Reason> {
+    if at.attr_text("reduction", "none")? != "none" {
+        return Err(Reason::Attribute("reduction".into()));
+    }
+    if at.proto().op_type() == "ScatterND" {
+        let (indexed, picks) = axes(at)?;
+        return if to_written { replaced(affine, indexed, picks) } else { replaced(affine, picks, indexed) };
+    }
+    let (value, written) = (at.shape(VALUE)?, at.shape(WRITTEN)?);
+    if value.len() != written.len() || affine.rank() != value.len() {
+        return Err(Reason::UnknownShape);
+    }
+    let along = axis(at.attr("axis", 0)?, value.len())?;
+    let is_indexed = |&axis: &usize| axis == along || !same(&value[axis], &written[axis]);
+    match affine.axes().iter().any(is_indexed) {
+        true => Err(Reason::WrongAxis),
+        false => Ok(affine.clone()),
+    }
+}

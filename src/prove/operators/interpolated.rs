@@ -1,0 +1,75 @@
+//! Resize and Upsample where they do more than repeat places: along each axis a linear map that nobody knows.
+//!
+//! Whatever the mode, each place is a sum of places with weights that add up to 1, and the weights are a function of the
+//! attributes, the factors or sizes, and the extents. Random ones stand for them: what holds for all such weights holds
+//! for those of every mode. Cropping, which makes numbers of its own, is none of these.
+
+use ndarray::ArrayD;
+
+use super::{Call, Made, Stop, axes, field};
+use crate::prove::image::{Elements, Image, slice};
+use crate::prove::matrices::{Extents, multiply};
+use crate::prove::random::{Digest, Hash, Unknown};
+
+/// Images of more axes are not resized.
+pub const AXES: usize = 8;
+
+/// What a Resize of this function makes, of this shape.
+pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> Made {
+    let mut elements = call.field(0)?.clone();
+    let is_cropped = call.text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
+    let shape = shape.filter(|shape| shape.len() == elements.ndim() && shape.len() <= AXES && !is_cropped);
+    for (axis, &extent) in shape.ok_or(Stop::Uncovered)?.iter().enumerate() {
+        if !stays(call, axis, elements.ndim(), elements.shape()[axis] == extent)? {
+            let mut hash = Hash::new(0, "weights of places");
+            hash.digest(function);
+            for input in &call.inputs[1..] {
+                hash.digest(input.as_ref().map_or(0, |input| input.digest(0)));
+            }
+            [axis, elements.shape()[axis], extent].iter().for_each(|&number| hash.number(number as u64));
+            elements = resized(call, &elements, axis, extent, Unknown::new(hash.finish()))?;
+        }
+    }
+    Ok(vec![Image::Field(elements)])
+}
+
+/// Whether an axis is as it was: its factor is 1.
+fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Stop> {
+    let resized = match call.attr_ints("axes")? {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).collect(),
+    };
+    let Some(place) = resized.iter().position(|&other| other == axis) else { return Ok(true) };
+    if let Some(sizes) = call.optional(3).filter(|sizes| sizes.len() == resized.len()) {
+        let fits = call.text("keep_aspect_ratio_policy", "stretch")? == "stretch";
+        return Ok(same && fits && matches!(sizes, Image::Int(_)));
+    }
+    let slot = if call.op() == "Resize" && call.opset > 10 { 2 } else { 1 };
+    let factor = call.optional_field(slot)?.and_then(|factors| slice(factors).get(place));
+    Ok(same && factor == Some(&1))
+}
+
+fn resized(
+    call: &Call,
+    elements: &Elements,
+    axis: usize,
+    extent: usize,
+    unknown: Unknown,
+) -> Result<Elements, Stop> {
+    let mut shape = elements.shape().to_vec();
+    let from = std::mem::replace(&mut shape[axis], extent);
+    call.allowance.room(&shape)?;
+    call.allowance.room(&[extent, from])?;
+    call.allowance.products(&[shape.iter().product(), from])?;
+    let mut weights: Vec<u32> = (0..extent * from).map(|place| unknown.of(place as u64)).collect();
+    for weights in weights.chunks_mut(from.max(1)) {
+        let (last, others) = weights.split_last_mut().ok_or(Stop::Uncovered)?;
+        *last = others.iter().fold(1, |rest, &weight| field::sub(rest, weight));
+    }
+    let columns = shape[axis + 1..].iter().product();
+    let extents = Extents { rows: extent, inner: from, columns };
+    let blocks: Vec<(usize, usize)> =
+        (0..shape[..axis].iter().product()).map(|block| (0, block * from * columns)).collect();
+    let made = multiply(&weights, slice(elements), &blocks, extents);
+    Ok(ArrayD::from_shape_vec(shape, made).map_err(|_| Stop::Uncovered)?.into_shared())
+}

@@ -1,0 +1,48 @@
+//! LSTM, GRU and RNN: functions that nobody knows of sums that everybody does.
+//!
+//! Of X, its weight W and the first half of the biases they read `X·Wᵀ + Wb` alone.
+
+use ndarray::ArrayD;
+
+use super::movement::transposed;
+use super::{Call, Stop, field};
+use crate::prove::image::{Image, row_major, slice};
+use crate::prove::matrices::{Extents, multiply};
+
+/// The sums in the place of X, and the second half of the biases; W is in the sums.
+pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Stop> {
+    let (x, weight) = (call.field(0)?, call.field(1)?);
+    let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape()) else {
+        return Err(Stop::Misfit);
+    };
+    if inner != channels {
+        return Err(Stop::Misfit);
+    }
+    let (rows, columns) = (first * second, directions * gates);
+    call.allowance.room(&[rows, columns])?;
+    call.allowance.products(&[rows, columns, inner])?;
+    let matrix = weight.clone().into_shape_with_order(vec![columns, inner]).map_err(|_| Stop::Misfit)?;
+    let turned = row_major(transposed(&matrix, &[1, 0]));
+    let mut sums = multiply(slice(x), slice(&turned), &[(0, 0)], Extents { rows, inner, columns });
+    let mut of_state = vec![0; columns];
+    if let Some(bias) = call.optional_field(3)? {
+        if bias.shape() != [directions, 2 * gates] {
+            return Err(Stop::Misfit);
+        }
+        let halves = || slice(bias).chunks(gates.max(1));
+        let of_input: Vec<u32> = halves().step_by(2).flatten().copied().collect();
+        of_state = halves().skip(1).step_by(2).flatten().copied().collect();
+        for row in sums.chunks_mut(columns.max(1)) {
+            row.iter_mut().zip(&of_input).for_each(|(sum, &bias)| *sum = field::add(*sum, bias));
+        }
+    }
+    let image = |shape: &[usize], elements| {
+        Ok(Some(Image::field(ArrayD::from_shape_vec(shape, elements).map_err(|_| Stop::Misfit)?)))
+    };
+    let mut inputs = call.inputs.clone();
+    inputs.resize(inputs.len().max(4), None);
+    inputs[0] = image(&[first, second, columns], sums)?;
+    inputs[1] = None;
+    inputs[3] = image(&[directions, gates], of_state)?;
+    Ok(inputs)
+}

@@ -1,0 +1,62 @@
+//! ScatterND and ScatterElements: elements written into a copy of a value, one after the other.
+
+use ndarray::ArrayD;
+
+use super::movement::place;
+use super::{Call, Made, Stop};
+use crate::prove::image::{Elements, Image, slice};
+
+pub(super) fn nd(call: &Call) -> Made {
+    let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);
+    let (&length, outer) = indices.shape().split_last().ok_or(Stop::Uncovered)?;
+    if length == 0 || length > value.ndim() {
+        return Err(Stop::Misfit);
+    }
+    let (indexed, rest) = value.shape().split_at(length);
+    if written.shape() != [outer, rest].concat() {
+        return Err(Stop::Misfit);
+    }
+    let width = rest.iter().product::<usize>();
+    let mut made = copied(call, value)?;
+    for (tuple, row) in slice(&indices).chunks(length).zip(slice(written).chunks(width.max(1))) {
+        let flat = tuple
+            .iter()
+            .zip(indexed)
+            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Stop>(flat * extent + place(index, extent)?))?;
+        made[flat * width..][..width].copy_from_slice(row);
+    }
+    image(value, made)
+}
+
+pub(super) fn elements(call: &Call) -> Made {
+    let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);
+    let shape = value.shape();
+    let along = call.axis(0, shape.len())?;
+    let inside = |axis: usize| axis == along || indices.shape()[axis] <= shape[axis];
+    if indices.shape() != written.shape() || indices.ndim() != shape.len() || !(0..shape.len()).all(inside) {
+        return Err(Stop::Misfit);
+    }
+    let mut made = copied(call, value)?;
+    for ((at, &index), &element) in indices.indexed_iter().zip(slice(written)) {
+        let mut flat = 0;
+        for (axis, &extent) in shape.iter().enumerate() {
+            flat = flat * extent + if axis == along { place(index, extent)? } else { at[axis] };
+        }
+        made[flat] = element;
+    }
+    image(value, made)
+}
+
+/// The elements of a value, where nothing is added to any of them.
+fn copied(call: &Call, value: &Elements) -> Result<Vec<u32>, Stop> {
+    if call.text("reduction", "none")? != "none" {
+        return Err(Stop::Uncovered);
+    }
+    call.allowance.room(value.shape())?;
+    Ok(slice(value).to_vec())
+}
+
+fn image(like: &Elements, made: Vec<u32>) -> Made {
+    let made = ArrayD::from_shape_vec(like.shape(), made).map_err(|_| Stop::Uncovered)?;
+    Ok(vec![Image::field(made)])
+}

@@ -1,0 +1,122 @@
+//! Linear operators in a row: what is one operator is equal to the last bit, and what is dearer as one, or meets a border
+//! in between, stays two.
+
+use unfold::fold::plan::{Direction, Outcome};
+use unfold::onnx::Model;
+use unfold::refusal::Reason;
+
+use crate::branches::becomes;
+use crate::common::operators;
+use crate::common::text::model;
+use crate::{fused, kept, untidied};
+
+/// Two operators on a value, the second of which is y.
+fn row(input: &str, lines: &str) -> Model {
+    model(&format!("input x {input}\n{lines}\noutput y"))
+}
+
+fn stays(model: &Model) {
+    let fused = untidied(model, &crate::options());
+    assert_eq!(fused.model.proto, model.proto, "something has changed");
+    assert!(fused.plan.sites.is_empty(), "{:#?}", fused.plan.sites);
+}
+
+#[test]
+fn two_products_with_their_biases_are_one() {
+    let plain = "weight a 6 4\nweight b 4 3\nh = MatMul(x, a)\ny = MatMul(h, b)";
+    becomes(&row("batch 5 6", plain), &["MatMul"]);
+    let biased = "weight a 4 4\nshift s 4\nweight b 4 4\nshift t 4\n
+         p = MatMul(x, a)\nq = Add(s, p)\nr = MatMul(q, b)\ny = Sub(r, t)";
+    becomes(&row("batch 5 4", biased), &["MatMul", "Add"]);
+    let layers = "weight a 4 6\nshift s 6\nweight b 3 6\nshift t 3\n
+         h = Gemm(x, a, s) alpha=2.0 beta=3.0\ny = Gemm(h, b, t) transB=1 alpha=0.5";
+    becomes(&row("batch 4", layers), &["Gemm"]);
+}
+
+#[test]
+fn as_many_in_a_row_as_there_are_are_one() {
+    let products: String = (0..300).map(|i| format!("v{} = MatMul(v{i}, w)\n", i + 1)).collect();
+    let lines = format!("const w 2 2 = 0 1 -1 0\nv0 = Identity(x)\n{products}y = Relu(v300)");
+    becomes(&row("batch 2", &lines), &["MatMul", "Relu"]);
+}
+
+#[test]
+fn a_product_of_channels_joins_a_kernel_before_it_and_behind_it() {
+    let ahead = "weight a 8 4 1 1\nweight b 4 8 3 2\nshift t 4
+         h = Conv(x, a)\ny = Conv(h, b, t) pads=[1,0,1,1] strides=[2,1] dilations=[1,2]";
+    becomes(&row("batch 4 6 6", ahead), &["Conv"]);
+    let inside = "weight a 8 4 1 1\nshift s 8\nweight b 4 8 3 3\nh = Conv(x, a, s)\ny = Conv(h, b)";
+    becomes(&row("batch 4 6 6", inside), &["Conv"]);
+    let strided =
+        "weight a 8 4 1\nweight b 4 8 3\nh = Conv(x, a) strides=[2]\ny = Conv(h, b) pads=[1,2] strides=[2]";
+    for extent in [5, 6, 7, 8] {
+        becomes(&row(&format!("batch 4 {extent}"), strided), &["Conv"]);
+    }
+    let behind = "weight a 8 4 3 3\nshift s 8\nweight b 4 8 1 1\nshift t 4
+         h = Conv(x, a, s) pads=[1,1,1,1] strides=[2,2]\ny = Conv(h, b, t) strides=[2,1]";
+    becomes(&row("batch 4 6 6", behind), &["Conv"]);
+}
+
+#[test]
+fn kernels_along_different_axes_are_one_where_that_is_less() {
+    let lines =
+        "weight a 9 2 3 1\nweight b 2 9 1 3\nh = Conv(x, a) pads=[1,0,1,0]\ny = Conv(h, b) pads=[0,1,0,1]";
+    becomes(&row("batch 2 5 5", lines), &["Conv"]);
+}
+
+#[test]
+fn groups_are_products_of_their_own() {
+    let lines =
+        "weight a 8 2 1 1\nshift s 8\nweight b 4 4 3 3\nh = Conv(x, a, s) group=2\ny = Conv(h, b) group=2";
+    becomes(&row("batch 4 5 5", lines), &["Conv"]);
+}
+
+#[test]
+fn what_is_dearer_as_one_stays_two() {
+    // Of low rank, of single channels and all, of two kernels along one axis.
+    stays(&row("batch 8", "weight a 8 2\nweight b 2 8\nh = MatMul(x, a)\ny = MatMul(h, b)"));
+    let apart = "weight a 4 1 3\nweight b 4 4 1\nh = Conv(x, a) group=4\ny = Conv(h, b)";
+    stays(&row("batch 4 5", apart));
+    stays(&row("batch 4 7", "weight a 4 4 3\nweight b 4 4 3\nh = Conv(x, a)\ny = Conv(h, b)"));
+}
+
+#[test]
+fn what_somebody_else_reads_in_between_stays() {
+    let two = "weight a 4 4\nweight b 4 4\nh = MatMul(x, a)\nz = MatMul(h, b)";
+    stays(&row("batch 4", &format!("{two}\nr = Relu(h)\ny = Mul(z, r)")));
+    stays(&row("batch 4", &format!("{two}\ny = Relu(z)\noutput h")));
+}
+
+#[test]
+fn a_shift_in_between_does_not_go_below_a_border() {
+    let lines =
+        "weight a 8 4 1 1\nshift s 8\nweight b 4 8 3 3\nh = Conv(x, a, s)\ny = Conv(h, b) pads=[1,1,1,1]";
+    assert_eq!(kept(&row("batch 4 5 5", lines)).0, Reason::Padding);
+}
+
+#[test]
+fn the_plan_says_what_became_one_and_skips_it_by_its_kind() {
+    let model = row("batch 6", "weight a 6 4\nweight b 4 3\nh = MatMul(x, a)\ny = MatMul(h, b)");
+    let fused = fused(&model);
+    let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
+    assert_eq!((site.kind.name, site.channels, site.axis), ("factors", 3, 1));
+    assert_eq!(site.nodes, ["MatMul_h", "MatMul_y"]);
+    let into = vec!["MatMul_y".to_owned()];
+    assert_eq!(site.post, Some(Outcome::Folded { direction: Direction::Merged, into }));
+    assert_eq!(operators(&fused.model), ["MatMul"]);
+    let options = unfold::FuseOptions { skip: vec!["factors".into()], ..crate::options() };
+    assert_eq!(unfold::fuse(&model, &options).unwrap().model.proto, model.proto);
+}
+
+#[test]
+fn a_shared_weight_is_copied_only_as_far_as_that_is_allowed() {
+    let model = row(
+        "batch 4",
+        "weight a 4 4\nweight b 4 4\nh = MatMul(x, a)\nz = MatMul(h, b)\nr = Relu(x)\np = MatMul(r, a)\nq = Relu(p)
+         s = MatMul(q, b)\ny = Add(z, s)",
+    );
+    let refused = unfold::fuse(&model, &unfold::FuseOptions { max_growth: 0.0, ..crate::options() }).unwrap();
+    let [site] = &refused.plan.sites[..] else { panic!("{:#?}", refused.plan.sites) };
+    assert_eq!(crate::reasons_of(site).0.name(), "growth");
+    becomes(&model, &["MatMul", "Relu", "MatMul", "Relu", "MatMul", "Add"]);
+}

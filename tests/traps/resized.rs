@@ -1,0 +1,109 @@
+//! Resize: what is the same along the axes that are resized passes, whatever the mode; and channels of blocks in the depth.
+
+use unfold::onnx::Model;
+use unfold::refusal::Reason;
+
+use crate::branches::becomes;
+use crate::common::text::model;
+use crate::kept;
+
+/// An affine, a Resize, and a convolution.
+fn resized(affine: &str, resize: &str) -> Model {
+    model(&format!(
+        "input x batch 2 4 4
+         {affine}
+         n = Mul(x, g)
+         m = Add(n, t)
+         {resize}
+         weight w 3 2 1 1
+         y = Conv(v, w)
+         output y"
+    ))
+}
+
+const CHANNELS: &str = "scale g 2 1 1\n shift t 2 1 1";
+const LINEAR: &str = "const f 4 = 1 1 2 2\n v = Resize(m, , f) mode=linear";
+
+#[test]
+fn an_affine_of_the_channels_passes_every_mode() {
+    let sizes = "ints first 2 = 0 1\n ints last 2 = 8 8\n all = Shape(m)\n kept = Gather(all, first)
+         s = Concat(kept, last) axis=0\n v = Resize(m, , , s) mode=linear coordinate_transformation_mode=asymmetric";
+    let nearest = "const f 4 = 1 1 2 1.5\n v = Resize(m, , f) coordinate_transformation_mode=asymmetric nearest_mode=floor";
+    for resize in [LINEAR, nearest] {
+        becomes(&resized(CHANNELS, resize), &["Resize", "Conv"]);
+    }
+    becomes(&resized(CHANNELS, sizes), &["Shape", "Gather", "Concat", "Resize", "Conv"]);
+}
+
+#[test]
+fn it_passes_back_into_what_comes_before() {
+    let text = "input x batch 3 4 4
+         weight w 2 3 1 1
+         scale g 2 1 1
+         shift t 2 1 1
+         c = Conv(x, w)
+         const f 4 = 1 1 2 2
+         v = Resize(c, , f) mode=linear
+         n = Mul(v, g)
+         m = Add(n, t)
+         y = Relu(m)
+         output y";
+    becomes(&model(text), &["Conv", "Resize", "Relu"]);
+}
+
+#[test]
+fn what_crops_or_changes_along_what_is_resized_stops_it() {
+    let along = "scale g 4\n shift t 4";
+    assert_eq!(kept(&resized(along, LINEAR)).0, Reason::ReducedAxis);
+    let crop = format!("{LINEAR} coordinate_transformation_mode=tf_crop_and_resize");
+    assert_eq!(kept(&resized(CHANNELS, &crop)).0, Reason::Attribute("coordinate_transformation_mode".into()));
+    // As many places as before, and not the same ones.
+    let near = "const f 4 = 1 1 1.2 1\n v = Resize(m, , f) mode=linear";
+    assert_eq!(kept(&resized("scale g 4 1\n shift t 4 1", near)).0, Reason::ReducedAxis);
+}
+
+#[test]
+fn each_place_of_a_block_has_the_affine_of_its_channel() {
+    let spread = |mode: &str| {
+        format!(
+            "input x batch 3 2 2
+             weight w 8 3 1 1
+             scale g 2 1 1
+             shift t 2 1 1
+             c = Conv(x, w)
+             v = DepthToSpace(c) blocksize=2 mode={mode}
+             n = Mul(v, g)
+             m = Add(n, t)
+             y = Relu(m)
+             output y"
+        )
+    };
+    becomes(&model(&spread("DCR")), &["Conv", "DepthToSpace", "Relu"]);
+    let gathered = "input x batch 2 4 4
+         scale g 2 1 1
+         shift t 2 1 1
+         n = Mul(x, g)
+         m = Add(n, t)
+         v = SpaceToDepth(m) blocksize=2
+         weight w 3 8 1 1
+         y = Conv(v, w)
+         output y";
+    becomes(&model(gathered), &["SpaceToDepth", "Conv"]);
+}
+
+#[test]
+fn channels_of_the_depth_that_differ_between_places_stay() {
+    let text = |numbers: &str| {
+        model(&format!(
+            "input x batch 8 2 2
+             const g 8 1 1 = {numbers}
+             m = Mul(x, g)
+             v = DepthToSpace(m) blocksize=2
+             weight w 3 2 1 1
+             y = Conv(v, w)
+             output y"
+        ))
+    };
+    becomes(&text("2 -1 2 -1 2 -1 2 -1"), &["DepthToSpace", "Conv"]);
+    assert_eq!(kept(&text("2 2 2 2 -1 -1 -1 -1")).0, Reason::WrongAxis);
+}

@@ -1,0 +1,63 @@
+//! What is written into a copy of a value carries what the value carries, or neither does; zeros carry every scale.
+
+use unfold::onnx::Model;
+use unfold::refusal::Reason;
+
+use crate::branches::becomes;
+use crate::common::text::model;
+use crate::kept;
+
+/// Rows written into a table, and a product behind it.
+fn scattered(lines: &str) -> Model {
+    model(&format!(
+        "input x 4 6
+         input u 2 6
+         indices i 2 1
+         scale g 6
+         const zeros 4 6 = {}
+         {lines}
+         weight w 6 3
+         y = MatMul(v, w)
+         output y",
+        "0 ".repeat(24)
+    ))
+}
+
+#[test]
+fn a_scale_of_rows_passes_where_they_are_written_between_zeros() {
+    let rows = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n)");
+    becomes(&rows, &["ScatterND", "MatMul"]);
+    let elements = "indices j 2 6\n n = Mul(u, g)\n v = ScatterElements(zeros, j, n)";
+    becomes(&scattered(elements), &["ScatterElements", "MatMul"]);
+}
+
+#[test]
+fn an_affine_behind_goes_back_into_the_table_and_the_rows() {
+    let text = "input x 4 6
+         input u 2 6
+         indices i 2 1
+         weight a 6 5
+         weight b 6 5
+         scale g 5
+         shift t 5
+         p = MatMul(x, a)
+         q = MatMul(u, b)
+         v = ScatterND(p, i, q)
+         n = Mul(v, g)
+         m = Add(n, t)
+         y = Relu(m)
+         output y";
+    becomes(&model(text), &["MatMul", "Add", "MatMul", "Add", "ScatterND", "Relu"]);
+}
+
+#[test]
+fn one_side_alone_shifts_and_sums_stay() {
+    let one = scattered("n = Mul(u, g)\n v = ScatterND(x, i, n)");
+    assert_eq!(kept(&one).0, Reason::ResidualStream);
+    let shifted = scattered("shift t 6\n n = Add(u, t)\n m = Mul(n, g)\n v = ScatterND(zeros, i, m)");
+    assert_eq!(kept(&shifted).0, Reason::ResidualStream);
+    let summed = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n) reduction=add");
+    assert_eq!(kept(&summed).0, Reason::Attribute("reduction".into()));
+    let along = scattered("const h 2 1 = 2 -1\n n = Mul(u, h)\n v = ScatterND(zeros, i, n)");
+    assert_eq!(kept(&along).0, Reason::WrongAxis);
+}
