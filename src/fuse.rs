@@ -430,7 +430,6 @@ impl OnePass<'_> {
         kind: &str,
         plan: &dyn Fn(&Analysis, &Refused) -> Rebasing,
     ) -> Option<Model> {
-        let model = known.graph.model();
         let mut refused: HashMap<String, Refusal> = HashMap::new();
         loop {
             let Rebasing { streams, edits } = plan(known, &|name| {
