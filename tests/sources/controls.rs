@@ -117,8 +117,7 @@ fn what_only_looks_like_switchable_normalization_is_not_listed_as_it() {
     }
 }
 
-/// An opaque node with an attribute that the convention does not know is not guessed at.
-/// An opaque node between two linear layers, as text says it.
+/// An opaque node between a function and a linear layer, as text says it.
 fn opaque(call: &str) -> Model {
     let mut model = text::model(&format!(
         "input x 2 4 4
@@ -131,7 +130,7 @@ fn opaque(call: &str) -> Model {
          const beta 4 = -1 0 2 1
          const var 4 = 3 1 2 5
          copy = Identity(gamma)
-         l = MatMul(x, w)
+         l = Exp(x)
          n = {call}
          y = MatMul(n, w)
          output y"
@@ -277,7 +276,8 @@ fn the_affine_of_a_quotient_is_one_of_statistics_of_the_input() {
              output y"
         ));
         let fused = fuse(&model);
-        let found: Vec<_> = fused.plan.sites.iter().map(|site| (site.kind.family, is_folded(site))).collect();
+        let affines = fused.plan.sites.iter().filter(|site| site.kind.name != "subtracted mean");
+        let found: Vec<_> = affines.map(|site| (site.kind.family, is_folded(site))).collect();
         assert!(!found.is_empty() && found.iter().all(|&found| found == (Family::Online, true)), "{found:?}");
         let inputs = judge::inputs(&model, 2, true, Kind::Real);
         assert_eq!(judge::agree(&model, &fused.model, &inputs, TOLERANCE), Ok(true));

@@ -54,7 +54,7 @@ pub struct Fewest {
 }
 
 /// Where new operators go.
-pub struct Target<'t> {
+pub struct Place<'t> {
     /// The value that they start from.
     pub input: &'t str,
     /// The value that they make.
@@ -66,10 +66,10 @@ pub struct Target<'t> {
 }
 
 /// Writes a site anew.
-pub fn fewest(graph: &Graph, meaning: &Meaning, target: &Target) -> Option<Fewest> {
+pub fn fewest(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Fewest> {
     let taken = |name: &str| graph.value(name).is_some();
-    let maker = Maker::new(target.like, graph.model().opset("")?, &taken);
-    let mut job = Job { maker, meaning, input: target.input, mean: None, variance: None };
+    let maker = Maker::new(place.like, graph.model().opset("")?, &taken);
+    let mut job = Job { maker, meaning, input: place.input, mean: None, variance: None };
     let runs = job.runs()?;
     let (mut parts, mut scales) = (vec![], vec![]);
     for (run, blend) in &runs {
@@ -83,10 +83,10 @@ pub fn fewest(graph: &Graph, meaning: &Meaning, target: &Target) -> Option<Fewes
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         result = job.maker.op("Concat", &parts, vec![int("axis", 2)]);
     }
-    if target.scaled {
+    if place.scaled {
         times(&mut job.maker, &result, &scale)?;
     }
-    let (made, constants) = job.maker.finish(target.output);
+    let (made, constants) = job.maker.finish(place.output);
     scale.iter().all(|c| c.is_finite()).then_some(Fewest { made, constants, scale })
 }
 

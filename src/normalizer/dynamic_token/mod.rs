@@ -19,7 +19,7 @@ use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
-use fewest::{Target, fewest};
+use fewest::{Place, fewest};
 use interpret::{Meaning, interpret};
 
 /// What it is called.
@@ -118,7 +118,7 @@ fn replacement(
         return None;
     }
     let replaced = view.maker(core)?;
-    let target = Target {
+    let target = Place {
         input: graph.value_name(region.input),
         output: graph.value_name(core),
         like: graph.node(node),
