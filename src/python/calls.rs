@@ -164,6 +164,7 @@ fn told(model: Model, planned: Planned) -> Result<PlanAsText> {
 
 /// Plans.
 #[pyfunction]
+#[allow(clippy::too_many_arguments)]
 pub fn plan(
     py: Python<'_>,
     source: &ModelSource,
