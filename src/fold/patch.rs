@@ -343,7 +343,7 @@ impl<'d> Drawing<'d> {
     }
 
     fn reset(&self, reset: &Reset) -> Result<Change, Reason> {
-        let Reset { node, slot, neutral, optional } = *reset;
+        let Reset { node, slot, neutral, optional, .. } = *reset;
         // An empty name before another input is more than some runtimes read.
         let is_last = self.graph.inputs(node).iter().rposition(Option::is_some) == Some(slot);
         if optional && is_last && neutral == 0.0 {

@@ -271,7 +271,11 @@ impl<'a> Planner<'a> {
             Some(reset) => {
                 let value = self.draft.graph.input(reset.node, reset.slot);
                 let count = value.and_then(|value| self.draft.constants.len(value));
-                array.len() == 1 || Some(array.len()) == count
+                let lies = |(axis, &extent): (usize, &usize)| {
+                    extent == 1 || (reset.axes[0]..reset.axes[1]).contains(&axis)
+                };
+                let lies = array.shape().iter().enumerate().all(lies);
+                array.len() == 1 || lies && Some(array.len()) == count
             }
         };
         match part.nodes.is_empty() {

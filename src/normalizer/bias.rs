@@ -26,6 +26,10 @@ impl Normalizer for Bias {
             return None;
         }
         let shape = view.facts.shape(output)?;
+        // More axes than the operator makes are none of its own.
+        if view.facts.rank(input) != Some(shape.len()) {
+            return None;
+        }
         let at = view.at(node);
         let given = at.shape(slot).ok()?;
         // Where the channels are it is known which they are, and anything else is no bias.

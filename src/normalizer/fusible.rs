@@ -52,7 +52,8 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
             .find(|&slot| graph.input(node, slot).is_some_and(|value| view.constants.is_constant(value)))?;
         let given = view.at(node).shape(slot).ok()?;
         let is_vector = given.len() == 1 && extent(&given[0]) == Some(channels);
-        (graph.is(node, op) && is_vector).then_some(Reset { node, slot, neutral, optional: false })
+        let axes = [core.rank - 1, core.rank];
+        (graph.is(node, op) && is_vector).then_some(Reset { node, slot, neutral, optional: false, axes })
     };
     let resets = chain.nodes.iter().zip(wanted).map(reset).collect::<Option<_>>()?;
     Some(Part {

@@ -231,6 +231,8 @@ pub struct Reset {
     pub neutral: f64,
     /// Whether the operator does without it.
     pub optional: bool,
+    /// The axes of the value that it lies along: from the first to before the second.
+    pub axes: [usize; 2],
 }
 
 /// How a kind is told from others.

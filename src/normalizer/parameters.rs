@@ -40,10 +40,18 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
     let (post, refusal) = match affine(view, node, operator) {
         Ok(affine) if affine.is_identity() => (None, Some(Reason::Identity)),
         Ok(affine) => {
-            let mut resets = vec![Reset { node, slot: operator.scale, neutral: 1.0, optional: false }];
+            let axes = |slot: usize| match operator.along {
+                Along::Axis(axis) | Along::Groups(axis, _) => [axis, axis + 1],
+                Along::Trailing => {
+                    let given = view.at(node).shape(slot).map_or(0, |shape| shape.len());
+                    [affine.rank().saturating_sub(given), affine.rank()]
+                }
+            };
+            let reset = |slot, neutral, optional| Reset { node, slot, neutral, optional, axes: axes(slot) };
             let bias = operator.bias.filter(|&slot| view.graph.input(node, slot).is_some());
             let optional = matches!(operator.along, Along::Trailing);
-            resets.extend(bias.map(|slot| Reset { node, slot, neutral: 0.0, optional }));
+            let shift = bias.map(|slot| reset(slot, 0.0, optional));
+            let resets = [reset(operator.scale, 1.0, false)].into_iter().chain(shift).collect();
             (Some(Part { affine, input: output, output, nodes: vec![], resets }), None)
         }
         Err(reason) => (None, Some(reason)),

@@ -9,7 +9,7 @@ use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::read_f64;
 use unfold::refusal::{Reason, Refusal};
 
-use super::{folded, fuse, fused, initializer, kept, operators};
+use super::{folded, fuse, fused, initializer, kept, operators, same};
 use crate::common::text::model;
 
 #[test]
@@ -660,4 +660,60 @@ fn a_movement_with_an_attribute_that_nobody_knows_stays() {
     };
     assert_eq!(operators(&after("perm=[2,1,0]")), ["MatMul"]);
     assert_eq!(operators(&after("turn=[2,1,0]")), ["Transpose", "Transpose", "MatMul"]);
+}
+
+/// A parameter of a normalizer lies along the channels, and as many numbers may lie along another axis.
+#[test]
+fn a_shift_along_another_axis_is_no_parameter_of_a_normalizer() {
+    for normalizer in [
+        "n = InstanceNormalization(x, g, b)",
+        "n = LayerNormalization(x, g, b) axis=-1",
+        "n = LayerNormalization(x, g) axis=-1",
+        "n = com.microsoft.SkipLayerNormalization(f, x, g, b)",
+    ] {
+        for behind in
+            ["y = Sub(c, n)", "m = Neg(n)\n y = Add(m, c)", "m = Sub(c, n)\n k = Sub(w, m)\n y = Abs(k)"]
+        {
+            for along in ["1 4 1", "4 1", "1 1 4", "4 1 1"] {
+                let model = model(&format!(
+                    "input x 4 4 4
+                     scale g 4
+                     shift b 4
+                     weight c {along}
+                     weight w 4 4
+                     f = Abs(x)
+                     {normalizer}
+                     {behind}
+                     output y"
+                ));
+                same(&model, &fuse(&model).model, 1e-5);
+            }
+        }
+    }
+}
+
+/// What makes the rank larger is more than its numbers.
+#[test]
+fn an_add_that_adds_an_axis_is_no_bias() {
+    for (input, operator, channels) in [
+        ("1 3 1", "c = Conv(x, w, b)\n weight w 4 3 1", "1 1 4 1"),
+        ("1 3 1", "c = ConvTranspose(x, w, b)\n weight w 3 4 1", "1 1 4 1"),
+        ("1 3", "c = Gemm(x, w, b)\n weight w 3 4", "1 1 4"),
+    ] {
+        for constant in ["1 1 1 1", channels] {
+            let model = model(&format!(
+                "input x {input}
+                 {operator}
+                 shift b 4
+                 shift s {constant}
+                 a = Add(c, s)
+                 m = ReduceMean(a) axes=[-1] keepdims=1
+                 y = Sub(a, m)
+                 output y"
+            ));
+            let after = fuse(&model).model;
+            same(&model, &after, 1e-5);
+            assert_eq!(after.graph().node.len(), 4);
+        }
+    }
 }
