@@ -9,7 +9,6 @@ elements have one sign. What has a few values only, such as a mask or a shape, i
 """
 
 import argparse
-import gzip
 import tempfile
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
+from zopfli import gzip
 
 from export import export
 from export_timm import network
@@ -79,7 +79,7 @@ def main():
             export(*network(NETWORKS[name], norm), str(path), "dynamo")
             proto = onnx.load(path)
         strip(proto)
-        packed = gzip.compress(proto.SerializeToString(deterministic=True), 9, mtime=0)
+        packed = gzip.compress(proto.SerializeToString(deterministic=True), numiterations=5)
         file = FOLDER / f"{topology}.onnx.gz"
         file.write_bytes(packed)
         print(f"{file.name}: {len(packed) / 1e3:.0f} kB", flush=True)
