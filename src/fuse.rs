@@ -239,6 +239,9 @@ fn blame(
 /// Why a stream of some name stays as it is.
 type Refused<'r> = dyn Fn(&str) -> Option<Refusal> + 'r;
 
+/// What plans another basis for the streams of a model, from its sites.
+type Plans<'p> = dyn Fn(&Analysis, &View, &[Site], &Refused) -> Rebasing + 'p;
+
 /// What copies of weights may add.
 struct Allowed {
     bytes: f64,
@@ -379,7 +382,10 @@ impl OnePass<'_> {
     /// The model as the engine that it is for wants it; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Option<Model> {
         let edits = if not_known(known.graph.model()).is_none() { self.target.edits(known) } else { vec![] };
-        let (made, ..) = self.made(&edits, known, history).ok().filter(|_| !edits.is_empty())?;
+        if edits.is_empty() {
+            return None;
+        }
+        let (made, ..) = self.made(&edits, known, history).ok()?;
         history.plan.tidy.gemms += edits.len();
         history.plan.is_tidied = true;
         Some(made)
@@ -387,26 +393,24 @@ impl OnePass<'_> {
 
     /// The model with its residual streams centred; `None` where none is, or nobody asked for it.
     fn centre(&self, known: &Analysis, history: &mut History) -> Option<Model> {
-        let plan = |known: &Analysis, refused: &Refused| basis::centred(known, refused);
+        let plan = |known: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
+            basis::centred(known, view, sites, refused)
+        };
         self.centre.then(|| self.rebase(known, history, basis::CENTRING, &plan))?
     }
 
     /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.
     fn scale(&self, known: &Analysis, history: &mut History) -> Option<Model> {
         let power = self.scale_stream?;
-        let plan = |known: &Analysis, refused: &Refused| basis::powers::scaled(known, power, refused);
+        let plan = |known: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
+            basis::powers::scaled(known, view, sites, power, refused)
+        };
         self.rebase(known, history, basis::SCALING, &plan)
     }
 
     /// The model with streams in another basis, which is of this kind; `None` where none changes. Sums inside of
     /// normalizers are written out first.
-    fn rebase(
-        &self,
-        known: &Analysis,
-        history: &mut History,
-        kind: &str,
-        plan: &dyn Fn(&Analysis, &Refused) -> Rebasing,
-    ) -> Option<Model> {
+    fn rebase(&self, known: &Analysis, history: &mut History, kind: &str, plan: &Plans) -> Option<Model> {
         let model = known.graph.model();
         if not_known(model).is_some() {
             return None;
@@ -428,11 +432,13 @@ impl OnePass<'_> {
         known: &Analysis,
         history: &mut History,
         kind: &str,
-        plan: &dyn Fn(&Analysis, &Refused) -> Rebasing,
+        plan: &Plans,
     ) -> Option<Model> {
+        let view = View::new(known);
+        let sites = normalizer::find(&view);
         let mut refused: HashMap<String, Refusal> = HashMap::new();
         loop {
-            let Rebasing { streams, edits } = plan(known, &|name| {
+            let Rebasing { streams, edits } = plan(known, &view, &sites, &|name| {
                 let is_skipped = self.skip.is_match(name) || self.skip.is_match(kind);
                 refused.get(name).cloned().or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
             });

@@ -94,12 +94,11 @@ class Graph:
         if value == "x":
             value, _ = self.affine(value, dims)
         outputs = {value, *(name for name, _ in self.values if self.random.random() < 0.05)} - {"x"}
-        made = {name for node in self.nodes for name in node.output}
         graph = helper.make_graph(
             self.nodes,
             "random",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, given)],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in sorted(outputs & made)],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in sorted(outputs)],
             self.constants,
         )
         opsets = [helper.make_opsetid("", self.opset)]

@@ -19,7 +19,7 @@ use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::hash::HashSet;
 use crate::normalizer::statistics::Core;
-use crate::normalizer::{self, Site, View, online};
+use crate::normalizer::{Site, View, online};
 use crate::refusal::Refusal;
 use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
@@ -42,9 +42,12 @@ pub struct Rebasing {
 }
 
 /// Plans to centre the streams of a model. `refused` tells of a name why that stream stays as it is.
-pub fn centred(known: &Analysis, refused: &dyn Fn(&str) -> Option<Refusal>) -> Rebasing {
-    let view = &View::new(known);
-    let sites = &*normalizer::find(view);
+pub fn centred(
+    known: &Analysis,
+    view: &View,
+    sites: &[Site],
+    refused: &dyn Fn(&str) -> Option<Refusal>,
+) -> Rebasing {
     let cores: Vec<Option<Core>> = sites.iter().map(|site| online::core(view, site)).collect();
     let mut change = Rebasing::default();
     let mut touched: HashSet<NodeId> = HashSet::default();

@@ -12,7 +12,7 @@ use super::{Rebasing, members, name};
 use crate::error::{Error, Result};
 use crate::fold::plan::{Scaling, StreamPlan};
 use crate::graph::analysis::Analysis;
-use crate::normalizer::{self, Site, View};
+use crate::normalizer::{Site, View};
 use crate::refusal::Refusal;
 
 /// The largest power that is of any use: beyond it float32 has no room for squares of what is there.
@@ -42,10 +42,14 @@ pub fn residual(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
 }
 
 /// Plans to scale the residual streams of a model by `2^-power`. `refused` tells of a name why that stream stays as it is.
-pub fn scaled(known: &Analysis, power: u32, refused: &dyn Fn(&str) -> Option<Refusal>) -> Rebasing {
-    let view = View::new(known);
-    let sites = normalizer::find(&view);
-    let found = residual(known, &view, &sites);
+pub fn scaled(
+    known: &Analysis,
+    view: &View,
+    sites: &[Site],
+    power: u32,
+    refused: &dyn Fn(&str) -> Option<Refusal>,
+) -> Rebasing {
+    let found = residual(known, view, sites);
     let asked = |(place, stream)| Some((place, refused(&name(known, stream))?));
     let mut kept: HashMap<usize, Refusal> = found.iter().enumerate().filter_map(asked).collect();
     // Once at most for each stream that cannot be scaled after all.
@@ -69,7 +73,7 @@ pub fn scaled(known: &Analysis, power: u32, refused: &dyn Fn(&str) -> Option<Ref
             Some(why) => Scaling::Kept { why },
             None => Scaling::Scaled { power, into: taken(&done.into), multiplied: taken(&done.multiplied) },
         };
-        let (writers, readers) = members(known, &sites, stream);
+        let (writers, readers) = members(known, sites, stream);
         let (name, channels) = (name(known, stream), stream.channels);
         StreamPlan { name, channels, writers, readers, centring: None, scaling: Some(scaling) }
     };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use strum::VariantNames;
 use unfold::certificate::Certificate;
 use unfold::fold::target::Target;
 use unfold::onnx::Model;
@@ -83,7 +84,7 @@ pub struct FuseArgs {
 
     /// The engine that the result is for. With `onnxruntime` a product and its bias are one Gemm wherever the batch is open,
     /// which takes a Reshape before and behind it
-    #[arg(long, value_name = "ENGINE", value_parser = target_parser(), default_value = Target::NAMES[0])]
+    #[arg(long, value_name = "ENGINE", value_parser = target_parser(), default_value = "portable")]
     target: Target,
 
     #[command(flatten)]
@@ -131,7 +132,7 @@ pub struct FuseArgs {
 }
 
 fn target_parser() -> impl TypedValueParser<Value = Target> {
-    PossibleValuesParser::new(Target::NAMES).map(|name| Target::of(&name).unwrap_or_default())
+    PossibleValuesParser::new(Target::VARIANTS).map(|name| name.parse().unwrap_or_default())
 }
 
 fn from_zero(text: &str) -> Result<f64, String> {

@@ -271,11 +271,10 @@ impl<'a> Planner<'a> {
             Some(reset) => {
                 let value = self.draft.graph.input(reset.node, reset.slot);
                 let count = value.and_then(|value| self.draft.constants.len(value));
-                let lies = |(axis, &extent): (usize, &usize)| {
-                    extent == 1 || (reset.axes[0]..reset.axes[1]).contains(&axis)
-                };
-                let lies = array.shape().iter().enumerate().all(lies);
-                array.len() == 1 || lies && Some(array.len()) == count
+                let [first, end] = reset.axes;
+                let mut axes = array.shape().iter().enumerate().filter(|(_, extent)| **extent != 1);
+                let lies_there = axes.all(|(axis, _)| (first..end).contains(&axis));
+                array.len() == 1 || lies_there && Some(array.len()) == count
             }
         };
         match part.nodes.is_empty() {

@@ -16,8 +16,17 @@ use crate::normalizer::Replacement;
 use crate::onnx::tensor::DataType;
 
 /// Which engine a result is for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// ```
+/// use unfold::fold::target::Target;
+/// assert_eq!("onnxruntime".parse(), Ok(Target::Onnxruntime));
+/// assert!("another".parse::<Target>().is_err());
+/// ```
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, strum::EnumString, strum::VariantNames,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Target {
     /// Any: forms that none of them runs slower.
     #[default]
@@ -27,21 +36,6 @@ pub enum Target {
 }
 
 impl Target {
-    /// The names of all.
-    pub const NAMES: [&str; 2] = ["portable", "onnxruntime"];
-
-    /// The target of a name.
-    ///
-    /// ```
-    /// use unfold::fold::target::Target;
-    /// assert_eq!(Target::of("onnxruntime"), Some(Target::Onnxruntime));
-    /// assert_eq!(Target::of("another"), None);
-    /// ```
-    pub fn of(name: &str) -> Option<Self> {
-        let place = Self::NAMES.iter().position(|&own| own == name)?;
-        Some([Target::Portable, Target::Onnxruntime][place])
-    }
-
     /// Whether it is what is chosen where nothing is said.
     pub(crate) fn is_portable(&self) -> bool {
         *self == Target::Portable

@@ -108,6 +108,11 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
+/// The engine of this name.
+fn engine(name: &str) -> std::result::Result<Target, BadOption> {
+    name.parse().map_err(|_| BadOption(format!("target: `{name}`")))
+}
+
 /// Folds, and finds out whether the result computes what the model does.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
@@ -127,7 +132,7 @@ pub fn fuse(
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        let target = Target::of(&target).ok_or_else(|| BadOption(format!("target: `{target}`")))?;
+        let target = engine(&target)?;
         let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
         tell("load", 0, 1);
         let model = read()?;
@@ -178,7 +183,7 @@ pub fn plan(
     let read = source.reader();
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        let target = Target::of(&target).ok_or_else(|| BadOption(format!("target: `{target}`")))?;
+        let target = engine(&target)?;
         tell("load", 0, 1);
         let model = read()?;
         let options = FuseOptions { skip, max_growth, centre, scale_stream, target, progress: Some(&tell) };
