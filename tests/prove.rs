@@ -597,6 +597,31 @@ fn a_body_is_a_function_of_what_it_captures() {
     }
 }
 
+#[test]
+fn an_if_whose_branches_make_the_same_integers_makes_those() {
+    let reshaped = |read: [&str; 2]| {
+        let mut model = text::model(
+            "input x 2 4\ncondition yes\nweight w 4 3\nweight v 3 3\nints other 2 = 2 3\nz = MatMul(x, w)",
+        );
+        let branch = |of: &str| unfold::onnx::proto::GraphProto {
+            node: vec![node("Shape", &[of], &["inner"], vec![])],
+            output: vec![undeclared("inner")],
+            ..Default::default()
+        };
+        let bodies = vec![("then_branch", branch(read[0]).into()), ("else_branch", branch(read[1]).into())];
+        model.graph_mut().node.push(node("If", &["yes"], &["extents"], bodies));
+        model.graph_mut().node.push(node("Reshape", &["z", "extents"], &["same"], vec![]));
+        model.graph_mut().node.push(node("MatMul", &["same", "v"], &["y"], vec![]));
+        model.graph_mut().output.push(undeclared("y"));
+        model
+    };
+    let plain = text::model(
+        "input x 2 4\ncondition yes\nweight w 4 3\nweight v 3 3\nints other 2 = 2 3\nz = MatMul(x, w)\ny = MatMul(z, v)\noutput y",
+    );
+    assert!(is_proved(&proof(&reshaped(["z", "z"]), &plain, &[])));
+    assert!(!is_proved(&proof(&reshaped(["z", "x"]), &plain, &[])));
+}
+
 /// A model, with a tensor that a recipe gives, for the sake of a site.
 fn with_new(mut model: Model, original: &Model, name: &str, recipe: Recipe) -> (Model, Vec<Stored>) {
     let known = unfold::graph::analysis::Analysis::new(original).unwrap();

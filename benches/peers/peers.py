@@ -21,12 +21,13 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
 from engines import in_onnxruntime, in_tract, unfold  # noqa: E402
-from tools import TOOLS  # noqa: E402
+from tools import PEERS  # noqa: E402
 
 DOCUMENT = HERE.parent.parent / "docs" / "peers.md"
 DEFAULT = ["vit-s.un", "vit-s.bn", "swin-t.un", "swin-t.bn"]
 ROUNDS = 12
 PATIENCE = 300  # seconds
+TOOLS = [*PEERS, "unfold"]
 
 
 def run_tool(name, source, target):
@@ -80,8 +81,7 @@ def main():
     parser.add_argument("models", nargs="*", default=DEFAULT, metavar="MODEL")
     parser.add_argument("--batch", type=int, default=1)
     arguments = parser.parse_args()
-    packages = [name for name in TOOLS if name != "unfold"]
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in PEERS]
     lines = [
         "# unfold and its peers",
         "",

@@ -54,8 +54,13 @@ def onnxruntime(source, target):
     onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def unfold(source, target):
-    subprocess.run(["unfold", "fuse", source, "-o", target, "--verify", "off"], check=True, capture_output=True)
+def unfold(source, target, engine="portable"):
+    command = ["unfold", "fuse", source, "-o", target, "--verify", "off", "--target", engine]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def unfold_for_onnxruntime(source, target):
+    unfold(source, target, "onnxruntime")
 
 
 def peak():
@@ -67,12 +72,13 @@ def peak():
     return max(int(own[1]), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1e3
 
 
-TOOLS = {tool.__name__: tool for tool in (onnxsim, onnxslim, onnxoptimizer, onnxscript, onnxruntime, unfold)}
+PEERS = {tool.__name__: tool for tool in (onnxsim, onnxslim, onnxoptimizer, onnxscript, onnxruntime)}
+UNFOLD = {tool.__name__: tool for tool in (unfold, unfold_for_onnxruntime)}
 
 if __name__ == "__main__":
     name, source, target = sys.argv[1:]
-    if name != "unfold":
+    if name in PEERS:
         __import__(name)
     start = time.perf_counter()
-    TOOLS[name](source, target)
+    (PEERS | UNFOLD)[name](source, target)
     print(time.perf_counter() - start, peak())

@@ -12,6 +12,7 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use super::axes::axis;
+use crate::onnx::node::bodies;
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
@@ -129,6 +130,10 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
         return false;
     }
     if begins_nowhere(node, inputs) {
+        return false;
+    }
+    // tract counts only the inputs that are there, and would take the second for the first.
+    if node.input.first().is_some_and(String::is_empty) && bodies(node).next().is_none() {
         return false;
     }
     let rank_of = |slot: usize| inputs.get(slot).copied().flatten().and_then(rank);

@@ -10,6 +10,7 @@ use super::flat::{BEGIN, END};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::node::{bodies, constant_tensor};
+use crate::onnx::operator::Category;
 use crate::onnx::proto::ValueInfoProto;
 use crate::onnx::tensor::DataType;
 
@@ -39,11 +40,21 @@ pub(super) fn infer(graph: &Graph, facts: &[InferenceFact]) -> Vec<Option<DataTy
             let told = told.get(graph.value_name(*value)).copied();
             types[value.index()] = match facts[value.index()].datum_type.concretize().and_then(of_tract) {
                 Some(DataType::Float) => float_or_bfloat16(graph, node, slot, &types, told),
-                inferred => inferred.or(told),
+                inferred => inferred.or(told).or_else(|| shared(graph, node, &types)),
             };
         }
     }
     types
+}
+
+/// The type of the floats that an operator makes, where it has to be that of those it reads: a constant beside a value
+/// of which nothing is known tells.
+fn shared(graph: &Graph, node: NodeId, types: &[Option<DataType>]) -> Option<DataType> {
+    use Category::{Arithmetic, Layer, MatrixProduct, Movement};
+    let category = graph.node(node).category()?;
+    let mut read = graph.inputs(node).iter().flatten().filter_map(|input| types[input.index()]);
+    let is_shared = matches!(category, Arithmetic | Layer | MatrixProduct | Movement);
+    read.find(|data_type| is_shared && data_type.is_float())
 }
 
 fn declared(info: &ValueInfoProto) -> Option<DataType> {

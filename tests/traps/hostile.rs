@@ -74,6 +74,23 @@ fn a_normalization_over_an_axis_that_no_value_has_is_left_alone() {
 }
 
 #[test]
+fn a_first_input_that_is_missing_is_not_taken_for_the_second() {
+    // tract would take `g` for what is normalized, and read extents that it does not have.
+    left_alone(&model(
+        "input x 4 4
+         scale g 4
+         shift b 4
+         shift m 4
+         scale v 4
+         weight w 4 4
+         n = BatchNormalization(, g, b, m, v, g)
+         z = Add(x, n)
+         y = MatMul(z, w)
+         output y",
+    ));
+}
+
+#[test]
 fn axes_out_of_range_end() {
     for axis in [i64::MIN, -9, 9, 1 << 40] {
         for line in [

@@ -229,3 +229,34 @@ fn trained_networks_fold_in_every_type_and_lose_what_rounds_their_weights() {
         }
     }
 }
+
+#[test]
+fn a_constant_tells_the_type_of_a_value_that_nothing_else_is_known_of() {
+    // tract says nothing of this slice. How many axes there are is known from the first constant on.
+    let model = model(
+        "input x batch 3 2 3
+         ints zero 1 = 0
+         ints all 1 = -1
+         ints from 2 = 1 -11
+         ints to 2 = 9223372036854775807 -19
+         ints axes 2 = 0 1
+         ints steps 2 = 2 -2
+         scale s 1 4
+         shift t 4
+         weight w 4 3
+         weight v 3 2
+         divisor d 4
+         extents = Shape(x)
+         first = Gather(extents, zero) axis=0
+         flat = Concat(first, all) axis=0
+         m = Reshape(x, flat)
+         k = Slice(m, from, to, axes, steps)
+         a = Mul(k, s)
+         b = Add(a, t)
+         c = Div(b, d)
+         z = MatMul(c, w)
+         y = MatMul(z, v)
+         output y",
+    );
+    assert_eq!(operators(&fused(&model).model).last_chunk(), Some(&["Slice", "Mul", "Add", "MatMul"]));
+}

@@ -24,6 +24,8 @@ pub(super) struct Bodies {
     pub digest: Digest,
     /// The extents of the results of the node, where they follow.
     pub shapes: Vec<Option<Vec<usize>>>,
+    /// The integers that an If makes, where both of its branches make the same.
+    pub integers: Option<Vec<Image>>,
 }
 
 impl Evaluation<'_> {
@@ -58,7 +60,7 @@ impl Evaluation<'_> {
             }
         }
         let shapes = (0..node.output.len()).map(|slot| shape_of(node, slot, inputs, &made)).collect();
-        Ok(Some(Bodies { digest: hash.finish(), shapes }))
+        Ok(Some(Bodies { digest: hash.finish(), shapes, integers: agreed(node, &made) }))
     }
 
     /// What the bodies of a node may be given; `None` where that is not known.
@@ -212,6 +214,17 @@ impl Evaluation<'_> {
         let made = function.output.iter().map(|name| values.get(name).map(|(image, _)| image.clone()));
         made.collect::<Option<_>>().ok_or_else(uncovered)
     }
+}
+
+/// The integers that an If makes whatever its condition is.
+fn agreed(node: &NodeProto, made: &[Vec<Graded>]) -> Option<Vec<Image>> {
+    let [one, other] = made else { return None };
+    let same = |((one, _), (other, _)): (&Graded, &Graded)| match (one, other) {
+        (Image::Int(these), Image::Int(those)) if these == those => Some(one.clone()),
+        _ => None,
+    };
+    let is_if = node.op() == ("", "If") && one.len() == other.len();
+    is_if.then(|| one.iter().zip(other).map(same).collect())?
 }
 
 /// What is read for the last time, or never, by each node of a body or a function.

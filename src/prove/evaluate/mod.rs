@@ -329,7 +329,10 @@ impl<'w> Evaluation<'w> {
         if let Some(constants) = self.constants(node, place) {
             return Ok((constants, false));
         }
-        let bodies = self.bodies(node, opset, &call.inputs, place)?;
+        let mut bodies = self.bodies(node, opset, &call.inputs, place)?;
+        if let Some(integers) = bodies.as_mut().and_then(|bodies| bodies.integers.take()) {
+            return Ok((integers, false));
+        }
         let digest = self.function(node, function, bodies.as_ref(), place);
         if let Some(scales) = self.point.scales.filter(|_| function.is_none())
             && let Some(factor) = scales.factor(node.op(), digest, &call.inputs)
