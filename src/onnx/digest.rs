@@ -91,7 +91,8 @@ impl Model {
     }
 }
 
-fn sha256(data: &Data) -> Found<String> {
+/// The digest of some bytes, read part by part.
+pub(crate) fn sha256(data: &Data) -> Found<String> {
     let mut hash = Sha256::new();
     for part in data.parts() {
         hash.update(data.read(part)?);
