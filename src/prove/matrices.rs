@@ -125,4 +125,16 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_largest_products_leave_no_word() {
+        // Centred, these are the farthest from 0 on either side.
+        let half = P as u32 / 2;
+        let extents = Extents { rows: 1, inner: 4001, columns: 3 };
+        for [one, other] in [[half, half], [half, half + 1], [half + 1, half + 1]] {
+            let found = multiply(&[one; 4001], &[other; 3 * 4001], &[(0, 0)], extents);
+            let sum = u128::from(one) * u128::from(other) * 4001 % u128::from(P);
+            assert_eq!(found, [sum as u32; 3]);
+        }
+    }
 }
