@@ -131,6 +131,22 @@ impl Data {
         Ok(())
     }
 
+    /// Whether others are the same. Of neither more is read at a time than a part.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub fn same(&self, others: &Data) -> Found<bool> {
+        if self.len() != others.len() {
+            return Ok(false);
+        }
+        for part in self.parts() {
+            if self.read(part.clone())? != others.read(part)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The parts that they are best read in, one behind the other.
     pub(super) fn parts(&self) -> Vec<Range<usize>> {
         let cuts = match self {

@@ -91,7 +91,8 @@ impl Model {
     }
 }
 
-fn sha256(data: &Data) -> Found<String> {
+/// The digest of some bytes, read part by part.
+pub(crate) fn sha256(data: &Data) -> Found<String> {
     if let Data::Here(bytes) = data {
         return Ok(hexadecimal(Sha256::new_with_prefix(bytes)));
     }

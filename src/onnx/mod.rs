@@ -1,7 +1,7 @@
 //! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
 
 mod data;
-mod digest;
+pub(crate) mod digest;
 mod draft;
 mod element;
 pub mod external;

@@ -24,19 +24,18 @@ pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result
     let mut known: HashMap<_, Elements> = HashMap::new();
     for step in steps {
         allowance.room(step.shape())?;
-        let inputs: Vec<Elements> = step.inputs().iter().map(|input| known[&input.id()].clone()).collect();
-        let made = compute(step, &inputs, source, allowance)?;
+        // What nobody else needs is given away, so that it can be changed where it is.
+        let take = |input: &Recipe| {
+            let left = uses.entry(input.id()).or_default();
+            *left = left.saturating_sub(1);
+            if *left == 0 { known.remove(&input.id()) } else { known.get(&input.id()).cloned() }
+        };
+        let inputs: Option<Vec<Elements>> = step.inputs().iter().map(take).collect();
+        let made = compute(step, inputs.ok_or(Stop::Uncovered)?, source, allowance)?;
         if made.shape() != step.shape() {
             return Err(Stop::Uncovered);
         }
         known.insert(step.id(), made);
-        for input in step.inputs() {
-            let left = uses.entry(input.id()).or_default();
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                known.remove(&input.id());
-            }
-        }
     }
     known.remove(&recipe.id()).ok_or(Stop::Uncovered)
 }
@@ -60,14 +59,24 @@ pub fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), Stop> {
 
 fn compute(
     step: &Recipe,
-    inputs: &[Elements],
+    mut inputs: Vec<Elements>,
     source: &Sources,
     allowance: &Allowance,
 ) -> Result<Elements, Stop> {
     let shape = step.shape();
-    let both = |a: &Elements, b: &Elements, f: fn(u32, u32) -> u32| zip(a, b, f).map(row_major);
     let elements = |value: Result<Image, Stop>| value?.images().ok_or(Stop::Uncovered);
-    let made = match (step.op(), inputs) {
+    if let Some(f) = arithmetic(step.op()) {
+        if let (Op::Div, [_, b]) = (step.op(), &mut inputs[..]) {
+            *b = inverses(b)?;
+        }
+        let [mut a, b] = <[Elements; 2]>::try_from(inputs).map_err(|_| Stop::Uncovered)?;
+        if a.shape() != shape {
+            return zip(&a, &b, f).map(row_major).ok_or(Stop::Uncovered);
+        }
+        a.zip_mut_with(&b.broadcast(shape).ok_or(Stop::Uncovered)?, |a, &b| *a = f(*a, b));
+        return Ok(a);
+    }
+    let made = match (step.op(), &inputs[..]) {
         (Op::Constant(name), _) => source.constant(name)?,
         _ if is_number(step) => elements(source.number(step))?,
         (Op::Literal(numbers), _) => {
@@ -83,10 +92,6 @@ fn compute(
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
         (Op::Sqrt, [a]) => roots(a),
-        (Op::Add, [a, b]) => both(a, b, field::add).ok_or(Stop::Uncovered)?,
-        (Op::Sub, [a, b]) => both(a, b, field::sub).ok_or(Stop::Uncovered)?,
-        (Op::Mul, [a, b]) => both(a, b, field::mul).ok_or(Stop::Uncovered)?,
-        (Op::Div, [a, b]) => both(a, &inverses(b)?, field::mul).ok_or(Stop::Uncovered)?,
         (Op::Reshape, [a]) => elements(reshaped(&Image::Field(a.clone()), shape))?,
         (Op::Expand, [a]) => elements(expanded(&Image::Field(a.clone()), shape))?,
         (Op::Transpose(perm), [a]) => row_major(transposed(a, perm)),
@@ -101,4 +106,14 @@ fn compute(
         _ => return Err(Stop::Uncovered),
     };
     Ok(made)
+}
+
+/// What is done with the elements at a place of two operands, the second of which is inverted for a quotient.
+fn arithmetic(op: &Op) -> Option<fn(u32, u32) -> u32> {
+    Some(match op {
+        Op::Add => field::add,
+        Op::Sub => field::sub,
+        Op::Mul | Op::Div => field::mul,
+        _ => return None,
+    })
 }

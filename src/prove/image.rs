@@ -8,8 +8,11 @@ use super::field;
 use super::random::{Digest, Hash, Unknown};
 use crate::onnx::external::Externals;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor;
+use crate::onnx::tensor::{self, Floats};
 use crate::recipe::DECIDED;
+
+/// How many numbers are read at a time.
+const READ: usize = 1 << 12;
 
 /// A tensor of field elements, in row-major order, whose copies share them.
 pub type Elements = ArcArray<u32, IxDyn>;
@@ -159,10 +162,27 @@ pub fn of_shares(numbers: &ArrayD<f64>, along: Range<usize>, key: u64) -> Image 
     ArrayD::from_shape_vec(shape, shares).map_or(value, Image::field)
 }
 
+/// The value of stored floats, of which no more is read at a time than needs to be; `None` where it cannot be.
+fn of_stored(floats: &Floats, key: u64) -> Option<Image> {
+    let count = floats.shape().iter().product();
+    let (mut elements, mut buffer, mut numbers) = (Vec::with_capacity(count), vec![], [0.0; READ]);
+    while elements.len() < count {
+        let numbers = &mut numbers[..READ.min(count - elements.len())];
+        floats.read(elements.len(), &mut buffer, numbers).ok()?;
+        let finite = numbers.iter().map_while(|&number| field::of_float(number));
+        let before = elements.len();
+        elements.extend(finite);
+        if elements.len() < before + numbers.len() {
+            return floats.all().ok().map(|all| of_floats(all, key));
+        }
+    }
+    ArrayD::from_shape_vec(floats.shape(), elements).ok().map(Image::field)
+}
+
 /// The value of a stored tensor.
 pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Image {
-    if let Ok(floats) = tensor::read_f64(tensor, externals) {
-        return of_floats(floats, key);
+    if let Some(floats) = Floats::new(tensor, externals).ok().and_then(|floats| of_stored(&floats, key)) {
+        return floats;
     }
     if let Ok(integers) = tensor::read_i64(tensor, externals) {
         return Image::int(integers);

@@ -1,24 +1,20 @@
 //! Matrix products in the field.
 //!
-//! An element is `2¹⁶·h + l` with halves that float64 products keep to the last bit, for thousands of them are added
-//! before a sum has 53 bits. So three products of float64 matrices, which every machine has its fastest code for, are
-//! one over the field: of the upper halves, of the lower ones, and of the sums of both.
+//! Centred elements are no larger than half of the prime, so that a word with a sign has room for eight products of two
+//! and for what is left of those before them: multiplications and additions alone, which every machine has vectors for.
 
-use ndarray::{Array2, ArrayView2, ArrayViewMut2, linalg::general_mat_mul};
+use multiversion::multiversion;
+use ndarray::{ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
 use super::field::{self, P};
 
-/// Rows, columns and terms of the blocks that are computed at once.
-const ROWS: usize = 256;
+/// Rows and columns of the blocks that are computed at once: their sums, and what they read, stay in a near cache.
+const ROWS: usize = 32;
 const COLUMNS: usize = 512;
-const TERMS: usize = 512;
 
-/// Below so many rows or columns splitting costs more than it brings.
-const NARROW: usize = 4;
-
-/// Products of two elements that are added before they are reduced.
-const ADDED: usize = 4;
+/// Products that are added before a sum is shrunk.
+const TERMS: usize = 8;
 
 /// What 2³² is in the field: less than 2²¹, so that nothing overflows where it is a factor.
 const WORD: i64 = ((1 << 32) % P) as i64;
@@ -41,93 +37,67 @@ pub fn multiply(left: &[u32], right: &[u32], pairs: &[(usize, usize)], extents: 
     if result.is_empty() || inner == 0 {
         return result;
     }
-    // Blocks never reach from one pair into the next.
-    let blocks = rows.div_ceil(ROWS);
-    let mut parts: Vec<(usize, usize, &mut [u32])> = vec![];
-    for (pair, product) in result.chunks_mut(rows * columns).enumerate() {
-        parts.extend(product.chunks_mut(ROWS * columns).enumerate().map(|(block, part)| (pair, block, part)));
-    }
-    debug_assert_eq!(parts.len(), pairs.len() * blocks);
-    parts.into_par_iter().for_each(|(pair, block, part)| {
-        let (a, b) = pairs[pair];
-        let first = a + block * ROWS * inner;
-        let count = part.len() / columns;
-        let left = &left[first..first + count * inner];
-        let right = &right[b..b + inner * columns];
-        if count < NARROW || columns < NARROW {
-            plain(left, right, inner, columns, part);
-        } else {
-            split(left, right, inner, columns, part);
+    let mut blocks = vec![];
+    for (&(a, b), product) in pairs.iter().zip(result.chunks_mut(rows * columns)) {
+        let product = ArrayViewMut2::from_shape((rows, columns), product).expect("as many elements");
+        for (row, strip) in cut(product, Axis(0), ROWS).into_iter().enumerate() {
+            for (column, block) in cut(strip, Axis(1), COLUMNS).into_iter().enumerate() {
+                blocks.push((&left[a + row * ROWS * inner..], &right[b + column * COLUMNS..], block));
+            }
         }
-    });
+    }
+    blocks.into_par_iter().for_each(|(left, right, block)| compute(left, right, extents, block));
     result
 }
 
-/// Row by row.
-fn plain(left: &[u32], right: &[u32], inner: usize, columns: usize, result: &mut [u32]) {
-    let mut sums = vec![0_u64; columns];
-    for (row, result) in left.chunks(inner).zip(result.chunks_mut(columns)) {
-        sums.fill(0);
-        for (factors, rows) in row.chunks(ADDED - 1).zip(right.chunks((ADDED - 1) * columns)) {
-            for (&factor, numbers) in factors.iter().zip(rows.chunks(columns)) {
-                let factor = u64::from(factor);
-                sums.iter_mut().zip(numbers).for_each(|(sum, &number)| *sum += factor * u64::from(number));
-            }
-            sums.iter_mut().for_each(|sum| *sum %= P);
+/// Parts of a matrix along an axis, of so many places.
+fn cut(mut rest: ArrayViewMut2<u32>, axis: Axis, places: usize) -> Vec<ArrayViewMut2<u32>> {
+    let mut parts = vec![];
+    while rest.len_of(axis) > places {
+        let (part, others) = rest.split_at(axis, places);
+        parts.push(part);
+        rest = others;
+    }
+    parts.push(rest);
+    parts
+}
+
+/// The block of a product whose rows and columns begin with these elements.
+fn compute(left: &[u32], right: &[u32], extents: Extents, mut block: ArrayViewMut2<u32>) {
+    let Extents { inner, columns, .. } = extents;
+    let mut sums = vec![[0_i64; COLUMNS]; block.nrows()];
+    for term in (0..inner).step_by(TERMS) {
+        let count = TERMS.min(inner - term);
+        let mut numbers = [[0; COLUMNS]; TERMS];
+        for (numbers, row) in numbers.iter_mut().zip(right.chunks(columns).skip(term).take(count)) {
+            numbers.iter_mut().zip(&row[..block.ncols()]).for_each(|(to, &from)| *to = centred(from));
         }
-        result.iter_mut().zip(&sums).for_each(|(result, &sum)| *result = sum as u32);
+        for (sums, row) in sums.iter_mut().zip(left.chunks(inner)) {
+            let mut factors = [0; TERMS];
+            let row = &row[term..term + count];
+            factors.iter_mut().zip(row).for_each(|(to, &from)| *to = centred(from).into());
+            add_products(&factors, &numbers, &mut sums[..block.ncols()]);
+        }
+    }
+    for (mut row, sums) in block.rows_mut().into_iter().zip(&sums) {
+        row.iter_mut().zip(sums).for_each(|(element, &sum)| *element = field::of_int(sum));
     }
 }
 
-/// The upper and the lower halves of a block, and their sums.
-struct Halves([Array2<f64>; 3]);
-
-impl Halves {
-    fn new(block: ArrayView2<u32>) -> Self {
-        let mut halves = [(); 3].map(|()| Vec::with_capacity(block.len()));
-        for row in block.rows() {
-            for &element in row {
-                // Centred, so that both halves are.
-                let centred =
-                    if u64::from(element) > P / 2 { element as i32 - P as i32 } else { element as i32 };
-                let low = i32::from(centred as i16);
-                let high = (centred - low) >> 16;
-                halves[0].push(f64::from(high));
-                halves[1].push(f64::from(low));
-                halves[2].push(f64::from(high + low));
-            }
-        }
-        Self(halves.map(|half| Array2::from_shape_vec(block.dim(), half).expect("as many elements")))
-    }
+/// The number next to 0 that is the same in the field.
+fn centred(element: u32) -> i32 {
+    if u64::from(element) > P / 2 { element as i32 - P as i32 } else { element as i32 }
 }
 
-/// Block by block.
-fn split(left: &[u32], right: &[u32], inner: usize, columns: usize, result: &mut [u32]) {
-    let rows = result.len() / columns;
-    let left = ArrayView2::from_shape((rows, inner), left).expect("a matrix");
-    let right = ArrayView2::from_shape((inner, columns), right).expect("a matrix");
-    let mut result = ArrayViewMut2::from_shape((rows, columns), result).expect("a matrix");
-    for start in (0..inner).step_by(TERMS) {
-        let terms = start..(start + TERMS).min(inner);
-        let left = Halves::new(left.slice(ndarray::s![.., terms.clone()]));
-        for first in (0..columns).step_by(COLUMNS) {
-            let range = first..(first + COLUMNS).min(columns);
-            let right = Halves::new(right.slice(ndarray::s![terms.clone(), range.clone()]));
-            let mut products = [(); 3].map(|()| Array2::zeros((rows, range.len())));
-            for ((product, left), right) in products.iter_mut().zip(&left.0).zip(&right.0) {
-                general_mat_mul(1.0, left, right, 0.0, product);
-            }
-            let [high, low, both] = products;
-            let mut target = result.slice_mut(ndarray::s![.., range]);
-            for (row, mut target) in target.rows_mut().into_iter().enumerate() {
-                let [high, low, both] = [&high, &low, &both].map(|product| product.row(row).to_vec());
-                for (place, target) in target.iter_mut().enumerate() {
-                    let [high, low, both] = [high[place] as i64, low[place] as i64, both[place] as i64];
-                    let sum = high * WORD + ((both - high - low) << 16) + low;
-                    *target = field::add(*target, field::of_int(sum));
-                }
-            }
-        }
+/// Adds a row of factors times the rows of a matrix, and shrinks the sums below 2⁵².
+#[multiversion(targets = "simd")]
+fn add_products(factors: &[i64; TERMS], numbers: &[[i32; COLUMNS]; TERMS], sums: &mut [i64]) {
+    let [a, b, c, d, e, f, g, h] = numbers.each_ref().map(|row| &row[..sums.len()]);
+    for (at, sum) in sums.iter_mut().enumerate() {
+        let terms = [a[at], b[at], c[at], d[at], e[at], f[at], g[at], h[at]];
+        let whole =
+            terms.iter().zip(factors).fold(*sum, |sum, (&term, factor)| sum + i64::from(term) * factor);
+        *sum = (whole >> 32) * WORD + (whole & 0xffff_ffff);
     }
 }
 
@@ -138,7 +108,9 @@ mod tests {
     #[test]
     fn products_of_blocks_are_those_of_numbers() {
         let edge = P as u32 - 1;
-        for (rows, inner, columns) in [(1, 7, 3), (5, 1, 5), (200, 530, 6), (4, 1100, 520), (3, 9, 600)] {
+        for (rows, inner, columns) in
+            [(1, 7, 3), (5, 1, 5), (200, 530, 6), (4, 1100, 520), (3, 9, 600), (33, 5000, 2)]
+        {
             let element = |i: usize| if i.is_multiple_of(3) { edge } else { field::mul(i as u32, 2_654_435) };
             let left: Vec<u32> = (0..2 * rows * inner).map(element).collect();
             let right: Vec<u32> = (0..inner * columns).map(|i| element(i + 1)).collect();
@@ -151,6 +123,18 @@ mod tests {
                     (0..inner).map(|k| u128::from(left[first + k]) * u128::from(right[k * columns + column]));
                 assert_eq!(u128::from(sum), products.sum::<u128>() % u128::from(P));
             }
+        }
+    }
+
+    #[test]
+    fn the_largest_products_leave_no_word() {
+        // Centred, these are the farthest from 0 on either side.
+        let half = P as u32 / 2;
+        let extents = Extents { rows: 1, inner: 4001, columns: 3 };
+        for [one, other] in [[half, half], [half, half + 1], [half + 1, half + 1]] {
+            let found = multiply(&[one; 4001], &[other; 3 * 4001], &[(0, 0)], extents);
+            let sum = u128::from(one) * u128::from(other) * 4001 % u128::from(P);
+            assert_eq!(found, [sum as u32; 3]);
         }
     }
 }

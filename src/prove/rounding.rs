@@ -2,23 +2,27 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bytes::Bytes;
+use ndarray::ArrayView1;
+use rayon::prelude::*;
 
 use super::operators::Allowance;
-use super::sources::{read, tensors};
+use super::sources::{given, tensors};
 use super::{Proof, blame, formula};
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
 use crate::graph::{Graph, Reader};
 use crate::onnx::Model;
+use crate::onnx::digest::sha256;
+use crate::onnx::external::Data;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::{DECIDED, Op, evaluate};
+use crate::recipe::{DECIDED, Op, Promise};
+use crate::refusal::Refusal;
 
 /// What is compared of a tensor that is one of the original's; `None` of those that are exact.
-fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Bytes)> {
+fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Data)> {
     let data_type = DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float())?;
-    Some((data_type, tensor::raw(tensor, model.externals()).ok()?))
+    Some((data_type, tensor::data(tensor, model.externals()).ok()?))
 }
 
 /// Checks every tensor of floats, and counts those that were computed again.
@@ -32,7 +36,7 @@ pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Store
     let named: HashMap<&str, &TensorProto> = before.iter().map(|(name, tensor)| (*name, tensor)).collect();
     let mut after = tensors(fused);
     let recipes: HashMap<&str, &Stored> = new.iter().map(|stored| (stored.name.as_str(), stored)).collect();
-    let mut others: Option<HashSet<(DataType, Bytes)>> = None;
+    let mut others: Option<HashSet<(DataType, String)>> = None;
     after.sort_by_key(|(name, _)| *name);
     let allowance = Allowance::new(original.file_bytes(), 0);
     let mut recomputed = 0;
@@ -53,10 +57,14 @@ pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Store
             recomputed += 1;
             continue;
         }
-        let Some(own) = content(tensor, fused) else { continue };
-        let same = named.get(name).and_then(|twin| content(twin, original)).is_some_and(|twin| twin == own);
-        let all = || before.iter().filter_map(|(_, other)| content(other, original)).collect();
-        if !same && !others.get_or_insert_with(all).contains(&own) {
+        let Some((data_type, data)) = content(tensor, fused) else { continue };
+        let twin = named.get(name).and_then(|twin| content(twin, original));
+        let same = twin.is_some_and(|(its, twin)| its == data_type && twin.same(&data) == Ok(true));
+        let marked = |(data_type, data): (DataType, Data)| Some((data_type, sha256(&data).ok()?));
+        let all = || before.iter().filter_map(|(_, other)| marked(content(other, original)?)).collect();
+        if !same
+            && !marked((data_type, data)).is_some_and(|own| others.get_or_insert_with(all).contains(&own))
+        {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
             let site = blamed(fused, name, new);
             return Err(Proof::Disproved { at: name.to_owned(), site, reason });
@@ -117,27 +125,55 @@ fn is_rounded(
     if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
         return Err(disproved("the tensor has another type or shape than its recipe".to_owned()));
     }
-    let numbers = evaluate(&stored.recipe, &|name| read(original, known, name)).map_err(|refusal| {
-        Proof::Undecided {
-            reason: format!(
-                "the recipe of `{}` cannot be computed: `{}`: {}",
-                stored.name, refusal.at, refusal.reason
-            ),
-        }
-    })?;
-    let held = tensor::raw(tensor, fused.externals()).map_err(|error| disproved(error.to_string()))?;
-    let bytes = tensor::encode_f64(stored.data_type, &numbers.view());
-    let bytes = bytes.map_err(|error| disproved(error.to_string()))?;
-    let width = stored.data_type.byte_size(1).unwrap_or(1);
-    let wrong = |bytes: &Bytes, held: &Bytes| {
-        bytes.chunks(width).zip(held.chunks(width)).filter(|(one, other)| one != other).count()
+    let undecided = |refusal: Refusal| Proof::Undecided {
+        reason: format!(
+            "the recipe of `{}` cannot be computed: `{}`: {}",
+            stored.name, refusal.at, refusal.reason
+        ),
     };
-    match bytes == held {
-        true => Ok(()),
-        false => Err(disproved(format!(
-            "{} of its {} elements are not what its recipe gives, rounded once",
-            wrong(&bytes, &held),
-            numbers.len()
+    let constants = stored.recipe.constants().into_iter();
+    let given = constants.map(|name| Ok((name.to_owned(), given(original, known, name)?)));
+    let promise = Promise::new(
+        stored.recipe.clone(),
+        stored.data_type,
+        given.collect::<Result<_, _>>().map_err(undecided)?,
+    );
+    let held = tensor::data(tensor, fused.externals()).map_err(|error| disproved(error.to_string()))?;
+    let parts: Vec<_> =
+        (0..promise.parts()).into_par_iter().map(|part| differing(&promise, part, &held)).collect();
+    let mut wrong = 0;
+    for part in parts {
+        wrong += part.map_err(undecided)?.map_err(&disproved)?;
+    }
+    match wrong {
+        0 => Ok(()),
+        _ => Err(disproved(format!(
+            "{wrong} of its {} elements are not what its recipe gives, rounded once",
+            stored.recipe.len()
         ))),
     }
+}
+
+/// How many elements of a part are others than those that are held, or why the part cannot be stored or read.
+fn differing(promise: &Promise, part: usize, held: &Data) -> Result<Result<usize, String>, Refusal> {
+    let width = promise.data_type().byte_size(1).unwrap_or(1);
+    let compare = |numbers: &[f64], at: usize| -> Result<usize, String> {
+        let bytes = tensor::encode_f64(promise.data_type(), &ArrayView1::from(numbers).into_dyn());
+        let bytes = bytes.map_err(|error| error.to_string())?;
+        let held = held.read(at * width..(at + numbers.len()) * width)?;
+        let pairs = bytes.chunks(width).zip(held.chunks(width));
+        Ok(if bytes == held { 0 } else { pairs.filter(|(one, other)| one != other).count() })
+    };
+    let (mut at, mut wrong) = (promise.begin(part), Ok(0));
+    promise.each(part, &mut |numbers| {
+        if let Ok(count) = &mut wrong {
+            match compare(numbers, at) {
+                Ok(more) => *count += more,
+                Err(reason) => wrong = Err(reason),
+            }
+        }
+        at += numbers.len();
+        Ok(())
+    })?;
+    Ok(wrong)
 }

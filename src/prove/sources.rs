@@ -11,8 +11,8 @@ use crate::graph::analysis::Analysis;
 use crate::onnx::Model;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor;
-use crate::recipe::{Op, Recipe, evaluate};
+use crate::onnx::tensor::Floats;
+use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
 /// The tensors that a graph stores, its bodies' first, with the names of their values.
@@ -36,19 +36,33 @@ pub fn stored(model: &Model) -> HashMap<&str, TensorProto> {
     tensors(model).into_iter().collect()
 }
 
-/// A constant of the original in float64.
+/// A constant of the original.
 ///
 /// What was written out reads fewer of them than the original stores.
 ///
 /// # Errors
 /// Where it has none of this name, or none that can be computed.
-pub fn read(original: &Model, known: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
+pub fn given(original: &Model, known: &Analysis, name: &str) -> Result<Given, Refusal> {
     if let Some(value) = known.graph.value(name) {
-        return known.constants.read(value);
+        return known.constants.given(value);
     }
     let found = stored(original).remove(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
-    let numbers = tensor::read_f64(&found, original.externals());
-    numbers.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), name))
+    Floats::new(&found, original.externals()).map(Given::Stored).map_err(|error| unread(name, &error))
+}
+
+/// As [`given`], in float64.
+///
+/// # Errors
+/// Those of [`given`].
+pub fn read(original: &Model, known: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
+    match given(original, known, name)? {
+        Given::Stored(floats) => floats.all().map_err(|error| unread(name, &error)),
+        Given::Computed(numbers) => Ok(numbers),
+    }
+}
+
+fn unread(name: &str, error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(Reason::Constant(error.to_string()), name)
 }
 
 /// Whether a step is no arithmetic, so that the field has no image of it but that of its numbers.

@@ -153,7 +153,7 @@ impl Promise {
     }
 
     /// Where a part begins, in elements.
-    fn begin(&self, number: usize) -> usize {
+    pub fn begin(&self, number: usize) -> usize {
         if self.scaled.is_some() {
             return number * PART;
         }

@@ -169,7 +169,7 @@ fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
         (StepOp::Mul, [a, b]) => (Op::Mul, extents(a.mul(b))),
         (StepOp::Div, [a, b]) => (Op::Div, extents(a.div(b))),
         (StepOp::Reshape, [a]) => (Op::Reshape, extents(a.reshape(shape))),
-        (StepOp::Expand, [a]) => (Op::Expand, extents(a.expand(shape))),
+        (StepOp::Expand, [a]) => (Op::Expand, a.align(shape.len()).and_then(|a| extents(a.expand(shape)))),
         (StepOp::Transpose { perm }, [a]) => (Op::Transpose(perm.clone()), extents(a.transpose(perm))),
         (StepOp::Pick { axis, places }, [a]) => {
             let fits = extents(a.pick(*axis, places.iter().copied()));
@@ -224,9 +224,11 @@ fn are_sound(windows: &Windows) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use ndarray::Axis;
+
     use super::*;
-    use crate::recipe::evaluate;
     use crate::recipe::testing::{read as constants, recipes, vector};
+    use crate::recipe::{evaluate, part};
 
     fn through_json(recipe: &Recipe) -> Recipe {
         let text = serde_json::to_string(&recipe.to_steps()).unwrap();
@@ -253,6 +255,19 @@ mod tests {
         let all = "add concat constant conv div exp expand flush literal max mul neg pick product reshape round sigmoid \
                    softmax sqrt sub sum transpose";
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), all.split(' ').collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_expand_that_is_read_adds_axes_as_in_onnx() {
+        let steps =
+            r#"[{"op":"constant","name":"v","shape":[6]},{"op":"expand","inputs":[0],"shape":[4,6]}]"#;
+        let recipe = Recipe::from_steps(&serde_json::from_str::<Vec<RecipeStep>>(steps).unwrap()).unwrap();
+        assert_eq!(bits(&recipe), bits(&vector()).repeat(4));
+        let whole = evaluate(&recipe, &constants).unwrap();
+        for axis in 0..2 {
+            let there = whole.slice_axis(Axis(axis), (1..3).into());
+            assert_eq!(part(&recipe, axis, 1..3, &constants).unwrap(), there);
+        }
     }
 
     #[test]

@@ -74,6 +74,24 @@ fn a_normalization_over_an_axis_that_no_value_has_is_left_alone() {
 }
 
 #[test]
+fn what_has_no_channels_is_left_alone_or_folds() {
+    for before in ["AveragePool(x) kernel_shape=[2]", "Add(x, x)"] {
+        let model = model(&format!(
+            "input x 2 0 4
+             scale g 0
+             shift b 0
+             weight w 24 3
+             p = {before}
+             n = BatchNormalization(p, g, b, b, g)
+             f = Flatten(n) axis=0
+             y = Gemm(f, w)
+             output y"
+        ));
+        unfold::fuse(&model, &Default::default()).unwrap();
+    }
+}
+
+#[test]
 fn a_first_input_that_is_missing_is_not_taken_for_the_second() {
     // tract would take `g` for what is normalized, and read extents that it does not have.
     left_alone(&model(

@@ -89,9 +89,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// Each channel by itself, at each place.
+    /// Each channel by itself, at each place. Where there is none, there is one empty group.
     pub fn each(channels: usize, spatial: usize) -> Self {
-        Self { channels: [channels; 2], group: channels, axes: vec![Taps::SAME; spatial] }
+        Self { channels: [channels; 2], group: channels.max(1), axes: vec![Taps::SAME; spatial] }
     }
 
     /// The extents of the weight.
