@@ -2,19 +2,23 @@
 
     pip install -r benches/peers/requirements.txt
     python benches/halves.py un
+    python benches/halves.py un --networks 9 --only bfloat16
 
-Exports ViT-S with the normalizers that are named, UN or BN, statistics calibrated, in the ways that half precision comes about; folds each with
-`unfold`, which is found on the PATH; and computes both models operator by operator, each in float64 and rounded once
-to the type of its result, which no engine does better. The error is against the model as it was, computed in float64
-throughout, root mean square over all logits, as a part of the largest. The table is in docs/types.md.
+Exports ViT-S with the normalizers that are named, UN or BN, statistics calibrated, in the ways that half precision
+comes about; folds each with `unfold`, which is found on the PATH; and computes both models operator by operator, each
+in float64 and rounded once to the type of its result, which no engine does better. The error is against the model as
+it was, computed in float64 throughout, root mean square over all logits, as a part of the largest; of several networks
+the mean, and of their ratios the standard error too. The table is in docs/types.md.
 """
 
+import argparse
 import copy
 import json
 import subprocess
 import sys
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
@@ -98,24 +102,27 @@ def write(model, inputs, path):
         torch.onnx.export(model, tuple(inputs.values()), path, dynamo=False, input_names=names, output_names=["output"])
 
 
-def variants(model, inputs, folder):
-    """Each way in which half precision comes about, and the file."""
-    path = str(folder / "model.onnx")
+def variants(model, inputs):
+    """Each way in which half precision comes about, by its name: what writes such a model into a file."""
+
+    def cast(dtype, change, path):
+        write(change(copy.deepcopy(model).to(dtype)), {key: value.to(dtype) for key, value in inputs.items()}, path)
+
+    def converted(path, **options):
+        write(model, inputs, path)
+        onnx.save(float16.convert_float_to_float16(onnx.load(path), **options), path)
+
+    ways = {}
     for name, dtype in TYPES.items():
-        half = {key: value.to(dtype) for key, value in inputs.items()}
-        write(copy.deepcopy(model).to(dtype), half, path)
-        yield name, path
-        write(widened(copy.deepcopy(model).to(dtype)), half, path)
-        yield f"{name}, normalizers in float32", path
-        write(Autocast(copy.deepcopy(model), dtype), inputs, path)
-        yield f"{name} products in a float32 network (autocast)", path
-    write(model, inputs, path)
-    proto = onnx.load(path)
-    onnx.save(float16.convert_float_to_float16(copy.deepcopy(proto)), path)
-    yield "float16, by onnxruntime's converter", path
+        ways[name] = partial(cast, dtype, lambda half: half)
+        ways[f"{name}, normalizers in float32"] = partial(cast, dtype, widened)
+        autocast = partial(Autocast, copy.deepcopy(model), dtype)
+        ways[f"{name} products in a float32 network (autocast)"] = lambda path, of=autocast: write(of(), inputs, path)
+    ways["float16, by onnxruntime's converter"] = converted
     block = float16.DEFAULT_OP_BLOCK_LIST + STAY_IN_FLOAT32
-    onnx.save(float16.convert_float_to_float16(proto, keep_io_types=True, op_block_list=block), path)
-    yield f"the same, but for {' and '.join(STAY_IN_FLOAT32)}", path
+    but = f"the same, but for {' and '.join(STAY_IN_FLOAT32)}"
+    ways[but] = partial(converted, keep_io_types=True, op_block_list=block)
+    return ways
 
 
 def array(tensor):
@@ -190,21 +197,42 @@ def errors(before, after):
     return np.mean(found, axis=0)
 
 
+def measured(norm, seed, only, folder):
+    """The errors before and behind, and the sites that fold, of one network in each way."""
+    model, inputs = network(NETWORK, norm, seed=seed)
+    inputs = {name: value[:BATCH] for name, value in inputs.items()}
+    path, out = f"{folder}/model.onnx", f"{folder}/fused.onnx"
+    for name, write_to in variants(calibrated(model, inputs), inputs).items():
+        if only and name not in only:
+            continue
+        write_to(path)
+        told = subprocess.run(["unfold", "fuse", path, "-o", out, "--verify", "off", "--json"], capture_output=True)
+        count = json.loads(told.stdout)["summary"]["offline"]
+        yield name, f"{count['folded']} of {count['sites']}", errors(onnx.load(path), onnx.load(out))
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("norms", nargs="+", metavar="NORM", help="un or bn")
+    parser.add_argument("--networks", type=int, default=1, help="how many networks, each with weights of its own")
+    parser.add_argument("--only", action="append", metavar="TYPES", help="a row by its name (may be repeated)")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("| normalizer | types | sites folded | error before | error after | ratio |")
     print("|---|---|---:|---:|---:|---:|")
-    for norm in sys.argv[1:]:
-        model, inputs = network(NETWORK, norm)
-        inputs = {name: value[:BATCH] for name, value in inputs.items()}
-        with tempfile.TemporaryDirectory() as folder:
-            for name, path in variants(calibrated(model, inputs), inputs, Path(folder)):
-                out = f"{folder}/fused.onnx"
-                told = subprocess.run(["unfold", "fuse", path, "-o", out, "--verify", "off", "--json"], capture_output=True)
-                count = json.loads(told.stdout)["summary"]["offline"]
-                before, after = errors(onnx.load(path), onnx.load(out))
-                cells = f"{count['folded']} of {count['sites']} | {before:.1e} | {after:.1e} | {after / before:.2f}"
-                print(f"| {norm.upper()} | {name} | {cells} |", flush=True)
+    for norm in arguments.norms:
+        rows = {}
+        for seed in range(arguments.networks):
+            with tempfile.TemporaryDirectory() as folder:
+                for name, sites, found in measured(norm, seed, arguments.only, folder):
+                    rows.setdefault((name, sites), []).append(found)
+        for (name, sites), found in rows.items():
+            before, after = np.mean(found, axis=0)
+            ratios = [after / before for before, after in found]
+            ratio = f"{np.mean(ratios):.2f}"
+            if len(ratios) > 1:
+                ratio += f" ± {np.std(ratios, ddof=1) / len(ratios) ** 0.5:.2f}"
+            print(f"| {norm.upper()} | {name} | {sites} | {before:.1e} | {after:.1e} | {ratio} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ use super::judged::{Judged, When};
 use super::operators::{self, Operators};
 use super::out::Paint;
 use super::scaling::ScalingChoice;
-use super::sites::{self, JsonSite, Row, Summary};
+use super::sites::{self, JsonSite, Summary};
 use super::streams;
 
 /// What was done to a model.
@@ -141,10 +141,8 @@ impl FuseReport {
     /// What was done, for people, but for where it went.
     pub fn done(&self, paint: Paint) -> String {
         // It was indexed before, or there were no report.
-        let mut rows = sites::rows(self.reference(), &self.plan).unwrap_or_default();
-        if !self.dry {
-            rows.retain(|row: &Row| !row.site.is_folded());
-        }
+        let shown = self.plan.sites.iter().filter(|site| self.dry || !site.is_folded());
+        let rows = sites::rows(self.reference(), shown).unwrap_or_default();
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
         text += &self.scaling.told();

@@ -118,7 +118,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
         return Ok(End::Done);
     }
     let paint = Paint::stdout();
-    let rows = sites::rows(lowered.as_ref().unwrap_or(&model), &plan)?;
+    let rows = sites::rows(lowered.as_ref().unwrap_or(&model), plan.sites.iter())?;
     let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
     let history: String = provenance.iter().map(told).collect();
     out::print(&format!("{table}{}\n{}{history}", summary.line(paint), sites::tidied(&plan.tidy)))?;

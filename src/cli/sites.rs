@@ -51,8 +51,12 @@ impl fmt::Display for Told {
     }
 }
 
-/// The sites of a model in words.
-pub fn rows<'p>(model: &Model, plan: &'p Plan) -> Result<Vec<Row<'p>>> {
+/// Sites of a model in words.
+pub fn rows<'p>(model: &Model, sites: impl Iterator<Item = &'p SitePlan>) -> Result<Vec<Row<'p>>> {
+    let mut sites = sites.peekable();
+    if sites.peek().is_none() {
+        return Ok(vec![]);
+    }
     // A plan calls the nodes of bodies by the way to them.
     let flat = Flat::new(model);
     let graph = &Graph::new(flat.as_ref().map_or(model, |flat| &flat.model))?;
@@ -62,7 +66,7 @@ pub fn rows<'p>(model: &Model, plan: &'p Plan) -> Result<Vec<Row<'p>>> {
         let outcomes = site.outcomes().map(|outcome| tell(outcome, &describe));
         Row { site, outcomes: outcomes.collect() }
     };
-    Ok(plan.sites.iter().map(row).collect())
+    Ok(sites.map(row).collect())
 }
 
 fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {

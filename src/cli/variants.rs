@@ -15,7 +15,7 @@ use super::sites;
 pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let fused = unfold::fuse(model, &Default::default())?;
     let lowered = fused.lowered.as_ref().unwrap_or(model);
-    let rows = sites::rows(lowered, &fused.plan)?;
+    let rows = sites::rows(lowered, fused.plan.sites.iter())?;
     let sites = rows.into_iter().map(|row| ReportedSite {
         name: row.site.name.clone(),
         kind: row.site.kind.name.to_owned(),

@@ -24,6 +24,9 @@ use crate::refusal::{Reason, Refusal};
 /// into them.
 const LARGE: usize = 1 << 14;
 
+/// How many new tensors are computed before it is forgotten what they are made of.
+const BATCH: usize = 1 << 14;
+
 /// Makes changes on an editor over the same model, and then removes what goes.
 ///
 /// # Errors
@@ -73,10 +76,21 @@ type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
 
 /// Computes the new tensors of all edits, by all cores.
 fn compute(edits: &[Edit], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
-    let tensors = edits.iter().flat_map(|edit| edit.change.tensors());
+    let tensors: Vec<&NewTensor> = edits.iter().flat_map(|edit| edit.change.tensors()).collect();
+    let mut computed = AllComputed::with_capacity(tensors.len());
+    for batch in tensors.chunks(BATCH) {
+        let before = computed.len();
+        let progress = |done, all| progress(before + batch.len() * done / all, tensors.len());
+        computed.extend(compute_batch(batch, known, &progress));
+    }
+    computed
+}
+
+/// Computes some of them.
+fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
     let mut failed = AllComputed::new();
     let (mut large, mut small) = (vec![], vec![]);
-    for new in tensors {
+    for &new in batch {
         match promise(new, known) {
             Ok(promise) if is_large(new) => large.push((new, promise)),
             Ok(promise) => small.push((new, promise)),

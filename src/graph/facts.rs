@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message;
@@ -50,7 +51,8 @@ const LONGEST_SYMBOL: usize = 200;
 
 /// Shapes, and the values of small constants.
 pub struct Facts {
-    facts: Vec<InferenceFact>,
+    /// Those of nodes that are alike are one.
+    facts: Vec<Rc<InferenceFact>>,
     types: Vec<Option<DataType>>,
     /// Owns the symbols of the extents, which are mere names once it is gone.
     engine: Inference,
@@ -103,7 +105,7 @@ impl Facts {
     /// Whether a run of the graph takes no more multiplications than its weights make likely.
     pub fn can_be_run(&self, graph: &Graph) -> bool {
         let known = |values: &[Option<ValueId>]| -> Vec<&InferenceFact> {
-            values.iter().flatten().map(|value| &self.facts[value.index()]).collect()
+            values.iter().flatten().map(|value| &*self.facts[value.index()]).collect()
         };
         let work = |&node: &NodeId| {
             bounds::work(graph.node(node), &known(graph.inputs(node)), &known(graph.outputs(node)))
@@ -279,41 +281,43 @@ impl Inference {
     }
 
     /// What is known of the values that no node makes.
-    fn given(&self, graph: &Graph) -> Vec<InferenceFact> {
-        let mut facts = vec![InferenceFact::default(); graph.value_count()];
+    fn given(&self, graph: &Graph) -> Vec<Rc<InferenceFact>> {
+        let unknown = Rc::new(InferenceFact::default());
+        let mut facts = vec![unknown; graph.value_count()];
         for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
             if let Some(tensor) = graph.initializer(value) {
-                facts[value.index()] = self.tensor_fact(graph, tensor);
+                facts[value.index()] = Rc::new(self.tensor_fact(graph, tensor));
             }
         }
         for input in &graph.proto().input {
             if let Some(value) = graph.value(input.name()) {
-                facts[value.index()] = self.declared(input, true);
+                facts[value.index()] = Rc::new(self.declared(input, true));
             }
         }
         facts
     }
 
     /// The facts of all values, node by node.
-    fn all(&self, graph: &Graph, rounds: &Rounds) -> Vec<InferenceFact> {
+    fn all(&self, graph: &Graph, rounds: &Rounds) -> Vec<Rc<InferenceFact>> {
         let mut facts = self.given(graph);
         let declared: HashMap<&str, &ValueInfoProto> =
             graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
         let mut memo = Memo::default();
         for &node in graph.order() {
-            let known = |name: &str| Some(facts[graph.value(name)?.index()].clone());
+            let known = |name: &str| Some(InferenceFact::clone(&facts[graph.value(name)?.index()]));
             let infer = || self.infer(graph, graph.node(node), &known);
             let inferred = match rounds.infer(graph, node, &facts) {
-                Some(known) => known,
+                Some(known) => known.into_iter().map(Rc::new).collect(),
                 None => memo.get_or(graph, node, &facts, infer),
             };
             for (slot, value) in graph.outputs(node).iter().enumerate() {
                 let Some(value) = value else { continue };
                 let mut fact = inferred.get(slot).cloned().unwrap_or_default();
-                if fact.shape.concretize().is_none()
+                if !declared.is_empty()
+                    && fact.shape.concretize().is_none()
                     && let Some(info) = declared.get(graph.value_name(*value))
                 {
-                    fact = complete(fact, self.declared(info, false));
+                    fact = Rc::new(complete(InferenceFact::clone(&fact), self.declared(info, false)));
                 }
                 facts[value.index()] = rounds.in_every_round(*value, fact);
             }

@@ -1,5 +1,6 @@
 //! What was inferred for one node serves all that are alike: the same operator on the same facts.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message;
@@ -17,7 +18,7 @@ const LARGEST: usize = 4096;
 /// What was inferred so far.
 #[derive(Default)]
 pub(super) struct Memo {
-    known: HashMap<Key, Vec<InferenceFact>>,
+    known: HashMap<Key, Vec<Rc<InferenceFact>>>,
 }
 
 /// All that inference looks at.
@@ -34,15 +35,16 @@ impl Memo {
         &mut self,
         graph: &Graph,
         node: NodeId,
-        facts: &[InferenceFact],
+        facts: &[Rc<InferenceFact>],
         infer: impl FnOnce() -> Vec<InferenceFact>,
-    ) -> Vec<InferenceFact> {
+    ) -> Vec<Rc<InferenceFact>> {
+        let infer = || infer().into_iter().map(Rc::new).collect::<Vec<_>>();
         let Some(key) = key(graph, node, facts) else { return infer() };
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
         let inferred = infer();
-        let inputs = || graph.inputs(node).iter().flatten().map(|input| &facts[input.index()]);
+        let inputs = || graph.inputs(node).iter().flatten().map(|input| &*facts[input.index()]);
         if inferred.iter().all(|fact| brings_nothing(fact, inputs())) {
             if self.known.len() == LARGEST {
                 self.known.clear();
@@ -54,7 +56,7 @@ impl Memo {
 }
 
 /// `None` where more than the node and its inputs counts: bodies read what is around them.
-fn key(graph: &Graph, node: NodeId, facts: &[InferenceFact]) -> Option<Key> {
+fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> {
     let proto = graph.node(node);
     let (domain, op) = graph.domain_op(node);
     let has_body = proto.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());

@@ -13,6 +13,7 @@ mod extents;
 pub mod facts;
 pub mod flat;
 pub mod layout;
+mod lists;
 pub mod make;
 mod memo;
 pub mod movement;
@@ -23,6 +24,10 @@ pub mod scope;
 mod told;
 mod types;
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use lists::Lists;
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -80,12 +85,12 @@ pub struct Graph<'m> {
     names: Vec<&'m str>,
     ids: HashMap<&'m str, ValueId>,
     producers: Vec<Option<(NodeId, usize)>>,
-    readers: Vec<Vec<Reader>>,
+    readers: Lists<Reader>,
     initializers: Vec<Option<&'m TensorProto>>,
     is_input: Vec<bool>,
-    inputs: Vec<Vec<Option<ValueId>>>,
-    outputs: Vec<Vec<Option<ValueId>>>,
-    captures: Vec<Vec<ValueId>>,
+    inputs: Lists<Option<ValueId>>,
+    outputs: Lists<Option<ValueId>>,
+    captures: Lists<ValueId>,
     categories: Vec<Option<Category>>,
     order: Vec<NodeId>,
     places: Vec<usize>,
@@ -98,18 +103,19 @@ impl<'m> Graph<'m> {
     /// Where the graph is none that ONNX allows: a value made twice, a value that nothing makes, a cycle.
     pub fn new(model: &'m Model) -> Result<Self> {
         let proto = model.graph();
+        let (nodes, values) = (proto.node.len(), proto.node.len() + proto.initializer.len());
         let mut graph = Graph {
             model,
             proto,
-            names: vec![],
-            ids: map_of(proto.node.len() + proto.initializer.len()),
-            producers: vec![],
-            readers: vec![],
-            initializers: vec![],
-            is_input: vec![],
-            inputs: vec![],
-            outputs: vec![],
-            captures: vec![],
+            names: Vec::with_capacity(values),
+            ids: map_of(values),
+            producers: Vec::with_capacity(values),
+            readers: Lists::with_capacity(0),
+            initializers: Vec::with_capacity(values),
+            is_input: Vec::with_capacity(values),
+            inputs: Lists::with_capacity(nodes),
+            outputs: Lists::with_capacity(nodes),
+            captures: Lists::with_capacity(0),
             categories: proto.node.iter().map(NodeProto::category).collect(),
             order: vec![],
             places: vec![],
@@ -128,7 +134,6 @@ impl<'m> Graph<'m> {
         self.names.push(name);
         self.ids.insert(name, id);
         self.producers.push(None);
-        self.readers.push(vec![]);
         self.initializers.push(None);
         self.is_input.push(false);
         id
@@ -158,8 +163,9 @@ impl<'m> Graph<'m> {
             // Known to exist, and to be no input; its content stays closed.
             self.intern(values.name());
         }
+        let mut outputs = vec![];
         for (node, made) in proto.node.iter().enumerate() {
-            let mut outputs = vec![];
+            outputs.clear();
             for (slot, name) in made.output.iter().enumerate() {
                 if name.is_empty() {
                     outputs.push(None);
@@ -174,15 +180,16 @@ impl<'m> Graph<'m> {
                 }
                 outputs.push(Some(id));
             }
-            self.outputs.push(outputs);
+            self.outputs.push(outputs.drain(..));
         }
         Ok(())
     }
 
     fn index_readers(&mut self) -> Result<()> {
         let proto = self.proto;
+        let mut readers = Vec::with_capacity(2 * proto.node.len());
+        let (mut inputs, mut captured) = (vec![], vec![]);
         for (node, reads) in proto.node.iter().enumerate() {
-            let mut inputs = vec![];
             for (input, name) in reads.input.iter().enumerate() {
                 if name.is_empty() {
                     inputs.push(None);
@@ -192,31 +199,29 @@ impl<'m> Graph<'m> {
                     let reason = format!("reads `{name}`, which nothing makes");
                     return Err(self.error(node_name(reads), reason));
                 };
-                self.readers[id.index()].push(Reader::Node { node, input });
+                readers.push((id.index(), Reader::Node { node, input }));
                 inputs.push(Some(id));
             }
-            self.inputs.push(inputs);
-            let mut captured = vec![];
+            self.inputs.push(inputs.drain(..));
             for attribute in &reads.attribute {
                 for body in attribute.g.iter().map(|g| &**g).chain(&attribute.graphs) {
                     free_names(body, &mut captured);
                 }
             }
             let mut captures: Vec<_> =
-                captured.iter().filter_map(|name| self.ids.get(name).copied()).collect();
+                captured.drain(..).filter_map(|name| self.ids.get(name).copied()).collect();
             captures.sort();
             captures.dedup();
-            for id in &captures {
-                self.readers[id.index()].push(Reader::Capture { node });
-            }
+            readers.extend(captures.iter().map(|id| (id.index(), Reader::Capture { node })));
             self.captures.push(captures);
         }
         for output in &proto.output {
             let Some(&id) = self.ids.get(output.name()) else {
                 return Err(self.error(output.name(), "nothing makes this graph output"));
             };
-            self.readers[id.index()].push(Reader::Output);
+            readers.push((id.index(), Reader::Output));
         }
+        self.readers = Lists::grouped(self.names.len(), &readers);
         Ok(())
     }
 
@@ -224,24 +229,25 @@ impl<'m> Graph<'m> {
     fn sort(&mut self) -> Result<()> {
         let count = self.proto.node.len();
         let mut waits = vec![0usize; count];
-        let mut after: Vec<Vec<NodeId>> = vec![vec![]; count];
+        let mut after = Vec::with_capacity(2 * count);
         for (node, waits) in waits.iter_mut().enumerate() {
-            let reads = self.inputs[node].iter().flatten().chain(&self.captures[node]);
-            for value in reads {
-                if let Some((producer, _)) = self.producers[value.index()] {
+            for value in self.inputs(node).iter().flatten().chain(self.captures(node)) {
+                if let Some((producer, _)) = self.producer(*value) {
                     *waits += 1;
-                    after[producer].push(node);
+                    after.push((producer, node));
                 }
             }
         }
-        let mut ready: std::collections::BTreeSet<NodeId> =
-            (0..count).filter(|&node| waits[node] == 0).collect();
-        while let Some(node) = ready.pop_first() {
+        let after = Lists::grouped(count, &after);
+        let mut ready: BinaryHeap<Reverse<NodeId>> =
+            (0..count).filter(|&node| waits[node] == 0).map(Reverse).collect();
+        self.order.reserve_exact(count);
+        while let Some(Reverse(node)) = ready.pop() {
             self.order.push(node);
-            for &next in &after[node] {
+            for &next in after.of(node) {
                 waits[next] -= 1;
                 if waits[next] == 0 {
-                    ready.insert(next);
+                    ready.push(Reverse(next));
                 }
             }
         }
@@ -323,7 +329,7 @@ impl<'m> Graph<'m> {
 
     /// Everything that reads a value, one entry for each input that it feeds.
     pub fn readers(&self, value: ValueId) -> &[Reader] {
-        &self.readers[value.index()]
+        self.readers.of(value.index())
     }
 
     /// The initializer behind a value.
@@ -354,12 +360,12 @@ impl<'m> Graph<'m> {
 
     /// What a node reads; `None` is an optional input left out.
     pub fn inputs(&self, node: NodeId) -> &[Option<ValueId>] {
-        &self.inputs[node]
+        self.inputs.of(node)
     }
 
     /// One input of a node, if it is there.
     pub fn input(&self, node: NodeId, slot: usize) -> Option<ValueId> {
-        self.inputs[node].get(slot).copied().flatten()
+        self.inputs.of(node).get(slot).copied().flatten()
     }
 
     /// Whether a node looks at the elements of an input, and not at its shape or element type alone.
@@ -370,17 +376,17 @@ impl<'m> Graph<'m> {
 
     /// What a node makes; `None` is an optional output left out.
     pub fn outputs(&self, node: NodeId) -> &[Option<ValueId>] {
-        &self.outputs[node]
+        self.outputs.of(node)
     }
 
     /// One output of a node, if it is there.
     pub fn output(&self, node: NodeId, slot: usize) -> Option<ValueId> {
-        self.outputs[node].get(slot).copied().flatten()
+        self.outputs.of(node).get(slot).copied().flatten()
     }
 
     /// The values of this graph that the bodies inside a node read.
     pub fn captures(&self, node: NodeId) -> &[ValueId] {
-        &self.captures[node]
+        self.captures.of(node)
     }
 
     /// The nodes, each after everything that it reads.

@@ -4,6 +4,7 @@
 //! a one. That is taken for granted at first, and learned axis by axis where it is not so.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use tract_onnx::prelude::{DatumType, InferenceFact, TVec};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
@@ -55,8 +56,15 @@ impl Rounds {
     }
 
     /// What is known of what such a node makes; `None` for every other node.
-    pub fn infer(&self, graph: &Graph, node: NodeId, facts: &[InferenceFact]) -> Option<Vec<InferenceFact>> {
-        let fact = |value: Option<ValueId>| value.map_or_else(Default::default, |v| facts[v.index()].clone());
+    pub fn infer(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        facts: &[Rc<InferenceFact>],
+    ) -> Option<Vec<InferenceFact>> {
+        let fact = |value: Option<ValueId>| {
+            value.map_or_else(Default::default, |v| InferenceFact::clone(&facts[v.index()]))
+        };
         let (proto, slots) = (graph.node(node), 0..graph.outputs(node).len());
         match proto.domain() {
             BEGIN => Some(slots.map(|slot| self.given(graph, node, slot, &fact)).collect()),
@@ -117,9 +125,9 @@ impl Rounds {
     }
 
     /// What is known of a value in every round.
-    pub fn in_every_round(&self, value: ValueId, fact: InferenceFact) -> InferenceFact {
-        match self.changing.get(&value) {
-            None => fact,
+    pub fn in_every_round(&self, value: ValueId, fact: Rc<InferenceFact>) -> Rc<InferenceFact> {
+        let changed = match self.changing.get(&value) {
+            None => return fact,
             Some(Some(axes)) if !fact.shape.is_open() => {
                 let dims = fact.shape.dims().enumerate();
                 let dims = dims
@@ -128,11 +136,12 @@ impl Rounds {
                 of_type(&fact).with_shape(ShapeFactoid::closed(dims))
             }
             Some(_) => of_type(&fact),
-        }
+        };
+        Rc::new(changed)
     }
 
     /// Whether something was learned that changes what is known.
-    pub fn learn(&mut self, graph: &Graph, facts: &[InferenceFact]) -> bool {
+    pub fn learn(&mut self, graph: &Graph, facts: &[Rc<InferenceFact>]) -> bool {
         let mut learned = false;
         for &node in graph.order() {
             let proto = graph.node(node);

@@ -3,6 +3,8 @@
 //! tract reads bfloat16 as float. Where it says float, the node tells which of the two it is: most
 //! operators make what they are given.
 
+use std::rc::Rc;
+
 use tract_onnx::prelude::{DatumType, InferenceFact};
 use tract_onnx::tract_hir::infer::Factoid;
 
@@ -15,7 +17,7 @@ use crate::onnx::proto::ValueInfoProto;
 use crate::onnx::tensor::DataType;
 
 /// The element types by value; `None` where nothing tells.
-pub(super) fn infer(graph: &Graph, facts: &[InferenceFact]) -> Vec<Option<DataType>> {
+pub(super) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<DataType>> {
     let proto = graph.proto();
     let mut types = vec![None; graph.value_count()];
     for input in &proto.input {

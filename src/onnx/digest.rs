@@ -93,9 +93,14 @@ impl Model {
 
 /// The digest of some bytes, read part by part.
 pub(crate) fn sha256(data: &Data) -> Found<String> {
-    let mut hash = Sha256::new();
+    if let Data::Here(bytes) = data {
+        return Ok(hexadecimal(Sha256::new_with_prefix(bytes)));
+    }
+    let (mut hash, mut buffer) = (Sha256::new(), vec![]);
     for part in data.parts() {
-        hash.update(data.read(part)?);
+        buffer.resize(part.len(), 0);
+        data.read_into(part.start, &mut buffer)?;
+        hash.update(&buffer);
     }
     Ok(hexadecimal(hash))
 }

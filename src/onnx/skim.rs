@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::{DecodeError, Message};
 
 use super::data::{Data, DataFile};
@@ -20,8 +20,8 @@ const WINDOW: usize = 1 << 14;
 
 /// What was read of a file.
 pub(super) struct Skimmed {
-    /// All of it but the gaps.
-    bytes: Bytes,
+    /// All of it but the gaps, as it was read: elements of small tensors stay where they are in these.
+    pieces: Vec<Bytes>,
     gaps: Vec<Gap>,
     /// One byte for each gap: what stands for its elements in the message is a slice of this, told by where it lies.
     tokens: Bytes,
@@ -29,7 +29,7 @@ pub(super) struct Skimmed {
 
 /// Elements that were not read.
 struct Gap {
-    /// How many of the bytes that were read come before it.
+    /// How many of the pieces come before it.
     at: usize,
     offset: u64,
     length: u64,
@@ -44,23 +44,23 @@ pub(super) enum Trouble {
 /// Reads a file of so many bytes, and looks for anything in it that decoding it would lose.
 pub(super) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Skimmed, Trouble> {
     let mut skim =
-        Skim { file, length, window: Bytes::new(), position: 0, bytes: vec![], gaps: vec![], trouble: None };
+        Skim { file, length, window: Bytes::new(), position: 0, pieces: vec![], gaps: vec![], trouble: None };
     let checked = wire::check_from(&mut skim, length);
     if let Some(trouble) = skim.trouble {
         return Err(Trouble::Unreadable(trouble));
     }
     checked.map_err(Trouble::Flaw)?;
     let tokens = vec![0; skim.gaps.len()].into();
-    Ok(Skimmed { bytes: skim.bytes.into(), gaps: skim.gaps, tokens })
+    Ok(Skimmed { pieces: skim.pieces, gaps: skim.gaps, tokens })
 }
 
 struct Skim<'f> {
     file: &'f Arc<DataFile>,
     length: u64,
-    /// What was read from the position on.
+    /// What was read from the position on: the end of the last piece.
     window: Bytes,
     position: u64,
-    bytes: Vec<u8>,
+    pieces: Vec<Bytes>,
     gaps: Vec<Gap>,
     /// The first failure of the file.
     trouble: Option<String>,
@@ -72,11 +72,16 @@ impl Skim<'_> {
         if self.window.is_empty() && self.trouble.is_none() {
             let length = (self.length - self.position).min(WINDOW as u64) as usize;
             match self.file.read(self.position, length) {
-                Ok(window) => self.window = window,
+                Ok(window) => self.goes_on(window),
                 Err(trouble) => self.trouble = Some(trouble),
             }
         }
         !self.window.is_empty()
+    }
+
+    fn goes_on(&mut self, window: Bytes) {
+        self.pieces.extend((!window.is_empty()).then(|| window.clone()));
+        self.window = window;
     }
 }
 
@@ -89,10 +94,8 @@ impl Encoded for Skim<'_> {
         if !self.fill() {
             return None;
         }
-        let byte = self.window.get_u8();
-        self.bytes.push(byte);
         self.position += 1;
-        Some(byte)
+        Some(self.window.get_u8())
     }
 
     fn pass(&mut self, mut length: u64) -> bool {
@@ -100,10 +103,10 @@ impl Encoded for Skim<'_> {
             if !self.fill() {
                 return false;
             }
-            let taken = self.window.split_to(length.min(self.window.len() as u64) as usize);
-            self.bytes.extend_from_slice(&taken);
-            self.position += taken.len() as u64;
-            length -= taken.len() as u64;
+            let taken = length.min(self.window.len() as u64);
+            self.window.advance(taken as usize);
+            self.position += taken;
+            length -= taken;
         }
         true
     }
@@ -112,10 +115,15 @@ impl Encoded for Skim<'_> {
         if length < LARGE || length > self.length - self.position {
             return self.pass(length);
         }
-        self.gaps.push(Gap { at: self.bytes.len(), offset: self.position, length });
+        let mut window = std::mem::take(&mut self.window);
+        if let Some(mut piece) = self.pieces.pop() {
+            piece.truncate(piece.len() - window.len());
+            self.pieces.extend((!piece.is_empty()).then_some(piece));
+        }
+        self.gaps.push(Gap { at: self.pieces.len(), offset: self.position, length });
         self.position += length;
-        let read = self.window.len() as u64;
-        self.window.advance(read.min(length) as usize);
+        window.advance(length.min(window.len() as u64) as usize);
+        self.goes_on(window);
         true
     }
 }
@@ -123,13 +131,14 @@ impl Encoded for Skim<'_> {
 impl Skimmed {
     /// What the file begins with.
     pub fn head(&self) -> &[u8] {
-        &self.bytes
+        self.pieces.first().map_or(&[], |piece| piece)
     }
 
     /// The message, with tokens for the elements that were not read.
     pub fn decode(&self) -> std::result::Result<ModelProto, DecodeError> {
         let gaps = self.gaps.iter().map(|gap| gap.length).sum::<u64>() as usize;
-        ModelProto::decode(Unread { skimmed: self, position: 0, gap: 0, remaining: self.bytes.len() + gaps })
+        let remaining = self.pieces.iter().map(Bytes::len).sum::<usize>() + gaps;
+        ModelProto::decode(Unread { skimmed: self, piece: 0, position: 0, gap: 0, remaining })
     }
 
     /// Lets a tensor that was decoded refer to its elements in the file, where they were not read.
@@ -161,7 +170,8 @@ impl Skimmed {
 /// What of a file the decoder has not taken: it takes each gap at once, and is given a token.
 struct Unread<'s> {
     skimmed: &'s Skimmed,
-    /// In the bytes that were read.
+    piece: usize,
+    /// In the piece.
     position: usize,
     /// The next one.
     gap: usize,
@@ -169,10 +179,10 @@ struct Unread<'s> {
 }
 
 impl Unread<'_> {
-    /// How many bytes there are before the next gap.
-    fn before_gap(&self) -> usize {
-        let next = self.skimmed.gaps.get(self.gap).map_or(self.skimmed.bytes.len(), |gap| gap.at);
-        next - self.position
+    /// The gap that comes next, where it does.
+    fn here(&self) -> Option<&Gap> {
+        let next = self.skimmed.gaps.get(self.gap);
+        next.filter(|gap| self.position == 0 && gap.at == self.piece)
     }
 }
 
@@ -182,28 +192,41 @@ impl Buf for Unread<'_> {
     }
 
     fn chunk(&self) -> &[u8] {
-        &self.skimmed.bytes[self.position..self.position + self.before_gap()]
+        let piece = self.skimmed.pieces.get(self.piece).filter(|_| self.here().is_none());
+        piece.map_or(&[], |piece| &piece[self.position..])
     }
 
-    fn advance(&mut self, count: usize) {
-        assert!(count <= self.before_gap(), "elements are taken at once");
-        self.position += count;
+    fn advance(&mut self, mut count: usize) {
         self.remaining -= count;
+        while count > 0 {
+            let there = self.chunk().len();
+            assert!(there > 0, "elements are taken at once");
+            let taken = count.min(there);
+            (self.piece, self.position) =
+                if taken == there { (self.piece + 1, 0) } else { (self.piece, self.position + taken) };
+            count -= taken;
+        }
     }
 
     fn copy_to_bytes(&mut self, length: usize) -> Bytes {
-        match self.skimmed.gaps.get(self.gap) {
-            Some(gap) if gap.at == self.position && gap.length == length as u64 => {
-                self.gap += 1;
-                self.remaining -= length;
-                self.skimmed.tokens.slice(self.gap - 1..self.gap)
-            }
-            _ => {
-                let taken = self.skimmed.bytes.slice(self.position..self.position + length);
-                self.advance(length);
-                taken
-            }
+        if self.here().is_some_and(|gap| gap.length == length as u64) {
+            self.gap += 1;
+            self.remaining -= length;
+            return self.skimmed.tokens.slice(self.gap - 1..self.gap);
         }
+        if (1..=self.chunk().len()).contains(&length) {
+            let taken = self.skimmed.pieces[self.piece].slice(self.position..self.position + length);
+            self.advance(length);
+            return taken;
+        }
+        let mut taken = BytesMut::with_capacity(length);
+        while taken.len() < length {
+            let part = self.chunk().len().min(length - taken.len());
+            taken.put_slice(&self.chunk()[..part]);
+            assert!(part > 0, "elements are taken at once");
+            self.advance(part);
+        }
+        taken.freeze()
     }
 }
 
@@ -251,7 +274,7 @@ mod tests {
         file.write_all(&bytes).unwrap();
         let file = Arc::new(DataFile::open("m.onnx", file).unwrap());
         let skimmed = skim(&file, bytes.len() as u64).ok().unwrap();
-        assert!(skimmed.bytes.len() < 60_000 && skimmed.gaps.len() == 6);
+        assert!(skimmed.pieces.iter().map(Bytes::len).sum::<usize>() < 60_000 && skimmed.gaps.len() == 6);
         let externals = Externals::none();
         let mut decoded = skimmed.decode().unwrap();
         let mut graph = decoded.graph.take().unwrap();
