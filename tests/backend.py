@@ -119,7 +119,7 @@ def judge(program, folder, name, model, sets, rtol, atol, certify):
                 wrong.append(f"broken in {engine.__name__}")
     if certify:
         try:
-            prove.prove(prove.Graph(model), prove.Graph(result), json.loads(certificate.read_text()), {}, 0, 1)
+            prove.prove(prove.Graph(model), prove.Graph(result), json.loads(certificate.read_text()), {}, 0)
         except prove.Disproved as verdict:
             wrong.append(f"disproved: {verdict}")
         except prove.Undecided:
