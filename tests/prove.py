@@ -306,9 +306,6 @@ class Run:
         if name in self.graph.tensors and name not in self.graph.inputs:
             own = self.graph.tensors[name]
             return Number(own, own.astype(np.float64) if is_float(own) else own, set())
-        value = self.values.get(name)
-        if isinstance(value, np.ndarray) and not isinstance(value, Field):
-            return Number(value, value, set())
         return self.numbers.get(name)
 
     def compute(self, node):
@@ -344,6 +341,8 @@ class Run:
             y = [stored(n.own) for n in numbers]
         if y is None:
             y, guess = self.function(node, x, plain), True
+        if op in ("Shape", "Size") and not guess:
+            numbers = [Number(v, v, set()) for v in y]
         degrees = [self.degrees.get(n, 0) for n in node.input]
         most, anew = max(degrees, default=0), op in ANEW or "Norm" in op
         self.bound += most / P if guess or op in ("Softmax", "LogSoftmax", "Softsign") else 0
@@ -360,6 +359,12 @@ class Run:
         op, real = node.op_type, [isinstance(v, Field) for v in x]
         trains = op == "Dropout" and (a["opset"] < 7 or len(x) > 2 and x[2].any())
         known = op in MOVES or op in SPECIAL or op in ARITHMETIC and real[0]
+        if not any(real) and not known and op not in RANDOM:  # of integers alone
+            try:
+                y = reference(node, {n: v for n, v in zip(node.input, x) if n}, self.graph.opsets)
+                return None if any(map(is_float, y)) else [stored(v) for v in y]
+            except Exception:
+                return None
         if not known or trains or not {k.name for k in node.attribute} <= {
                 *onnx.defs.get_schema(op, a["opset"]).attributes}:
             return None
