@@ -63,7 +63,10 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
             Next::Part(other) => {
                 let there = &items.all[other].part;
                 let input = draft.source(there.input);
-                let Carried { affine, passed } = front.carried[&input].clone();
+                // One that comes to it at another input, as a constant of each run would, does not go through.
+                let Some(Carried { affine, passed }) = front.carried.get(&input).cloned() else {
+                    return Err(stays(draft, there));
+                };
                 if !affine.broadcasts_with(&there.affine) {
                     return Err(Refusal::new(Reason::UnknownShape, draft.graph.value_name(there.output)));
                 }

@@ -150,11 +150,11 @@ impl At<'_> {
         }
     }
 
-    /// A float attribute, or what its absence means.
+    /// A float attribute, or what its absence means; one that is no number is not read.
     pub fn attr_float(&self, name: &str, absent: f32) -> Result<f64, Reason> {
-        let read = self.proto().attr_f(name);
-        let value = read.map_err(|_| Reason::Attribute(name.into()))?;
-        Ok(f64::from(value.unwrap_or(absent)))
+        let read = self.proto().attr_f(name).ok();
+        let value = read.filter(|value| value.is_none_or(f32::is_finite));
+        value.map(|value| value.unwrap_or(absent).into()).ok_or_else(|| Reason::Attribute(name.into()))
     }
 
     /// A list attribute.

@@ -74,6 +74,42 @@ fn a_normalization_over_an_axis_that_no_value_has_is_left_alone() {
 }
 
 #[test]
+fn a_sum_of_more_values_than_it_may_have_is_left_alone() {
+    // `z` comes to the affine of `v` at an input that it does not have.
+    let model = model(
+        "input x 3 1
+         scale s 3 1
+         shift b 1 2
+         weight w 1 2
+         weight u 1 3
+         z = Mul(x, s)
+         v = MatMul(x, w)
+         y = Add(b, v, z)
+         k = Relu(y)
+         n = MatMul(z, u)
+         output k
+         output n",
+    );
+    unfold::fuse(&model, &Default::default()).unwrap();
+}
+
+#[test]
+fn factors_that_are_no_numbers_are_left_alone() {
+    for factor in ["alpha=inf", "alpha=NaN", "beta=-inf"] {
+        let reasons = left_alone(&model(&format!(
+            "input x 2 4
+             scale s 4
+             weight w 4 3
+             shift b 3
+             n = Mul(x, s)
+             y = Gemm(n, w, b) {factor}
+             output y"
+        )));
+        assert!(matches!(reasons[0], Reason::Attribute(_)), "{reasons:?}");
+    }
+}
+
+#[test]
 fn what_has_no_channels_is_left_alone_or_folds() {
     for before in ["AveragePool(x) kernel_shape=[2]", "Add(x, x)"] {
         let model = model(&format!(

@@ -46,6 +46,9 @@ impl Rule for Gemm {
 
 fn check(at: &At) -> Result<(), Reason> {
     at.only_attributes(&["alpha", "beta", "transA", "transB"])?;
+    for factor in ["alpha", "beta"] {
+        at.attr_float(factor, 1.0)?;
+    }
     if at.graph.input(at.node, 2).is_some() && at.is_constant(2) {
         at.weight(2)?;
     }

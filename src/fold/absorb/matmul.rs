@@ -61,6 +61,7 @@ impl Rule for MatMul {
 /// Refuses forms of FusedMatMul that are more than a product of matrices.
 fn check_form(at: &At) -> Result<(), Reason> {
     at.only_attributes(&["alpha", "transA", "transB", "transBatchA", "transBatchB"])?;
+    at.attr_float("alpha", 1.0)?;
     for name in ["transA", "transB"] {
         at.flag(name, false)?;
     }

@@ -52,9 +52,6 @@ impl Evaluation<'_> {
         for results in &made {
             hash.number(results.len() as u64);
             for (image, degree) in results {
-                if matches!(image, Image::Opaque(_)) {
-                    self.is_uncertain.set(true);
-                }
                 self.doubt.set(self.doubt.get() + degree);
                 hash.digest(image.digest(self.point.key));
             }
@@ -174,7 +171,12 @@ impl Evaluation<'_> {
         let (inputs, degrees): (Vec<_>, Vec<_>) = node.input.iter().map(|name| read(name).unzip()).unzip();
         let degrees: Vec<f64> = degrees.into_iter().map(Option::unwrap_or_default).collect();
         let inside = Around { node: None, outer: &read, depth: place.depth + 1, ..*place };
+        let is_opaque = |image: &Image| matches!(image, Image::Opaque(_));
+        let reads_opaque = inputs.iter().flatten().any(is_opaque);
         let (made, guessed) = self.node(node, node.output.len(), opset, inputs, &inside)?;
+        if reads_opaque || made.iter().any(is_opaque) {
+            self.is_uncertain.set(true);
+        }
         let degree = self.degree(node, &degrees, guessed);
         let made = made.into_iter().map(|made| (made, degree));
         values.extend(node.output.iter().cloned().zip(made).filter(|(name, _)| !name.is_empty()));
