@@ -401,17 +401,19 @@ class Run:
 
     def factor(self, seed, x, count):
         """The positive factor by which what is read has to be multiplied to be what the original
-        has there."""
+        has there, or had before."""
         positive, original, is_original = self.scales
         whole = [v.view(np.ndarray).ravel() for v in x[:count] if isinstance(v, Field)]
         first = next((int(v) for v in np.concatenate([[], *whole]) if v), 0)
         if not first or len(whole) < count:
             return None
         key = hashed(seed, [digest(v / first if i < count else v) for i, v in enumerate(x)])
-        if is_original:
-            original[key] = first
-        factor = original.get(key, first) * pow(first, -1, P) % P
-        return factor if factor != 1 and factor in positive else None
+        before = original.setdefault(key, [])
+        factors = (other * pow(first, -1, P) % P for other in before)
+        factor = next((factor for factor in factors if factor in positive | {1}), None)
+        if factor is None and is_original:
+            before.append(first)
+        return factor if factor != 1 else None
 
     def results(self, node, x, seed, elementwise):
         """Random ones of the extents that shape inference gives: by all that is read, or by what is

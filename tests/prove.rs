@@ -832,6 +832,23 @@ fn a_positive_number_moves_through_what_keeps_it_and_no_other_does() {
 }
 
 #[test]
+fn a_value_and_its_multiple_are_one_to_what_a_positive_number_moves_through() {
+    for (scale, holds) in [("1 = 0.3", true), ("1 = -0.3", false)] {
+        let lines = |rest: &str| {
+            text::model(&format!(
+                "input x 2 4\nweight w 4 3\nconst v 3 2 = 1 2 3 -1 2 5\nconst s {scale}\na = MatMul(x, w)\np = Relu(a)\n{rest}\noutput p\noutput y"
+            ))
+        };
+        let original = lines("b = Mul(a, s)\nq = Relu(b)\ny = MatMul(q, v)");
+        let number = Recipe::constant("s", &[1]).reshape(&[1, 1]).unwrap();
+        let recipe = Recipe::constant("v", &[3, 2]).mul(&number).unwrap();
+        let (fused, tensors) = with_new(lines("y = MatMul(p, n)"), &original, "n", recipe);
+        let proof = proof(&original, &fused, &tensors);
+        assert_eq!(is_proved(&proof), holds, "{scale}: {proof:?}");
+    }
+}
+
+#[test]
 fn what_is_no_model_is_undecided_and_so_is_what_takes_more_than_its_size() {
     let places = |kind: &str| {
         text::model(&format!(

@@ -38,8 +38,9 @@ pub fn passes(op: (&str, &str)) -> bool {
 /// The factors between what the original applies such operators to and what the folded model does.
 pub struct Scales {
     positive: HashSet<u32>,
-    /// The first element of each value that the original applies one to, by all of them divided by it.
-    original: RefCell<HashMap<Digest, u32>>,
+    /// The first elements of values that the original applies one to, by all of them divided by it; none of them is
+    /// another one times a positive factor.
+    original: RefCell<HashMap<Digest, Vec<u32>>>,
     is_original: Cell<bool>,
 }
 
@@ -71,7 +72,8 @@ impl Scales {
         self.positive.len()
     }
 
-    /// The positive factor by which what an operator reads has to be multiplied to be what the original applies it to.
+    /// The positive factor by which what an operator reads has to be multiplied to be what the original applies it to,
+    /// or applied it to before.
     pub fn factor(&self, op: (&str, &str), function: Digest, inputs: &[Option<Image>]) -> Option<u32> {
         let (scaled, others) = inputs.split_at_checked(passed(op, inputs.len())?)?;
         let scaled: Vec<&Elements> = scaled
@@ -92,12 +94,14 @@ impl Scales {
             hash.number(other.is_some().into());
             other.iter().for_each(|other| hash.digest(other.digest(0)));
         }
-        if self.is_original.get() {
-            self.original.borrow_mut().insert(hash.finish(), first);
-            return None;
+        let mut original = self.original.borrow_mut();
+        let before = original.entry(hash.finish()).or_default();
+        let mut factors = before.iter().map(|&before| field::mul(before, part));
+        let factor = factors.find(|factor| self.positive.contains(factor));
+        if factor.is_none() && self.is_original.get() {
+            before.push(first);
         }
-        let factor = field::mul(*self.original.borrow().get(&hash.finish())?, part);
-        (factor != 1 && self.positive.contains(&factor)).then_some(factor)
+        factor.filter(|&factor| factor != 1)
     }
 
     /// Whether all that a factor would multiply is 0: so is the result, for `f(k·0) = k·f(0)`.
