@@ -622,6 +622,30 @@ fn an_if_whose_branches_make_the_same_integers_makes_those() {
     assert!(!is_proved(&proof(&reshaped(["z", "x"]), &plain, &[])));
 }
 
+#[test]
+fn what_a_body_makes_of_what_nobody_knows_is_undecided() {
+    let with = |factor: &str, weight: &str| {
+        let mut model = text::model(
+            "input x 2 4\ncondition yes\nconst s = 2\nconst one = 1\nconst v 4 3 = 1 2 3 4 5 6 7 8 9 10 11 12\nconst w 4 3 = 2 4 6 8 10 12 14 16 18 20 22 24\nints e 2 = 2 4\nu = custom.Unknown(x)",
+        );
+        let branch = || unfold::onnx::proto::GraphProto {
+            node: vec![
+                node("Mul", &["u", factor], &["scaled"], vec![]),
+                node("Reshape", &["scaled", "e"], &["shaped"], vec![]),
+                node("MatMul", &["shaped", weight], &["inner"], vec![]),
+            ],
+            output: vec![undeclared("inner")],
+            ..Default::default()
+        };
+        let bodies = vec![("then_branch", branch().into()), ("else_branch", branch().into())];
+        model.graph_mut().node.push(node("If", &["yes"], &["y"], bodies));
+        model.graph_mut().output.push(undeclared("y"));
+        model
+    };
+    let found = proof(&with("s", "v"), &with("one", "w"), &[]);
+    assert!(matches!(found, Proof::Undecided { .. }), "{found:?}");
+}
+
 /// A model, with a tensor that a recipe gives, for the sake of a site.
 fn with_new(mut model: Model, original: &Model, name: &str, recipe: Recipe) -> (Model, Vec<Stored>) {
     let known = unfold::graph::analysis::Analysis::new(original).unwrap();

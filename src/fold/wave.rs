@@ -63,7 +63,7 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
             Next::Part(other) => {
                 let there = &items.all[other].part;
                 let input = draft.source(there.input);
-                // One that comes to it at another input, as a constant of each run would, does not go through.
+                // In a graph that is none it may come to a part at an input that the part does not have.
                 let Some(Carried { affine, passed }) = front.carried.get(&input).cloned() else {
                     return Err(stays(draft, there));
                 };

@@ -81,7 +81,7 @@ fn fused_streams_compute_exactly_the_same() {
 fn centred_streams_are_proved_to_compute_the_same() {
     let counts = each(2000, centring::check);
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
-    let models = count("proved") + count("undecided");
+    let models = count("proved");
     assert!(2 * count("centred") > models, "{counts:?}");
     assert!(["sees-mean", "no-gain"].iter().all(|why| 20 * count(why) > models), "{counts:?}");
 }

@@ -74,23 +74,25 @@ fn a_normalization_over_an_axis_that_no_value_has_is_left_alone() {
 }
 
 #[test]
-fn a_sum_of_more_values_than_it_may_have_is_left_alone() {
-    // `z` comes to the affine of `v` at an input that it does not have.
+fn a_sum_of_more_values_than_it_may_have_stays() {
+    // `r` comes to the affine of `k` at an input that no Add has.
     let model = model(
-        "input x 3 1
-         scale s 3 1
+        "input x 1 12
+         weight a 12 3
+         scale s 3
+         ints e 2 = 3 1
+         const c 3 = 1 2 3
+         weight w 3 2
          shift b 1 2
-         weight w 1 2
-         weight u 1 3
-         z = Mul(x, s)
-         v = MatMul(x, w)
-         y = Add(b, v, z)
-         k = Relu(y)
-         n = MatMul(z, u)
-         output k
-         output n",
+         m = Gemm(x, a)
+         n = Mul(s, m)
+         r = Reshape(n, e)
+         k = Gemm(c, w)
+         y = Add(b, k, r)
+         output y",
     );
-    unfold::fuse(&model, &Default::default()).unwrap();
+    let after = unfold::fuse(&model, &Default::default()).unwrap().model;
+    assert_eq!(crate::operators(&after), ["Gemm", "Reshape", "Gemm", "Add"]);
 }
 
 #[test]
