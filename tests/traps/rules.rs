@@ -608,6 +608,23 @@ fn nothing_passes_an_attribute_that_nobody_knows() {
     }
 }
 
+/// What another operator calls its own is known of that one alone: FusedMatMul's of no MatMul.
+#[test]
+fn nothing_takes_an_affine_in_with_an_attribute_that_nobody_knows() {
+    for (plain, strange) in [
+        ("y = MatMul(n, w)", "y = MatMul(n, w) transA=0"),
+        ("y = MatMul(n, w)", "y = MatMul(n, w) alpha=1.0"),
+        ("y = Gemm(n, w)", "y = Gemm(n, w) gamma=1.0"),
+        ("y = Einsum(n, w) equation=ab,bc->ac", "y = Einsum(n, w) equation=ab,bc->ac scale=2"),
+    ] {
+        let before = |line: &str| {
+            model(&format!("input x batch 6\n scale g 6\n weight w 6 3\n n = Mul(x, g)\n {line}\n output y"))
+        };
+        assert!(fuse(&before(plain)).plan.sites[0].is_folded(), "{plain}");
+        assert!(!fuse(&before(strange)).plan.sites[0].is_folded(), "{strange}");
+    }
+}
+
 #[test]
 fn einsum_takes_what_its_weight_has_letters_for() {
     // The equation, the shapes of the weight and of the scale and shift, and whether the weight is first.

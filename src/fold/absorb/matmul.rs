@@ -60,6 +60,9 @@ impl Rule for MatMul {
 
 /// Refuses forms of FusedMatMul that are more than a product of matrices.
 fn check_form(at: &At) -> Result<(), Reason> {
+    if at.graph.domain_op(at.node) == ("", "MatMul") {
+        return at.only_attributes(&[]);
+    }
     at.only_attributes(&["alpha", "transA", "transB", "transBatchA", "transBatchB"])?;
     at.attr_float("alpha", 1.0)?;
     for name in ["transA", "transB"] {
