@@ -135,8 +135,8 @@ mod tests {
         let overview = page.split("</table>").next().unwrap();
         let texts =
             ["vit &lt;small&gt;.onnx", "batch=8"].map(|cell| format!("<td class=\"text\">{cell}</td>"));
-        let numbers =
-            ["1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]", "-", "-"].map(|cell| format!("<td>{cell}</td>"));
+        let numbers = ["1.01 [0.99, 1.03]", "0.80 [0.79, 0.81]"].map(|cell| format!("<td>{cell}</td>"));
+        // The report has neither a floor nor a model without means to compare with: no column has dashes alone.
         let row = texts.concat() + &numbers.concat();
         assert_eq!(overview.matches(&row).count(), 2, "{overview}");
     }

@@ -1,6 +1,6 @@
 //! Several reports in one table: a line for each model and size of its inputs.
 
-use super::data::{Measurement, Memory, Report, Setting};
+use super::data::{Measurement, Memory, Ratio, Report, Setting};
 use super::format::{maybe_bytes, ratio};
 use super::table::{Cells, Table};
 
@@ -11,10 +11,11 @@ const EXPORTED_BY_LN: Pair = ("as exported", "LN twin");
 const FUSED_BY_LN: Pair = ("fused", "LN twin");
 const FUSED_BY_EXPORTED: Pair = ("fused", "as exported");
 const FUSED_BY_FLOOR: Pair = ("fused", "floor");
+const REWRITTEN_BY_LN: Pair = ("rewritten", "LN twin");
 
 /// What fits on a line of a terminal.
 const NARROW: [Pair; 3] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_FLOOR];
-const WIDE: [Pair; 4] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_EXPORTED, FUSED_BY_FLOOR];
+const WIDE: [Pair; 5] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_EXPORTED, FUSED_BY_FLOOR, REWRITTEN_BY_LN];
 
 /// The heading of the lines that [`overview_lines`] gives.
 pub fn overview_heading() -> String {
@@ -35,14 +36,16 @@ pub fn overview_lines(report: &Report) -> String {
     report.settings.iter().map(line).collect()
 }
 
-/// The ratios of each setting of all reports.
+/// The ratios of each setting of all reports, those that any of them has.
 pub(super) fn ratios(reports: &[Report]) -> Table {
+    let is_there = |pair: &Pair| settings(reports).any(|(_, setting)| found(setting, *pair).is_some());
+    let pairs: Vec<Pair> = WIDE.into_iter().filter(is_there).collect();
     let mut columns = vec![Cells::Text.under("model"), Cells::Text.under("inputs")];
-    columns.extend(WIDE.map(|(variant, by)| Cells::Number.under(format!("{variant} ÷ {by}"))));
+    columns.extend(pairs.iter().map(|(variant, by)| Cells::Number.under(format!("{variant} ÷ {by}"))));
     columns.push(Cells::Number.under("samples/s, fused"));
     let row = |(report, setting): (&Report, &Setting)| {
         let mut row = vec![report.model.clone(), setting.label.clone()];
-        row.extend(WIDE.map(|pair| cell(setting, pair)));
+        row.extend(pairs.iter().map(|pair| cell(setting, *pair)));
         let fused = measurement(setting, "fused");
         row.push(fused.map_or_else(dash, |m| format!("{:.1}", m.latency.throughput)));
         row
@@ -88,11 +91,12 @@ fn measurement<'s>(setting: &'s Setting, name: &str) -> Option<&'s Measurement> 
     setting.ran().find(|(_, variant, _)| *variant == name).map(|(.., measurement)| measurement)
 }
 
-fn cell(setting: &Setting, (variant, reference): Pair) -> String {
-    let measured = measurement(setting, variant);
-    measured
-        .and_then(|measured| measured.ratios.iter().find(|ratio| ratio.reference == reference))
-        .map_or_else(dash, ratio)
+fn found(setting: &Setting, (variant, reference): Pair) -> Option<&Ratio> {
+    measurement(setting, variant)?.ratios.iter().find(|ratio| ratio.reference == reference)
+}
+
+fn cell(setting: &Setting, pair: Pair) -> String {
+    found(setting, pair).map_or_else(dash, ratio)
 }
 
 fn dash() -> String {
