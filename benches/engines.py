@@ -11,9 +11,12 @@ import numpy as np
 import onnxruntime
 
 
-def unfold(*arguments):
-    """What the program prints; it is found on the PATH."""
-    return subprocess.run(["unfold", *arguments], check=True, capture_output=True, text=True).stdout
+def unfold(*arguments, ends=(0,)):
+    """What the program prints; it is found on the PATH, and has to end with one of these codes."""
+    done = subprocess.run(["unfold", *arguments], capture_output=True, text=True)
+    if done.returncode not in ends:
+        raise RuntimeError(f"unfold {' '.join(arguments)}: {done.stderr}")
+    return done.stdout
 
 
 def write_between(document, mark, lines):
@@ -74,9 +77,9 @@ def tract_ratios(paths, batch, rounds):
     named = [f"{name}={path}" for name, path in enumerate(paths)]
     sizes = ["--batch", str(batch)] if batch else []
     arguments = ["--reference", "0", *sizes, "--rounds", str(rounds), "--json", "--quiet"]
-    report = json.loads(unfold("bench", *named, *arguments))
+    report = json.loads(unfold("bench", *named, *arguments, ends=(0, 1)))
     ran = [variant["outcome"].get("ran") for variant in report["settings"][0]["variants"]]
-    measured = [one and one["ratios"][0]["ratio"] for one in ran]
+    measured = [one["ratios"][0]["ratio"] if one and one["ratios"] else None for one in ran]
     return [ratio and (ratio["value"], ratio["low"], ratio["high"]) for ratio in measured]
 
 

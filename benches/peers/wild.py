@@ -166,6 +166,8 @@ def main():
             every.append(ratios)
     for column in columns(arguments):
         known = [ratios[column][0] for ratios in every if ratios.get(column)]
+        if not known:
+            continue
         mean = float(np.exp(np.mean(np.log(known))))
         lines += ["", f"{column}: geometric mean over {len(known)} models {mean:.3f}, from {min(known):.3f} to {max(known):.3f}."]
         print(lines[-1])
