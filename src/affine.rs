@@ -61,14 +61,14 @@ impl Affine {
         self.has_no_scale() && self.has_no_shift()
     }
 
-    /// Whether the scale is 1 everywhere.
+    /// Whether the scale is 1 everywhere, and not for want of bits.
     pub fn has_no_scale(&self) -> bool {
-        self.scale.iter().all(|&s| s == 1.0)
+        self.scale.are_all(1.0)
     }
 
-    /// Whether the shift is 0 everywhere.
+    /// Whether the shift is 0 everywhere, and not for want of bits.
     pub fn has_no_shift(&self) -> bool {
-        self.shift.iter().all(|&t| t == 0.0)
+        self.shift.are_all(0.0)
     }
 
     /// Whether some of what it is on becomes smaller.

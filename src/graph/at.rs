@@ -70,7 +70,8 @@ impl At<'_> {
     pub fn numbers(&self, slot: usize) -> Result<Numbers, Reason> {
         let value = self.input(slot)?;
         let values = self.constants.read(value).map_err(|refusal| refusal.reason)?;
-        Ok(Numbers::constant(self.graph.value_name(value), values))
+        let numbers = Numbers::constant(self.graph.value_name(value), values);
+        Ok(if self.constants.is_blurred(value) { numbers.blurred() } else { numbers })
     }
 
     /// A constant input, whose numbers are not read.

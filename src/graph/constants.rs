@@ -15,7 +15,7 @@ use super::bounds::Budget;
 use super::encode::encoded;
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
-use crate::hash::HashMap;
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::node::constant_tensor;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;
@@ -30,6 +30,9 @@ const TIMES_THE_WEIGHTS: u64 = 16;
 
 /// Bytes up to which a constant that is computed may be stored, where the model itself stores fewer.
 const COMPUTED: usize = 1 << 18;
+
+/// How many nodes are looked at to tell where the numbers of a constant come from.
+const LOOKED_AT: usize = 64;
 
 /// The constants of a graph.
 pub struct Constants<'m> {
@@ -123,6 +126,39 @@ impl<'m> Constants<'m> {
                 view.map(|view| view.to_owned()).map_err(|error| refuse(&error))
             }
         }
+    }
+
+    /// Whether a constant that nodes compute may have the same number at several places for want of bits alone: the
+    /// engine has no more than its type holds, so that `1 + 1e-10` is `1 + 2e-10`.
+    pub fn is_blurred(&self, value: ValueId) -> bool {
+        let (mut open, mut seen) = (vec![value], HashSet::default());
+        while let Some(value) = open.pop() {
+            let Some((node, _)) = self.graph.producer(value).filter(|(node, _)| seen.insert(*node)) else {
+                continue;
+            };
+            // What is computed in many steps is not worth to look into.
+            if seen.len() > LOOKED_AT {
+                return true;
+            }
+            let reads = matches!(
+                self.graph.category(node),
+                Some(Category::Movement | Category::Shape | Category::Like)
+            );
+            for &input in self.graph.inputs(node).iter().flatten() {
+                if !reads && !self.is_one_number(input) {
+                    return true;
+                }
+                open.push(input);
+            }
+        }
+        false
+    }
+
+    /// Whether a constant has no two floats that differ.
+    fn is_one_number(&self, value: ValueId) -> bool {
+        let Ok(numbers) = self.read(value) else { return true };
+        let first = numbers.first().copied().map(f64::to_bits);
+        numbers.iter().all(|number| Some(number.to_bits()) == first)
     }
 
     /// As [`Constants::read`], for somebody who reads the elements later, or not all at once.

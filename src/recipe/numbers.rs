@@ -40,6 +40,11 @@ impl Numbers {
         Self { recipe: Recipe::constant(name, values.shape()), values, is_blurred: false }
     }
 
+    /// The same, of which some may be equal for want of bits.
+    pub fn blurred(self) -> Self {
+        Self { is_blurred: true, ..self }
+    }
+
     /// One number, with so many axes of extent 1.
     pub fn number(number: f64, rank: usize) -> Self {
         Self::of(Recipe::number(number, rank), &[])
@@ -72,6 +77,11 @@ impl Numbers {
     /// Whether this is one number, written as such.
     pub fn is_number(&self, wanted: f64) -> bool {
         self.recipe.is_number(wanted)
+    }
+
+    /// Whether each of them is this one, and not for want of bits.
+    pub fn are_all(&self, wanted: f64) -> bool {
+        !self.is_blurred && self.values.iter().all(|&number| number == wanted)
     }
 
     /// The square root of each.

@@ -717,3 +717,19 @@ fn an_add_that_adds_an_axis_is_no_bias() {
         }
     }
 }
+
+/// The engine computes constants in float32, where 1 + 1e-10 is 1 + 2e-10: the same for it, and not in the model.
+#[test]
+fn constants_that_the_engine_cannot_tell_apart_are_not_one() {
+    let after = fuse(&model(
+        "input x b 2
+         weight w 2 3
+         const near 2 = 1e-10 2e-10
+         const one = 1
+         c = Add(near, one)
+         n = Mul(x, c)
+         y = MatMul(n, w)
+         output y",
+    ));
+    assert_eq!(operators(&after.model), ["MatMul"]);
+}
