@@ -552,6 +552,10 @@ fn operators_compute_what_was_computed_by_hand() {
         ("ints i 3 = 7 2 9\nints j = 4\ny = Mod(i, j)", "ints y 3 = 3 2 1"),
         ("ints i 3 = 7 2 9\nints j = 4\ny = Div(i, j)", "ints y 3 = 1 0 2"),
         ("ints i 3 = 7 2 9\nints j = 4\ny = Min(i, j)", "ints y 3 = 4 2 4"),
+        (
+            "ints i 2 1 1 1 = 2 5\nints j 1 1 3 1 = 1 3 9\nints k 1 = 4\nm = Max(i, j)\ny = Max(m, k)",
+            "ints y 2 1 3 1 = 4 4 9 5 5 9",
+        ),
         ("ints i 2 2 = 7 2 9 1\nints x 1 = 0\ny = ReduceSum(i, x) keepdims=0", "ints y 2 = 16 3"),
         ("ints i 3 = 7 0 -9\ny = Sign(i)", "ints y 3 = 1 0 -1"),
         (

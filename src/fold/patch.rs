@@ -16,6 +16,7 @@ use crate::graph::facts::Facts;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::normalizer::{Replacement, Reset};
+use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
@@ -265,7 +266,7 @@ impl<'d> Drawing<'d> {
         if let Some((slot, written)) = slots.bias.and_then(|slot| Some((slot, rules.write_bias(at, bias)?))) {
             changes.push(match self.graph.input(node, slot) {
                 Some(_) => self.input(node, slot, &written, Rounding::Sum)?,
-                None => Change::Input(node, slot, self.bias(at, &written, written.rank())?),
+                None => Change::Input(node, slot, self.bias(at, written)),
             });
             if at.graph.is(node, "Gemm") && at.attr_float("beta", 1.0)? != 1.0 {
                 changes.push(Change::Float(node, "beta", 1.0));
@@ -284,11 +285,11 @@ impl<'d> Drawing<'d> {
             // An activation's own bias is the same at every place, and this one is not.
             changes.push(self.added(node, added)?);
         }
-        changes.push(Change::AddBehind(node, self.bias(at, bias, 1)?));
+        changes.push(Change::AddBehind(node, self.bias(at, plain(bias, 1)?)));
         Ok(changes)
     }
 
-    /// Another number for an input of a node, with the axes that it had.
+    /// Another number for an input of a node, with the axes that it had, or those that an operator by element wants.
     fn input(
         &self,
         node: NodeId,
@@ -298,11 +299,12 @@ impl<'d> Drawing<'d> {
     ) -> Result<Change, Reason> {
         let value = self.at(node).input(slot)?;
         let rank = self.facts.rank(value).unwrap_or(recipe.rank());
+        let by_element = self.graph.category(node) == Some(Category::Arithmetic);
         let tensor = NewTensor {
             wish: format!("{}_folded", self.graph.value_name(value)),
             replaces: Some(value),
             data_type: self.facts.data_type(value),
-            recipe: trimmed(recipe, rank)?,
+            recipe: if by_element && rank > 1 { plain(recipe, rank)? } else { trimmed(recipe, rank)? },
             rounding,
         };
         Ok(Change::Input(node, slot, tensor))
@@ -315,17 +317,16 @@ impl<'d> Drawing<'d> {
         self.input(add, slot, &written, Rounding::Sum)
     }
 
-    /// A bias of so many axes, or more, for a node that has none, of the type of what it is added to, which that of the
-    /// weight is too.
-    fn bias(&self, at: &At, bias: &Recipe, rank: usize) -> Result<NewTensor, Reason> {
+    /// A bias for a node that has none, of the type of what it is added to, which that of the weight is too.
+    fn bias(&self, at: &At, bias: Recipe) -> NewTensor {
         let mut values = at.graph.outputs(at.node).iter().chain(at.graph.inputs(at.node)).flatten();
-        Ok(NewTensor {
+        NewTensor {
             wish: format!("{}_bias", at.graph.name(at.node)),
             replaces: None,
             data_type: values.find_map(|&value| self.facts.data_type(value)),
-            recipe: trimmed(bias, rank)?,
+            recipe: bias,
             rounding: Rounding::Sum,
-        })
+        }
     }
 
     /// A constant operand that carries the affines itself.
@@ -371,7 +372,7 @@ impl<'d> Drawing<'d> {
                 wish: format!("{output}_{op}"),
                 replaces: None,
                 data_type: rewrite.data_type,
-                recipe: trimmed(recipe, 1)?,
+                recipe: plain(recipe, 1)?,
                 rounding,
             })
         };
@@ -429,6 +430,14 @@ impl Unit {
         }
         Ok(())
     }
+}
+
+/// The numbers of a Mul or an Add as engines run them fastest: along the last axis with that one alone, or as few as there
+/// have to be, and else with all axes of what they are for. tract takes ten times as long to multiply an image by
+/// `[C, 1, 1]` as by `[1, C, 1, 1]`.
+fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
+    let is_along_the_last = recipe.shape().iter().rev().skip(1).all(|&extent| extent == 1);
+    if is_along_the_last { trimmed(recipe, rank) } else { Ok(recipe.clone()) }
 }
 
 /// Without the leading axes of extent 1 beyond `rank`. Broadcasting adds them again, and engines know a bias by

@@ -234,6 +234,13 @@ impl<'a> Planner<'a> {
             }
         }
         let there = &self.items[item];
+        // A parameter that goes saves no operator, and would cost one.
+        let is_parameter = there.part.nodes.is_empty();
+        let adds = |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
+        if let Some(fold) = wave.folds.iter().filter(|_| is_parameter).find(adds) {
+            let reason = Reason::NoGain("its shift would become an Add with a number for each place".into());
+            return Err(Refusal::new(reason, self.draft.graph.name(fold.node)));
+        }
         // Its scale can go alone, or there is none: an Add for each place saves no operator.
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
         let parts = |fold: &&Fold| leaves_one && self.parts_activation(fold);

@@ -281,9 +281,9 @@ fn trap_7_what_is_padded_in_behind_the_normalizer_has_no_shift() {
     let framed = folded(&windows("3", "0 0 0 0 0 1 2 0"));
     assert_eq!(operators(&framed), ["Pad", "MatMul", "Add"]);
     let bias = initializer(&framed, "MatMul_y_bias");
-    assert_eq!(bias.dims, [4, 5, 3]);
+    assert_eq!(bias.dims, [1, 4, 5, 3]);
     let bias = tensor::read_f64(bias, &Externals::none()).unwrap();
-    assert!(bias.slice_axis(ndarray::Axis(0), (3..).into()).iter().all(|&v| v == 0.0), "{bias}");
+    assert!(bias.slice_axis(ndarray::Axis(1), (3..).into()).iter().all(|&v| v == 0.0), "{bias}");
     folded(&windows("3", "0 0 0 0 0 0 0 0"));
     assert_eq!(kept(&windows("size", "0 0 0 0 0 1 2 0")).0, Reason::Padding);
 }

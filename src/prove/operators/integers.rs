@@ -94,7 +94,7 @@ pub(super) fn extreme(call: &Call) -> Made {
         call.allowance.room(&broadcast(made.shape(), other.shape()).ok_or(Stop::Uncovered)?)?;
         made = zip(&made, other, f).ok_or(Stop::Uncovered)?.into_shared();
     }
-    Ok(vec![Image::Int(made)])
+    Ok(vec![Image::int(made.into_owned())])
 }
 
 pub(super) fn shape(call: &Call) -> Made {
