@@ -96,7 +96,8 @@ class Field(np.ndarray):
             return np.matmul(*x)
         if function is np.einsum:
             return field(einsum(x[0], *map(elements, x[1:])))
-        return super().__array_function__(function, types, x, options)
+        y = super().__array_function__(function, types, x, options)
+        return y.view(Field) if function is np.pad else y
 
     def astype(self, dtype, *_, **__):
         if "float" not in np.dtype(dtype).name:
@@ -111,7 +112,7 @@ def of_elements(y):
     y = np.asarray(y, np.float64)
     if not (np.abs(y) < 2.0**53).all() or (y != np.floor(y)).any():
         raise Uninterpreted
-    return field(y % P)
+    return field(y % P if ((y < 0) | (y >= P)).any() else y)
 
 # Digests and random elements.
 def hashed(*parts): return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
@@ -189,13 +190,21 @@ def cast(a, x, like=None):
     return x if isinstance(x, Field) else field(image(x))
 
 def average_pool(a, x):
-    kernel, auto = a["kernel_shape"], a.get("auto_pad", b"NOTSET").decode()
-    if a.get("ceil_mode") or set(a.get("dilations", [])) - {1}:
+    kernel, rank, auto = a["kernel_shape"], x.ndim - 2, a.get("auto_pad", b"NOTSET").decode()
+    pads, steps, gaps = (a.get(n, [k] * m * rank) for n, k, m in (("pads", 0, 2), ("strides", 1, 1), ("dilations", 1, 1)))
+    inside, more, counts = np.ones((1, 1, *x.shape[2:])), list(pads), a.get("count_include_pad")
+    if auto != "NOTSET" and (counts or a.get("ceil_mode")):
         raise Uninterpreted
-    def sums(x):
-        ones, sizes = field(np.ones((x.shape[1], 1, *kernel))), (a.get("pads"), a.get("strides"))
-        return convolution(x, ones, None, auto, None, x.shape[1], kernel, *sizes)
-    return sums(x) / (math.prod(kernel) if a.get("count_include_pad") else sums(field(x * 0 + 1)))
+    if counts:
+        inside = np.pad(inside, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:])], constant_values=1)
+    for i, n in enumerate(x.shape[2:]) if a.get("ceil_mode") else ():  # one more, if it starts before the padding behind
+        last = (n + pads[i] + pads[rank + i] - (kernel[i] - 1) * gaps[i] - 1) / steps[i]
+        if last > int(last) and (int(last) + 1) * steps[i] < n + pads[i]:
+            more[rank + i] += math.ceil(last) * steps[i] - int(last * steps[i])
+    def sums(x, pads):
+        ones = field(np.ones((x.shape[1], 1, *kernel)))
+        return convolution(x, ones, None, auto, gaps, x.shape[1], kernel, pads, steps)
+    return sums(x, more) / sums(field(inside), [m - p for m, p in zip(more, pads)] if counts else more)
 
 def batch_normalization(a, x, *parameters):
     if a.get("training_mode") or a["outputs"] > 1 or a["opset"] < 7:
@@ -403,7 +412,7 @@ class Run:
     """A graph evaluated at a point."""
     def __init__(self, graph, point, extents, recipes={}, keep=(), scales=None):
         self.graph, self.point, self.recipes, self.scales, self.depth = graph, point, recipes, scales, 0
-        self.values, self.numbers, self.digests, self.unclear, self.bound = {}, {}, {}, set(), 0
+        self.values, self.numbers, self.unclear, self.bound = {}, {}, set(), 0
         self.degrees, self.types = dict.fromkeys(graph.inputs, 1), {n: t.elem_type for n, t in graph.inputs.items()}
         self.types |= {n: helper.np_dtype_to_tensor_dtype(array.dtype) for n, array in graph.tensors.items()}
         for name, type_ in graph.inputs.items():
@@ -473,7 +482,7 @@ class Run:
         types = [self.types.get(n) for n, v in zip(node.input[like], x[like]) if isinstance(v, Field)]
         named = [n for n in node.output if n] if len(y) < len(node.output) else node.output
         for i, (name, value) in enumerate(zip(named, y)):
-            self.values[name], self.degrees[name], self.digests[name] = value, degree, digest(value)
+            self.values[name], self.degrees[name] = value, degree
             self.types[name] = next((k.i for k in node.attribute if k.name == "to"), (*types, None)[0])
             if numbers:
                 self.numbers[name] = numbers[i]
@@ -523,10 +532,11 @@ class Run:
         known = op in MOVES or op in SPECIAL and (real[0] or "Cast" in op) or op in ARITHMETIC and real[0]
         trains = op == "Dropout" and (a["opset"] < 7 or len(x) > 2 and x[2].any())
         try:
-            if node.domain:
+            if node.domain or op == "SimplifiedLayerNormalization":  # which onnxruntime has in either domain
                 return MICROSOFT[op](*x, **{n: a[n] for n in names}) if op in MICROSOFT and real[0] else None
-            if (not known and (any(real) or op in RANDOM) or trains or {"axis", "broadcast"} <= names
-                    or not names <= {*onnx.defs.get_schema(op, a["opset"]).attributes} or a.get("reduction", b"none") != b"none"):
+            old, adds = {"axis", "broadcast"} <= names, a.get("reduction", b"none") != b"none"
+            unknown = not known and (any(real) or op in RANDOM)
+            if unknown or trains or old or adds or not names <= {*onnx.defs.get_schema(op, a["opset"]).attributes}:
                 return None
             if op in SPECIAL and known:
                 made = SPECIAL[op](a, *x)
@@ -536,17 +546,14 @@ class Run:
                 extents = x[0].shape[first:][:last[0]] if op.endswith("ND") else x[0].shape[first]
                 feeds[node.input[1]] = x[1] % np.array(extents)
             y = reference(node, feeds, self.graph.opsets)
-            if not known and any(map(is_float, y)):
-                return None
-            return [of_elements(v) if any(real) and is_float(v) else stored(v) for v in y]
-        except Uninterpreted:
-            return None
+            fits = known or not any(map(is_float, y))
+            return [of_elements(v) if any(real) and is_float(v) else stored(v) for v in y] if fits else None
         except Undecided:
             raise
         except Exception as error:
-            if not known:
-                return None
-            raise Unfit(f"{op} {node.name or node.output[0]}: {error}") from None
+            if known and not isinstance(error, Uninterpreted):
+                raise Unfit(f"{op} {node.name or node.output[0]}: {error}") from None
+            return None
 
     def function(self, node, x, plain, made=None):
         """The results of a function that nobody knows."""
@@ -661,8 +668,8 @@ def convolved(s, w, x):
     return w.reshape(*w.shape[:2], -1) @ x.reshape(len(x), -1, math.prod(s["output"]))
 
 def literal(step):
-    return np.broadcast_to(np.float64(step["numbers"]).reshape(
-        step["shape"] if len(step["numbers"]) > 1 else ()), step["shape"])
+    numbers = np.float64(step["numbers"])
+    return np.broadcast_to(numbers.reshape(step["shape"] if numbers.size > 1 else ()), step["shape"])
 
 def evaluate(entry, leaf, compute):
     """The values of the steps of a recipe."""
@@ -815,8 +822,7 @@ def prove(original, fused, certificate, sizes, seed):
     raise Undecided(f"{type(undecided).__name__}: {undecided}")
 
 def check_files(part, path):
-    files = {path: part["sha256"]} | {path.parent / n: d for n, d in part["data"].items()}
-    for file, wanted in files.items():
+    for file, wanted in {path: part["sha256"], **{path.parent / n: d for n, d in part["data"].items()}}.items():
         if hashlib.sha256(file.read_bytes()).hexdigest() != wanted:
             raise Disproved(f"{file.name} is not the file that the certificate is for")
 
