@@ -177,7 +177,6 @@ RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Mult
 PASSES = set("""Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu Max
     Min""".split())  # f(kx) = kf(x) for k > 0, of the first input or of all
 RECURRENT = set("LSTM GRU RNN".split())
-BILINEAR = RECURRENT | set("Mul MatMul FusedMatMul Gemm Einsum Conv ConvTranspose".split())  # degrees add up
 GUESSES = set("Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish Resize Upsample".split())  # by functions
 ANEW = GUESSES | set("Div Sqrt Pow Reciprocal ReduceL2".split())  # as if random
 ROUNDED = MOVES | set("Add Sub Mul Div Sqrt Neg Reciprocal Cast CastLike".split())  # once, anywhere
@@ -357,7 +356,7 @@ class Graph:
         graph, imports = onnx.GraphProto(), [o for part in [*model.functions, model] for o in part.opset_import]
         graph.CopyFrom(model.graph)
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-        self.opsets = {o.domain.removeprefix("ai.onnx") if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
+        self.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
         self.ends = [[(v.name, v.type.tensor_type.elem_type) for v in end] for end in (graph.input, graph.output)]
         self.tensors, self.stored_as = {}, {}  # the names of the latter are those in the file
         self.lay_out(graph, "", {}, {})
@@ -402,7 +401,7 @@ class Graph:
             else:
                 yield new
 
-    def extents(self, sizes, default):
+    def extents(self, sizes, default=2):
         def extent(d): return d.dim_value if d.HasField("dim_value") else sizes.get(d.dim_param, default)
         return {n: [extent(d) for d in t.shape.dim] for n, t in self.inputs.items() if t.HasField("shape")}
 
@@ -474,10 +473,9 @@ class Run:
         if op in ("Shape", "Size") and not guess:
             numbers = [Number(v, v, set()) for v in y]
         read = [*reads(node), *(o.name for body in bodies(node) for o in body.output)]
-        degrees = [self.degrees.get(n, 0) for n in read]
-        degree = sum(degrees) if op in BILINEAR else max(degrees, default=0)
+        degree = sum(self.degrees.get(n, 0) for n in read) * (1 + (op == "ReduceSumSquare"))  # at most that of a product
         self.bound += degree / P if guess or op in GUESSES else 0
-        degree = 1 if guess or op in ANEW or "Norm" in op else degree * (1 + (op == "ReduceSumSquare"))
+        degree = 1 if guess or op in ANEW or "Norm" in op else degree
         like = slice(op == "CastLike", None)
         types = [self.types.get(n) for n, v in zip(node.input[like], x[like]) if isinstance(v, Field)]
         named = [n for n in node.output if n] if len(y) < len(node.output) else node.output
@@ -509,10 +507,10 @@ class Run:
                     unclear |= not self.unclear.isdisjoint(inner.output)
                 made.append([self.read(o.name) for o in body.output])
             if unclear or bytes in map(type, sum(made, read)):
-                self.unclear.update(node.output)
+                self.unclear.update(filter(None, node.output))
             return made
         except (Unfit, LookupError, AttributeError, ValueError):
-            self.unclear.update(node.output)
+            self.unclear.update(filter(None, node.output))
             return None
         finally:
             self.depth -= 1
@@ -631,21 +629,17 @@ class Run:
 
 # Recipes. A number comes with a magnitude: it is off by at most the unit times that.
 STEPS = {
-    "neg": lambda s, x: -x, "sqrt": lambda s, x: np.sqrt(x), "add": lambda s, x, y: x + y,
-    "sub": lambda s, x, y: x - y, "mul": lambda s, x, y: x * y, "div": lambda s, x, y: x / y,
-    "product": lambda s, x, y: x @ y, "sum": lambda s, x: x.sum(s["axis"], keepdims=True),
-    "reshape": lambda s, x: x.reshape(s["shape"]), "transpose": lambda s, x: x.transpose(s["perm"]),
-    "expand": lambda s, x: np.broadcast_to(x, s["shape"]),
-    "concat": lambda s, *x: np.concatenate(x, s["axis"]),
+    "neg": lambda s, x: -x, "sqrt": lambda s, x: np.sqrt(x), "exp": lambda s, x: np.exp(x), "sigmoid": lambda s, x: sigmoid(x),
+    "add": lambda s, x, y: x + y, "sub": lambda s, x, y: x - y, "mul": lambda s, x, y: x * y, "div": lambda s, x, y: x / y,
+    "sum": lambda s, x: x.sum(s["axis"], keepdims=True), "max": lambda s, x: x.max(s["axis"], keepdims=True),
+    "reshape": lambda s, x: x.reshape(s["shape"]), "expand": lambda s, x: np.broadcast_to(x, s["shape"]),
+    "transpose": lambda s, x: x.transpose(s["perm"]), "concat": lambda s, *x: np.concatenate(x, s["axis"]),
     "pick": lambda s, x: picked(x, s["axis"], np.array([-1 if place is None else place for place in s["places"]])),
-    "conv": lambda s, w, x: convolved(s, w, x),
-    "max": lambda s, x: x.max(s["axis"], keepdims=True), "exp": lambda s, x: np.exp(x),
-    "sigmoid": lambda s, x: sigmoid(x), "softmax": lambda s, x: softmax_of(x, s["axis"]),
-    "round": lambda s, x: x, "flush": lambda s, x: x}
+    "product": lambda s, x, y: x @ y, "conv": lambda s, w, x: convolved(s, w, x),
+    "softmax": lambda s, x: softmax_of(x, s["axis"]), "round": lambda s, x: x, "flush": lambda s, x: x}
 MAGNITUDES = {  # of a result y, where they are not the step on the magnitudes
-    "neg": lambda s, y, a: a[1], "sub": lambda s, y, a, b: a[1] + b[1],
+    "neg": lambda s, y, a: a[1], "sub": lambda s, y, a, b: a[1] + b[1], "div": lambda s, y, a, b: a[1] * b[1] / b[0] ** 2,
     "sqrt": lambda s, y, a: np.divide(a[1], y, out=np.zeros_like(y), where=y > 0),
-    "div": lambda s, y, a, b: a[1] * b[1] / b[0] ** 2,
     "exp": lambda s, y, a: y * (a[1] + 4), "sigmoid": lambda s, y, a: y * (a[1] + 8),
     "softmax": lambda s, y, a: y * (2 * a[1].max(s["axis"], keepdims=True, initial=0) + 8)}
 
@@ -679,8 +673,7 @@ def evaluate(entry, leaf, compute):
             raise Undecided(f"this checker does not know the step {step['op']}")
         inputs = [values[i] for i in step.get("inputs", [])]
         values.append(compute(step, *inputs) if step["op"] in STEPS else leaf(step))
-        value = values[-1][0] if isinstance(values[-1], tuple) else values[-1]
-        if list(value.shape) != step["shape"]:
+        if list((values[-1][0] if isinstance(values[-1], tuple) else values[-1]).shape) != step["shape"]:
             raise Disproved(f"{entry['name']}: a step has other extents than {step['shape']}")
     return values
 
@@ -732,8 +725,8 @@ def check_rounding(entry, array, original):
     if None in used:
         raise Undecided(f"{entry['name']} is made of what this checker knows as no constant")
     types = {array.dtype, *(n.own.dtype for n in used)}
-    if any(s["op"] == "flush" and s["below"] > NOTHING
-           or s["op"] == "round" and number_type(s["data_type"]) not in types for s in steps):
+    drops = {"flush": lambda s: s["below"] > NOTHING, "round": lambda s: number_type(s["data_type"]) not in types}
+    if any(s["op"] in drops and drops[s["op"]](s) for s in steps):
         raise Disproved(f"the recipe of {entry['name']} drops more than it may")
     rough = any(n.ops - ROUNDED and np.any(n.own != n.wide) for n in used)  # such as of a Softmax
     def terms(step):
@@ -751,11 +744,8 @@ def check_rounding(entry, array, original):
         "round": near(lambda s, x: x.astype(number_type(s["data_type"])).astype(real))})[-1]
     held = array.astype(real)
     least = np.minimum(np.abs(value), np.abs(held))  # below a power of 2, units are smaller
-    exponent = np.frexp(np.maximum(least, np.ldexp(real(1), limits.minexp)))[1]
-    ulp = np.ldexp(real(1), exponent - 1 - limits.nmant)
-    allowed = unit * size + ulp / 2
-    if rough:
-        allowed += ulp / 2 + 64 * float(limits.eps) * size.max(initial=0)
+    ulp = np.ldexp(real(1), np.frexp(np.maximum(least, np.ldexp(real(1), limits.minexp)))[1] - 1 - limits.nmant)
+    allowed = unit * size + ulp / 2 + rough * (ulp / 2 + 64 * float(limits.eps) * size.max(initial=0))
     with np.errstate(invalid="ignore"):
         same = np.isclose(held, value, 0, 0, True) | (np.abs(held - value) <= allowed)
     if array.shape != value.shape or not same.all():
@@ -817,7 +807,7 @@ def prove(original, fused, certificate, sizes, seed):
     for attempt in range(4):  # where a divisor is 0, another point may decide
         try:
             return compare(original, fused, certificate, hashed(seed, attempt), sizes)
-        except (Undecided, LookupError, TypeError, ValueError, AttributeError, MemoryError) as why:
+        except (Undecided, LookupError, TypeError, ValueError, AttributeError, MemoryError, RecursionError) as why:
             undecided = why
     raise Undecided(f"{type(undecided).__name__}: {undecided}")
 

@@ -113,11 +113,12 @@ def small(random, value, op, place):
 
 def microsoft():
     """Models of the operators that the tests of ONNX do not have, and the shapes of their inputs."""
-    for attributes in ({}, {"alpha": 0.5}, {"transA": 1}, {"transB": 1, "alpha": -2.0}):
+    for attributes in ({}, {"alpha": 0.5}, {"transA": 1}, {"transB": 1, "alpha": -2.0}, {"transA": 1, "transB": 1}):
         shapes = [(2, 4, 3) if attributes.get("transA") else (2, 3, 4), (2, 5, 4) if attributes.get("transB") else (2, 4, 5)]
         yield "com.microsoft", "FusedMatMul", shapes, attributes
     yield "", "SimplifiedLayerNormalization", [(2, 3, 4), (4,)], {"axis": -1, "epsilon": 0.0, "stash_type": 1}
-    yield "com.microsoft", "LayerNormalization", [(2, 3, 4), (3, 4), (3, 4)], {"axis": 1, "epsilon": 0.0}
+    for axis in 1, 2:
+        yield "com.microsoft", "LayerNormalization", [(2, 3, 4), *[(3, 4)[axis - 1:]] * 2], {"axis": axis, "epsilon": 0.0}
     for attributes in {"groups": 2}, {"groups": 2, "channels_last": 0}:
         yield "com.microsoft", "GroupNorm", [(2, 3, 3, 4) if attributes.get("channels_last", 1) else (2, 4, 3, 3), (4,), (4,)], attributes | {"epsilon": 0.0, "activation": 0}
     for inputs in (3, 4, 5):
