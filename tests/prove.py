@@ -265,11 +265,17 @@ def resize(a, x, *rest):
             x = np.moveaxis(np.moveaxis(x, axis, -1) @ weights, -1, axis)
     return x
 
+def gather_elements(a, x, at):  # of which the evaluator knows extents up to 32
+    axis = a.get("axis", 0) % x.ndim
+    x = x[tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(at.shape))]
+    return np.take_along_axis(x, at % x.shape[axis], axis)
+
 SPECIAL = {
     "AveragePool": average_pool, "BatchNormalization": batch_normalization, "GroupNormalization": group_normalization,
     "Softmax": softmax, "LogSoftmax": softmax, "Softsign": lambda a, x: x / (a["function"]("Abs", x) + 1),
     "Clip": clip, "HardSigmoid": hard_sigmoid, "HardSwish": lambda a, x: x * ramp(a, x / 6 + 0.5), "Resize": resize,
-    "Upsample": resize, "Cast": cast, "CastLike": cast, "Dropout": lambda a, x, *_: [x, np.ones(x.shape, bool)]}
+    "Upsample": resize, "GatherElements": gather_elements, "Cast": cast, "CastLike": cast,
+    "Dropout": lambda a, x, *_: [x, np.ones(x.shape, bool)]}
 
 # Operators of com.microsoft.
 def fused_mat_mul(x, w, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
@@ -371,9 +377,8 @@ class Graph:
         for tensor in graph.initializer:
             self.tensors[names[tensor.name]], self.stored_as[names[tensor.name]] = numpy_helper.to_array(tensor), tensor.name
         nodes = list(self.expanded(graph.node, way, names, given))
-        for part, those in ("node", nodes), ("initializer", []):
-            graph.ClearField(part)
-            getattr(graph, part).extend(those)
+        del graph.node[:], graph.initializer[:]
+        graph.node.extend(nodes)
 
     def expanded(self, nodes, way, names, given):
         """Nodes with these names and attributes, and those of functions in the place of their calls."""
