@@ -5,8 +5,8 @@
 What moves values has to give what each test of one node says. For all others that are interpreted, the test gets small
 integers for its floats, and is run in the reference evaluator in float64, and in the field. An element of the field is a fraction of small numbers in many ways; one of them
 has to be what the evaluator gives. The square of a root is known up to its sign: so of a normalization, the square of
-what its scale makes is compared, with an epsilon of 0, and what is left when the scale is 0. The steps of
-recipes that numbers decide are held against the evaluator. Exit code 0 where all agree and each operator that is interpreted was held against something.
+what its scale makes is compared, with an epsilon of 0, and what is left when the scale is 0. The operators of
+com.microsoft are held against onnxruntime, and the steps of recipes that numbers decide against the evaluator. Exit code 0 where all agree and each operator that is interpreted was held against something.
 """
 import collections, copy, sys, warnings
 import numpy as np, onnx
@@ -15,8 +15,9 @@ from onnx.backend.test import loader
 from onnx.reference import ReferenceEvaluator
 import prove
 
-SCALE = {"BatchNormalization": 1, "InstanceNormalization": 1, "LayerNormalization": 1, "RMSNormalization": 1}
-FUNCTIONS = {"Softmax", "LogSoftmax", "Softsign"}  # they are made of uninterpreted functions
+SCALE = {"BatchNormalization": 1, "InstanceNormalization": 1, "GroupNormalization": 1, "LayerNormalization": 1, "RMSNormalization": 1,
+         "SimplifiedLayerNormalization": 1, "GroupNorm": 1, "SkipLayerNormalization": 2, "SkipSimplifiedLayerNormalization": 2}
+FUNCTIONS = set("Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish Resize Upsample".split())  # they are made of uninterpreted functions
 INTERPRETED = prove.MOVES | prove.ARITHMETIC | set(prove.SPECIAL)
 
 
@@ -65,6 +66,25 @@ def in_numbers(model, inputs):
         return ReferenceEvaluator(model).run(None, inputs)
 
 
+def in_onnxruntime(model, inputs):
+    import onnxruntime
+    model = copy.deepcopy(model)
+    if model.graph.node[0].op_type == "LayerNormalization":  # the same in both domains, of which it has one
+        model.graph.node[0].domain = ""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {n: v.astype(np.float32) for n, v in inputs.items()})
+
+
+def as_group_normalization(model, inputs):
+    """What ONNX's GroupNormalization makes of the inputs of a GroupNorm, which onnxruntime has no kernel for on CPUs."""
+    a = {k.name: helper.get_attribute_value(k) for k in model.graph.node[0].attribute}
+    node, last = helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=a["groups"], epsilon=a["epsilon"]), a.get("channels_last", 1)
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, 1, None) for n in "xsb"], [helper.make_tensor_value_info("y", 1, None)])
+    x, scale, bias = inputs.values()
+    y, = in_numbers(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), {"x": np.moveaxis(x, -1, 1) if last else x, "s": scale, "b": bias})
+    return [np.moveaxis(y, 1, -1) if last else y]
+
+
 def hold(model, inputs, engine, tolerance):
     """Whether the field agrees with the engine, for the given inputs."""
     node = model.graph.node[0]
@@ -91,6 +111,22 @@ def small(random, value, op, place):
     return numbers**4 if op == "Sqrt" else numbers
 
 
+def microsoft():
+    """Models of the operators that the tests of ONNX do not have, and the shapes of their inputs."""
+    for attributes in ({}, {"alpha": 0.5}, {"transA": 1}, {"transB": 1, "alpha": -2.0}, {"transA": 1, "transB": 1}):
+        shapes = [(2, 4, 3) if attributes.get("transA") else (2, 3, 4), (2, 5, 4) if attributes.get("transB") else (2, 4, 5)]
+        yield "com.microsoft", "FusedMatMul", shapes, attributes
+    yield "", "SimplifiedLayerNormalization", [(2, 3, 4), (4,)], {"axis": -1, "epsilon": 0.0, "stash_type": 1}
+    for axis in 1, 2:
+        yield "com.microsoft", "LayerNormalization", [(2, 3, 4), *[(3, 4)[axis - 1:]] * 2], {"axis": axis, "epsilon": 0.0}
+    for attributes in {"groups": 2}, {"groups": 2, "channels_last": 0}:
+        yield "com.microsoft", "GroupNorm", [(2, 3, 3, 4) if attributes.get("channels_last", 1) else (2, 4, 3, 3), (4,), (4,)], attributes | {"epsilon": 0.0, "activation": 0}
+    for inputs in (3, 4, 5):
+        yield "com.microsoft", "SkipLayerNormalization", [(2, 3, 4), (2, 3, 4), (4,), (4,), (4,)][:inputs], {"epsilon": 0.0}
+    for inputs in (3, 4):
+        yield "com.microsoft", "SkipSimplifiedLayerNormalization", [(2, 3, 4), (2, 3, 4), (4,), (4,)][:inputs], {"epsilon": 0.0}
+
+
 def tests():
     """Name, model, inputs, engine and tolerance of each test."""
     random = np.random.default_rng(0)
@@ -115,6 +151,12 @@ def tests():
         if op == "BatchNormalization":
             inputs[nodes[0].input[4]] = inputs[nodes[0].input[4]] ** 4
         yield case.name, model, inputs, in_numbers, 2e-6 if op in SCALE else 1e-9
+    for domain, op, shapes, attributes in microsoft():
+        names = [f"x{i}" for i in range(len(shapes))]
+        node = helper.make_node(op, names, ["y"], domain=domain, **attributes)
+        graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, 1, s) for n, s in zip(names, shapes)], [helper.make_tensor_value_info("y", 1, None)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)], ir_version=9)
+        yield op, model, {n: random.integers(-2, 3, s).astype(np.float64) for n, s in zip(names, shapes)}, as_group_normalization if op == "GroupNorm" else in_onnxruntime, 1e-5
 
 
 def decided():
@@ -157,7 +199,7 @@ def main():
             good, name = False, f"{name} ({type(error).__name__}: {error})"
         held[op] += good
         wrong += [] if good else [name]
-    missing = sorted((INTERPRETED) - FUNCTIONS - {op for op, n in held.items() if n})
+    missing = sorted((INTERPRETED | set(prove.MICROSOFT)) - FUNCTIONS - {op for op, n in held.items() if n})
     print(f"{sum(held.values())} tests of {len(held)} operators agree; not interpreted there: {', '.join(skipped)}")
     print(f"disagree: {', '.join(wrong) or 'none'}\nnever held against anything: {', '.join(missing) or 'none'}")
     return bool(wrong or missing)
