@@ -491,7 +491,7 @@ impl OnePass<'_> {
 
 /// Why nothing is known of what the operators of a model mean. One that imports no version means the first.
 fn not_known(model: &Model) -> Option<Refusal> {
-    let reason = match model.opset("").unwrap_or(1) {
+    let reason = match model.own_opset() {
         opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),
         opset if opset > NEWEST_OPSET => Reason::FutureOpset(opset),
         _ => return None,
