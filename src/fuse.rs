@@ -335,7 +335,7 @@ impl OnePass<'_> {
             let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());
             let seeds = removed.chain(replaced).map(str::to_owned).collect();
             history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
-            let simplified = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
+            let simplified = simplify_known(editor, seeds, known, &HashMap::new());
             return Ok(Some(model.with_graph(simplified)));
         }
         Ok(None)
@@ -375,7 +375,7 @@ impl OnePass<'_> {
             _ => None,
         });
         let seeds = replaced.flatten().collect();
-        let graph = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
+        let graph = simplify_known(editor, seeds, known, &HashMap::new());
         Ok((model.with_graph(graph), stored, grown))
     }
 
