@@ -123,13 +123,20 @@ pub trait Rule: Sync {
 pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
     static RULES: LazyLock<HashMap<(&str, &str), &dyn Rule>> = LazyLock::new(|| {
         let absorbing = absorb::LINEAR.iter().map(|&linear| linear as &dyn Rule);
-        let mut rules = HashMap::default();
-        for rule in travel::RULES.iter().copied().chain(absorbing) {
-            for name in rule.ops() {
-                rules.entry(name.rsplit_once('.').unwrap_or(("", name))).or_insert(rule);
-            }
-        }
-        rules
+        by_operator(travel::RULES.iter().copied().chain(absorbing))
     });
     RULES.get(&operator).copied()
+}
+
+/// The first rule for each operator.
+fn by_operator<R: Rule + ?Sized>(
+    rules: impl Iterator<Item = &'static R>,
+) -> HashMap<(&'static str, &'static str), &'static R> {
+    let mut found = HashMap::default();
+    for rule in rules {
+        for name in rule.ops() {
+            found.entry(name.rsplit_once('.').unwrap_or(("", name))).or_insert(rule);
+        }
+    }
+    found
 }
