@@ -201,12 +201,12 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
 
 /// What is known of what came out: a graph that ONNX allows, between the inputs and outputs that were there.
 fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
-    let defect = |reason: String| Error::Defect { file: before.file(), at: String::new(), reason };
+    let wrong = |reason: String| Error::Defect { file: before.file(), at: String::new(), reason };
     let ends = |model: &Model| [model.graph().input.clone(), model.graph().output.clone()];
     if ends(before) != ends(after) {
-        return Err(defect("its inputs or outputs are not what they were".into()));
+        return Err(wrong("its inputs or outputs are not what they were".into()));
     }
-    Analysis::new(after).map_err(|error| defect(error.to_string()))
+    Analysis::new(after).map_err(|error| wrong(error.to_string()))
 }
 
 /// Refuses the sites on whose behalf something was to be written that cannot be: of several, those that are no
@@ -226,14 +226,14 @@ fn blame(
             refused.entry(site).or_insert_with(|| failed.refusal.clone());
         }
     }
-    match why.first() {
-        Some(Failed { refusal, .. }) if refused.len() == before => Err(Error::Defect {
-            file: model.file(),
-            at: refusal.at.clone(),
-            reason: refusal.reason.to_string(),
-        }),
-        _ => Ok(()),
-    }
+    if refused.len() == before { Err(defect(model, &why)) } else { Ok(()) }
+}
+
+/// What fails although nobody is left who could go without.
+fn defect(model: &Model, why: &[Failed]) -> Error {
+    let first = why.first().map(|failed| (failed.refusal.at.clone(), failed.refusal.reason.to_string()));
+    let (at, reason) = first.unwrap_or_default();
+    Error::Defect { file: model.file(), at, reason }
 }
 
 /// Why a stream of some name stays as it is.
@@ -279,10 +279,13 @@ impl OnePass<'_> {
                 Some(result) => check(first, result)?,
             };
             let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
-            let next = next.or_else(|| self.write(&known, &mut history));
+            let next = match next {
+                None => self.write(&known, &mut history)?,
+                next => next,
+            };
             let is_last = next.is_none();
             // What its streams are multiplied by is not to fold back.
-            let next = next.or_else(|| self.scale(&known, &mut history));
+            let next = if is_last { self.scale(&known, &mut history)? } else { next };
             drop(known);
             result = next.or(result);
             if is_last {
@@ -314,7 +317,7 @@ impl OnePass<'_> {
             let mut plan = planner::plan(known, &sites, &refused);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
-                let centred = self.centre(known, history);
+                let centred = self.centre(known, history)?;
                 return Ok(centred.or_else(|| self.tidy(known, &sites, history)));
             }
             let mut editor = Editor::new(model);
@@ -335,7 +338,7 @@ impl OnePass<'_> {
             let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());
             let seeds = removed.chain(replaced).map(str::to_owned).collect();
             history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
-            let simplified = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
+            let simplified = simplify_known(editor, seeds, known, &HashMap::new());
             return Ok(Some(model.with_graph(simplified)));
         }
         Ok(None)
@@ -375,33 +378,34 @@ impl OnePass<'_> {
             _ => None,
         });
         let seeds = replaced.flatten().collect();
-        let graph = simplify_known(editor, seeds, &known.graph, &known.facts, &HashMap::new());
+        let graph = simplify_known(editor, seeds, known, &HashMap::new());
         Ok((model.with_graph(graph), stored, grown))
     }
 
     /// The model as the engine that it is for wants it; `None` where that is as it is.
-    fn write(&self, known: &Analysis, history: &mut History) -> Option<Model> {
-        let edits = if not_known(known.graph.model()).is_none() { self.target.edits(known) } else { vec![] };
+    fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        let model = known.graph.model();
+        let edits = if not_known(model).is_none() { self.target.edits(known) } else { vec![] };
         if edits.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let (made, ..) = self.made(&edits, known, history).ok()?;
+        let (made, ..) = self.made(&edits, known, history).map_err(|why| defect(model, &why))?;
         history.plan.tidy.gemms += edits.len();
         history.plan.is_tidied = true;
-        Some(made)
+        Ok(Some(made))
     }
 
     /// The model with its residual streams centred; `None` where none is, or nobody asked for it.
-    fn centre(&self, known: &Analysis, history: &mut History) -> Option<Model> {
+    fn centre(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let plan = |known: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
             basis::centred(known, view, sites, refused)
         };
-        self.centre.then(|| self.rebase(known, history, basis::CENTRING, &plan))?
+        if self.centre { self.rebase(known, history, basis::CENTRING, &plan) } else { Ok(None) }
     }
 
     /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.
-    fn scale(&self, known: &Analysis, history: &mut History) -> Option<Model> {
-        let power = self.scale_stream?;
+    fn scale(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        let Some(power) = self.scale_stream else { return Ok(None) };
         let plan = |known: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
             basis::powers::scaled(known, view, sites, power, refused)
         };
@@ -410,10 +414,16 @@ impl OnePass<'_> {
 
     /// The model with streams in another basis, which is of this kind; `None` where none changes. Sums inside of
     /// normalizers are written out first.
-    fn rebase(&self, known: &Analysis, history: &mut History, kind: &str, plan: &Plans) -> Option<Model> {
+    fn rebase(
+        &self,
+        known: &Analysis,
+        history: &mut History,
+        kind: &str,
+        plan: &Plans,
+    ) -> Result<Option<Model>> {
         let model = known.graph.model();
         if not_known(model).is_some() {
-            return None;
+            return Ok(None);
         }
         (self.tell)("streams", 0, 1);
         let edits = basis::skip::written_out(known);
@@ -421,9 +431,9 @@ impl OnePass<'_> {
             return self.rebase_sums(known, history, kind, plan);
         }
         let mut editor = Editor::new(model);
-        self.apply((&edits, &[]), known, &mut editor, history).ok()?;
-        let model = model.with_graph(editor.finish());
-        self.rebase_sums(&Analysis::new(&model).ok()?, history, kind, plan)
+        self.apply((&edits, &[]), known, &mut editor, history).map_err(|why| defect(model, &why))?;
+        let written_out = model.with_graph(editor.finish());
+        self.rebase_sums(&check(model, &written_out)?, history, kind, plan)
     }
 
     /// The same, where all sums are operators of their own.
@@ -433,7 +443,7 @@ impl OnePass<'_> {
         history: &mut History,
         kind: &str,
         plan: &Plans,
-    ) -> Option<Model> {
+    ) -> Result<Option<Model>> {
         let view = View::new(known);
         let sites = normalizer::find(&view);
         let mut refused: HashMap<String, Refusal> = HashMap::new();
@@ -444,22 +454,22 @@ impl OnePass<'_> {
             });
             if edits.is_empty() {
                 history.rebased(streams, vec![]);
-                return None;
+                return Ok(None);
             }
             match self.made(&edits, known, history) {
                 Ok((made, stored, grown)) => {
                     history.plan.growth += grown;
                     history.rebased(streams, stored);
-                    return Some(made);
+                    return Ok(Some(made));
                 }
                 Err(why) => {
                     let before = refused.len();
-                    for failed in why {
+                    for failed in &why {
                         let names = failed.sites.iter().filter_map(|&place| streams.get(place));
                         refused.extend(names.map(|stream| (stream.name.clone(), failed.refusal.clone())));
                     }
                     if refused.len() == before {
-                        return None;
+                        return Err(defect(known.graph.model(), &why));
                     }
                 }
             }
@@ -491,7 +501,7 @@ impl OnePass<'_> {
 
 /// Why nothing is known of what the operators of a model mean. One that imports no version means the first.
 fn not_known(model: &Model) -> Option<Refusal> {
-    let reason = match model.opset("").unwrap_or(1) {
+    let reason = match model.own_opset() {
         opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),
         opset if opset > NEWEST_OPSET => Reason::FutureOpset(opset),
         _ => return None,

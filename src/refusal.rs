@@ -97,6 +97,9 @@ pub enum Reason {
     /// Something besides the site reads the value whose producer would have to change.
     #[error("something else reads the producer's result")]
     OtherReader,
+    /// Another fold changes the operator already, in a way that leaves no room.
+    #[error("another fold changes it already")]
+    Changed,
     /// The operator is not linear in its operand (or not known to be).
     #[error("{0} is no linear operator")]
     NotLinear(String),
@@ -165,7 +168,7 @@ pub enum Reason {
     /// The per-position constant that the fold needs is larger than is worth keeping.
     #[error("the folded constant would be too large ({0} elements)")]
     TooLarge(usize),
-    /// There are more operators, or ways between them, than are looked at for one site.
+    /// There are more operators, ways between them, or other sites that stay, than are looked at for one site.
     #[error("more operators lie on the way than are looked at")]
     TooFar,
     /// A weight that something else reads too would be copied, and copies would add more than is allowed.

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::fold;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
-use crate::graph::{NodeId, Reader, ValueId, make};
+use crate::graph::{NodeId, ValueId, make};
 use crate::lower::lower;
 use crate::normalizer::{self, Family, Part, Site, View};
 use crate::onnx::Model;
@@ -203,12 +203,12 @@ impl<'v, 'a> Remaking<'v, 'a> {
             if channels.axes() == [last] && channels.scale.iter().eq(&count) {
                 found = Some((value, mover));
             }
-            let leads_on = |reader: &Reader| matches!(reader, Reader::Node { node, input } if below.contains(node) || !graph.reads_elements(*node, *input));
             let next = self.view.maker(value).filter(|&node| is_movement(graph.node(node)));
-            let Some(node) = next.filter(|_| graph.readers(value).iter().all(leads_on)) else { return found };
+            let Some(node) = next.filter(|_| self.view.is_read_by_no_other(value, &below)) else {
+                return found;
+            };
             let at = self.view.at(node);
-            let step =
-                fold::rule(graph.domain_op(node)).and_then(|rule| rule.backward(&at, 0, &channels).ok());
+            let step = fold::rule_of(&at).and_then(|rule| rule.backward(&at, 0, &channels)).ok();
             let way = step.and_then(|step| step.ways.into_iter().next()?.into_iter().next());
             let (Some((_, before)), Some(input)) = (way, graph.input(node, 0)) else { return found };
             (value, channels, below, mover) = (input, before, vec![node], Some(node));
@@ -277,7 +277,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
             self.editor.add_constant(&format!("{}.{what}", site.name), tensor)
         };
         let (gamma, beta) = (parameter("weight", &gamma_beta.scale), parameter("bias", &gamma_beta.shift));
-        if self.view.graph.model().opset("").is_some_and(|opset| opset >= LAYER_NORMALIZATION) {
+        if self.view.graph.model().own_opset() >= LAYER_NORMALIZATION {
             return self.step(site, value, "LayerNormalization", &[input, &gamma, &beta]);
         }
         let epsilon = tensor::make("", data_type, &arr0(1e-5).into_dyn().view()).unwrap_or_default();
@@ -323,7 +323,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     fn finish(self) -> Model {
         let Remaking { view, editor, seeds, made, .. } = self;
-        let graph = simplify_known(editor, seeds, view.graph, view.facts, &made);
+        let graph = simplify_known(editor, seeds, view.known, &made);
         view.graph.model().with_graph(graph)
     }
 }

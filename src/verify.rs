@@ -7,6 +7,7 @@ use crate::graph::Graph;
 use crate::graph::facts::Facts;
 use crate::onnx::Model;
 use crate::onnx::misread::misread;
+use crate::onnx::node::bodies;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
@@ -169,13 +170,6 @@ pub fn default_tolerance(model: &Model) -> f64 {
 
 /// Why tract is no judge of a model that it runs.
 fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
-    let bodies = |node: &NodeProto| -> Option<String> {
-        let bodies = node
-            .attribute
-            .iter()
-            .flat_map(|attribute| attribute.g.as_deref().into_iter().chain(&attribute.graphs));
-        bodies.into_iter().find_map(|body| untrusted(body, model))
-    };
     graph.node.iter().find_map(|node| {
         let reason = match node.op() {
             ("", "BatchNormalization") if mixed_types(node, graph) => {
@@ -183,11 +177,11 @@ fn untrusted(graph: &GraphProto, model: &Model) -> Option<String> {
             }
             _ if node.category().is_some_and(Category::is_random) => Some("its output is random"),
             ("", "Dropout") if dropping(node, graph, model) => Some("it may be dropping elements at random"),
-            _ => misread(node, model.opset("").unwrap_or(0)),
+            _ => misread(node, model.own_opset()),
         };
         reason
             .map(|reason| format!("{} `{}`: {reason}", node.op_type(), node.label()))
-            .or_else(|| bodies(node))
+            .or_else(|| bodies(node).find_map(|body| untrusted(body, model)))
     })
 }
 

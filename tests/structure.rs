@@ -233,7 +233,8 @@ fn no_two_types_have_one_name() {
             let mut words = line.split(|c: char| !(c.is_alphanumeric() || "_()".contains(c)));
             let first = words.find(|word| !word.starts_with("pub"));
             if first.is_some_and(|word| ["struct", "enum", "trait", "type", "union"].contains(&word)) {
-                let name = words.next().unwrap();
+                // A tuple struct has its fields right behind its name.
+                let name = words.next().unwrap().split('(').next().unwrap();
                 found.entry(name.to_owned()).or_default().push(file.clone());
             }
         }

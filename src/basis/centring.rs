@@ -247,8 +247,7 @@ impl Writers<'_> {
         let slot = written.unwrap_or(0);
         let value = graph.output(node, slot)?;
         let axis = self.stream.values.iter().find(|at| at.value == value)?.axis;
-        let taken = |name: &str| graph.value(name).is_some();
-        let mut maker = Maker::new(graph.node(node), self.known.at(node).opset(), &taken);
+        let mut maker = Maker::new(graph, node);
         let whole = maker.again(slot);
         let mean = maker.mean(&whole, &[axis as i64], true);
         maker.op("Sub", &[&whole, &mean], vec![]);

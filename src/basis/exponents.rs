@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use crate::graph::at::At;
+use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
 /// The attribute with what is added to a variance.
@@ -79,9 +80,6 @@ impl Node<'_, '_> {
             ("", "Cast" | "CastLike") => self.is_between_floats().then(|| self.handed_on(1)),
             ("", "Mul") => Some(self.product_or_quotient(1)),
             ("", "Div") => Some(self.product_or_quotient(-1)),
-            ("", "Conv" | "ConvTranspose" | "Gemm" | "MatMul") | ("com.microsoft", "FusedMatMul") => {
-                self.layer()
-            }
             ("", "Sqrt") => (first % 2 == 0).then(|| self.makes(first / 2)),
             ("", "Reciprocal") => Some(self.makes(-first)),
             ("", "Pow") => self.power(),
@@ -98,7 +96,11 @@ impl Node<'_, '_> {
             ("", "BatchNormalization") => self.batch_norm(),
             ("", "Split") => Some(self.handed_on(usize::MAX)),
             ("", op) if hands_on(op) => Some(self.handed_on(1)),
-            _ => self.at.graph.is_movement(self.at.node).then(|| self.handed_on(1)),
+            _ => match self.at.graph.category(self.at.node)? {
+                Category::Movement | Category::Selection => Some(self.handed_on(1)),
+                category if category.is_product() => self.layer(),
+                _ => None,
+            },
         }
     }
 
@@ -226,7 +228,8 @@ impl Node<'_, '_> {
     }
 }
 
-/// Whether what an operator makes of `k·x` is k times what it makes of `x`, for all k > 0, besides movements.
+/// Whether what an operator makes of `k·x` is k times what it makes of `x`, for all k > 0, besides movements
+/// and selections.
 fn hands_on(op: &str) -> bool {
     const OPS: &[&str] = &[
         "Abs",
@@ -234,10 +237,7 @@ fn hands_on(op: &str) -> bool {
         "CumSum",
         "DepthToSpace",
         "Dropout",
-        "Expand",
-        "Gather",
         "GatherElements",
-        "GatherND",
         "GlobalAveragePool",
         "GlobalMaxPool",
         "LeakyRelu",
@@ -251,9 +251,7 @@ fn hands_on(op: &str) -> bool {
         "ReduceMin",
         "ReduceSum",
         "Relu",
-        "Slice",
         "SpaceToDepth",
-        "Tile",
         "Trilu",
     ];
     OPS.contains(&op)

@@ -22,8 +22,7 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;
-    let taken = |name: &str| graph.value(name).is_some();
-    let mut maker = Maker::new(graph.node(last), view.at(last).opset(), &taken);
+    let mut maker = Maker::new(graph, last);
     // The operator computes in float32 whatever it is given, and so does what takes its place.
     let is_wide = data_type == DataType::BFloat16 && core.nodes.len() == 1;
     let inside = if is_wide { DataType::Float } else { data_type };

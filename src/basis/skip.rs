@@ -57,8 +57,7 @@ fn apart(known: &Analysis, node: NodeId) -> Option<Replacement> {
     (is_there && !(1..SUM).any(is_read)).then_some(())?;
     let epsilon = at.attr_float("epsilon", 1e-12).ok()?;
     let name = |slot: usize| graph.input(node, slot).map(|value| graph.value_name(value));
-    let taken = |name: &str| graph.value(name).is_some();
-    let mut maker = Maker::new(graph.node(node), at.opset(), &taken);
+    let mut maker = Maker::new(graph, node);
     let mut sum = maker.op("Add", &[name(0)?, name(1)?], vec![]);
     if let Some(bias) = name(skip.bias) {
         sum = maker.op("Add", &[&sum, bias], vec![]);

@@ -7,10 +7,11 @@
 use ndarray::{ArrayD, IxDyn};
 
 use crate::affine::Affine;
-use crate::fold::{Side, Step, rule};
+use crate::fold::{Side, Step, rule_of};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
+use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 
 /// A node that ties values together.
@@ -53,8 +54,7 @@ pub fn ahead(known: &Analysis, node: NodeId, slot: usize, axis: usize, channels:
     }
     let probes: Vec<Option<Affine>> =
         slots.clone().map(|slot| probe(at.rank(slot).ok()?, axis, channels)).collect();
-    let rule = rule(at.graph.domain_op(node))?;
-    let step = rule.forward(&at, &probes).ok()?;
+    let step = rule_of(&at).and_then(|rule| rule.forward(&at, &probes)).ok()?;
     let (outputs, axis_behind) = handed_on(step, channels)?;
     let operands = slots.map(|slot| (slot, axis)).collect();
     Some(Tie { operands, uniform: vec![], outputs, axis: axis_behind })
@@ -66,7 +66,7 @@ pub fn is_taken(known: &Analysis, node: NodeId, side: Side, axis: usize, channel
     let taken = || {
         let at = known.at(node);
         at.graph.category(node).filter(|category| category.is_product())?;
-        let rule = rule(at.graph.domain_op(node))?;
+        let rule = rule_of(&at).ok()?;
         let step = match side {
             Side::Operand(slot) => {
                 let mut inputs = vec![None; at.arity()];
@@ -89,18 +89,13 @@ fn mixes_tokens(at: &At) -> bool {
         "Concat",
         "CumSum",
         "Dropout",
-        "Expand",
-        "Gather",
-        "GatherND",
         "GlobalAveragePool",
         "Pad",
         "ReduceMean",
         "ReduceSum",
-        "Slice",
-        "Split",
-        "Tile",
     ];
-    at.graph.is_movement(at.node) || at.graph.op(at.node).is_some_and(|op| OTHERS.contains(&op))
+    let hands_on = matches!(at.graph.category(at.node), Some(Category::Movement | Category::Selection));
+    hands_on || at.graph.op(at.node).is_some_and(|op| OTHERS.contains(&op))
 }
 
 /// A scale with another number for each channel.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{Cell, CellAlignment};
 use serde::Serialize;
 use unfold::onnx::Model;
+use unfold::onnx::node::bodies;
 use unfold::onnx::proto::GraphProto;
 
 use super::out::{self, Paint, Tone};
@@ -25,9 +26,7 @@ impl Operators {
     fn count(&mut self, graph: &GraphProto) {
         for node in &graph.node {
             *self.0.entry(node.operator()).or_default() += 1;
-            for attribute in &node.attribute {
-                attribute.g.as_deref().into_iter().chain(&attribute.graphs).for_each(|body| self.count(body));
-            }
+            bodies(node).for_each(|body| self.count(body));
         }
     }
 

@@ -157,8 +157,7 @@ fn origin(draft: &Draft, value: ValueId, budget: usize) -> (ValueId, usize) {
 
 /// Whether a node hands elements on as they are, some of them or all.
 fn moves(draft: &Draft, node: NodeId) -> bool {
-    let picks = ["Slice", "Split", "Gather", "GatherND", "Expand", "Tile"];
-    draft.graph.is_movement(node) || draft.graph.op(node).is_some_and(|op| picks.contains(&op))
+    matches!(draft.graph.category(node), Some(Category::Movement | Category::Selection))
 }
 
 /// Whether all elements of a value, once an affine is gone, were numbers of a type before they were cast.

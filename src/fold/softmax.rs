@@ -8,7 +8,7 @@ use ndarray::Array1;
 
 use super::absorb::matmul;
 use super::draft::Draft;
-use super::{Side, rule};
+use super::{Side, rule_of};
 use crate::affine::Affine;
 use crate::graph::at::At;
 use crate::graph::facts::extent;
@@ -70,8 +70,7 @@ impl KeySearch<'_, '_> {
                 _ => {
                     let inputs: Vec<_> =
                         (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
-                    let rule = rule(draft.graph.domain_op(node));
-                    let step = rule.and_then(|rule| rule.forward(&at, &inputs).ok());
+                    let step = rule_of(&at).and_then(|rule| rule.forward(&at, &inputs)).ok();
                     let Some(step) = step.filter(|step| step.fold.is_none() && step.bypass.is_none()) else {
                         return false;
                     };

@@ -79,8 +79,7 @@ fn gemm(known: &Analysis, matmul: NodeId) -> Option<Edit> {
         return None;
     }
     let name = |value| graph.value_name(value);
-    let taken = |name: &str| graph.value(name).is_some();
-    let mut maker = Maker::new(graph.node(matmul), known.at(matmul).opset(), &taken);
+    let mut maker = Maker::new(graph, matmul);
     let flat = maker.reshape(name(*value), &[-1, rows as i64]);
     let product = maker.op("Gemm", &[&flat, name(*weight), name(*bias)], vec![]);
     let back = arranged.iter().map(|extent| extent.map_or(-1, |extent| extent as i64));

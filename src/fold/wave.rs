@@ -12,11 +12,9 @@ use super::range::Going;
 use super::{Fold, Rule, Side, Step, range, rule, softmax};
 use crate::affine::Affine;
 use crate::graph::facts::{Shape, extent};
-use crate::graph::flat::{BEGIN, END};
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
-use crate::onnx::operator::{attributes, is_quantized};
 use crate::refusal::{Reason, Refusal};
 
 /// How many parts one wave may pass in a row. Those of a longer row join first.
@@ -73,7 +71,8 @@ pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Re
                 if items.merge {
                     wave.merges.push(Merge { into: other, affine, before: true });
                 } else if passed == PASSED {
-                    return Err(stays(draft, there));
+                    let at = draft.graph.value_name(there.output);
+                    return Err(Refusal::new(Reason::TooFar, at));
                 } else {
                     front.arrive(there.output, commute(&affine, &there.affine), Some(input), passed + 1)?;
                 }
@@ -248,18 +247,9 @@ impl Front<'_, '_> {
 pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if draft.replaced.contains(&node) {
         // What comes in its place may pass, once it is there.
-        return Err(Reason::OtherReader);
+        return Err(Reason::Changed);
     }
-    let operator @ (domain, op) = draft.graph.domain_op(node);
-    if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
-        draft.at(node).only_attributes(known)?;
-    }
-    rule(operator).ok_or_else(|| match draft.graph.op(node) {
-        _ if is_quantized(domain, op) => Reason::Quantized,
-        _ if [BEGIN, END].contains(&domain) => Reason::NotLinear(op.into()),
-        Some(op) => Reason::NotLinear(op.into()),
-        None => Reason::UnknownOperator(format!("{domain}.{op}")),
-    })
+    super::rule_of(&draft.at(node))
 }
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes
@@ -284,7 +274,7 @@ fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let linear = linear(draft.graph.domain_op(node));
     if draft.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
         // Its constant is no longer the one that a rule would read.
-        return Err(Reason::OtherReader);
+        return Err(Reason::Changed);
     }
     rule_of(draft, node)
 }
@@ -318,7 +308,7 @@ pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> 
     let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
     let changes = step.fold.is_some() || step.bypass.is_some();
     if !changes && draft.is_shifted(node) {
-        return refuse(Reason::OtherReader);
+        return refuse(Reason::Changed);
     }
     if changes && draft.is_of_activation(node) { refuse(Reason::Activation) } else { Ok(step) }
 }

@@ -5,7 +5,7 @@ use super::constants::Constants;
 use super::facts::{Facts, Shape, extent};
 use super::movement::LARGEST;
 use super::{Graph, NodeId, ValueId};
-use crate::onnx::operator::input_at;
+use crate::onnx::operator::{input_at, softmax_axis};
 use crate::onnx::proto::NodeProto;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
@@ -31,7 +31,7 @@ impl At<'_> {
 
     /// The operator set version of the model.
     pub fn opset(&self) -> i64 {
-        self.graph.model().opset("").unwrap_or(0)
+        self.graph.model().own_opset()
     }
 
     /// One input.
@@ -192,10 +192,10 @@ impl At<'_> {
         Ok((reduced, self.flag("keepdims", true)?))
     }
 
-    /// The axis along which a Softmax normalizes. Before operator set 13 it takes all behind it along.
+    /// The axis along which alone a Softmax normalizes.
     pub fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
-        let alone = self.opset() >= 13;
-        let along = axis(self.attr("axis", if alone { -1 } else { 1 })?, rank)?;
+        let (absent, alone) = softmax_axis(self.opset());
+        let along = axis(self.attr("axis", absent)?, rank)?;
         (alone || along + 1 == rank).then_some(along).ok_or(Reason::Attribute("axis".into()))
     }
 

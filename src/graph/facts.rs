@@ -244,6 +244,8 @@ pub(super) struct Inference {
     onnx: Onnx,
     /// The imports of the model, without its graph: what operators look at while they are built.
     model: pb::ModelProto,
+    /// The version of ONNX's own operator set.
+    opset: i64,
     template: tract_onnx::prelude::InferenceModel,
     budget: Budget,
     weights: u64,
@@ -271,6 +273,7 @@ impl Inference {
         Inference {
             onnx: tract_onnx::onnx(),
             model: pb::ModelProto { opset_import, ir_version, ..Default::default() },
+            opset: model.own_opset(),
             template: Default::default(),
             budget: Budget::new(EVALUATED),
             weights: graph.weight_bytes(),
@@ -325,16 +328,9 @@ impl Inference {
         facts
     }
 
-    /// The version of ONNX's own operator set.
-    fn opset(&self) -> i64 {
-        let mut sets = self.model.opset_import.iter();
-        let own = sets.find(|set| crate::onnx::node::canonical_domain(&set.domain).is_empty());
-        own.map_or(0, |set| set.version)
-    }
-
     fn context(&self) -> ParsingContext<'_> {
         ParsingContext {
-            onnx_operator_set_version: self.opset(),
+            onnx_operator_set_version: self.opset,
             framework: &self.onnx,
             model: &self.model,
             parent_graphs: vec![],
@@ -493,7 +489,7 @@ impl Inference {
             _ => {}
         }
         let elements = |fact: &InferenceFact| self.open.elements(fact);
-        let asked = Asked { node, opset: self.opset(), inputs: &inputs, elements: &elements };
+        let asked = Asked { node, opset: self.opset, inputs: &inputs, elements: &elements };
         let outputs = outputs.into_iter().enumerate();
         let symbols = &self.template.symbols;
         let complete = |(slot, fact)| {
@@ -594,7 +590,7 @@ impl Inference {
     }
 
     fn misreads(&self, node: &NodeProto) -> bool {
-        misread(node, self.opset()).is_some()
+        misread(node, self.opset).is_some()
     }
 
     /// Evaluates one node on constants.
@@ -619,7 +615,7 @@ impl Inference {
         }
         if self.misreads(node) {
             let bytes = inputs.first().map_or(0, |x| (x.len() * size_of::<f64>()) as u64);
-            let normalized = || batch::normalized(node, self.opset(), inputs);
+            let normalized = || batch::normalized(node, self.opset, inputs);
             return match budget.spend(bytes).then(normalized).flatten() {
                 Some(normalized) => Ok(vec![normalized]),
                 None => Err(failed()),

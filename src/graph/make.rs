@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::node_name;
+use super::{Graph, NodeId, node_name};
 use crate::onnx::operator::input_at;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto};
 use crate::onnx::tensor::DataType;
@@ -90,35 +90,37 @@ impl NewConstant {
 /// The nodes take over the notes of the one that they are `like`, and their names begin with its name.
 ///
 /// ```
+/// use unfold::graph::Graph;
 /// use unfold::graph::make::Maker;
-/// use unfold::onnx::proto::NodeProto;
-/// let div = NodeProto { name: Some("norm".into()), ..Default::default() };
-/// let mut maker = Maker::new(&div, 18, &|name| name == "norm_reducemean_0");
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let graph = Graph::new(&model)?;
+/// let mut maker = Maker::new(&graph, 0);
 /// let mean = maker.mean("x", &[-1], true);
 /// maker.op("Sub", &["x", &mean], vec![]);
 /// let (nodes, constants) = maker.finish("y");
-/// assert_eq!(nodes[0].output, ["norm_reducemean_1"]);
+/// assert!(nodes[0].name().starts_with(graph.name(0)) && graph.value(&nodes[0].output[0]).is_none());
 /// assert_eq!(nodes[1].output, ["y"]);
 /// assert_eq!(nodes[0].input, ["x", constants[0].name()]);
+/// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub struct Maker<'m> {
+    graph: &'m Graph<'m>,
     like: &'m NodeProto,
-    opset: i64,
-    taken: &'m dyn Fn(&str) -> bool,
     names: HashSet<String>,
     nodes: Vec<NodeProto>,
     constants: Vec<NewConstant>,
 }
 
 impl<'m> Maker<'m> {
-    /// Nothing is made yet. `taken` tells the names that other values have.
-    pub fn new(like: &'m NodeProto, opset: i64, taken: &'m dyn Fn(&str) -> bool) -> Self {
-        Maker { like, opset, taken, names: HashSet::new(), nodes: vec![], constants: vec![] }
+    /// Nothing is made yet in the place of nodes of a graph, one of which those that are made are like.
+    pub fn new(graph: &'m Graph<'m>, like: NodeId) -> Self {
+        Maker { graph, like: graph.node(like), names: HashSet::new(), nodes: vec![], constants: vec![] }
     }
 
     /// The operator set of ONNX's own operators.
     pub fn opset(&self) -> i64 {
-        self.opset
+        self.graph.model().own_opset()
     }
 
     /// The nodes, the last of which makes `output`, and their constants.
@@ -133,7 +135,7 @@ impl<'m> Maker<'m> {
     fn name(&mut self, what: &str) -> String {
         let stem = node_name(self.like);
         let mut names = (0..).map(|i| format!("{stem}_{what}_{i}"));
-        let free = |name: &String| !(self.taken)(name) && !self.names.contains(name);
+        let free = |name: &String| self.graph.value(name).is_none() && !self.names.contains(name);
         let name = names.find(free).unwrap_or_default();
         self.names.insert(name.clone());
         name
@@ -203,7 +205,7 @@ impl<'m> Maker<'m> {
         attribute: AttributeProto,
         (name, list): (&str, &[i64]),
     ) -> String {
-        if input_at(op, name, self.opset).is_none() {
+        if input_at(op, name, self.opset()).is_none() {
             return self.op(op, &[value], vec![attribute, ints(name, list)]);
         }
         let list = self.ints(list);

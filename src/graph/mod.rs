@@ -33,6 +33,7 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::hash::{HashMap, HashSet, map_of};
 use crate::onnx::Model;
+use crate::onnx::node::bodies;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
@@ -203,11 +204,7 @@ impl<'m> Graph<'m> {
                 inputs.push(Some(id));
             }
             self.inputs.push(inputs.drain(..));
-            for attribute in &reads.attribute {
-                for body in attribute.g.iter().map(|g| &**g).chain(&attribute.graphs) {
-                    free_names(body, &mut captured);
-                }
-            }
+            bodies(reads).for_each(|body| free_names(body, &mut captured));
             let mut captures: Vec<_> =
                 captured.drain(..).filter_map(|name| self.ids.get(name).copied()).collect();
             captures.sort();
@@ -225,33 +222,17 @@ impl<'m> Graph<'m> {
         Ok(())
     }
 
-    /// Kahn's algorithm, stable in the order of the file.
     fn sort(&mut self) -> Result<()> {
         let count = self.proto.node.len();
-        let mut waits = vec![0usize; count];
         let mut after = Vec::with_capacity(2 * count);
-        for (node, waits) in waits.iter_mut().enumerate() {
-            for value in self.inputs(node).iter().flatten().chain(self.captures(node)) {
-                if let Some((producer, _)) = self.producer(*value) {
-                    *waits += 1;
-                    after.push((producer, node));
-                }
-            }
+        for node in 0..count {
+            let read = self.inputs(node).iter().flatten().chain(self.captures(node));
+            after.extend(read.filter_map(|&value| Some((self.producer(value)?.0, node))));
         }
-        let after = Lists::grouped(count, &after);
-        let mut ready: BinaryHeap<Reverse<NodeId>> =
-            (0..count).filter(|&node| waits[node] == 0).map(Reverse).collect();
-        self.order.reserve_exact(count);
-        while let Some(Reverse(node)) = ready.pop() {
-            self.order.push(node);
-            for &next in after.of(node) {
-                waits[next] -= 1;
-                if waits[next] == 0 {
-                    ready.push(Reverse(next));
-                }
-            }
-        }
-        if let Some(stuck) = (0..count).find(|&node| waits[node] > 0) {
+        self.order = order(count, &after);
+        if self.order.len() < count {
+            let done: HashSet<NodeId> = self.order.iter().copied().collect();
+            let stuck = (0..count).find(|node| !done.contains(node)).unwrap_or_default();
             return Err(Error::Cycle { node: self.name(stuck).to_owned() });
         }
         self.places = vec![0; count];
@@ -413,6 +394,27 @@ impl<'m> Graph<'m> {
     }
 }
 
+/// Nodes in an order in which each comes behind those that it has to, of which each pair names one and then the other, and
+/// otherwise in that of their numbers: Kahn's algorithm. Those of a cycle, and what is behind it, are left out.
+pub fn order(count: usize, after: &[(NodeId, NodeId)]) -> Vec<NodeId> {
+    let mut waits = vec![0usize; count];
+    after.iter().for_each(|&(_, node)| waits[node] += 1);
+    let after = Lists::grouped(count, after);
+    let mut ready: BinaryHeap<Reverse<NodeId>> =
+        (0..count).filter(|&node| waits[node] == 0).map(Reverse).collect();
+    let mut order = Vec::with_capacity(count);
+    while let Some(Reverse(node)) = ready.pop() {
+        order.push(node);
+        for &next in after.of(node) {
+            waits[next] -= 1;
+            if waits[next] == 0 {
+                ready.push(Reverse(next));
+            }
+        }
+    }
+    order
+}
+
 /// The node's name, or its first output where it has none.
 pub fn node_name(node: &NodeProto) -> &str {
     match node.name() {
@@ -430,11 +432,7 @@ fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
     let mut read: Vec<&str> = vec![];
     for node in &body.node {
         read.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
-        for attribute in &node.attribute {
-            for inner in attribute.g.iter().map(|g| &**g).chain(&attribute.graphs) {
-                free_names(inner, &mut read);
-            }
-        }
+        bodies(node).for_each(|inner| free_names(inner, &mut read));
     }
     read.extend(body.output.iter().map(|output| output.name()));
     free.extend(read.into_iter().filter(|name| !made.contains(name)));

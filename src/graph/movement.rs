@@ -2,7 +2,7 @@
 
 use tract_onnx::tract_hir::internal::TDim;
 
-use super::facts::{Shape, extent};
+use super::facts::{Shape, extent, same};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
@@ -66,10 +66,7 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
 fn cuts(from: &Shape, to: &Shape) -> Vec<(usize, usize)> {
     let (heads, tails) =
         ((products(from, false), products(to, false)), (products(from, true), products(to, true)));
-    let agree = |i: usize, j: usize| {
-        let same = |a: &Option<TDim>, b: &Option<TDim>| a.is_some() && a == b;
-        same(&heads.0[i], &heads.1[j]) || same(&tails.0[i], &tails.1[j])
-    };
+    let agree = |i: usize, j: usize| same(&heads.0[i], &heads.1[j]) || same(&tails.0[i], &tails.1[j]);
     let mut cuts = vec![];
     let (mut i, mut j) = (0, 0);
     while (i, j) != (from.len(), to.len()) {

@@ -10,7 +10,7 @@ use tract_onnx::tract_hir::internal::{DimFact, TDim};
 use super::axes::{axes, axis, permutation};
 use super::extents::{Shape, extent};
 use crate::onnx::node::canonical_domain;
-use crate::onnx::operator::{Category, input_at};
+use crate::onnx::operator::{Category, RESIZE_TO_SIZES, input_at};
 use crate::onnx::proto::NodeProto;
 
 /// A node whose results are asked for.
@@ -272,7 +272,7 @@ impl Asked<'_> {
         let from = self.shape(0)?;
         // Sizes that are only a frame, or those of some axes.
         let has = |name: &str| self.node.attribute.iter().any(|attribute| attribute.name() == name);
-        if has("axes") || has("keep_aspect_ratio_policy") || self.opset < 11 {
+        if has("axes") || has("keep_aspect_ratio_policy") || self.opset < RESIZE_TO_SIZES {
             return Some(vec![None; from.len()]);
         }
         let scales = || {

@@ -1,8 +1,7 @@
 //! Nodes of custom domains that are normalizers by name, by the convention in `docs/opaque.md`.
 
 use super::{Lowered, label, plain};
-use crate::graph::Graph;
-use crate::graph::facts::Facts;
+use crate::graph::analysis::Analysis;
 use crate::graph::names::Names;
 use crate::hash::HashSet;
 use crate::normalizer::KINDS;
@@ -24,14 +23,12 @@ pub fn expand(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Lowere
     if !model.graph().node.iter().any(|node| candidate(node).is_some()) {
         return None;
     }
-    let graph = Graph::new(model).ok()?;
-    let facts = Facts::infer(&graph);
+    let known = Analysis::new(model).ok()?;
     let mut names = Names::of(model);
     let mut result = model.clone();
     let (mut nodes, mut constants, mut formulas) = (vec![], vec![], vec![]);
     for node in &model.graph().node {
-        let known = (&graph, &facts);
-        match candidate(node).and_then(|opaque| write(known, node, opaque, &mut names)) {
+        match candidate(node).and_then(|opaque| write(&known, node, opaque, &mut names)) {
             Some(expanded) => {
                 nodes.extend(expanded.nodes);
                 constants.extend(expanded.constants);

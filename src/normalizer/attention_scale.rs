@@ -20,7 +20,7 @@ impl Normalizer for AttentionScale {
         let kind = Kind { name: "attention scale", family: Family::Scale };
         (is_number && is_scale && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
             axis: view.facts.rank(chain.output).unwrap_or(1).max(1) - 1,
-            ..chain.site(view.graph, view.facts, kind)
+            ..chain.site(view, kind)
         })
     }
 }

@@ -17,7 +17,7 @@ impl Normalizer for BatchNorm {
             let is_bn = chain.has_batch_norm(view.graph)
                 || (chain.is_per_channel()
                     && (chain.mentions(self.names()) || chain.mentions(&["running_mean"])));
-            return is_bn.then(|| chain.site(view.graph, view.facts, kind));
+            return is_bn.then(|| chain.site(view, kind));
         }
         // One that is no affine with constants is listed with the reason.
         if !view.graph.is(node, "BatchNormalization") {

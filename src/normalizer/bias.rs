@@ -4,6 +4,7 @@ use super::{Family, Kind, Normalizer, Part, Site, View};
 use crate::affine::Affine;
 use crate::graph::NodeId;
 use crate::graph::facts::extent;
+use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
 /// An Add behind a convolution or a Gemm.
@@ -18,7 +19,7 @@ impl Normalizer for Bias {
         let slot = (0..2).find(|&slot| is_constant(view, node, slot))?;
         let (input, output) = (graph.input(node, 1 - slot)?, graph.only_output(node)?);
         let maker = view.maker(input)?;
-        let has_place = matches!(graph.domain_op(maker), ("", "Conv" | "ConvTranspose" | "Gemm"));
+        let has_place = graph.category(maker) == Some(Category::Layer);
         let takes = (1..3).all(|slot| graph.input(maker, slot).is_none() || is_constant(view, maker, slot));
         let is_float = view.facts.data_type(output).is_some_and(DataType::is_float);
         let is_its_own = view.only_reader(input) == Some(node);

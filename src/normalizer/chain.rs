@@ -4,7 +4,7 @@
 //! statistics, and sums of such branches over one value (`BN(x) + α·x`), are all `s·x + t`.
 
 use super::widening::Narrowing;
-use super::{Family, KINDS, Kind, NORM, Part, Site};
+use super::{Family, KINDS, Kind, NORM, Part, Site, View};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
@@ -78,9 +78,10 @@ impl Chain {
     }
 
     /// The chain as a site of a kind whose statistics are fixed.
-    pub fn site(&self, graph: &Graph, facts: &Facts, kind: Kind) -> Site {
+    pub fn site(&self, view: &View, kind: Kind) -> Site {
+        let graph = view.graph;
         let axis = self.axis().or(self.spread).unwrap_or(0);
-        let channels = facts.extent(self.output, axis).unwrap_or(1);
+        let channels = view.facts.extent(self.output, axis).unwrap_or(1);
         let finite = self.affine.is_finite();
         let name =
             if self.path.is_empty() { graph.name(self.nodes[0]).to_owned() } else { self.path.clone() };

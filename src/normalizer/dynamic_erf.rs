@@ -35,7 +35,7 @@ const SHIFT: Parameter = &["shift", "s"];
 const SINCE: i64 = 9;
 
 fn written(node: &mut Expansion) -> Option<Written> {
-    node.opset().filter(|&opset| opset >= SINCE)?;
+    (node.opset() >= SINCE).then_some(())?;
     let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
     let mut value = node.with("Mul", &node.x(), &alpha)?;
     if let Some(shift) = node.get(SHIFT) {

@@ -5,8 +5,8 @@
 
 use super::bounds::{Bounds, bounds};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
-use crate::graph::{NodeId, ValueId, make};
-use crate::onnx::proto::NodeProto;
+use crate::graph::make::{self, Maker};
+use crate::graph::{Graph, NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
 /// The operator set that brought the operator.
@@ -28,8 +28,7 @@ impl Normalizer for HardSwish {
         if !keeps_shape || view.facts.data_type(input) != Some(DataType::Float) {
             return None;
         }
-        let made =
-            made(graph.node(node), view.at(node).opset(), graph.value_name(input), graph.value_name(output));
+        let (made, constants) = written(graph, node, input).finish(graph.value_name(output));
         Some(Site {
             kind: Kind { name: "hard swish", family: Family::Pointwise },
             name: view.site_name(nodes[0]),
@@ -38,7 +37,7 @@ impl Normalizer for HardSwish {
             nodes: nodes.clone(),
             pre: None,
             post: None,
-            replacement: Some(Replacement { nodes, made, constants: vec![] }),
+            replacement: Some(Replacement { nodes, made, constants }),
             core: None,
             refusal: None,
         })
@@ -99,13 +98,15 @@ fn sixth(view: &View, div: NodeId) -> Option<ValueId> {
 }
 
 /// The operators that come instead.
-fn made(like: &NodeProto, opset: i64, input: &str, output: &str) -> Vec<NodeProto> {
-    let name = crate::graph::node_name(like);
-    if opset >= SINCE {
-        return vec![make::node(like, "HardSwish", &format!("{name}_hardswish"), &[input], output)];
+fn written<'g>(graph: &'g Graph<'g>, node: NodeId, input: ValueId) -> Maker<'g> {
+    let mut maker = Maker::new(graph, node);
+    let input = graph.value_name(input);
+    if maker.opset() >= SINCE {
+        maker.op("HardSwish", &[input], vec![]);
+    } else {
+        let gate = vec![make::float("alpha", 1.0 / 6.0), make::float("beta", 0.5)];
+        let gate = maker.op("HardSigmoid", &[input], gate);
+        maker.op("Mul", &[input, &gate], vec![]);
     }
-    let gate = format!("{name}_hardsigmoid");
-    let mut sigmoid = make::node(like, "HardSigmoid", &gate, &[input], &gate);
-    sigmoid.attribute = vec![make::float("alpha", 1.0 / 6.0), make::float("beta", 0.5)];
-    vec![sigmoid, make::node(like, "Mul", &format!("{name}_mul"), &[input, &gate], output)]
+    maker
 }

@@ -13,7 +13,7 @@ impl Normalizer for LayerScale {
         let chain = view.chain(node)?;
         let scales = chain.spread.is_some() && ends_branch(view, chain);
         let kind = Kind { name: "LayerScale", family: Family::Scale };
-        scales.then(|| chain.site(view.graph, view.facts, kind))
+        scales.then(|| chain.site(view, kind))
     }
 }
 

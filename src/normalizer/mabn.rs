@@ -12,7 +12,7 @@ impl Normalizer for Mabn {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let named = chain.is_per_channel() && chain.mentions(self.names());
-        named.then(|| chain.site(view.graph, view.facts, offline("MABN")))
+        named.then(|| chain.site(view, offline("MABN")))
     }
 
     fn names(&self) -> &'static [&'static str] {

@@ -282,7 +282,8 @@ pub struct View<'a> {
     pub facts: &'a Facts,
     /// The constants.
     pub constants: &'a Constants<'a>,
-    known: &'a Analysis<'a>,
+    /// All that is known of the model.
+    pub known: &'a Analysis<'a>,
     chains: HashMap<NodeId, Chain>,
     /// The last node of the chain that begins at a value.
     ends: HashMap<ValueId, NodeId>,
@@ -319,6 +320,14 @@ impl<'a> View<'a> {
             [Reader::Node { node, .. }] => Some(*node),
             _ => None,
         }
+    }
+
+    /// Whether nothing but these nodes reads the elements of a value.
+    pub fn is_read_by_no_other(&self, value: ValueId, nodes: &[NodeId]) -> bool {
+        self.graph.readers(value).iter().all(|reader| match *reader {
+            Reader::Node { node, input } => nodes.contains(&node) || !self.graph.reads_elements(node, input),
+            _ => false,
+        })
     }
 
     /// Whether a node moves elements, repeats them, or changes their type, and no more.

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use ndarray::{ArrayD, IxDyn};
 
-use crate::graph::facts::Facts;
+use crate::graph::analysis::Analysis;
 use crate::graph::make::NewConstant;
 use crate::graph::names::Names;
-use crate::graph::{Graph, axes, make, node_name};
+use crate::graph::{axes, make, node_name};
 use crate::onnx::Model;
 use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
@@ -97,7 +97,7 @@ pub struct Expanded {
 
 /// Writes an opaque node out; `None` where something in it is not understood.
 pub fn write(
-    (graph, facts): (&Graph, &Facts),
+    Analysis { graph, facts, .. }: &Analysis,
     node: &NodeProto,
     opaque: &'static Opaque,
     names: &mut Names,
@@ -109,7 +109,7 @@ pub fn write(
     let [output] = &node.output[..] else { return None };
     let value = graph.value(node.input.first()?)?;
     // Before operator set 7 constants did not broadcast by themselves.
-    let broadcasts = model.opset("").is_some_and(|opset| opset >= 7);
+    let broadcasts = model.own_opset() >= 7;
     if !understood || !broadcasts || output.is_empty() || node.input.len() > opaque.parameters.len() + 1 {
         return None;
     }
@@ -178,8 +178,8 @@ impl Expansion<'_, '_> {
     }
 
     /// The operator set of ONNX's own operators.
-    pub fn opset(&self) -> Option<i64> {
-        self.model.opset("")
+    pub fn opset(&self) -> i64 {
+        self.model.own_opset()
     }
 
     /// An integer attribute of the node.

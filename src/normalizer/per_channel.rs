@@ -18,7 +18,7 @@ impl Normalizer for PerChannel {
             false => offline("per-channel affine"),
         };
         // A bare shift is a bias; one scale for all channels is no normalizer.
-        chain.is_per_channel().then(|| chain.site(view.graph, view.facts, kind))
+        chain.is_per_channel().then(|| chain.site(view, kind))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::chain::offline;
 use super::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
-use super::statistics::{Core, core};
+use super::statistics::{Core, REACH, core};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId, make};
@@ -23,11 +23,11 @@ impl Normalizer for PowerNorm {
         }
         let named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
         if let Some(scaling) = group_scaling(view, chain.input) {
-            let site = chain.site(view.graph, view.facts, Kind { name: "PN", family: Family::Online });
+            let site = chain.site(view, Kind { name: "PN", family: Family::Online });
             let nodes = [&scaling.nodes[..], &site.nodes].concat();
             return Some(Site { nodes, replacement: fewest(view, &scaling), ..site });
         }
-        named.then(|| chain.site(view.graph, view.facts, offline("PN*")))
+        named.then(|| chain.site(view, offline("PN*")))
     }
 
     fn names(&self) -> &'static [&'static str] {
@@ -62,7 +62,7 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
     let (channels, rank) = node.last_axis()?;
     let groups = node.int("groups")?.unwrap_or(1);
     let divides = usize::try_from(groups).is_ok_and(|groups| groups > 0 && channels.is_multiple_of(groups));
-    let opset = node.opset()?;
+    let opset = node.opset();
     if !divides || opset < 13 {
         return None;
     }
@@ -90,19 +90,16 @@ fn grouped(node: &mut Expansion) -> Option<Written> {
 
 /// The group scaling before a value, through movements.
 fn group_scaling(view: &View, mut value: ValueId) -> Option<Core> {
-    loop {
-        let node = view.maker(value)?;
-        if view.graph.is_movement(node) {
-            value = view.graph.input(node, 0)?;
-            continue;
-        }
-        let core = core(view, node)?;
-        // The squares are of the value with its channels in groups, on one axis more.
-        let regroup = view.maker(core.squared).filter(|&node| view.graph.is(node, "Reshape"))?;
-        let groups = view.facts.rank(view.graph.input(regroup, 0)?)? + 1 == core.rank;
-        let plain = !core.centred && !core.norm && core.axes == [core.rank - 1];
-        return (groups && plain).then_some(core);
+    for _ in 0..REACH {
+        let Some(node) = view.maker(value).filter(|&node| view.graph.is_movement(node)) else { break };
+        value = view.graph.input(node, 0)?;
     }
+    let core = core(view, view.maker(value)?)?;
+    // The squares are of the value with its channels in groups, on one axis more.
+    let regroup = view.maker(core.squared).filter(|&node| view.graph.is(node, "Reshape"))?;
+    let groups = view.facts.rank(view.graph.input(regroup, 0)?)? + 1 == core.rank;
+    let plain = !core.centred && !core.norm && core.axes == [core.rank - 1];
+    (groups && plain).then_some(core)
 }
 
 /// The scaling without widening the statistics first: on the grouped tensor they broadcast.
@@ -128,15 +125,8 @@ fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     }
     // Everything between is the core's own.
     let inside = |node: NodeId| {
-        node == last
-            || graph.outputs(node).iter().flatten().all(|&value| {
-                graph.readers(value).iter().all(|reader| match reader {
-                    crate::graph::Reader::Node { node, input } => {
-                        core.nodes.contains(node) || !graph.reads_elements(*node, *input)
-                    }
-                    _ => false,
-                })
-            })
+        let mut made = graph.outputs(node).iter().flatten();
+        node == last || made.all(|&value| view.is_read_by_no_other(value, &core.nodes))
     };
     let nodes: Vec<NodeId> = core.nodes.iter().copied().filter(|&node| node != regroup).collect();
     if !nodes.iter().all(|&node| inside(node)) {
@@ -147,8 +137,7 @@ fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let (grouped, epsilon) = (graph.value_name(grouped), graph.value_name(epsilon));
     let mut back = vec![0; rank - 1];
     back[rank - 2] = -1;
-    let taken = |name: &str| graph.value(name).is_some();
-    let mut maker = Maker::new(graph.node(last), view.at(last).opset(), &taken);
+    let mut maker = Maker::new(graph, last);
     let square = maker.op("Mul", &[grouped, grouped], vec![]);
     let moment = maker.mean(&square, &[rank as i64 - 1], true);
     let shifted = maker.op("Add", &[&moment, epsilon], vec![]);

@@ -12,7 +12,7 @@ impl Normalizer for RepBn {
         let chain = view.chain(node)?;
         let named = chain.is_per_channel()
             && (chain.branches && (chain.has_batch_norm(view.graph) || chain.mentions(self.names())));
-        named.then(|| chain.site(view.graph, view.facts, offline("RepBN")))
+        named.then(|| chain.site(view, offline("RepBN")))
     }
 
     fn names(&self) -> &'static [&'static str] {

@@ -16,7 +16,7 @@ impl Normalizer for ResidualScale {
         let scales = is_number && !turns && ends_branch(view, chain);
         scales.then(|| Site {
             axis: view.facts.rank(chain.output).unwrap_or(1).max(1) - 1,
-            ..chain.site(view.graph, view.facts, kind)
+            ..chain.site(view, kind)
         })
     }
 }

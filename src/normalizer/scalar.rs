@@ -24,7 +24,7 @@ impl Normalizer for Scalar {
             && has_number
             && (scales || chain.affine.is_identity())
             && !is_of_extents(view, chain.input))
-        .then(|| chain.site(view.graph, view.facts, kind))
+        .then(|| chain.site(view, kind))
     }
 }
 

@@ -14,7 +14,7 @@ impl Normalizer for UnifiedNorm {
         let named = chain.is_per_channel()
             && (chain.mentions(self.names())
                 || chain.words.iter().any(|word| self.short_names().contains(&word.as_str())));
-        named.then(|| chain.site(view.graph, view.facts, offline("UN")))
+        named.then(|| chain.site(view, offline("UN")))
     }
 
     fn names(&self) -> &'static [&'static str] {

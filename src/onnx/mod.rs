@@ -139,6 +139,11 @@ impl Model {
         }
     }
 
+    /// The version of ONNX's own operator set: where the model imports none, the first.
+    pub fn own_opset(&self) -> i64 {
+        self.opset("").unwrap_or(1)
+    }
+
     /// The version of an operator set that the model imports; `""` is the domain of ONNX itself.
     pub fn opset(&self, domain: &str) -> Option<i64> {
         let domain = node::canonical_domain(domain);

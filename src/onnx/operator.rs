@@ -10,6 +10,8 @@ use super::proto::NodeProto;
 pub enum Category {
     /// Hands each on once, perhaps at another place or in another shape.
     Movement,
+    /// Hands some on, or each several times, as they are.
+    Selection,
     /// Adds, subtracts, multiplies, divides or negates those at one place.
     Arithmetic,
     /// Computes something else from those at one place.
@@ -84,6 +86,7 @@ impl NodeProto {
 fn own(op: &str) -> Option<Category> {
     Some(match op {
         "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => Category::Movement,
+        "Expand" | "Gather" | "GatherND" | "Slice" | "Split" | "Tile" => Category::Selection,
         "Add" | "Div" | "Mul" | "Neg" | "Sub" => Category::Arithmetic,
         "Abs" | "Acos" | "Acosh" | "And" | "Asin" | "Asinh" | "Atan" | "Atanh" | "BitShift"
         | "BitwiseAnd" | "BitwiseNot" | "BitwiseOr" | "BitwiseXor" | "Ceil" | "Celu" | "Clip" | "Cos"
@@ -199,6 +202,20 @@ const RESIZE: &[&str] = &[
 
 /// The operator set that brought LayerNormalization.
 pub const LAYER_NORMALIZATION: i64 = 17;
+
+/// The operator set from which on a Resize may be told sizes, and its factors are behind a region.
+pub const RESIZE_TO_SIZES: i64 = 11;
+
+/// The input of a Resize, or of an Upsample, that holds its factors.
+pub fn factors_at(op: &str, opset: i64) -> usize {
+    if op == "Resize" && opset >= RESIZE_TO_SIZES { 2 } else { 1 }
+}
+
+/// The axis of a Softmax that names none, and whether it normalizes along its axis alone: before operator set 13 it takes
+/// all behind it along.
+pub fn softmax_axis(opset: i64) -> (i64, bool) {
+    if opset >= 13 { (-1, true) } else { (1, false) }
+}
 
 /// The input that holds what earlier operator sets had as an attribute of that name, and the first set in
 /// which it does.

@@ -9,7 +9,7 @@ use super::image::{Elements, Image, row_major};
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
 use super::operators::windows::convolution;
-use super::operators::{Allowance, Stop, inverses, roots, sum, zip};
+use super::operators::{Allowance, Unmade, inverses, roots, sum, zip};
 use super::sources::{Sources, is_number};
 use crate::recipe::{Op, Recipe};
 
@@ -17,7 +17,7 @@ use crate::recipe::{Op, Recipe};
 ///
 /// # Errors
 /// Where it divides by 0, where a constant is not there, or not of the shape that the recipe was written for.
-pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result<Elements, Stop> {
+pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result<Elements, Unmade> {
     let steps = recipe.steps();
     let mut uses: HashMap<_, usize> = HashMap::new();
     steps.iter().flat_map(|step| step.inputs()).for_each(|input| *uses.entry(input.id()).or_default() += 1);
@@ -31,20 +31,20 @@ pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result
             if *left == 0 { known.remove(&input.id()) } else { known.get(&input.id()).cloned() }
         };
         let inputs: Option<Vec<Elements>> = step.inputs().iter().map(take).collect();
-        let made = compute(step, inputs.ok_or(Stop::Uncovered)?, source, allowance)?;
+        let made = compute(step, inputs.ok_or(Unmade::Uncovered)?, source, allowance)?;
         if made.shape() != step.shape() {
-            return Err(Stop::Uncovered);
+            return Err(Unmade::Uncovered);
         }
         known.insert(step.id(), made);
     }
-    known.remove(&recipe.id()).ok_or(Stop::Uncovered)
+    known.remove(&recipe.id()).ok_or(Unmade::Uncovered)
 }
 
 /// Asks for all that computing a recipe takes, without computing it.
 ///
 /// # Errors
-/// [`Stop::Beyond`].
-pub fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), Stop> {
+/// [`Unmade::Beyond`].
+pub fn room(recipe: &Recipe, allowance: &Allowance) -> Result<(), Unmade> {
     for step in recipe.steps() {
         allowance.room(step.shape())?;
         let terms: &[usize] = match (step.op(), step.inputs()) {
@@ -62,18 +62,18 @@ fn compute(
     mut inputs: Vec<Elements>,
     source: &Sources,
     allowance: &Allowance,
-) -> Result<Elements, Stop> {
+) -> Result<Elements, Unmade> {
     let shape = step.shape();
-    let elements = |value: Result<Image, Stop>| value?.images().ok_or(Stop::Uncovered);
+    let elements = |value: Result<Image, Unmade>| value?.images().ok_or(Unmade::Uncovered);
     if let Some(f) = arithmetic(step.op()) {
         if let (Op::Div, [_, b]) = (step.op(), &mut inputs[..]) {
             *b = inverses(b)?;
         }
-        let [mut a, b] = <[Elements; 2]>::try_from(inputs).map_err(|_| Stop::Uncovered)?;
+        let [mut a, b] = <[Elements; 2]>::try_from(inputs).map_err(|_| Unmade::Uncovered)?;
         if a.shape() != shape {
-            return zip(&a, &b, f).map(row_major).ok_or(Stop::Uncovered);
+            return zip(&a, &b, f).map(row_major).ok_or(Unmade::Uncovered);
         }
-        a.zip_mut_with(&b.broadcast(shape).ok_or(Stop::Uncovered)?, |a, &b| *a = f(*a, b));
+        a.zip_mut_with(&b.broadcast(shape).ok_or(Unmade::Uncovered)?, |a, &b| *a = f(*a, b));
         return Ok(a);
     }
     let made = match (step.op(), &inputs[..]) {
@@ -81,12 +81,12 @@ fn compute(
         _ if is_number(step) => elements(source.number(step))?,
         (Op::Literal(numbers), _) => {
             let images: Option<Vec<u32>> = numbers.iter().map(|&number| field::of_float(number)).collect();
-            let images = images.ok_or(Stop::Uncovered)?;
+            let images = images.ok_or(Unmade::Uncovered)?;
             let array = match images[..] {
                 [only] => Ok(ArrayD::from_elem(IxDyn(shape), only)),
                 _ => ArrayD::from_shape_vec(IxDyn(shape), images),
             };
-            row_major(array.map_err(|_| Stop::Uncovered)?)
+            row_major(array.map_err(|_| Unmade::Uncovered)?)
         }
         // What rounding takes is for the other claim.
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
@@ -98,12 +98,12 @@ fn compute(
         (Op::Pick { axis, places }, [a]) => row_major(pick(a, *axis, places, 0)),
         (Op::Concat(axis), parts) => {
             let parts: Vec<&Elements> = parts.iter().collect();
-            row_major(concatenated(&parts, *axis).ok_or(Stop::Uncovered)?)
+            row_major(concatenated(&parts, *axis).ok_or(Unmade::Uncovered)?)
         }
         (Op::Sum(axis), [a]) => row_major(sum(a, &[*axis], true)),
         (Op::Product, [a, b]) => row_major(product(a, b, allowance)?),
         (Op::Conv(windows), [weight, values]) => row_major(convolution(weight, values, windows, allowance)?),
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     Ok(made)
 }

@@ -35,7 +35,7 @@ use evaluate::{Findings, Instead, Point, Stopped, evaluate};
 use field::P;
 use image::{Elements, Image};
 use ndarray::ArrayD;
-use operators::{Allowance, Stop};
+use operators::{Allowance, Unmade};
 use random::{Digest, Hash, Unknown};
 use scales::Scales;
 use sources::Sources;
@@ -291,10 +291,12 @@ impl From<Stopped> for Ended {
     fn from(halt: Stopped) -> Self {
         let Stopped { stop, at } = halt;
         Ended::With(match stop {
-            Stop::Zero => return Ended::Zero(at),
-            Stop::Misfit => return Ended::Misfit(at),
-            Stop::Beyond => undecided(format!("`{at}` takes more than a model of its size is known to take")),
-            Stop::Uncovered => undecided(format!("what `{at}` stands for cannot be computed, or read")),
+            Unmade::Zero => return Ended::Zero(at),
+            Unmade::Misfit => return Ended::Misfit(at),
+            Unmade::Beyond => {
+                undecided(format!("`{at}` takes more than a model of its size is known to take"))
+            }
+            Unmade::Uncovered => undecided(format!("what `{at}` stands for cannot be computed, or read")),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ndarray::ArrayD;
 
 use super::image::{Elements, Image, of_numbers, of_shares, of_tensor};
-use super::operators::Stop;
+use super::operators::Unmade;
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
 use crate::onnx::Model;
@@ -124,19 +124,19 @@ impl<'s> Sources<'s> {
     ///
     /// # Errors
     /// Where there is none of this name.
-    pub fn constant(&self, name: &str) -> Result<Elements, Stop> {
+    pub fn constant(&self, name: &str) -> Result<Elements, Unmade> {
         if let Some(known) = self.computed.get(name) {
             return Ok(known.clone());
         }
-        let tensor = self.stored.get(name).ok_or(Stop::Uncovered)?;
-        of_tensor(tensor, self.original.externals(), self.key).images().ok_or(Stop::Uncovered)
+        let tensor = self.stored.get(name).ok_or(Unmade::Uncovered)?;
+        of_tensor(tensor, self.original.externals(), self.key).images().ok_or(Unmade::Uncovered)
     }
 
     /// The elements of a step that is no arithmetic.
     ///
     /// # Errors
     /// Where its numbers are not known.
-    pub fn number(&self, step: &Recipe) -> Result<Image, Stop> {
-        self.numbers.get(&(step.id() as usize)).cloned().map(Image::Field).ok_or(Stop::Uncovered)
+    pub fn number(&self, step: &Recipe) -> Result<Image, Unmade> {
+        self.numbers.get(&(step.id() as usize)).cloned().map(Image::Field).ok_or(Unmade::Uncovered)
     }
 }

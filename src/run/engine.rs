@@ -15,6 +15,7 @@ use super::origins::Origins;
 use super::skeleton::{WeightStore, skeleton};
 use crate::onnx::Model;
 use crate::onnx::misread::is_read;
+use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
 /// A model in tract, with concrete shapes. Clones share the graph and the weights.
@@ -193,10 +194,7 @@ fn add_operators(
         let name =
             if node.name().is_empty() { node.output.first().map_or("", String::as_str) } else { node.name() };
         operators.insert(name.to_owned(), operator.to_owned());
-        for attribute in &node.attribute {
-            let bodies = attribute.g.as_deref().into_iter().chain(&attribute.graphs);
-            bodies.into_iter().try_for_each(|body| add_operators(onnx, model, body, operators))?;
-        }
+        bodies(node).try_for_each(|body| add_operators(onnx, model, body, operators))?;
     }
     Ok(())
 }

@@ -16,9 +16,10 @@ mod twins;
 
 use std::collections::HashMap;
 
+use crate::graph::ValueId;
+use crate::graph::analysis::Analysis;
 use crate::graph::editor::{Edited, Editor};
-use crate::graph::facts::{Facts, Shape};
-use crate::graph::{Graph, ValueId};
+use crate::graph::facts::Shape;
 use crate::onnx::proto::GraphProto;
 
 pub use constants::NamedFloats;
@@ -60,8 +61,7 @@ pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphP
 pub fn simplify_known(
     mut editor: Editor,
     mut seeds: Vec<String>,
-    graph: &Graph,
-    facts: &Facts,
+    Analysis { graph, facts, .. }: &Analysis,
     made: &HashMap<String, ValueId>,
 ) -> GraphProto {
     for seed in &mut seeds {

@@ -1,8 +1,7 @@
 //! Nodes in the order in which the format wants them.
 
-use std::collections::BTreeSet;
-
 use crate::graph::editor::reads;
+use crate::graph::order;
 use crate::hash::{HashMap, map_of};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
@@ -23,23 +22,9 @@ pub fn sort(graph: &mut GraphProto) {
     if (0..count).all(|place| before(place).all(|maker| maker < place)) {
         return;
     }
-    let before: Vec<BTreeSet<usize>> = (0..count).map(|place| before(place).collect()).collect();
-    let mut after: Vec<Vec<usize>> = vec![vec![]; count];
-    let mut waits: Vec<usize> = before.iter().map(BTreeSet::len).collect();
-    for (place, makers) in before.iter().enumerate() {
-        makers.iter().for_each(|&maker| after[maker].push(place));
-    }
-    let mut ready: BTreeSet<usize> = (0..count).filter(|&place| waits[place] == 0).collect();
-    let mut order = vec![];
-    while let Some(place) = ready.pop_first() {
-        order.push(place);
-        for &next in &after[place] {
-            waits[next] -= 1;
-            if waits[next] == 0 {
-                ready.insert(next);
-            }
-        }
-    }
+    let after: Vec<(usize, usize)> =
+        (0..count).flat_map(|place| before(place).map(move |maker| (maker, place))).collect();
+    let order = order(count, &after);
     // A cycle was refused long before.
     if order.len() == count {
         let mut nodes: Vec<_> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();

@@ -41,7 +41,7 @@ fn is_passed(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
             from.is_some() && from == to
         }
         // Before opset 7 it may be in training mode, and with more inputs from 12 on.
-        "Dropout" => graph.inputs(node).len() == 1 && graph.model().opset("").is_some_and(|opset| opset >= 7),
+        "Dropout" => graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7,
         _ => false,
     };
     let is_known = || {

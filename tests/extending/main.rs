@@ -150,7 +150,7 @@ fn an_operator_of_a_custom_domain_is_written_out_by_the_formula_of_its_kind() {
     let node = &model.graph().node[0];
     let [operator] = ActNorm.opaque() else { panic!() };
     assert!(operator.names.contains(&"actnorm2d"));
-    let made = opaque::write((&known.graph, &known.facts), node, operator, &mut Names::of(&model));
+    let made = opaque::write(&known, node, operator, &mut Names::of(&model));
     let Expanded { nodes, constants, formulas } = made.unwrap();
     assert_eq!(nodes.iter().map(|node| node.op_type()).collect::<Vec<_>>(), ["Mul", "Add"]);
     assert_eq!((&nodes[0].input[0], &nodes[1].output[0]), (&"x".to_owned(), &"n".to_owned()));

@@ -89,6 +89,16 @@ fn who_sees_the_mean_keeps_it() {
 }
 
 #[test]
+fn what_picks_of_a_stream_by_rules_that_nobody_knows_keeps_its_mean() {
+    let picked = |attribute: &str| {
+        let step = format!("picked = Gather(token, first) axis=1 {attribute}");
+        vit(&format!("{step}\n{}", HEAD.replace("(token,", "(picked,")))
+    };
+    assert_eq!(is_centred(&picked("")), (3, 7, vec![]));
+    assert_eq!(keeps_mean(&picked("fancy=1")), Reason::SeesMean("Gather".into()));
+}
+
+#[test]
 fn images_give_their_channels_to_the_stream() {
     let found = is_centred(
         "input i 2 3 8 8

@@ -76,6 +76,20 @@ fn example(reason: &Reason) -> Model {
              s = Tanh(y)
              output r s",
         ),
+        // What the product adds by now is not the same in each row.
+        Reason::Changed => model(
+            "input x 3 4
+             scale g 4
+             shift t 4
+             n = Mul(x, g)
+             m = Add(n, t)
+             weight w 4 4
+             y = MatMul(m, w)
+             scale h 3 1
+             z = Mul(y, h)
+             r = Floor(z)
+             output r",
+        ),
         Reason::NotLinear(op) => behind(&format!("y = {op}(m)\n output y")),
         Reason::Activation => model(
             "input x batch 4
@@ -326,6 +340,8 @@ fn every_reason_is_given() {
                 Outcome::Kept { forward, backward } => [Some(forward), backward.as_ref()],
                 Outcome::Partly { scale, .. } => [Some(scale), None],
                 Outcome::Scaled { shift, .. } => [Some(shift), None],
+                // What changes something for others has gone.
+                Outcome::Folded { .. } if expected == Reason::Changed => [None, None],
                 outcome => panic!("{expected:?}: {outcome:?}"),
             })
             .flatten()

@@ -9,7 +9,7 @@ use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::read_f64;
 use unfold::refusal::{Reason, Refusal};
 
-use super::{folded, fuse, fused, initializer, kept, operators, same};
+use super::{folded, fuse, fused, initializer, kept, operators, reasons_of, same};
 use crate::common::text::model;
 
 #[test]
@@ -554,6 +554,24 @@ fn a_skipped_site_takes_nothing_in() {
     let options = FuseOptions { skip: vec!["Mul_n".into()], ..FuseOptions::default() };
     let fused = unfold::fuse(&before, &options).unwrap();
     assert_eq!(fused.model.proto, before.proto);
+}
+
+#[test]
+fn a_row_of_normalizers_that_is_too_long_is_said_to_be_too_long() {
+    let row = |length: usize| {
+        let turned = |i: usize| format!("n{i} = Mul(v{i}, g)\n v{} = Transpose(n{i}) perm=[1,0]\n", i + 1);
+        let parts: String = (0..length).map(turned).collect();
+        model(&format!(
+            "input v0 4 4\n const g 4 = 2 4 8 16\n weight w 4 3\n {parts} y = MatMul(v{length}, w)\n output y"
+        ))
+    };
+    let first = |length: usize| {
+        let skip = (1..length).map(|i| format!("Mul_n{i}")).collect();
+        let fused = unfold::fuse(&row(length), &FuseOptions { skip, ..FuseOptions::default() }).unwrap();
+        fused.plan.sites[0].clone()
+    };
+    assert!(first(16).is_folded());
+    assert_eq!(reasons_of(&first(18)).0, Reason::TooFar);
 }
 
 /// A model of so many sites, by what is written for each.

@@ -505,6 +505,8 @@ fn what_a_softmax_ignores_is_not_computed() {
     assert_eq!(biases(&attention(keys, "a = Sigmoid(z)")), 3);
     let typed = format!("{keys}\n const c = 2\n like = CastLike(c, kr)\n output like");
     assert_eq!(biases(&attention(&typed, softmax)), 2);
+    // Nobody knows what an attribute that ONNX does not have asks for.
+    assert_eq!(biases(&attention(&format!("{keys} fancy=1"), softmax)), 3);
     // Somebody else reads the keys.
     let mut cached = attention(keys, softmax);
     cached.graph_mut().output.push(undeclared("kt"));

@@ -444,6 +444,15 @@ fn a_hard_swish_that_is_written_out_is_one_operator() {
 }
 
 #[test]
+fn what_a_hard_swish_is_made_of_takes_no_name_that_is_there() {
+    let taken = "Div_g_hardsigmoid = Tanh(u)\n output Div_g_hardsigmoid";
+    let before = hard_swish(13, &format!("{RAMP}o = Mul(u, c)\n g = Div(o, six)\n {taken}"));
+    let after = fuse(&before);
+    assert!(operators(&after.model).contains(&"HardSigmoid"));
+    same(&before, &after.model, 1e-7);
+}
+
+#[test]
 fn what_is_no_hard_swish_is_not_made_one() {
     for steps in [
         // Of another value.

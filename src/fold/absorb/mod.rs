@@ -13,8 +13,11 @@ mod gemm;
 pub(super) mod matmul;
 mod recurrent;
 
-use super::{At, Rule, Side};
+use std::sync::LazyLock;
+
+use super::{At, Rule, Side, by_operator};
 use crate::affine::Affine;
+use crate::hash::HashMap;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
@@ -96,7 +99,9 @@ pub trait Linear: Rule {
 
 /// How an operator, by its domain and its name, takes affines into its constants.
 pub fn linear(operator: (&str, &str)) -> Option<&'static dyn Linear> {
-    LINEAR.iter().find(|linear| linear.is_for(operator)).copied()
+    static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Linear>> =
+        LazyLock::new(|| by_operator(LINEAR.iter().copied()));
+    BY_OPERATOR.get(&operator).copied()
 }
 
 /// Whether a node can take an affine in from that side: whatever applying a fold asks but what the

@@ -7,6 +7,7 @@ use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::axes::axes;
 use crate::graph::facts::same;
+use crate::onnx::operator::factors_at;
 use crate::refusal::Reason;
 
 /// Resize, and Upsample before it.
@@ -66,7 +67,6 @@ fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
         return Ok(fits && same(&at.shape(0)?[axis], &at.output_shape(0)?[axis]));
     }
     // A factor near 1 may leave the extent as it is, and not the places.
-    let slot = if at.proto().op_type() == "Resize" && at.opset() > 10 { 2 } else { 1 };
-    let factors = at.numbers(slot)?;
+    let factors = at.numbers(factors_at(at.proto().op_type(), at.opset()))?;
     Ok(factors.shape() == [resized.len()] && factors[place] == 1.0)
 }

@@ -189,7 +189,8 @@ impl<'r> Restoring<'r> {
             }
             // Engines want a result to be made in the body, and each by itself.
             let copy = self.names.fresh(&format!("{way}{}_identity", output.name()));
-            body.node.push(make::node(&NodeProto::default(), "Identity", &copy, &[name], &copy));
+            let maker = body.node.iter().find(|node| node.output.contains(name)).cloned().unwrap_or_default();
+            body.node.push(make::node(&maker, "Identity", &copy, &[name], &copy));
             output.name = Some(copy);
         }
         Some(())

@@ -153,9 +153,7 @@ impl Difference {
         merged: &[(Windowed, Branch)],
     ) -> Result<Replacement, Refusal> {
         let graph = view.graph;
-        let taken = |name: &str| graph.value(name).is_some();
-        let last = self.nodes[1];
-        let mut maker = Maker::new(graph.node(last), view.at(last).opset(), &taken);
+        let mut maker = Maker::new(graph, self.nodes[1]);
         let mut results = vec![];
         for (like, branch) in merged {
             let refuse = |reason| Refusal::new(reason, graph.name(like.node));

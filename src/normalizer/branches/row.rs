@@ -78,8 +78,7 @@ fn output(view: &View, row: &Windowed) -> Option<ValueId> {
 fn replacement(view: &View, row: &Windowed) -> Result<Replacement, Reason> {
     let branch = row.branch.as_ref().map_err(|refusal| refusal.reason.clone())?;
     let output = output(view, row).ok_or(Reason::UnknownShape)?;
-    let taken = |name: &str| view.graph.value(name).is_some();
-    let mut maker = Maker::new(view.graph.node(row.node), view.at(row.node).opset(), &taken);
+    let mut maker = Maker::new(view.graph, row.node);
     operator(view, row, branch, &mut maker)?;
     let (mut made, constants) = maker.finish(view.graph.value_name(output));
     made[0].name = Some(view.graph.name(row.node).to_owned());

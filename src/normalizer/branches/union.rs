@@ -116,8 +116,7 @@ impl<'m> Union<'m> {
     pub fn replacement(&self, view: &View, sum: &Sum, parts: &[Summand]) -> Result<Replacement, Refusal> {
         let (graph, node) = (view.graph, self.like.node);
         let refuse = |reason| Refusal::new(reason, graph.name(node));
-        let taken = |name: &str| graph.value(name).is_some();
-        let mut maker = Maker::new(graph.node(node), view.at(node).opset(), &taken);
+        let mut maker = Maker::new(graph, node);
         let mut value = operator(view, self.like, &self.branch, &mut maker).map_err(refuse)?;
         for (_, Summand { term, .. }) in
             parts.iter().enumerate().filter(|(place, _)| !self.parts.contains(place))

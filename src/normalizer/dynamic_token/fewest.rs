@@ -16,8 +16,8 @@ use std::ops::Range;
 use ndarray::Axis;
 
 use super::interpret::{Meaning, Pooling};
-use crate::graph::Graph;
 use crate::graph::make::{Maker, NewConstant, float, int};
+use crate::graph::{Graph, NodeId};
 use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
@@ -60,15 +60,14 @@ pub struct Place<'t> {
     /// The value that they make.
     pub output: &'t str,
     /// A node of the site, whose name and notes they take over.
-    pub like: &'t NodeProto,
+    pub like: NodeId,
     /// Whether they multiply by the scale themselves.
     pub scaled: bool,
 }
 
 /// Writes a site anew.
 pub fn fewest(graph: &Graph, meaning: &Meaning, place: &Place) -> Option<Fewest> {
-    let taken = |name: &str| graph.value(name).is_some();
-    let maker = Maker::new(place.like, graph.model().opset("")?, &taken);
+    let maker = Maker::new(graph, place.like);
     let mut job = Job { maker, meaning, input: place.input, mean: None, variance: None };
     let runs = job.runs()?;
     let (mut parts, mut scales) = (vec![], vec![]);

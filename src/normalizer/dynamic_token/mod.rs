@@ -112,16 +112,15 @@ fn replacement(
     let core = apart.unwrap_or(output);
     // What something else reads would stay, and its operators beside the new ones.
     let own = [&region.nodes[..], &meaning.moves, behind.map_or(&[], |part| &part.nodes)].concat();
-    let inside = |reader: &Reader| matches!(reader, Reader::Node { node, input } if own.contains(node) || !graph.reads_elements(*node, *input));
     let mut inner = region.nodes.iter().filter_map(|&node| graph.only_output(node));
-    if inner.any(|value| ![core, output].contains(&value) && !graph.readers(value).iter().all(inside)) {
+    if inner.any(|value| ![core, output].contains(&value) && !view.is_read_by_no_other(value, &own)) {
         return None;
     }
     let replaced = view.maker(core)?;
     let target = Place {
         input: graph.value_name(region.input),
         output: graph.value_name(core),
-        like: graph.node(node),
+        like: node,
         scaled: apart.is_none(),
     };
     let written = fewest(graph, meaning, &target)?;

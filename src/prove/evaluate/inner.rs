@@ -11,7 +11,7 @@ use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::onnx::tensor::DataType;
 use crate::prove::drawn;
 use crate::prove::image::Image;
-use crate::prove::operators::Stop;
+use crate::prove::operators::Unmade;
 use crate::prove::random::{Digest, Hash};
 
 /// How deep a call of a function goes into those that it calls in turn, and a body into those in it; what is below is
@@ -143,7 +143,7 @@ impl Evaluation<'_> {
                     return Ok(None);
                 }
                 match self.inner(inner, opset, &mut values, place) {
-                    Err(Stopped { stop: Stop::Uncovered | Stop::Misfit, .. }) => return Ok(None),
+                    Err(Stopped { stop: Unmade::Uncovered | Unmade::Misfit, .. }) => return Ok(None),
                     done => done?,
                 }
                 last.iter().for_each(|&name| drop(values.remove(name)));
@@ -191,7 +191,7 @@ impl Evaluation<'_> {
         inputs: &[Option<Image>],
         depth: usize,
     ) -> Result<Vec<Image>, Stopped> {
-        let uncovered = || Stopped { stop: Stop::Uncovered, at: call.label() };
+        let uncovered = || Stopped { stop: Unmade::Uncovered, at: call.label() };
         if depth >= DEEPEST || function.node.iter().any(|node| bodies(node).next().is_some()) {
             return Err(uncovered());
         }

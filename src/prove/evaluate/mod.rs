@@ -15,7 +15,7 @@ use super::image::{Image, of_floats, of_numbers, of_shares, of_tensor, stored};
 use super::operators::interpolated::{self, interpolated};
 use super::operators::recurrent::of_sums;
 use super::operators::unknown::{biased, element_wise, ramp, softmax, softsign};
-use super::operators::{Allowance, Call, Made, Stop, interpret};
+use super::operators::{Allowance, Call, Made, Unmade, interpret};
 use super::random::{Digest, Hash};
 use super::scales::{Scales, times};
 use crate::graph::analysis::Analysis;
@@ -27,7 +27,7 @@ use crate::lower::function::{FunctionId, callee, key};
 use crate::normalizer::alike::Alike;
 use crate::onnx::external::Externals;
 use crate::onnx::node::constant_tensor;
-use crate::onnx::operator::Category;
+use crate::onnx::operator::{Category, softmax_axis};
 use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
 
@@ -50,13 +50,13 @@ const TRUTHS: &[&str] = &[
 #[derive(Debug, Clone)]
 pub struct Stopped {
     /// What stopped it.
-    pub stop: Stop,
+    pub stop: Unmade,
     /// Where.
     pub at: String,
 }
 
 /// The value of a stored tensor, by its name; `None` where it is what is stored.
-pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<Image, Stop>>;
+pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<Image, Unmade>>;
 
 /// What a graph is evaluated with.
 pub struct Point<'p> {
@@ -188,7 +188,7 @@ impl<'w> Evaluation<'w> {
     }
 
     fn opset(&self) -> i64 {
-        self.point.known.graph.model().opset("").unwrap_or(1)
+        self.point.known.graph.model().own_opset()
     }
 
     /// A value that is known: made, stored or given.
@@ -229,7 +229,7 @@ impl<'w> Evaluation<'w> {
             Image::Opaque(_)
                 if !tensor::data_type(tensor).is_ok_and(|t| !t.is_integer() && !t.is_float()) =>
             {
-                Err(halt(Stop::Uncovered))
+                Err(halt(Unmade::Uncovered))
             }
             image => Ok(image),
         }
@@ -315,14 +315,14 @@ impl<'w> Evaluation<'w> {
             if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
         if let Some(function) = function {
             match self.call(function, node, &inputs, place.depth) {
-                Err(Stopped { stop: Stop::Uncovered, .. }) => {}
+                Err(Stopped { stop: Unmade::Uncovered, .. }) => {}
                 made => return Ok((made?, true)),
             }
         }
         let call = Call { node, opset, inputs, wanted, allowance: self.point.allowance };
         if function.is_none() {
             match interpret(&call) {
-                Err(Stop::Uncovered) => {}
+                Err(Unmade::Uncovered) => {}
                 made => return Ok((made.map_err(halt)?, false)),
             }
         }
@@ -349,13 +349,13 @@ impl<'w> Evaluation<'w> {
         let known = self.results(&call, bodies, place);
         if function.is_none() && matches!(node.op(), ("", "Resize" | "Upsample")) {
             match interpolated(&call, digest, known.first().and_then(|known| known.shape.as_deref())) {
-                Err(Stop::Uncovered) => {}
+                Err(Unmade::Uncovered) => {}
                 made => return Ok((made.map_err(halt)?, false)),
             }
         }
         let is_integer = |slot: usize| known.get(slot).and_then(|known| known.is_integer) == Some(true);
         let made = match (node.op(), node.category().is_some_and(Category::is_elementwise)) {
-            _ if function.is_some() => Err(Stop::Uncovered),
+            _ if function.is_some() => Err(Unmade::Uncovered),
             (("", "Softmax" | "LogSoftmax"), _) => softmax(&call, digest),
             (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(&call, digest),
             (("", "Softsign"), _) => {
@@ -365,7 +365,7 @@ impl<'w> Evaluation<'w> {
             (("", "Clip" | "HardSigmoid" | "HardSwish"), _) => {
                 let step = NodeProto { op_type: Some("HardSigmoid".into()), ..Default::default() };
                 match ramp(&call, self.function(&step, None, None, place)) {
-                    Err(Stop::Uncovered) => element_wise(&call, digest, is_integer(0)),
+                    Err(Unmade::Uncovered) => element_wise(&call, digest, is_integer(0)),
                     made => made,
                 }
             }
@@ -373,10 +373,10 @@ impl<'w> Evaluation<'w> {
             (("", "GRU" | "LSTM" | "RNN"), _) => {
                 of_sums(&call).and_then(|inputs| self.whole(&Call { inputs, ..call }, digest, &known))
             }
-            _ => Err(Stop::Uncovered),
+            _ => Err(Unmade::Uncovered),
         };
         let mut made = match made {
-            Err(Stop::Uncovered) => self.whole(&call, digest, &known).map_err(halt)?,
+            Err(Unmade::Uncovered) => self.whole(&call, digest, &known).map_err(halt)?,
             made => made.map_err(halt)?,
         };
         let vanishes = self.point.scales.is_some() && function.is_none();
@@ -461,8 +461,8 @@ impl<'w> Evaluation<'w> {
 
     /// The axes of a lane of a Softmax.
     fn shares(&self, node: &NodeProto, rank: usize) -> Option<Range<usize>> {
-        let alone = self.opset() >= 13;
-        let named = node.attr_i("axis").ok()?.unwrap_or(if alone { -1 } else { 1 });
+        let (absent, alone) = softmax_axis(self.opset());
+        let named = node.attr_i("axis").ok()?.unwrap_or(absent);
         let first = axis(named, rank).ok().filter(|_| node.op() == ("", "Softmax"))?;
         Some(first..if alone { first + 1 } else { rank })
     }

@@ -2,7 +2,7 @@
 
 use ndarray::{ArcArray, ArrayD, IxDyn, Zip};
 
-use super::{Call, Made, Stop};
+use super::{Call, Made, Unmade};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, slice};
 use crate::recipe::broadcast;
@@ -40,24 +40,25 @@ fn repeats(shape: &[usize], operand: &[usize]) -> bool {
 }
 
 /// Room for the result of two operands.
-fn room(call: &Call) -> Result<(), Stop> {
-    let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(Stop::Misfit)?;
+fn room(call: &Call) -> Result<(), Unmade> {
+    let shape = broadcast(call.shape(0)?, call.shape(1)?).ok_or(Unmade::Misfit)?;
     call.allowance.room(&shape)
 }
 
 fn two(call: &Call, field: fn(u32, u32) -> u32, int: fn(i64, i64) -> Option<i64>) -> Made {
     room(call)?;
     let made = match (call.value(0)?, call.value(1)?) {
-        (Image::Field(a), Image::Field(b)) => Image::field(zip(a, b, field).ok_or(Stop::Uncovered)?),
+        (Image::Field(a), Image::Field(b)) => Image::field(zip(a, b, field).ok_or(Unmade::Uncovered)?),
         (Image::Int(a), Image::Int(b)) => Image::int(exact(zip(a, b, int))?),
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
 }
 
 /// Integers that all are as the operator defines them.
-pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, Stop> {
-    let integers = integers.filter(|integers| integers.iter().all(Option::is_some)).ok_or(Stop::Uncovered)?;
+pub(super) fn exact(integers: Option<ArrayD<Option<i64>>>) -> Result<ArrayD<i64>, Unmade> {
+    let integers =
+        integers.filter(|integers| integers.iter().all(Option::is_some)).ok_or(Unmade::Uncovered)?;
     Ok(integers.mapv(Option::unwrap_or_default))
 }
 
@@ -80,17 +81,17 @@ pub(super) fn div(call: &Call) -> Made {
         (Image::Field(a), Image::Field(b)) => {
             room(call)?;
             let quotients = zip(a, &inverses(b)?, field::mul);
-            Ok(vec![Image::field(quotients.ok_or(Stop::Uncovered)?)])
+            Ok(vec![Image::field(quotients.ok_or(Unmade::Uncovered)?)])
         }
         _ => two(call, field::mul, natural),
     }
 }
 
 /// `1/x`
-pub fn inverses(elements: &Elements) -> Result<Elements, Stop> {
+pub fn inverses(elements: &Elements) -> Result<Elements, Unmade> {
     let mut inverses = slice(elements).to_vec();
-    field::invert(&mut inverses).ok_or(Stop::Zero)?;
-    let inverses = ArrayD::from_shape_vec(elements.shape(), inverses).map_err(|_| Stop::Uncovered)?;
+    field::invert(&mut inverses).ok_or(Unmade::Zero)?;
+    let inverses = ArrayD::from_shape_vec(elements.shape(), inverses).map_err(|_| Unmade::Uncovered)?;
     Ok(inverses.into_shared())
 }
 
@@ -99,7 +100,7 @@ pub(super) fn neg(call: &Call) -> Made {
     let made = match call.value(0)? {
         Image::Field(elements) => Image::field(elements.mapv(field::neg)),
         Image::Int(integers) => Image::int(exact(Some(integers.mapv(i64::checked_neg)))?),
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
 }
@@ -108,11 +109,11 @@ pub(super) fn neg(call: &Call) -> Made {
 pub(super) fn several(call: &Call) -> Made {
     let mut sum = call.field(0)?.clone();
     for slot in 1..call.inputs.len() {
-        call.allowance.room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(Stop::Misfit)?)?;
-        sum = zip(&sum, call.field(slot)?, field::add).ok_or(Stop::Uncovered)?.into_shared();
+        call.allowance.room(&broadcast(sum.shape(), call.shape(slot)?).ok_or(Unmade::Misfit)?)?;
+        sum = zip(&sum, call.field(slot)?, field::add).ok_or(Unmade::Uncovered)?.into_shared();
     }
     if call.op() == "Mean" {
-        let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(Stop::Zero)?;
+        let part = field::inverse(field::of_int(call.inputs.len() as i64)).ok_or(Unmade::Zero)?;
         sum = sum.mapv(|element| field::mul(element, part)).into_shared();
     }
     Ok(vec![Image::Field(sum)])
@@ -137,14 +138,14 @@ pub(super) fn sqrt(call: &Call) -> Made {
 /// anything random, is the image of a small integer or of a half.
 pub(super) fn pow(call: &Call) -> Made {
     let base = call.field(0)?;
-    let exponents = call.value(1)?.images().ok_or(Stop::Uncovered)?;
-    let first = *exponents.iter().next().ok_or(Stop::Uncovered)?;
+    let exponents = call.value(1)?.images().ok_or(Unmade::Uncovered)?;
+    let first = *exponents.iter().next().ok_or(Unmade::Uncovered)?;
     let widened = broadcast(base.shape(), exponents.shape()).is_none_or(|shape| shape != base.shape());
     if widened || exponents.iter().any(|&other| other != first) {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     call.allowance.room(base.shape())?;
-    let half = field::inverse(2).ok_or(Stop::Zero)?;
+    let half = field::inverse(2).ok_or(Unmade::Zero)?;
     let made = match POWERS.into_iter().find(|&power| field::of_int(power) == first) {
         Some(power) => {
             let raised = base.mapv(|element| field::pow(element, power.unsigned_abs())).into_shared();
@@ -152,7 +153,7 @@ pub(super) fn pow(call: &Call) -> Made {
         }
         None if first == half => roots(base),
         None if first == field::neg(half) => inverses(&roots(base))?,
-        None => return Err(Stop::Uncovered),
+        None => return Err(Unmade::Uncovered),
     };
     Ok(vec![Image::Field(made)])
 }

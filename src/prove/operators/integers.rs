@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, Dimension, IxDyn, arr0, arr1};
 
 use super::arithmetic::{exact, zip};
-use super::{Call, Made, Stop};
+use super::{Call, Made, Unmade};
 use crate::onnx::tensor::DataType;
 use crate::prove::image::{Image, slice};
 use crate::recipe::broadcast;
@@ -13,24 +13,26 @@ pub(super) fn cast(call: &Call) -> Made {
     let value = call.value(0)?;
     let to = match (call.op(), call.optional(1)) {
         ("CastLike", Some(Image::Field(_))) => DataType::Float,
-        ("CastLike", _) => return Err(Stop::Uncovered),
-        _ => i32::try_from(call.attr("to", 0)?).ok().and_then(DataType::from_code).ok_or(Stop::Uncovered)?,
+        ("CastLike", _) => return Err(Unmade::Uncovered),
+        _ => {
+            i32::try_from(call.attr("to", 0)?).ok().and_then(DataType::from_code).ok_or(Unmade::Uncovered)?
+        }
     };
     call.allowance.room(call.shape(0)?)?;
     let made = match value {
         Image::Field(_) if to.is_float() => value.clone(),
         Image::Int(_) | Image::Varying(_) if to.is_float() => {
-            Image::Field(value.images().ok_or(Stop::Uncovered)?)
+            Image::Field(value.images().ok_or(Unmade::Uncovered)?)
         }
         Image::Int(integers) if to == DataType::Bool => Image::int(integers.mapv(|n| i64::from(n != 0))),
         Image::Int(integers) => {
-            let (low, high) = range_of(to).ok_or(Stop::Uncovered)?;
+            let (low, high) = range_of(to).ok_or(Unmade::Uncovered)?;
             if integers.iter().any(|n| !(low..=high).contains(n)) {
-                return Err(Stop::Uncovered);
+                return Err(Unmade::Uncovered);
             }
             value.clone()
         }
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
 }
@@ -62,9 +64,9 @@ pub(super) fn compare(call: &Call) -> Made {
         _ => |a, b| (a != 0) != (b != 0),
     };
     let (a, b) = (call.integers(0)?, call.integers(1)?);
-    call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Stop::Uncovered)?)?;
+    call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
     let made = zip(a, b, |a, b| i64::from(holds(a, b)));
-    Ok(vec![Image::int(made.ok_or(Stop::Uncovered)?)])
+    Ok(vec![Image::int(made.ok_or(Unmade::Uncovered)?)])
 }
 
 /// Not, Abs and Sign.
@@ -80,7 +82,7 @@ pub(super) fn one(call: &Call) -> Made {
 /// With the sign of the divisor.
 pub(super) fn modulo(call: &Call) -> Made {
     let (a, b) = (call.integers(0)?, call.integers(1)?);
-    call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Stop::Uncovered)?)?;
+    call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
     let natural = |a: i64, b: i64| if a < 0 || b <= 0 { None } else { Some(a % b) };
     Ok(vec![Image::int(exact(zip(a, b, natural))?)])
 }
@@ -91,8 +93,8 @@ pub(super) fn extreme(call: &Call) -> Made {
     let mut made = call.integers(0)?.clone();
     for slot in 1..call.inputs.len() {
         let other = call.integers(slot)?;
-        call.allowance.room(&broadcast(made.shape(), other.shape()).ok_or(Stop::Uncovered)?)?;
-        made = zip(&made, other, f).ok_or(Stop::Uncovered)?.into_shared();
+        call.allowance.room(&broadcast(made.shape(), other.shape()).ok_or(Unmade::Uncovered)?)?;
+        made = zip(&made, other, f).ok_or(Unmade::Uncovered)?.into_shared();
     }
     Ok(vec![Image::int(made.into_owned())])
 }
@@ -100,7 +102,7 @@ pub(super) fn extreme(call: &Call) -> Made {
 pub(super) fn shape(call: &Call) -> Made {
     let shape = call.shape(0)?;
     let rank = shape.len() as i64;
-    let bound = |name, absent| -> Result<usize, Stop> {
+    let bound = |name, absent| -> Result<usize, Unmade> {
         let bound = call.attr(name, absent)?;
         Ok((if bound < 0 { bound.saturating_add(rank) } else { bound }).clamp(0, rank) as usize)
     };
@@ -115,16 +117,16 @@ pub(super) fn size(call: &Call) -> Made {
 }
 
 pub(super) fn range(call: &Call) -> Made {
-    let number = |slot: usize| -> Result<i128, Stop> {
-        Ok(i128::from(*call.integers(slot)?.iter().next().ok_or(Stop::Uncovered)?))
+    let number = |slot: usize| -> Result<i128, Unmade> {
+        Ok(i128::from(*call.integers(slot)?.iter().next().ok_or(Unmade::Uncovered)?))
     };
     let (start, limit, delta) = (number(0)?, number(1)?, number(2)?);
     let steps = match delta {
-        0 => return Err(Stop::Uncovered),
+        0 => return Err(Unmade::Uncovered),
         1.. => (limit - start + delta - 1).div_euclid(delta),
         _ => (start - limit - delta - 1).div_euclid(-delta),
     };
-    let count = usize::try_from(steps.max(0)).map_err(|_| Stop::Beyond)?;
+    let count = usize::try_from(steps.max(0)).map_err(|_| Unmade::Beyond)?;
     call.allowance.room(&[count])?;
     let numbers: Vec<i64> = (0..count).map(|step| (start + step as i128 * delta) as i64).collect();
     Ok(vec![Image::int(arr1(&numbers).into_dyn())])
@@ -137,13 +139,14 @@ pub(super) fn non_zero(call: &Call) -> Made {
     call.allowance.room(&[rank, there.len()])?;
     let places = (0..rank).flat_map(|axis| there.iter().map(move |at| at[axis] as i64)).collect();
     let places = ArrayD::from_shape_vec(IxDyn(&[rank, there.len()]), places);
-    Ok(vec![Image::int(places.map_err(|_| Stop::Uncovered)?)])
+    Ok(vec![Image::int(places.map_err(|_| Unmade::Uncovered)?)])
 }
 
 /// Which of two values stands at each place.
 pub(super) fn one_hot(call: &Call) -> Made {
     let (indices, depth) = (call.integers(0)?, call.integers(1)?);
-    let depth = depth.iter().next().and_then(|&depth| usize::try_from(depth).ok()).ok_or(Stop::Uncovered)?;
+    let depth =
+        depth.iter().next().and_then(|&depth| usize::try_from(depth).ok()).ok_or(Unmade::Uncovered)?;
     let rank = indices.ndim() + 1;
     let along = super::axis(call.attr("axis", -1)?, rank)?;
     let mut shape = indices.shape().to_vec();
@@ -160,13 +163,13 @@ pub(super) fn one_hot(call: &Call) -> Made {
     let made = match call.value(2)? {
         Image::Field(pair) => match *slice(pair) {
             [off, on] => Image::field(choose.mapv(|at| if at == 0 { off } else { on })),
-            _ => return Err(Stop::Uncovered),
+            _ => return Err(Unmade::Uncovered),
         },
         Image::Int(pair) => match *slice(pair) {
             [off, on] => Image::int(choose.mapv(|at| if at == 0 { off } else { on })),
-            _ => return Err(Stop::Uncovered),
+            _ => return Err(Unmade::Uncovered),
         },
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
 }

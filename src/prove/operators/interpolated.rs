@@ -6,7 +6,8 @@
 
 use ndarray::ArrayD;
 
-use super::{Call, Made, Stop, axes, field};
+use super::{Call, Made, Unmade, axes, field};
+use crate::onnx::operator::factors_at;
 use crate::prove::image::{Elements, Image, slice};
 use crate::prove::matrices::{Extents, multiply};
 use crate::prove::random::{Digest, Hash, Unknown};
@@ -19,7 +20,7 @@ pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> M
     let mut elements = call.field(0)?.clone();
     let is_cropped = call.text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
     let shape = shape.filter(|shape| shape.len() == elements.ndim() && shape.len() <= AXES && !is_cropped);
-    for (axis, &extent) in shape.ok_or(Stop::Uncovered)?.iter().enumerate() {
+    for (axis, &extent) in shape.ok_or(Unmade::Uncovered)?.iter().enumerate() {
         if !stays(call, axis, elements.ndim(), elements.shape()[axis] == extent)? {
             let mut hash = Hash::new(0, "weights of places");
             hash.digest(function);
@@ -34,7 +35,7 @@ pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> M
 }
 
 /// Whether an axis is as it was: its factor is 1.
-fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Stop> {
+fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Unmade> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,
         None => (0..rank).collect(),
@@ -44,8 +45,8 @@ fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Stop
         let fits = call.text("keep_aspect_ratio_policy", "stretch")? == "stretch";
         return Ok(same && fits && matches!(sizes, Image::Int(_)));
     }
-    let slot = if call.op() == "Resize" && call.opset > 10 { 2 } else { 1 };
-    let factor = call.optional_field(slot)?.and_then(|factors| slice(factors).get(place));
+    let factors = call.optional_field(factors_at(call.op(), call.opset))?;
+    let factor = factors.and_then(|factors| slice(factors).get(place));
     Ok(same && factor == Some(&1))
 }
 
@@ -55,7 +56,7 @@ fn resized(
     axis: usize,
     extent: usize,
     unknown: Unknown,
-) -> Result<Elements, Stop> {
+) -> Result<Elements, Unmade> {
     let mut shape = elements.shape().to_vec();
     let from = std::mem::replace(&mut shape[axis], extent);
     call.allowance.room(&shape)?;
@@ -63,7 +64,7 @@ fn resized(
     call.allowance.products(&[shape.iter().product(), from])?;
     let mut weights: Vec<u32> = (0..extent * from).map(|place| unknown.of(place as u64)).collect();
     for weights in weights.chunks_mut(from.max(1)) {
-        let (last, others) = weights.split_last_mut().ok_or(Stop::Uncovered)?;
+        let (last, others) = weights.split_last_mut().ok_or(Unmade::Uncovered)?;
         *last = others.iter().fold(1, |rest, &weight| field::sub(rest, weight));
     }
     let columns = shape[axis + 1..].iter().product();
@@ -71,5 +72,5 @@ fn resized(
     let blocks: Vec<(usize, usize)> =
         (0..shape[..axis].iter().product()).map(|block| (0, block * from * columns)).collect();
     let made = multiply(&weights, slice(elements), &blocks, extents);
-    Ok(ArrayD::from_shape_vec(shape, made).map_err(|_| Stop::Uncovered)?.into_shared())
+    Ok(ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?.into_shared())
 }

@@ -30,7 +30,7 @@ use crate::onnx::proto::NodeProto;
 
 /// Why an operator made nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stop {
+pub enum Unmade {
     /// It is one that is not interpreted, or not like this.
     Uncovered,
     /// It divides by 0 at this point.
@@ -42,7 +42,7 @@ pub enum Stop {
 }
 
 /// The results of an operator, the first ones or all.
-pub type Made = Result<Vec<Image>, Stop>;
+pub type Made = Result<Vec<Image>, Unmade>;
 
 /// How much may still be computed.
 pub struct Allowance {
@@ -67,18 +67,18 @@ impl Allowance {
     }
 
     /// Room for a value of this shape.
-    pub fn room(&self, shape: &[usize]) -> Result<(), Stop> {
+    pub fn room(&self, shape: &[usize]) -> Result<(), Unmade> {
         // As arrays do: an extent of 0 does not excuse the others.
         let counted = shape.iter().filter(|&&extent| extent != 0);
         let count = counted.fold(1_u64, |count, &extent| count.saturating_mul(extent as u64));
         let fits = count <= self.largest && shape.len() <= 64;
-        if fits && spend(&self.elements, count) { Ok(()) } else { Err(Stop::Beyond) }
+        if fits && spend(&self.elements, count) { Ok(()) } else { Err(Unmade::Beyond) }
     }
 
     /// So many products.
-    pub fn products(&self, factors: &[usize]) -> Result<(), Stop> {
+    pub fn products(&self, factors: &[usize]) -> Result<(), Unmade> {
         let count = factors.iter().fold(1_u64, |count, &factor| count.saturating_mul(factor as u64));
-        if spend(&self.products, count) { Ok(()) } else { Err(Stop::Beyond) }
+        if spend(&self.products, count) { Ok(()) } else { Err(Unmade::Beyond) }
     }
 }
 
@@ -111,97 +111,97 @@ impl Call<'_> {
         self.inputs.get(slot)?.as_ref()
     }
 
-    fn value(&self, slot: usize) -> Result<&Image, Stop> {
-        self.optional(slot).ok_or(Stop::Uncovered)
+    fn value(&self, slot: usize) -> Result<&Image, Unmade> {
+        self.optional(slot).ok_or(Unmade::Uncovered)
     }
 
-    fn shape(&self, slot: usize) -> Result<&[usize], Stop> {
-        self.value(slot)?.shape().ok_or(Stop::Uncovered)
+    fn shape(&self, slot: usize) -> Result<&[usize], Unmade> {
+        self.value(slot)?.shape().ok_or(Unmade::Uncovered)
     }
 
-    fn field(&self, slot: usize) -> Result<&Elements, Stop> {
+    fn field(&self, slot: usize) -> Result<&Elements, Unmade> {
         match self.value(slot)? {
             Image::Field(elements) => Ok(elements),
-            _ => Err(Stop::Uncovered),
+            _ => Err(Unmade::Uncovered),
         }
     }
 
-    fn optional_field(&self, slot: usize) -> Result<Option<&Elements>, Stop> {
+    fn optional_field(&self, slot: usize) -> Result<Option<&Elements>, Unmade> {
         self.optional(slot).map(|_| self.field(slot)).transpose()
     }
 
-    fn integers(&self, slot: usize) -> Result<&Integers, Stop> {
+    fn integers(&self, slot: usize) -> Result<&Integers, Unmade> {
         match self.value(slot)? {
             Image::Int(integers) => Ok(integers),
-            _ => Err(Stop::Uncovered),
+            _ => Err(Unmade::Uncovered),
         }
     }
 
     /// Integers of which any will do: those that nobody knows are what stands for them.
-    fn indices(&self, slot: usize) -> Result<Integers, Stop> {
+    fn indices(&self, slot: usize) -> Result<Integers, Unmade> {
         match self.value(slot)? {
             Image::Int(integers) => Ok(integers.clone()),
             Image::Varying(elements) => Ok(elements.mapv(i64::from).into_shared()),
-            Image::Field(_) => Err(Stop::Misfit),
-            Image::Opaque(_) => Err(Stop::Uncovered),
+            Image::Field(_) => Err(Unmade::Misfit),
+            Image::Opaque(_) => Err(Unmade::Uncovered),
         }
     }
 
     /// Extents, axes or places: floats are none.
-    fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Stop> {
+    fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Unmade> {
         match self.optional(slot) {
-            Some(Image::Field(_)) => Err(Stop::Misfit),
+            Some(Image::Field(_)) => Err(Unmade::Misfit),
             given => given.map(|_| Ok(slice(self.integers(slot)?).to_vec())).transpose(),
         }
     }
 
-    fn attr(&self, name: &str, absent: i64) -> Result<i64, Stop> {
-        self.node.attr_i(name).map(|value| value.unwrap_or(absent)).map_err(|_| Stop::Uncovered)
+    fn attr(&self, name: &str, absent: i64) -> Result<i64, Unmade> {
+        self.node.attr_i(name).map(|value| value.unwrap_or(absent)).map_err(|_| Unmade::Uncovered)
     }
 
     /// An attribute that is a number from 0 on.
-    fn count(&self, name: &str, absent: usize) -> Result<usize, Stop> {
-        usize::try_from(self.attr(name, absent as i64)?).map_err(|_| Stop::Uncovered)
+    fn count(&self, name: &str, absent: usize) -> Result<usize, Unmade> {
+        usize::try_from(self.attr(name, absent as i64)?).map_err(|_| Unmade::Uncovered)
     }
 
-    fn flag(&self, name: &str, absent: bool) -> Result<bool, Stop> {
+    fn flag(&self, name: &str, absent: bool) -> Result<bool, Unmade> {
         match self.attr(name, absent.into())? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Stop::Uncovered),
+            _ => Err(Unmade::Uncovered),
         }
     }
 
     /// The image of a float.
-    fn float(&self, name: &str, absent: f32) -> Result<u32, Stop> {
-        let value = self.node.attr_f(name).map_err(|_| Stop::Uncovered)?.unwrap_or(absent);
-        field::of_float(value.into()).ok_or(Stop::Uncovered)
+    fn float(&self, name: &str, absent: f32) -> Result<u32, Unmade> {
+        let value = self.node.attr_f(name).map_err(|_| Unmade::Uncovered)?.unwrap_or(absent);
+        field::of_float(value.into()).ok_or(Unmade::Uncovered)
     }
 
-    fn text(&self, name: &str, absent: &'static str) -> Result<&str, Stop> {
-        self.node.attr_s(name).map(|value| value.unwrap_or(absent)).map_err(|_| Stop::Uncovered)
+    fn text(&self, name: &str, absent: &'static str) -> Result<&str, Unmade> {
+        self.node.attr_s(name).map(|value| value.unwrap_or(absent)).map_err(|_| Unmade::Uncovered)
     }
 
-    fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Stop> {
-        self.node.attr_ints(name).map(|list| list.map(<[i64]>::to_vec)).map_err(|_| Stop::Uncovered)
+    fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Unmade> {
+        self.node.attr_ints(name).map(|list| list.map(<[i64]>::to_vec)).map_err(|_| Unmade::Uncovered)
     }
 
     /// Integers that are an attribute or an input, as the operator set has them.
-    fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Stop> {
+    fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Unmade> {
         input_at(self.op(), name, self.opset).map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
 
-    fn axis(&self, absent: i64, rank: usize) -> Result<usize, Stop> {
+    fn axis(&self, absent: i64, rank: usize) -> Result<usize, Unmade> {
         axis(self.attr("axis", absent)?, rank)
     }
 }
 
-fn axis(named: i64, rank: usize) -> Result<usize, Stop> {
-    axes::axis(named, rank).map_err(|_| Stop::Uncovered)
+fn axis(named: i64, rank: usize) -> Result<usize, Unmade> {
+    axes::axis(named, rank).map_err(|_| Unmade::Uncovered)
 }
 
-fn axes(named: &[i64], rank: usize) -> Result<Vec<usize>, Stop> {
-    axes::axes(named, rank).map_err(|_| Stop::Uncovered)
+fn axes(named: &[i64], rank: usize) -> Result<Vec<usize>, Unmade> {
+    axes::axes(named, rank).map_err(|_| Unmade::Uncovered)
 }
 
 /// What an operator makes of what it reads.
@@ -278,7 +278,7 @@ const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "Red
 /// What an interpreted operator makes.
 ///
 /// # Errors
-/// [`Stop::Uncovered`] where the table does not cover the node.
+/// [`Unmade::Uncovered`] where the table does not cover the node.
 pub fn interpret(call: &Call) -> Made {
     type Known = HashMap<(&'static str, &'static str), (&'static [&'static str], Interpreter)>;
     static KNOWN: LazyLock<Known> = LazyLock::new(|| {
@@ -287,9 +287,9 @@ pub fn interpret(call: &Call) -> Made {
         });
         entries.collect()
     });
-    let (attributes, interpreter) = KNOWN.get(&call.node.op()).ok_or(Stop::Uncovered)?;
+    let (attributes, interpreter) = KNOWN.get(&call.node.op()).ok_or(Unmade::Uncovered)?;
     let covers = call.node.attribute.iter().all(|attribute| attributes.contains(&attribute.name()));
-    let made = if covers { interpreter(call)? } else { return Err(Stop::Uncovered) };
+    let made = if covers { interpreter(call)? } else { return Err(Unmade::Uncovered) };
     // Any other result is one that the interpreter knows nothing of.
-    if made.len() < call.wanted { Err(Stop::Uncovered) } else { Ok(made) }
+    if made.len() < call.wanted { Err(Unmade::Uncovered) } else { Ok(made) }
 }

@@ -2,7 +2,7 @@
 
 use ndarray::{ArcArray, ArrayD, Axis, IxDyn, Zip};
 
-use super::{Call, Made, Stop, axes};
+use super::{Call, Made, Unmade, axes};
 use crate::graph::axes::permutation;
 use crate::onnx::external::Externals;
 use crate::onnx::operator::input_at;
@@ -22,11 +22,11 @@ pub(super) const RESIZE: &[&str] = &[
 ];
 
 /// The same elements in another shape.
-pub fn reshaped(value: &Image, shape: &[usize]) -> Result<Image, Stop> {
+pub fn reshaped(value: &Image, shape: &[usize]) -> Result<Image, Unmade> {
     let fits =
         value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
     if !fits {
-        return Err(if value.shape().is_some() { Stop::Misfit } else { Stop::Uncovered });
+        return Err(if value.shape().is_some() { Unmade::Misfit } else { Unmade::Uncovered });
     }
     let shaped = match value.clone() {
         Image::Field(elements) => {
@@ -76,11 +76,11 @@ pub fn transposed<T: Copy>(array: &ArcArray<T, IxDyn>, perm: &[usize]) -> ArrayD
 }
 
 /// A value with some places of an axis.
-fn picked(call: &Call, value: &Image, axis: usize, places: &[Option<usize>]) -> Result<Image, Stop> {
-    let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
+fn picked(call: &Call, value: &Image, axis: usize, places: &[Option<usize>]) -> Result<Image, Unmade> {
+    let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
     shape[axis] = places.len();
     call.allowance.room(&shape)?;
-    Ok(either!(value, array => pick(array, axis, places, 0), else return Err(Stop::Uncovered)))
+    Ok(either!(value, array => pick(array, axis, places, 0), else return Err(Unmade::Uncovered)))
 }
 
 pub(super) fn identity(call: &Call) -> Made {
@@ -94,27 +94,27 @@ pub(super) fn dropout(call: &Call) -> Made {
         None => call.opset < 7 && !call.flag("is_test", false)?,
     };
     if trains {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     let mask = ArrayD::from_elem(call.shape(0)?, 1);
     Ok(vec![call.value(0)?.clone(), Image::int(mask)])
 }
 
 pub(super) fn reshape(call: &Call) -> Made {
-    let (from, wanted) = (call.shape(0)?, call.ints(1)?.ok_or(Stop::Uncovered)?);
+    let (from, wanted) = (call.shape(0)?, call.ints(1)?.ok_or(Unmade::Uncovered)?);
     let keeps_zero = call.flag("allowzero", false)?;
     let mut shape = vec![];
     for (place, &extent) in wanted.iter().enumerate() {
         shape.push(match extent {
             -1 => 1,
-            0 if !keeps_zero => *from.get(place).ok_or(Stop::Uncovered)?,
-            extent => usize::try_from(extent).map_err(|_| Stop::Uncovered)?,
+            0 if !keeps_zero => *from.get(place).ok_or(Unmade::Uncovered)?,
+            extent => usize::try_from(extent).map_err(|_| Unmade::Uncovered)?,
         });
     }
     if let Some(open) = wanted.iter().position(|&extent| extent == -1) {
         let product = |shape: &[usize]| shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(extent));
-        let (there, rest) = product(from).zip(product(&shape)).ok_or(Stop::Uncovered)?;
-        shape[open] = there.checked_div(rest).ok_or(Stop::Misfit)?;
+        let (there, rest) = product(from).zip(product(&shape)).ok_or(Unmade::Uncovered)?;
+        shape[open] = there.checked_div(rest).ok_or(Unmade::Misfit)?;
     }
     call.allowance.room(&shape)?;
     Ok(vec![reshaped(call.value(0)?, &shape)?])
@@ -124,7 +124,7 @@ pub(super) fn flatten(call: &Call) -> Made {
     let shape = call.shape(0)?;
     let named = call.attr("axis", 1)?;
     let at = if named < 0 { named + shape.len() as i64 } else { named };
-    let at = usize::try_from(at).ok().filter(|&at| at <= shape.len()).ok_or(Stop::Uncovered)?;
+    let at = usize::try_from(at).ok().filter(|&at| at <= shape.len()).ok_or(Unmade::Uncovered)?;
     let flat = [&shape[..at], &shape[at..]].map(|part| part.iter().product());
     Ok(vec![reshaped(call.value(0)?, &flat)?])
 }
@@ -142,27 +142,27 @@ pub(super) fn squeeze(call: &Call) -> Made {
             (0..shape.len()).filter(|axis| !gone.contains(axis)).map(|axis| shape[axis]).collect();
         return Ok(vec![reshaped(call.value(0)?, &left)?]);
     }
-    let named = named.ok_or(Stop::Uncovered)?;
+    let named = named.ok_or(Unmade::Uncovered)?;
     let rank = shape.len() + named.len();
     let new = axes(&named, rank)?;
     let mut rest = shape.iter().copied();
     let extents = (0..rank).map(|axis| if new.contains(&axis) { Some(1) } else { rest.next() });
-    let wide: Vec<usize> = extents.collect::<Option<_>>().ok_or(Stop::Uncovered)?;
+    let wide: Vec<usize> = extents.collect::<Option<_>>().ok_or(Unmade::Uncovered)?;
     Ok(vec![reshaped(call.value(0)?, &wide)?])
 }
 
 pub(super) fn transpose(call: &Call) -> Made {
     let shape = call.shape(0)?;
-    let perm = permutation(call.attr_ints("perm")?.as_deref(), shape.len()).map_err(|_| Stop::Uncovered)?;
+    let perm = permutation(call.attr_ints("perm")?.as_deref(), shape.len()).map_err(|_| Unmade::Uncovered)?;
     call.allowance.room(shape)?;
     let value = call.value(0)?;
-    Ok(vec![either!(value, array => transposed(array, &perm), else return Err(Stop::Uncovered))])
+    Ok(vec![either!(value, array => transposed(array, &perm), else return Err(Unmade::Uncovered))])
 }
 
 pub(super) fn slice_of(call: &Call) -> Made {
     let rank = call.shape(0)?.len();
-    let starts = call.list("starts")?.ok_or(Stop::Uncovered)?;
-    let ends = call.list("ends")?.ok_or(Stop::Uncovered)?;
+    let starts = call.list("starts")?.ok_or(Unmade::Uncovered)?;
+    let ends = call.list("ends")?.ok_or(Unmade::Uncovered)?;
     let named = call.list("axes")?.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = match input_at("Slice", "steps", call.opset) {
         Some(slot) => call.ints(slot)?,
@@ -170,21 +170,21 @@ pub(super) fn slice_of(call: &Call) -> Made {
     };
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), named.len(), steps.len()] != [starts.len(); 3] {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     let mut value = call.value(0)?.clone();
     for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
-        let (extent, step) = (value.shape().ok_or(Stop::Uncovered)?[along] as i64, steps[place]);
+        let (extent, step) = (value.shape().ok_or(Unmade::Uncovered)?[along] as i64, steps[place]);
         if step < 0 && starts[place] < -extent {
             // The specification takes the first place here, and its reference none.
-            return Err(Stop::Uncovered);
+            return Err(Unmade::Uncovered);
         }
         let (low, high) = if step > 0 { (0, extent) } else { (-1, extent - 1) };
         let bound = |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(low, high.max(low));
         let (start, end) = (bound(starts[place]), bound(ends[place]));
-        let step_size = usize::try_from(step.unsigned_abs()).map_err(|_| Stop::Uncovered)?;
+        let step_size = usize::try_from(step.unsigned_abs()).map_err(|_| Unmade::Uncovered)?;
         let places: Vec<Option<usize>> = match step {
-            0 => return Err(Stop::Uncovered),
+            0 => return Err(Unmade::Uncovered),
             1.. => (start..end).step_by(step_size).map(|at| Some(at as usize)).collect(),
             _ => (end + 1..=start).rev().step_by(step_size).map(|at| Some(at as usize)).collect(),
         };
@@ -199,7 +199,7 @@ pub(super) fn split(call: &Call) -> Made {
     let (whole, parts) = (shape[along], call.node.output.len());
     let lengths = match call.list("split")? {
         Some(lengths) => {
-            lengths.into_iter().map(|n| usize::try_from(n).map_err(|_| Stop::Uncovered)).collect()
+            lengths.into_iter().map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered)).collect()
         }
         None => {
             let wide = whole.div_ceil(parts.max(1));
@@ -208,7 +208,7 @@ pub(super) fn split(call: &Call) -> Made {
     }?;
     let sum = lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length));
     if lengths.len() != parts || sum != Some(whole) {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let mut start = 0;
     let part = |length: usize| {
@@ -227,7 +227,7 @@ pub(super) fn concat(call: &Call) -> Made {
         let other = call.shape(slot)?;
         let fits = |axis: usize| axis == along || other[axis] == shape[axis];
         if other.len() != shape.len() || !(0..shape.len()).all(fits) {
-            return Err(Stop::Misfit);
+            return Err(Unmade::Misfit);
         }
         shape[along] = shape[along].saturating_add(other[along]);
     }
@@ -247,17 +247,17 @@ pub(super) fn concat(call: &Call) -> Made {
         // Known integers beside others are integers nobody knows.
         Image::Int(_) | Image::Varying(_) if !values.iter().any(|value| matches!(value, Image::Field(_))) => {
             let parts: Vec<_> =
-                values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Stop::Uncovered)?;
+                values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Unmade::Uncovered)?;
             concatenated(&parts.iter().collect::<Vec<_>>(), along).map(Image::varying)
         }
         _ => None,
     };
-    Ok(vec![joined.ok_or(Stop::Uncovered)?])
+    Ok(vec![joined.ok_or(Unmade::Uncovered)?])
 }
 
 /// The place of an index: any number is one.
-pub(super) fn place(index: i64, extent: usize) -> Result<usize, Stop> {
-    let extent = i64::try_from(extent).ok().filter(|&extent| extent > 0).ok_or(Stop::Uncovered)?;
+pub(super) fn place(index: i64, extent: usize) -> Result<usize, Unmade> {
+    let extent = i64::try_from(extent).ok().filter(|&extent| extent > 0).ok_or(Unmade::Uncovered)?;
     Ok(index.rem_euclid(extent) as usize)
 }
 
@@ -273,10 +273,10 @@ pub(super) fn gather(call: &Call) -> Made {
 pub(super) fn gather_nd(call: &Call) -> Made {
     let (shape, indices) = (call.shape(0)?, call.indices(1)?);
     let batch = call.count("batch_dims", 0)?;
-    let (&length, outer) = indices.shape().split_last().ok_or(Stop::Uncovered)?;
+    let (&length, outer) = indices.shape().split_last().ok_or(Unmade::Uncovered)?;
     let fits = batch <= outer.len() && length > 0 && batch + length <= shape.len();
     if !fits || outer[..batch] != shape[..batch] {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let (indexed, rest) = shape[batch..].split_at(length);
     let made = [outer, rest].concat();
@@ -288,7 +288,7 @@ pub(super) fn gather_nd(call: &Call) -> Made {
         let flat = tuple
             .iter()
             .zip(indexed)
-            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Stop>(flat * extent + place(index, extent)?))?;
+            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Unmade>(flat * extent + place(index, extent)?))?;
         places.push(Some(count / per_batch * block + flat));
     }
     let flat = [shape[..batch].iter().product::<usize>() * block, rest.iter().product()];
@@ -301,7 +301,7 @@ pub(super) fn gather_elements(call: &Call) -> Made {
     let along = call.axis(0, shape.len())?;
     let inside = |axis: usize| axis == along || indices.shape()[axis] <= shape[axis];
     if indices.ndim() != shape.len() || !(0..shape.len()).all(inside) {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     call.allowance.room(indices.shape())?;
     let mut places = vec![];
@@ -317,35 +317,35 @@ pub(super) fn gather_elements(call: &Call) -> Made {
 }
 
 pub(super) fn expand(call: &Call) -> Made {
-    let wanted = call.ints(1)?.ok_or(Stop::Uncovered)?;
+    let wanted = call.ints(1)?.ok_or(Unmade::Uncovered)?;
     let wanted: Vec<usize> = wanted
         .into_iter()
-        .map(|extent| usize::try_from(extent).map_err(|_| Stop::Uncovered))
+        .map(|extent| usize::try_from(extent).map_err(|_| Unmade::Uncovered))
         .collect::<Result<_, _>>()?;
-    let shape = broadcast(call.shape(0)?, &wanted).ok_or(Stop::Misfit)?;
+    let shape = broadcast(call.shape(0)?, &wanted).ok_or(Unmade::Misfit)?;
     call.allowance.room(&shape)?;
     Ok(vec![expanded(call.value(0)?, &shape)?])
 }
 
 /// Repeated along axes of extent 1.
-pub fn expanded(value: &Image, shape: &[usize]) -> Result<Image, Stop> {
+pub fn expanded(value: &Image, shape: &[usize]) -> Result<Image, Unmade> {
     Ok(either!(
         value,
-        array => array.broadcast(shape).ok_or(Stop::Uncovered)?.as_standard_layout().into_owned(),
-        else return Err(Stop::Uncovered)
+        array => array.broadcast(shape).ok_or(Unmade::Uncovered)?.as_standard_layout().into_owned(),
+        else return Err(Unmade::Uncovered)
     ))
 }
 
 pub(super) fn tile(call: &Call) -> Made {
-    let repeats = call.ints(1)?.ok_or(Stop::Uncovered)?;
+    let repeats = call.ints(1)?.ok_or(Unmade::Uncovered)?;
     let mut value = call.value(0)?.clone();
     if repeats.len() != call.shape(0)?.len() {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     for (axis, &times) in repeats.iter().enumerate() {
-        let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
-        let (extent, times) = (shape[axis], usize::try_from(times).map_err(|_| Stop::Uncovered)?);
-        shape[axis] = extent.checked_mul(times).ok_or(Stop::Beyond)?;
+        let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
+        let (extent, times) = (shape[axis], usize::try_from(times).map_err(|_| Unmade::Uncovered)?);
+        shape[axis] = extent.checked_mul(times).ok_or(Unmade::Beyond)?;
         call.allowance.room(&shape)?;
         let places: Vec<Option<usize>> = (0..shape[axis]).map(|place| Some(place % extent)).collect();
         value = picked(call, &value, axis, &places)?;
@@ -370,21 +370,21 @@ pub(super) fn resize(call: &Call) -> Made {
                 let to = usize::try_from(to).ok().filter(|to| from > 0 && to.is_multiple_of(from))?;
                 Some(to / from)
             };
-            from.iter().zip(&sizes).map(times).collect::<Option<_>>().ok_or(Stop::Uncovered)?
+            from.iter().zip(&sizes).map(times).collect::<Option<_>>().ok_or(Unmade::Uncovered)?
         }
         // The image of a number of times is that number.
         (None, Some(scales)) if scales.len() == from.len() => {
             slice(scales).iter().map(|&scale| scale as usize).collect()
         }
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     if !repeats || !times.iter().all(|times| (1..=MOST_TIMES).contains(times)) {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     let mut value = call.value(0)?.clone();
     for (axis, times) in times.into_iter().enumerate() {
-        let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
-        shape[axis] = shape[axis].checked_mul(times).ok_or(Stop::Beyond)?;
+        let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
+        shape[axis] = shape[axis].checked_mul(times).ok_or(Unmade::Beyond)?;
         call.allowance.room(&shape)?;
         let places: Vec<Option<usize>> = (0..shape[axis]).map(|place| Some(place / times)).collect();
         value = picked(call, &value, axis, &places)?;
@@ -396,7 +396,7 @@ pub(super) fn resize(call: &Call) -> Made {
 pub(super) fn pad(call: &Call) -> Made {
     let mode = call.text("mode", "constant")?;
     let rank = call.shape(0)?.len();
-    let pads = call.list("pads")?.ok_or(Stop::Uncovered)?;
+    let pads = call.list("pads")?.ok_or(Unmade::Uncovered)?;
     let fill = match input_at("Pad", "value", call.opset) {
         Some(slot) => call.optional(slot).cloned(),
         None => Some(Image::field(ArrayD::from_elem(IxDyn(&[]), call.float("value", 0.0)?))),
@@ -407,20 +407,20 @@ pub(super) fn pad(call: &Call) -> Made {
     };
     let named = named.unwrap_or_else(|| (0..rank as i64).collect());
     if pads.len() != 2 * named.len() {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     let mut value = call.value(0)?.clone();
     for (place, along) in axes(&named, rank)?.into_iter().enumerate() {
         let (before, after) = (pads[place], pads[place + named.len()]);
-        let mut shape = value.shape().ok_or(Stop::Uncovered)?.to_vec();
+        let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
         let extent = shape[along];
         let length = (extent as i64).checked_add(before).and_then(|length| length.checked_add(after));
-        let length = usize::try_from(length.ok_or(Stop::Beyond)?).map_err(|_| Stop::Uncovered)?;
+        let length = usize::try_from(length.ok_or(Unmade::Beyond)?).map_err(|_| Unmade::Uncovered)?;
         shape[along] = length;
         call.allowance.room(&shape)?;
         let last = extent as i64 - 1;
         if mode != "constant" && (last < 0 || (mode == "reflect" && (before > last || after > last))) {
-            return Err(Stop::Uncovered);
+            return Err(Unmade::Uncovered);
         }
         let from = |to: usize| {
             let from = to as i64 - before;
@@ -435,18 +435,18 @@ pub(super) fn pad(call: &Call) -> Made {
         };
         let places: Vec<Option<usize>> = (0..length).map(from).collect();
         if !["constant", "edge", "reflect", "wrap"].contains(&mode) {
-            return Err(Stop::Uncovered);
+            return Err(Unmade::Uncovered);
         }
         value = match (&value, &fill) {
             (Image::Field(array), None) => Image::field(pick(array, along, &places, 0)),
             (Image::Field(array), Some(Image::Field(fill))) => {
-                Image::field(pick(array, along, &places, *fill.first().ok_or(Stop::Uncovered)?))
+                Image::field(pick(array, along, &places, *fill.first().ok_or(Unmade::Uncovered)?))
             }
             (Image::Int(array), None) => Image::int(pick(array, along, &places, 0)),
             (Image::Int(array), Some(Image::Int(fill))) => {
-                Image::int(pick(array, along, &places, *fill.first().ok_or(Stop::Uncovered)?))
+                Image::int(pick(array, along, &places, *fill.first().ok_or(Unmade::Uncovered)?))
             }
-            _ => return Err(Stop::Uncovered),
+            _ => return Err(Unmade::Uncovered),
         };
     }
     Ok(vec![value])
@@ -454,10 +454,10 @@ pub(super) fn pad(call: &Call) -> Made {
 
 /// DepthToSpace and SpaceToDepth.
 pub(super) fn depth(call: &Call) -> Made {
-    let &[batch, channels, height, width] = call.shape(0)? else { return Err(Stop::Uncovered) };
+    let &[batch, channels, height, width] = call.shape(0)? else { return Err(Unmade::Uncovered) };
     let block = call.count("blocksize", 0)?;
     let divide = |extent: usize| {
-        if block > 0 && extent.is_multiple_of(block) { Ok(extent / block) } else { Err(Stop::Uncovered) }
+        if block > 0 && extent.is_multiple_of(block) { Ok(extent / block) } else { Err(Unmade::Uncovered) }
     };
     let (split, perm, shape): ([usize; 6], _, [usize; 4]) = match (call.op(), call.text("mode", "DCR")?) {
         ("SpaceToDepth", "DCR") => {
@@ -471,14 +471,14 @@ pub(super) fn depth(call: &Call) -> Made {
             match mode {
                 "DCR" => ([batch, block, block, deep, height, width], [0, 3, 4, 1, 5, 2], wide),
                 "CRD" => ([batch, deep, block, block, height, width], [0, 1, 4, 2, 5, 3], wide),
-                _ => return Err(Stop::Uncovered),
+                _ => return Err(Unmade::Uncovered),
             }
         }
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     call.allowance.room(&shape)?;
     let apart = reshaped(call.value(0)?, &split)?;
-    let moved = either!(&apart, array => transposed(array, &perm), else return Err(Stop::Uncovered));
+    let moved = either!(&apart, array => transposed(array, &perm), else return Err(Unmade::Uncovered));
     Ok(vec![reshaped(&moved, &shape)?])
 }
 
@@ -492,7 +492,7 @@ pub(super) fn choose(call: &Call) -> Made {
     };
     let shape =
         broadcast(call.shape(1)?, call.shape(2)?).and_then(|shape| broadcast(condition.shape(), &shape));
-    let shape = shape.ok_or(Stop::Misfit)?;
+    let shape = shape.ok_or(Unmade::Misfit)?;
     call.allowance.room(&shape)?;
     fn chosen<T: Copy>(
         condition: &ArcArray<i64, IxDyn>,
@@ -512,22 +512,22 @@ pub(super) fn choose(call: &Call) -> Made {
         }
         _ => None,
     };
-    Ok(vec![made.ok_or(Stop::Uncovered)?])
+    Ok(vec![made.ok_or(Unmade::Uncovered)?])
 }
 
 pub(super) fn constant_of_shape(call: &Call) -> Made {
-    let extents = call.ints(0)?.ok_or(Stop::Uncovered)?;
+    let extents = call.ints(0)?.ok_or(Unmade::Uncovered)?;
     let shape: Vec<usize> = extents
         .into_iter()
-        .map(|extent| usize::try_from(extent).map_err(|_| Stop::Uncovered))
+        .map(|extent| usize::try_from(extent).map_err(|_| Unmade::Uncovered))
         .collect::<Result<_, _>>()?;
     call.allowance.room(&shape)?;
-    let fill = match call.node.attr_t("value").map_err(|_| Stop::Uncovered)? {
+    let fill = match call.node.attr_t("value").map_err(|_| Unmade::Uncovered)? {
         Some(tensor) => of_tensor(tensor, &Externals::none(), 0),
         None => Image::field(ArrayD::zeros(IxDyn(&[1]))),
     };
     if fill.len() != 1 {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     Ok(vec![expanded(&reshaped(&fill, &[])?, &shape)?])
 }
@@ -536,8 +536,8 @@ pub(super) fn constant_of_shape(call: &Call) -> Made {
 pub(super) fn triangle(call: &Call) -> Made {
     let shape = call.shape(0)?;
     let upper = call.flag("upper", true)?;
-    let k = call.ints(1)?.map_or(Some(0), |k| k.first().copied()).ok_or(Stop::Uncovered)?;
-    let &[.., rows, columns] = shape else { return Err(Stop::Uncovered) };
+    let k = call.ints(1)?.map_or(Some(0), |k| k.first().copied()).ok_or(Unmade::Uncovered)?;
+    let &[.., rows, columns] = shape else { return Err(Unmade::Uncovered) };
     call.allowance.room(shape)?;
     let stays = |flat: usize| {
         let (row, column) = ((flat / columns % rows) as i64, (flat % columns) as i64);
@@ -553,7 +553,7 @@ pub(super) fn triangle(call: &Call) -> Made {
     let made = match call.value(0)? {
         Image::Field(elements) => Image::field(masked(elements, &mask)),
         Image::Int(integers) => Image::int(masked(integers, &mask)),
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
 }

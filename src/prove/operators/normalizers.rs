@@ -5,24 +5,24 @@ use ndarray::ArrayD;
 use super::arithmetic::{inverses, roots};
 use super::movement::transposed;
 use super::reductions::{mean, squares};
-use super::{Call, Made, Stop, zip};
+use super::{Call, Made, Unmade, zip};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
 
 /// The attributes of LayerNormalization and RMSNormalization.
 pub(super) const ATTRIBUTES: &[&str] = &["axis", "epsilon", "stash_type"];
 
-fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, Stop> {
-    zip(a, b, f).filter(|made| made.shape() == a.shape()).map(row_major).ok_or(Stop::Misfit)
+fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, Unmade> {
+    zip(a, b, f).filter(|made| made.shape() == a.shape()).map(row_major).ok_or(Unmade::Misfit)
 }
 
 /// `1/√(x + ε)`
-fn spread(moment: Elements, epsilon: u32) -> Result<Elements, Stop> {
+fn spread(moment: Elements, epsilon: u32) -> Result<Elements, Unmade> {
     inverses(&roots(&moment.mapv(|element| field::add(element, epsilon)).into_shared()))
 }
 
 /// `(x − mean)/√(variance + ε)` over these axes, with the mean and the inverse of the root.
-fn standardized(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 3], Stop> {
+fn standardized(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 3], Unmade> {
     let mean_of = |x: &Elements| mean(x, axes, true).map(row_major);
     let middle = mean_of(x)?;
     let centred = both(x, &middle, field::sub)?;
@@ -31,39 +31,39 @@ fn standardized(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements;
 }
 
 /// `x/√(mean(x²) + ε)`, with the inverse of the root.
-fn rooted(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 2], Stop> {
+fn rooted(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 2], Unmade> {
     let part = spread(row_major(mean(&squares(x), axes, true)?), epsilon)?;
     Ok([both(x, &part, field::mul)?, part])
 }
 
 /// The scale and the shift that follow.
-fn affine(x: Elements, scale: Option<&Elements>, shift: Option<&Elements>) -> Result<Image, Stop> {
+fn affine(x: Elements, scale: Option<&Elements>, shift: Option<&Elements>) -> Result<Image, Unmade> {
     let x = scale.map_or(Ok(x.clone()), |scale| both(&x, scale, field::mul))?;
     Ok(Image::Field(shift.map_or(Ok(x.clone()), |shift| both(&x, shift, field::add))?))
 }
 
 /// The axes from the one that is named on.
-fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, Stop> {
+fn behind(call: &Call, rank: usize) -> Result<Vec<usize>, Unmade> {
     Ok((call.axis(-1, rank)?..rank).collect())
 }
 
 /// A parameter for each channel, along the second axis.
-fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Stop> {
+fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Unmade> {
     let parameter = call.field(slot)?;
-    let channels = *x.shape().get(1).ok_or(Stop::Uncovered)?;
+    let channels = *x.shape().get(1).ok_or(Unmade::Uncovered)?;
     if parameter.shape() != [channels] {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let mut shape = vec![1; x.ndim()];
     shape[1] = channels;
-    parameter.clone().into_shape_with_order(shape).map_err(|_| Stop::Uncovered)
+    parameter.clone().into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)
 }
 
 /// BatchNormalization, out of training.
 pub(super) fn batch(call: &Call) -> Made {
     let x = call.field(0)?;
     if call.flag("training_mode", false)? || !call.flag("spatial", true)? || call.opset < 7 {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     call.allowance.room(x.shape())?;
     let [scale, shift, middle, variance] = [1, 2, 3, 4].map(|slot| by_channel(call, slot, x));
@@ -88,7 +88,7 @@ pub(super) fn of_runtime(call: &Call) -> Made {
     let x = call.field(0)?;
     let rank = x.ndim();
     if call.attr("activation", 0)? != 0 || rank < 2 {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     call.allowance.room(x.shape())?;
     let last = call.flag("channels_last", true)?;
@@ -105,15 +105,16 @@ pub(super) fn of_runtime(call: &Call) -> Made {
 }
 
 /// Normalized over the channels of each group and all places.
-fn by_group(x: &Elements, groups: usize, epsilon: u32) -> Result<Elements, Stop> {
-    let &[samples, channels, ..] = x.shape() else { return Err(Stop::Uncovered) };
+fn by_group(x: &Elements, groups: usize, epsilon: u32) -> Result<Elements, Unmade> {
+    let &[samples, channels, ..] = x.shape() else { return Err(Unmade::Uncovered) };
     if groups == 0 || !channels.is_multiple_of(groups) {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let size = x.len() / (samples * groups).max(1);
-    let apart = x.clone().into_shape_with_order(vec![samples, groups, size]).map_err(|_| Stop::Uncovered)?;
+    let apart =
+        x.clone().into_shape_with_order(vec![samples, groups, size]).map_err(|_| Unmade::Uncovered)?;
     let [normal, ..] = standardized(&apart, &[2], epsilon)?;
-    normal.into_shape_with_order(x.shape()).map_err(|_| Stop::Uncovered)
+    normal.into_shape_with_order(x.shape()).map_err(|_| Unmade::Uncovered)
 }
 
 /// Before version 21 the scale and the shift are those of groups.
@@ -122,20 +123,20 @@ pub(super) fn group(call: &Call) -> Made {
     call.allowance.room(x.shape())?;
     let groups = call.count("num_groups", 0)?;
     let normal = by_group(x, groups, call.float("epsilon", 1e-5)?)?;
-    let parameter = |slot: usize| -> Result<Elements, Stop> {
+    let parameter = |slot: usize| -> Result<Elements, Unmade> {
         if call.opset >= 21 {
             return by_channel(call, slot, x);
         }
         let of_groups = call.field(slot)?;
         if of_groups.shape() != [groups] {
-            return Err(Stop::Misfit);
+            return Err(Unmade::Misfit);
         }
         let each = x.shape()[1] / groups;
         let of_channels: Vec<u32> =
             slice(of_groups).iter().flat_map(|&element| std::iter::repeat_n(element, each)).collect();
         let mut shape = vec![1; x.ndim()];
         shape[1] = of_channels.len();
-        ArrayD::from_shape_vec(shape, of_channels).map(row_major).map_err(|_| Stop::Uncovered)
+        ArrayD::from_shape_vec(shape, of_channels).map(row_major).map_err(|_| Unmade::Uncovered)
     };
     Ok(vec![affine(normal, Some(&parameter(1)?), Some(&parameter(2)?))?])
 }
@@ -167,7 +168,7 @@ pub(super) fn skip(call: &Call) -> Made {
     if let Some(bias) = call.optional_field(if simplified { 3 } else { 4 })? {
         sum = both(&sum, bias, field::add)?;
     }
-    let last = [sum.ndim().checked_sub(1).ok_or(Stop::Uncovered)?];
+    let last = [sum.ndim().checked_sub(1).ok_or(Unmade::Uncovered)?];
     let epsilon = call.float("epsilon", 1e-12)?;
     let (made, middle, part) = if simplified {
         let [normal, part] = rooted(&sum, &last, epsilon)?;

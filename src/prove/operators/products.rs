@@ -3,7 +3,7 @@
 use ndarray::ArrayD;
 
 use super::movement::{reshaped, transposed};
-use super::{Allowance, Call, Made, Stop, reductions, zip};
+use super::{Allowance, Call, Made, Unmade, reductions, zip};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
@@ -13,13 +13,13 @@ use crate::recipe::broadcast;
 pub(super) const FUSED: &[&str] = &["alpha", "transA", "transB", "transBatchA", "transBatchB"];
 
 /// Matrix products over the last two axes, where the axes before them broadcast.
-pub fn product(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Stop> {
+pub fn product(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Unmade> {
     let (&[ref outer_left @ .., rows, inner], &[ref outer_right @ .., other, columns]) =
         (left.shape(), right.shape())
     else {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     };
-    let outer = broadcast(outer_left, outer_right).filter(|_| inner == other).ok_or(Stop::Misfit)?;
+    let outer = broadcast(outer_left, outer_right).filter(|_| inner == other).ok_or(Unmade::Misfit)?;
     let shape = [&outer[..], &[rows, columns]].concat();
     allowance.room(&shape)?;
     let batch: usize = outer.iter().product();
@@ -32,7 +32,7 @@ pub fn product(left: &Elements, right: &Elements, allowance: &Allowance) -> Resu
         (pairs(&outer, (outer_left, rows * inner), (outer_right, inner * columns)), rows)
     };
     let products = multiply(slice(left), slice(right), &pairs, Extents { rows, inner, columns });
-    ArrayD::from_shape_vec(shape, products).map_err(|_| Stop::Uncovered)
+    ArrayD::from_shape_vec(shape, products).map_err(|_| Unmade::Uncovered)
 }
 
 /// Where the matrices of each product begin, by the extents of the axes before them and their size.
@@ -54,9 +54,9 @@ fn pairs(outer: &[usize], left: (&[usize], usize), right: (&[usize], usize)) -> 
 }
 
 /// As MatMul has it: a vector is a row on the left side and a column on the right one.
-fn matrices(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Stop> {
+fn matrices(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Unmade> {
     let with = |elements: &Elements, shape: &[usize]| {
-        elements.clone().into_shape_with_order(shape).map_err(|_| Stop::Uncovered)
+        elements.clone().into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)
     };
     let row = if left.ndim() == 1 { with(left, &[1, left.len()])? } else { left.clone() };
     let column = if right.ndim() == 1 { with(right, &[right.len(), 1])? } else { right.clone() };
@@ -68,7 +68,7 @@ fn matrices(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<
     if left.ndim() == 1 {
         shape.remove(shape.len() + usize::from(right.ndim() == 1) - 2);
     }
-    made.into_shape_with_order(shape).map_err(|_| Stop::Uncovered)
+    made.into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)
 }
 
 pub(super) fn matmul(call: &Call) -> Made {
@@ -76,18 +76,18 @@ pub(super) fn matmul(call: &Call) -> Made {
 }
 
 /// The two last axes swapped.
-fn turned(elements: &Elements) -> Result<Elements, Stop> {
+fn turned(elements: &Elements) -> Result<Elements, Unmade> {
     let mut perm: Vec<usize> = (0..elements.ndim()).collect();
-    let last = perm.len().checked_sub(2).ok_or(Stop::Uncovered)?;
+    let last = perm.len().checked_sub(2).ok_or(Unmade::Uncovered)?;
     perm.swap(last, last + 1);
     Ok(row_major(transposed(elements, &perm)))
 }
 
 pub(super) fn fused(call: &Call) -> Made {
     if call.flag("transBatchA", false)? || call.flag("transBatchB", false)? {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
-    let operand = |slot: usize, turns: &str| -> Result<Elements, Stop> {
+    let operand = |slot: usize, turns: &str| -> Result<Elements, Unmade> {
         let elements = call.field(slot)?;
         // A vector stays what it is.
         if call.flag(turns, false)? && elements.ndim() > 1 { turned(elements) } else { Ok(elements.clone()) }
@@ -101,12 +101,12 @@ fn scaled(elements: ArrayD<u32>, factor: u32) -> ArrayD<u32> {
 }
 
 pub(super) fn gemm(call: &Call) -> Made {
-    let operand = |slot: usize, turns: &str| -> Result<Elements, Stop> {
+    let operand = |slot: usize, turns: &str| -> Result<Elements, Unmade> {
         let elements = call.field(slot)?;
         match elements.ndim() {
             2 if call.flag(turns, false)? => turned(elements),
             2 => Ok(elements.clone()),
-            _ => Err(Stop::Uncovered),
+            _ => Err(Unmade::Uncovered),
         }
     };
     let made = product(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
@@ -114,13 +114,13 @@ pub(super) fn gemm(call: &Call) -> Made {
     let Some(added) = call.optional_field(2)? else { return Ok(vec![Image::Field(made)]) };
     let added = row_major(scaled(added.to_owned(), call.float("beta", 1.0)?));
     let sum = zip(&made, &added, field::add).filter(|sum| sum.shape() == made.shape());
-    Ok(vec![Image::field(sum.ok_or(Stop::Misfit)?)])
+    Ok(vec![Image::field(sum.ok_or(Unmade::Misfit)?)])
 }
 
 /// Sums of products over labels, of one operand or of two.
 pub(super) fn einsum(call: &Call) -> Made {
     let equation: String = call.text("equation", "")?.split_whitespace().collect();
-    let (terms, result) = equation.split_once("->").ok_or(Stop::Uncovered)?;
+    let (terms, result) = equation.split_once("->").ok_or(Unmade::Uncovered)?;
     let terms: Vec<Vec<char>> = terms.split(',').map(|term| term.chars().collect()).collect();
     let result: Vec<char> = result.chars().collect();
     let is_plain = |labels: &Vec<char>| {
@@ -130,13 +130,13 @@ pub(super) fn einsum(call: &Call) -> Made {
             .all(|(at, label)| label.is_ascii_alphabetic() && !labels[..at].contains(label))
     };
     if !terms.iter().chain([&result]).all(is_plain) || terms.len() != call.inputs.len() {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     let mut operands = vec![];
     for (slot, labels) in terms.iter().enumerate() {
         let elements = call.field(slot)?;
         if elements.ndim() != labels.len() {
-            return Err(Stop::Uncovered);
+            return Err(Unmade::Uncovered);
         }
         // What only this operand has, and nobody wants.
         let alone = |label: &char| {
@@ -169,30 +169,30 @@ pub(super) fn einsum(call: &Call) -> Made {
                 };
                 Some(row_major(moved.into_shape_with_order(groups.map(extent).to_vec()).ok()?))
             };
-            let a_block = ordered(a, la, [&batch, &rows, &inner]).ok_or(Stop::Uncovered)?;
-            let b_block = ordered(b, lb, [&batch, &inner, &columns]).ok_or(Stop::Uncovered)?;
-            let extent = |label: &char| -> Result<usize, Stop> {
+            let a_block = ordered(a, la, [&batch, &rows, &inner]).ok_or(Unmade::Uncovered)?;
+            let b_block = ordered(b, lb, [&batch, &inner, &columns]).ok_or(Unmade::Uncovered)?;
+            let extent = |label: &char| -> Result<usize, Unmade> {
                 let of = |labels: &[char], elements: &Elements| {
                     labels.iter().position(|own| own == label).map(|at| elements.shape()[at])
                 };
                 match (of(la, a), of(lb, b)) {
-                    (Some(one), Some(other)) if one != other => Err(Stop::Uncovered),
-                    (one, other) => one.or(other).ok_or(Stop::Uncovered),
+                    (Some(one), Some(other)) if one != other => Err(Unmade::Uncovered),
+                    (one, other) => one.or(other).ok_or(Unmade::Uncovered),
                 }
             };
             inner.iter().try_for_each(|label| extent(label).map(|_| ()))?;
             let labels = [batch, rows, columns].concat();
             let shape: Vec<usize> = labels.iter().map(extent).collect::<Result<_, _>>()?;
             let made = product(&a_block, &b_block, call.allowance)?;
-            let made = made.into_shape_with_order(shape).map_err(|_| Stop::Uncovered)?;
+            let made = made.into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)?;
             (row_major(made), labels)
         }
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     let perm: Option<Vec<usize>> =
         result.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
-    let perm = perm.filter(|perm| perm.len() == labels.len()).ok_or(Stop::Uncovered)?;
+    let perm = perm.filter(|perm| perm.len() == labels.len()).ok_or(Unmade::Uncovered)?;
     let made = Image::field(transposed(&made, &perm));
-    let shape = made.shape().ok_or(Stop::Uncovered)?.to_vec();
+    let shape = made.shape().ok_or(Unmade::Uncovered)?.to_vec();
     Ok(vec![reshaped(&made, &shape)?])
 }

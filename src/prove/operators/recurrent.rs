@@ -5,29 +5,29 @@
 use ndarray::ArrayD;
 
 use super::movement::transposed;
-use super::{Call, Stop, field};
+use super::{Call, Unmade, field};
 use crate::prove::image::{Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
 /// The sums in the place of X, and the second half of the biases; W is in the sums.
-pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Stop> {
+pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
     let (x, weight) = (call.field(0)?, call.field(1)?);
     let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape()) else {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     };
     if inner != channels {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let (rows, columns) = (first * second, directions * gates);
     call.allowance.room(&[rows, columns])?;
     call.allowance.products(&[rows, columns, inner])?;
-    let matrix = weight.clone().into_shape_with_order(vec![columns, inner]).map_err(|_| Stop::Misfit)?;
+    let matrix = weight.clone().into_shape_with_order(vec![columns, inner]).map_err(|_| Unmade::Misfit)?;
     let turned = row_major(transposed(&matrix, &[1, 0]));
     let mut sums = multiply(slice(x), slice(&turned), &[(0, 0)], Extents { rows, inner, columns });
     let mut of_state = vec![0; columns];
     if let Some(bias) = call.optional_field(3)? {
         if bias.shape() != [directions, 2 * gates] {
-            return Err(Stop::Misfit);
+            return Err(Unmade::Misfit);
         }
         let halves = || slice(bias).chunks(gates.max(1));
         let of_input: Vec<u32> = halves().step_by(2).flatten().copied().collect();
@@ -37,7 +37,7 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Stop> {
         }
     }
     let image = |shape: &[usize], elements| {
-        Ok(Some(Image::field(ArrayD::from_shape_vec(shape, elements).map_err(|_| Stop::Misfit)?)))
+        Ok(Some(Image::field(ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?)))
     };
     let mut inputs = call.inputs.clone();
     inputs.resize(inputs.len().max(4), None);

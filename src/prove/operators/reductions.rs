@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, IxDyn};
 
 use super::arithmetic::{exact, roots};
-use super::{Call, Made, Stop, axes, axis};
+use super::{Call, Made, Unmade, axes, axis};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
 
@@ -33,9 +33,9 @@ pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
 }
 
 /// The means along these axes.
-pub fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, Stop> {
+pub fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, Unmade> {
     let count: usize = axes.iter().map(|&axis| elements.shape()[axis]).product();
-    let part = field::inverse(field::of_int(count as i64)).ok_or(Stop::Uncovered)?;
+    let part = field::inverse(field::of_int(count as i64)).ok_or(Unmade::Uncovered)?;
     Ok(sum(elements, axes, keep).mapv_into(|element| field::mul(element, part)))
 }
 
@@ -88,7 +88,7 @@ pub(super) fn global(call: &Call) -> Made {
 /// CumSum.
 pub(super) fn running(call: &Call) -> Made {
     let shape = call.shape(0)?.to_vec();
-    let along = call.ints(1)?.and_then(|axis| axis.first().copied()).ok_or(Stop::Uncovered)?;
+    let along = call.ints(1)?.and_then(|axis| axis.first().copied()).ok_or(Unmade::Uncovered)?;
     let along = axis(along, shape.len())?;
     let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
     call.allowance.room(&shape)?;
@@ -122,7 +122,7 @@ pub(super) fn running(call: &Call) -> Made {
             let add = |a: Option<i64>, b: Option<i64>| a?.checked_add(b?);
             Image::int(exact(Some(running(&integers, &shape, along, how, Some(0), add)))?)
         }
-        _ => return Err(Stop::Uncovered),
+        _ => return Err(Unmade::Uncovered),
     };
     Ok(vec![made])
 }

@@ -3,18 +3,18 @@
 use ndarray::ArrayD;
 
 use super::movement::place;
-use super::{Call, Made, Stop};
+use super::{Call, Made, Unmade};
 use crate::prove::image::{Elements, Image, slice};
 
 pub(super) fn nd(call: &Call) -> Made {
     let (value, written, indices) = (call.field(0)?, call.field(2)?, call.indices(1)?);
-    let (&length, outer) = indices.shape().split_last().ok_or(Stop::Uncovered)?;
+    let (&length, outer) = indices.shape().split_last().ok_or(Unmade::Uncovered)?;
     if length == 0 || length > value.ndim() {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let (indexed, rest) = value.shape().split_at(length);
     if written.shape() != [outer, rest].concat() {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let width = rest.iter().product::<usize>();
     let mut made = copied(call, value)?;
@@ -22,7 +22,7 @@ pub(super) fn nd(call: &Call) -> Made {
         let flat = tuple
             .iter()
             .zip(indexed)
-            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Stop>(flat * extent + place(index, extent)?))?;
+            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Unmade>(flat * extent + place(index, extent)?))?;
         made[flat * width..][..width].copy_from_slice(row);
     }
     image(value, made)
@@ -34,7 +34,7 @@ pub(super) fn elements(call: &Call) -> Made {
     let along = call.axis(0, shape.len())?;
     let inside = |axis: usize| axis == along || indices.shape()[axis] <= shape[axis];
     if indices.shape() != written.shape() || indices.ndim() != shape.len() || !(0..shape.len()).all(inside) {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let mut made = copied(call, value)?;
     for ((at, &index), &element) in indices.indexed_iter().zip(slice(written)) {
@@ -48,15 +48,15 @@ pub(super) fn elements(call: &Call) -> Made {
 }
 
 /// The elements of a value, where nothing is added to any of them.
-fn copied(call: &Call, value: &Elements) -> Result<Vec<u32>, Stop> {
+fn copied(call: &Call, value: &Elements) -> Result<Vec<u32>, Unmade> {
     if call.text("reduction", "none")? != "none" {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     call.allowance.room(value.shape())?;
     Ok(slice(value).to_vec())
 }
 
 fn image(like: &Elements, made: Vec<u32>) -> Made {
-    let made = ArrayD::from_shape_vec(like.shape(), made).map_err(|_| Stop::Uncovered)?;
+    let made = ArrayD::from_shape_vec(like.shape(), made).map_err(|_| Unmade::Uncovered)?;
     Ok(vec![Image::field(made)])
 }

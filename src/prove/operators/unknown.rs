@@ -2,7 +2,8 @@
 
 use ndarray::ArrayD;
 
-use super::{Call, Made, Stop, axis, inverses, zip};
+use super::{Call, Made, Unmade, axis, inverses, zip};
+use crate::onnx::operator::softmax_axis;
 use crate::prove::field;
 use crate::prove::image::{Image, row_major, slice};
 use crate::prove::random::{Digest, Hash, Unknown};
@@ -13,7 +14,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     let given = || call.inputs.iter().flatten();
     let mut shape = vec![];
     for value in given() {
-        shape = broadcast(&shape, value.shape().ok_or(Stop::Uncovered)?).ok_or(Stop::Misfit)?;
+        shape = broadcast(&shape, value.shape().ok_or(Unmade::Uncovered)?).ok_or(Unmade::Misfit)?;
     }
     call.allowance.room(&shape)?;
     let mut hash = Hash::new(0, "element-wise");
@@ -30,18 +31,18 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     let unknown = Unknown::new(hash.finish());
     let mut states = vec![unknown.start(); shape.iter().product()];
     for value in given() {
-        let images = value.images().ok_or(Stop::Uncovered)?;
+        let images = value.images().ok_or(Unmade::Uncovered)?;
         if images.len() == states.len() {
             states.iter_mut().zip(slice(&images)).for_each(|(s, &x)| *s = unknown.with(*s, x.into()));
         } else if let [only] = *slice(&images) {
             states.iter_mut().for_each(|s| *s = unknown.with(*s, only.into()));
         } else {
-            let wide = images.broadcast(&shape[..]).ok_or(Stop::Uncovered)?;
+            let wide = images.broadcast(&shape[..]).ok_or(Unmade::Uncovered)?;
             states.iter_mut().zip(wide.iter()).for_each(|(s, &x)| *s = unknown.with(*s, x.into()));
         }
     }
     let elements = ArrayD::from_shape_vec(shape, states.into_iter().map(Unknown::element).collect());
-    let elements = elements.map_err(|_| Stop::Uncovered)?;
+    let elements = elements.map_err(|_| Unmade::Uncovered)?;
     Ok(vec![if is_integer { Image::varying(elements) } else { Image::field(elements) }])
 }
 
@@ -49,7 +50,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
 pub fn biased(call: &Call, function: Digest) -> Made {
     let mut sum = call.field(0)?.clone();
     if let Some(bias) = call.optional_field(1)? {
-        sum = row_major(zip(&sum, bias, field::add).ok_or(Stop::Misfit)?);
+        sum = row_major(zip(&sum, bias, field::add).ok_or(Unmade::Misfit)?);
     }
     let call = Call { inputs: vec![Some(Image::Field(sum))], ..*call };
     element_wise(&call, function, false)
@@ -59,8 +60,8 @@ pub fn biased(call: &Call, function: Digest) -> Made {
 pub fn softsign(call: &Call, abs: Digest) -> Made {
     let elements = call.field(0)?;
     let sizes = element_wise(call, abs, false)?.into_iter().find_map(|made| made.images());
-    let below = sizes.ok_or(Stop::Uncovered)?.mapv(|size| field::add(size, 1)).into_shared();
-    Ok(vec![Image::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Stop::Uncovered)?)])
+    let below = sizes.ok_or(Unmade::Uncovered)?.mapv(|size| field::add(size, 1)).into_shared();
+    Ok(vec![Image::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Unmade::Uncovered)?)])
 }
 
 /// The largest whole number that a Clip ends at, or a slope is the inverse of, where those are interpreted.
@@ -73,40 +74,40 @@ pub fn ramp(call: &Call, unit: Digest) -> Made {
         "Clip" => {
             let [low, high] = [bound(call, 1, "min")?, bound(call, 2, "max")?];
             let is_whole = low == 0 && (1..=WHOLE).contains(&high);
-            (field::inverse(high).filter(|_| is_whole).ok_or(Stop::Uncovered)?, 0, high)
+            (field::inverse(high).filter(|_| is_whole).ok_or(Unmade::Uncovered)?, 0, high)
         }
         "HardSigmoid" => (
-            slope(call.node.attr_f("alpha").map_err(|_| Stop::Uncovered)?.unwrap_or(0.2))?,
+            slope(call.node.attr_f("alpha").map_err(|_| Unmade::Uncovered)?.unwrap_or(0.2))?,
             call.float("beta", 0.5)?,
             1,
         ),
-        _ => (slope(1.0 / 6.0)?, field::of_float(0.5).ok_or(Stop::Uncovered)?, 1),
+        _ => (slope(1.0 / 6.0)?, field::of_float(0.5).ok_or(Unmade::Uncovered)?, 1),
     };
     let inner = elements.mapv(|x| field::add(field::mul(x, times), plus)).into_shared();
     let inner = Call { inputs: vec![Some(Image::Field(inner))], ..*call };
     let steps = element_wise(&inner, unit, false)?.into_iter().find_map(|made| made.images());
-    let steps = steps.ok_or(Stop::Uncovered)?.mapv(|step| field::mul(step, height)).into_shared();
+    let steps = steps.ok_or(Unmade::Uncovered)?.mapv(|step| field::mul(step, height)).into_shared();
     match call.node.op_type() {
-        "HardSwish" => Ok(vec![Image::field(zip(elements, &steps, field::mul).ok_or(Stop::Uncovered)?)]),
+        "HardSwish" => Ok(vec![Image::field(zip(elements, &steps, field::mul).ok_or(Unmade::Uncovered)?)]),
         _ => Ok(vec![Image::Field(steps)]),
     }
 }
 
 /// A bound of a Clip, which was an attribute before operator set 11.
-fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, Stop> {
+fn bound(call: &Call, slot: usize, name: &str) -> Result<u32, Unmade> {
     if call.opset < 11 {
         return call.float(name, f32::NAN);
     }
     match slice(call.field(slot)?)[..] {
         [number] => Ok(number),
-        _ => Err(Stop::Uncovered),
+        _ => Err(Unmade::Uncovered),
     }
 }
 
 /// The image of a slope: of `1/n` where it is that, rounded once.
-fn slope(number: f32) -> Result<u32, Stop> {
+fn slope(number: f32) -> Result<u32, Unmade> {
     let inverse = (1..=WHOLE).find(|&n| (1.0 / f64::from(n)) as f32 == number);
-    inverse.map_or_else(|| field::of_float(number.into()), field::inverse).ok_or(Stop::Uncovered)
+    inverse.map_or_else(|| field::of_float(number.into()), field::inverse).ok_or(Unmade::Uncovered)
 }
 
 /// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one.
@@ -114,8 +115,8 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
     let elements = call.field(0)?;
     let shape = elements.shape();
     call.allowance.room(shape)?;
-    let alone = call.opset >= 13;
-    let along = axis(call.attr("axis", if alone { -1 } else { 1 })?, shape.len())?;
+    let (absent, alone) = softmax_axis(call.opset);
+    let along = axis(call.attr("axis", absent)?, shape.len())?;
     let behind = if alone { along + 1 } else { shape.len() };
     let (lane, inner) =
         (shape[along..behind].iter().product::<usize>(), shape[behind..].iter().product::<usize>());
@@ -136,6 +137,6 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
             }
         }
     }
-    let made = ArrayD::from_shape_vec(shape, made).map_err(|_| Stop::Uncovered)?;
+    let made = ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?;
     Ok(vec![Image::field(made)])
 }

@@ -3,7 +3,7 @@
 use ndarray::ArrayD;
 
 use super::movement::transposed;
-use super::{Allowance, Call, Made, Stop};
+use super::{Allowance, Call, Made, Unmade};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
@@ -28,9 +28,9 @@ pub fn convolution(
     values: &Elements,
     windows: &Windows,
     allowance: &Allowance,
-) -> Result<ArrayD<u32>, Stop> {
+) -> Result<ArrayD<u32>, Unmade> {
     let (&[group, outer, inner, taps], &[_, _, places]) = (weight.shape(), values.shape()) else {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     };
     let count: usize = windows.output.iter().product();
     allowance.room(&[group, outer, count])?;
@@ -59,28 +59,28 @@ pub fn convolution(
             }
         }
     }
-    ArrayD::from_shape_vec(vec![group, outer, count], sums).map_err(|_| Stop::Uncovered)
+    ArrayD::from_shape_vec(vec![group, outer, count], sums).map_err(|_| Unmade::Uncovered)
 }
 
 /// How a kernel lies over the places of its input, and how many zeros stand behind the last one.
-fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, Vec<i64>), Stop> {
+fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
     let transposed = call.op() == "ConvTranspose";
     let spatial = kernel.len();
-    let list = |name: &str, absent: i64, count: usize, least: i64| -> Result<Vec<i64>, Stop> {
+    let list = |name: &str, absent: i64, count: usize, least: i64| -> Result<Vec<i64>, Unmade> {
         let list = call.attr_ints(name)?.unwrap_or_else(|| vec![absent; count]);
         let fits = list.len() == count && list.iter().all(|n| (least..LARGEST).contains(n));
-        fits.then_some(list).ok_or(Stop::Uncovered)
+        fits.then_some(list).ok_or(Unmade::Uncovered)
     };
     let (strides, dilations) = (list("strides", 1, spatial, 1)?, list("dilations", 1, spatial, 1)?);
     let pads = list("pads", 0, 2 * spatial, 0)?;
     let more = list("output_padding", 0, spatial, 0)?;
     let fits = input.len() == spatial && kernel.iter().chain(input).all(|&extent| (extent as i64) < LARGEST);
     if !fits {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     }
     let told = call.attr_ints("kernel_shape")?;
     if told.is_some_and(|told| !told.iter().map(|&n| n as usize).eq(kernel.iter().copied())) {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let up = call.flag("ceil_mode", false)?;
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);
@@ -95,12 +95,12 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
                 let small = total / 2;
                 if same == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
             }
-            _ => return Err(Stop::Uncovered),
+            _ => return Err(Unmade::Uncovered),
         };
         let room = size + first + last - reach;
         let places = match (transposed, up) {
             (true, _) => (size - 1) * stride + more[axis] + reach - first - last,
-            _ if room < 0 => return Err(Stop::Misfit),
+            _ if room < 0 => return Err(Unmade::Misfit),
             (_, false) => room / stride + 1,
             (_, true) => {
                 let places = (room + stride - 1) / stride + 1;
@@ -110,7 +110,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         };
         before.push(first);
         after.push(last);
-        output.push(usize::try_from(places).map_err(|_| Stop::Uncovered)?);
+        output.push(usize::try_from(places).map_err(|_| Unmade::Uncovered)?);
     }
     let windows = Windows {
         transposed,
@@ -134,14 +134,14 @@ pub(super) fn conv(call: &Call) -> Made {
     let (&[samples, channels, ref input @ ..], &[outputs, inner, ref kernel @ ..]) =
         (values.shape(), weight.shape())
     else {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     };
     if group == 0 || inner.checked_mul(group) != Some(channels) || !outputs.is_multiple_of(group) {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let (windows, _) = windows(call, kernel, input)?;
     let shaped = weight.clone().into_shape_with_order(vec![group, outputs / group, inner, count(kernel)]);
-    let weight = shaped.map_err(|_| Stop::Uncovered)?;
+    let weight = shaped.map_err(|_| Unmade::Uncovered)?;
     convolved(call, values, (samples, group, inner), &weight, &windows)
 }
 
@@ -151,15 +151,15 @@ pub(super) fn conv_transpose(call: &Call) -> Made {
     let (&[samples, channels, ref input @ ..], &[own, outer, ref kernel @ ..]) =
         (values.shape(), weight.shape())
     else {
-        return Err(Stop::Uncovered);
+        return Err(Unmade::Uncovered);
     };
     if group == 0 || own != channels || !channels.is_multiple_of(group) {
-        return Err(Stop::Misfit);
+        return Err(Unmade::Misfit);
     }
     let (windows, _) = windows(call, kernel, input)?;
     let inner = channels / group;
     let shaped = weight.clone().into_shape_with_order(vec![group, inner, outer, count(kernel)]);
-    let weight = row_major(transposed(&shaped.map_err(|_| Stop::Uncovered)?, &[0, 2, 1, 3]));
+    let weight = row_major(transposed(&shaped.map_err(|_| Unmade::Uncovered)?, &[0, 2, 1, 3]));
     convolved(call, values, (samples, group, inner), &weight, &windows)
 }
 
@@ -179,35 +179,35 @@ fn convolved(
     for sample in 0..samples {
         let values = slice(values)[sample * size..][..size].to_vec();
         let values = ArrayD::from_shape_vec(vec![group, inner, count(&windows.input)], values);
-        let values = row_major(values.map_err(|_| Stop::Uncovered)?);
+        let values = row_major(values.map_err(|_| Unmade::Uncovered)?);
         made.extend(convolution(weight, &values, windows, call.allowance)?);
     }
     if let Some(bias) = call.optional_field(2)? {
         if bias.shape() != [outputs] {
-            return Err(Stop::Misfit);
+            return Err(Unmade::Misfit);
         }
         for (lane, &bias) in made.chunks_mut(places.max(1)).zip(slice(bias).iter().cycle()) {
             lane.iter_mut().for_each(|element| *element = field::add(*element, bias));
         }
     }
-    Ok(vec![Image::field(ArrayD::from_shape_vec(shape, made).map_err(|_| Stop::Uncovered)?)])
+    Ok(vec![Image::field(ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?)])
 }
 
 /// AveragePool.
 pub(super) fn average(call: &Call) -> Made {
     let values = call.field(0)?;
-    let &[samples, channels, ref input @ ..] = values.shape() else { return Err(Stop::Uncovered) };
-    let kernel = call.attr_ints("kernel_shape")?.ok_or(Stop::Uncovered)?;
+    let &[samples, channels, ref input @ ..] = values.shape() else { return Err(Unmade::Uncovered) };
+    let kernel = call.attr_ints("kernel_shape")?.ok_or(Unmade::Uncovered)?;
     let kernel: Vec<usize> = kernel
         .into_iter()
-        .map(|n| usize::try_from(n).map_err(|_| Stop::Uncovered))
+        .map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered))
         .collect::<Result<_, _>>()?;
     let (windows, after) = windows(call, &kernel, input)?;
     let (places, taps) = (count(&windows.output), kernel.iter().try_fold(1_usize, |n, &k| n.checked_mul(k)));
     let shape = [&[samples, channels][..], &windows.output].concat();
     call.allowance.room(&shape)?;
-    call.allowance.room(&[taps.ok_or(Stop::Beyond)?, places])?;
-    call.allowance.products(&[count(&shape), taps.ok_or(Stop::Beyond)?])?;
+    call.allowance.room(&[taps.ok_or(Unmade::Beyond)?, places])?;
+    call.allowance.products(&[count(&shape), taps.ok_or(Unmade::Beyond)?])?;
     // What counts are the places inside, or those of the border too.
     let counted = match call.flag("count_include_pad", false)? {
         false => windows.clone(),
@@ -223,7 +223,7 @@ pub(super) fn average(call: &Call) -> Made {
     for meets in counted.meets() {
         counts.iter_mut().zip(meets).for_each(|(count, place)| *count += u32::from(place.is_some()));
     }
-    field::invert(&mut counts).ok_or(Stop::Uncovered)?;
+    field::invert(&mut counts).ok_or(Unmade::Uncovered)?;
     let size = count(input);
     let mut sums = vec![0_u64; samples * channels * places];
     for meets in windows.meets() {
@@ -234,5 +234,5 @@ pub(super) fn average(call: &Call) -> Made {
     }
     let means =
         sums.iter().zip(counts.iter().cycle()).map(|(&sum, &part)| field::mul(field::reduce(sum), part));
-    Ok(vec![Image::field(ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Stop::Uncovered)?)])
+    Ok(vec![Image::field(ArrayD::from_shape_vec(shape, means.collect()).map_err(|_| Unmade::Uncovered)?)])
 }
