@@ -564,8 +564,9 @@ class Run:
         if made is None and bodies(node):  # as they are, with what they read
             x, inner = [self.read(n) for n in reads(node)], [n.SerializeToString() for body in bodies(node) for n in body.node]
         seed = self.point, node.domain, op, node.overload, said(node), inner, op in RANDOM and node.name
-        count = len(x) if op in ("Max", "Min") else 1
-        factor = self.factor(seed, x, count) if self.scales and plain and op in PASSES else None
+        bounded = op == "Clip" and len(x) > 1 and all(v is not None for v in x)  # with its bounds
+        count = len(x) if op in ("Max", "Min") or bounded else 1
+        factor = self.factor(seed, x, count) if self.scales and plain and (op in PASSES or bounded) else None
         x = [v * factor if i < count else v for i, v in enumerate(x)] if factor else x
         if plain and op in RECURRENT:  # of the sums of what comes in
             half = x[1].shape[1]

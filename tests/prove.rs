@@ -521,6 +521,17 @@ fn operators_compute_what_was_computed_by_hand() {
         ("y = Einsum(a, b) equation=ij,j->i", "const y 2 = -30 56"),
         ("y = Einsum(a, c) equation=ij,jk->ki", "const y 2 2 = 10 -26 28 -28"),
         ("const x 2 1 2 = 1 2 3 4\ny = Einsum(x, x) equation=bhd,bhd->bh", "const y 2 1 = 5 25"),
+        ("y = Einsum(a, c) equation=...j,jk->...k", "const y 2 2 = 10 28 -26 -28"),
+        ("y = Einsum(a, b, two) equation=ij,j,i->ij", "const y 2 3 = 4 -16 -48 -32 0 -192"),
+        ("y = Einsum(two, a, c) equation=i,ij,jk->k", "const y 2 = 124 168"),
+        (
+            "const x 1 1 2 = 1 2\nconst k 1 1 2 = 1 3\ny = ConvTranspose(x, k) output_shape=[2]",
+            "const y 1 1 2 = 5 6",
+        ),
+        (
+            "const x 1 1 2 = 1 2\nconst k 1 1 2 = 1 3\ny = ConvTranspose(x, k) auto_pad=SAME_UPPER",
+            "const y 1 1 2 = 1 5",
+        ),
         ("y = Einsum(a) equation=ij->ji", "const y 3 2 = 1 4 -2 0 3 -6"),
         ("y = Einsum(a, b) equation=ij,k->", "const y = 0"),
         ("y = ReduceSumSquare(a) axes=[1]", "const y 2 1 = 14 52"),

@@ -40,6 +40,8 @@ pub struct Constants<'m> {
     facts: Rc<Facts>,
     constant: Vec<bool>,
     quantized: Vec<bool>,
+    /// Whether there is a value of that type.
+    has_bfloat16: bool,
     evaluated: RefCell<HashMap<ValueId, Arc<Tensor>>>,
     budget: Budget,
     /// Bytes that the model stores.
@@ -85,7 +87,18 @@ impl<'m> Constants<'m> {
         let stored = graph.weight_bytes();
         let budget = Budget::new(EVALUATED.saturating_add(stored.saturating_mul(TIMES_THE_WEIGHTS)));
         let stored = usize::try_from(stored).unwrap_or(usize::MAX);
-        Constants { graph, facts, constant, quantized, evaluated: RefCell::default(), budget, stored }
+        let is_bfloat16 = |index| facts.data_type(ValueId(index as u32)) == Some(DataType::BFloat16);
+        let has_bfloat16 = (0..graph.value_count()).any(is_bfloat16);
+        Constants {
+            graph,
+            facts,
+            constant,
+            quantized,
+            has_bfloat16,
+            evaluated: RefCell::default(),
+            budget,
+            stored,
+        }
     }
 
     /// Whether nothing that varies at run time reaches the value.
@@ -291,8 +304,9 @@ impl<'m> Constants<'m> {
     /// A constant that needs no computing: known already, or stored in the model.
     fn leaf(&self, value: ValueId) -> Option<Arc<Tensor>> {
         // The engine computes bfloat16 in float, and rounds nothing on the way.
-        let of_engine = || self.facts.value(value).filter(|tensor| is_concrete(tensor));
-        if let Some(tensor) = of_engine().filter(|_| !self.is_bfloat16(value)) {
+        let is_exact = |tensor: &Tensor| !self.has_bfloat16 || !tensor.datum_type().is_float();
+        let of_engine = || self.facts.value(value).filter(|tensor| is_concrete(tensor) && is_exact(tensor));
+        if let Some(tensor) = of_engine() {
             return Some(tensor);
         }
         self.facts.engine().tensor(&self.graph, &self.stored(value)?)

@@ -29,7 +29,7 @@ use super::rounds::{Rounds, common};
 use super::told::{Asked, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
-use crate::onnx::misread::{is_read, misread};
+use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
@@ -501,6 +501,11 @@ impl Inference {
 
     /// What tract's operator says of the outputs that are there.
     fn ask(&self, node: &NodeProto, inputs: Vec<Option<InferenceFact>>) -> Vec<InferenceFact> {
+        if misreads_shape(node, self.opset) {
+            let type_alone =
+                |fact: InferenceFact| InferenceFact { datum_type: fact.datum_type, ..Default::default() };
+            return inputs.into_iter().flatten().take(1).map(type_alone).collect();
+        }
         let stand_in = stand_in(node.op());
         let Some(mut op) = self.build(node, stand_in) else { return vec![] };
         let mut inputs: Vec<InferenceFact> = inputs.into_iter().flatten().collect();
@@ -527,7 +532,7 @@ impl Inference {
         // Outputs that tract does not have, such as the statistics of training, stay unknown.
         let Some(count) = op.nboutputs().ok().filter(|&count| count <= made) else { return vec![] };
         let Some(shapes) = shapes(&mut *op, &inputs, count) else { return vec![] };
-        if stand_in.is_some() || self.misreads(node) {
+        if stand_in.is_some() || !is_computed(node, self.opset) {
             // What stands in, or is misread, has the shapes, not the values.
             return shapes.into_iter().map(|fact| fact.without_value()).collect();
         }
@@ -620,6 +625,9 @@ impl Inference {
                 Some(normalized) => Ok(vec![normalized]),
                 None => Err(failed()),
             };
+        }
+        if !is_computed(node, self.opset) {
+            return Err(format!("{name} is not known to be computed as it is meant"));
         }
         let mut op = self.build(node, None).ok_or_else(failed)?;
         let facts: TVec<&InferenceFact> = facts.iter().collect();

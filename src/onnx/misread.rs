@@ -1,6 +1,7 @@
 //! Where tract, the engine that unfold asks, reads an operator otherwise than ONNX means it.
 //!
-//! Such nodes have no known value, and a model that has one is not verified.
+//! Such nodes have no known value, and a model that has one is not verified. What is computed of constants is only what was
+//! held against onnxruntime.
 
 use super::operator::Category;
 use super::proto::NodeProto;
@@ -45,6 +46,19 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         "LayerNormalization" if !node.attr_i("stash_type").is_ok_and(is_float) => {
             Some("tract scales and shifts in the type of the statistics too")
         }
+        "Einsum" if !is_plain_einsum(&text("equation", "")) => {
+            Some("tract takes an ellipsis for one axis, and one number for an axis")
+        }
+        "GlobalLpPool" => Some("tract takes another mean"),
+        "Celu" | "Swish" if has("alpha") => Some("tract takes its alpha for 1"),
+        "Resize"
+            if matches!(
+                (&text("coordinate_transformation_mode", "")[..], &text("mode", "")[..]),
+                ("tf_crop_and_resize" | "half_pixel_symmetric", _) | ("pytorch_half_pixel", "cubic")
+            ) =>
+        {
+            Some("tract places the elements otherwise")
+        }
         "ConvTranspose" if has("output_shape") => Some("tract pads at other ends for its output_shape"),
         "AveragePool" | "MaxPool"
             if has("dilations") && !matches!(text("auto_pad", "NOTSET").as_str(), "NOTSET" | "VALID") =>
@@ -53,6 +67,64 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// Whether not even the shape that tract gives a misread node is the one that it has.
+pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
+    matches!(node.op(), ("", "Einsum" | "AveragePool" | "MaxPool")) && misread(node, opset).is_some()
+}
+
+/// Whether each axis has a letter, and the result has one.
+fn is_plain_einsum(equation: &str) -> bool {
+    let result = equation.rsplit_once("->").map(|(_, result)| result.trim());
+    !equation.contains('.') && result != Some("")
+}
+
+/// Operators of no category that tract computes of constants as onnxruntime does.
+const COMPUTED: &[&str] = &[
+    "ArgMax",
+    "ArgMin",
+    "AveragePool",
+    "Cast",
+    "CastLike",
+    "Compress",
+    "Concat",
+    "Constant",
+    "ConstantOfShape",
+    "CumSum",
+    "DepthToSpace",
+    "DequantizeLinear",
+    "Einsum",
+    "GatherElements",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "MaxPool",
+    "NonZero",
+    "OneHot",
+    "Pad",
+    "QuantizeLinear",
+    "Range",
+    "ReverseSequence",
+    "ScatterElements",
+    "ScatterND",
+    "Softmax",
+    "SpaceToDepth",
+    "TopK",
+    "Trilu",
+    "Upsample",
+];
+
+/// Whether what tract computes of constants is known to be what ONNX means.
+///
+/// Where numbers are large it makes infinite ones of a Softplus and of a ReduceLogSumExp that are finite.
+pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
+    let (domain, op) = node.op();
+    let is_known = match op {
+        "ReduceLogSumExp" | "Softplus" => false,
+        "Resize" => opset > 10,
+        _ => node.category().is_some_and(|category| !category.is_random()) || COMPUTED.contains(&op),
+    };
+    is_known && (domain.is_empty() || domain == "com.microsoft") && misread(node, opset).is_none()
 }
 
 /// Whether a BatchNormalization takes the statistics of its input, or makes more than its result.
@@ -119,6 +191,18 @@ mod tests {
             (node("MaxPool", x, 1, &[("auto_pad", "SAME_UPPER"), ("dilations", "2")]), &[10, 12, 22], &[]),
             (node("AveragePool", x, 1, &[("auto_pad", "VALID"), ("dilations", "2")]), &[], &[19, 22]),
             (node("AveragePool", x, 1, &[("auto_pad", "SAME_LOWER")]), &[], &[7, 10, 19]),
+            (node("Einsum", x, 1, &[("equation", "...i,ij->...j")]), &[12], &[]),
+            (node("Einsum", x, 1, &[("equation", "ij->")]), &[12], &[]),
+            (node("Einsum", x, 1, &[("equation", "ij,jk")]), &[], &[12]),
+            (node("Celu", x, 1, &[("alpha", "2")]), &[12], &[]),
+            (node("Celu", x, 1, &[]), &[], &[12]),
+            (node("GlobalLpPool", x, 1, &[]), &[2, 22], &[]),
+            (
+                node("Resize", x, 1, &[("coordinate_transformation_mode", "tf_crop_and_resize")]),
+                &[11, 19],
+                &[],
+            ),
+            (node("Resize", x, 1, &[("mode", "cubic")]), &[], &[11, 19]),
         ];
         for (node, wrong, right) in cases {
             for opset in *wrong {

@@ -22,6 +22,8 @@ const MOST: usize = 64;
 fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
     match op {
         ("", "Max" | "Min") => Some(inputs),
+        // With its bounds, where they are no attributes.
+        ("", "Clip") if inputs > 1 => Some(inputs),
         ("", "Abs" | "GlobalMaxPool" | "LeakyRelu" | "MaxPool" | "PRelu" | "ReduceL1" | "ReduceMax") => {
             Some(1)
         }
@@ -32,7 +34,7 @@ fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
 
 /// Whether a positive factor passes an operator.
 pub fn passes(op: (&str, &str)) -> bool {
-    passed(op, 1).is_some()
+    passed(op, 2).is_some()
 }
 
 /// The factors between what the original applies such operators to and what the folded model does.
@@ -76,19 +78,22 @@ impl Scales {
     /// or applied it to before.
     pub fn factor(&self, op: (&str, &str), function: Digest, inputs: &[Option<Image>]) -> Option<u32> {
         let (scaled, others) = inputs.split_at_checked(passed(op, inputs.len())?)?;
-        let scaled: Vec<&Elements> = scaled
+        let scaled: Vec<Option<&Elements>> = scaled
             .iter()
             .map(|input| match input {
-                Some(Image::Field(elements)) => Some(elements),
+                Some(Image::Field(elements)) => Some(Some(elements)),
+                None => Some(None),
                 _ => None,
             })
             .collect::<Option<_>>()?;
-        let first = *scaled.iter().flat_map(|elements| slice(elements)).find(|&&element| element != 0)?;
+        let first =
+            *scaled.iter().flatten().flat_map(|elements| slice(elements)).find(|&&element| element != 0)?;
         let part = field::inverse(first)?;
         let mut hash = Hash::new(0, "scaled");
         hash.digest(function);
         for elements in scaled {
-            hash.digest(Image::Field(times(elements, part)).digest(0));
+            hash.number(elements.is_some().into());
+            elements.iter().for_each(|elements| hash.digest(Image::Field(times(elements, part)).digest(0)));
         }
         for other in others {
             hash.number(other.is_some().into());
@@ -109,7 +114,8 @@ impl Scales {
         let scaled = passed(op, inputs.len()).and_then(|count| inputs.get(..count));
         let is_zero = |input: &Option<Image>| match input {
             Some(Image::Field(elements)) => slice(elements).iter().all(|&element| element == 0),
-            _ => false,
+            None => true,
+            Some(_) => false,
         };
         scaled.is_some_and(|scaled| scaled.iter().all(is_zero))
     }

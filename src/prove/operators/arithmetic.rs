@@ -10,7 +10,7 @@ use crate::recipe::broadcast;
 /// The powers that are repeated products.
 const POWERS: std::ops::RangeInclusive<i64> = -8..=8;
 
-/// Element by element, with broadcasting; `None` where the shapes do not.
+/// Element by element, with broadcasting, in row-major order; `None` where the shapes do not.
 pub fn zip<A: Copy, B: Copy, C>(
     a: &ArcArray<A, IxDyn>,
     b: &ArcArray<B, IxDyn>,
@@ -28,7 +28,8 @@ pub fn zip<A: Copy, B: Copy, C>(
         other.chunks(one.len().max(1)).flat_map(|part| one.iter().zip(part)).map(|(&a, &b)| f(a, b)).collect()
     } else {
         let (a, b) = (a.broadcast(&shape[..])?, b.broadcast(&shape[..])?);
-        return Some(Zip::from(&a).and(&b).map_collect(|&a, &b| f(a, b)));
+        // Not in whatever order of axes suits the operands.
+        Zip::from(&a).and(&b).map_collect(|&a, &b| f(a, b)).into_iter().collect()
     };
     ArrayD::from_shape_vec(shape, elements).ok()
 }

@@ -121,20 +121,33 @@ pub(super) fn gemm(call: &Call) -> Made {
 pub(super) fn einsum(call: &Call) -> Made {
     let equation: String = call.text("equation", "")?.split_whitespace().collect();
     let (terms, result) = equation.split_once("->").ok_or(Unmade::Uncovered)?;
-    let terms: Vec<Vec<char>> = terms.split(',').map(|term| term.chars().collect()).collect();
-    let result: Vec<char> = result.chars().collect();
-    let is_plain = |labels: &Vec<char>| {
-        labels
-            .iter()
-            .enumerate()
-            .all(|(at, label)| label.is_ascii_alphabetic() && !labels[..at].contains(label))
-    };
-    if !terms.iter().chain([&result]).all(is_plain) || terms.len() != call.inputs.len() {
+    let operands: Vec<&Elements> =
+        (0..call.inputs.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
+    let terms: Vec<&str> = terms.split(',').collect();
+    if terms.len() != operands.len() {
         return Err(Unmade::Uncovered);
     }
-    let mut operands = vec![];
-    for (slot, labels) in terms.iter().enumerate() {
-        let elements = call.field(slot)?;
+    // The axes of the ellipsis, the last ones of which each operand has.
+    let own = |term: &str| term.chars().filter(|&label| label != '.').count();
+    let dotted = |(term, elements): (&&str, &&Elements)| {
+        term.contains('.').then(|| elements.ndim().checked_sub(own(term)))
+    };
+    let dots = terms
+        .iter()
+        .zip(&operands)
+        .filter_map(dotted)
+        .collect::<Option<Vec<_>>>()
+        .ok_or(Unmade::Uncovered)?;
+    let dots = dots.into_iter().max().unwrap_or(0);
+    let ranks = operands.iter().map(|elements| elements.ndim());
+    let terms: Vec<Vec<char>> = terms
+        .iter()
+        .zip(ranks)
+        .map(|(term, rank)| labels(term, dots, rank.saturating_sub(own(term))).ok_or(Unmade::Uncovered))
+        .collect::<Result<_, _>>()?;
+    let result = labels(result, dots, dots).ok_or(Unmade::Uncovered)?;
+    let mut left = vec![];
+    for (labels, &elements) in terms.iter().zip(&operands) {
         if elements.ndim() != labels.len() {
             return Err(Unmade::Uncovered);
         }
@@ -143,56 +156,77 @@ pub(super) fn einsum(call: &Call) -> Made {
             !result.contains(label) && terms.iter().filter(|labels| labels.contains(label)).count() == 1
         };
         let gone: Vec<usize> = (0..labels.len()).filter(|&at| alone(&labels[at])).collect();
-        let left: Vec<char> = labels.iter().copied().filter(|label| !alone(label)).collect();
-        operands.push((row_major(reductions::sum(elements, &gone, false)), left));
+        let kept: Vec<char> = labels.iter().copied().filter(|label| !alone(label)).collect();
+        left.push((row_major(reductions::sum(elements, &gone, false)), kept));
     }
-    let (made, labels) = match &operands[..] {
-        [(elements, labels)] => (elements.clone(), labels.clone()),
-        [(a, la), (b, lb)] => {
-            let pick = |from: &[char], keep: &dyn Fn(&char) -> bool| -> Vec<char> {
-                from.iter().copied().filter(|label| keep(label)).collect()
-            };
-            let batch = pick(la, &|label| lb.contains(label) && result.contains(label));
-            let inner = pick(la, &|label| lb.contains(label) && !result.contains(label));
-            let rows = pick(la, &|label| !lb.contains(label));
-            let columns = pick(lb, &|label| !la.contains(label));
-            let ordered = |elements: &Elements, labels: &[char], groups: [&[char]; 3]| -> Option<Elements> {
-                let order = groups.concat();
-                let perm: Option<Vec<usize>> =
-                    order.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
-                let moved = transposed(elements, &perm?);
-                let extent = |group: &[char]| -> usize {
-                    let of = |label: &char| {
-                        labels.iter().position(|own| own == label).map(|at| elements.shape()[at])
-                    };
-                    group.iter().filter_map(of).product()
-                };
-                Some(row_major(moved.into_shape_with_order(groups.map(extent).to_vec()).ok()?))
-            };
-            let a_block = ordered(a, la, [&batch, &rows, &inner]).ok_or(Unmade::Uncovered)?;
-            let b_block = ordered(b, lb, [&batch, &inner, &columns]).ok_or(Unmade::Uncovered)?;
-            let extent = |label: &char| -> Result<usize, Unmade> {
-                let of = |labels: &[char], elements: &Elements| {
-                    labels.iter().position(|own| own == label).map(|at| elements.shape()[at])
-                };
-                match (of(la, a), of(lb, b)) {
-                    (Some(one), Some(other)) if one != other => Err(Unmade::Uncovered),
-                    (one, other) => one.or(other).ok_or(Unmade::Uncovered),
-                }
-            };
-            inner.iter().try_for_each(|label| extent(label).map(|_| ()))?;
-            let labels = [batch, rows, columns].concat();
-            let shape: Vec<usize> = labels.iter().map(extent).collect::<Result<_, _>>()?;
-            let made = product(&a_block, &b_block, call.allowance)?;
-            let made = made.into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)?;
-            (row_major(made), labels)
-        }
-        _ => return Err(Unmade::Uncovered),
-    };
+    let (mut made, mut labels) = left.remove(0);
+    while !left.is_empty() {
+        let (next, others) = left.remove(0);
+        let is_wanted =
+            |label: &char| result.contains(label) || left.iter().any(|(_, labels)| labels.contains(label));
+        (made, labels) = contracted(call, (&made, &labels), (&next, &others), &is_wanted)?;
+    }
     let perm: Option<Vec<usize>> =
         result.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
     let perm = perm.filter(|perm| perm.len() == labels.len()).ok_or(Unmade::Uncovered)?;
     let made = Image::field(transposed(&made, &perm));
     let shape = made.shape().ok_or(Unmade::Uncovered)?.to_vec();
     Ok(vec![reshaped(&made, &shape)?])
+}
+
+/// The labels of a term of an Einsum, those of `own` of the axes of an ellipsis among them, which are the last of `all`;
+/// `None` where one stands twice.
+fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
+    // No letter is one of these.
+    let of_dots: String =
+        (all - own.min(all)..all).filter_map(|at| char::from_u32(0xE000 + at as u32)).collect();
+    let labels: Vec<char> = term.replacen("...", &of_dots, 1).chars().collect();
+    let is_label = |label: &char| label.is_ascii_alphabetic() || *label >= '\u{E000}';
+    let is_plain =
+        labels.iter().enumerate().all(|(at, label)| is_label(label) && !labels[..at].contains(label));
+    is_plain.then_some(labels)
+}
+
+/// The sum of products of two operands over the labels that nobody wants.
+fn contracted(
+    call: &Call,
+    (a, la): (&Elements, &[char]),
+    (b, lb): (&Elements, &[char]),
+    is_wanted: &dyn Fn(&char) -> bool,
+) -> Result<(Elements, Vec<char>), Unmade> {
+    let pick = |from: &[char], keep: &dyn Fn(&char) -> bool| -> Vec<char> {
+        from.iter().copied().filter(|label| keep(label)).collect()
+    };
+    let batch = pick(la, &|label| lb.contains(label) && is_wanted(label));
+    let inner = pick(la, &|label| lb.contains(label) && !is_wanted(label));
+    let rows = pick(la, &|label| !lb.contains(label));
+    let columns = pick(lb, &|label| !la.contains(label));
+    let ordered = |elements: &Elements, labels: &[char], groups: [&[char]; 3]| -> Option<Elements> {
+        let order = groups.concat();
+        let perm: Option<Vec<usize>> =
+            order.iter().map(|wanted| labels.iter().position(|label| label == wanted)).collect();
+        let moved = transposed(elements, &perm?);
+        let extent = |group: &[char]| -> usize {
+            let of = |label: &char| labels.iter().position(|own| own == label).map(|at| elements.shape()[at]);
+            group.iter().filter_map(of).product()
+        };
+        Some(row_major(moved.into_shape_with_order(groups.map(extent).to_vec()).ok()?))
+    };
+    let a_block = ordered(a, la, [&batch, &rows, &inner]).ok_or(Unmade::Uncovered)?;
+    let b_block = ordered(b, lb, [&batch, &inner, &columns]).ok_or(Unmade::Uncovered)?;
+    let extent = |label: &char| -> Result<usize, Unmade> {
+        let of = |labels: &[char], elements: &Elements| {
+            labels.iter().position(|own| own == label).map(|at| elements.shape()[at])
+        };
+        match (of(la, a), of(lb, b)) {
+            (Some(one), Some(other)) if one != other => Err(Unmade::Uncovered),
+            (one, other) => one.or(other).ok_or(Unmade::Uncovered),
+        }
+    };
+    inner.iter().try_for_each(|label| extent(label).map(|_| ()))?;
+    let labels = [batch, rows, columns].concat();
+    let shape: Vec<usize> = labels.iter().map(extent).collect::<Result<_, _>>()?;
+    let made = product(&a_block, &b_block, call.allowance)?;
+    let made = made.into_shape_with_order(shape).map_err(|_| Unmade::Uncovered)?;
+    Ok((row_major(made), labels))
 }

@@ -14,7 +14,7 @@ pub(super) const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_sha
 
 /// The attributes of ConvTranspose.
 pub(super) const CONV_TRANSPOSE: &[&str] =
-    &["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "pads", "strides"];
+    &["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"];
 
 /// Numbers among the attributes are no larger than this.
 const LARGEST: i64 = 1 << 31;
@@ -74,6 +74,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     let (strides, dilations) = (list("strides", 1, spatial, 1)?, list("dilations", 1, spatial, 1)?);
     let pads = list("pads", 0, 2 * spatial, 0)?;
     let more = list("output_padding", 0, spatial, 0)?;
+    let asked = if transposed { list("output_shape", 0, spatial, 0)? } else { vec![0; spatial] };
     let fits = input.len() == spatial && kernel.iter().chain(input).all(|&extent| (extent as i64) < LARGEST);
     if !fits {
         return Err(Unmade::Uncovered);
@@ -87,7 +88,14 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     for axis in 0..spatial {
         let (size, stride) = (input[axis] as i64, strides[axis]);
         let reach = (kernel[axis] as i64 - 1) * dilations[axis] + 1;
+        // What a transposed one takes off to make as many places as it should.
+        let taken = |places: i64| ((size - 1) * stride + more[axis] + reach - places).max(0);
         let (first, last) = match call.text("auto_pad", "NOTSET")? {
+            auto if transposed && (asked[axis] > 0 || auto.starts_with("SAME")) => {
+                let total = taken(if asked[axis] > 0 { asked[axis] } else { size * stride });
+                let small = total / 2;
+                if auto == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
+            }
             "NOTSET" => (pads[axis], pads[axis + spatial]),
             "VALID" => (0, 0),
             same @ ("SAME_UPPER" | "SAME_LOWER") if !transposed && !up => {
