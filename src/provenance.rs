@@ -1,6 +1,6 @@
 //! What a folded model says of where it comes from, in its metadata.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -109,7 +109,10 @@ impl Provenance {
 
     /// Notes in a model that this was made of it.
     pub(crate) fn note(model: &mut Model, original: Option<&str>, plan: &Plan, options: FoldOptions) {
-        let time = Self::of(model).len();
+        let taken: HashSet<&str> = model.proto.metadata_props.iter().map(|entry| entry.key()).collect();
+        // What anybody else wrote under one of these names stays, and no name is there twice.
+        let is_taken = |time: usize| KEYS.iter().any(|name| taken.contains(&key(time, name)[..]));
+        let time = (Self::of(model).len()..).find(|&time| !is_taken(time)).unwrap_or_default();
         let options = (options != FoldOptions::default()).then(|| serde_json::json!(options).to_string());
         let version = Some(env!("CARGO_PKG_VERSION").to_owned());
         let values = [version, original.map(str::to_owned), Some(folded(plan)), options];
@@ -164,5 +167,19 @@ mod tests {
         let again = Model::from_bytes(partly.to_bytes().unwrap()).unwrap();
         let own = again.sha256().unwrap().unwrap().to_owned();
         assert_eq!(original(&fold(&again, &[])), [Some(digest), Some(own)]);
+    }
+
+    #[test]
+    fn no_key_is_there_twice_whoever_wrote_it() {
+        let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let own = StringStringEntryProto { key: Some("unfold.folded".into()), value: Some("by hand".into()) };
+        model.proto.metadata_props.push(own);
+        let fused = crate::fuse(&model, &Default::default()).unwrap().model;
+        let mut keys: Vec<&str> = fused.proto.metadata_props.iter().map(|entry| entry.key()).collect();
+        keys.sort_unstable();
+        let count = keys.len();
+        keys.dedup();
+        assert_eq!(keys.len(), count);
+        assert!(keys.contains(&"unfold.2.version"), "{keys:?}");
     }
 }

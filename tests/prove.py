@@ -63,8 +63,14 @@ def products(f, a, b, terms):
     return result
 
 def einsum(equation, a, b=np.ones((), np.uint64), *more):
-    if more:
-        raise Uninterpreted
+    if more:  # two by two
+        if "->" not in equation:
+            raise Uninterpreted
+        (one, other, *rest), result = equation.split("->")[0].split(","), equation.split("->")[1]
+        kept = "..." * ("." in one + other) + "".join(
+            sorted({label for label in one + other if label.isalpha() and label in "".join(rest) + result}))
+        a = einsum(f"{one},{other}->{kept}", a, b)
+        return einsum(",".join([kept, *rest]) + "->" + result, a, *more)
     def f(p, q): return np.einsum(equation, p, *[q][:equation.count(",")], optimize=True)
     return products(f, a, b, int(f(np.ones(a.shape), np.ones(b.shape)).max(initial=1)))
 
@@ -177,6 +183,7 @@ RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Mult
 PASSES = set("""Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu Max
     Min""".split())  # f(kx) = kf(x) for k > 0, of the first input or of all
 RECURRENT = set("LSTM GRU RNN".split())
+ADDS = MOVES | set("Add Sub Neg Sum Mean Where Concat ReduceSum ReduceMean ReduceSumSquare GlobalAveragePool Cast".split())
 GUESSES = set("Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish Resize Upsample".split())  # by functions
 ANEW = GUESSES | set("Div Sqrt Pow Reciprocal ReduceL2".split())  # as if random
 ROUNDED = MOVES | set("Add Sub Mul Div Sqrt Neg Reciprocal Cast CastLike".split())  # once, anywhere
@@ -478,7 +485,8 @@ class Run:
         if op in ("Shape", "Size") and not guess:
             numbers = [Number(v, v, set()) for v in y]
         read = [*reads(node), *(o.name for body in bodies(node) for o in body.output)]
-        degree = sum(self.degrees.get(n, 0) for n in read) * (1 + (op == "ReduceSumSquare"))  # at most that of a product
+        degrees = [self.degrees.get(n, 0) for n in read]
+        degree = (max if op in ADDS else sum)(degrees or [0]) * (1 + (op == "ReduceSumSquare"))  # else of a product at most
         self.bound += degree / P if guess or op in GUESSES else 0
         degree = 1 if guess or op in ANEW or "Norm" in op else degree
         like = slice(op == "CastLike", None)

@@ -309,7 +309,19 @@ impl Frontier<'_> {
     }
 
     fn compute(&self, node: NodeId) -> Result<Vec<(ValueId, TensorProto)>, Refusal> {
-        let tensor = |value| Ok((value, self.known.constants.tensor(value)?));
+        let Analysis { graph, constants, .. } = self.known;
+        let model = graph.model();
+        // Before IR version 4 constants are nodes, and before operator set 9 those hold floats alone.
+        let are_floats = model.proto.ir_version() < 4 && model.own_opset() < 9;
+        let tensor = |value| {
+            let tensor = constants.tensor(value)?;
+            let is_float = DataType::from_code(tensor.data_type()).is_some_and(DataType::is_float);
+            if are_floats && !is_float {
+                let why = "no Constant of this operator set holds it".to_owned();
+                return Err(Refusal::new(Reason::Constant(why), graph.name(node)));
+            }
+            Ok((value, tensor))
+        };
         self.read_outputs(node).map(tensor).collect()
     }
 }

@@ -69,6 +69,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     if found.is_empty() && shapes.is_empty() && before.is_empty() && passed.is_empty() {
         return tidied;
     }
+    let are_equals_all = found.is_empty() && shapes.is_empty() && passed.is_empty();
     tidied.duplicates = passed.len();
     let mut editor = Editor::new(model);
     passed::remove(passed, known, &mut editor);
@@ -96,7 +97,9 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let all = operators(&model.graph().node);
     tidied.constants = (all - between).saturating_sub(tidied.duplicates);
     tidied.duplicates += between - operators(&graph.node);
-    tidied.graph = Some(graph);
+    // Equals that have to stay, since one is an input that a caller may replace, are no change.
+    let size = |graph: &GraphProto| (graph.node.len(), graph.initializer.len());
+    tidied.graph = (!are_equals_all || size(&graph) != size(model.graph())).then_some(graph);
     tidied
 }
 

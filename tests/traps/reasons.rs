@@ -311,7 +311,9 @@ fn detailed(reason: Reason) -> Reason {
         Reason::NotLinear(_) => Reason::NotLinear("Relu".into()),
         Reason::UnknownOperator(_) => Reason::UnknownOperator("com.example.Relu".into()),
         Reason::Attribute(_) => Reason::Attribute("fancy".into()),
-        Reason::Constant(_) => Reason::Constant("BiasSoftmax is not known to be computed as it is meant".into()),
+        Reason::Constant(_) => {
+            Reason::Constant("BiasSoftmax is not known to be computed as it is meant".into())
+        }
         Reason::Overflow(_) => Reason::Overflow("1.0e6 in float16".into()),
         Reason::Underflow(_) => Reason::Underflow("3.0e-5 in float16, which is off by 0.10 %".into()),
         Reason::Narrow(_) => Reason::Narrow("float16".into()),

@@ -6,7 +6,7 @@ use unfold::FuseOptions;
 use unfold::fold::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
-use unfold::onnx::tensor::read_f64;
+use unfold::onnx::tensor::{DataType, read_f64};
 use unfold::refusal::{Reason, Refusal};
 
 use super::{folded, fuse, fused, initializer, kept, operators, reasons_of, same};
@@ -769,4 +769,75 @@ fn a_parameter_does_not_become_an_operator() {
     };
     assert_eq!(operators(&fuse(&before("[0,0,0,0]")).model), ["LayerNormalization", "Transpose", "Conv"]);
     assert!(matches!(kept(&before("[1,1,1,1]")).0, Reason::NoGain(_)));
+}
+
+/// The engine takes an ellipsis for one axis, so that a Reshape behind it seemed to change nothing.
+#[test]
+fn what_an_ellipsis_stands_for_is_not_what_the_engine_says() {
+    let after = fuse(&model(
+        "input x 2 3 4
+         weight c 4
+         weight w 4 5
+         ints s 2 = -1 4
+         e = Einsum(x, c) equation=...i,i->...i
+         r = Reshape(e, s)
+         y = MatMul(r, w)
+         output y",
+    ));
+    assert!(operators(&after.model).contains(&"Reshape"));
+}
+
+#[test]
+fn of_constants_only_what_the_engine_computes_rightly_is_computed() {
+    let left = |made: &str| {
+        let before =
+            model(&format!("input x 1\n const c 1 1 2 2 = 1 2 3 4\n p = {made}\n y = Mul(x, p)\n output y"));
+        operators(&fuse(&before).model).len()
+    };
+    assert_eq!(left("GlobalAveragePool(c)"), 1);
+    assert_eq!(left("Celu(c)"), 1);
+    for wrong in
+        ["GlobalLpPool(c) p=2", "Celu(c) alpha=2.0", "Softplus(c)", "Einsum(c) equation=...ij->...ji"]
+    {
+        assert_eq!(left(wrong), 2, "{wrong}");
+    }
+}
+
+/// Before IR version 4 constants are nodes, and those of operator set 8 hold no integers.
+#[test]
+fn integers_that_no_constant_can_hold_are_computed_in_each_run() {
+    let left = |opset: i64| {
+        let before = model(&format!(
+            "opset {opset}
+             ir 3
+             input x 2
+             ints i 2 = 1 2
+             ints r 1 = 2
+             t = Tile(i, r)
+             y = Gather(x, t)
+             output y"
+        ));
+        operators(&fuse(&before).model).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(left(8), ["Tile", "Gather"]);
+    assert_eq!(left(9), ["Constant", "Gather"]);
+}
+
+/// One of two equal defaults may be replaced by the caller, so that both stay: there is nothing to do.
+#[test]
+fn equal_defaults_that_stay_are_no_change() {
+    let mut before = model(
+        "input a 2 3
+         ints r 2 = 2 1
+         ints s 2 = 2 1
+         y = Tile(a, r)
+         z = Tile(a, s)
+         output y
+         output z",
+    );
+    for name in ["r", "s"] {
+        before.graph_mut().input.push(crate::common::declared(name, DataType::Int64, &["2"]));
+    }
+    let after = fuse(&before);
+    assert!(!after.changed(), "{:?}", after.plan.tidy);
 }
