@@ -134,6 +134,9 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
     let rank = at.output_rank(0)?;
     let identity = Affine::identity(rank);
     let (a, b) = (left.as_ref().unwrap_or(&identity), right.as_ref().unwrap_or(&identity));
+    if !a.broadcasts_with(b) {
+        return Err(Reason::UnknownShape);
+    }
     match op {
         "Add" | "Sub" => {
             let wants = match (left, right) {
