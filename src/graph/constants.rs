@@ -153,12 +153,12 @@ impl<'m> Constants<'m> {
             if seen.len() > LOOKED_AT {
                 return true;
             }
-            let reads = matches!(
+            let hands_on = matches!(
                 self.graph.category(node),
-                Some(Category::Movement | Category::Shape | Category::Like)
+                Some(Category::Movement | Category::Selection | Category::Shape | Category::Like)
             );
             for &input in self.graph.inputs(node).iter().flatten() {
-                if !reads && !self.is_one_number(input) {
+                if !hands_on && !self.is_one_number(input) {
                     return true;
                 }
                 open.push(input);
