@@ -21,6 +21,8 @@ use crate::history::History;
 use crate::lower::lower;
 use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
+use crate::onnx::node::canonical_domain;
+use crate::onnx::operator::Category;
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
 use crate::refusal::{Reason, Refusal};
@@ -483,7 +485,7 @@ impl OnePass<'_> {
         if not_known(model).is_some() {
             return None;
         }
-        let told = sites.iter().filter(|site| site.kind.is_told_by_constants());
+        let told = sites.iter().filter(|site| site.kind.is_told_by_constants);
         let recipes = history.recipes();
         let tidied = tidy(
             known,
@@ -501,10 +503,16 @@ impl OnePass<'_> {
 
 /// Why nothing is known of what the operators of a model mean. One that imports no version means the first.
 fn not_known(model: &Model) -> Option<Refusal> {
+    let mut names = model.proto.functions.iter().map(|function| (function.domain(), function.name()));
     let reason = match model.own_opset() {
         opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),
         opset if opset > NEWEST_OPSET => Reason::FutureOpset(opset),
-        _ => return None,
+        _ => {
+            let is_operator = |(domain, name): &(&str, &str)| {
+                canonical_domain(domain).is_empty() || Category::of(domain, name).is_some()
+            };
+            Reason::Redefined(names.find(is_operator)?.1.to_owned())
+        }
     };
     Some(Refusal::new(reason, ""))
 }

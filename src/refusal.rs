@@ -85,6 +85,9 @@ pub enum Reason {
     /// The model imports a version of ONNX's operator set in which constants do not broadcast by themselves.
     #[error("operator set {0} is older than unfold knows")]
     PastOpset(i64),
+    /// The model defines a function with the name of an operator, which means what the function says.
+    #[error("the model has a function of its own for the operator {0}")]
+    Redefined(String),
     /// The value with the affine on it is an output of the model, which must keep its meaning.
     #[error("is a graph output")]
     GraphOutput,

@@ -15,7 +15,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
 use crate::graph::{NodeId, ValueId, make};
 use crate::lower::lower;
-use crate::normalizer::{self, Family, Part, Site, View};
+use crate::normalizer::{self, Family, Part, Site, View, layer_norm};
 use crate::onnx::Model;
 use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::proto::{AttributeProto, NodeProto};
@@ -57,7 +57,7 @@ impl Variants {
             for site in sites.iter().filter(|site| is_normalizer(site)) {
                 let mut blocks = blocks(view, site).unwrap_or_default();
                 blocks.iter().for_each(|block| floor.take_out(block));
-                let last = blocks.pop().filter(|_| site.kind.name != "LN");
+                let last = blocks.pop().filter(|_| site.kind.name != layer_norm::NAME);
                 let Some(last) = last else { continue };
                 blocks.iter().for_each(|block| twin.take_out(block));
                 twin.put_layer_norm(site, &last);

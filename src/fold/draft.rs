@@ -36,7 +36,7 @@ pub struct Draft<'a> {
     touched: HashSet<NodeId>,
     /// Nodes that will add something which they do not add in the model.
     shifted: HashSet<NodeId>,
-    /// Nodes that others will take the place of.
+    /// Nodes that others will take the place of, or that hold other constants.
     pub replaced: HashSet<NodeId>,
     /// Nodes behind which an Add will be made.
     pub makes: HashSet<NodeId>,

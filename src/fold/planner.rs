@@ -65,7 +65,7 @@ impl<'a> Planner<'a> {
                     part: part.clone(),
                     site: index,
                     role,
-                    is_bounded: role == Role::Behind && site.kind.is_bounded(),
+                    is_bounded: role == Role::Behind && site.kind.is_bounded,
                     state,
                     is_rewritten,
                     tried: None,
@@ -337,6 +337,8 @@ impl<'a> Planner<'a> {
         }
         there.state = State::Folded { direction, into };
         self.remove(&gone.nodes, gone.output, gone.input);
+        // Their operators are to hold 1 and 0, and nothing else.
+        self.draft.replaced.extend(gone.resets.iter().map(|reset| reset.node));
         self.resets.extend(gone.resets.into_iter().map(|reset| (reset, site)));
         self.by_output.remove(&gone.output);
         for node in &gone.nodes {

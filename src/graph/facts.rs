@@ -25,6 +25,7 @@ use super::bounds::{self, Budget, Cost};
 pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
 use super::open::Open;
+use super::quotients;
 use super::rounds::{Rounds, common};
 use super::told::{Asked, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
@@ -486,6 +487,7 @@ impl Inference {
                 ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"),
                 [normed, _, _, sum],
             ) => *sum = normed.clone(),
+            (("", "Div" | "Mod"), [made]) => *made = quotients::settled(node, &inputs, std::mem::take(made)),
             _ => {}
         }
         let elements = |fact: &InferenceFact| self.open.elements(fact);

@@ -19,6 +19,7 @@ mod memo;
 pub mod movement;
 pub mod names;
 mod open;
+mod quotients;
 mod rounds;
 pub mod scope;
 mod told;

@@ -17,7 +17,7 @@ impl Normalizer for AttentionScale {
             chain.affine.scale.len() == 1 && chain.affine.has_no_shift() && !chain.affine.has_no_scale();
         // Rotary embeddings turn one half of the channels round; that is no scale of the scores.
         let is_scale = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
-        let kind = Kind { name: "attention scale", family: Family::Scale };
+        let kind = Kind::new("attention scale", Family::Scale);
         (is_number && is_scale && feeds_softmax(view, chain.input, chain.output)).then(|| Site {
             axis: view.facts.rank(chain.output).unwrap_or(1).max(1) - 1,
             ..chain.site(view, kind)

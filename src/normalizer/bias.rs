@@ -43,7 +43,7 @@ impl Normalizer for Bias {
         let shift = at.numbers(slot).ok()?.align(shape.len())?;
         let affine = Affine::shift(shift);
         affine.is_finite().then(|| Site {
-            kind: Kind { name: "bias", family: Family::Scale },
+            kind: Kind::new("bias", Family::Scale),
             name: view.site_name(node),
             channels: view.facts.extent(output, CHANNELS).unwrap_or(1),
             axis: CHANNELS,

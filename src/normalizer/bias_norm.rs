@@ -22,7 +22,7 @@ impl Normalizer for BiasNorm {
         nodes.push(node);
         let axis = view.facts.rank(x)?.checked_sub(1)?;
         Some(Site {
-            kind: Kind { name: "BiasNorm", family: Family::Online },
+            kind: Kind::new("BiasNorm", Family::Online),
             name: view.site_name(node),
             channels: view.facts.extent(x, axis).unwrap_or(0),
             axis,

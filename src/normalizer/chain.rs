@@ -102,7 +102,7 @@ impl Chain {
 
 /// A kind of fixed statistics.
 pub const fn offline(name: &'static str) -> Kind {
-    Kind { name, family: Family::Offline }
+    Kind::new(name, Family::Offline)
 }
 
 /// Finds all maximal chains, by their last node.

@@ -30,7 +30,7 @@ impl Normalizer for HardSwish {
         }
         let (made, constants) = written(graph, node, input).finish(graph.value_name(output));
         Some(Site {
-            kind: Kind { name: "hard swish", family: Family::Pointwise },
+            kind: Kind::new("hard swish", Family::Pointwise),
             name: view.site_name(nodes[0]),
             channels: 1,
             axis: rank.max(1) - 1,

@@ -4,6 +4,9 @@ use super::parameters::{Along, Operator, site};
 use super::{Normalizer, Site, View, fusible, statistics};
 use crate::graph::NodeId;
 
+/// What it is called.
+pub(crate) const NAME: &str = "LN";
+
 /// Layer Normalization.
 pub struct LayerNorm;
 
@@ -17,10 +20,10 @@ impl Normalizer for LayerNorm {
                 let core = statistics::core(view, node)?;
                 let last = core.axes == [core.rank.checked_sub(1)?];
                 let is_ln = core.centred && !core.norm && last && core.input_is_squared(view);
-                return is_ln.then(|| fusible::site(view, "LN", &core));
+                return is_ln.then(|| fusible::site(view, NAME, &core));
             }
         };
-        site(view, node, &Operator { kind: "LN", scale, bias: Some(bias), along: Along::Trailing })
+        site(view, node, &Operator { kind: NAME, scale, bias: Some(bias), along: Along::Trailing })
     }
 
     fn short_names(&self) -> &'static [&'static str] {

@@ -12,7 +12,7 @@ impl Normalizer for LayerScale {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let chain = view.chain(node)?;
         let scales = chain.spread.is_some() && ends_branch(view, chain);
-        let kind = Kind { name: "LayerScale", family: Family::Scale };
+        let kind = Kind::new("LayerScale", Family::Scale);
         scales.then(|| chain.site(view, kind))
     }
 }

@@ -22,7 +22,7 @@ mod fusible;
 mod group_norm;
 mod hard_swish;
 mod instance_norm;
-mod layer_norm;
+pub(crate) mod layer_norm;
 mod layer_scale;
 mod mabn;
 pub mod online;
@@ -95,22 +95,21 @@ pub struct Kind {
     pub name: &'static str,
     /// Its family.
     pub family: Family,
-}
-
-/// What is behind a quotient of varying values, whatever that is.
-const QUOTIENT: &str = "affine of a quotient";
-
-impl Kind {
     /// Whether its last affine is on what a normalization by statistics, or a bounded function, makes: numbers about
     /// as large as 1.
-    pub fn is_bounded(self) -> bool {
-        matches!(self.family, Family::Online | Family::Pointwise) && self.name != QUOTIENT
-    }
-
+    #[serde(skip)]
+    pub is_bounded: bool,
     /// Whether constants that are computed tell what it is, so that it would be another one once they are stored: a BN
-    /// would be any affine, and what is rounded of nearly equal weights of tokens is a mean.
-    pub fn is_told_by_constants(self) -> bool {
-        self.family == Family::Offline || self.name == dynamic_token::NAME
+    /// would be any affine.
+    #[serde(skip)]
+    pub is_told_by_constants: bool,
+}
+
+impl Kind {
+    /// One that is as most of its family are.
+    pub const fn new(name: &'static str, family: Family) -> Self {
+        let is_bounded = matches!(family, Family::Online | Family::Pointwise);
+        Self { name, family, is_bounded, is_told_by_constants: matches!(family, Family::Offline) }
     }
 }
 
@@ -285,7 +284,7 @@ pub struct View<'a> {
     /// All that is known of the model.
     pub known: &'a Analysis<'a>,
     chains: HashMap<NodeId, Chain>,
-    /// The last node of the chain that begins at a value.
+    /// The last node of the first chain that begins at a value.
     ends: HashMap<ValueId, NodeId>,
 }
 
@@ -293,7 +292,13 @@ impl<'a> View<'a> {
     /// Prepares a graph for recognition.
     pub fn new(known: &'a Analysis<'a>) -> Self {
         let chains = chain::find(known);
-        let ends = chains.iter().map(|(&end, chain)| (chain.input, end)).collect();
+        let mut ends = HashMap::default();
+        // Where several begin at one value, the first: whatever order they are kept in.
+        for &end in known.graph.order() {
+            if let Some(chain) = chains.get(&end) {
+                ends.entry(chain.input).or_insert(end);
+            }
+        }
         let Analysis { graph, facts, constants, .. } = known;
         View { graph, facts, constants, known, chains, ends }
     }

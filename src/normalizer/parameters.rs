@@ -57,7 +57,7 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
         Err(reason) => (None, Some(reason)),
     };
     Some(Site {
-        kind: Kind { name: operator.kind, family: Family::Online },
+        kind: Kind::new(operator.kind, Family::Online),
         name: view.site_name(node),
         channels: view.facts.extent(output, axis).unwrap_or(0),
         axis,

@@ -2,8 +2,11 @@
 
 use super::chain::offline;
 use super::region::divisor;
-use super::{Family, Kind, Normalizer, QUOTIENT, Site, View};
+use super::{Family, Kind, Normalizer, Site, View};
 use crate::graph::NodeId;
+
+/// What is behind a quotient of varying values, whatever that is: nothing is known of how large it gets.
+const QUOTIENT: Kind = Kind { is_bounded: false, ..Kind::new("affine of a quotient", Family::Online) };
 
 /// Any other chain that scales channel by channel.
 pub struct PerChannel;
@@ -14,7 +17,7 @@ impl Normalizer for PerChannel {
         // The factor of each channel may come before the division.
         let divided = || view.only_reader(chain.output).is_some_and(|reader| is_quotient(view, reader));
         let kind = match view.maker(chain.input).is_some_and(|maker| is_quotient(view, maker)) || divided() {
-            true => Kind { name: QUOTIENT, family: Family::Online },
+            true => QUOTIENT,
             false => offline("per-channel affine"),
         };
         // A bare shift is a bias; one scale for all channels is no normalizer.

@@ -117,7 +117,7 @@ pub fn site(view: &View, kind: &dyn Normalizer, name: &'static str, core: Bounde
     nodes.extend([&before[..], &core.nodes, &behind].concat());
     nodes.extend(&chain.nodes);
     Some(Site {
-        kind: Kind { name, family: Family::Pointwise },
+        kind: Kind::new(name, Family::Pointwise),
         name: view.site_name(core.nodes[0]),
         channels: view.facts.extent(core.output, axis)?,
         axis,

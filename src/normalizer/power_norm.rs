@@ -23,7 +23,7 @@ impl Normalizer for PowerNorm {
         }
         let named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
         if let Some(scaling) = group_scaling(view, chain.input) {
-            let site = chain.site(view, Kind { name: "PN", family: Family::Online });
+            let site = chain.site(view, Kind::new("PN", Family::Online));
             let nodes = [&scaling.nodes[..], &site.nodes].concat();
             return Some(Site { nodes, replacement: fewest(view, &scaling), ..site });
         }

@@ -12,7 +12,7 @@ impl Normalizer for ResidualScale {
         let chain = view.chain(node)?;
         let is_number = chain.affine.scale.len() == 1 && !chain.affine.has_no_scale();
         let turns = chain.nodes.iter().all(|&node| view.graph.is(node, "Neg"));
-        let kind = Kind { name: "residual scale", family: Family::Scale };
+        let kind = Kind::new("residual scale", Family::Scale);
         let scales = is_number && !turns && ends_branch(view, chain);
         scales.then(|| Site {
             axis: view.facts.rank(chain.output).unwrap_or(1).max(1) - 1,

@@ -19,7 +19,7 @@ impl Normalizer for Scalar {
         let scales = chain.affine.scale.len() == 1 && !chain.affine.has_no_scale();
         // A sign is no number that somebody chose: rotary embeddings turn one half of the channels round.
         let has_number = chain.nodes.iter().any(|&node| !view.graph.is(node, "Neg"));
-        let kind = Kind { name: "scalar affine", family: Family::Scale };
+        let kind = Kind::new("scalar affine", Family::Scale);
         (is_float
             && has_number
             && (scales || chain.affine.is_identity())

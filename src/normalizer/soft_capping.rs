@@ -18,7 +18,7 @@ impl Normalizer for SoftCapping {
         }
         let axis = view.facts.rank(output)?.max(1) - 1;
         Some(Site {
-            kind: Kind { name: "soft capping", family: Family::Scale },
+            kind: Kind::new("soft capping", Family::Scale),
             name: view.site_name(node),
             channels: view.facts.extent(output, axis).unwrap_or(1),
             axis,

@@ -17,6 +17,6 @@ impl Normalizer for Standardisation {
             return None;
         };
         let scales = !chain.affine.has_no_scale();
-        scales.then(|| chain.site(view, Kind { name, family: Family::Scale }))
+        scales.then(|| chain.site(view, Kind::new(name, Family::Scale)))
     }
 }

@@ -132,7 +132,7 @@ pub fn around(
     nodes.extend(post.iter().flat_map(|part| &part.nodes));
     let refusal = post.is_none().then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
     Site {
-        kind: Kind { name: kind, family: Family::Online },
+        kind: Kind::new(kind, Family::Online),
         name: view.site_name(last),
         channels: view.facts.extent(output, axis).unwrap_or(0),
         axis,

@@ -16,7 +16,7 @@ mod rounding;
 mod scales;
 mod sources;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -209,6 +209,8 @@ struct Prepared {
     inputs: Vec<Input>,
     /// How the tensors are computed that came with what was written out.
     formulas: Vec<Stored>,
+    /// The inputs as they are declared, where some of their extents are open.
+    open: Option<Vec<ValueInfoProto>>,
 }
 
 impl Prepared {
@@ -217,6 +219,23 @@ impl Prepared {
             |input: &Input| input.shape.iter().fold(1_u64, |n, &extent| n.saturating_mul(extent as u64));
         let inputs = self.inputs.iter().map(count).fold(0, u64::saturating_add);
         Allowance::new(self.model.file_bytes(), inputs)
+    }
+
+    /// The values that nothing reaches but an extent which is open in the model: they are constants at these sizes alone, and
+    /// no formula has their numbers.
+    fn only_at_sizes(&self, known: &Analysis) -> HashSet<String> {
+        let Some(open) = self.open.as_ref().filter(|_| is_more_than_arithmetic(known)) else {
+            return HashSet::new();
+        };
+        let mut graph = known.graph.proto().clone();
+        graph.input.clone_from(open);
+        let model = self.model.with_graph(graph);
+        let Ok(open) = Analysis::new(&model) else { return HashSet::new() };
+        let values = known.graph.order().iter().flat_map(|&node| known.graph.outputs(node)).flatten();
+        let names = values.filter(|&&value| known.constants.is_constant(value));
+        let names = names.map(|&value| known.graph.value_name(value));
+        let is_open = |name: &&str| open.graph.value(name).is_some_and(|v| !open.constants.is_constant(v));
+        names.filter(is_open).map(str::to_owned).collect()
     }
 }
 
@@ -228,8 +247,10 @@ fn prepared(model: &Model, options: &ProveOptions) -> Result<Prepared, Proof> {
     };
     let light = Model::from_proto(ModelProto { graph: Some(interface(model.graph())), ..Default::default() });
     let inputs = Input::of(&light, &options.dims).map_err(|failure| undecided(failure.to_string()))?;
+    let declared = model.graph().input.clone();
     fix_shapes(model.graph_mut(), &inputs);
-    Ok(Prepared { model, inputs, formulas })
+    let open = Some(declared).filter(|declared| *declared != model.graph().input);
+    Ok(Prepared { model, inputs, formulas, open })
 }
 
 /// The inputs whose sizes count, which are those of tensors that hold numbers.
@@ -323,7 +344,9 @@ fn identity(
     let laid_out = (!std::ptr::eq(all, known)).then_some((all, all_alike.as_ref()));
     let (inputs, instead) = (&inputs, &instead as Instead);
     let allowance = &allowance;
-    let point = Point { known, key, inputs, instead, allowance, alike, laid_out, scales: None };
+    let only_at_sizes = &original.only_at_sizes(all);
+    let point =
+        Point { known, key, inputs, instead, allowance, alike, laid_out, only_at_sizes, scales: None };
     let source = Sources::new(before, key).numbered(tensors, all).map_err(|refusal| {
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
@@ -481,6 +504,7 @@ fn second(
     let alike = alike.as_ref();
     let point = Point {
         laid_out: all.as_ref().map(|all| (all, all_alike.as_ref())),
+        only_at_sizes: &fused.only_at_sizes(all.as_ref().unwrap_or(&known)),
         known: &known,
         key,
         inputs: &inputs,

@@ -1,5 +1,5 @@
 //! Extents of a Reshape that are computed though the Reshape itself would find them: `0` stands for the extent that the
-//! value has there already, and one `-1` for the rest of its elements.
+//! value has there already, or else one `-1` for the rest of its elements.
 
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
@@ -32,13 +32,19 @@ fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     }
     let before = facts.shape(*value)?;
     let mut rest = false;
-    let extents = facts.extents(*shape)?.into_iter().enumerate().map(|(axis, dim)| match extent(&dim) {
-        // What is 0 or negative says something else than how many there are.
-        Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
-        None if dim.as_ref()?.to_i64().is_ok() => None,
-        None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
-        None if !std::mem::replace(&mut rest, true) => Some(-1),
-        None => None,
-    });
-    extents.collect()
+    let extents: Option<Vec<i64>> = facts
+        .extents(*shape)?
+        .into_iter()
+        .enumerate()
+        .map(|(axis, dim)| match extent(&dim) {
+            // What is 0 or negative says something else than how many there are.
+            Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
+            None if dim.as_ref()?.to_i64().is_ok() => None,
+            None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
+            None if !std::mem::replace(&mut rest, true) => Some(-1),
+            None => None,
+        })
+        .collect();
+    // What is left over beside no elements is anything.
+    extents.filter(|extents| !(extents.contains(&0) && extents.contains(&-1)))
 }

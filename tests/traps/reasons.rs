@@ -2,6 +2,7 @@
 
 use unfold::fold::plan::{Centring, Outcome};
 use unfold::onnx::Model;
+use unfold::onnx::proto::FunctionProto;
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, fuse};
@@ -52,6 +53,15 @@ fn example(reason: &Reason) -> Model {
         Reason::FutureOpset(version) | Reason::PastOpset(version) => {
             let mut model = matmul();
             model.proto.opset_import[0].version = Some(*version);
+            model
+        }
+        Reason::Redefined(_) => {
+            let mut model = matmul();
+            model.proto.functions.push(FunctionProto {
+                name: Some("Relu".into()),
+                domain: Some("ai.onnx".into()),
+                ..FunctionProto::default()
+            });
             model
         }
         Reason::GraphOutput | Reason::GraphInput => behind("output m"),
@@ -308,6 +318,7 @@ fn detailed(reason: Reason) -> Reason {
     match reason {
         Reason::FutureOpset(_) => Reason::FutureOpset(99),
         Reason::PastOpset(_) => Reason::PastOpset(6),
+        Reason::Redefined(_) => Reason::Redefined("Relu".into()),
         Reason::NotLinear(_) => Reason::NotLinear("Relu".into()),
         Reason::UnknownOperator(_) => Reason::UnknownOperator("com.example.Relu".into()),
         Reason::Attribute(_) => Reason::Attribute("fancy".into()),

@@ -35,7 +35,7 @@ impl Normalizer for SubtractedMean {
         };
         let nodes = replacement.as_ref().map_or(difference.nodes.to_vec(), |merged| merged.nodes.clone());
         Some(Site {
-            kind: Kind { name: "subtracted mean", family: Family::Linear },
+            kind: Kind::new("subtracted mean", Family::Linear),
             name: view.site_name(node),
             channels: view.facts.extent(difference.input, difference.axis).unwrap_or(0),
             axis: difference.axis,

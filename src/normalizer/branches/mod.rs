@@ -69,7 +69,7 @@ fn groups(view: &View, parts: &[Summand]) -> Vec<(ValueId, Vec<usize>)> {
 
 fn site(view: &View, sum: &Sum, nodes: Vec<NodeId>) -> Site {
     Site {
-        kind: Kind { name: "branches", family: Family::Linear },
+        kind: Kind::new("branches", Family::Linear),
         name: view.site_name(sum.nodes[0]),
         channels: 0,
         axis: 0,

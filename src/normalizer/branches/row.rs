@@ -58,7 +58,7 @@ fn site(view: &View, row: &Windowed) -> Option<Site> {
     let window = &row.branch.as_ref().ok()?.window;
     let last = view.facts.rank(output(view, row)?).unwrap_or(1).max(1) - 1;
     Some(Site {
-        kind: Kind { name: "factors", family: Family::Linear },
+        kind: Kind::new("factors", Family::Linear),
         name: view.site_name(row.node),
         channels: window.channels[1],
         axis: if window.axes.is_empty() { last } else { 1 },

@@ -22,8 +22,8 @@ use crate::refusal::{Reason, Refusal};
 use fewest::{Place, fewest};
 use interpret::{Meaning, interpret};
 
-/// What it is called.
-pub const NAME: &str = "DTN";
+/// What is rounded of nearly equal weights of tokens is a mean, which is another normalizer.
+const KIND: Kind = Kind { is_told_by_constants: true, ..Kind::new("DTN", Family::Online) };
 
 /// Dynamic Token Normalization.
 pub struct DynamicToken;
@@ -69,7 +69,7 @@ fn site(view: &View, node: NodeId, divisor: ValueId, region: &Region, meaning: &
     };
     let nothing = replacement.is_none() && post.is_none() && core.is_none();
     Site {
-        kind: Kind { name: NAME, family: Family::Online },
+        kind: KIND,
         name: view.site_name(node),
         channels: meaning.channels,
         axis: 2,

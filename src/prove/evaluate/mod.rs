@@ -74,6 +74,8 @@ pub struct Point<'p> {
     pub alike: Option<&'p Alike<'p>>,
     /// The same for the graph with its bodies laid out, where it has any.
     pub laid_out: Option<(&'p Analysis<'p>, Option<&'p Alike<'p>>)>,
+    /// Values there that are constants only since every extent is a number.
+    pub only_at_sizes: &'p HashSet<String>,
     /// What positive factors pass, where they are looked for.
     pub scales: Option<&'p Scales>,
 }
@@ -443,6 +445,9 @@ impl<'w> Evaluation<'w> {
             let value = value.filter(|&value| known.constants.is_constant(value))?;
             let data_type = known.facts.data_type(value)?;
             if data_type.is_float() {
+                if self.point.only_at_sizes.contains(known.graph.value_name(value)) {
+                    return None;
+                }
                 let wide = alike.and_then(|alike| alike.read(value)).map(|wide| (*wide).clone());
                 let is_wide = wide.is_some();
                 let numbers = wide.or_else(|| known.constants.read(value).ok())?;

@@ -79,12 +79,17 @@ pub(super) fn one(call: &Call) -> Made {
     Ok(vec![Image::int(exact(Some(call.integers(0)?.mapv(f)))?)])
 }
 
-/// With the sign of the divisor.
+/// With the sign of the divisor, or, as an attribute may say, of the dividend.
 pub(super) fn modulo(call: &Call) -> Made {
     let (a, b) = (call.integers(0)?, call.integers(1)?);
     call.allowance.room(&broadcast(a.shape(), b.shape()).ok_or(Unmade::Uncovered)?)?;
-    let natural = |a: i64, b: i64| if a < 0 || b <= 0 { None } else { Some(a % b) };
-    Ok(vec![Image::int(exact(zip(a, b, natural))?)])
+    let of_dividend = call.attr("fmod", 0)? != 0;
+    let rest = |a: i64, b: i64| {
+        let rest = a.checked_rem(b)?;
+        let turns = !of_dividend && rest != 0 && (rest < 0) != (b < 0);
+        Some(if turns { rest + b } else { rest })
+    };
+    Ok(vec![Image::int(exact(zip(a, b, rest))?)])
 }
 
 /// Min and Max.

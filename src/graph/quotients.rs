@@ -1,0 +1,130 @@
+//! Quotients and remainders of shapes: below 0 tract's are not those of ONNX.
+//!
+//! tract computes shapes as formulas of extents, and there `(−10) mod 4` is −2, where ONNX gives a remainder the sign of
+//! the divisor; of quotients it splits off a part as if they were rounded down, where ONNX rounds them towards 0. From 0
+//! on all of that is the same. Padding to whole windows is `(−h) mod w`.
+
+use tract_onnx::prelude::{InferenceFact, Tensor};
+use tract_onnx::tract_hir::infer::Factoid;
+use tract_onnx::tract_hir::internal::{IntoArcTensor, TDim};
+
+use crate::onnx::proto::NodeProto;
+
+/// What is known of a Div or a Mod whose inputs and result these are: its elements only where they are as ONNX means them.
+pub fn settled(node: &NodeProto, inputs: &[Option<InferenceFact>], result: InferenceFact) -> InferenceFact {
+    let remainder = match node.op() {
+        ("", "Div") => None,
+        ("", "Mod") => Some(node.attr_i("fmod").ok().flatten().unwrap_or(0) == 0),
+        _ => return result,
+    };
+    let is_shape = |value: &Tensor| value.datum_type().is_tdim();
+    if !result.value.concretize().is_some_and(|value| is_shape(&value)) {
+        return result;
+    }
+    let [Some(a), Some(b)] = inputs else { return result.without_value() };
+    let (Some(a), Some(b)) = (elements(a), elements(b)) else { return result.without_value() };
+    if a.iter().all(is_natural) && b.iter().all(|divisor| matches!(divisor, TDim::Val(1..))) {
+        return result;
+    }
+    let number = |dim: &TDim| dim.to_i64().ok();
+    let both = |a: &TDim, b: &TDim| {
+        let (a, b) = (number(a)?, number(b)?);
+        let rest = a.checked_rem(b)?;
+        match remainder {
+            None => a.checked_div(b),
+            Some(true) if rest != 0 && (rest < 0) != (b < 0) => Some(rest + b),
+            Some(_) => Some(rest),
+        }
+    };
+    computed(&a, &b, both).unwrap_or_else(|| result.without_value())
+}
+
+type Elements = ndarray::ArrayD<TDim>;
+
+fn elements(fact: &InferenceFact) -> Option<Elements> {
+    let value = fact.value.concretize()?;
+    let dims = value.cast_to::<TDim>().ok()?;
+    Some(dims.to_plain_array_view::<TDim>().ok()?.to_owned())
+}
+
+/// The numbers that come of two tensors of numbers.
+fn computed(a: &Elements, b: &Elements, both: impl Fn(&TDim, &TDim) -> Option<i64>) -> Option<InferenceFact> {
+    let shape = crate::recipe::broadcast(a.shape(), b.shape())?;
+    let (a, b) = (a.broadcast(shape.clone())?, b.broadcast(shape.clone())?);
+    let numbers = a.iter().zip(b.iter()).map(|(a, b)| Some(TDim::from(both(a, b)?)));
+    let numbers = Elements::from_shape_vec(shape, numbers.collect::<Option<Vec<_>>>()?).ok()?;
+    InferenceFact::try_from(Tensor::from(numbers).into_arc_tensor()).ok()
+}
+
+/// Whether it is known of a number, which comes of extents, that it is not negative.
+fn is_natural(dim: &TDim) -> bool {
+    least(dim).is_some_and(|least| least >= 0)
+}
+
+/// The least that a number which comes of extents can be, or less.
+fn least(dim: &TDim) -> Option<i64> {
+    match dim {
+        TDim::Val(value) => Some(*value),
+        // No extent is negative.
+        TDim::Sym(_) => Some(0),
+        TDim::MulInt(factor, of) if *factor >= 0 => least(of)?.checked_mul(*factor),
+        TDim::Mul(factors) if factors.iter().all(is_natural) => Some(0),
+        TDim::Div(of, _) if is_natural(of) => Some(0),
+        TDim::Max(of) => of.iter().filter_map(least).max(),
+        TDim::Min(of) => of.iter().map(least).min().flatten(),
+        TDim::Add(terms) => least_of_sum(terms),
+        _ => None,
+    }
+}
+
+/// As [`least`]. What is left of `n` once its whole `q`s are off, `n − q(n/q)`, is from 0 to before `q`.
+fn least_of_sum(terms: &[TDim]) -> Option<i64> {
+    let mut terms: Vec<&TDim> = terms.iter().collect();
+    let mut sum = 0_i64;
+    while let Some((place, of, q, sign)) = terms.iter().enumerate().find_map(|(place, term)| match term {
+        TDim::MulInt(factor, inner) => match &**inner {
+            TDim::Div(of, q) if is_natural(of) && factor.unsigned_abs() == *q => {
+                Some((place, (**of).clone(), *q, -factor.signum()))
+            }
+            _ => None,
+        },
+        _ => None,
+    }) {
+        let whole = if sign > 0 { of } else { of * -1 };
+        let other = terms.iter().position(|term| **term == whole)?;
+        // The later one first, so that the earlier keeps its place.
+        for gone in [place.max(other), place.min(other)] {
+            terms.remove(gone);
+        }
+        sum = sum.checked_sub(if sign > 0 { 0 } else { i64::try_from(q).ok()? - 1 })?;
+    }
+    terms.into_iter().try_fold(sum, |sum, term| sum.checked_add(least(term)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::tract_hir::internal::SymbolScope;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_an_extent_has_bounds() {
+        let scope = SymbolScope::default();
+        let h = TDim::from(scope.sym("h"));
+        let w = TDim::from(scope.sym("w"));
+        let natural = [
+            h.clone(),
+            (h.clone() + 6) / 7,
+            h.clone() * 3 + w.clone() * &h,
+            h.clone() % 7,
+            TDim::from(7) - h.clone() % 7,
+            (h.clone() + 3) % 7 + w.clone() / 2,
+        ];
+        for dim in natural {
+            assert!(is_natural(&dim), "{dim}");
+        }
+        for dim in [-h.clone(), h.clone() - 1, TDim::from(5) - h.clone() % 7, h.clone() - &w, -(h / 7)] {
+            assert!(!is_natural(&dim), "{dim}");
+        }
+    }
+}
