@@ -273,7 +273,7 @@ impl OnePass<'_> {
     fn until_nothing_folds(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         let mut history = History::default();
         history.begin(formulas);
-        let mut result = None;
+        let mut result = self.shared(first, &mut history)?;
         for passes in 0.. {
             (self.tell)("shapes", 0, 1);
             let known = match &result {
@@ -296,6 +296,18 @@ impl OnePass<'_> {
         }
         let plan = history.finish(result.as_ref().unwrap_or(first));
         Ok((result, plan))
+    }
+
+    /// The model with each weight under one name; `None` where that is how it is.
+    fn shared(&self, model: &Model, history: &mut History) -> Result<Option<Model>> {
+        if not_known(model).is_some() {
+            return Ok(None);
+        }
+        let Some(tidied) = simplify::shared(model, &|kind| self.skip.is_match(kind))? else {
+            return Ok(None);
+        };
+        history.tidied(&tidied);
+        Ok(tidied.graph.map(|graph| model.with_graph(graph)))
     }
 
     /// The model with everything folded that folds; `None` where nothing does.

@@ -13,8 +13,8 @@ use super::out::{Paint, Tone};
 /// How a result is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum When {
-    /// Runs both models; where tract cannot, or where they differ, proves that they are the same. If neither is
-    /// possible, there is a warning, and the result is written
+    /// Runs both models; where tract cannot run one of them, or where they differ, proves that they are the same. If
+    /// neither is possible, there is a warning, and the result is written
     Auto,
     /// Runs both models and proves nothing; if tract cannot run them, there is a warning
     Run,
@@ -55,8 +55,8 @@ impl Judged {
         }
         let is_open = match &judged.run {
             Some(Verdict::Compared(comparison)) => !comparison.agrees(),
-            Some(Verdict::Broken { .. }) => false,
-            Some(Verdict::CouldNotVerify { .. }) | None => true,
+            // It may be the engine that is.
+            Some(Verdict::Broken { .. } | Verdict::CouldNotVerify { .. }) | None => true,
         };
         if is_open && matches!(when, When::Auto | When::Prove | When::Require) {
             begin("prove");
@@ -114,8 +114,10 @@ impl Judged {
         if let Some(Verdict::Compared(comparison)) = &self.run {
             text += &(compared(comparison, paint) + "\n");
         }
-        if let Some(Verdict::CouldNotVerify { reason }) = self.run.as_ref().filter(|_| self.is_proved()) {
-            text += &format!("not run: {reason}\n");
+        match self.run.as_ref().filter(|_| self.is_proved()) {
+            Some(Verdict::CouldNotVerify { reason }) => text += &format!("not run: {reason}\n"),
+            Some(Verdict::Broken { reason }) => text += &format!("not run, unlike the original: {reason}\n"),
+            _ => {}
         }
         if let Some(proved) = self.proof.as_ref().and_then(|proof| proved(proof, paint)) {
             text += &(proved + "\n");

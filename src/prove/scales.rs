@@ -1,7 +1,8 @@
 //! What positive factors pass: `f(k·x) = k·f(x)`.
 //!
 //! An element of the field has no sign. So a factor counts as positive where it is made of numbers that are: those
-//! of one element that recipes are made of, one of them, or two, multiplied or divided.
+//! of one element that recipes are made of, one of them, or two, multiplied or divided; or those that one tensor is
+//! multiplied by, one after the other, from some place on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -13,7 +14,7 @@ use super::operators::Allowance;
 use super::random::{Digest, Hash};
 use super::sources::Sources;
 use crate::fold::plan::Stored;
-use crate::recipe::{Read, evaluate};
+use crate::recipe::{Op, Read, Recipe, evaluate};
 
 /// How many numbers the factors are made of.
 const MOST: usize = 64;
@@ -51,15 +52,24 @@ impl Scales {
     pub fn new(tensors: &[Stored], source: &Sources, read: Read, allowance: &Allowance) -> Option<Self> {
         let steps = tensors.iter().flat_map(|tensor| tensor.recipe.steps()).filter(|step| step.len() == 1);
         let mut ids = HashSet::new();
-        let own = steps.filter(|step| ids.insert(step.id())).take(MOST).filter_map(|step| {
+        let positive = |step: &Recipe| {
             let number = *evaluate(step, read).ok()?.first()?;
             let image = *formula::value(step, source, allowance).ok()?.first()?;
             (number > 0.0 && number.is_finite() && image != 0).then_some(image)
-        });
+        };
+        let own = steps.filter(|step| ids.insert(step.id())).take(MOST).filter_map(positive);
         let mut parts: Vec<u32> = own.chain([1]).collect();
         parts.extend(parts.clone().into_iter().filter_map(field::inverse));
         let products = parts.iter().flat_map(|&a| parts.iter().map(move |&b| field::mul(a, b)));
-        let positive: HashSet<u32> = products.collect();
+        let mut all: HashSet<u32> = products.collect();
+        for tensor in tensors.iter().take(MOST) {
+            let mut product = 1;
+            for image in factors(&tensor.recipe).into_iter().map_while(positive) {
+                product = field::mul(product, image);
+                all.extend([Some(product), field::inverse(product)].into_iter().flatten());
+            }
+        }
+        let positive = all;
         let (original, is_original) = (RefCell::default(), Cell::new(true));
         (positive.len() > 1).then_some(Self { positive, original, is_original })
     }
@@ -129,6 +139,23 @@ impl Scales {
         };
         inputs.iter().enumerate().map(scaled).collect()
     }
+}
+
+/// The numbers that a tensor is multiplied by, the last one first, at most so many as are looked at.
+fn factors(recipe: &Recipe) -> Vec<&Recipe> {
+    let (mut at, mut factors) = (recipe, vec![]);
+    while factors.len() < MOST {
+        at = match (at.op(), at.inputs()) {
+            (Op::Mul, [one, other]) => {
+                let (factor, rest) = if one.len() < other.len() { (one, other) } else { (other, one) };
+                factors.extend(Some(factor).filter(|factor| factor.len() == 1));
+                rest
+            }
+            (Op::Reshape | Op::Round(_) | Op::Transpose(_) | Op::Neg, [inner]) => inner,
+            _ => break,
+        };
+    }
+    factors
 }
 
 /// Every element multiplied by a factor.

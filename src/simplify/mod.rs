@@ -24,7 +24,7 @@ use crate::onnx::proto::GraphProto;
 
 pub use constants::NamedFloats;
 pub use movement::is_movement;
-pub use tidy::{Limits, Tidied, tidy};
+pub use tidy::{Limits, Tidied, shared, tidy};
 
 /// What `--skip` calls that which [`tidy()`] does.
 pub const KINDS: [&str; 2] = [constants::KIND, equal::KIND];

@@ -3,7 +3,7 @@
 use super::constants::is_result;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
-use crate::graph::{NodeId, Reader};
+use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::HashSet;
 use crate::onnx::operator::attributes;
 
@@ -12,9 +12,27 @@ pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
     known.graph.order().iter().copied().filter(|&node| is_passed(known, node, pinned)).collect()
 }
 
+/// Identities of a weight that others read too: exporters write one for each further use of a module, and what all uses
+/// want of the weight is to be asked of one value.
+pub fn sharing(graph: &Graph) -> Vec<NodeId> {
+    let annotated: HashSet<&str> =
+        graph.proto().quantization_annotation.iter().map(|annotation| annotation.tensor_name()).collect();
+    let shares = |node: NodeId| {
+        let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else {
+            return false;
+        };
+        graph.domain_op(node) == ("", "Identity")
+            && graph.node(node).attribute.is_empty()
+            && graph.initializer(source).is_some()
+            && graph.readers(source).len() > 1
+            && !has_to_stay(graph, output)
+            && !annotated.contains(graph.value_name(output))
+    };
+    graph.order().iter().copied().filter(|&node| shares(node)).collect()
+}
+
 /// Takes them out.
-pub fn remove(nodes: Vec<NodeId>, known: &Analysis, editor: &mut Editor) {
-    let graph = &known.graph;
+pub fn remove(nodes: Vec<NodeId>, graph: &Graph, editor: &mut Editor) {
     let name = |value| graph.value_name(value);
     for node in nodes {
         if let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) {
@@ -23,15 +41,17 @@ pub fn remove(nodes: Vec<NodeId>, known: &Analysis, editor: &mut Editor) {
     }
 }
 
+/// Whether somebody knows a value by its name who is no node beside it.
+fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
+    let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
+    graph.is_output(output) || is_result(graph, output) || graph.readers(output).iter().any(is_captured)
+}
+
 fn is_passed(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
     let Analysis { graph, constants, .. } = known;
     let at = known.at(node);
     let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else { return false };
-    let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
-    let has_name = graph.is_output(output)
-        || is_result(graph, output)
-        || graph.readers(output).iter().any(is_captured)
-        || pinned.contains(graph.value_name(output));
+    let has_name = has_to_stay(graph, output) || pinned.contains(graph.value_name(output));
     let (domain, op) = graph.domain_op(node);
     let hands_on = match op {
         "Identity" => true,

@@ -2,10 +2,12 @@
 
 use super::constants::{self, NamedFloats, Settled, cone};
 use super::{dead, equal, extents, order, passed};
-use crate::graph::NodeId;
+use crate::error::Result;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::{Edited, Editor, reads};
+use crate::graph::{Graph, NodeId};
 use crate::hash::{HashMap, HashSet};
+use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, NodeProto};
 use crate::recipe::{Op, Recipe};
 use crate::refusal::Refusal;
@@ -37,6 +39,23 @@ pub struct Tidied {
     pub growth: u64,
     /// Why constants are still computed in each run.
     pub kept: Vec<Refusal>,
+}
+
+/// Lets all nodes that read one weight read it by its own name; `None` where they do.
+pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option<Tidied>> {
+    let is_there = model.graph().node.iter().any(|node| node.op_type() == "Identity");
+    if !is_there || !model.proto.training_info.is_empty() || is_skipped(equal::KIND) {
+        return Ok(None);
+    }
+    let graph = Graph::new(model)?;
+    let passed = passed::sharing(&graph);
+    if passed.is_empty() {
+        return Ok(None);
+    }
+    let duplicates = passed.len();
+    let mut editor = Editor::new(model);
+    passed::remove(passed, &graph, &mut editor);
+    Ok(Some(Tidied { graph: Some(editor.finish()), duplicates, ..Tidied::default() }))
 }
 
 /// Computes what is constant, and then lets equal operators on equal values be one.
@@ -72,7 +91,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let are_equals_all = found.is_empty() && shapes.is_empty() && passed.is_empty();
     tidied.duplicates = passed.len();
     let mut editor = Editor::new(model);
-    passed::remove(passed, known, &mut editor);
+    passed::remove(passed, &known.graph, &mut editor);
     tidied.computed = found.store(known, &mut editor);
     extents::write(shapes, known, &mut editor);
     let Edited { mut graph, was_read, mut pinned } = editor.edited();
