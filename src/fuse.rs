@@ -7,6 +7,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use crate::basis::{self, Rebasing};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
+use crate::fold::forms;
 use crate::fold::growth::{beyond, growth};
 use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, Stored};
@@ -280,6 +281,13 @@ impl OnePass<'_> {
                 None => Analysis::new(first)?,
                 Some(result) => check(first, result)?,
             };
+            if passes < PASSES
+                && let Some(next) = self.rewritten(&known, &mut history, forms::edits(&known))?
+            {
+                drop(known);
+                result = Some(next);
+                continue;
+            }
             let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
             let next = match next {
                 None => self.write(&known, &mut history)?,
@@ -398,14 +406,21 @@ impl OnePass<'_> {
 
     /// The model as the engine that it is for wants it; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        let gemms = self.target.edits(known);
+        let count = gemms.len();
+        let made = self.rewritten(known, history, gemms)?;
+        history.plan.tidy.gemms += if made.is_some() { count } else { 0 };
+        Ok(made)
+    }
+
+    /// The model with changes that no site asks for; `None` where there are none.
+    fn rewritten(&self, known: &Analysis, history: &mut History, edits: Vec<Edit>) -> Result<Option<Model>> {
         let model = known.graph.model();
-        let edits = if not_known(model).is_none() { self.target.edits(known) } else { vec![] };
-        if edits.is_empty() {
+        if edits.is_empty() || not_known(model).is_some() {
             return Ok(None);
         }
-        let (made, ..) = self.made(&edits, known, history).map_err(|why| defect(model, &why))?;
-        history.plan.tidy.gemms += edits.len();
-        history.plan.is_tidied = true;
+        let (made, stored, grown) = self.made(&edits, known, history).map_err(|why| defect(model, &why))?;
+        history.rewritten(stored, grown);
         Ok(Some(made))
     }
 

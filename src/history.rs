@@ -132,6 +132,13 @@ impl History {
         self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
     }
 
+    /// Notes what was stored for operators that are written in another form.
+    pub fn rewritten(&mut self, stored: Vec<Stored>, grown: u64) {
+        self.plan.is_tidied = true;
+        self.plan.growth += grown;
+        self.keep(stored, &HashMap::default());
+    }
+
     /// What the tensors hold that were stored, by constants of the first model.
     pub fn recipes(&self) -> HashMap<&str, &Recipe> {
         self.tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.recipe)).collect()

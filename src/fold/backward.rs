@@ -1,7 +1,8 @@
 //! One affine on its way backward, to what produces the value that it is on.
 //!
-//! A value that others read as well stops it, unless the affine is one number: then all of them may want the same, as both
-//! branches of a rotary embedding do. Such a value waits until everything behind it has said what it wants.
+//! A value that others read as well stops it, unless all of them want the same, as both branches of a rotary embedding
+//! want one number, and both ends of what is rolled want one affine of channels. Such a value waits until everything behind
+//! it has said what it wants.
 
 use std::rc::Rc;
 
@@ -42,9 +43,8 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         (done.map(|()| wave), pull.met_others)
     };
     let (alone, met_others) = attempt(false);
-    // One number for all can be wanted on a value by each of its readers.
-    let joins = met_others && alone.is_err() && affine.scale.len() == 1 && affine.has_no_shift();
-    if joins { attempt(true).0.or(alone) } else { alone }
+    // The same can be wanted on a value by each of its readers.
+    if met_others && alone.is_err() { attempt(true).0.or(alone) } else { alone }
 }
 
 /// Sends what a wave forward wants on an input of a node backward from there.
@@ -79,6 +79,14 @@ impl Wanted<'_> {
             Wanted::Together(nodes) => nodes.contains(&(node, slot)),
         }
     }
+}
+
+/// Who else reads a value on which an affine is wanted.
+#[derive(Debug, PartialEq)]
+enum Others {
+    None,
+    /// Nodes that take parts of it on which the affine is the identity.
+    SeeNothing,
 }
 
 /// A value that others read too, which may want the same on it.
@@ -158,8 +166,12 @@ impl<'d, 'a> Pull<'d, 'a> {
             let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
             return wave.take(self.draft, Fold { node, side, affine, site });
         }
-        if let Err(refusal) = self.nobody_else(value, wanted, affine) {
-            self.met_others |= refusal.reason == Reason::OtherReader;
+        let alone = self.nobody_else(value, wanted, affine);
+        self.met_others |= match &alone {
+            Ok(others) => *others == Others::SeeNothing,
+            Err(refusal) => refusal.reason == Reason::OtherReader,
+        };
+        if let Err(refusal) = alone {
             return match *wanted {
                 Wanted::At(node, slot) if self.joins => {
                     self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
@@ -199,7 +211,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         }
         let mut step = rule.backward(&at, slot, affine);
         if self.joins && !self.has_own(node, &step) {
-            step = self.number(node, affine).map_or(step, Ok);
+            step = self.whole(node, affine).map_or(step, Ok);
         }
         let step = passes(self.draft, node, step.map_err(refuse)?)?;
         range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
@@ -241,14 +253,15 @@ impl<'d, 'a> Pull<'d, 'a> {
     fn has_own(&self, node: NodeId, step: &Result<Step, Reason>) -> bool {
         let has_own = |(slot, affine): &(usize, Affine)| {
             let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
-            let own = |input| self.nobody_else(input, &Wanted::At(node, *slot), affine).is_ok();
+            let own = |input| self.nobody_else(input, &Wanted::At(node, *slot), affine) == Ok(Others::None);
             affine.scale.len() == 1 || input.is_some_and(own)
         };
         step.as_ref().is_ok_and(|step| step.fold.is_some() || step.ways.iter().flatten().all(has_own))
     }
 
-    /// The number on all of an operand of which a node takes a part: others take the other parts.
-    fn number(&self, node: NodeId, affine: &Affine) -> Option<Step> {
+    /// What a node would have to want on all of an operand of which it takes a part: one number, or what is the same all
+    /// along the axes of which it takes some places. Others take the other parts.
+    fn whole(&self, node: NodeId, affine: &Affine) -> Option<Step> {
         let graph = self.draft.graph;
         let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
         let varies = |slot: &usize| {
@@ -258,20 +271,28 @@ impl<'d, 'a> Pull<'d, 'a> {
         };
         let slot = read.filter(varies).min()?;
         let rank = self.draft.at(node).rank(slot).ok()?;
-        let scale =
-            affine.scale.reshape(&vec![1; rank]).map(Affine::scale).filter(|_| affine.scale.len() == 1)?;
+        let is_number = affine.scale.len() == 1 && affine.has_no_shift();
+        let wanted = match is_number {
+            true => affine.scale.reshape(&vec![1; rank]).map(Affine::scale)?,
+            false if affine.rank() == rank => affine.clone(),
+            false => return None,
+        };
         graph.only_output(node)?;
         let mut inputs = vec![None; graph.inputs(node).len()];
-        inputs[slot] = Some(scale.clone());
+        inputs[slot] = Some(wanted.clone());
         let step = step_forward(self.draft, node, &inputs).ok()?;
-        let goes_on = step.fold.is_none() && step.bypass.is_none();
-        let same = |(_, made): &(usize, Affine)| made.has_no_shift() && *made.scale == *affine.scale;
-        (goes_on && step.ways.iter().flatten().all(same)).then(|| Step::go_on(slot, scale))
+        let goes_on = step.fold.is_none() && step.bypass.is_none() && step.wants.is_empty();
+        let same = |(_, made): &(usize, Affine)| match is_number {
+            true => made.has_no_shift() && *made.scale == *affine.scale,
+            false => made == affine,
+        };
+        (goes_on && step.ways.iter().flatten().all(same)).then(|| Step::go_on(slot, wanted))
     }
 
     /// Everything besides those that want the affine must read only what it leaves as it is.
-    fn nobody_else(&self, value: ValueId, wanted: &Wanted, affine: &Affine) -> Result<(), Refusal> {
+    fn nobody_else(&self, value: ValueId, wanted: &Wanted, affine: &Affine) -> Result<Others, Refusal> {
         let graph = self.draft.graph;
+        let mut others = Others::None;
         for (name, reader) in self.draft.readers(value) {
             let (node, input) = match reader {
                 Reader::Output => return Err(Refusal::new(Reason::GraphOutput, graph.value_name(name))),
@@ -280,15 +301,15 @@ impl<'d, 'a> Pull<'d, 'a> {
                 }
                 Reader::Node { node, input } => (node, input),
             };
-            if wanted.has(node, input)
-                || !graph.reads_elements(node, input)
-                || self.sees_nothing(node, input, affine)
-            {
+            if wanted.has(node, input) || !graph.reads_elements(node, input) {
                 continue;
             }
-            return Err(Refusal::new(Reason::OtherReader, graph.name(node)));
+            if !self.sees_nothing(node, input, affine) {
+                return Err(Refusal::new(Reason::OtherReader, graph.name(node)));
+            }
+            others = Others::SeeNothing;
         }
-        Ok(())
+        Ok(others)
     }
 
     /// Whether a reader takes only parts of the value on which the affine is the identity.

@@ -10,6 +10,7 @@ pub mod apply;
 
 mod backward;
 mod draft;
+pub mod forms;
 pub mod growth;
 mod item;
 pub mod patch;

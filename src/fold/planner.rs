@@ -15,6 +15,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::HashMap;
 use crate::normalizer::{Family, Part, Replacement, Reset, Site};
+use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 
@@ -137,13 +138,24 @@ impl<'a> Planner<'a> {
     fn fold_shift(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let Part { affine, resets, .. } = &there.part;
-        let drops = there.size() > 1 || resets.iter().any(|reset| reset.neutral == 0.0);
         let holds = self.holds(&there.part, affine);
-        if !drops || !holds || affine.has_no_shift() || affine.has_no_scale() {
+        if !holds || affine.has_no_shift() || affine.has_no_scale() {
             return false;
         }
-        let shift = Affine::shift(affine.shift.clone());
-        let wave = wave::forward(&self.draft, &self.items(false), item, &shift);
+        let forward = |half: Affine, merge| wave::forward(&self.draft, &self.items(merge), item, &half);
+        // A BatchNormalization is one operator with its scale alone, too, but where that then goes as well: as before a
+        // product over tokens, which takes the shift of a channel in, and hands the scale on.
+        let graph = self.draft.graph;
+        let is_normalizer = |&node: &NodeId| graph.category(node) == Some(Category::Normalizer);
+        let drops = there.size() > 1
+            || resets.iter().any(|reset| reset.neutral == 0.0)
+            || there.part.nodes.iter().all(is_normalizer)
+                && forward(Affine::scale(affine.scale.clone()), true)
+                    .is_ok_and(|wave| self.worthwhile(item, wave).is_ok());
+        if !drops {
+            return false;
+        }
+        let wave = forward(Affine::shift(affine.shift.clone()), false);
         let Some(wave) = wave.ok().filter(|wave| wave.makes.is_empty()) else { return false };
         // A parameter that goes saves no operator, and engines know a bias of one axis.
         if there.part.nodes.is_empty() && wave.folds.iter().any(|fold| self.is_by_place(fold)) {

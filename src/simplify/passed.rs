@@ -25,6 +25,7 @@ pub fn sharing(graph: &Graph) -> Vec<NodeId> {
             && graph.node(node).attribute.is_empty()
             && graph.initializer(source).is_some()
             && graph.readers(source).len() > 1
+            && !graph.readers(output).is_empty()
             && !has_to_stay(graph, output)
             && !annotated.contains(graph.value_name(output))
     };

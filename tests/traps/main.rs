@@ -9,6 +9,7 @@ mod centring;
 #[path = "../common/mod.rs"]
 mod common;
 mod factors;
+mod forms;
 mod growth;
 mod hostile;
 mod numbered;

@@ -1,0 +1,152 @@
+//! Operators in forms that say more: those behind them see what they could not see through.
+//!
+//! `x[..., 0]` of an axis that has one place is a Squeeze, which moves nothing; exporters write a Gather, which picks
+//! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, and
+//! `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again.
+
+use super::patch::{Change, Edit};
+use crate::graph::analysis::Analysis;
+use crate::graph::axes::axis;
+use crate::graph::facts::{extent, same};
+use crate::graph::make::{Maker, ints};
+use crate::graph::movement::LARGEST;
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::normalizer::Replacement;
+use crate::onnx::operator::{Category, input_at};
+use crate::onnx::tensor::{self, DataType};
+use crate::recipe::Numbers;
+
+/// What is written in another form, of floats.
+pub fn edits(known: &Analysis) -> Vec<Edit> {
+    let Analysis { graph, facts, constants, .. } = known;
+    let edit = |&node: &NodeId| {
+        let output = graph.only_output(node)?;
+        let is_float = facts.data_type(output).is_some_and(DataType::is_float);
+        if !is_float || constants.is_constant(output) {
+            return None;
+        }
+        let made =
+            squeezed(known, node).or_else(|| broadcast(known, node)).or_else(|| narrowed(known, node))?;
+        let (made, constants) = made.finish(graph.value_name(output));
+        let replacement = Replacement { nodes: vec![node], made, constants };
+        Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
+    };
+    graph.order().iter().filter_map(edit).collect()
+}
+
+/// A Gather of the only place of an axis as a Squeeze.
+fn squeezed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, constants, .. } = known;
+    if !graph.is(node, "Gather") || known.at(node).only_attributes(&["axis"]).is_err() {
+        return None;
+    }
+    let [Some(value), Some(index)] = graph.inputs(node) else { return None };
+    let shape = facts.shape(*value)?;
+    let along = axis(graph.node(node).attr_i("axis").ok()?.unwrap_or(0), shape.len()).ok()?;
+    let is_one_place = extent(&shape[along]) == Some(1) && facts.shape(*index)?.is_empty();
+    if !is_one_place || !constants.is_constant(*index) || !matches!(constants.ints(*index)?[..], [-1 | 0]) {
+        return None;
+    }
+    let mut maker = Maker::new(graph, node);
+    let (value, axes) = (graph.value_name(*value), [along as i64]);
+    match input_at("Squeeze", "axes", maker.opset()) {
+        Some(_) => {
+            let axes = maker.ints(&axes);
+            maker.op("Squeeze", &[value, &axes], vec![])
+        }
+        None => maker.op("Squeeze", &[value], vec![ints("axes", &axes)]),
+    };
+    Some(maker)
+}
+
+/// What is expanded, and to which shape.
+fn expanded(known: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
+    let graph = &known.graph;
+    let (node, _) = graph.producer(value)?;
+    match graph.inputs(node) {
+        [Some(of), Some(to)] if graph.is(node, "Expand") => Some((*of, *to)),
+        _ => None,
+    }
+}
+
+/// An operator of two values, one of which is only expanded to the shape of the other.
+fn broadcast<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, .. } = known;
+    let [Some(one), Some(other)] = *graph.inputs(node) else { return None };
+    if graph.category(node) != Some(Category::Arithmetic) || known.at(node).only_attributes(&[]).is_err() {
+        return None;
+    }
+    let of = |wide: ValueId, beside: ValueId| {
+        let (of, _) = expanded(known, wide)?;
+        let (shape, beside) = (facts.shape(wide)?, facts.shape(beside)?);
+        let is_same = shape.len() == beside.len() && shape.iter().zip(&beside).all(|(a, b)| same(a, b));
+        is_same.then_some(of)
+    };
+    let operands = match (of(other, one), of(one, other)) {
+        (Some(narrow), _) => [one, narrow],
+        (None, Some(narrow)) => [narrow, other],
+        (None, None) => return None,
+    };
+    let mut maker = Maker::new(graph, node);
+    maker.op(graph.op(node)?, &operands.map(|value| graph.value_name(value)), vec![]);
+    Some(maker)
+}
+
+/// An operator on single elements of a constant that is expanded, and of numbers: the constant is computed before it is.
+fn narrowed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, constants, .. } = known;
+    let wide = graph.inputs(node).iter().flatten().find(|&&value| !constants.is_constant(value))?;
+    let (of, to) = expanded(known, *wide)?;
+    let is_alone = matches!(graph.readers(*wide), [Reader::Node { .. }]);
+    if !is_alone || !constants.is_constant(of) || constants.is_quantized(of) || constants.is_blurred(of) {
+        return None;
+    }
+    let data_type = known.facts.data_type(of)?;
+    let numbers = applied(known, node, *wide, &stored(known, of)?)?;
+    tensor::make("", data_type, &numbers.view()).ok()?;
+    let mut maker = Maker::new(graph, node);
+    let made = maker.floats(data_type, numbers.recipe());
+    maker.op("Expand", &[&made, graph.value_name(to)], vec![]);
+    Some(maker)
+}
+
+/// The numbers of a constant of floats, if they are not too many to be looked at.
+fn stored(known: &Analysis, value: ValueId) -> Option<Numbers> {
+    let is_small = known.constants.len(value).is_some_and(|count| count <= LARGEST);
+    let values = known.constants.read(value).ok().filter(|_| is_small)?;
+    Some(Numbers::constant(known.graph.value_name(value), values))
+}
+
+/// What a node makes of numbers in the place of one of its inputs, if all others are one number each; it has their shape.
+fn applied(known: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
+    let Analysis { graph, constants, .. } = known;
+    known.at(node).only_attributes(&[]).ok()?;
+    let operand = |slot: usize| {
+        let value = graph.input(node, slot)?;
+        if value == at {
+            return Some(numbers.clone());
+        }
+        let is_number = constants.is_constant(value) && constants.len(value) == Some(1);
+        stored(known, value).filter(|number| is_number && number.ndim() <= numbers.ndim())
+    };
+    let made = match (graph.op(node)?, graph.inputs(node).len()) {
+        ("Neg", 1) => -&operand(0)?,
+        ("Sqrt", 1) => operand(0)?.sqrt(),
+        ("Reciprocal", 1) => &Numbers::number(1.0, 0) / &operand(0)?,
+        ("Add", 2) => &operand(0)? + &operand(1)?,
+        ("Sub", 2) => &operand(0)? - &operand(1)?,
+        ("Mul", 2) => &operand(0)? * &operand(1)?,
+        ("Div", 2) => &operand(0)? / &operand(1)?,
+        ("Pow", 2) => {
+            let root = operand(0).filter(|_| graph.input(node, 0) == Some(at))?.sqrt();
+            let exponent = graph.input(node, 1).filter(|&value| constants.len(value) == Some(1))?;
+            match constants.read(exponent).ok()?.iter().next()? {
+                0.5 => root,
+                -0.5 => &Numbers::number(1.0, 0) / &root,
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    (made.shape() == numbers.shape() && made.iter().all(|number| number.is_finite())).then_some(made)
+}

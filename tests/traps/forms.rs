@@ -1,0 +1,108 @@
+//! Operators in other forms, which those behind them can see through.
+
+use super::{folded, fuse, operators};
+use crate::common::is_not_disproved;
+use crate::common::text::model;
+
+#[test]
+fn a_gather_of_the_only_place_is_a_squeeze() {
+    let with = |opset: i64, pick: &str, unsqueeze: &str| {
+        model(&format!(
+            "opset {opset}
+             input x batch 5 4
+             ints last 1 = 3
+             ints zero = 0
+             ints end = -1
+             scale g 4
+             shift b 4
+             shift m 4
+             const v 4 = 1 4 0.25 16
+             weight w 4 3
+             t = Transpose(x) perm=[0,2,1]
+             u = {unsqueeze}
+             n = BatchNormalization(u, g, b, m, v) epsilon=1e-5
+             s = {pick}
+             r = Transpose(s) perm=[0,2,1]
+             y = MatMul(r, w)
+             output y"
+        ))
+    };
+    for (opset, unsqueeze) in [(11, "Unsqueeze(t) axes=[3]"), (17, "Unsqueeze(t, last)")] {
+        for pick in ["Gather(n, zero) axis=3", "Gather(n, end) axis=-1"] {
+            let before = with(opset, pick, unsqueeze);
+            let after = fuse(&before);
+            assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", after.plan.sites);
+            assert_eq!(operators(&after.model), ["MatMul", "Add"], "{opset} {pick}");
+            assert!(is_not_disproved(&before, &after).is_ok());
+        }
+    }
+    // An index of one axis keeps an axis.
+    let kept = fuse(&with(17, "Gather(n, last) axis=1", "Unsqueeze(t, last)"));
+    assert!(operators(&kept.model).contains(&"Gather"));
+}
+
+#[test]
+fn statistics_in_the_shape_of_the_input_are_constants_of_channels() {
+    let before = model(
+        "input x batch 5 4
+         shift m 4
+         const v 4 = 3 0 8 15
+         const e = 1
+         const p = -0.5
+         scale g 4
+         weight w 4 3
+         s = Shape(x)
+         a = Expand(m, s)
+         c = Sub(x, a)
+         b = Expand(v, s)
+         d = Add(b, e)
+         q = Pow(d, p)
+         n = Mul(c, q)
+         h = Expand(g, s)
+         k = Mul(n, h)
+         y = MatMul(k, w)
+         output y",
+    );
+    let after = fuse(&before);
+    assert_eq!(operators(&after.model), ["MatMul", "Add"]);
+    assert!(is_not_disproved(&before, &after).is_ok());
+    super::same(&before, &after.model, 1e-5);
+}
+
+#[test]
+fn queries_for_each_of_a_batch_are_a_bias() {
+    let after = folded(&model(
+        "input x batch 5 4
+         weight q 1 5 4
+         scale g 4
+         shift t 4
+         weight w 4 3
+         ints zero 1 = 0
+         ints one 2 = 1 1
+         n = Mul(x, g)
+         m = Add(n, t)
+         s = Shape(x)
+         b = Gather(s, zero) axis=0
+         c = Concat(b, one) axis=0
+         e = Expand(q, c)
+         h = Add(m, e)
+         y = MatMul(h, w)
+         output y",
+    ));
+    assert!(!operators(&after).contains(&"Expand"));
+}
+
+/// A value that is expanded to more than what it is added to makes the result larger.
+#[test]
+fn an_expand_that_makes_the_result_larger_stays() {
+    let after = fuse(&model(
+        "input x 1 5 4
+         input z batch 5 4
+         shift q 4
+         s = Shape(z)
+         e = Expand(q, s)
+         y = Add(x, e)
+         output y",
+    ));
+    assert!(operators(&after.model).contains(&"Expand"));
+}
