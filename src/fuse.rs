@@ -282,7 +282,7 @@ impl OnePass<'_> {
                 Some(result) => check(first, result)?,
             };
             if passes < PASSES
-                && let Some(next) = self.rewritten(&known, &mut history, forms::edits(&known))?
+                && let Some(next) = self.rewritten(&known, &mut history, forms::edits(&known), false)?
             {
                 drop(known);
                 result = Some(next);
@@ -385,17 +385,19 @@ impl OnePass<'_> {
         if beyond.is_empty() { Ok((stored, grown.iter().sum())) } else { Err(beyond) }
     }
 
-    /// The model with changes that no site asks for, what was stored, and the bytes that it adds.
+    /// The model with changes that no site asks for, what was stored, and the bytes that it adds. Movements beside what
+    /// was replaced may go with it.
     fn made(
         &self,
         edits: &[Edit],
         known: &Analysis,
         history: &History,
+        beside: bool,
     ) -> std::result::Result<(Model, Vec<Stored>, u64), Vec<Failed>> {
         let model = known.graph.model();
         let mut editor = Editor::new(model);
         let (stored, grown) = self.apply((edits, &[]), known, &mut editor, history)?;
-        let replaced = edits.iter().filter_map(|edit| match &edit.change {
+        let replaced = edits.iter().filter(|_| beside).filter_map(|edit| match &edit.change {
             Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
             _ => None,
         });
@@ -408,18 +410,25 @@ impl OnePass<'_> {
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let gemms = self.target.edits(known);
         let count = gemms.len();
-        let made = self.rewritten(known, history, gemms)?;
+        let made = self.rewritten(known, history, gemms, true)?;
         history.plan.tidy.gemms += if made.is_some() { count } else { 0 };
         Ok(made)
     }
 
     /// The model with changes that no site asks for; `None` where there are none.
-    fn rewritten(&self, known: &Analysis, history: &mut History, edits: Vec<Edit>) -> Result<Option<Model>> {
+    fn rewritten(
+        &self,
+        known: &Analysis,
+        history: &mut History,
+        edits: Vec<Edit>,
+        beside: bool,
+    ) -> Result<Option<Model>> {
         let model = known.graph.model();
         if edits.is_empty() || not_known(model).is_some() {
             return Ok(None);
         }
-        let (made, stored, grown) = self.made(&edits, known, history).map_err(|why| defect(model, &why))?;
+        let made = self.made(&edits, known, history, beside);
+        let (made, stored, grown) = made.map_err(|why| defect(model, &why))?;
         history.rewritten(stored, grown);
         Ok(Some(made))
     }
@@ -485,7 +494,7 @@ impl OnePass<'_> {
                 history.rebased(streams, vec![]);
                 return Ok(None);
             }
-            match self.made(&edits, known, history) {
+            match self.made(&edits, known, history, true) {
                 Ok((made, stored, grown)) => {
                     history.plan.growth += grown;
                     history.rebased(streams, stored);
