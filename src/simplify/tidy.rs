@@ -80,7 +80,10 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let merges = !(limits.is_skipped)(equal::KIND);
     tidied.kept = found.kept.clone();
     tidied.growth = found.growth;
-    let is_told_alike = |one: &str, other: &str| (limits.recipe)(one) == (limits.recipe)(other);
+    // What a parameter is reset to is what any constant of these numbers is.
+    let is_plain = |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(|&number| number == 0.0 || number == 1.0));
+    let told = |name: &str| (limits.recipe)(name).filter(|recipe| !is_plain(recipe));
+    let is_told_alike = |one: &str, other: &str| told(one) == told(other);
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
     let is_asked = merges && (shapes.is_empty() || !found.is_empty());
     let before = if is_asked { find() } else { HashMap::default() };
