@@ -729,7 +729,19 @@ def positive_factors(entries, original):
         if len(parts) > 64:
             break
     parts |= {pow(part, -1, P) for part in parts if part}
-    return {a * b % P for a in parts for b in parts}
+    rows = {product for entry in [*entries.values()][:64] for product in products_of_row(entry, original)}
+    return {a * b % P for a in parts for b in parts} | rows | {pow(product, -1, P) for product in rows}
+
+def products_of_row(entry, original):
+    """Of the numbers that a tensor is multiplied by, the last one first, as long as they are positive."""
+    numbers, values, at, product = in_numbers(entry, original), in_field(entry, original), len(entry["steps"]) - 1, 1
+    while (step := entry["steps"][at])["op"] in ("mul", "reshape", "round", "transpose", "neg"):
+        at, *other = sorted(step["inputs"], key=lambda i: -values[i].size)
+        if other and values[other[0]].size == 1:
+            if not 0 < numbers[other[0]][0].item() < np.inf:
+                return
+            product = product * int(values[other[0]].item()) % P
+            yield product
 
 def check_rounding(entry, array, original):
     """Each element is its recipe within half a unit in the last place, and what sums may be off."""
