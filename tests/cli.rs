@@ -767,6 +767,41 @@ fn a_missing_data_file_is_one_line() {
     assert_eq!(run.code, FAILED);
     assert!(run.error().contains("model.onnx.data"), "{}", run.stderr);
     assert_eq!(names_in(&folder), ["fused.onnx", "fused.onnx.data", "model.onnx"]);
+    for run in [
+        unfold([&"inspect", &path]),
+        unfold([&"inspect", &path, &"--streams"]),
+        unfold([&"fuse", &path, &"--dry-run"]),
+        unfold([&"bench", &path, &"--rounds", &"1"]),
+        unfold([&"prove", &path, &fused]),
+        unfold([&"prove", &fused, &path]),
+    ] {
+        let begin = format!("error: {}: the external data of tensor `", path.display());
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().starts_with(&begin), "{}", run.stderr);
+        assert!(run.error().contains("`model.onnx.data` cannot be read: No such file"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn data_that_is_cut_short_is_no_other_function() {
+    let folder = tempdir().unwrap();
+    let [model, fused] = ["model.onnx", "fused.onnx"].map(|name| folder.path().join(name));
+    let mut original = Model::open(un()).unwrap();
+    original.external = true;
+    original.save(&model).unwrap();
+    assert_eq!(unfold([&"fuse", &model, &"-o", &fused, &"-q"]).code, DONE);
+    assert_eq!(unfold([&"prove", &model, &fused, &"-q"]).code, DONE);
+    for file in [&model, &fused] {
+        let data = file.with_extension("onnx.data");
+        let whole = fs::read(&data).unwrap();
+        fs::write(&data, &whole[..whole.len() / 2]).unwrap();
+        let run = unfold([&"prove", &model, &fused]);
+        let begin = format!("error: {}: the external data of tensor `", file.display());
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().starts_with(&begin), "{}", run.stderr);
+        assert!(run.error().contains("onnx.data` holds "), "{}", run.stderr);
+        fs::write(&data, whole).unwrap();
+    }
 }
 
 #[test]

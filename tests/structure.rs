@@ -50,7 +50,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("verify", &["graph", "onnx", "run"]),
     ("headroom", &["basis", "error", "graph", "lower", "normalizer", "onnx", "run"]),
     ("sensitivity", &["onnx", "verify"]),
-    ("prove", &["fold", "graph", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
+    ("prove", &["error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
     ("zoo", &["error", "onnx"]),
     ("bench", &["onnx", "progress", "report", "run"]),
 ];

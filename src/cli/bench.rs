@@ -14,6 +14,7 @@ use unfold::zoo;
 use super::end::End;
 use super::interrupt::end;
 use super::measure::MeasureArgs;
+use super::storage::ReachArgs;
 use super::target::page_target;
 use super::{bench_zoo, out, variants};
 
@@ -146,12 +147,15 @@ fn open(model: &str) -> Result<(String, Model)> {
     if let Some(entry) = zoo::find(model).filter(|_| !exists) {
         return Ok((model.to_owned(), entry.model(0)?));
     }
-    match model.split_once('=').filter(|_| !exists) {
-        Some((name, path)) => Ok((name.to_owned(), Model::open(path)?)),
-        None => {
-            let path = Path::new(model);
-            let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-            Ok((name, Model::open(path)?))
+    let (name, path) = match model.split_once('=') {
+        Some((name, path)) if !exists => (name.to_owned(), Path::new(path)),
+        None if !exists => {
+            bail!("{model} is neither a file nor a network of the zoo: `unfold zoo list` has those")
         }
-    }
+        _ => {
+            let path = Path::new(model);
+            (path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(), path)
+        }
+    };
+    Ok((name, ReachArgs::default().open(path)?))
 }

@@ -78,6 +78,40 @@ impl Model {
         Ok(Self { proto, external, source, externals, path: Some(path.to_owned()) })
     }
 
+    /// Sees to it that what tensors keep in other files is there, all of it. None of it is read.
+    ///
+    /// To open a model asks for none of its data: where somebody goes on without, the constants of the graph are not
+    /// known, and little seems to fold. Nothing is looked for where [`Model::external`] says that there is nothing.
+    ///
+    /// ```
+    /// use unfold::onnx::Model;
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("model.onnx");
+    /// let mut model = Model::open("models/digits/un-dynamo.onnx")?;
+    /// model.external = true;
+    /// let data = model.save(&path)?.data.expect("its weights are in another file");
+    /// assert!(Model::open(&path)?.find_data().is_ok());
+    /// std::fs::remove_file(data)?;
+    /// assert!(Model::open(&path)?.find_data().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ExternalData`] of the first tensor whose data is not there, is cut short, or is where a model may not
+    /// have any.
+    pub fn find_data(&self) -> Result<()> {
+        if !self.external {
+            return Ok(());
+        }
+        walk::parts(&mut self.proto.clone(), &mut |part| match part {
+            Visited::Initializer(tensor) | Visited::Tensor(tensor) if tensor::is_external(tensor) => {
+                self.externals.data(tensor).map(drop)
+            }
+            _ => Ok(()),
+        })
+    }
+
     /// Reads a model from memory. Data in other files is out of its reach.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::none())
