@@ -36,12 +36,18 @@ impl Model {
     ///
     /// Nothing that the file holds is lost: a field that ONNX does not define is an
     /// [`Error::UnknownField`].
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or is no ONNX model.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_reaching(path, vec![])
     }
 
     /// As [`Model::open`]. The tensors of the model may refer to files below these folders too, and not only below
     /// that of the model.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
     pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io { path: path.to_owned(), source };
@@ -113,6 +119,9 @@ impl Model {
     }
 
     /// Reads a model from memory. Data in other files is out of its reach.
+    ///
+    /// # Errors
+    /// Where the bytes are no ONNX model, or have a field that ONNX does not define.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::none())
     }
@@ -145,11 +154,17 @@ impl Model {
     /// assert!(Model::from_bytes(fused)?.graph().node.len() < model.graph().node.len());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// As [`Model::from_bytes`].
     pub fn from_bytes_with(bytes: impl Into<Bytes>, resolver: Arc<dyn Resolver>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::resolved(resolver))
     }
 
     /// As [`Model::from_bytes`], with the data of its tensors in files of a folder, and of folders inside it.
+    ///
+    /// # Errors
+    /// As [`Model::from_bytes`].
     pub fn from_bytes_in(bytes: impl Into<Bytes>, folder: impl AsRef<Path>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::beside(&folder.as_ref().join("<memory>")))
     }
