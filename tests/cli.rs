@@ -613,7 +613,7 @@ fn dimensions_have_sizes_while_verifying() {
     let (_folder, path) = out();
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=3"]).code, DONE);
     let misspelled = unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"bacth=3"]);
-    assert_eq!(misspelled.code, FAILED);
+    assert_eq!(misspelled.code, USAGE);
     assert!(misspelled.error().contains("`bacth`"), "{}", misspelled.stderr);
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=0"]).code, USAGE);
 }
@@ -1208,7 +1208,7 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
     }
     let out = path("out").display().to_string();
     let twice = fuse_all(&[path("a/m.onnx"), path("b/m.onnx")], &["-o", &out]);
-    assert_eq!(twice.code, FAILED);
+    assert_eq!(twice.code, USAGE);
     assert!(twice.error().contains("would both be written to"), "{}", twice.stderr);
     let own = fuse_all(&[path("a/m.onnx"), path("out/n.onnx")], &["-o", &out]);
     assert!(own.error().contains("is an input; --in-place overwrites inputs"), "{}", own.stderr);
@@ -1226,6 +1226,7 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
     let no_folder = fuse_all(&[path("b/m.onnx"), path("b/n.onnx")], &["-o", &file]);
     assert!(no_folder.error().contains("is no folder"), "{}", no_folder.stderr);
     let certified = fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["-o", &out, "--certificate", "c.json"]);
+    assert_eq!(certified.code, USAGE);
     assert!(certified.error().contains("a certificate is for one model"), "{}", certified.stderr);
     for name in ["a/m.onnx", "b/m.onnx", "b/n.onnx", "out/n.onnx"] {
         assert_eq!(fs::read(path(name)).unwrap(), fs::read(un()).unwrap());

@@ -18,6 +18,7 @@ use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
 use super::inputs::sizes;
 use super::judged::When;
+use super::misused::misused;
 use super::out::{self, Paint};
 use super::scaling::ScalingArgs;
 use super::steps::Steps;
@@ -233,7 +234,10 @@ impl FuseArgs {
     /// What there is to do; the folder for the results is there then.
     pub fn tasks(&self) -> Result<Vec<Task>> {
         if let ([_, _, ..], Some(certificate)) = (&self.models[..], &self.certificate) {
-            bail!("--certificate {}: a certificate is for one model", certificate.display());
+            return Err(misused(format!(
+                "--certificate {}: a certificate is for one model",
+                certificate.display()
+            )));
         }
         let folder = self.output.as_deref().filter(|output| self.models.len() > 1 || is_folder(output));
         if let Some(folder) = folder.filter(|_| !self.dry_run) {

@@ -18,6 +18,7 @@ use super::end::End;
 use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle_skips};
 use super::fused::FuseReport;
 use super::interrupt::end_between_saves;
+use super::misused::misused;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
 use super::room::Room;
@@ -89,7 +90,8 @@ fn no_collisions(tasks: &[Task]) -> Result<()> {
             bail!("{shown} is {}, which is an input; --in-place overwrites inputs", input.display());
         }
         if let Some(other) = outputs.insert(file, model) {
-            bail!("{} and {} would both be written to {shown}", other.display(), model.display());
+            let (other, model) = (other.display(), model.display());
+            return Err(misused(format!("{other} and {model} would both be written to {shown}")));
         }
     }
     Ok(())

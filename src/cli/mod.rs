@@ -13,6 +13,7 @@ mod itself;
 pub(crate) mod judged;
 pub(crate) mod measure;
 pub(crate) mod memory;
+pub(crate) mod misused;
 mod operators;
 pub(crate) mod out;
 pub(crate) mod panics;
@@ -37,6 +38,7 @@ use clap::{Parser, Subcommand};
 use end::{EXIT_CODES, End};
 #[cfg(feature = "python")]
 pub(crate) use itself::started_by;
+use misused::Misused;
 
 /// Folds the normalizers of transformers in ONNX files into the linear layers around them.
 #[derive(Debug, Parser)]
@@ -67,7 +69,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => dispatch(&cli.command).map_or_else(
             |error| {
                 out::complain("error", &causes(&error));
-                End::Failed as u8
+                if error.is::<Misused>() { misused::CODE } else { End::Failed as u8 }
             },
             |end| end as u8,
         ),

@@ -1,12 +1,13 @@
 //! `unfold completions` and `unfold man`: what is installed beside the command.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::Cli;
 use super::end::End;
+use super::misused::misused;
 use super::out;
 
 const COMPLETIONS: &str = "\
@@ -50,7 +51,9 @@ pub fn man(args: &ManArgs) -> Result<End> {
     all.build();
     let command = match &args.command {
         None => &all,
-        Some(name) => all.find_subcommand(name).with_context(|| format!("there is no command {name}"))?,
+        Some(name) => {
+            all.find_subcommand(name).ok_or_else(|| misused(format!("there is no command {name}")))?
+        }
     };
     let mut page = vec![];
     let version = concat!("unfold ", env!("CARGO_PKG_VERSION"));
