@@ -805,6 +805,48 @@ fn data_that_is_cut_short_is_no_other_function() {
 }
 
 #[test]
+fn standard_streams_are_no_files() {
+    let reason = "standard streams are neither read nor written; name a file";
+    let folder = tempdir().unwrap();
+    for args in [
+        vec!["fuse", "model.onnx", "-o", "-"],
+        vec!["fuse", "-", "-o", "out.onnx"],
+        vec!["fuse", "model.onnx", "-o", "out.onnx", "--certificate", "-"],
+        vec!["inspect", "-"],
+        vec!["inspect", "model.onnx", "--html", "-"],
+        vec!["prove", "model.onnx", "-"],
+        vec!["bench", "-"],
+        vec!["zoo", "vit-s.un", "-o", "-"],
+    ] {
+        let output = cargo_bin_cmd!("unfold").current_dir(&folder).args(&args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(USAGE), "{args:?}");
+        let line = said.lines().next().unwrap();
+        assert!(line.starts_with("error: ") && line.ends_with(reason), "{args:?}: {said}");
+    }
+    assert_eq!(names_in(&folder), [""; 0]);
+}
+
+#[test]
+fn a_number_that_is_too_small_is_told_with_the_least_one() {
+    for (args, reason) in [
+        (["fuse", "--jobs", "0"], "'0' for '--jobs <N>': 0 is too few: at least 1"),
+        (["bench", "--batch", "0"], "'0' for '--batch <N,N,...>': 0 is too few: at least 1"),
+        (["bench", "--rounds", "0"], "'0' for '--rounds <N>': 0 is too few: at least 1"),
+        (["bench", "--threads", "0"], "'0' for '--threads <N>': 0 is too few: at least 1"),
+        (["bench", "--time", "0"], "'0' for '--time <SECONDS>': not a number of seconds above 0"),
+        (["bench", "--time", "-1"], "'-1' for '--time <SECONDS>': not a number of seconds above 0"),
+        (["fuse", "--tolerance", "-1"], "'-1' for '--tolerance <ERROR>': not a number from 0 on"),
+    ] {
+        let [command, option, value] = args;
+        let run = unfold([&command, &un(), &option, &value]);
+        assert_eq!(run.code, USAGE, "{args:?}");
+        let line = format!("error: invalid value {reason}");
+        assert_eq!(run.stderr.lines().next(), Some(line.as_str()), "{args:?}");
+    }
+}
+
+#[test]
 fn a_graph_that_is_none_is_one_line() {
     type Change = fn(&mut ModelProto);
     let circle: Change = |proto| {
@@ -1294,7 +1336,13 @@ fn what_copies_of_shared_weights_add_is_said() {
     assert_eq!(unfold([&"prove", &tied, &out, &"--certificate", &file]).code, DONE);
     let inspected = unfold([&"inspect", &out]).stdout;
     assert!(inspected.trim_end().ends_with("; copies up to 95 %"), "{inspected}");
-    assert_eq!(unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]).code, USAGE);
+    let negative = unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]);
+    assert_eq!(negative.code, USAGE);
+    assert!(
+        negative.stderr.contains("'--max-growth <PERCENT>': not a number from 0 on"),
+        "{}",
+        negative.stderr
+    );
 }
 
 /// A stream that is written by a bias.

@@ -16,6 +16,7 @@ use super::interrupt::end;
 use super::measure::MeasureArgs;
 use super::storage::ReachArgs;
 use super::target::page_target;
+use super::values::{file, named};
 use super::{bench_zoo, out, variants};
 
 /// Measures variants of a model against each other in tract, on the CPU.
@@ -27,7 +28,7 @@ use super::{bench_zoo, out, variants};
 pub struct BenchArgs {
     /// The model, or one of the zoo such as `swin-t.un`. Several are compared with one another, each
     /// under the name of its file, or another: NAME=FILE
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", value_parser = named)]
     models: Vec<String>,
 
     /// All of the zoo, however long it takes
@@ -46,13 +47,12 @@ pub struct BenchArgs {
     markdown: bool,
 
     /// Writes the report as one self-contained page
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file())]
     html: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<End> {
-    args.measure.time()?;
     args.html.as_deref().map_or(Ok(()), page_target)?;
     let stop = stop_on_interrupt()?;
     let reports = if args.models.is_empty() { args.zoo(&stop)? } else { vec![args.one(&stop)?] };

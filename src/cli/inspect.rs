@@ -20,6 +20,7 @@ use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::streams;
 use super::target::page_target;
+use super::values::file;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,6 +36,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {
     /// The model
+    #[arg(value_parser = file())]
     model: PathBuf,
 
     #[command(flatten)]
@@ -50,7 +52,7 @@ pub struct InspectArgs {
 
     /// Writes one self-contained page to look at the model: the graph before and after, and each site with the formulas
     /// of its new weights, or the reason why it stays
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file())]
     html: Option<PathBuf>,
 
     /// Shows no progress

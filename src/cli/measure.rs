@@ -13,12 +13,13 @@ use unfold::verify::{Verdict, VerifyOptions, compare};
 use super::inputs::read_inputs;
 use super::itself::resident;
 use super::steps::Steps;
+use super::values::{from_one, seconds};
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
 pub struct MeasureArgs {
     /// Sizes of the batch, each measured on its own
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = from_one)]
     pub batch: Vec<NonZeroUsize>,
 
     /// Size of a symbolic dimension
@@ -26,16 +27,16 @@ pub struct MeasureArgs {
     pub dims: Vec<Dims>,
 
     /// How many rounds; every variant runs once in a round
-    #[arg(long, value_name = "N")]
-    pub rounds: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = from_one)]
+    pub rounds: Option<NonZeroUsize>,
 
     /// How long the rounds of each batch size may take, in seconds, where --rounds does not say
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value_t = 10.0)]
     pub time: f64,
 
     /// Threads for matrix products
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
+    #[arg(long, value_name = "N", value_parser = from_one, default_value_t = NonZeroUsize::MIN)]
+    pub threads: NonZeroUsize,
 
     /// Inputs, as a .npy or .npz file; random ones where it is not given
     #[arg(long, value_name = "FILE", conflicts_with = "batch", requires = "models")]
@@ -102,8 +103,8 @@ impl MeasureArgs {
         let references = ["LN twin", "floor", "as exported"].map(String::from);
         let base = BenchOptions {
             dims,
-            threads: self.threads.max(1),
-            rounds: self.rounds,
+            threads: self.threads.get(),
+            rounds: self.rounds.map(NonZeroUsize::get),
             time: self.time()?,
             references: if self.references.is_empty() { references.into() } else { self.references.clone() },
             child: Some(resident()?),

@@ -27,6 +27,7 @@ mod steps;
 pub(crate) mod storage;
 mod streams;
 pub(crate) mod target;
+mod values;
 pub(crate) mod variants;
 mod zoo;
 

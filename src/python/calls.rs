@@ -276,9 +276,9 @@ pub fn bench(
     models: Vec<(String, PyRef<'_, ModelSource>)>,
     batch: Vec<NonZeroUsize>,
     dim: SizesByName,
-    rounds: Option<usize>,
+    rounds: Option<NonZeroUsize>,
     time: f64,
-    threads: usize,
+    threads: NonZeroUsize,
     references: Vec<String>,
 ) -> PyResult<[String; 4]> {
     let mut dims = Dims::default();
