@@ -847,6 +847,59 @@ fn a_number_that_is_too_small_is_told_with_the_least_one() {
 }
 
 #[test]
+fn a_network_of_the_zoo_is_written_over_nothing_but_a_model() {
+    let (folder, path) = out();
+    fs::write(&path, "notes").unwrap();
+    let run = unfold([&"zoo", &"iwslt14.un", &"-o", &path]);
+    assert_eq!(run.code, FAILED);
+    assert!(run.error().ends_with("exists and is no ONNX model, and is not overwritten"), "{}", run.stderr);
+    assert_eq!(fs::read(&path).unwrap(), b"notes");
+    let nowhere = folder.path().join("no").join("x.onnx");
+    let run = unfold([&"zoo", &"iwslt14.un", &"-o", &nowhere]);
+    let there = folder.path().join("no");
+    let line = format!("error: {}: there is no folder {}", nowhere.display(), there.display());
+    assert_eq!((run.code, run.error()), (FAILED, line.as_str()));
+    let run = unfold([&"zoo", &"iwslt14.un", &"-o", &folder.path()]);
+    assert!(run.error().ends_with(" is a folder"), "{}", run.stderr);
+    fs::copy(un(), &path).unwrap();
+    assert_eq!(unfold([&"zoo", &"iwslt14.un", &"-o", &path]).code, DONE);
+    assert!(Model::open(&path).unwrap().weight_bytes() > 1 << 20);
+}
+
+#[test]
+fn a_network_that_is_not_in_the_zoo_is_a_mistake_on_the_command_line() {
+    for (args, begin) in [
+        (vec!["zoo", "bogus"], "error: there is no network bogus; there are "),
+        (vec!["zoo", "vit-s", "--norm", "bogus"], "error: --norm is one of "),
+        (vec!["zoo", "vit-s", "--norm", "un"], "error: -o FILE says where to write the model"),
+    ] {
+        let output = cargo_bin_cmd!("unfold").args(&args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(USAGE), 1), "{args:?}");
+        assert!(said.starts_with(begin), "{said}");
+    }
+}
+
+#[test]
+fn what_was_written_is_told_as_it_was_asked_for() {
+    let folder = tempdir().unwrap();
+    for _ in 0..2 {
+        let mut command = cargo_bin_cmd!("unfold");
+        let args = ["-o", "./out.onnx", "--external-data", "always", "--certificate", "c.json"];
+        let output = command.current_dir(&folder).arg("fuse").arg(un()).args(args).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let data = if said.contains("out.onnx.1.data") { "./out.onnx.1.data" } else { "./out.onnx.data" };
+        let lines = format!("written to ./out.onnx, its weights to {data}\nits certificate is c.json\n");
+        assert!(said.ends_with(&lines), "{said}");
+        let mut command = cargo_bin_cmd!("unfold");
+        let args = ["-o", "./plain.onnx", "--json"];
+        let output = command.current_dir(&folder).arg("fuse").arg(un()).args(args).output().unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["written"], "./plain.onnx");
+    }
+}
+
+#[test]
 fn a_graph_that_is_none_is_one_line() {
     type Change = fn(&mut ModelProto);
     let circle: Change = |proto| {
