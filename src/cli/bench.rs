@@ -19,12 +19,21 @@ use super::target::page_target;
 use super::values::{file, named};
 use super::{bench_zoo, out, variants};
 
+const EXAMPLES: &str = "\
+Examples:
+  unfold bench model.onnx
+  unfold bench model.onnx --batch 1,8 --rounds 50
+  unfold bench model.onnx --reference 'as exported' --html report.html
+  unfold bench before=model.onnx after=fused.onnx --reference before
+  unfold bench swin-t.un --json";
+
 /// Measures variants of a model against each other in tract, on the CPU.
 ///
 /// Without a model it measures networks of the zoo. Exit codes: 0 if something was measured, 1 if tract
 /// can run none of the variants, 3 if the fused model computes something else, 130 if it was interrupted;
 /// what was measured until then is printed.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
     /// The model, or one of the zoo such as `swin-t.un`. Several are compared with one another, each
     /// under the name of its file, or another: NAME=FILE
@@ -85,6 +94,7 @@ impl BenchArgs {
     /// Measures the variants of one model, or several models, and prints the report.
     fn one(&self, stop: &Stop) -> Result<Report> {
         let (title, variants, sites) = subject(&self.models)?;
+        self.measure.refer_to(variants.iter().map(|variant| variant.name.as_str()))?;
         let report = self.measure.measure(title, &variants, sites, &self.measure.batch, stop)?;
         out::print(&match (self.json, self.markdown) {
             (true, _) => serde_json::to_string_pretty(&report)? + "\n",
@@ -96,6 +106,7 @@ impl BenchArgs {
 
     /// Measures networks of the zoo, and prints a line for each when it is done, or the report of all.
     fn zoo(&self, stop: &Stop) -> Result<Vec<Report>> {
+        self.measure.refer_to(variants::NAMES)?;
         let tells = !self.json && !self.markdown;
         let entries = bench_zoo::entries(self.all);
         if tells {

@@ -12,6 +12,7 @@ use unfold::verify::{Verdict, VerifyOptions, compare};
 
 use super::inputs::read_inputs;
 use super::itself::resident;
+use super::misused::misused;
 use super::steps::Steps;
 use super::values::{from_one, seconds};
 
@@ -22,7 +23,7 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = from_one)]
     pub batch: Vec<NonZeroUsize>,
 
-    /// Size of a symbolic dimension
+    /// Size of a symbolic dimension (may be repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     pub dims: Vec<Dims>,
 
@@ -42,7 +43,8 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "batch", requires = "models")]
     pub input: Option<PathBuf>,
 
-    /// The variants that the others are compared with
+    /// A variant that the others are compared with (may be repeated); by default `LN twin`, `floor` and `as exported`,
+    /// or the first of several models
     #[arg(long = "reference", value_name = "NAME")]
     pub references: Vec<String>,
 
@@ -55,6 +57,18 @@ impl MeasureArgs {
     /// How long the rounds may take.
     pub fn time(&self) -> Result<Duration> {
         Duration::try_from_secs_f64(self.time).map_err(|_| anyhow!("--time {} is no duration", self.time))
+    }
+
+    /// Sees to it that each variant that the others are to be compared with is there.
+    pub fn refer_to<'v>(&self, variants: impl IntoIterator<Item = &'v str>) -> Result<()> {
+        let variants: Vec<&str> = variants.into_iter().collect();
+        match self.references.iter().find(|reference| !variants.contains(&reference.as_str())) {
+            Some(reference) => {
+                let there = variants.join(", ");
+                Err(misused(format!("--reference: there is no variant `{reference}`; there are {there}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Measures variants with each size of the batch, and compares the fused one with the exported one.
