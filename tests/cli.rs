@@ -881,6 +881,40 @@ fn a_network_that_is_not_in_the_zoo_is_a_mistake_on_the_command_line() {
 }
 
 #[test]
+fn a_folder_that_was_made_for_nothing_is_taken_back() {
+    let folder = tempdir().unwrap();
+    let there = folder.path().join("there");
+    fs::create_dir(&there).unwrap();
+    let broken = folder.path().join("broken.onnx");
+    fs::write(&broken, "no model").unwrap();
+    for out in [folder.path().join("new/"), folder.path().join("deep/new/"), there.join("new/"), there] {
+        assert_eq!(unfold([&"fuse", &broken, &"-o", &out]).code, FAILED);
+        assert_eq!(unfold([&"fuse", &broken, &broken, &"-o", &out]).code, USAGE);
+        assert_eq!(names_in(&folder), ["broken.onnx", "there"]);
+    }
+    assert_eq!(fs::read_dir(folder.path().join("there")).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_takes_back_the_folder_that_was_made() {
+    use std::process::{Command, Stdio};
+    let (folder, path) = out();
+    assert_eq!(unfold([&"zoo", &"vit-s.un", &"-o", &path]).code, DONE);
+    let new = folder.path().join("new");
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
+        .args([&"fuse".into(), &path, &"-o".into(), &new.join("")])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Verifying takes seconds.
+    while !new.exists() && child.try_wait().unwrap().is_none() {}
+    Command::new("kill").args(["-s", "INT", &child.id().to_string()]).output().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(names_in(&folder), ["out.onnx"]);
+}
+
+#[test]
 fn what_was_written_is_told_as_it_was_asked_for() {
     let folder = tempdir().unwrap();
     for _ in 0..2 {

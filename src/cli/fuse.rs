@@ -1,6 +1,5 @@
 //! `unfold fuse`: folds, verifies, writes.
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +17,7 @@ use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
 use super::inputs::sizes;
 use super::judged::When;
+use super::made::make;
 use super::misused::misused;
 use super::out::{self, Paint};
 use super::scaling::ScalingArgs;
@@ -239,7 +239,7 @@ impl FuseArgs {
                 certificate.display()
             )));
         }
-        let folder = self.output.as_deref().filter(|output| self.models.len() > 1 || is_folder(output));
+        let folder = self.folder();
         if let Some(folder) = folder.filter(|_| !self.dry_run) {
             if folder.exists() && !folder.is_dir() {
                 bail!("{} is no folder, in which several models could go", folder.display());

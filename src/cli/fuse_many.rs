@@ -18,6 +18,7 @@ use super::end::End;
 use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle_skips};
 use super::fused::FuseReport;
 use super::interrupt::end_between_saves;
+use super::made::MadeFolders;
 use super::misused::misused;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
@@ -43,10 +44,11 @@ struct Line {
 
 /// Runs the command.
 pub fn run(args: &FuseArgs) -> Result<End> {
-    let tasks = args.tasks()?;
     if !args.dry_run {
         end_between_saves()?;
     }
+    let _made = MadeFolders;
+    let tasks = args.tasks()?;
     match &tasks[..] {
         [task] => one(args, task),
         tasks => many(args, tasks),

@@ -11,6 +11,7 @@ pub(crate) mod inspect;
 mod interrupt;
 mod itself;
 pub(crate) mod judged;
+mod made;
 pub(crate) mod measure;
 pub(crate) mod memory;
 pub(crate) mod misused;
