@@ -322,6 +322,9 @@ fn a_dry_run_writes_nothing() {
     assert_eq!(names_in(&folder), [""; 0]);
     let json = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
     assert_eq!((&json["written"], &json["result"]), (&Value::Null, &Value::Null));
+    assert_eq!(json["changed"], true);
+    let left = unfold([&"fuse", &un(), &"--dry-run", &"--json", &"--skip", &"*"]).json();
+    assert_eq!(left["changed"], false);
 }
 
 #[test]
@@ -931,6 +934,22 @@ fn what_was_written_is_told_as_it_was_asked_for() {
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(json["written"], "./plain.onnx");
     }
+}
+
+#[test]
+fn one_model_in_a_folder_is_told_to_programs_as_several_are() {
+    let folder = tempdir().unwrap();
+    let out = folder.path().join("out/");
+    let run = unfold([&"fuse", &un(), &"-o", &out, &"--json"]);
+    let json = run.json();
+    let [model] = &json["models"].as_array().unwrap()[..] else { panic!("{}", run.stdout) };
+    assert_eq!(model["written"], out.join("un-dynamo.onnx").to_str().unwrap());
+    let missing = unfold([&"fuse", &folder.path().join("none.onnx"), &"-o", &out, &"--json"]);
+    let json: Value = serde_json::from_str(&missing.stdout).unwrap();
+    assert_eq!((missing.code, json["models"].as_array().unwrap().len()), (FAILED, 1));
+    let alone = unfold([&"fuse", &folder.path().join("none.onnx"), &"-o", &out.join("x.onnx"), &"--json"]);
+    assert_eq!(alone.code, FAILED);
+    assert!(alone.error().contains("none.onnx"), "{}", alone.stderr);
 }
 
 #[test]

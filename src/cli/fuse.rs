@@ -130,7 +130,7 @@ pub struct FuseArgs {
     #[arg(long, value_name = "N", value_parser = from_one)]
     pub jobs: Option<NonZeroUsize>,
 
-    /// Prints JSON
+    /// Prints JSON; for several models, and for a folder, one with all of them as `models`
     #[arg(long)]
     pub json: bool,
 
@@ -231,6 +231,11 @@ impl FuseArgs {
         if self.no_verify { When::Off } else { self.verify }
     }
 
+    /// The folder that results go into, if it is one.
+    pub fn folder(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|output| self.models.len() > 1 || is_folder(output))
+    }
+
     /// What there is to do; the folder for the results is there then.
     pub fn tasks(&self) -> Result<Vec<Task>> {
         if let ([_, _, ..], Some(certificate)) = (&self.models[..], &self.certificate) {
@@ -244,7 +249,7 @@ impl FuseArgs {
             if folder.exists() && !folder.is_dir() {
                 bail!("{} is no folder, in which several models could go", folder.display());
             }
-            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+            make(folder)?;
         }
         let task = |model: &PathBuf| {
             let named = |folder: &Path| Some(folder.join(model.file_name()?));

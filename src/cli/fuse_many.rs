@@ -50,7 +50,8 @@ pub fn run(args: &FuseArgs) -> Result<End> {
     let _made = MadeFolders;
     let tasks = args.tasks()?;
     match &tasks[..] {
-        [task] => one(args, task),
+        // Programs read the same of one model in a folder as of several.
+        [task] if !args.json || args.folder().is_none() => one(args, task),
         tasks => many(args, tasks),
     }
 }
