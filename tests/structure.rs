@@ -25,7 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("simplify", &["graph", "hash", "onnx", "recipe", "refusal"]),
     ("provenance", &["fold", "onnx"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
-    ("outline", &["certificate", "error", "fold", "fuse", "graph", "onnx", "refusal", "report"]),
+    ("outline", &["certificate", "error", "fold", "fuse", "graph", "onnx", "recipe", "refusal", "report"]),
     ("history", &["fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal", "simplify"]),
     (
         "fuse",
