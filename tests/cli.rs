@@ -953,6 +953,32 @@ fn one_model_in_a_folder_is_told_to_programs_as_several_are() {
     assert!(alone.error().contains("none.onnx"), "{}", alone.stderr);
 }
 
+/// In a terminal of 60 columns, which the last column would not fit in beside the others.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_narrow_terminal_leaves_room_for_words() {
+    let program = assert_cmd::cargo::cargo_bin!("unfold").display().to_string();
+    let command = format!("stty cols 60; NO_COLOR=1 {program} inspect {}", digits("dyt", "dynamo").display());
+    let typed = std::process::Command::new("script").args(["-qec", &command, "/dev/null"]).output();
+    // Where there is no `script`, there is no terminal.
+    let Ok(output) = typed else { return };
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.lines().next().unwrap().trim_end().ends_with("into, or why not"), "{shown}");
+    assert!(shown.lines().any(|line| line.trim_end().ends_with("MatMul+Add …qkv")), "{shown}");
+}
+
+/// Which of the rows is the affine before the core, and which the one behind it.
+#[test]
+fn the_parts_of_a_site_are_told_apart() {
+    let run = unfold([&"inspect", &digits("dyt", "dynamo")]);
+    let mut rows = run.stdout.lines().filter(|line| line.contains("before") || line.contains("behind"));
+    let first: Vec<&str> = rows.next().unwrap().split_whitespace().take(5).collect();
+    assert_eq!(first, ["blocks.0.norm1", "DyT", "before", "40", "stays"]);
+    let second: Vec<&str> = rows.next().unwrap().split_whitespace().collect();
+    assert_eq!(second, ["behind", "forward", "MatMul", "…attn.qkv"]);
+    assert!(unfold([&"inspect", &un()]).stdout.lines().all(|line| !line.contains("behind")));
+}
+
 #[test]
 fn a_graph_that_is_none_is_one_line() {
     type Change = fn(&mut ModelProto);
@@ -1025,9 +1051,12 @@ fn a_closed_pipe_is_no_panic() {
 
 #[test]
 fn help_has_examples_and_exit_codes() {
-    for command in ["inspect", "fuse", "prove"] {
+    for command in ["inspect", "fuse", "prove", "bench", "zoo"] {
         let help = unfold([&command, &"--help"]).stdout;
-        assert!(help.contains(&format!("Examples:\n  unfold {command} model.onnx")), "{help}");
+        assert!(help.contains(&format!("Examples:\n  unfold {command} ")), "{help}");
+        // But for what is to be copied as it is, and for the exit codes.
+        let text = help.split("\nExamples:").next().unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
     assert!(!unfold([&"--help"]).stdout.contains("resident"));
     for help in [&["--help"][..], &["fuse", "--help"], &["prove", "--help"]] {
@@ -1088,7 +1117,12 @@ fn each_command_has_a_page_of_the_manual() {
     let page = unfold([&"man", &"fuse"]).stdout;
     assert!(page.contains("\\-\\-max\\-growth") && page.contains("Exit codes:"), "{page}");
     assert!(!whole.contains("resident"));
-    assert_eq!(unfold([&"man", &"nothing"]).error(), "error: there is no command nothing");
+    let unknown = unfold([&"man", &"nothing"]);
+    assert_eq!((unknown.code, unknown.error()), (USAGE, "error: there is no command nothing"));
+    // `man` fills lines up, but for those between these two.
+    let (_, extra) = page.split_once(".SH EXTRA\n.nf\nExamples:\n  unfold fuse model.onnx ").unwrap();
+    let (lines, _) = extra.split_once("\n.fi\n").unwrap();
+    assert!(lines.contains("\nExit codes:\n  0  done;") && !lines.contains(".SH"), "{lines}");
 }
 
 #[test]

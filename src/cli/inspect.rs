@@ -27,7 +27,8 @@ Examples:
   unfold inspect model.onnx
   unfold inspect model.onnx --html model.html
   unfold inspect model.onnx --streams
-  unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'";
+  unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'
+  unfold inspect model.onnx --json | jq -c '.sites[] | [.name, .pre.outcome, .post.outcome]'";
 
 /// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
 ///
@@ -46,7 +47,8 @@ pub struct InspectArgs {
     #[arg(long)]
     streams: bool,
 
-    /// Prints JSON
+    /// Prints JSON. `folded` says of a site whether the affine behind its core goes, or all of it where it has no core;
+    /// `pre`, `core` and `post` say what becomes of each part
     #[arg(long)]
     json: bool,
 

@@ -44,7 +44,7 @@ use misused::Misused;
 
 /// Folds the normalizers of transformers in ONNX files into the linear layers around them.
 #[derive(Debug, Parser)]
-#[command(name = "unfold", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "unfold", version, max_term_width = 80, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -58,6 +58,18 @@ pub fn man(args: &ManArgs) -> Result<End> {
     let mut page = vec![];
     let version = concat!("unfold ", env!("CARGO_PKG_VERSION"));
     Man::new(command.clone()).source(version).render(&mut page)?;
-    out::print(&String::from_utf8(page)?)?;
+    out::print(&as_they_are(&String::from_utf8(page)?))?;
     Ok(End::Done)
+}
+
+/// The page with the lines of its examples and exit codes as they are: `man` fills all others up.
+fn as_they_are(page: &str) -> String {
+    const EXTRA: &str = ".SH EXTRA\n";
+    match page.split_once(EXTRA) {
+        Some((before, after)) => {
+            let (lines, rest) = after.split_at(after.find("\n.SH ").map_or(after.len(), |end| end + 1));
+            format!("{before}{EXTRA}.nf\n{lines}.fi\n{rest}")
+        }
+        None => page.to_owned(),
+    }
 }
