@@ -90,7 +90,10 @@ fn no_collisions(tasks: &[Task]) -> Result<()> {
         let file = file(output.as_deref().unwrap_or(model))?;
         let shown = output.as_deref().unwrap_or(model).display();
         if let Some(input) = inputs.get(&file).filter(|_| output.is_some()) {
-            bail!("{shown} is {}, which is an input; --in-place overwrites inputs", input.display());
+            let (model, input) = (model.display(), input.display());
+            bail!(
+                "the result of {model} would replace {input}, which is an input; --in-place overwrites inputs"
+            );
         }
         if let Some(other) = outputs.insert(file, model) {
             let (other, model) = (other.display(), model.display());
