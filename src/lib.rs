@@ -24,18 +24,19 @@
 //!
 //! | | |
 //! |---|---|
-//! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; large weights stay in their files until they are needed |
+//! | load | [`onnx::Model::open`], or [`onnx::Model::from_bytes`]; large weights stay in their files |
 //! | recognise, plan | [`plan()`] says which sites there are and where each goes, and changes nothing |
 //! | apply, simplify | [`fuse()`] does that, rewrites the weights, and takes out what is no longer needed |
 //! | verify | [`verify::compare`] runs both models on the same inputs; [`prove::prove`] decides without running them |
-//! | save | [`onnx::Model::save`], or [`onnx::Model::to_writer`]; large new weights are computed while they are written |
-//! | certify | a [`certificate::Certificate`] says what was done, for other programs to check; the [`provenance`] in the result says it in short |
+//! | save | [`onnx::Model::save`], or [`onnx::Model::to_writer`]; large new weights are computed on the way |
+//! | certify | a [`certificate::Certificate`] is for other programs to check; [`provenance`] tells it in the result |
 //!
 //! Inside, `fuse` writes opaque normalizers out ([`lower`]) and lays the bodies of control flow out
-//! ([`graph::flat`]); makes an index of the [`graph`], with the shapes and constants of its values; finds the sites ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as
-//! the one thing that moves), which makes of each new weight a formula ([`recipe`]); computes those and lets the
-//! graph read them; removes what only folded sites needed ([`simplify`]); and begins again, until nothing folds. Then
-//! it stores what is constant, and lets equal things be there once ([`simplify::tidy()`]).
+//! ([`graph::flat`]); makes an index of the [`graph`], with the shapes and constants of its values; finds the sites
+//! ([`normalizer`]); decides what goes where ([`fold`], with [`affine`] as the one thing that moves), which makes of
+//! each new weight a formula ([`recipe`]); computes those and lets the graph read them; removes what only folded sites
+//! needed ([`simplify`]); and begins again, until nothing folds. Then it stores what is constant, and lets equal things
+//! be there once ([`simplify::tidy()`]).
 //! `docs/architecture.md` has a picture of it, and one site on its way through all the files.
 //!
 //! # Without files

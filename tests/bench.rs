@@ -106,6 +106,42 @@ fn what_tract_cannot_run_is_named_and_the_others_run() {
     assert_eq!(code, 1, "{text}");
 }
 
+/// The line of an error, and its exit code.
+fn error(args: &[&str]) -> (i32, String) {
+    let output = cargo_bin_cmd!("unfold").arg("bench").args(args).arg("--quiet").output().unwrap();
+    assert_eq!(output.stdout, b"");
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(line.lines().count(), 1, "{line}");
+    (output.status.code().unwrap(), line)
+}
+
+#[test]
+fn what_is_not_there_is_one_line() {
+    let (code, line) = error(&["nosuchnet"]);
+    assert_eq!(
+        (code, line.starts_with("error: nosuchnet is neither a file nor a network")),
+        (1, true),
+        "{line}"
+    );
+    let un = digits("un");
+    let (code, line) = error(&[un.to_str().unwrap(), "--reference", "fused", "--reference", "nosuch"]);
+    let there = "there are LN twin, as exported, fused, floor\n";
+    assert_eq!((code, line), (2, format!("error: --reference: there is no variant `nosuch`; {there}")));
+    let (code, line) = error(&["--reference", "nosuch"]);
+    assert_eq!(
+        (code, line.contains("there is no variant `nosuch`; there are LN twin, ")),
+        (2, true),
+        "{line}"
+    );
+}
+
+#[test]
+fn one_round_is_one() {
+    let (code, text) = bench(&[digits("un").to_str().unwrap(), "--rounds", "1", "--reference", "fused"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.lines().any(|line| line == "batch=1, one thread, one round"), "{text}");
+}
+
 #[test]
 fn no_line_is_wider_than_the_terminal() {
     let (code, text) = bench(&[digits("un").to_str().unwrap(), "--rounds", "3"]);

@@ -307,7 +307,8 @@ fn json_has_the_fields_that_it_promises() {
     assert_eq!(keys(&fused["tensors"][0]), ["data_type", "formula", "inputs", "name", "shape", "sites"]);
     assert_eq!(keys(&fused["result"]), ["file_bytes", "operators", "weight_bytes"]);
     assert_eq!(keys(&fused["result"]["file_bytes"]), ["after", "before"]);
-    assert_eq!(fused["written"], path.canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(fused["written"], path.to_str().unwrap());
+    assert_eq!(fused["tensors"][0]["data_type"], "float32");
     assert_eq!(fused["verification"]["verdict"], "compared");
     assert_eq!(fused["verification"]["outputs"][0]["mismatched"], 0);
 }
@@ -322,6 +323,9 @@ fn a_dry_run_writes_nothing() {
     assert_eq!(names_in(&folder), [""; 0]);
     let json = unfold([&"fuse", &un(), &"--dry-run", &"--json"]).json();
     assert_eq!((&json["written"], &json["result"]), (&Value::Null, &Value::Null));
+    assert_eq!(json["changed"], true);
+    let left = unfold([&"fuse", &un(), &"--dry-run", &"--json", &"--skip", &"*"]).json();
+    assert_eq!(left["changed"], false);
 }
 
 #[test]
@@ -613,7 +617,7 @@ fn dimensions_have_sizes_while_verifying() {
     let (_folder, path) = out();
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=3"]).code, DONE);
     let misspelled = unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"bacth=3"]);
-    assert_eq!(misspelled.code, FAILED);
+    assert_eq!(misspelled.code, USAGE);
     assert!(misspelled.error().contains("`bacth`"), "{}", misspelled.stderr);
     assert_eq!(unfold([&"fuse", &un(), &"-o", &path, &"--dim", &"batch=0"]).code, USAGE);
 }
@@ -767,6 +771,212 @@ fn a_missing_data_file_is_one_line() {
     assert_eq!(run.code, FAILED);
     assert!(run.error().contains("model.onnx.data"), "{}", run.stderr);
     assert_eq!(names_in(&folder), ["fused.onnx", "fused.onnx.data", "model.onnx"]);
+    for run in [
+        unfold([&"inspect", &path]),
+        unfold([&"inspect", &path, &"--streams"]),
+        unfold([&"fuse", &path, &"--dry-run"]),
+        unfold([&"bench", &path, &"--rounds", &"1"]),
+        unfold([&"prove", &path, &fused]),
+        unfold([&"prove", &fused, &path]),
+    ] {
+        let begin = format!("error: {}: the external data of tensor `", path.display());
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().starts_with(&begin), "{}", run.stderr);
+        assert!(run.error().contains("`model.onnx.data` cannot be read: No such file"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn data_that_is_cut_short_is_no_other_function() {
+    let folder = tempdir().unwrap();
+    let [model, fused] = ["model.onnx", "fused.onnx"].map(|name| folder.path().join(name));
+    let mut original = Model::open(un()).unwrap();
+    original.external = true;
+    original.save(&model).unwrap();
+    assert_eq!(unfold([&"fuse", &model, &"-o", &fused, &"-q"]).code, DONE);
+    assert_eq!(unfold([&"prove", &model, &fused, &"-q"]).code, DONE);
+    for file in [&model, &fused] {
+        let data = file.with_extension("onnx.data");
+        let whole = fs::read(&data).unwrap();
+        fs::write(&data, &whole[..whole.len() / 2]).unwrap();
+        let run = unfold([&"prove", &model, &fused]);
+        let begin = format!("error: {}: the external data of tensor `", file.display());
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().starts_with(&begin), "{}", run.stderr);
+        assert!(run.error().contains("onnx.data` holds "), "{}", run.stderr);
+        fs::write(&data, whole).unwrap();
+    }
+}
+
+#[test]
+fn standard_streams_are_no_files() {
+    let reason = "standard streams are neither read nor written; name a file";
+    let folder = tempdir().unwrap();
+    for args in [
+        vec!["fuse", "model.onnx", "-o", "-"],
+        vec!["fuse", "-", "-o", "out.onnx"],
+        vec!["fuse", "model.onnx", "-o", "out.onnx", "--certificate", "-"],
+        vec!["inspect", "-"],
+        vec!["inspect", "model.onnx", "--html", "-"],
+        vec!["prove", "model.onnx", "-"],
+        vec!["bench", "-"],
+        vec!["zoo", "vit-s.un", "-o", "-"],
+    ] {
+        let output = cargo_bin_cmd!("unfold").current_dir(&folder).args(&args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(USAGE), "{args:?}");
+        let line = said.lines().next().unwrap();
+        assert!(line.starts_with("error: ") && line.ends_with(reason), "{args:?}: {said}");
+    }
+    assert_eq!(names_in(&folder), [""; 0]);
+}
+
+#[test]
+fn a_number_that_is_too_small_is_told_with_the_least_one() {
+    for (args, reason) in [
+        (["fuse", "--jobs", "0"], "'0' for '--jobs <N>': 0 is too few: at least 1"),
+        (["bench", "--batch", "0"], "'0' for '--batch <N,N,...>': 0 is too few: at least 1"),
+        (["bench", "--rounds", "0"], "'0' for '--rounds <N>': 0 is too few: at least 1"),
+        (["bench", "--threads", "0"], "'0' for '--threads <N>': 0 is too few: at least 1"),
+        (["bench", "--time", "0"], "'0' for '--time <SECONDS>': not a number of seconds above 0"),
+        (["bench", "--time", "-1"], "'-1' for '--time <SECONDS>': not a number of seconds above 0"),
+        (["fuse", "--tolerance", "-1"], "'-1' for '--tolerance <ERROR>': not a number from 0 on"),
+    ] {
+        let [command, option, value] = args;
+        let run = unfold([&command, &un(), &option, &value]);
+        assert_eq!(run.code, USAGE, "{args:?}");
+        let line = format!("error: invalid value {reason}");
+        assert_eq!(run.stderr.lines().next(), Some(line.as_str()), "{args:?}");
+    }
+}
+
+#[test]
+fn a_network_of_the_zoo_is_written_over_nothing_but_a_model() {
+    let (folder, path) = out();
+    fs::write(&path, "notes").unwrap();
+    let run = unfold([&"zoo", &"iwslt14.un", &"-o", &path]);
+    assert_eq!(run.code, FAILED);
+    assert!(run.error().ends_with("exists and is no ONNX model, and is not overwritten"), "{}", run.stderr);
+    assert_eq!(fs::read(&path).unwrap(), b"notes");
+    let nowhere = folder.path().join("no").join("x.onnx");
+    let run = unfold([&"zoo", &"iwslt14.un", &"-o", &nowhere]);
+    let there = folder.path().join("no");
+    let line = format!("error: {}: there is no folder {}", nowhere.display(), there.display());
+    assert_eq!((run.code, run.error()), (FAILED, line.as_str()));
+    let run = unfold([&"zoo", &"iwslt14.un", &"-o", &folder.path()]);
+    assert!(run.error().ends_with(" is a folder"), "{}", run.stderr);
+    fs::copy(un(), &path).unwrap();
+    assert_eq!(unfold([&"zoo", &"iwslt14.un", &"-o", &path]).code, DONE);
+    assert!(Model::open(&path).unwrap().weight_bytes() > 1 << 20);
+}
+
+#[test]
+fn a_network_that_is_not_in_the_zoo_is_a_mistake_on_the_command_line() {
+    for (args, begin) in [
+        (vec!["zoo", "bogus"], "error: there is no network bogus; there are "),
+        (vec!["zoo", "vit-s", "--norm", "bogus"], "error: --norm is one of "),
+        (vec!["zoo", "vit-s", "--norm", "un"], "error: -o FILE says where to write the model"),
+    ] {
+        let output = cargo_bin_cmd!("unfold").args(&args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(USAGE), 1), "{args:?}");
+        assert!(said.starts_with(begin), "{said}");
+    }
+}
+
+#[test]
+fn a_folder_that_was_made_for_nothing_is_taken_back() {
+    let folder = tempdir().unwrap();
+    let there = folder.path().join("there");
+    fs::create_dir(&there).unwrap();
+    let broken = folder.path().join("broken.onnx");
+    fs::write(&broken, "no model").unwrap();
+    for out in [folder.path().join("new/"), folder.path().join("deep/new/"), there.join("new/"), there] {
+        assert_eq!(unfold([&"fuse", &broken, &"-o", &out]).code, FAILED);
+        assert_eq!(unfold([&"fuse", &broken, &broken, &"-o", &out]).code, USAGE);
+        assert_eq!(names_in(&folder), ["broken.onnx", "there"]);
+    }
+    assert_eq!(fs::read_dir(folder.path().join("there")).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_takes_back_the_folder_that_was_made() {
+    use std::process::{Command, Stdio};
+    let (folder, path) = out();
+    assert_eq!(unfold([&"zoo", &"vit-s.un", &"-o", &path]).code, DONE);
+    let new = folder.path().join("new");
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
+        .args([&"fuse".into(), &path, &"-o".into(), &new.join("")])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Verifying takes seconds.
+    while !new.exists() && child.try_wait().unwrap().is_none() {}
+    Command::new("kill").args(["-s", "INT", &child.id().to_string()]).output().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(names_in(&folder), ["out.onnx"]);
+}
+
+#[test]
+fn what_was_written_is_told_as_it_was_asked_for() {
+    let folder = tempdir().unwrap();
+    for _ in 0..2 {
+        let mut command = cargo_bin_cmd!("unfold");
+        let args = ["-o", "./out.onnx", "--external-data", "always", "--certificate", "c.json"];
+        let output = command.current_dir(&folder).arg("fuse").arg(un()).args(args).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let data = if said.contains("out.onnx.1.data") { "./out.onnx.1.data" } else { "./out.onnx.data" };
+        let lines = format!("written to ./out.onnx, its weights to {data}\nits certificate is c.json\n");
+        assert!(said.ends_with(&lines), "{said}");
+        let mut command = cargo_bin_cmd!("unfold");
+        let args = ["-o", "./plain.onnx", "--json"];
+        let output = command.current_dir(&folder).arg("fuse").arg(un()).args(args).output().unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["written"], "./plain.onnx");
+    }
+}
+
+#[test]
+fn one_model_in_a_folder_is_told_to_programs_as_several_are() {
+    let folder = tempdir().unwrap();
+    let out = folder.path().join("out/");
+    let run = unfold([&"fuse", &un(), &"-o", &out, &"--json"]);
+    let json = run.json();
+    let [model] = &json["models"].as_array().unwrap()[..] else { panic!("{}", run.stdout) };
+    assert_eq!(model["written"], out.join("un-dynamo.onnx").to_str().unwrap());
+    let missing = unfold([&"fuse", &folder.path().join("none.onnx"), &"-o", &out, &"--json"]);
+    let json: Value = serde_json::from_str(&missing.stdout).unwrap();
+    assert_eq!((missing.code, json["models"].as_array().unwrap().len()), (FAILED, 1));
+    let alone = unfold([&"fuse", &folder.path().join("none.onnx"), &"-o", &out.join("x.onnx"), &"--json"]);
+    assert_eq!(alone.code, FAILED);
+    assert!(alone.error().contains("none.onnx"), "{}", alone.stderr);
+}
+
+/// In a terminal of 60 columns, which the last column would not fit in beside the others.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_narrow_terminal_leaves_room_for_words() {
+    let program = assert_cmd::cargo::cargo_bin!("unfold").display().to_string();
+    let command = format!("stty cols 60; NO_COLOR=1 {program} inspect {}", digits("dyt", "dynamo").display());
+    let typed = std::process::Command::new("script").args(["-qec", &command, "/dev/null"]).output();
+    // Where there is no `script`, there is no terminal.
+    let Ok(output) = typed else { return };
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.lines().next().unwrap().trim_end().ends_with("into, or why not"), "{shown}");
+    assert!(shown.lines().any(|line| line.trim_end().ends_with("MatMul+Add …qkv")), "{shown}");
+}
+
+/// Which of the rows is the affine before the core, and which the one behind it.
+#[test]
+fn the_parts_of_a_site_are_told_apart() {
+    let run = unfold([&"inspect", &digits("dyt", "dynamo")]);
+    let mut rows = run.stdout.lines().filter(|line| line.contains("before") || line.contains("behind"));
+    let first: Vec<&str> = rows.next().unwrap().split_whitespace().take(5).collect();
+    assert_eq!(first, ["blocks.0.norm1", "DyT", "before", "40", "stays"]);
+    let second: Vec<&str> = rows.next().unwrap().split_whitespace().collect();
+    assert_eq!(second, ["behind", "forward", "MatMul", "…attn.qkv"]);
+    assert!(unfold([&"inspect", &un()]).stdout.lines().all(|line| !line.contains("behind")));
 }
 
 #[test]
@@ -841,9 +1051,12 @@ fn a_closed_pipe_is_no_panic() {
 
 #[test]
 fn help_has_examples_and_exit_codes() {
-    for command in ["inspect", "fuse", "prove"] {
+    for command in ["inspect", "fuse", "prove", "bench", "zoo"] {
         let help = unfold([&command, &"--help"]).stdout;
-        assert!(help.contains(&format!("Examples:\n  unfold {command} model.onnx")), "{help}");
+        assert!(help.contains(&format!("Examples:\n  unfold {command} ")), "{help}");
+        // But for what is to be copied as it is, and for the exit codes.
+        let text = help.split("\nExamples:").next().unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
     assert!(!unfold([&"--help"]).stdout.contains("resident"));
     for help in [&["--help"][..], &["fuse", "--help"], &["prove", "--help"]] {
@@ -904,7 +1117,12 @@ fn each_command_has_a_page_of_the_manual() {
     let page = unfold([&"man", &"fuse"]).stdout;
     assert!(page.contains("\\-\\-max\\-growth") && page.contains("Exit codes:"), "{page}");
     assert!(!whole.contains("resident"));
-    assert_eq!(unfold([&"man", &"nothing"]).error(), "error: there is no command nothing");
+    let unknown = unfold([&"man", &"nothing"]);
+    assert_eq!((unknown.code, unknown.error()), (USAGE, "error: there is no command nothing"));
+    // `man` fills lines up, but for those between these two.
+    let (_, extra) = page.split_once(".SH EXTRA\n.nf\nExamples:\n  unfold fuse model.onnx ").unwrap();
+    let (lines, _) = extra.split_once("\n.fi\n").unwrap();
+    assert!(lines.contains("\nExit codes:\n  0  done;") && !lines.contains(".SH"), "{lines}");
 }
 
 #[test]
@@ -1173,10 +1391,14 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
     }
     let out = path("out").display().to_string();
     let twice = fuse_all(&[path("a/m.onnx"), path("b/m.onnx")], &["-o", &out]);
-    assert_eq!(twice.code, FAILED);
+    assert_eq!(twice.code, USAGE);
     assert!(twice.error().contains("would both be written to"), "{}", twice.stderr);
     let own = fuse_all(&[path("a/m.onnx"), path("out/n.onnx")], &["-o", &out]);
-    assert!(own.error().contains("is an input; --in-place overwrites inputs"), "{}", own.stderr);
+    let line = format!(
+        "error: the result of {0} would replace {0}, which is an input; --in-place overwrites inputs",
+        path("out/n.onnx").display()
+    );
+    assert_eq!((own.code, own.error()), (FAILED, line.as_str()));
     let same = fuse_all(&[path("a/m.onnx"), path("b/../a/m.onnx")], &["--in-place"]);
     assert!(same.error().contains("would both be written to"), "{}", same.stderr);
     #[cfg(unix)]
@@ -1191,6 +1413,7 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
     let no_folder = fuse_all(&[path("b/m.onnx"), path("b/n.onnx")], &["-o", &file]);
     assert!(no_folder.error().contains("is no folder"), "{}", no_folder.stderr);
     let certified = fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["-o", &out, "--certificate", "c.json"]);
+    assert_eq!(certified.code, USAGE);
     assert!(certified.error().contains("a certificate is for one model"), "{}", certified.stderr);
     for name in ["a/m.onnx", "b/m.onnx", "b/n.onnx", "out/n.onnx"] {
         assert_eq!(fs::read(path(name)).unwrap(), fs::read(un()).unwrap());
@@ -1258,7 +1481,13 @@ fn what_copies_of_shared_weights_add_is_said() {
     assert_eq!(unfold([&"prove", &tied, &out, &"--certificate", &file]).code, DONE);
     let inspected = unfold([&"inspect", &out]).stdout;
     assert!(inspected.trim_end().ends_with("; copies up to 95 %"), "{inspected}");
-    assert_eq!(unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]).code, USAGE);
+    let negative = unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]);
+    assert_eq!(negative.code, USAGE);
+    assert!(
+        negative.stderr.contains("'--max-growth <PERCENT>': not a number from 0 on"),
+        "{}",
+        negative.stderr
+    );
 }
 
 /// A stream that is written by a bias.

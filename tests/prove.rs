@@ -201,6 +201,25 @@ fn a_tensor_of_nobody_is_found() {
 }
 
 #[test]
+fn weights_that_are_not_there_decide_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut original = Model::open("models/digits/un-dynamo.onnx").unwrap();
+    original.external = true;
+    let [before, after] = ["before.onnx", "after.onnx"].map(|name| folder.path().join(name));
+    original.save(&before).unwrap();
+    let fused = unfold::fuse(&Model::open(&before).unwrap(), &Default::default()).unwrap();
+    fused.model.save(&after).unwrap();
+    let found = || proof(&Model::open(&before).unwrap(), &Model::open(&after).unwrap(), &fused.plan.tensors);
+    assert!(is_proved(&found()));
+    for file in [before.clone(), after.clone()] {
+        let (data, aside) = (file.with_extension("onnx.data"), folder.path().join("aside"));
+        std::fs::rename(&data, &aside).unwrap();
+        assert!(matches!(found(), Proof::Undecided { .. }), "{:?}", found());
+        std::fs::rename(aside, data).unwrap();
+    }
+}
+
+#[test]
 fn a_recipe_that_drops_what_counts_is_found_though_its_tensor_is_what_it_says() {
     for what in ["rounds to a type", "drops numbers"] {
         let mut broken = Broken::new("un-dynamo");

@@ -22,10 +22,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lower", &["error", "graph", "hash", "normalizer", "onnx"]),
     ("fold", &["affine", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
     ("basis", &["affine", "error", "fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
-    ("simplify", &["graph", "hash", "onnx", "recipe", "refusal"]),
+    ("simplify", &["error", "graph", "hash", "onnx", "recipe", "refusal"]),
     ("provenance", &["fold", "onnx"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
-    ("outline", &["certificate", "error", "fold", "fuse", "graph", "onnx", "refusal", "report"]),
+    ("outline", &["certificate", "error", "fold", "fuse", "graph", "onnx", "recipe", "refusal", "report"]),
     ("history", &["fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal", "simplify"]),
     (
         "fuse",
@@ -50,7 +50,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("verify", &["graph", "onnx", "run"]),
     ("headroom", &["basis", "error", "graph", "lower", "normalizer", "onnx", "run"]),
     ("sensitivity", &["onnx", "verify"]),
-    ("prove", &["fold", "graph", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
+    ("prove", &["error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
     ("zoo", &["error", "onnx"]),
     ("bench", &["onnx", "progress", "report", "run"]),
 ];

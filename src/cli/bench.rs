@@ -14,8 +14,18 @@ use unfold::zoo;
 use super::end::End;
 use super::interrupt::end;
 use super::measure::MeasureArgs;
+use super::storage::ReachArgs;
 use super::target::page_target;
+use super::values::{file, named};
 use super::{bench_zoo, out, variants};
+
+const EXAMPLES: &str = "\
+Examples:
+  unfold bench model.onnx
+  unfold bench model.onnx --batch 1,8 --rounds 50
+  unfold bench model.onnx --reference 'as exported' --html report.html
+  unfold bench before=model.onnx after=fused.onnx --reference before
+  unfold bench swin-t.un --json";
 
 /// Measures variants of a model against each other in tract, on the CPU.
 ///
@@ -23,10 +33,11 @@ use super::{bench_zoo, out, variants};
 /// can run none of the variants, 3 if the fused model computes something else, 130 if it was interrupted;
 /// what was measured until then is printed.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
     /// The model, or one of the zoo such as `swin-t.un`. Several are compared with one another, each
     /// under the name of its file, or another: NAME=FILE
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", value_parser = named)]
     models: Vec<String>,
 
     /// All of the zoo, however long it takes
@@ -45,13 +56,12 @@ pub struct BenchArgs {
     markdown: bool,
 
     /// Writes the report as one self-contained page
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file())]
     html: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<End> {
-    args.measure.time()?;
     args.html.as_deref().map_or(Ok(()), page_target)?;
     let stop = stop_on_interrupt()?;
     let reports = if args.models.is_empty() { args.zoo(&stop)? } else { vec![args.one(&stop)?] };
@@ -84,6 +94,7 @@ impl BenchArgs {
     /// Measures the variants of one model, or several models, and prints the report.
     fn one(&self, stop: &Stop) -> Result<Report> {
         let (title, variants, sites) = subject(&self.models)?;
+        self.measure.refer_to(variants.iter().map(|variant| variant.name.as_str()))?;
         let report = self.measure.measure(title, &variants, sites, &self.measure.batch, stop)?;
         out::print(&match (self.json, self.markdown) {
             (true, _) => serde_json::to_string_pretty(&report)? + "\n",
@@ -95,6 +106,7 @@ impl BenchArgs {
 
     /// Measures networks of the zoo, and prints a line for each when it is done, or the report of all.
     fn zoo(&self, stop: &Stop) -> Result<Vec<Report>> {
+        self.measure.refer_to(variants::NAMES)?;
         let tells = !self.json && !self.markdown;
         let entries = bench_zoo::entries(self.all);
         if tells {
@@ -146,12 +158,15 @@ fn open(model: &str) -> Result<(String, Model)> {
     if let Some(entry) = zoo::find(model).filter(|_| !exists) {
         return Ok((model.to_owned(), entry.model(0)?));
     }
-    match model.split_once('=').filter(|_| !exists) {
-        Some((name, path)) => Ok((name.to_owned(), Model::open(path)?)),
-        None => {
-            let path = Path::new(model);
-            let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-            Ok((name, Model::open(path)?))
+    let (name, path) = match model.split_once('=') {
+        Some((name, path)) if !exists => (name.to_owned(), Path::new(path)),
+        None if !exists => {
+            bail!("{model} is neither a file nor a network of the zoo: `unfold zoo list` has those")
         }
-    }
+        _ => {
+            let path = Path::new(model);
+            (path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(), path)
+        }
+    };
+    Ok((name, ReachArgs::default().open(path)?))
 }

@@ -1,6 +1,5 @@
 //! `unfold fuse`: folds, verifies, writes.
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -18,11 +17,14 @@ use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
 use super::inputs::sizes;
 use super::judged::When;
+use super::made::make;
+use super::misused::misused;
 use super::out::{self, Paint};
 use super::scaling::ScalingArgs;
 use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
 use super::target::{certificate_target, target};
+use super::values::{file, from_one, from_zero};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,12 +53,12 @@ Examples:
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct FuseArgs {
     /// The model, or several
-    #[arg(required = true, value_name = "MODEL")]
+    #[arg(required = true, value_name = "MODEL", value_parser = file())]
     pub models: Vec<PathBuf>,
 
     /// Where the result goes; an ONNX model that is there already is replaced. A folder takes results under the names
     /// of their models, and is made if it is not there; for several models it has to be one
-    #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "in_place"])]
+    #[arg(long, short, value_name = "OUT", required_unless_present_any = ["dry_run", "in_place"], value_parser = file())]
     output: Option<PathBuf>,
 
     /// Overwrites the input
@@ -74,7 +76,13 @@ pub struct FuseArgs {
 
     /// How much copies of weights may add that something else reads too, in percent of the weights. Sites beyond it
     /// stay, those first that add the most. New biases and copies of vectors do not count
-    #[arg(long, value_name = "PERCENT", value_parser = from_zero, default_value_t = FuseOptions::default().max_growth)]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        value_parser = from_zero,
+        allow_negative_numbers = true,
+        default_value_t = FuseOptions::default().max_growth
+    )]
     max_growth: f64,
 
     /// Centres residual streams: where only LayerNormalizations read one, nothing writes the mean any more that they take
@@ -97,7 +105,7 @@ pub struct FuseArgs {
     pub reach: ReachArgs,
 
     /// Writes how each new tensor is computed from those of the model, for `unfold prove` and other checkers
-    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run", value_parser = file())]
     certificate: Option<PathBuf>,
 
     /// How the result is verified
@@ -114,15 +122,15 @@ pub struct FuseArgs {
 
     /// The largest error that passes, as a part of the largest output; by default 1e-4, or what the
     /// type of the weights allows if it is not float32
-    #[arg(long, value_name = "ERROR", value_parser = from_zero)]
+    #[arg(long, value_name = "ERROR", value_parser = from_zero, allow_negative_numbers = true)]
     tolerance: Option<f64>,
 
     /// How many of several models are worked on at once, where there is memory for so many; by default one for each
     /// core
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = from_one)]
     pub jobs: Option<NonZeroUsize>,
 
-    /// Prints JSON
+    /// Prints JSON; for several models, and for a folder, one with all of them as `models`
     #[arg(long)]
     pub json: bool,
 
@@ -133,13 +141,6 @@ pub struct FuseArgs {
 
 fn target_parser() -> impl TypedValueParser<Value = Target> {
     PossibleValuesParser::new(Target::VARIANTS).map(|name| name.parse().unwrap_or_default())
-}
-
-fn from_zero(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-        _ => Err("not a number from 0 on".to_owned()),
-    }
 }
 
 /// A model, and where what is made of it goes.
@@ -230,17 +231,25 @@ impl FuseArgs {
         if self.no_verify { When::Off } else { self.verify }
     }
 
+    /// The folder that results go into, if it is one.
+    pub fn folder(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|output| self.models.len() > 1 || is_folder(output))
+    }
+
     /// What there is to do; the folder for the results is there then.
     pub fn tasks(&self) -> Result<Vec<Task>> {
         if let ([_, _, ..], Some(certificate)) = (&self.models[..], &self.certificate) {
-            bail!("--certificate {}: a certificate is for one model", certificate.display());
+            return Err(misused(format!(
+                "--certificate {}: a certificate is for one model",
+                certificate.display()
+            )));
         }
-        let folder = self.output.as_deref().filter(|output| self.models.len() > 1 || is_folder(output));
+        let folder = self.folder();
         if let Some(folder) = folder.filter(|_| !self.dry_run) {
             if folder.exists() && !folder.is_dir() {
                 bail!("{} is no folder, in which several models could go", folder.display());
             }
-            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+            make(folder)?;
         }
         let task = |model: &PathBuf| {
             let named = |folder: &Path| Some(folder.join(model.file_name()?));

@@ -18,6 +18,8 @@ use super::end::End;
 use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle_skips};
 use super::fused::FuseReport;
 use super::interrupt::end_between_saves;
+use super::made::MadeFolders;
+use super::misused::misused;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
 use super::room::Room;
@@ -42,12 +44,14 @@ struct Line {
 
 /// Runs the command.
 pub fn run(args: &FuseArgs) -> Result<End> {
-    let tasks = args.tasks()?;
     if !args.dry_run {
         end_between_saves()?;
     }
+    let _made = MadeFolders;
+    let tasks = args.tasks()?;
     match &tasks[..] {
-        [task] => one(args, task),
+        // Programs read the same of one model in a folder as of several.
+        [task] if !args.json || args.folder().is_none() => one(args, task),
         tasks => many(args, tasks),
     }
 }
@@ -86,10 +90,14 @@ fn no_collisions(tasks: &[Task]) -> Result<()> {
         let file = file(output.as_deref().unwrap_or(model))?;
         let shown = output.as_deref().unwrap_or(model).display();
         if let Some(input) = inputs.get(&file).filter(|_| output.is_some()) {
-            bail!("{shown} is {}, which is an input; --in-place overwrites inputs", input.display());
+            let (model, input) = (model.display(), input.display());
+            bail!(
+                "the result of {model} would replace {input}, which is an input; --in-place overwrites inputs"
+            );
         }
         if let Some(other) = outputs.insert(file, model) {
-            bail!("{} and {} would both be written to {shown}", other.display(), model.display());
+            let (other, model) = (other.display(), model.display());
+            return Err(misused(format!("{other} and {model} would both be written to {shown}")));
         }
     }
     Ok(())

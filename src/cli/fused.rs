@@ -94,6 +94,11 @@ impl FuseReport {
         self.lowered.as_ref().unwrap_or(&self.before)
     }
 
+    /// Whether anything is made of the model that differs from it, or would be in a dry run.
+    fn changes(&self) -> bool {
+        self.lowered.is_some() || !self.plan.is_empty()
+    }
+
     /// How many sites there are, and how many of them fold.
     pub fn summary(&self) -> Summary {
         Summary::of(&self.plan)
@@ -152,7 +157,7 @@ impl FuseReport {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
             let (file, weights) = (change.file_bytes.in_words(), change.weight_bytes.in_words());
             text += &format!("\n{operators}\nfile {file}, weights {weights}\n");
-        } else if !self.dry || self.plan.is_empty() {
+        } else if !self.changes() {
             text += "nothing to fold\n";
         }
         text += &match self.judged.text(paint) {
@@ -168,7 +173,7 @@ impl FuseReport {
     pub fn json(&self) -> impl Serialize {
         FuseJson {
             model: self.before.path(),
-            changed: self.after.is_some(),
+            changed: self.changes(),
             written: self.written.as_ref().map(|saved| &*saved.path),
             data: self.written.as_ref().and_then(|saved| saved.data.as_deref()),
             certificate: self.certificate.as_deref(),
@@ -191,7 +196,7 @@ impl FuseReport {
 #[derive(Serialize)]
 struct FuseJson<'j> {
     model: Option<&'j Path>,
-    /// Whether the result differs from the input.
+    /// Whether the result differs from the input, or would in a dry run.
     changed: bool,
     /// The file that was written, if one was.
     written: Option<&'j Path>,

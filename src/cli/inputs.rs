@@ -11,13 +11,15 @@ use unfold::onnx::Model;
 use unfold::onnx::proto::Dim;
 use unfold::run::{Dims, Input};
 
+use super::misused::misused;
+
 /// The sizes of dimensions, each of which some input of the model has.
 pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     dims.extend(given.iter().cloned());
     // Where the inputs are beyond tract with any sizes, it is verifying that says so.
     if Input::of(model, &Dims::default()).is_ok() {
-        Input::of(model, &dims).map_err(|failure| anyhow!("--dim: {}", failure.reason))?;
+        Input::of(model, &dims).map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
     }
     Ok(dims)
 }

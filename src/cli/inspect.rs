@@ -20,13 +20,15 @@ use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::streams;
 use super::target::page_target;
+use super::values::file;
 
 const EXAMPLES: &str = "\
 Examples:
   unfold inspect model.onnx
   unfold inspect model.onnx --html model.html
   unfold inspect model.onnx --streams
-  unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'";
+  unfold inspect model.onnx --json | jq '.sites[] | select(.folded | not) | .name'
+  unfold inspect model.onnx --json | jq -c '.sites[] | [.name, .pre.outcome, .post.outcome]'";
 
 /// Lists the normalizers of a model: name, kind, channels, and where each folds to, or why it stays.
 ///
@@ -35,6 +37,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {
     /// The model
+    #[arg(value_parser = file())]
     model: PathBuf,
 
     #[command(flatten)]
@@ -44,13 +47,14 @@ pub struct InspectArgs {
     #[arg(long)]
     streams: bool,
 
-    /// Prints JSON
+    /// Prints JSON. `folded` says of a site whether the affine behind its core goes, or all of it where it has no core;
+    /// `pre`, `core` and `post` say what becomes of each part
     #[arg(long)]
     json: bool,
 
     /// Writes one self-contained page to look at the model: the graph before and after, and each site with the formulas
     /// of its new weights, or the reason why it stays
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file())]
     html: Option<PathBuf>,
 
     /// Shows no progress

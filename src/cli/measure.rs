@@ -12,36 +12,39 @@ use unfold::verify::{Verdict, VerifyOptions, compare};
 
 use super::inputs::read_inputs;
 use super::itself::resident;
+use super::misused::misused;
 use super::steps::Steps;
+use super::values::{from_one, seconds};
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
 pub struct MeasureArgs {
     /// Sizes of the batch, each measured on its own
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = from_one)]
     pub batch: Vec<NonZeroUsize>,
 
-    /// Size of a symbolic dimension
+    /// Size of a symbolic dimension (may be repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     pub dims: Vec<Dims>,
 
     /// How many rounds; every variant runs once in a round
-    #[arg(long, value_name = "N")]
-    pub rounds: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = from_one)]
+    pub rounds: Option<NonZeroUsize>,
 
     /// How long the rounds of each batch size may take, in seconds, where --rounds does not say
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value_t = 10.0)]
     pub time: f64,
 
     /// Threads for matrix products
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
+    #[arg(long, value_name = "N", value_parser = from_one, default_value_t = NonZeroUsize::MIN)]
+    pub threads: NonZeroUsize,
 
     /// Inputs, as a .npy or .npz file; random ones where it is not given
     #[arg(long, value_name = "FILE", conflicts_with = "batch", requires = "models")]
     pub input: Option<PathBuf>,
 
-    /// The variants that the others are compared with
+    /// A variant that the others are compared with (may be repeated); by default `LN twin`, `floor` and `as exported`,
+    /// or the first of several models
     #[arg(long = "reference", value_name = "NAME")]
     pub references: Vec<String>,
 
@@ -54,6 +57,18 @@ impl MeasureArgs {
     /// How long the rounds may take.
     pub fn time(&self) -> Result<Duration> {
         Duration::try_from_secs_f64(self.time).map_err(|_| anyhow!("--time {} is no duration", self.time))
+    }
+
+    /// Sees to it that each variant that the others are to be compared with is there.
+    pub fn refer_to<'v>(&self, variants: impl IntoIterator<Item = &'v str>) -> Result<()> {
+        let variants: Vec<&str> = variants.into_iter().collect();
+        match self.references.iter().find(|reference| !variants.contains(&reference.as_str())) {
+            Some(reference) => {
+                let there = variants.join(", ");
+                Err(misused(format!("--reference: there is no variant `{reference}`; there are {there}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Measures variants with each size of the batch, and compares the fused one with the exported one.
@@ -102,8 +117,8 @@ impl MeasureArgs {
         let references = ["LN twin", "floor", "as exported"].map(String::from);
         let base = BenchOptions {
             dims,
-            threads: self.threads.max(1),
-            rounds: self.rounds,
+            threads: self.threads.get(),
+            rounds: self.rounds.map(NonZeroUsize::get),
             time: self.time()?,
             references: if self.references.is_empty() { references.into() } else { self.references.clone() },
             child: Some(resident()?),

@@ -11,8 +11,10 @@ pub(crate) mod inspect;
 mod interrupt;
 mod itself;
 pub(crate) mod judged;
+mod made;
 pub(crate) mod measure;
 pub(crate) mod memory;
+pub(crate) mod misused;
 mod operators;
 pub(crate) mod out;
 pub(crate) mod panics;
@@ -26,6 +28,7 @@ mod steps;
 pub(crate) mod storage;
 mod streams;
 pub(crate) mod target;
+mod values;
 pub(crate) mod variants;
 mod zoo;
 
@@ -37,10 +40,11 @@ use clap::{Parser, Subcommand};
 use end::{EXIT_CODES, End};
 #[cfg(feature = "python")]
 pub(crate) use itself::started_by;
+use misused::Misused;
 
 /// Folds the normalizers of transformers in ONNX files into the linear layers around them.
 #[derive(Debug, Parser)]
-#[command(name = "unfold", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "unfold", version, max_term_width = 80, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -67,7 +71,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => dispatch(&cli.command).map_or_else(
             |error| {
                 out::complain("error", &causes(&error));
-                End::Failed as u8
+                if error.is::<Misused>() { misused::CODE } else { End::Failed as u8 }
             },
             |end| end as u8,
         ),

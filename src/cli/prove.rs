@@ -18,6 +18,7 @@ use super::judged::proved;
 use super::out::{self, Paint};
 use super::steps::Steps;
 use super::storage::ReachArgs;
+use super::values::file;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,13 +36,15 @@ Examples:
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct ProveArgs {
     /// The model as it was
+    #[arg(value_parser = file())]
     original: PathBuf,
 
     /// What it was folded to
+    #[arg(value_parser = file())]
     fused: PathBuf,
 
     /// What `unfold fuse --certificate` wrote; both models must be those that it is for
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file())]
     certificate: Option<PathBuf>,
 
     /// Size of a symbolic dimension (may be repeated)

@@ -1,12 +1,13 @@
 //! `unfold completions` and `unfold man`: what is installed beside the command.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::Cli;
 use super::end::End;
+use super::misused::misused;
 use super::out;
 
 const COMPLETIONS: &str = "\
@@ -50,11 +51,25 @@ pub fn man(args: &ManArgs) -> Result<End> {
     all.build();
     let command = match &args.command {
         None => &all,
-        Some(name) => all.find_subcommand(name).with_context(|| format!("there is no command {name}"))?,
+        Some(name) => {
+            all.find_subcommand(name).ok_or_else(|| misused(format!("there is no command {name}")))?
+        }
     };
     let mut page = vec![];
     let version = concat!("unfold ", env!("CARGO_PKG_VERSION"));
     Man::new(command.clone()).source(version).render(&mut page)?;
-    out::print(&String::from_utf8(page)?)?;
+    out::print(&as_they_are(&String::from_utf8(page)?))?;
     Ok(End::Done)
+}
+
+/// The page with the lines of its examples and exit codes as they are: `man` fills all others up.
+fn as_they_are(page: &str) -> String {
+    const EXTRA: &str = ".SH EXTRA\n";
+    match page.split_once(EXTRA) {
+        Some((before, after)) => {
+            let (lines, rest) = after.split_at(after.find("\n.SH ").map_or(after.len(), |end| end + 1));
+            format!("{before}{EXTRA}.nf\n{lines}.fi\n{rest}")
+        }
+        None => page.to_owned(),
+    }
 }

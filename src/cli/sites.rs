@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use comfy_table::{CellAlignment, ColumnConstraint, Width};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
 use unfold::error::Result;
 use unfold::fold::plan::Tidy;
@@ -26,6 +26,9 @@ const LISTED: usize = 200;
 /// The longest name of a site that is always on one line.
 const LONGEST: usize = 30;
 
+/// How narrow the last column becomes, in however narrow a terminal.
+const NARROWEST: u16 = 20;
+
 /// A site in the table.
 pub struct Row<'p> {
     /// The site.
@@ -36,6 +39,8 @@ pub struct Row<'p> {
 
 /// What becomes of one affine, in words.
 pub struct Told {
+    /// Where it is, of several of one site.
+    pub place: &'static str,
     /// Whether it goes.
     pub folded: bool,
     /// The direction, or that it stays.
@@ -63,30 +68,31 @@ pub fn rows<'p>(model: &Model, sites: impl Iterator<Item = &'p SitePlan>) -> Res
     let names: HashMap<&str, NodeId> = graph.order().iter().map(|&node| (graph.name(node), node)).collect();
     let row = |site: &'p SitePlan| {
         let describe = |into: &[String]| describe(graph, &names, &site.name, into);
-        let outcomes = site.outcomes().map(|outcome| tell(outcome, &describe));
-        Row { site, outcomes: outcomes.collect() }
+        let SitePlan { pre, core, post, .. } = site;
+        let is_one = site.outcomes().count() == 1;
+        let parts = [("before", pre), ("core", core), ("behind", post)].into_iter();
+        let parts = parts.filter_map(|(place, outcome)| Some((place, outcome.as_ref()?)));
+        let tell = |(place, outcome)| tell(if is_one { "" } else { place }, outcome, &describe);
+        Row { site, outcomes: parts.map(tell).collect() }
     };
     Ok(sites.map(row).collect())
 }
 
-fn tell(outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
-    match outcome {
-        Outcome::Folded { direction, into } => {
-            Told { folded: true, fold: direction.name(), what: describe(into) }
-        }
+fn tell(place: &'static str, outcome: &Outcome, describe: &dyn Fn(&[String]) -> String) -> Told {
+    let (folded, fold, what) = match outcome {
+        Outcome::Folded { direction, into } => (true, direction.name(), describe(into)),
         Outcome::Partly { into, scale } => {
-            let what = format!("{}; scale: {}", describe(into), in_short(scale));
-            Told { folded: false, fold: "shift only", what }
+            (false, "shift only", format!("{}; scale: {}", describe(into), in_short(scale)))
         }
         Outcome::Scaled { into, shift } => {
-            let what = format!("{}; shift: {}", describe(into), in_short(shift));
-            Told { folded: false, fold: "scale only", what }
+            (false, "scale only", format!("{}; shift: {}", describe(into), in_short(shift)))
         }
         Outcome::Kept { .. } => {
             let what: Vec<String> = outcome.refusals().map(|(_, refusal)| in_short(refusal)).collect();
-            Told { folded: false, fold: "stays", what: what.join("; ") }
+            (false, "stays", what.join("; "))
         }
-    }
+    };
+    Told { place, folded, fold, what }
 }
 
 /// The reason's name, which the legend explains, and the node.
@@ -170,22 +176,24 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
         let SitePlan { name, kind, channels, .. } = row.site;
         let channels = channels.to_string();
         let mut first = [name.as_str(), kind.name, &channels];
-        for told in &row.outcomes {
-            let tone = if told.folded { Tone::Good } else { Tone::Bad };
-            let mut cells: Vec<_> = first.map(comfy_table::Cell::new).into();
-            cells.extend([paint.cell(tone, told.fold), comfy_table::Cell::new(&told.what)]);
+        for Told { place, folded, fold, what } in &row.outcomes {
+            let tone = if *folded { Tone::Good } else { Tone::Bad };
+            let [name, kind, channels] = first;
+            let mut cells: Vec<_> = [name, format!("{kind} {place}").trim(), channels].map(Cell::new).into();
+            cells.extend([paint.cell(tone, fold), Cell::new(what)]);
             table.add_row(cells);
             first = [""; 3];
         }
     }
-    // The last column is the one that wraps, unless names leave no room for it.
+    // The last column is the one that wraps, as far as words can be read in it.
     let whole = ColumnConstraint::ContentWidth;
     let longest = rows.iter().map(|row| row.site.name.chars().count()).max().unwrap_or_default();
     let names = match longest {
         ..=LONGEST => whole,
         _ => ColumnConstraint::UpperBoundary(Width::Fixed(LONGEST as u16 + 2)),
     };
-    for (column, constraint) in table.column_iter_mut().zip([names, whole, whole, whole]) {
+    let last = ColumnConstraint::LowerBoundary(Width::Fixed(NARROWEST));
+    for (column, constraint) in table.column_iter_mut().zip([names, whole, whole, whole, last]) {
         column.set_constraint(constraint);
     }
     if let Some(channels) = table.column_mut(2) {

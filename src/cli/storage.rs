@@ -7,7 +7,7 @@ use unfold::error::Result;
 use unfold::onnx::{DataPlace, Model, SaveOptions};
 
 /// Where the weights of a model may be.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct ReachArgs {
     /// Lets a model have data in files below this folder too, and not only below its own (may be repeated)
     #[arg(long, value_name = "FOLDER")]
@@ -15,9 +15,11 @@ pub struct ReachArgs {
 }
 
 impl ReachArgs {
-    /// Reads a model.
+    /// Reads a model, if its data is there: what lacks it has no constants, and would seem to have nothing to fold.
     pub fn open(&self, path: &Path) -> Result<Model> {
-        Model::open_reaching(path, self.allow_external.clone())
+        let model = Model::open_reaching(path, self.allow_external.clone())?;
+        model.find_data()?;
+        Ok(model)
     }
 }
 

@@ -13,22 +13,25 @@ use unfold::onnx::{Model, destination};
 /// What is there already is replaced if it is an ONNX model, as a compiler replaces what it made before;
 /// anything else, such as the weights of a model, is left alone. The input is replaced only `in_place`.
 pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
-    let Some(output) = output else {
-        return input.canonicalize().with_context(|| input.display().to_string());
-    };
-    let shown = output.display();
-    let Ok(existing) = output.canonicalize() else { return new_file(output) };
-    if input.canonicalize().is_ok_and(|input| input == existing) {
-        bail!("{shown} is the input; --in-place overwrites it");
+    let Some(output) = output else { return in_folder(input) };
+    let existing = output.canonicalize();
+    if existing.is_ok_and(|existing| input.canonicalize().is_ok_and(|input| input == existing)) {
+        bail!("{} is the input; --in-place overwrites it", output.display());
     }
-    if existing.is_dir() {
+    model_target(output)
+}
+
+/// The file that a model replaces or makes, where that is made of no other.
+pub fn model_target(path: &Path) -> Result<PathBuf> {
+    let (shown, file) = (path.display(), in_folder(path)?);
+    if file.is_dir() {
         bail!("{shown} is a folder");
     }
-    let is_empty = existing.metadata().is_ok_and(|metadata| metadata.len() == 0);
-    if !is_empty && existing.is_file() && Model::open(&existing).is_err() {
+    let is_empty = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    if !is_empty && file.is_file() && Model::open(&file).is_err() {
         bail!("{shown} exists and is no ONNX model, and is not overwritten");
     }
-    Ok(existing)
+    Ok(file)
 }
 
 /// The file that the certificate of a result replaces or makes.
@@ -37,10 +40,7 @@ pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
 /// names taken that the result, and its weights, are going to have.
 pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     let shown = path.display();
-    let file = match path.canonicalize() {
-        Ok(existing) => existing,
-        Err(_) => new_file(path)?,
-    };
+    let file = in_folder(path)?;
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let folder = |path: &Path| std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
     if let (Some(own), Some(result_name)) = (name(&file), name(result))
@@ -57,14 +57,14 @@ pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A file that is not there yet, after links are followed, in a folder that is.
-fn new_file(path: &Path) -> Result<PathBuf> {
-    let new = destination(path).with_context(|| path.display().to_string())?;
-    let folder = new.parent().filter(|folder| !folder.as_os_str().is_empty());
+/// What a path stands for after links are followed, whether or not it is there yet, in a folder that is.
+fn in_folder(path: &Path) -> Result<PathBuf> {
+    let file = destination(path).with_context(|| path.display().to_string())?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         bail!("{}: there is no folder {}", path.display(), folder.display());
     }
-    Ok(new)
+    Ok(file)
 }
 
 /// Whether a page may be written there: what is no page is not replaced by one.

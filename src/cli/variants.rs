@@ -10,6 +10,9 @@ use unfold::variants::{self, Variants};
 
 use super::sites;
 
+/// What they are called.
+pub const NAMES: [&str; 5] = ["LN twin", "as exported", "fused", "rewritten", "floor"];
+
 /// The model with LayerNorm, as it is, after folding, with centred residual streams where that changes anything, and
 /// without normalizers; and its sites.
 pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
@@ -26,14 +29,15 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let Variants { ln_twin, floor, mut normalizers } = Variants::of(lowered)?;
     // What is left of a folded site may not be recognised as one any more.
     normalizers.extend(variants::normalizers(&fused.model)?);
-    let mut named = vec![("LN twin", ln_twin), ("as exported", model.clone()), ("fused", fused.model)];
+    let [twin, exported, folded, centred, bare] = NAMES;
+    let mut named = vec![(twin, ln_twin), (exported, model.clone()), (folded, fused.model)];
     // What is done where it is asked for alone.
     let rewritten = unfold::fuse(model, &FuseOptions { centre: true, ..FuseOptions::default() })?;
     if rewritten.plan.streams.iter().any(StreamPlan::is_changed) {
         normalizers.extend(variants::normalizers(&rewritten.model)?);
-        named.push(("rewritten", rewritten.model));
+        named.push((centred, rewritten.model));
     }
-    named.push(("floor", floor));
+    named.push((bare, floor));
     let variant = |(name, model): (&str, Model)| Variant {
         name: name.to_owned(),
         model,

@@ -3,18 +3,28 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::Result;
 use unfold::report::bytes;
 use unfold::zoo::{Entry, entries, find};
 
 use super::end::End;
 use super::interrupt::end_between_saves;
+use super::misused::misused;
 use super::out;
+use super::target::model_target;
+use super::values::file;
+
+const EXAMPLES: &str = "\
+Examples:
+  unfold zoo list
+  unfold zoo swin-t --norm un -o swin-t.onnx
+  unfold zoo vit-s.bn --seed 7 -o vit-s.onnx";
 
 /// Writes a network of the papers at its published size, with weights drawn at random.
 ///
 /// Topologies are what PyTorch's exporter wrote. `unfold bench` without a model measures them.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ZooArgs {
     /// The network; `list` shows all there are
     #[arg(value_name = "NETWORK")]
@@ -28,8 +38,8 @@ pub struct ZooArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// Where to write the model
-    #[arg(long, short, value_name = "FILE")]
+    /// Where to write the model; an ONNX model that is there already is replaced
+    #[arg(long, short, value_name = "FILE", value_parser = file())]
     output: Option<PathBuf>,
 }
 
@@ -40,10 +50,11 @@ pub fn run(args: &ZooArgs) -> Result<End> {
         return Ok(End::Done);
     }
     let entry = entry(&args.network, args.norm.as_deref())?;
-    let Some(output) = &args.output else { bail!("-o FILE says where to write the model") };
+    let Some(output) = &args.output else { return Err(misused("-o FILE says where to write the model")) };
+    let target = model_target(output)?;
     let model = entry.model(args.seed)?;
     end_between_saves()?;
-    model.save(output)?;
+    model.save(target)?;
     let size = bytes(output.metadata()?.len());
     out::print(&format!("{}: {}, {size}\n", output.display(), entry.name()))?;
     Ok(End::Done)
@@ -53,10 +64,10 @@ pub fn run(args: &ZooArgs) -> Result<End> {
 fn entry(network: &str, norm: Option<&str>) -> Result<Entry> {
     let name = norm.map_or_else(|| network.to_owned(), |norm| format!("{network}.{norm}"));
     find(&name).ok_or_else(|| match norms().get(network) {
-        Some(norms) => anyhow!("--norm is one of {} for {network}", norms.join(", ")),
+        Some(norms) => misused(format!("--norm is one of {} for {network}", norms.join(", "))),
         None => {
             let networks: Vec<&str> = norms().into_keys().collect();
-            anyhow!("there is no network {network}; there are {}", networks.join(", "))
+            misused(format!("there is no network {network}; there are {}", networks.join(", ")))
         }
     })
 }

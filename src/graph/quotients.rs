@@ -39,20 +39,20 @@ pub fn settled(node: &NodeProto, inputs: &[Option<InferenceFact>], result: Infer
     computed(&a, &b, both).unwrap_or_else(|| result.without_value())
 }
 
-type Elements = ndarray::ArrayD<TDim>;
+type Formulas = ndarray::ArrayD<TDim>;
 
-fn elements(fact: &InferenceFact) -> Option<Elements> {
+fn elements(fact: &InferenceFact) -> Option<Formulas> {
     let value = fact.value.concretize()?;
     let dims = value.cast_to::<TDim>().ok()?;
     Some(dims.to_plain_array_view::<TDim>().ok()?.to_owned())
 }
 
 /// The numbers that come of two tensors of numbers.
-fn computed(a: &Elements, b: &Elements, both: impl Fn(&TDim, &TDim) -> Option<i64>) -> Option<InferenceFact> {
+fn computed(a: &Formulas, b: &Formulas, both: impl Fn(&TDim, &TDim) -> Option<i64>) -> Option<InferenceFact> {
     let shape = crate::recipe::broadcast(a.shape(), b.shape())?;
     let (a, b) = (a.broadcast(shape.clone())?, b.broadcast(shape.clone())?);
     let numbers = a.iter().zip(b.iter()).map(|(a, b)| Some(TDim::from(both(a, b)?)));
-    let numbers = Elements::from_shape_vec(shape, numbers.collect::<Option<Vec<_>>>()?).ok()?;
+    let numbers = Formulas::from_shape_vec(shape, numbers.collect::<Option<Vec<_>>>()?).ok()?;
     InferenceFact::try_from(Tensor::from(numbers).into_arc_tensor()).ok()
 }
 
@@ -90,11 +90,12 @@ fn least_of_sum(terms: &[TDim]) -> Option<i64> {
         },
         _ => None,
     }) {
-        let whole = if sign > 0 { of } else { of * -1 };
-        let other = terms.iter().position(|term| **term == whole)?;
-        // The later one first, so that the earlier keeps its place.
-        for gone in [place.max(other), place.min(other)] {
-            terms.remove(gone);
+        // A sum in a sum is no term of its own.
+        let parts = if let TDim::Add(parts) = of { parts } else { vec![of] };
+        terms.remove(place);
+        for part in parts {
+            let whole = if sign > 0 { part } else { part * -1 };
+            terms.remove(terms.iter().position(|term| **term == whole)?);
         }
         sum = sum.checked_sub(if sign > 0 { 0 } else { i64::try_from(q).ok()? - 1 })?;
     }

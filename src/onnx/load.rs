@@ -36,12 +36,18 @@ impl Model {
     ///
     /// Nothing that the file holds is lost: a field that ONNX does not define is an
     /// [`Error::UnknownField`].
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or is no ONNX model.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_reaching(path, vec![])
     }
 
     /// As [`Model::open`]. The tensors of the model may refer to files below these folders too, and not only below
     /// that of the model.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
     pub fn open_reaching(path: impl AsRef<Path>, others: Vec<PathBuf>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io { path: path.to_owned(), source };
@@ -78,7 +84,44 @@ impl Model {
         Ok(Self { proto, external, source, externals, path: Some(path.to_owned()) })
     }
 
+    /// Sees to it that what tensors keep in other files is there, all of it. None of it is read.
+    ///
+    /// To open a model asks for none of its data: where somebody goes on without, the constants of the graph are not
+    /// known, and little seems to fold. Nothing is looked for where [`Model::external`] says that there is nothing.
+    ///
+    /// ```
+    /// use unfold::onnx::Model;
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("model.onnx");
+    /// let mut model = Model::open("models/digits/un-dynamo.onnx")?;
+    /// model.external = true;
+    /// let data = model.save(&path)?.data.expect("its weights are in another file");
+    /// assert!(Model::open(&path)?.find_data().is_ok());
+    /// std::fs::remove_file(data)?;
+    /// assert!(Model::open(&path)?.find_data().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ExternalData`] of the first tensor whose data is not there, is cut short, or is where a model may not
+    /// have any.
+    pub fn find_data(&self) -> Result<()> {
+        if !self.external {
+            return Ok(());
+        }
+        walk::parts(&mut self.proto.clone(), &mut |part| match part {
+            Visited::Initializer(tensor) | Visited::Tensor(tensor) if tensor::is_external(tensor) => {
+                self.externals.data(tensor).map(drop)
+            }
+            _ => Ok(()),
+        })
+    }
+
     /// Reads a model from memory. Data in other files is out of its reach.
+    ///
+    /// # Errors
+    /// Where the bytes are no ONNX model, or have a field that ONNX does not define.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::none())
     }
@@ -111,11 +154,17 @@ impl Model {
     /// assert!(Model::from_bytes(fused)?.graph().node.len() < model.graph().node.len());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// As [`Model::from_bytes`].
     pub fn from_bytes_with(bytes: impl Into<Bytes>, resolver: Arc<dyn Resolver>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::resolved(resolver))
     }
 
     /// As [`Model::from_bytes`], with the data of its tensors in files of a folder, and of folders inside it.
+    ///
+    /// # Errors
+    /// As [`Model::from_bytes`].
     pub fn from_bytes_in(bytes: impl Into<Bytes>, folder: impl AsRef<Path>) -> Result<Self> {
         Self::from_memory(bytes.into(), Externals::beside(&folder.as_ref().join("<memory>")))
     }

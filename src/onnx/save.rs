@@ -61,6 +61,9 @@ impl Model {
     ///
     /// A message that was read and not changed gives the same bytes again, if its writer followed
     /// the order of the field numbers, as the protobuf libraries do.
+    ///
+    /// # Errors
+    /// Where it is more than protobuf allows, or elements cannot be read.
     pub fn to_bytes(&self) -> Result<Bytes> {
         let layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new("<memory>"))?;
@@ -130,6 +133,9 @@ impl Model {
     ///
     /// The files that the model was read from may be replaced; it can still be used afterwards. A link is
     /// followed, though it may lead to nothing yet.
+    ///
+    /// # Errors
+    /// Where files cannot be read or written, and where the message becomes larger than protobuf allows.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved> {
         self.save_as(path, &SaveOptions::default())
     }
@@ -137,7 +143,7 @@ impl Model {
     /// As [`Model::save`], with the weights where one wants them.
     ///
     /// # Errors
-    /// Where files cannot be read or written, and where the message becomes larger than protobuf allows.
+    /// As [`Model::save`].
     pub fn save_as(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<Saved> {
         let path = path.as_ref();
         let mut settled = self.external && options.place != DataPlace::Inside && self.is_at(path);
@@ -202,6 +208,9 @@ impl Model {
     /// # assert_eq!(read, ndarray::array![2.0, 4.0].into_dyn());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// As [`Model::save`], where `rewrite` fails, and where what it returns does not fit the tensor.
     pub fn save_with(
         &self,
         path: impl AsRef<Path>,
@@ -223,6 +232,9 @@ impl Model {
     ///
     /// A model in memory, and one whose weights are in other files, is saved as [`Model::save`] does: what
     /// refers to other files cannot be moved as it is.
+    ///
+    /// # Errors
+    /// As [`Model::save`].
     pub fn copy(&self, path: impl AsRef<Path>) -> Result<Saved> {
         self.copy_as(path, &SaveOptions::default())
     }

@@ -24,6 +24,7 @@ use crate::fold::plan::{Outcome, Plan, SitePlan};
 use crate::fuse::Fused;
 use crate::graph::flat::Flat;
 use crate::onnx::Model;
+use crate::recipe::float_name;
 use crate::refusal::{Reason, Refusal};
 use crate::report::{
     Outline, OutlinePart, OutlineSite, OutlineValue, ReportedRefusal, ReportedTensor, SiteState,
@@ -63,7 +64,7 @@ pub fn tensors(plan: &Plan) -> Vec<ReportedTensor> {
     let site = |&site: &usize| Some(plan.sites.get(site)?.name.clone());
     let tensors = plan.tensors.iter().map(|tensor| ReportedTensor {
         name: tensor.name.clone(),
-        data_type: tensor.data_type.name(),
+        data_type: float_name(tensor.data_type),
         shape: tensor.recipe.shape().to_vec(),
         formula: tensor.recipe.to_string(),
         inputs: tensor.recipe.constants().into_iter().map(str::to_owned).collect(),

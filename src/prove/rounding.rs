@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::operators::Allowance;
 use super::sources::{given, tensors};
 use super::{Proof, blame, formula};
+use crate::error::Error;
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
 use crate::graph::{Graph, Reader};
@@ -20,10 +21,24 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{DECIDED, Op, Promise};
 use crate::refusal::Refusal;
 
-/// What is compared of a tensor that is one of the original's; `None` of those that are exact.
-fn content(tensor: &TensorProto, model: &Model) -> Option<(DataType, Data)> {
-    let data_type = DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float())?;
-    Some((data_type, tensor::data(tensor, model.externals()).ok()?))
+/// What is compared of a tensor that is one of the original's; `None` of those that are exact, and of those whose
+/// elements are no tensor of their type and shape.
+///
+/// # Errors
+/// Where elements that are outside of the model are not there: nothing follows from that.
+fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data)>, Proof> {
+    let data_type = DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float());
+    let Some(data_type) = data_type else { return Ok(None) };
+    match tensor::data(tensor, model.externals()) {
+        Ok(data) => Ok(Some((data_type, data))),
+        Err(error @ Error::ExternalData { .. }) => Err(unread(tensor.name(), &error)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// That nobody knows what a tensor holds.
+fn unread(name: &str, reason: &dyn Display) -> Proof {
+    Proof::Undecided { reason: format!("`{name}` cannot be read: {reason}") }
 }
 
 /// Checks every tensor of floats, and counts those that were computed again.
@@ -58,25 +73,36 @@ pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Store
             recomputed += 1;
             continue;
         }
-        let Some((data_type, data)) = content(tensor, fused) else { continue };
-        let unread =
-            |reason: &dyn Display| Proof::Undecided { reason: format!("`{name}` cannot be read: {reason}") };
-        let twin = named.get(name).and_then(|twin| content(twin, original));
+        let Some((data_type, data)) = content(tensor, fused)? else { continue };
+        let twin = named.get(name).map_or(Ok(None), |twin| content(twin, original))?;
         if let Some((_, twin)) = twin.filter(|(its, _)| *its == data_type)
-            && twin.same(&data).map_err(|reason| unread(&reason))?
+            && twin.same(&data).map_err(|reason| unread(name, &reason))?
         {
             continue;
         }
-        let own = (data_type, sha256(&data).map_err(|reason| unread(&reason))?);
-        let marked = |(data_type, data): (DataType, Data)| Some((data_type, sha256(&data).ok()?));
-        let all = || before.iter().filter_map(|(_, other)| marked(content(other, original)?)).collect();
-        if !others.get_or_insert_with(all).contains(&own) {
+        let own = (data_type, sha256(&data).map_err(|reason| unread(name, &reason))?);
+        let others = match &mut others {
+            Some(others) => others,
+            none => none.insert(marked(&before, original)?),
+        };
+        if !others.contains(&own) {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
             let site = blamed(fused, name, new);
             return Err(Proof::Disproved { at: name.to_owned(), site, reason });
         }
     }
     Ok(recomputed)
+}
+
+/// The types of tensors, and the digests of what they hold.
+fn marked(tensors: &[(&str, TensorProto)], model: &Model) -> Result<HashSet<(DataType, String)>, Proof> {
+    let mut marks = HashSet::new();
+    for (name, tensor) in tensors {
+        if let Some((data_type, data)) = content(tensor, model)? {
+            marks.insert((data_type, sha256(&data).map_err(|reason| unread(name, &reason))?));
+        }
+    }
+    Ok(marks)
 }
 
 /// The site near a tensor that nobody has a recipe for.
@@ -144,12 +170,18 @@ fn is_rounded(
         stored.data_type,
         given.collect::<Result<_, _>>().map_err(undecided)?,
     );
-    let held = tensor::data(tensor, fused.externals()).map_err(|error| disproved(error.to_string()))?;
+    let held = tensor::data(tensor, fused.externals()).map_err(|error| match error {
+        Error::ExternalData { .. } => unread(&stored.name, &error),
+        _ => disproved(error.to_string()),
+    })?;
     let parts: Vec<_> =
         (0..promise.parts()).into_par_iter().map(|part| differing(&promise, part, &held)).collect();
     let mut wrong = 0;
     for part in parts {
-        wrong += part.map_err(undecided)?.map_err(&disproved)?;
+        wrong += part.map_err(undecided)?.map_err(|failed| match failed {
+            Incomparable::Unstorable(reason) => disproved(reason),
+            Incomparable::Unread(reason) => unread(&stored.name, &reason),
+        })?;
     }
     match wrong {
         0 => Ok(()),
@@ -160,13 +192,21 @@ fn is_rounded(
     }
 }
 
+/// Why a part was not compared.
+enum Incomparable {
+    /// What the recipe gives is no number of its type.
+    Unstorable(String),
+    /// What is held cannot be read.
+    Unread(String),
+}
+
 /// How many elements of a part are others than those that are held, or why the part cannot be stored or read.
-fn differing(promise: &Promise, part: usize, held: &Data) -> Result<Result<usize, String>, Refusal> {
+fn differing(promise: &Promise, part: usize, held: &Data) -> Result<Result<usize, Incomparable>, Refusal> {
     let width = promise.data_type().byte_size(1).unwrap_or(1);
-    let compare = |numbers: &[f64], at: usize| -> Result<usize, String> {
+    let compare = |numbers: &[f64], at: usize| -> Result<usize, Incomparable> {
         let bytes = tensor::encode_f64(promise.data_type(), &ArrayView1::from(numbers).into_dyn());
-        let bytes = bytes.map_err(|error| error.to_string())?;
-        let held = held.read(at * width..(at + numbers.len()) * width)?;
+        let bytes = bytes.map_err(|error| Incomparable::Unstorable(error.to_string()))?;
+        let held = held.read(at * width..(at + numbers.len()) * width).map_err(Incomparable::Unread)?;
         let pairs = bytes.chunks(width).zip(held.chunks(width));
         Ok(if bytes == held { 0 } else { pairs.filter(|(one, other)| one != other).count() })
     };

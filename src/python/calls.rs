@@ -276,9 +276,9 @@ pub fn bench(
     models: Vec<(String, PyRef<'_, ModelSource>)>,
     batch: Vec<NonZeroUsize>,
     dim: SizesByName,
-    rounds: Option<usize>,
+    rounds: Option<NonZeroUsize>,
     time: f64,
-    threads: usize,
+    threads: NonZeroUsize,
     references: Vec<String>,
 ) -> PyResult<[String; 4]> {
     let mut dims = Dims::default();
@@ -306,6 +306,8 @@ pub fn bench(
                 (named.map(variant).collect::<Result<_>>()?, vec![])
             }
         };
+        let known = measure.refer_to(variants.iter().map(|variant| variant.name.as_str()));
+        known.map_err(|error| BadOption(error.to_string()))?;
         let report = measure.measure(names.join(", "), &variants, sites, &measure.batch, &stop)?;
         let page = html(std::slice::from_ref(&report));
         Ok([serde_json::to_string(&report)?, terminal(&report), markdown(&report), page])

@@ -13,8 +13,8 @@ use pyo3::types::PyMemoryView;
 
 use super::errors::ExternalDataError;
 use crate::error::Result;
+use crate::onnx::Model;
 use crate::onnx::external::Resolver;
-use crate::onnx::{Model, tensor};
 
 /// A model that was not read yet.
 #[pyclass(frozen, name = "Source", module = "unfold_onnx._native")]
@@ -48,8 +48,7 @@ impl ReadFrom {
                 Outside::Asked(resolver) => Model::from_bytes_with(bytes, resolver)?,
             },
         };
-        let mut elsewhere = model.graph().initializer.iter().filter(|tensor| tensor::is_external(tensor));
-        elsewhere.try_for_each(|tensor| model.externals().data(tensor).map(drop))?;
+        model.find_data()?;
         Ok(model)
     }
 }

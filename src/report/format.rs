@@ -142,7 +142,8 @@ pub(super) fn how(setting: &Setting) -> String {
     let Setting { label, threads, rounds, interrupted, .. } = setting;
     let threads = if *threads == 1 { "one thread".into() } else { format!("{threads} threads") };
     let interrupted = if *interrupted { ", interrupted" } else { "" };
-    format!("{label}, {threads}, {rounds} interleaved rounds{interrupted}")
+    let rounds = if *rounds == 1 { "one round".into() } else { format!("{rounds} interleaved rounds") };
+    format!("{label}, {threads}, {rounds}{interrupted}")
 }
 
 #[cfg(test)]

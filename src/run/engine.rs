@@ -42,11 +42,17 @@ pub struct Engine {
 
 impl Engine {
     /// Loads a model to run on one thread, with its symbolic dimensions fixed by `dims`.
+    ///
+    /// # Errors
+    /// Where tract cannot run the model, with the operator that it is about.
     pub fn load(model: &Model, dims: &Dims) -> Result<Self, Failure> {
         Self::load_with(model, dims, 1)
     }
 
     /// Loads a model to run its matrix products on `threads` threads.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
     pub fn load_with(model: &Model, dims: &Dims, threads: usize) -> Result<Self, Failure> {
         let onnx = tract_onnx::onnx().with_ignore_value_info(true).with_ignore_output_shapes(true);
         let operators = known_operators(&onnx, model)?;
@@ -92,7 +98,8 @@ impl Engine {
 
     /// Computes the outputs.
     ///
-    /// Fails if the inputs are not those that [`Engine::inputs`] describes, or if an operator fails.
+    /// # Errors
+    /// Where the inputs are not those that [`Engine::inputs`] describes, or where an operator fails.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
         let values: Vec<TValue> = inputs.iter().map(|tensor| tensor.clone().into()).collect();
         let outputs = self.session()?.run(&values)?;
@@ -115,6 +122,9 @@ pub struct Session {
 
 impl Session {
     /// Computes the outputs. Neither inputs nor outputs are copied.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
     pub fn run(&mut self, inputs: &[TValue]) -> Result<TVec<TValue>, Failure> {
         self.attempt(inputs, |state, inputs| state.run(inputs))
     }

@@ -1,0 +1,35 @@
+//! Folders that a command makes for what it writes, and takes back where nothing was written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+
+/// Those that were made, the innermost first.
+static MADE: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
+
+/// Takes back at its end what was made meanwhile.
+pub struct MadeFolders;
+
+impl Drop for MadeFolders {
+    fn drop(&mut self) {
+        remove_empty();
+    }
+}
+
+/// Makes a folder, and those that it is in.
+pub fn make(folder: &Path) -> Result<()> {
+    let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    let new: Vec<PathBuf> = folder.ancestors().take_while(is_new).map(Path::to_owned).collect();
+    MADE.lock().unwrap_or_else(PoisonError::into_inner).extend(new);
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())
+}
+
+/// Removes those that nothing is in.
+pub fn remove_empty() {
+    for folder in MADE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        // What has something in it is left, by the system itself.
+        let _ = fs::remove_dir(folder);
+    }
+}

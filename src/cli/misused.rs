@@ -1,0 +1,14 @@
+//! Mistakes on the command line that show themselves only once a command has begun.
+
+/// The exit code of all mistakes on the command line, whoever finds them.
+pub const CODE: u8 = 2;
+
+/// What was not understood, and what there is instead.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Misused(pub String);
+
+/// Such a mistake as the error of a command.
+pub fn misused(line: impl Into<String>) -> anyhow::Error {
+    Misused(line.into()).into()
+}

@@ -1,0 +1,60 @@
+//! What stands behind options: numbers from some number on, and names of files.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+
+/// A number that is not below 0.
+pub fn from_zero(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("not a number from 0 on".to_owned()),
+    }
+}
+
+/// How many of something there are, where there has to be one.
+pub fn from_one(text: &str) -> Result<NonZeroUsize, String> {
+    let count: usize = text.parse().map_err(|_| "not a whole number from 1 on".to_owned())?;
+    NonZeroUsize::new(count).ok_or_else(|| "0 is too few: at least 1".to_owned())
+}
+
+/// A time, in seconds, that is not over at once.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let given = text.parse().ok().filter(|&seconds| seconds > 0.0);
+    let possible = given.filter(|&seconds| Duration::try_from_secs_f64(seconds).is_ok());
+    possible.ok_or_else(|| "not a number of seconds above 0".to_owned())
+}
+
+/// Says that `-` is the name of no file.
+pub fn named(text: &str) -> Result<String, String> {
+    match text {
+        "-" => Err("standard streams are neither read nor written; name a file".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
+
+/// A file to read or to write, which has a name.
+pub fn file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.to_str().map(named) {
+        Some(Err(reason)) => Err(reason),
+        _ => Ok(path),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_a_least_one() {
+        assert_eq!((from_zero("0"), from_zero("2.5")), (Ok(0.0), Ok(2.5)));
+        assert!(["-1", "nan", "inf", "x"].into_iter().all(|text| from_zero(text).is_err()));
+        assert_eq!(from_one("3").map(NonZeroUsize::get), Ok(3));
+        assert_eq!(from_one("0"), Err("0 is too few: at least 1".to_owned()));
+        assert!(["-1", "1.5", ""].into_iter().all(|text| from_one(text).is_err()));
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        assert!(["0", "-1", "nan", "1e30", "x"].into_iter().all(|text| seconds(text).is_err()));
+    }
+}
