@@ -18,6 +18,9 @@ use crate::refusal::{Reason, Refusal};
 /// How many nodes one wave may visit backward, where several ways are open at each.
 const BUDGET: usize = 4096;
 
+/// How many readers may have to want the same on a value.
+const READERS: usize = 64;
+
 /// How far one wave may go backward.
 const DEPTH: usize = 512;
 
@@ -173,7 +176,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         };
         if let Err(refusal) = alone {
             return match *wanted {
-                Wanted::At(node, slot) if self.joins => {
+                Wanted::At(node, slot) if self.joins && self.draft.readers(value).count() <= READERS => {
                     self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
                     Ok(())
                 }

@@ -30,6 +30,7 @@ use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
 use crate::onnx::proto::{Dim, GraphProto, ModelProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
+use crate::recipe::{Op, Recipe};
 use crate::run::{Dims, Input, fix_shapes};
 use evaluate::{Findings, Instead, Point, Stopped, evaluate};
 use field::P;
@@ -221,12 +222,15 @@ impl Prepared {
         Allowance::new(self.model.file_bytes(), inputs)
     }
 
-    /// The values that nothing reaches but an extent which is open in the model: they are constants at these sizes alone, and
-    /// no formula has their numbers.
-    fn only_at_sizes(&self, known: &Analysis) -> HashSet<String> {
-        let Some(open) = self.open.as_ref().filter(|_| is_more_than_arithmetic(known)) else {
-            return HashSet::new();
-        };
+    /// The values that nothing reaches but an extent which is open in the model: they are constants at these sizes alone.
+    /// There are none where formulas have more than arithmetic: they may have their numbers, which are the same for each
+    /// of a batch.
+    fn only_at_sizes(&self, known: &Analysis, tensors: &[Stored]) -> HashSet<String> {
+        let is_more =
+            |step: &&Recipe| matches!(step.op(), Op::Exp | Op::Max(_) | Op::Sigmoid | Op::Softmax(_));
+        let has_formulas = || tensors.iter().any(|tensor| tensor.recipe.steps().iter().any(is_more));
+        let open = self.open.as_ref().filter(|_| is_more_than_arithmetic(known) && !has_formulas());
+        let Some(open) = open else { return HashSet::new() };
         let mut graph = known.graph.proto().clone();
         graph.input.clone_from(open);
         let model = self.model.with_graph(graph);
@@ -344,7 +348,7 @@ fn identity(
     let laid_out = (!std::ptr::eq(all, known)).then_some((all, all_alike.as_ref()));
     let (inputs, instead) = (&inputs, &instead as Instead);
     let allowance = &allowance;
-    let only_at_sizes = &original.only_at_sizes(all);
+    let only_at_sizes = &original.only_at_sizes(all, tensors);
     let point =
         Point { known, key, inputs, instead, allowance, alike, laid_out, only_at_sizes, scales: None };
     let source = Sources::new(before, key).numbered(tensors, all).map_err(|refusal| {
@@ -504,7 +508,7 @@ fn second(
     let alike = alike.as_ref();
     let point = Point {
         laid_out: all.as_ref().map(|all| (all, all_alike.as_ref())),
-        only_at_sizes: &fused.only_at_sizes(all.as_ref().unwrap_or(&known)),
+        only_at_sizes: &fused.only_at_sizes(all.as_ref().unwrap_or(&known), tensors),
         known: &known,
         key,
         inputs: &inputs,

@@ -1010,3 +1010,101 @@ fn a_weight_of_two_names_is_one_weight() {
     let weights = after.graph().initializer.iter().filter(|tensor| tensor.dims == [4, 3]);
     assert_eq!(weights.count(), 1);
 }
+
+/// What is a constant only at the sizes of a proof is no number to it: a Softmax of what a batch repeats.
+#[test]
+fn a_softmax_of_what_a_batch_repeats_is_proved() {
+    let before = model(
+        "input x batch 3 4
+         weight q 1 3 4
+         weight u 4 4
+         shift v 4
+         weight k 4 4
+         const c = 0.7
+         ints one 2 = 3 4
+         ints zero 1 = 0
+         s = Shape(x)
+         b = Gather(s, zero) axis=0
+         t = Concat(b, one) axis=0
+         e = Expand(q, t)
+         f = MatMul(e, u)
+         g = Add(f, v)
+         h = Mul(g, c)
+         l = MatMul(e, k)
+         m = Transpose(l) perm=[0,2,1]
+         n = MatMul(h, m)
+         p = Softmax(n) axis=-1
+         y = MatMul(p, x)
+         output y",
+    );
+    let after = fuse(&before);
+    assert!(after.changed());
+    assert_eq!(is_not_disproved(&before, &after), Ok(()));
+}
+
+/// Three numbers in a row pass an activation together.
+#[test]
+fn a_product_of_many_numbers_passes_an_activation_in_the_proof() {
+    let before = model(
+        "input x batch 4
+         weight w 4 4
+         const a = 0.25
+         const b = 0.5
+         const c = 1.5
+         v = MatMul(x, w)
+         r = Relu(v)
+         d = Mul(r, a)
+         e = Mul(d, b)
+         f = Add(e, d)
+         g = Mul(c, f)
+         y = Add(g, f)
+         output y",
+    );
+    let after = fuse(&before);
+    assert_eq!(operators(&after.model), ["MatMul", "Relu"]);
+    assert_eq!(is_not_disproved(&before, &after), Ok(()));
+}
+
+/// Both ends of what is rolled want the same affine of the value before.
+#[test]
+fn an_affine_goes_back_through_a_roll() {
+    let after = folded(&model(
+        "input x batch 6 4
+         weight w 4 4
+         scale g 4
+         shift t 4
+         weight v 4 3
+         ints two 1 = 2
+         ints zero 1 = 0
+         ints many 1 = 100
+         ints along 1 = 1
+         y = MatMul(x, w)
+         a = Slice(y, two, many, along)
+         b = Slice(y, zero, two, along)
+         r = Concat(a, b) axis=1
+         n = Mul(r, g)
+         m = Add(n, t)
+         z = Relu(m)
+         output z",
+    ));
+    assert!(!operators(&after).contains(&"Mul"));
+}
+
+/// A value that is put side by side with itself many times is not asked for each time.
+#[test]
+fn a_value_of_very_many_readers_is_left_soon() {
+    let many = vec!["y"; 3000].join(", ");
+    let begun = Instant::now();
+    let before = model(&format!(
+        "input x 2 2
+         weight w 2 2
+         scale g 1 6000
+         y = MatMul(x, w)
+         c = Concat({many}) axis=1
+         n = Mul(c, g)
+         z = Relu(n)
+         output z"
+    ));
+    assert!(!unfold::fuse(&before, &FuseOptions::default()).unwrap().changed());
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
