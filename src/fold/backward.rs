@@ -43,11 +43,14 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         let begun = pull.value(&mut wave, start.input, &Wanted::By(start), affine, 0);
         let done = begun.and_then(|()| pull.all_waiting(&mut wave));
         // Found from the consumer up; a producer's constants change first.
-        (done.map(|()| wave), pull.met_others)
+        (done.map(|()| wave), pull.met)
     };
-    let (alone, met_others) = attempt(false);
-    // The same can be wanted on a value by each of its readers.
-    if met_others && alone.is_err() { attempt(true).0.or(alone) } else { alone }
+    let (alone, met) = attempt(false);
+    // The same can be wanted on a value by each of its readers: one number by all, an affine of channels by those that take
+    // the other parts.
+    let is_number = affine.scale.len() == 1 && affine.has_no_shift();
+    let joins = met.parts || (met.others && is_number);
+    if joins && alone.is_err() { attempt(true).0.or(alone) } else { alone }
 }
 
 /// Sends what a wave forward wants on an input of a node backward from there.
@@ -108,13 +111,21 @@ struct Pull<'d, 'a> {
     /// Whether a value that several nodes read waits until all of them want the same.
     joins: bool,
     waiting: Vec<Waiting>,
-    /// Whether something else read a value on the way.
-    met_others: bool,
+    met: Met,
+}
+
+/// What else read a value on the way.
+#[derive(Clone, Copy, Default)]
+struct Met {
+    /// Something that sees what is wanted.
+    others: bool,
+    /// Something that takes other parts of it.
+    parts: bool,
 }
 
 impl<'d, 'a> Pull<'d, 'a> {
     fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize, joins: bool) -> Self {
-        Pull { draft, items, item, budget: BUDGET, joins, waiting: vec![], met_others: false }
+        Pull { draft, items, item, budget: BUDGET, joins, waiting: vec![], met: Met::default() }
     }
 
     /// Goes on from the values that wait, the last one first: all that can want something of it did so.
@@ -170,10 +181,10 @@ impl<'d, 'a> Pull<'d, 'a> {
             return wave.take(self.draft, Fold { node, side, affine, site });
         }
         let alone = self.nobody_else(value, wanted, affine);
-        self.met_others |= match &alone {
-            Ok(others) => *others == Others::SeeNothing,
-            Err(refusal) => refusal.reason == Reason::OtherReader,
-        };
+        match &alone {
+            Ok(others) => self.met.parts |= *others == Others::SeeNothing,
+            Err(refusal) => self.met.others |= refusal.reason == Reason::OtherReader,
+        }
         if let Err(refusal) = alone {
             return match *wanted {
                 Wanted::At(node, slot) if self.joins && self.draft.readers(value).count() <= READERS => {
