@@ -102,17 +102,15 @@ fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize
     };
     let parts: Vec<(usize, usize)> = large.iter().enumerate().flat_map(parts).collect();
     let all = parts.len() + small.len();
-    let seen = by_all_cores(&parts, &|&(tensor, part)| extremes(&large[tensor].1, part), &|done| {
-        progress(done, all)
-    });
+    let seen =
+        by_all_cores(&parts, &|&(tensor, part)| look(&large[tensor].1, part), &|done| progress(done, all));
     let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
         progress(parts.len() + done, all)
     });
     let mut seen = seen.into_iter();
     let large = large.into_iter().map(|(new, promise)| {
-        let parts: Vec<Result<Extremes, Reason>> = seen.by_ref().take(promise.parts()).collect();
-        let later = new.rounding.check(&promise, parts).map(|()| Computed::Later(Arc::new(promise)));
-        (std::ptr::from_ref(new), later)
+        let parts = seen.by_ref().take(promise.parts()).collect();
+        (std::ptr::from_ref(new), looked_through(new, promise, parts))
     });
     let large: Vec<_> = large.collect();
     let small = small.iter().zip(now).map(|((new, _), tensor)| (std::ptr::from_ref(*new), tensor));
@@ -168,9 +166,30 @@ fn alone(new: &NewTensor, known: &Analysis) -> Result<Computed, Reason> {
     if !is_large(new) {
         return at_once(new, &promise);
     }
-    let parts = (0..promise.parts()).into_par_iter().map(|part| extremes(&promise, part));
-    new.rounding.check(&promise, parts.collect::<Vec<_>>())?;
-    Ok(Computed::Later(Arc::new(promise)))
+    let parts = (0..promise.parts()).into_par_iter().map(|part| look(&promise, part)).collect();
+    looked_through(new, promise, parts)
+}
+
+/// What there is in a part of a large tensor, and its elements, where they take long to compute.
+type Looked = Result<(Extremes, Vec<u8>), Reason>;
+
+fn look(promise: &Promise, part: usize) -> Looked {
+    let mut bytes = vec![];
+    let found = extremes(promise, part, promise.is_costly().then_some(&mut bytes))?;
+    Ok((found, bytes))
+}
+
+/// A large tensor all of whose parts were looked at.
+fn looked_through(new: &NewTensor, promise: Promise, parts: Vec<Looked>) -> Result<Computed, Reason> {
+    let (found, elements): (Vec<_>, Vec<_>) =
+        parts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    new.rounding.check(&promise, found)?;
+    if !promise.is_costly() {
+        return Ok(Computed::Later(Arc::new(promise)));
+    }
+    let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
+    tensor.raw_data = Some(elements.concat().into());
+    Ok(Computed::Now(Box::new(tensor)))
 }
 
 fn at_once(new: &NewTensor, promise: &Promise) -> Result<Computed, Reason> {

@@ -59,17 +59,20 @@ impl Extremes {
     const NONE: Self = Self { finite: true, largest: 0.0, loses: false };
 }
 
-/// Looks through a part of a tensor that is computed later.
+/// Looks through a part of a tensor that is computed later, or keeps its bytes.
 ///
 /// # Errors
 /// Where it cannot be computed.
-pub fn extremes(promise: &Promise, part: usize) -> Result<Extremes, Reason> {
+pub fn extremes(promise: &Promise, part: usize, mut keep: Option<&mut Vec<u8>>) -> Result<Extremes, Reason> {
     let mut found = Extremes::NONE;
     let least = promise.data_type().least_normal();
     let looked = promise.each(part, &mut |numbers| {
         let small = look(numbers, least, &mut found);
         let loses = |&number: &f64| tensor::underflow(promise.data_type(), number) != 0.0;
         found.loses |= small && numbers.iter().any(loses);
+        if let Some(bytes) = &mut keep {
+            tensor::append(promise.data_type(), numbers, bytes);
+        }
         Ok(())
     });
     looked.map_err(|refusal| refusal.reason)?;
@@ -139,15 +142,10 @@ impl Rounding {
     ///
     /// # Errors
     /// As [`Rounding::store`], and where the numbers cannot be computed.
-    pub fn check(
-        &self,
-        promise: &Promise,
-        parts: impl IntoIterator<Item = Result<Extremes, Reason>>,
-    ) -> Result<(), Reason> {
+    pub fn check(&self, promise: &Promise, parts: impl IntoIterator<Item = Extremes>) -> Result<(), Reason> {
         let data_type = promise.data_type();
         let mut all = Extremes::NONE;
         for part in parts {
-            let part = part?;
             all.finite &= part.finite;
             all.largest = all.largest.max(part.largest);
             all.loses |= part.loses;

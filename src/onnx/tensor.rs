@@ -171,10 +171,28 @@ impl Floats {
             return Err(self.error(format!("its shape {:?} has no places {range:?} there", self.shape)));
         };
         let inner: usize = self.shape[axis + 1..].iter().product();
-        let mut values = Vec::new();
-        for row in 0..self.shape[..axis].iter().product() {
-            let begin = row * extent;
-            values.append(&mut self.numbers((begin + range.start) * inner..(begin + range.end) * inner)?);
+        let rows: usize = self.shape[..axis].iter().product();
+        let of_row = |row: usize| (row * extent + range.start) * inner..(row * extent + range.end) * inner;
+        let mut values = Vec::with_capacity(rows * range.len() * inner);
+        if matches!(self.data, Data::Made(_)) && rows > 1 && !range.is_empty() {
+            // What is computed is computed part by part: each of them once, and not once for each row.
+            for part in self.data.parts() {
+                let part = part.start / self.size()..part.end / self.size();
+                let row = |at: usize| at / (extent * inner).max(1);
+                let wanted = (row(part.start)..=row(part.end - 1)).map(of_row).filter_map(|of_row| {
+                    let (from, to) = (of_row.start.max(part.start), of_row.end.min(part.end));
+                    (from < to).then(|| from - part.start..to - part.start)
+                });
+                let wanted: Vec<_> = wanted.collect();
+                if !wanted.is_empty() {
+                    let numbers = self.numbers(part)?;
+                    wanted.into_iter().for_each(|run| values.extend_from_slice(&numbers[run]));
+                }
+            }
+        } else {
+            for row in 0..rows {
+                values.append(&mut self.numbers(of_row(row))?);
+            }
         }
         let mut shape = self.shape.clone();
         shape[axis] = range.len();
@@ -435,6 +453,13 @@ pub(crate) fn without_elements(data_type: DataType, shape: &[usize]) -> TensorPr
         data_type: Some(data_type.code()),
         ..Default::default()
     }
+}
+
+/// Appends numbers to the elements of a tensor, as [`encode_into`] writes them.
+pub(crate) fn append(data_type: DataType, numbers: &[f64], bytes: &mut Vec<u8>) {
+    let at = bytes.len();
+    bytes.resize(at + numbers.len() * data_type.byte_size(1).unwrap_or(1), 0);
+    encode_into(data_type, numbers, &mut bytes[at..]);
 }
 
 /// Puts other elements into a tensor, as [`raw`] gives them, and forgets where it kept its own.

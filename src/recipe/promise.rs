@@ -5,12 +5,15 @@ use std::ops::Range;
 
 use ndarray::{ArrayD, Axis};
 
-use super::Recipe;
 use super::evaluate::{Cutting, PART, Supply, evaluate_from};
 use super::scaled::Scaled;
+use super::{Op, Recipe};
 use crate::onnx::external::{Found, Make};
 use crate::onnx::tensor::{DataType, Floats, encode_into};
 use crate::refusal::{Reason, Refusal};
+
+/// Of how many terms sums are that should not be computed twice.
+const COSTLY: usize = 64;
 
 /// A constant that a promise is made of.
 #[derive(Debug, Clone)]
@@ -100,6 +103,18 @@ impl Promise {
     /// Where a constant cannot be read, or is not of the shape that the recipe was written for.
     pub fn numbers(&self) -> Result<ArrayD<f64>, Refusal> {
         evaluate_from(&self.recipe, self)
+    }
+
+    /// Whether each number is the sum of so many that nobody should compute it twice.
+    pub fn is_costly(&self) -> bool {
+        let sums = |step: &&Recipe| match (step.op(), step.inputs()) {
+            (Op::Product, [left, _]) => left.shape().last().copied(),
+            (Op::Conv(_), [weight, _]) => Some(weight.shape()[2..].iter().product()),
+            _ => None,
+        };
+        let is_large = |step: &&Recipe| step.len() > PART / 4;
+        let steps = self.recipe.steps().into_iter().filter(is_large);
+        steps.filter_map(|step| sums(&step)).any(|terms| terms > COSTLY)
     }
 
     /// How many parts there are.

@@ -1108,3 +1108,22 @@ fn a_value_of_very_many_readers_is_left_soon() {
     assert!(!unfold::fuse(&before, &FuseOptions::default()).unwrap().changed());
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
+
+#[test]
+fn products_in_a_row_are_computed_once_each() {
+    let layer = |place| format!("weight w{place} 300 300\n v{} = MatMul(v{place}, w{place})\n", place + 1);
+    let layers: String = (0..6).map(layer).collect();
+    let before = model(&format!("input v0 b 300\n {layers} output v6"));
+    let started = Instant::now();
+    let after = unfold::fuse(&before, &FuseOptions::default()).unwrap().model;
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    let [product] = &after.graph().initializer[..] else { panic!("{}", crate::common::text::print(&after)) };
+    let matrix = |tensor, model: &Model| {
+        read_f64(tensor, model.externals()).unwrap().into_dimensionality::<ndarray::Ix2>().unwrap()
+    };
+    let weights = (0..6).map(|place| matrix(initializer(&before, &format!("w{place}")), &before));
+    let expected = weights.reduce(|product, weight| product.dot(&weight)).unwrap();
+    let largest = expected.fold(0.0, |most: f64, number| most.max(number.abs()));
+    let off = (matrix(product, &after) - &expected).fold(0.0, |most: f64, number| most.max(number.abs()));
+    assert!(largest > 1.0 && off < 1e-6 * largest, "{off} of {largest}");
+}
