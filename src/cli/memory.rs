@@ -1,5 +1,7 @@
 //! When freed memory goes back to the system.
 
+#[cfg(feature = "python")]
+use libmimalloc_sys::mi_collect;
 use libmimalloc_sys::{mi_option_set, mi_option_t};
 
 /// `mi_option_purge_delay`, for which the bindings have no name: the milliseconds until free memory goes back to the
@@ -13,11 +15,11 @@ pub fn keep_freed() {
     unsafe { mi_option_set(PURGE_DELAY, -1) };
 }
 
-/// Gives memory back when it is freed, for a process that needs it for other things.
+/// Gives back what this thread has freed, for a process that needs it for other things.
 #[cfg(feature = "python")]
 pub fn give_back_freed() {
-    // SAFETY: as above.
-    unsafe { mi_option_set(PURGE_DELAY, 0) };
+    // SAFETY: touches nothing but free memory.
+    unsafe { mi_collect(true) };
 }
 
 #[cfg(test)]

@@ -50,6 +50,11 @@ pub trait Resolver: Debug + Send + Sync {
     /// # Errors
     /// Where they cannot be had.
     fn read(&self, location: &str, offset: u64, length: usize) -> io::Result<Bytes>;
+
+    /// How many of so many bytes, at least one, are best read at once where nobody knows yet whether all are needed.
+    fn ahead(&self, _location: &str, _offset: u64, length: usize) -> usize {
+        length
+    }
 }
 
 /// Bytes that are computed when they are asked for, and are the same whenever that is.
@@ -106,16 +111,36 @@ impl Data {
     /// # Errors
     /// Where they cannot be read.
     pub fn read(&self, range: Range<usize>) -> Found<Bytes> {
-        match self {
-            Data::Here(bytes) => Ok(bytes.slice(range)),
-            _ => {
-                let mut bytes = Vec::new();
-                bytes.try_reserve_exact(range.len()).map_err(|source| source.to_string())?;
-                bytes.resize(range.len(), 0);
-                self.read_into(range.start, &mut bytes)?;
-                Ok(bytes.into())
-            }
+        if let Some(bytes) = self.lent(&range) {
+            return bytes;
         }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(range.len()).map_err(|source| source.to_string())?;
+        bytes.resize(range.len(), 0);
+        self.read_into(range.start, &mut bytes)?;
+        Ok(bytes.into())
+    }
+
+    /// Some of them, where somebody has them in memory.
+    fn lent(&self, range: &Range<usize>) -> Option<Found<Bytes>> {
+        match self {
+            Data::Here(bytes) => Some(Ok(bytes.slice(range.clone()))),
+            Data::There(file, within) => file.lent(within.start + range.start as u64, range.len()),
+            Data::Made(_) => None,
+        }
+    }
+
+    /// Hands all of them on, part by part, with room for one.
+    pub(super) fn hand_on(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let mut buffer = vec![];
+        self.parts().into_iter().try_for_each(|part| match self.lent(&part) {
+            Some(bytes) => take(&bytes.map_err(io::Error::other)?),
+            None => {
+                buffer.resize(part.len(), 0);
+                self.read_into(part.start, &mut buffer).map_err(io::Error::other)?;
+                take(&buffer)
+            }
+        })
     }
 
     /// Some of them from a place on, as many as there is room for.
@@ -212,6 +237,15 @@ impl DataFile {
         }
     }
 
+    /// Some bytes from a place on, of which there are as many: those that can be had at once.
+    pub(super) fn ahead(self: &Arc<Self>, offset: u64, length: usize) -> Found<Bytes> {
+        let length = match &self.origin {
+            Origin::File(..) => length,
+            Origin::Resolver(resolver) => resolver.ahead(&self.location, offset, length).clamp(1, length),
+        };
+        self.read(offset, length)
+    }
+
     pub(super) fn read(self: &Arc<Self>, offset: u64, length: usize) -> Found<Bytes> {
         Data::There(self.clone(), offset..offset + length as u64).all()
     }
@@ -220,16 +254,34 @@ impl DataFile {
         let read = match &self.origin {
             Origin::File(file, ..) => read_at(file, into, offset),
             Origin::Resolver(resolver) => {
-                resolver.read(&self.location, offset, into.len()).and_then(|bytes| {
-                    let fits = bytes.len() == into.len();
-                    fits.then(|| into.copy_from_slice(&bytes)).ok_or(io::ErrorKind::UnexpectedEof.into())
-                })
+                let read = self.ask(resolver.as_ref(), offset, into.len());
+                read.map(|bytes| into.copy_from_slice(&bytes))
             }
         };
-        read.map_err(|source| match source.kind() {
+        read.map_err(|source| self.unread(source))
+    }
+
+    /// Some of its bytes, if somebody has them in memory.
+    fn lent(&self, offset: u64, length: usize) -> Option<Found<Bytes>> {
+        match &self.origin {
+            Origin::File(..) => None,
+            Origin::Resolver(resolver) => {
+                let read = self.ask(resolver.as_ref(), offset, length);
+                Some(read.map_err(|source| self.unread(source)))
+            }
+        }
+    }
+
+    fn ask(&self, resolver: &dyn Resolver, offset: u64, length: usize) -> io::Result<Bytes> {
+        let bytes = resolver.read(&self.location, offset, length)?;
+        if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    fn unread(&self, source: io::Error) -> String {
+        match source.kind() {
             io::ErrorKind::UnexpectedEof => format!("`{}` was cut short while it was read", self.location),
             _ => self.unreadable(source),
-        })
+        }
     }
 
     pub(super) fn unreadable(&self, source: io::Error) -> String {

@@ -93,15 +93,12 @@ impl Model {
 
 /// The digest of some bytes, read part by part.
 pub(crate) fn sha256(data: &Data) -> Found<String> {
-    if let Data::Here(bytes) = data {
-        return Ok(hexadecimal(Sha256::new_with_prefix(bytes)));
-    }
-    let (mut hash, mut buffer) = (Sha256::new(), vec![]);
-    for part in data.parts() {
-        buffer.resize(part.len(), 0);
-        data.read_into(part.start, &mut buffer)?;
-        hash.update(&buffer);
-    }
+    let mut hash = Sha256::new();
+    let read = data.hand_on(|bytes| {
+        hash.update(bytes);
+        Ok(())
+    });
+    read.map_err(|source| source.to_string())?;
     Ok(hexadecimal(hash))
 }
 

@@ -14,6 +14,9 @@ use super::element::{self, DataType, HELD, is_held};
 use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
 use crate::error::{Error, Result};
 
+/// What errors call a model that is in no file.
+pub(super) const MEMORY: &str = "<memory>";
+
 /// Where the data of the tensors of one model is found.
 ///
 /// Files are opened once. Clones share them.
@@ -69,12 +72,12 @@ impl Span {
 impl Externals {
     /// For a model in memory: there are no files that its tensors could refer to.
     pub fn none() -> Self {
-        Self::new("<memory>".into(), Reach::Nothing)
+        Self::new(MEMORY.into(), Reach::Nothing)
     }
 
     /// For a model in memory whose tensors refer to files that somebody else knows.
     pub fn resolved(resolver: Arc<dyn Resolver>) -> Self {
-        Self::new("<memory>".into(), Reach::Resolver(resolver))
+        Self::new(MEMORY.into(), Reach::Resolver(resolver))
     }
 
     /// For a model in a file: its tensors may refer to files in the same folder, and in folders

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use prost::Message;
 
 use super::data::Data;
 use super::external::Span;
 use super::gaps::Gaps;
-use super::proto::{DataLocation, ModelProto, TensorProto};
+use super::proto::{DataLocation, GraphProto, ModelProto, TensorProto};
 use super::transfer::Transfer;
 use super::walk::{self, Visited};
 use super::{Model, sink, tensor};
@@ -104,6 +105,27 @@ impl Layout {
         sink::write_message(&self.message, &self.gaps, out)
     }
 
+    /// The message in parts, whose initializers have about so many bytes each.
+    pub fn parts(self, room: usize) -> impl Iterator<Item = Part> {
+        let Self { mut message, gaps, .. } = self;
+        let gaps = Arc::new(gaps);
+        let initializers = message.graph.as_mut().map(|graph| std::mem::take(&mut graph.initializer));
+        let mut left = initializers.unwrap_or_default().into_iter().peekable();
+        let others = std::iter::from_fn(move || {
+            let (mut initializer, mut bytes) = (vec![left.next()?], 0);
+            while let Some(tensor) = left.peek() {
+                bytes += initializer.last().map_or(0, Message::encoded_len);
+                if bytes + tensor.encoded_len() > room {
+                    break;
+                }
+                initializer.extend(left.next());
+            }
+            let graph = GraphProto { initializer, ..GraphProto::default() };
+            Some(ModelProto { graph: Some(graph), ..ModelProto::default() })
+        });
+        std::iter::once(message).chain(others).map(move |message| Part { message, gaps: gaps.clone() })
+    }
+
     /// Writes what belongs into the data file.
     pub fn write_weights(&self, out: &mut impl Write) -> io::Result<()> {
         let mut position = 0;
@@ -113,6 +135,27 @@ impl Layout {
             position = offset + data.len() as u64;
         }
         Ok(())
+    }
+}
+
+/// A part of a model: a message to be merged with those of the other parts.
+pub struct Part {
+    message: ModelProto,
+    gaps: Arc<Gaps>,
+}
+
+impl Part {
+    /// How many bytes the message has.
+    pub fn message_bytes(&self) -> usize {
+        self.message.encoded_len()
+    }
+
+    /// Writes the message. Elements are read, or computed, now.
+    ///
+    /// # Errors
+    /// Where elements cannot be read, or the writer fails.
+    pub fn to_writer(&self, out: &mut impl Write) -> io::Result<()> {
+        sink::write_message(&self.message, &self.gaps, out)
     }
 }
 

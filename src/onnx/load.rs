@@ -12,7 +12,7 @@ use prost::Message;
 use super::data::{Data, DataFile};
 use super::digest::Contents;
 use super::element::HELD;
-use super::external::{Externals, Resolver};
+use super::external::{Externals, MEMORY, Resolver};
 use super::identify::looks_like;
 use super::proto::{GraphProto, ModelProto, TensorProto};
 use super::skim::{Trouble, skim};
@@ -58,29 +58,9 @@ impl Model {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let file = File::open(path).and_then(|file| DataFile::open(&name, file)).map_err(io)?;
         let file = Arc::new(file);
-        let unreadable = |reason| io(io::Error::other(reason));
-        let length = file.length().map_err(unreadable)?;
-        let head = || file.read(0, length.min(HEAD) as usize).map_err(unreadable);
-        if length > MAX_MESSAGE as u64 {
-            return Err(match looks_like(&head()?) {
-                Some(name) => not_onnx(path, format!("it looks like {name}")),
-                None => Error::TooLarge { file: path.to_owned(), bytes: length as usize },
-            });
-        }
-        if length == 0 {
-            return Err(not_onnx(path, "it is empty"));
-        }
-        let skimmed = match skim(&file, length) {
-            Ok(skimmed) => skimmed,
-            Err(Trouble::Flaw(flaw)) => return Err(explain(path, &head()?, length, flaw)),
-            Err(Trouble::Unreadable(reason)) => return Err(unreadable(reason)),
-        };
         let externals = Externals::reaching(path, others);
-        let decoded = skimmed.decode().map_err(|source| undecoded(path, skimmed.head(), &source.to_string()));
-        let mut proto = decoded?;
-        let mut settle = |tensor: &mut TensorProto| skimmed.settle(tensor, &file, &externals);
-        let external = look_through(path, skimmed.head(), &mut proto, &mut settle)?;
-        let source = Some(Contents::new(Data::There(file, 0..length), !external).into());
+        let (proto, external, message) = skimmed(path, &file, &externals)?;
+        let source = Some(Contents::new(message, !external).into());
         Ok(Self { proto, external, source, externals, path: Some(path.to_owned()) })
     }
 
@@ -166,7 +146,49 @@ impl Model {
     /// # Errors
     /// As [`Model::from_bytes`].
     pub fn from_bytes_in(bytes: impl Into<Bytes>, folder: impl AsRef<Path>) -> Result<Self> {
-        Self::from_memory(bytes.into(), Externals::beside(&folder.as_ref().join("<memory>")))
+        Self::from_memory(bytes.into(), Externals::beside(&folder.as_ref().join(MEMORY)))
+    }
+
+    /// Reads a model from wherever somebody has its message: the elements of its large tensors are asked for when they
+    /// are needed, each time anew, and never all at once.
+    ///
+    /// `message` is asked for the location `<memory>`; what tensors keep outside of the message is found in `externals`.
+    ///
+    /// ```
+    /// use std::io;
+    /// use std::sync::Arc;
+    /// use bytes::Bytes;
+    /// use unfold::onnx::Model;
+    /// use unfold::onnx::external::{Externals, Resolver};
+    ///
+    /// /// A message in two pieces, as somebody may have it who never has it whole.
+    /// #[derive(Debug)]
+    /// struct Halves([Bytes; 2]);
+    ///
+    /// impl Resolver for Halves {
+    ///     fn length(&self, _: &str) -> io::Result<u64> {
+    ///         Ok(self.0.iter().map(|half| half.len() as u64).sum())
+    ///     }
+    ///     fn read(&self, _: &str, offset: u64, length: usize) -> io::Result<Bytes> {
+    ///         let all = self.0.iter().flatten().copied();
+    ///         Ok(all.skip(offset as usize).take(length).collect())
+    ///     }
+    /// }
+    ///
+    /// let mut first = Bytes::from(std::fs::read("models/digits/un-dynamo.onnx")?);
+    /// let second = first.split_off(100_000);
+    /// let model = Model::from_message(Arc::new(Halves([first, second])), Externals::none())?;
+    /// assert_eq!(model.to_bytes()?, Model::open("models/digits/un-dynamo.onnx")?.to_bytes()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where the message cannot be read, or is none of an ONNX model, or has a field that ONNX does not define.
+    pub fn from_message(message: Arc<dyn Resolver>, externals: Externals) -> Result<Self> {
+        let file = Arc::new(DataFile::resolved(MEMORY, message));
+        let (proto, external, message) = skimmed(Path::new(MEMORY), &file, &externals)?;
+        let source = Some(Contents::new(message, false).into());
+        Ok(Self { proto, external, source, externals, path: None })
     }
 
     /// The model with the elements of its tensors in its message, for somebody who takes [`Model::proto`] elsewhere.
@@ -189,7 +211,7 @@ impl Model {
     }
 
     fn from_memory(bytes: Bytes, externals: Externals) -> Result<Self> {
-        let path = Path::new("<memory>");
+        let path = Path::new(MEMORY);
         if bytes.is_empty() {
             return Err(not_onnx(path, "it is empty"));
         }
@@ -200,6 +222,33 @@ impl Model {
         let source = Some(Contents::new(Data::Here(bytes), false).into());
         Ok(Self { proto, external, source, externals, path: None })
     }
+}
+
+/// Reads all of a message but the elements that stay in its file, and says whether there are others outside of it, and what
+/// the message is as it was read.
+fn skimmed(path: &Path, file: &Arc<DataFile>, externals: &Externals) -> Result<(ModelProto, bool, Data)> {
+    let unreadable = |reason| Error::Io { path: path.to_owned(), source: io::Error::other(reason) };
+    let length = file.length().map_err(unreadable)?;
+    let head = || file.read(0, length.min(HEAD) as usize).map_err(unreadable);
+    if length > MAX_MESSAGE as u64 {
+        return Err(match looks_like(&head()?) {
+            Some(name) => not_onnx(path, format!("it looks like {name}")),
+            None => Error::TooLarge { file: path.to_owned(), bytes: length as usize },
+        });
+    }
+    if length == 0 {
+        return Err(not_onnx(path, "it is empty"));
+    }
+    let skimmed = match skim(file, length) {
+        Ok(skimmed) => skimmed,
+        Err(Trouble::Flaw(flaw)) => return Err(explain(path, &head()?, length, flaw)),
+        Err(Trouble::Unreadable(reason)) => return Err(unreadable(reason)),
+    };
+    let decoded = skimmed.decode().map_err(|source| undecoded(path, skimmed.head(), &source.to_string()));
+    let mut proto = decoded?;
+    let mut settle = |tensor: &mut TensorProto| skimmed.settle(tensor, file, externals);
+    let external = look_through(path, skimmed.head(), &mut proto, &mut settle)?;
+    Ok((proto, external, Data::There(file.clone(), 0..length)))
 }
 
 fn undecoded(path: &Path, head: &[u8], reason: &str) -> Error {

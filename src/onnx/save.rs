@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use super::data::{Data, reserve};
 use super::draft::FileDraft;
-use super::layout::{ALIGNMENT, Layout, Storage, is_inside};
+use super::external::MEMORY;
+use super::layout::{ALIGNMENT, Layout, Part, Storage, is_inside};
 use super::load::MAX_MESSAGE;
 use super::proto::TensorProto;
 use super::transfer::{Transfer, transfer};
@@ -66,7 +67,7 @@ impl Model {
     /// Where it is more than protobuf allows, or elements cannot be read.
     pub fn to_bytes(&self) -> Result<Bytes> {
         let layout = Layout::new(self, Storage::AsItIs)?;
-        self.check_size(&layout, Path::new("<memory>"))?;
+        self.check_size(&layout, Path::new(MEMORY))?;
         let mut bytes = Vec::with_capacity(layout.message_bytes());
         layout.write_message(&mut bytes).map_err(|source| self.io(source))?;
         Ok(bytes.into())
@@ -86,8 +87,38 @@ impl Model {
     /// Where it is more than protobuf allows, elements cannot be read, or the writer fails.
     pub fn to_writer(&self, out: &mut impl Write) -> Result<()> {
         let layout = Layout::new(self, Storage::AsItIs)?;
-        self.check_size(&layout, Path::new("<memory>"))?;
+        self.check_size(&layout, Path::new(MEMORY))?;
         layout.write_message(out).map_err(|source| self.io(source))
+    }
+
+    /// The model in parts, for somebody who takes it without ever having all of it as bytes.
+    ///
+    /// Each part is a message of about so many bytes, or of one tensor that has more; merged in this order, as protobuf
+    /// merges what is there twice, they are the model. What [`Model::to_bytes`] gives has the same fields in another
+    /// order.
+    ///
+    /// ```
+    /// use prost::Message;
+    /// use unfold::onnx::Model;
+    /// use unfold::onnx::proto::ModelProto;
+    ///
+    /// let model = Model::open("models/digits/un-dynamo.onnx")?;
+    /// let mut merged = ModelProto::default();
+    /// for part in model.to_parts(1 << 16)? {
+    ///     let mut bytes = vec![];
+    ///     part.to_writer(&mut bytes)?;
+    ///     merged.merge(&bytes[..])?;
+    /// }
+    /// assert_eq!(merged.encode_to_vec(), model.to_bytes()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::to_bytes`].
+    pub fn to_parts(&self, room: usize) -> Result<impl Iterator<Item = Part> + use<>> {
+        let layout = Layout::new(self, Storage::AsItIs)?;
+        self.check_size(&layout, Path::new(MEMORY))?;
+        Ok(layout.parts(room))
     }
 
     /// Writes the model into one writer, and its weights into another, which the model refers to by a location.
@@ -108,7 +139,7 @@ impl Model {
     pub fn to_writers(&self, out: &mut impl Write, location: &str, weights: &mut impl Write) -> Result<()> {
         let storage = Storage::Beside { location, threshold: SaveOptions::default().threshold };
         let layout = Layout::new(self, storage)?;
-        self.check_size(&layout, Path::new("<memory>"))?;
+        self.check_size(&layout, Path::new(MEMORY))?;
         let write = layout.write_message(out).and_then(|()| layout.write_weights(weights));
         write.map_err(|source| self.io(source))
     }

@@ -21,9 +21,7 @@ pub(super) fn write_message(message: &impl Message, gaps: &Gaps, out: &mut impl 
 
 /// Writes data, part by part.
 pub(super) fn write_data(data: &Data, out: &mut impl Write) -> io::Result<()> {
-    data.parts().into_iter().try_for_each(|part| {
-        data.read(part).map_err(io::Error::other).and_then(|bytes| out.write_all(&bytes))
-    })
+    data.hand_on(|bytes| out.write_all(bytes))
 }
 
 /// Encodes a message into a file, and gives what is to be moved into its gaps.

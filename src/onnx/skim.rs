@@ -71,7 +71,7 @@ impl Skim<'_> {
     fn fill(&mut self) -> bool {
         if self.window.is_empty() && self.trouble.is_none() {
             let length = (self.length - self.position).min(WINDOW as u64) as usize;
-            match self.file.read(self.position, length) {
+            match self.file.ahead(self.position, length) {
                 Ok(window) => self.goes_on(window),
                 Err(trouble) => self.trouble = Some(trouble),
             }

@@ -12,6 +12,7 @@ use anyhow::Result;
 use pyo3::prelude::*;
 
 use super::errors::{InternalError, UnfoldError, raised};
+use crate::cli::memory::give_back_freed;
 use crate::cli::panics::caught;
 
 /// How often it is looked whether somebody wants the work to end, and what it is at.
@@ -58,8 +59,11 @@ pub fn attend<T: Send + 'static>(
     let (send, mut receive) = channel();
     let working = attended.clone();
     let body = move || {
+        let done = caught(|| work(&working));
+        // What was needed on the way is not there while Python takes what was made.
+        give_back_freed();
         // Nobody may be there to take it.
-        let _ = send.send(caught(|| work(&working)));
+        let _ = send.send(done);
     };
     thread::Builder::new().name("unfold".into()).stack_size(STACK).spawn(body)?;
     loop {

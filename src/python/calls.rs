@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -28,8 +28,9 @@ use crate::cli::prove::Claim;
 use crate::cli::storage::{External, StorageArgs};
 use crate::cli::target::{page_target, target};
 use crate::cli::variants;
+use crate::error::Error;
 use crate::fold::target::Target;
-use crate::onnx::Model;
+use crate::onnx::{Model, Part};
 use crate::prove::{Proof, ProveOptions};
 use crate::provenance::Provenance;
 use crate::report::{html, markdown, terminal};
@@ -64,11 +65,15 @@ impl Folded {
         check_process()?;
         let model = self.report.after.as_ref().unwrap_or(&self.report.before);
         let size = py.detach(|| model.message_bytes()).map_err(|error| raised(&error.into()))?;
-        let write = |mut place: &mut [u8]| caught(|| model.to_writer(&mut place));
-        PyBytes::new_with(py, size, |place| match py.detach(|| write(place)) {
-            Ok(written) => written.map_err(|error| raised(&error.into())),
-            Err(fault) => Err(InternalError::new_err(fault)),
-        })
+        written(py, size, |mut place| model.to_writer(&mut place))
+    }
+
+    /// The result in messages of about so many bytes, to be merged.
+    fn parts(&self, room: usize) -> PyResult<Parts> {
+        check_process()?;
+        let model = self.report.after.as_ref().unwrap_or(&self.report.before);
+        let parts = model.to_parts(room).map_err(|error| raised(&error.into()))?;
+        Ok(Parts { left: Mutex::new(Box::new(parts)) })
     }
 
     /// Writes the result, and returns the paths of the model and of its data.
@@ -93,6 +98,41 @@ impl Folded {
             Ok((saved.path, saved.data))
         })
     }
+}
+
+/// What is left of a model that is handed out in parts.
+#[pyclass(frozen, module = "unfold_onnx._native")]
+pub struct Parts {
+    left: Mutex<Box<dyn Iterator<Item = Part> + Send>>,
+}
+
+#[pymethods]
+impl Parts {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let Some(part) = self.left.lock().unwrap_or_else(PoisonError::into_inner).next() else {
+            return Ok(None);
+        };
+        written(py, part.message_bytes(), |mut place| {
+            part.to_writer(&mut place).map_err(|source| Error::Io { path: "<memory>".into(), source })
+        })
+        .map(Some)
+    }
+}
+
+/// Bytes of Python that are written where they are.
+fn written<'py>(
+    py: Python<'py>,
+    size: usize,
+    write: impl Fn(&mut [u8]) -> crate::error::Result<()> + Sync,
+) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, size, |place| match py.detach(|| caught(|| write(place))) {
+        Ok(written) => written.map_err(|error| raised(&error.into())),
+        Err(fault) => Err(InternalError::new_err(fault)),
+    })
 }
 
 fn text_of(json: &impl Serialize) -> PyResult<String> {

@@ -27,7 +27,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::calls::{Folded, bench, fuse, inspect, plan, prove, verify};
+    use super::calls::{Folded, Parts, bench, fuse, inspect, plan, prove, verify};
     #[pymodule_export]
     use super::errors::{
         CertificateError, DiffersError, ExternalDataError, InternalError, InvalidModelError, TooLargeError,
@@ -48,7 +48,6 @@ mod _native {
 /// What holds for the process from the import on.
 fn init(py: Python<'_>) -> PyResult<()> {
     cli::panics::kept();
-    cli::memory::give_back_freed();
     let program: Option<std::path::PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
     if let Some(program) = program {
         let arguments = ["-m", "unfold_onnx", "resident"].map(Into::into).into();

@@ -1,11 +1,12 @@
 //! Where a model comes from.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -14,7 +15,7 @@ use pyo3::types::PyMemoryView;
 use super::errors::ExternalDataError;
 use crate::error::Result;
 use crate::onnx::Model;
-use crate::onnx::external::Resolver;
+use crate::onnx::external::{Externals, Resolver};
 
 /// A model that was not read yet.
 #[pyclass(frozen, name = "Source", module = "unfold_onnx._native")]
@@ -27,6 +28,7 @@ pub struct ModelSource {
 enum ReadFrom {
     File { path: PathBuf, others: Vec<PathBuf> },
     Memory { bytes: Bytes, reach: Outside },
+    Message { message: Arc<Written>, reach: Outside },
 }
 
 /// Where a model in memory has the data that is outside of it.
@@ -35,6 +37,16 @@ enum Outside {
     Nothing,
     Folder(PathBuf),
     Asked(Arc<Callback>),
+}
+
+impl Outside {
+    fn of(folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
+        match (folder, resolver) {
+            (_, Some(call)) => Self::Asked(Arc::new(Callback { call, raised: Mutex::default() })),
+            (Some(folder), None) => Self::Folder(folder),
+            (None, None) => Self::Nothing,
+        }
+    }
 }
 
 impl ReadFrom {
@@ -47,6 +59,14 @@ impl ReadFrom {
                 Outside::Folder(folder) => Model::from_bytes_in(bytes, folder)?,
                 Outside::Asked(resolver) => Model::from_bytes_with(bytes, resolver)?,
             },
+            Self::Message { message, reach } => {
+                let externals = match reach {
+                    Outside::Nothing => Externals::none(),
+                    Outside::Folder(folder) => Externals::beside(&folder.join("model")),
+                    Outside::Asked(resolver) => Externals::resolved(resolver),
+                };
+                Model::from_message(message, externals)?
+            }
         };
         model.find_data()?;
         Ok(model)
@@ -64,59 +84,166 @@ impl ModelSource {
     /// Bytes, which are not copied.
     #[staticmethod]
     fn memory(data: PyBackedBytes, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
-        Self::of(Bytes::from_owner(data), folder, resolver)
+        let reach = Outside::of(folder, resolver);
+        Self { from: ReadFrom::Memory { bytes: Bytes::from_owner(data), reach } }
     }
 }
 
-/// A message that is written piece by piece, so that there is never all of it twice.
+/// A message that is written piece by piece, but for the elements of its tensors, which stay where Python has them.
 #[pyclass(module = "unfold_onnx._native")]
+#[derive(Default)]
 pub struct Wire {
-    bytes: Vec<u8>,
+    pieces: Vec<Piece>,
+    length: u64,
 }
 
 #[pymethods]
 impl Wire {
-    /// One with room for so many bytes.
     #[new]
-    fn new(room: usize) -> Self {
-        Self { bytes: Vec::with_capacity(room) }
+    fn new() -> Self {
+        Self::default()
     }
 
     /// Writes what is next.
     fn put(&mut self, data: &[u8]) {
-        self.bytes.extend_from_slice(data);
+        if !matches!(self.pieces.last(), Some(Piece::Written(_))) {
+            self.pieces.push(Piece::Written(vec![]));
+        }
+        if let Some(Piece::Written(bytes)) = self.pieces.last_mut() {
+            bytes.extend_from_slice(data);
+            self.length += data.len() as u64;
+        }
     }
 
-    /// How much was written.
-    fn __len__(&self) -> usize {
-        self.bytes.len()
+    /// Leaves so many bytes where they are: in a field of a message.
+    fn refer(&mut self, message: Py<PyAny>, field: String, length: usize) {
+        self.pieces.push(Piece::Referred { message, field, length });
+        self.length += length as u64;
     }
 
-    /// Ends a message that began at a place, before which its length belongs.
-    fn close(&mut self, at: usize) -> PyResult<()> {
-        let length = self.bytes.len().checked_sub(at).ok_or_else(|| PyValueError::new_err("past the end"))?;
+    /// Begins a message inside of this one, and says where.
+    fn begin(&mut self) -> (usize, u64) {
+        self.pieces.push(Piece::Written(vec![]));
+        (self.pieces.len() - 1, self.length)
+    }
+
+    /// Ends a message that began there, before which its length belongs.
+    fn close(&mut self, begun: (usize, u64)) -> PyResult<()> {
+        let (piece, at) = begun;
+        let (Some(Piece::Written(bytes)), Some(length)) =
+            (self.pieces.get_mut(piece), self.length.checked_sub(at))
+        else {
+            return Err(PyValueError::new_err("no message begins there"));
+        };
         let mut prefix = vec![];
-        prost::encoding::encode_varint(length as u64, &mut prefix);
-        self.bytes.splice(at..at, prefix);
+        prost::encoding::encode_varint(length, &mut prefix);
+        self.length += prefix.len() as u64;
+        bytes.splice(..0, prefix);
         Ok(())
     }
 
     /// What was written, as a model. Nothing is left here.
     fn source(&mut self, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> ModelSource {
-        ModelSource::of(std::mem::take(&mut self.bytes).into(), folder, resolver)
+        let message = Arc::new(Written::new(std::mem::take(self)));
+        ModelSource { from: ReadFrom::Message { message, reach: Outside::of(folder, resolver) } }
+    }
+}
+
+/// A part of a message.
+enum Piece {
+    Written(Vec<u8>),
+    Referred { message: Py<PyAny>, field: String, length: usize },
+}
+
+/// A message that was written.
+struct Written {
+    /// Each with the place where it begins.
+    pieces: Vec<(u64, Piece)>,
+    length: u64,
+    /// The fields that were read last, by the piece that they are: one for each thread that reads one in parts.
+    recent: Mutex<VecDeque<(usize, Bytes)>>,
+}
+
+impl Written {
+    fn new(wire: Wire) -> Self {
+        let mut at = 0;
+        let placed = wire.pieces.into_iter().map(|piece| {
+            let begin = at;
+            at += match &piece {
+                Piece::Written(bytes) => bytes.len() as u64,
+                Piece::Referred { length, .. } => *length as u64,
+            };
+            (begin, piece)
+        });
+        Self { pieces: placed.collect(), length: wire.length, recent: Mutex::default() }
+    }
+
+    /// A field, as Python has it now.
+    fn field(&self, number: usize, message: &Py<PyAny>, name: &str, length: usize) -> io::Result<Bytes> {
+        let kept = |recent: &VecDeque<(usize, Bytes)>| {
+            recent.iter().find(|(piece, _)| *piece == number).map(|(_, bytes)| bytes.clone())
+        };
+        if let Some(bytes) = kept(&self.recent.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(bytes);
+        }
+        let read =
+            |py: Python<'_>| -> PyResult<PyBackedBytes> { Ok(message.bind(py).getattr(name)?.extract()?) };
+        let bytes = Python::attach(read).map_err(|error| io::Error::other(error.to_string()))?;
+        if bytes.len() != length {
+            return Err(io::Error::other("it was changed while it was read"));
+        }
+        let bytes = Bytes::from_owner(bytes);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.truncate(rayon::current_num_threads().max(1) - 1);
+        recent.push_front((number, bytes.clone()));
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("Written")
+    }
+}
+
+impl Resolver for Written {
+    fn length(&self, _: &str) -> io::Result<u64> {
+        Ok(self.length)
+    }
+
+    fn read(&self, _: &str, offset: u64, length: usize) -> io::Result<Bytes> {
+        let first = self.pieces.partition_point(|(begin, _)| *begin <= offset).saturating_sub(1);
+        let mut read = BytesMut::new();
+        for (number, (begin, piece)) in self.pieces.iter().enumerate().skip(first) {
+            let (at, left) = ((offset + read.len() as u64 - begin) as usize, length - read.len());
+            let range = |there: usize| at.min(there)..there.min(at + left);
+            let there = match piece {
+                Piece::Written(bytes) => Bytes::copy_from_slice(&bytes[range(bytes.len())]),
+                Piece::Referred { message, field, length } => {
+                    self.field(number, message, field, *length)?.slice(range(*length))
+                }
+            };
+            if there.len() == length {
+                return Ok(there);
+            }
+            read.extend_from_slice(&there);
+            if read.len() == length {
+                break;
+            }
+        }
+        Ok(read.freeze())
+    }
+
+    /// What is before the next field of Python.
+    fn ahead(&self, _: &str, offset: u64, length: usize) -> usize {
+        let next = self.pieces.partition_point(|(begin, _)| *begin <= offset);
+        let mut later = self.pieces[next..].iter();
+        let field = later.find(|(_, piece)| matches!(piece, Piece::Referred { .. }));
+        field.map_or(length, |(begin, _)| length.min((begin - offset) as usize))
     }
 }
 
 impl ModelSource {
-    fn of(bytes: Bytes, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> Self {
-        let reach = match (folder, resolver) {
-            (_, Some(call)) => Outside::Asked(Arc::new(Callback { call, raised: Mutex::default() })),
-            (Some(folder), None) => Outside::Folder(folder),
-            (None, None) => Outside::Nothing,
-        };
-        Self { from: ReadFrom::Memory { bytes, reach } }
-    }
-
     /// What reads it, for another thread.
     pub fn reader(&self) -> impl FnOnce() -> Result<Model> + Send + use<> {
         let from = self.from.clone();
@@ -125,7 +252,11 @@ impl ModelSource {
 
     /// What came of work with this model: an error, if its resolver raised one.
     pub fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
-        let ReadFrom::Memory { reach: Outside::Asked(resolver), .. } = &self.from else { return result };
+        let (ReadFrom::Memory { reach: Outside::Asked(resolver), .. }
+        | ReadFrom::Message { reach: Outside::Asked(resolver), .. }) = &self.from
+        else {
+            return result;
+        };
         let Some(cause) = resolver.raised.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return result;
         };

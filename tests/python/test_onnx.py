@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,44 @@ def test_a_large_message_is_written_as_it_is_serialized() -> None:
     # The digest is that of what would have been serialized.
     [once] = unfold.inspect(fused).provenance
     assert once.original == hashlib.sha256(data).hexdigest()
+
+
+def test_messages_are_read_while_the_interpreter_goes_on(digits: Path) -> None:
+    model = onnx.load(digits / "un-dynamo.onnx")
+    expected = unfold.fuse(model).SerializeToString()
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(unfold.fuse, [model] * 16))
+    assert [result.SerializeToString() for result in results] == [expected] * 16
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="who else tells how much memory there was")
+def test_the_weights_of_a_message_are_there_once_more_when_it_was_folded() -> None:
+    code = """
+import resource
+import numpy, onnx
+import unfold_onnx as unfold
+from onnx import helper, numpy_helper
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+shape, nodes, weights = (2048, 2048), [], [numpy_helper.from_array(numpy.full(2048, 2, "f"), "s")]
+for layer in range(12):
+    weights.append(numpy_helper.from_array(numpy.random.rand(*shape).astype("f"), f"w{layer}"))
+    nodes.append(helper.make_node("Mul", [f"x{layer}", "s"], [f"y{layer}"]))
+    nodes.append(helper.make_node("MatMul", [f"y{layer}", f"w{layer}"], [f"z{layer}"]))
+    nodes.append(helper.make_node("Tanh", [f"z{layer}"], [f"x{layer + 1}"]))
+ends = [[helper.make_tensor_value_info(name, 1, ["n", 2048])] for name in ("x0", "x12")]
+graph = helper.make_graph(nodes, "g", *ends, weights)
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+del graph, weights
+before = peak()
+fused = unfold.fuse(model, verify="off")
+assert len(fused.graph.node) == 24
+print((peak() - before) / (12 * 4 * 2048 * 2048))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 1.5
 
 
 def test_what_no_field_holds_is_not_lost_in_silence(digits: Path) -> None:

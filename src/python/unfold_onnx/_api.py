@@ -153,10 +153,7 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
     if output is not None:
         storage = options.get("external_data", "auto"), options.get("external_threshold", 1024)
         return Path(folded.save(output, *storage)[0]), report
-    data = folded.to_bytes() if folded.changed else None
-    # What both were read from is not needed while the result is.
-    del source, folded
-    return kind.same() if data is None else kind.made(data), report
+    return kind.made(folded) if folded.changed else kind.same(), report
 
 
 def _patterns(skip: str | Sequence[str]) -> list[str]:

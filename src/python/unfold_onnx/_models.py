@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
 
-from unfold_onnx._native import Source, Wire
+from unfold_onnx._native import Folded, Source, Wire
 
 if TYPE_CHECKING:
     import onnx
@@ -28,8 +27,10 @@ Given = TypeVar("Given")
 
 HEAVY = ("GraphProto", "TensorProto")
 """The messages that are written field by field, since they may have many weights."""
-MUCH = 1 << 22
-"""Bytes of what a usual model has beside its weights."""
+LARGE = 1 << 12
+"""From how many bytes on elements stay in the message that they are in."""
+PART = 1 << 22
+"""Bytes of a result that are handed over at a time."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Kind(Generic[Given]):
 
     same: Callable[[], Given]
     """The model as it was."""
-    made: Callable[[bytes], Given]
-    """A model of the same kind."""
+    made: Callable[[Folded], Given]
+    """What became of it, as a model of the same kind."""
 
 
 def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | None) -> tuple[Source, Kind[Any]]:
@@ -48,13 +49,13 @@ def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | N
         if resolver is not None:
             raise TypeError("a model with a path has its external data beside it: see allow_external")
         path = Path(model)
-        return Source.file(path, list(allow_external)), Kind(path.read_bytes, bytes)
+        return Source.file(path, list(allow_external)), Kind(path.read_bytes, Folded.to_bytes)
     if allow_external:
         raise TypeError("allow_external is for models with a path: see resolver")
     if _is_buffer(model):
         # What others may write into while it is read is copied.
         data = model if isinstance(model, bytes) else bytes(model)
-        return Source.memory(data, *_outside(resolver)), Kind(lambda: data, bytes)
+        return Source.memory(data, *_outside(resolver)), Kind(lambda: data, Folded.to_bytes)
     if _is(model, "onnx", "ModelProto"):
         return _message(model, resolver)
     if _is(model, "onnx_ir", "Model"):
@@ -86,7 +87,7 @@ def _message(model: onnx.ModelProto, resolver: Resolver | None) -> tuple[Source,
         other.CopyFrom(model)
         return other
 
-    return _written(model, resolver), Kind(copy, type(model).FromString)
+    return _written(model, resolver), Kind(copy, lambda folded: _merged(folded, type(model)()))
 
 
 def _representation(model: onnx_ir.Model, resolver: Resolver | None) -> tuple[Source, Kind[onnx_ir.Model]]:
@@ -105,27 +106,27 @@ def _representation(model: onnx_ir.Model, resolver: Resolver | None) -> tuple[So
         return other
 
     proto = onnx_ir.to_proto(model)
-    message = type(proto)
     source = _written(proto, resolver)
-    return source, Kind(lambda: read(onnx_ir.to_proto(model)), lambda data: read(message.FromString(data)))
+    return source, Kind(
+        lambda: read(onnx_ir.to_proto(model)), lambda folded: read(_merged(folded, type(proto)()))
+    )
+
+
+def _merged(folded: Folded, message: onnx.ModelProto) -> onnx.ModelProto:
+    """The result as a message, without room for all of it twice."""
+    for part in folded.parts(PART):
+        message.MergeFromString(part)
+    return message
 
 
 def _written(message: onnx.ModelProto, resolver: Resolver | None) -> Source:
-    """Writes a message as it would be serialized, without room for all of it twice.
+    """Writes a message as it would be serialized, but for its weights, which are read where they are.
 
     Neither ``SerializeToString`` nor ``ByteSize``, which serializes, is asked of what has many weights.
     """
-    elements = sum(map(_room, message.graph.initializer))
-    # Room that is not needed is never touched.
-    wire = Wire(elements + elements // 4 + MUCH)
+    wire = Wire()
     _write(message, wire)
     return wire.source(*_outside(resolver))
-
-
-def _room(tensor: onnx.TensorProto) -> int:
-    """About as many bytes as its elements take."""
-    wide = tensor.data_type in (tensor.INT64, tensor.UINT64, tensor.DOUBLE)
-    return 0 if tensor.data_location == tensor.EXTERNAL else math.prod(tensor.dims) * (8 if wide else 4)
 
 
 def _write(message: Any, wire: Wire) -> None:
@@ -139,7 +140,10 @@ def _write(message: Any, wire: Wire) -> None:
         key = _varint(field.number << 3 | 2)
         if field.type == field.TYPE_BYTES and isinstance(value, bytes):
             wire.put(key + _varint(len(value)))
-            wire.put(value)
+            if len(value) < LARGE:
+                wire.put(value)
+            else:
+                wire.refer(message, field.name, len(value))
         elif field.message_type is None:
             # Numbers and texts, as a message that has nothing else writes them.
             alone = type(message)()
@@ -150,13 +154,14 @@ def _write(message: Any, wire: Wire) -> None:
             wire.put(alone.SerializeToString())
         else:
             for part in [value] if hasattr(value, "ListFields") else value:
-                wire.put(key)
-                begin = len(wire)
                 if field.message_type.name in HEAVY:
+                    wire.put(key)
+                    begun = wire.begin()
                     _write(part, wire)
+                    wire.close(begun)
                 else:
-                    wire.put(part.SerializeToString())
-                wire.close(begin)
+                    data = part.SerializeToString()
+                    wire.put(key + _varint(len(data)) + data)
 
 
 def _varint(number: int) -> bytes:
