@@ -12,7 +12,7 @@ use ndarray::ArrayD;
 use tract_onnx::prelude::{DatumType, Tensor};
 
 use super::bounds::Budget;
-use super::encode::encoded;
+use super::encode::{datum_type, encoded, is_concrete};
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
 use crate::hash::{HashMap, HashSet};
@@ -307,9 +307,23 @@ impl<'m> Constants<'m> {
         let is_exact = |tensor: &Tensor| !self.has_bfloat16 || !tensor.datum_type().is_float();
         let of_engine = || self.facts.value(value).filter(|tensor| is_concrete(tensor) && is_exact(tensor));
         if let Some(tensor) = of_engine() {
-            return Some(tensor);
+            return Some(self.typed(value, tensor));
         }
         self.facts.engine().tensor(&self.graph, &self.stored(value)?)
+    }
+
+    /// A tensor of extents in the type that ONNX says it has, where that is known.
+    fn typed(&self, value: ValueId, tensor: Arc<Tensor>) -> Arc<Tensor> {
+        let of_integers = self.facts.data_type(value).and_then(|found| datum_type(found.code()));
+        match of_integers.filter(|_| tensor.datum_type() == DatumType::TDim) {
+            Some(datum_type) => {
+                // In two steps: tract takes no extent for a number of few bits.
+                let cast =
+                    tensor.cast_to::<i64>().and_then(|cast| Ok(cast.cast_to_dt(datum_type)?.into_owned()));
+                cast.map_or(tensor, Arc::new)
+            }
+            None => tensor,
+        }
     }
 
     fn compute(&self, node: NodeId, slot: usize, inputs: &[ValueId]) -> Result<Arc<Tensor>, String> {
@@ -326,9 +340,4 @@ impl<'m> Constants<'m> {
 enum Held {
     Stored(Floats),
     Computed(Arc<Tensor>),
-}
-
-/// Whether no element is a symbol.
-fn is_concrete(tensor: &Tensor) -> bool {
-    tensor.datum_type() != DatumType::TDim || tensor.cast_to::<i64>().is_ok()
 }

@@ -1,6 +1,7 @@
-//! What tract computed, as ONNX stores it.
+//! Tensors and types of tract's, and what ONNX has in their place.
 
 use bytes::Bytes;
+use tract_onnx::pb;
 use tract_onnx::prelude::{DatumType, Tensor};
 
 use crate::onnx::proto::TensorProto;
@@ -34,4 +35,15 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     };
     let fits = data_type.byte_size(tensor.len()) == Some(bytes.len());
     fits.then(|| TensorProto { raw_data: Some(bytes), ..tensor::without_elements(data_type, tensor.shape()) })
+}
+
+/// tract's type for one of ONNX.
+pub fn datum_type(code: i32) -> Option<DatumType> {
+    let code = if code == DataType::BFloat16.code() { DataType::Float.code() } else { code };
+    pb::tensor_proto::DataType::try_from(code).ok()?.try_into().ok()
+}
+
+/// Whether no element is a symbol.
+pub fn is_concrete(tensor: &Tensor) -> bool {
+    tensor.datum_type() != DatumType::TDim || tensor.cast_to::<i64>().is_ok()
 }

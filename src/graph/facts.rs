@@ -11,17 +11,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message;
-use tract_core::tract_data::TooEarly;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb;
 use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
-use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, IntoTValue, TDim};
+use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, TDim};
 
 use super::axes::axis;
 use super::batch;
 use super::bounds::{self, Budget, Cost};
+use super::encode::{datum_type, is_concrete};
+use super::evaluated::{Evaluated, evaluated};
 pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
 use super::open::Open;
@@ -487,6 +488,19 @@ impl Inference {
                 ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"),
                 [normed, _, _, sum],
             ) => *sum = normed.clone(),
+            (("", "Cast"), [made]) => {
+                let to = node.attr_i("to").ok().flatten().and_then(|code| datum_type(code.try_into().ok()?));
+                if let Some(Some(from)) = inputs.first() {
+                    *made = self.narrowed(std::mem::take(made), from, to);
+                }
+            }
+            (("", "CastLike"), [made]) => {
+                let like =
+                    inputs.get(1).and_then(Option::as_ref).and_then(|like| like.datum_type.concretize());
+                if let Some(Some(from)) = inputs.first() {
+                    *made = self.narrowed(std::mem::take(made), from, like);
+                }
+            }
             (("", "Div" | "Mod"), [made]) => *made = quotients::settled(node, &inputs, std::mem::take(made)),
             _ => {}
         }
@@ -499,6 +513,39 @@ impl Inference {
             self.open.named(symbols, read_by_shape(&asked), fact)
         };
         outputs.map(complete).collect()
+    }
+
+    /// What came of a Cast of a value to a type. tract knows extents of one type alone: those that are cast to another are the
+    /// same where it holds them.
+    fn narrowed(&self, fact: InferenceFact, from: &InferenceFact, to: Option<DatumType>) -> InferenceFact {
+        let is_extents = |value: &Arc<Tensor>| value.datum_type() == DatumType::TDim;
+        let Some(value) = from.value.concretize().filter(is_extents) else { return fact };
+        let held = match to {
+            Some(DatumType::I64) => return fact,
+            // Extents fit; of what is open nobody knows whether it does, and it has another name.
+            Some(DatumType::I32) if !is_concrete(&value) => {
+                return self.open.named(
+                    &self.template.symbols,
+                    self.open.elements(from),
+                    fact.without_value(),
+                );
+            }
+            Some(DatumType::I32) => i64::from(i32::MIN)..i64::from(i32::MAX),
+            Some(DatumType::Bool) => 0..2,
+            Some(DatumType::I8) => -128..128,
+            Some(DatumType::U8) => 0..256,
+            Some(DatumType::I16) => -32768..32768,
+            Some(DatumType::U16) => 0..65536,
+            Some(DatumType::U32 | DatumType::U64) => 0..i64::from(i32::MAX),
+            // Of what a type of extents is, nobody knows more than that it holds small ones.
+            Some(DatumType::TDim) => 0..128,
+            _ => return fact,
+        };
+        let fits = value.cast_to::<i64>().is_ok_and(|numbers| {
+            let numbers = numbers.to_plain_array_view::<i64>();
+            numbers.is_ok_and(|numbers| numbers.iter().all(|number| held.contains(number)))
+        });
+        if fits { fact } else { fact.without_value() }
     }
 
     /// What tract's operator says of the outputs that are there.
@@ -550,7 +597,7 @@ impl Inference {
             Cost::Unknown => {}
             Cost::TooMuch => self.note(|| node.label()),
             Cost::Bytes(bytes) if !self.budget.spend(bytes) => {}
-            Cost::Bytes(_) => match evaluated(&*op, &values) {
+            Cost::Bytes(_) => match evaluated(node, &*op, &values) {
                 Evaluated::Values(values) => {
                     let facts = values.into_iter().map(InferenceFact::try_from);
                     return facts.map(Result::unwrap_or_default).collect();
@@ -643,7 +690,7 @@ impl Inference {
         if !budget.spend(bytes) {
             return Err("the constants of the model are too large to be evaluated".to_owned());
         }
-        match evaluated(&*op, inputs) {
+        match evaluated(node, &*op, inputs) {
             Evaluated::Values(values) => Ok(values),
             Evaluated::TooEarly | Evaluated::Failed => Err(failed()),
         }
@@ -667,14 +714,6 @@ fn shapes(op: &mut dyn InferenceOp, inputs: &[&InferenceFact], count: usize) -> 
     let unknown = vec![InferenceFact::default(); count];
     let (inputs, outputs) = (inputs.iter().copied().collect(), unknown.iter().collect());
     guarded(|| op.infer_facts(inputs, outputs, TVec::new())).map(|(_, outputs, _)| outputs)
-}
-
-/// What came of an evaluation.
-enum Evaluated {
-    Values(Vec<Arc<Tensor>>),
-    /// It needs what only a run knows.
-    TooEarly,
-    Failed,
 }
 
 /// Whether it is known of the elements of two tensors which are equal. tract takes a symbol for no number, though a batch
@@ -701,18 +740,6 @@ fn are_told_apart(values: &[Arc<Tensor>]) -> bool {
     match values.iter().map(|value| elements(value)).collect::<Option<Vec<_>>>().as_deref() {
         Some([one, other]) => is_apart(one, other) && is_apart(other, one),
         _ => false,
-    }
-}
-
-fn evaluated(op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
-    let inputs: TVec<_> = inputs.iter().map(|tensor| tensor.clone().into_tvalue()).collect();
-    match catch_unwind(AssertUnwindSafe(|| op.eval_out_of_plan(inputs))) {
-        Ok(Ok(Some(values))) => {
-            Evaluated::Values(values.into_iter().map(|value| value.into_arc_tensor()).collect())
-        }
-        Ok(Ok(None)) => Evaluated::TooEarly,
-        Ok(Err(error)) if error.root_cause().is::<TooEarly>() => Evaluated::TooEarly,
-        _ => Evaluated::Failed,
     }
 }
 
@@ -744,7 +771,7 @@ fn transposed(fact: &InferenceFact) -> InferenceFact {
 }
 
 /// What tract answers, or nothing: its operators panic on some input that they do not expect.
-fn guarded<T>(f: impl FnOnce() -> TractResult<T>) -> Option<T> {
+pub(super) fn guarded<T>(f: impl FnOnce() -> TractResult<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()?.ok()
 }
 
@@ -757,9 +784,4 @@ fn spell_bfloat16_as_float(node: &mut NodeProto) {
             attribute.r#type = Some(AttributeType::Int as i32);
         }
     }
-}
-
-fn datum_type(code: i32) -> Option<DatumType> {
-    let code = if code == DataType::BFloat16.code() { DataType::Float.code() } else { code };
-    pb::tensor_proto::DataType::try_from(code).ok()?.try_into().ok()
 }

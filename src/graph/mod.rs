@@ -9,6 +9,7 @@ mod bounds;
 pub mod constants;
 pub mod editor;
 mod encode;
+mod evaluated;
 mod extents;
 pub mod facts;
 pub mod flat;

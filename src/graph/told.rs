@@ -111,7 +111,22 @@ impl Asked<'_> {
             ("Reshape", _) => self.reshaped(),
             ("Shape", _) => Some(vec![Some(TDim::from(read_by_shape(self)?.len()))]),
             ("Conv", _) => self.convolved(|weight, _| weight[0].clone()),
-            ("ConvTranspose", _) => self.convolved(|weight, group| Some(weight[1].clone()? * group)),
+            ("ConvTranspose", _) => {
+                let told = self.convolved(|weight, group| Some(weight[1].clone()? * group))?;
+                Some(
+                    told.into_iter()
+                        .enumerate()
+                        .map(|(place, dim)| dim.or_else(|| self.spread(place)))
+                        .collect(),
+                )
+            }
+            ("Flatten", _) => {
+                let from = self.shape(0)?;
+                let axis = self.node.attr_i("axis").ok()?.unwrap_or(1);
+                let axis = if axis < 0 { axis + from.len() as i64 } else { axis };
+                let (before, behind) = from.split_at_checked(usize::try_from(axis).ok()?)?;
+                Some(vec![joint(before), joint(behind)])
+            }
             ("Gemm", _) => {
                 let turned = |name| self.node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
                 let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
@@ -215,6 +230,26 @@ impl Asked<'_> {
         Some([vec![items, channels(&weight, group)], places].concat())
     }
 
+    /// The extent that a transposed convolution makes of an axis of space.
+    fn spread(&self, axis: usize) -> Option<TDim> {
+        let space = axis.checked_sub(2)?;
+        let has = |name: &str| self.node.attribute.iter().any(|attribute| attribute.name() == name);
+        let pads_by_itself = !matches!(self.node.attr_s("auto_pad").ok()?, None | Some("NOTSET"));
+        if pads_by_itself || has("output_shape") {
+            return None;
+        }
+        let from = self.shape(0)?.get(axis)?.clone()?;
+        let kernel = extent(self.shape(1)?.get(axis)?)? as i64;
+        let rank = self.shape(1)?.len() - 2;
+        let at = |name: &str, place: usize, absent: i64| -> Option<i64> {
+            Some(self.node.attr_ints(name).ok()?.map_or(Some(&absent), |list| list.get(place)).copied()?)
+        };
+        let taps = (kernel - 1).checked_mul(at("dilations", space, 1)?)?;
+        let pads = at("pads", space, 0)?.checked_add(at("pads", space + rank, 0)?)?;
+        let rest = taps.checked_add(1)?.checked_add(at("output_padding", space, 0)?)?.checked_sub(pads)?;
+        Some(((from - 1) * at("strides", space, 1)? + rest).simplify())
+    }
+
     fn multiplied(&self) -> Option<Shape> {
         let (left, right) = (self.shape(0)?, self.shape(1)?);
         if left.len() < 2 || right.len() < 2 {
@@ -304,6 +339,16 @@ impl Asked<'_> {
             Some((dim? + pads[place].clone()? + pads[place + rank].clone()?).simplify())
         };
         Some(from.into_iter().enumerate().map(padded).collect())
+    }
+}
+
+/// The extent of axes that become one.
+fn joint(dims: &[Option<TDim>]) -> Option<TDim> {
+    let mut others = dims.iter().filter(|dim| extent(dim) != Some(1));
+    match (others.next(), others.next()) {
+        (None, _) => Some(TDim::from(1)),
+        (Some(only), None) => only.clone(),
+        _ => Some(TDim::from(dims.iter().try_fold(1_usize, |all, dim| all.checked_mul(extent(dim)?))?)),
     }
 }
 

@@ -13,7 +13,7 @@ use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::Category;
-use crate::onnx::proto::ValueInfoProto;
+use crate::onnx::proto::{NodeProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
 /// The element types by value; `None` where nothing tells.
@@ -40,8 +40,13 @@ pub(super) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<Da
         for (slot, value) in graph.outputs(node).iter().enumerate() {
             let Some(value) = value else { continue };
             let told = told.get(graph.value_name(*value)).copied();
-            types[value.index()] = match facts[value.index()].datum_type.concretize().and_then(of_tract) {
+            let datum_type = facts[value.index()].datum_type.concretize();
+            types[value.index()] = match datum_type.and_then(of_tract) {
                 Some(DataType::Float) => float_or_bfloat16(graph, node, slot, &types, told),
+                Some(inferred) if inferred.is_integer() => {
+                    integers(graph, node, slot, &types).or(told).or(Some(inferred))
+                }
+                None if datum_type == Some(DatumType::TDim) => integers(graph, node, slot, &types).or(told),
                 inferred => inferred.or(told).or_else(|| shared(graph, node, &types)),
             };
         }
@@ -72,12 +77,59 @@ fn of_tract(datum_type: DatumType) -> Option<DataType> {
         DatumType::I8 => DataType::Int8,
         DatumType::I16 => DataType::Int16,
         DatumType::I32 => DataType::Int32,
-        DatumType::I64 | DatumType::TDim => DataType::Int64,
+        DatumType::I64 => DataType::Int64,
         DatumType::U8 => DataType::Uint8,
         DatumType::U16 => DataType::Uint16,
         DatumType::U32 => DataType::Uint32,
         DatumType::U64 => DataType::Uint64,
         _ => return None,
+    })
+}
+
+/// The type of an output of integers, as ONNX has it: to tract, whatever may be an extent is of one type.
+fn integers(graph: &Graph, node: NodeId, slot: usize, types: &[Option<DataType>]) -> Option<DataType> {
+    use Category::{Arithmetic, Elementwise, Layer, MatrixProduct, Movement, Reduction, Selection};
+    let proto = graph.node(node);
+    let of = |slot: usize| graph.input(node, slot).and_then(|input| types[input.index()]);
+    let any = || (0..graph.inputs(node).len()).find_map(of);
+    if let Some(code) = named_type(proto) {
+        return DataType::from_code(code);
+    }
+    let found = match graph.op(node) {
+        _ if proto.domain() == BEGIN => of(slot),
+        _ if proto.domain() == END => (proto.op_type() == "If").then(|| of(1 + slot)).flatten(),
+        _ if bodies(proto).next().is_some() => None,
+        Some("ArgMax" | "ArgMin" | "NonMaxSuppression" | "NonZero" | "Shape" | "Size") => {
+            Some(DataType::Int64)
+        }
+        Some("MaxPool" | "TopK" | "Unique") if slot > 0 => Some(DataType::Int64),
+        Some("CastLike") => of(1),
+        Some("OneHot") => of(2),
+        Some("Where") => of(1).or_else(|| of(2)),
+        Some("Pow") => of(0),
+        Some("Concat" | "Range") => any(),
+        Some(
+            "Compress" | "CumSum" | "DepthToSpace" | "Dropout" | "GatherElements" | "MaxPool" | "Pad"
+            | "ReverseSequence" | "ScatterElements" | "ScatterND" | "SpaceToDepth" | "TopK" | "Trilu"
+            | "Unique",
+        ) => of(0),
+        _ => match proto.category()? {
+            Movement | Selection | Reduction => of(0),
+            Arithmetic | Elementwise | Layer | MatrixProduct => any(),
+            _ => None,
+        },
+    };
+    found.filter(|found| found.is_integer())
+}
+
+/// The type that an attribute of a node names, or that of the tensor it holds.
+fn named_type(node: &NodeProto) -> Option<i32> {
+    let code = |name: &str| node.attr_i(name).ok().flatten().and_then(|code| code.try_into().ok());
+    let named = ["to", "dtype", "output_dtype"].into_iter().find_map(code).filter(|&code| code != 0);
+    named.or_else(|| match node.op() {
+        ("", "Constant") => constant_tensor(node)?.data_type,
+        ("", "ConstantOfShape") => node.attr_t("value").ok()??.data_type,
+        _ => None,
     })
 }
 
@@ -93,13 +145,7 @@ fn float_or_bfloat16(
     let code = |name: &str| proto.attr_i(name).ok().flatten().and_then(|code| code.try_into().ok());
     let of = |slot: usize| graph.input(node, slot).and_then(|input| types[input.index()]);
     let is_float = |data_type: &DataType| data_type.is_float();
-    let stored = || match graph.op(node)? {
-        "Constant" => constant_tensor(proto)?.data_type,
-        "ConstantOfShape" => proto.attr_t("value").ok()??.data_type,
-        _ => None,
-    };
-    let named = ["to", "dtype", "output_dtype"].into_iter().find_map(code).filter(|&code| code != 0);
-    if let Some(code) = named.or_else(stored) {
+    if let Some(code) = named_type(proto) {
         return DataType::from_code(code);
     }
     match graph.op(node) {

@@ -106,7 +106,7 @@ impl Layout {
     }
 
     /// The message in parts, whose initializers have about so many bytes each.
-    pub fn parts(self, room: usize) -> impl Iterator<Item = Part> {
+    pub fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
         let Self { mut message, gaps, .. } = self;
         let gaps = Arc::new(gaps);
         let initializers = message.graph.as_mut().map(|graph| std::mem::take(&mut graph.initializer));
@@ -123,7 +123,7 @@ impl Layout {
             let graph = GraphProto { initializer, ..GraphProto::default() };
             Some(ModelProto { graph: Some(graph), ..ModelProto::default() })
         });
-        std::iter::once(message).chain(others).map(move |message| Part { message, gaps: gaps.clone() })
+        std::iter::once(message).chain(others).map(move |message| MessagePart { message, gaps: gaps.clone() })
     }
 
     /// Writes what belongs into the data file.
@@ -139,12 +139,12 @@ impl Layout {
 }
 
 /// A part of a model: a message to be merged with those of the other parts.
-pub struct Part {
+pub struct MessagePart {
     message: ModelProto,
     gaps: Arc<Gaps>,
 }
 
-impl Part {
+impl MessagePart {
     /// How many bytes the message has.
     pub fn message_bytes(&self) -> usize {
         self.message.encoded_len()

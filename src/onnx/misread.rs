@@ -50,6 +50,9 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
             Some("tract takes an ellipsis for one axis, and one number for an axis")
         }
         "GlobalLpPool" => Some("tract takes another mean"),
+        "SpaceToDepth" if has("mode") => {
+            Some("tract puts the places of a block before the channels, whatever its mode")
+        }
         "Celu" | "Swish" if has("alpha") => Some("tract takes its alpha for 1"),
         "Resize"
             if matches!(
@@ -120,7 +123,8 @@ const COMPUTED: &[&str] = &[
 pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
     let (domain, op) = node.op();
     let is_known = match op {
-        "ReduceLogSumExp" | "Softplus" => false,
+        // Nor does it shift by as many bits as there are, or more.
+        "BitShift" | "ReduceLogSumExp" | "Softplus" => false,
         "Resize" => opset > 10,
         _ => node.category().is_some_and(|category| !category.is_random()) || COMPUTED.contains(&op),
     };

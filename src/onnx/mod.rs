@@ -31,7 +31,7 @@ pub use digest::Digests;
 pub(crate) use draft::write_whole;
 pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
-pub use layout::Part;
+pub use layout::MessagePart;
 use proto::{GraphProto, ModelProto};
 pub use save::{DataPlace, SaveOptions, Saved};
 

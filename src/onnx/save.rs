@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::data::{Data, reserve};
 use super::draft::FileDraft;
 use super::external::MEMORY;
-use super::layout::{ALIGNMENT, Layout, Part, Storage, is_inside};
+use super::layout::{ALIGNMENT, Layout, MessagePart, Storage, is_inside};
 use super::load::MAX_MESSAGE;
 use super::proto::TensorProto;
 use super::transfer::{Transfer, transfer};
@@ -115,7 +115,7 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::to_bytes`].
-    pub fn to_parts(&self, room: usize) -> Result<impl Iterator<Item = Part> + use<>> {
+    pub fn to_parts(&self, room: usize) -> Result<impl Iterator<Item = MessagePart> + use<>> {
         let layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
         Ok(layout.parts(room))

@@ -30,7 +30,7 @@ use crate::cli::target::{page_target, target};
 use crate::cli::variants;
 use crate::error::Error;
 use crate::fold::target::Target;
-use crate::onnx::{Model, Part};
+use crate::onnx::{MessagePart, Model};
 use crate::prove::{Proof, ProveOptions};
 use crate::provenance::Provenance;
 use crate::report::{html, markdown, terminal};
@@ -103,7 +103,7 @@ impl Folded {
 /// What is left of a model that is handed out in parts.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Parts {
-    left: Mutex<Box<dyn Iterator<Item = Part> + Send>>,
+    left: Mutex<Box<dyn Iterator<Item = MessagePart> + Send>>,
 }
 
 #[pymethods]

@@ -28,7 +28,7 @@ pub struct ModelSource {
 enum ReadFrom {
     File { path: PathBuf, others: Vec<PathBuf> },
     Memory { bytes: Bytes, reach: Outside },
-    Message { message: Arc<Written>, reach: Outside },
+    Message { message: Arc<Referring>, reach: Outside },
 }
 
 /// Where a model in memory has the data that is outside of it.
@@ -144,7 +144,7 @@ impl Wire {
 
     /// What was written, as a model. Nothing is left here.
     fn source(&mut self, folder: Option<PathBuf>, resolver: Option<Py<PyAny>>) -> ModelSource {
-        let message = Arc::new(Written::new(std::mem::take(self)));
+        let message = Arc::new(Referring::new(std::mem::take(self)));
         ModelSource { from: ReadFrom::Message { message, reach: Outside::of(folder, resolver) } }
     }
 }
@@ -156,7 +156,7 @@ enum Piece {
 }
 
 /// A message that was written.
-struct Written {
+struct Referring {
     /// Each with the place where it begins.
     pieces: Vec<(u64, Piece)>,
     length: u64,
@@ -164,7 +164,7 @@ struct Written {
     recent: Mutex<VecDeque<(usize, Bytes)>>,
 }
 
-impl Written {
+impl Referring {
     fn new(wire: Wire) -> Self {
         let mut at = 0;
         let placed = wire.pieces.into_iter().map(|piece| {
@@ -200,13 +200,13 @@ impl Written {
     }
 }
 
-impl fmt::Debug for Written {
+impl fmt::Debug for Referring {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("Written")
+        f.write_str("Referring")
     }
 }
 
-impl Resolver for Written {
+impl Resolver for Referring {
     fn length(&self, _: &str) -> io::Result<u64> {
         Ok(self.length)
     }

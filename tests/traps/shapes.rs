@@ -9,6 +9,7 @@ use crate::common::numbers::Kind;
 use crate::common::reference::{self, Value};
 use crate::common::text::model;
 use crate::common::{fuse, judge};
+use crate::{folded, fused};
 
 /// The extents of a value, those that are no numbers as `?`; nothing where not even the rank is known.
 fn shape(model: &Model, name: &str) -> String {
@@ -173,5 +174,42 @@ fn a_batch_may_be_any_number_that_it_is_compared_with() {
              output y"
         ));
         assert_eq!(!fuse(&model).changed(), !decided, "{number}");
+    }
+}
+
+#[test]
+fn tokens_that_are_flattened_keep_their_channels() {
+    folded(&model(
+        "input x b n 6
+         scale g 6
+         shift t 6
+         const v 6 = 4 4 4 4 4 4
+         shift c 6
+         weight w 6 4
+         f = Flatten(x) axis=2
+         h = BatchNormalization(f, g, t, c, v) epsilon=0.0
+         y = MatMul(h, w)
+         output y",
+    ));
+}
+
+#[test]
+fn a_transposed_convolution_of_an_open_batch_has_the_extents_that_it_spreads_to() {
+    for attributes in
+        ["", "strides=[2,2]", "pads=[1,0,1,0] output_padding=[1,0] strides=[2,1]", "dilations=[2,1]"]
+    {
+        // A shift passes where the zeros around it are of no account, which the extents tell.
+        let fused = fused(&model(&format!(
+            "input x b 3 5 4
+             scale g 3
+             shift t 3
+             const v 3 = 4 4 4
+             shift c 3
+             weight w 3 2 3 2
+             h = BatchNormalization(x, g, t, c, v) epsilon=0.0
+             y = ConvTranspose(h, w) {attributes}
+             output y"
+        )));
+        assert!(fused.plan.sites[0].is_folded(), "{attributes}: {:#?}", fused.plan.sites[0]);
     }
 }

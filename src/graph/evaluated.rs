@@ -1,0 +1,107 @@
+//! What a node makes of constants, as ONNX means it: by tract's operator, where that is right about the numbers it is given.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tract_core::tract_data::TooEarly;
+use tract_onnx::prelude::{DatumType, TVec, Tensor, TractResult};
+use tract_onnx::tract_hir::infer::InferenceOp;
+use tract_onnx::tract_hir::internal::{IntoArcTensor, IntoTValue};
+
+use crate::onnx::operator::Category;
+use crate::onnx::proto::NodeProto;
+
+/// What came of an evaluation.
+pub enum Evaluated {
+    /// The outputs that are there.
+    Values(Vec<Arc<Tensor>>),
+    /// It needs what only a run knows.
+    TooEarly,
+    /// It cannot be computed, or not as it is meant.
+    Failed,
+}
+
+/// Evaluates a node, by its operator in tract.
+pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>]) -> Evaluated {
+    let is_half = |tensor: &Arc<Tensor>| tensor.datum_type() == DatumType::F16;
+    let is_float = |tensor: &Arc<Tensor>| tensor.datum_type().is_float();
+    if !inputs.iter().all(|tensor| can_be_given(node, tensor)) {
+        return Evaluated::Failed;
+    }
+    if let (Some(function), [x]) = (function(node), inputs) {
+        let made = is_float(x).then(|| by_each(function, x)).and_then(Result::ok);
+        return made.map_or(Evaluated::Failed, |made| Evaluated::Values(vec![made]));
+    }
+    if !adds_up(node) || !inputs.iter().any(is_half) {
+        return asked(op, inputs.to_vec());
+    }
+    // In sums of halves nothing is left of the small ones, and squares are soon too large: engines add them up as floats.
+    let cast = |tensor: &Arc<Tensor>, from, to| -> TractResult<Arc<Tensor>> {
+        let is_of = tensor.datum_type() == from;
+        if is_of { Ok(tensor.cast_to_dt(to)?.into_owned().into_arc_tensor()) } else { Ok(tensor.clone()) }
+    };
+    let floats = inputs.iter().map(|tensor| cast(tensor, DatumType::F16, DatumType::F32));
+    let Ok(floats) = floats.collect::<TractResult<Vec<_>>>() else { return Evaluated::Failed };
+    match asked(op, floats) {
+        Evaluated::Values(values) => {
+            let halves = values.iter().map(|tensor| cast(tensor, DatumType::F32, DatumType::F16));
+            halves.collect::<TractResult<_>>().map_or(Evaluated::Failed, Evaluated::Values)
+        }
+        other => other,
+    }
+}
+
+fn asked(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {
+    let inputs: TVec<_> = inputs.into_iter().map(|tensor| tensor.into_tvalue()).collect();
+    match catch_unwind(AssertUnwindSafe(|| op.eval_out_of_plan(inputs))) {
+        Ok(Ok(Some(values))) => {
+            Evaluated::Values(values.into_iter().map(|value| value.into_arc_tensor()).collect())
+        }
+        Ok(Ok(None)) => Evaluated::TooEarly,
+        Ok(Err(error)) if error.root_cause().is::<TooEarly>() => Evaluated::TooEarly,
+        _ => Evaluated::Failed,
+    }
+}
+
+/// Functions that tract has only near to: of a large negative number its Sigmoid keeps not one digit.
+fn function(node: &NodeProto) -> Option<fn(f64) -> f64> {
+    match node.op() {
+        ("", "Sigmoid") => Some(|x| 1.0 / (1.0 + (-x).exp())),
+        ("", "Tanh") => Some(f64::tanh),
+        _ => None,
+    }
+}
+
+fn by_each(function: fn(f64) -> f64, x: &Tensor) -> TractResult<Arc<Tensor>> {
+    let made = x.cast_to::<f64>()?.to_plain_array_view::<f64>()?.mapv(function);
+    Ok(Tensor::from(made).cast_to_dt(x.datum_type())?.into_owned().into_arc_tensor())
+}
+
+/// Whether an operator makes one number of several.
+fn adds_up(node: &NodeProto) -> bool {
+    use Category::{Elementwise, Layer, MatrixProduct, Normalizer, Reduction};
+    let op = node.op_type();
+    matches!(op, "AveragePool" | "CumSum" | "Einsum" | "GlobalAveragePool" | "Softmax")
+        || matches!(node.category(), Some(Elementwise | Layer | MatrixProduct | Normalizer | Reduction))
+}
+
+/// Whether tract's operator is right about the numbers of a tensor: what computes more than sums and products takes what is
+/// not finite for a number, and knows no largest one of none.
+fn can_be_given(node: &NodeProto, tensor: &Tensor) -> bool {
+    use Category::{Elementwise, Normalizer, Reduction};
+    let compares = ["Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Where"];
+    let reads = ["ArgMax", "ArgMin", "AveragePool", "GlobalMaxPool", "MaxPool", "Softmax", "TopK"];
+    let (op, category) = (node.op_type(), node.category());
+    let looks = matches!(category, Some(Elementwise | Normalizer | Reduction)) && !compares.contains(&op);
+    if !looks && !reads.contains(&op) {
+        return true;
+    }
+    let is_finite = || {
+        let floats = tensor.cast_to::<f64>();
+        floats.is_ok_and(|floats| {
+            let floats = floats.to_plain_array_view::<f64>();
+            floats.is_ok_and(|floats| floats.iter().all(|float| float.is_finite()))
+        })
+    };
+    (category != Some(Reduction) || tensor.len() > 0) && (!tensor.datum_type().is_float() || is_finite())
+}
