@@ -43,7 +43,7 @@ pub(super) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<Da
             let datum_type = facts[value.index()].datum_type.concretize();
             types[value.index()] = match datum_type.and_then(of_tract) {
                 Some(DataType::Float) => float_or_bfloat16(graph, node, slot, &types, told),
-                Some(inferred) if inferred.is_integer() => {
+                Some(inferred) if inferred != DataType::Bool && inferred.is_integer() => {
                     integers(graph, node, slot, &types).or(told).or(Some(inferred))
                 }
                 None if datum_type == Some(DatumType::TDim) => integers(graph, node, slot, &types).or(told),
@@ -119,7 +119,7 @@ fn integers(graph: &Graph, node: NodeId, slot: usize, types: &[Option<DataType>]
             _ => None,
         },
     };
-    found.filter(|found| found.is_integer())
+    found.filter(|&found| found != DataType::Bool && found.is_integer())
 }
 
 /// The type that an attribute of a node names, or that of the tensor it holds.

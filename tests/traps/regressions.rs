@@ -1157,6 +1157,13 @@ fn casts_between_types_of_integers_stay() {
         // This one is what it was.
         assert_eq!(count(&given(&[Int64])), 1, "{shape:?}");
     }
+    // Truth values are no integers.
+    for holds in ["Equal(i0, i0)", "Greater(i0, i0)", "Not(t)"] {
+        let before = model(&format!(
+            "indices i0 3\n condition t\n c = {holds}\n n = Cast(c) to=7\n m = Add(n, i0)\n y = Cast(m) to=1\n output y"
+        ));
+        assert_eq!(count(&before), 2, "{holds}");
+    }
     // An extent that is known is a number, of which each type holds what it holds.
     let wide = |types: &[DataType]| {
         let casts = casts(types).replace("output y", "z = Mul(x, y)\n output z");
