@@ -242,7 +242,7 @@ impl Asked<'_> {
         let kernel = extent(self.shape(1)?.get(axis)?)? as i64;
         let rank = self.shape(1)?.len() - 2;
         let at = |name: &str, place: usize, absent: i64| -> Option<i64> {
-            Some(self.node.attr_ints(name).ok()?.map_or(Some(&absent), |list| list.get(place)).copied()?)
+            self.node.attr_ints(name).ok()?.map_or(Some(&absent), |list| list.get(place)).copied()
         };
         let taps = (kernel - 1).checked_mul(at("dilations", space, 1)?)?;
         let pads = at("pads", space, 0)?.checked_add(at("pads", space + rank, 0)?)?;
