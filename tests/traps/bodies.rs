@@ -264,3 +264,33 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
     assert_eq!(fused.model.graph().node[0], before);
     assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);
 }
+
+/// As an exporter writes a squeeze of an axis that may have one place: engines look at both branches, and refuse the one that
+/// is never taken where they know that it cannot be.
+#[test]
+fn what_would_show_that_a_branch_cannot_be_stays_computed() {
+    let around = "input x batch 6
+                  ints i = 1
+                  ints first 1 = 0
+                  ints rest 1 = -1
+                  ints two 1 = 2
+                  ints one 1 = 1
+                  const half = 0.5
+                  s = Shape(x)
+                  d = Gather(s, i) axis=0
+                  f = Cast(d) to=1
+                  h = Mul(f, half)
+                  n = Cast(h) to=7
+                  u = Unsqueeze(n, first)
+                  t = Concat(rest, u, two) axis=0
+                  v = Reshape(x, t)
+                  k = Shape(v)
+                  e = Gather(k, i) axis=0
+                  c = Equal(e, i)";
+    let left = |then: &str| {
+        let after = crate::fuse(&branching(around, then, "y = Identity(v)\n output y", &["r"])).model;
+        operators(&after).iter().map(|&op| op.to_owned()).collect::<Vec<_>>()
+    };
+    assert!(left("y = Squeeze(v, one)\n output y").contains(&"Concat".to_owned()));
+    assert!(!left("y = Neg(v)\n output y").contains(&"Concat".to_owned()));
+}
