@@ -8,6 +8,7 @@ Exit codes: 0 proved, 1 a file is unreadable, 2 usage, 3 disproved, 4 undecided.
 """
 import argparse, hashlib, itertools, json, math, pathlib, sys
 from collections import Counter, namedtuple
+from graphlib import TopologicalSorter
 import ml_dtypes, numpy as np, onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
@@ -258,14 +259,18 @@ def hard_sigmoid(a, x):
     return ramp(a, (x / whole if whole else x * alpha) + np.float32(a.get("beta", 0.5)))
 
 def resize(a, x, *rest):
-    """Along each axis, sums of places with weights that nobody knows, which add up to 1."""
+    """Along each axis each place several times, or sums of places with weights that nobody knows, which add up to 1."""
     y, factors = a["result"](), rest[a["opset"] > 10:][:1]
     if a.get("coordinate_transformation_mode") == b"tf_crop_and_resize" or sort_of(y) is None:
         raise Uninterpreted
     factors = np.ravel(factors[0]) if factors and factors[0] is not None else a.get("scales", [])
-    same = {axis % x.ndim: factor == 1 for axis, factor in zip(a.get("axes", range(x.ndim)), factors)}
+    factors = {axis % x.ndim: factor for axis, factor in zip(a.get("axes", range(x.ndim)), factors)}
+    how = [a.get(k, d) for k, d in (("mode", b"nearest"), ("coordinate_transformation_mode", b""), ("nearest_mode", b""))]
     for axis, extents in enumerate(zip(x.shape, y.shape)):
-        if not same.get(axis, extents[0] == extents[1]):
+        if a["opset"] > 10 and how == [b"nearest", b"asymmetric", b"floor"] and not a.get("antialias") and factors.get(
+                axis, extents[1] / extents[0]) == extents[1] // extents[0]:
+            x = x.repeat(extents[1] // extents[0], axis)
+        elif factors.get(axis, extents[1] / extents[0]) != 1:
             seed = hashed(a["point"], a["said"], [digest(v) for v in rest], axis, extents)
             weights = random(seed, extents, "field")
             weights[0] += 1 - weights.sum(0)
@@ -384,8 +389,10 @@ class Graph:
         for tensor in graph.initializer:
             self.tensors[names[tensor.name]], self.stored_as[names[tensor.name]] = numpy_helper.to_array(tensor), tensor.name
         nodes = list(self.expanded(graph.node, way, names, given))
+        maker = {o: i for i, n in enumerate(nodes) for o in n.output if o}  # some exporters' nodes are in no order
+        order = TopologicalSorter({i: {maker[r] for r in reads(n) if r in maker} for i, n in enumerate(nodes)})
         del graph.node[:], graph.initializer[:]
-        graph.node.extend(nodes)
+        graph.node.extend(nodes[i] for i in order.static_order())
 
     def expanded(self, nodes, way, names, given):
         """Nodes with these names and attributes, and those of functions in the place of their calls."""
@@ -421,8 +428,9 @@ Number = namedtuple("Number", "own wide ops")  # rounded as it goes, in float64,
 
 class Run:
     """A graph evaluated at a point."""
-    def __init__(self, graph, point, extents, recipes={}, keep=(), scales=None):
+    def __init__(self, graph, point, extents, recipes={}, keep=(), scales=None, is_open=False):
         self.graph, self.point, self.recipes, self.scales, self.depth = graph, point, recipes, scales, 0
+        self.undecided = {"Shape", "Size"} if is_open else set()  # what comes of these
         self.values, self.numbers, self.unclear, self.bound = {}, {}, set(), 0
         self.degrees, self.types = dict.fromkeys(graph.inputs, 1), {n: t.elem_type for n, t in graph.inputs.items()}
         self.types |= {n: helper.np_dtype_to_tensor_dtype(array.dtype) for n, array in graph.tensors.items()}
@@ -474,16 +482,18 @@ class Run:
         plain = not node.domain or node.domain == "com.microsoft" and op in {*MICROSOFT, *ELEMENTWISE}
         plain &= not bodies(node) and not any(isinstance(v, bytes) for v in x)
         numbers, y, guess = self.compute(node), None, False
-        if numbers and plain and op in DECIDED.values() and is_float(numbers[0].own):
+        floats = numbers and any(is_float(n.own) for n in numbers)
+        is_open = floats and not numbers[0].ops.isdisjoint(self.undecided)
+        if floats and plain and op in DECIDED.values() and not is_open:
             y = [decide(self.attributes(node, x), self.number(node.input[0]).wide, numbers[0].wide)]
-        elif plain and not (numbers and not any(is_float(n.own) for n in numbers)):
+        elif plain and (floats or not numbers):
             y = self.interpret(node, x)
-        if y is None and numbers:
+        if y is None and numbers and not is_open:
             y = [stored(n.own) for n in numbers]
         if y is None:
             y, guess = self.function(node, x, plain, made), True
         if op in ("Shape", "Size") and not guess:
-            numbers = [Number(v, v, set()) for v in y]
+            numbers = [Number(v, v, {op}) for v in y]
         read = [*reads(node), *(o.name for body in bodies(node) for o in body.output)]
         degrees = [self.degrees.get(n, 0) for n in read]
         degree = (max if op in ADDS else sum)(degrees or [0]) * (1 + (op == "ReduceSumSquare"))  # else of a product at most
@@ -556,6 +566,11 @@ class Run:
                 first, last = a.get("batch_dims", a.get("axis", 0)), np.shape(x[1])[-1:] or (0,)
                 extents = x[0].shape[first:][:last[0]] if op.endswith("ND") else x[0].shape[first]
                 feeds[node.input[1]] = x[1] % np.array(extents)
+            if op == "Pad" and len(x) > 1 and (x[1] < 0).any():  # which cuts
+                cut, axes = np.minimum(x[1], 0).reshape(2, -1), x[3] if len(x) > 3 and x[3] is not None else range(x[0].ndim)
+                places = dict(zip((int(axis) % x[0].ndim for axis in axes), cut.T))
+                at = [slice(-int(b), n + int(e)) for n, (b, e) in ((n, places.get(i, (0, 0))) for i, n in enumerate(x[0].shape))]
+                feeds |= {node.input[0]: x[0][tuple(at)], node.input[1]: np.maximum(x[1], 0)}
             y = reference(node, feeds, self.graph.opsets)
             fits = known or not any(map(is_float, y))
             return [of_elements(v) if any(real) and is_float(v) else stored(v) for v in y] if fits else None
@@ -809,14 +824,16 @@ def compare(original, fused, certificate, point, sizes):
         raise unfit
     check_tensors(fused, first, entries)
     recipes = {n: lambda e=e: in_field(e, first)[-1] for n, e in entries.items()}
-    second = Run(fused, point, extents, recipes)
-    if parted(first, second):  # a positive factor may have moved
-        scales = positive_factors(entries, first), {}
-        first = Run(original, point, extents, keep=keep, scales=(*scales, True))
-        second = Run(fused, point, extents, recipes, scales=(*scales, False))
-    name = parted(first, second)
-    if name is None:
-        return second.bound
+    for is_open in False, True:  # where extents are fixed, what follows from them is decided by numbers
+        first = Run(original, point, extents, keep=keep, is_open=True) if is_open else first
+        second = Run(fused, point, extents, recipes, is_open=is_open)
+        if parted(first, second):  # a positive factor may have moved
+            scales = positive_factors(entries, first), {}
+            first = Run(original, point, extents, keep=keep, scales=(*scales, True), is_open=is_open)
+            second = Run(fused, point, extents, recipes, scales=(*scales, False), is_open=is_open)
+        name = parted(first, second)
+        if name is None:
+            return second.bound
     needed = {name}
     for node in reversed(fused.nodes):
         needed |= set(reads(node)) if needed & set(node.output) else set()

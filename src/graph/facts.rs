@@ -431,8 +431,10 @@ impl Inference {
         let op = match stand_in {
             Some(stand_in) => {
                 lean.op_type = Some(stand_in.to_owned());
-                lean.attribute.clear();
-                lean.input.truncate(if stand_in == "Identity" { 1 } else { 2 });
+                if !keeps_attributes(stand_in) {
+                    lean.attribute.clear();
+                }
+                lean.input.truncate(inputs_of(stand_in));
                 stand_in
             }
             None => op,
@@ -557,17 +559,14 @@ impl Inference {
         }
         let stand_in = stand_in(node.op());
         let Some(mut op) = self.build(node, stand_in) else { return vec![] };
-        let mut inputs: Vec<InferenceFact> = inputs.into_iter().flatten().collect();
-        match stand_in {
-            Some("MatMul") => {
-                for (slot, attribute) in ["transA", "transB"].into_iter().enumerate() {
-                    if node.attr_i(attribute).ok().flatten().unwrap_or(0) != 0 && slot < inputs.len() {
-                        inputs[slot] = transposed(&inputs[slot]);
-                    }
+        let read = stand_in.map_or(inputs.len(), inputs_of);
+        let mut inputs: Vec<InferenceFact> = inputs.into_iter().take(read).flatten().collect();
+        if stand_in == Some("MatMul") {
+            for (slot, attribute) in ["transA", "transB"].into_iter().enumerate() {
+                if node.attr_i(attribute).ok().flatten().unwrap_or(0) != 0 && slot < inputs.len() {
+                    inputs[slot] = transposed(&inputs[slot]);
                 }
             }
-            Some("Identity") => inputs.truncate(1),
-            _ => {}
         }
         if node.op() == ("", "CastLike")
             && let Some(datum_type) = inputs.get(1).and_then(|like| like.datum_type.concretize())
@@ -751,11 +750,27 @@ fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
         ("", "BatchNormalization") => Some("Identity"),
         ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
         ("com.microsoft", "BiasGelu") => Some("Add"),
-        ("com.microsoft", "FastGelu" | "QuickGelu" | "BiasSoftmax") => Some("Identity"),
+        ("com.microsoft", "FusedConv") => Some("Conv"),
+        ("com.microsoft", "FusedGemm") => Some("Gemm"),
+        ("com.microsoft", "FastGelu" | "QuickGelu" | "BiasSoftmax" | "RotaryEmbedding") => Some("Identity"),
         ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" | "GroupNorm") => {
             Some("Identity")
         }
         _ => None,
+    }
+}
+
+/// Whether what stands in for an operator reads its attributes.
+fn keeps_attributes(stand_in: &str) -> bool {
+    matches!(stand_in, "Conv" | "Gemm")
+}
+
+/// How many of the inputs what stands in for an operator reads.
+fn inputs_of(stand_in: &str) -> usize {
+    match stand_in {
+        "Identity" => 1,
+        "Conv" | "Gemm" => 3,
+        _ => 2,
     }
 }
 

@@ -101,8 +101,10 @@ impl Asked<'_> {
     }
 
     fn told(&self, slot: usize) -> Option<Shape> {
-        if !canonical_domain(self.node.domain()).is_empty() {
-            return None;
+        match canonical_domain(self.node.domain()) {
+            "" => {}
+            "com.microsoft" => return self.told_of_microsoft(slot),
+            _ => return None,
         }
         let op = self.node.op_type();
         match (op, slot) {
@@ -139,6 +141,7 @@ impl Asked<'_> {
                 let perm = permutation(perm, from.len()).ok()?;
                 Some(perm.into_iter().map(|axis| from[axis].clone()).collect())
             }
+            ("Attention", _) => self.attended(),
             ("Concat", _) => self.joined(),
             ("Resize", _) => self.resized(),
             ("Pad", _) => self.padded(),
@@ -186,6 +189,23 @@ impl Asked<'_> {
                 }
                 _ => None,
             },
+        }
+    }
+
+    /// The same, of an operator of com.microsoft.
+    fn told_of_microsoft(&self, slot: usize) -> Option<Shape> {
+        let beside = |width: Option<TDim>| {
+            let tokens = self.shape(0)?;
+            Some(vec![tokens.first()?.clone(), tokens.get(1)?.clone(), width])
+        };
+        match (self.node.op_type(), slot) {
+            // The weights of queries, keys and values are side by side.
+            ("Attention", 0) => match self.node.attr_ints("qkv_hidden_sizes").ok()? {
+                Some(sizes) => beside(sizes.get(2).map(TDim::from)),
+                None => beside(extent(self.shape(1)?.get(1)?).map(|all| TDim::from(all / 3))),
+            },
+            ("EmbedLayerNormalization", 0) => beside(self.shape(2)?.get(1)?.clone()),
+            _ => None,
         }
     }
 
@@ -258,6 +278,22 @@ impl Asked<'_> {
         let (stack, rows) = left.split_at(left.len() - 2);
         let (other, columns) = right.split_at(right.len() - 2);
         Some([broadcast(stack, other)?, vec![rows[0].clone(), columns[1].clone()]].concat())
+    }
+
+    /// As many tokens as there are queries, each as wide as the values of all heads.
+    fn attended(&self) -> Option<Shape> {
+        let (mut shape, values) = (self.shape(0)?, self.shape(2)?);
+        let width = values.last()?.clone();
+        *shape.last_mut()? = match shape.len() {
+            4 => width,
+            _ => {
+                let heads = |name: &str| self.node.attr_i(name).ok()?.filter(|&heads| heads > 0);
+                let (each, rest) =
+                    (width.as_ref()?.to_i64().ok()?, (heads("q_num_heads")?, heads("kv_num_heads")?));
+                Some(TDim::from(each.checked_div(rest.1)?.checked_mul(rest.0)?))
+            }
+        };
+        Some(shape)
     }
 
     /// A part of the value, whose extent is told where those of all are, or follows from their number.

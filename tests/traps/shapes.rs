@@ -213,3 +213,47 @@ fn a_transposed_convolution_of_an_open_batch_has_the_extents_that_it_spreads_to(
         assert!(fused.plan.sites[0].is_folded(), "{attributes}: {:#?}", fused.plan.sites[0]);
     }
 }
+
+#[test]
+fn attention_makes_a_token_for_each_query() {
+    let cases = [
+        ("input q b 4 n 8\n input k b 2 m 8\n input v b 2 m 6\n y = Attention(q, k, v)", "? 4 ? 6"),
+        (
+            "input q b n 32\n input k b m 16\n input v b m 12\n y = Attention(q, k, v) q_num_heads=4 kv_num_heads=2 softcap=3.0",
+            "? ? 24",
+        ),
+        // Nobody says of how many heads these are.
+        ("input q b n 32\n input k b m 16\n input v b m 12\n y = Attention(q, k, v) softcap=3.0", ""),
+        (
+            "input q b n 5\n weight k 5 24\n weight v 24\n y = com.microsoft.Attention(q, k, v) num_heads=2",
+            "? ? 8",
+        ),
+        (
+            "input q b n 5\n weight k 5 24\n weight v 24\n y = com.microsoft.Attention(q, k, v) num_heads=2 qkv_hidden_sizes=[10,10,4]",
+            "? ? 4",
+        ),
+    ];
+    for (text, wanted) in cases {
+        assert_eq!(shape(&model(&format!("{text}\n output y")), "y"), wanted, "{text}");
+    }
+}
+
+#[test]
+fn what_a_runtime_fused_has_the_shapes_of_what_it_was() {
+    let cases = [
+        ("weight w 5 3 3 3\n y = com.microsoft.FusedConv(x, w) activation=Relu strides=[2,2]", "? 5 3 2"),
+        ("weight w 4 4\n y = com.microsoft.FusedGemm(g, w) transB=1 activation=Relu\n weight g 2 4", "2 4"),
+        ("y = com.microsoft.RotaryEmbedding(x, p, c, c)\n ints p 1 = 0\n weight c 4 2", "? 3 8 6"),
+    ];
+    for (text, wanted) in cases {
+        assert_eq!(shape(&model(&format!("input x b 3 8 6\n {text}\n output y")), "y"), wanted, "{text}");
+    }
+    let words = model(
+        "input x 1
+         ints ids 2 3 = 0 1 2 3 4 0
+         weight table 7 16
+         y = com.microsoft.EmbedLayerNormalization(ids, , table)
+         output y",
+    );
+    assert_eq!(shape(&words, "y"), "2 3 16");
+}
