@@ -280,7 +280,7 @@ fn constant_node(tensor: TensorProto) -> NodeProto {
     }
 }
 
-fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
+pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
         names.extend(node.input.iter().chain(&node.output).map(String::as_str));
         bodies(node).for_each(|body| collect_names(body, names));

@@ -2,9 +2,11 @@
 //!
 //! A normalizer may be exported as one node: of a custom domain, by the convention in
 //! `docs/opaque.md`, or as a call of a function that the model brings along. Both are replaced by
-//! what they stand for. Whatever is not understood to the last attribute stays as it is.
+//! what they stand for. Whatever is not understood to the last attribute stays as it is. And one that is
+//! written out so that nothing is the normalized value is written otherwise.
 
 mod custom;
+mod distributed;
 pub(crate) mod function;
 
 use std::collections::HashSet;
@@ -41,6 +43,12 @@ pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<
     let expanded = custom::expand(inlined.as_ref().unwrap_or(model), skip);
     let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
     let mut lowered = expanded.or(inlined);
+    if let Some(collected) =
+        distributed::collect(lowered.as_ref().map_or(model, |lowered| &lowered.model), skip)
+    {
+        let formulas = lowered.map_or(vec![], |lowered| lowered.formulas);
+        lowered = Some(Lowered { model: collected, formulas });
+    }
     if let Some(lowered) = &mut lowered {
         forget_unread(&mut lowered.model, model);
     }

@@ -106,3 +106,62 @@ fn an_expand_that_makes_the_result_larger_stays() {
     ));
     assert!(operators(&after.model).contains(&"Expand"));
 }
+
+/// A LayerNormalization as Keras writes it, `x·s + (β − μ·s)` with `s = γ/σ`, from `a = x·s` on.
+fn scaled_first(rest: &str) -> unfold::onnx::Model {
+    model(&format!(
+        "input x batch 5 8
+         scale g 8
+         shift b 8
+         const e = 0.001
+         weight w 8 3
+         m = ReduceMean(x) axes=[-1]
+         d = Sub(x, m)
+         dd = Mul(d, d)
+         v = ReduceMean(dd) axes=[-1]
+         ve = Add(v, e)
+         sd = Sqrt(ve)
+         rs = Reciprocal(sd)
+         s = Mul(rs, g)
+         a = Mul(x, s)
+         {rest}
+         y = MatMul(h, w)
+         output y"
+    ))
+}
+
+#[test]
+fn a_normalization_that_is_scaled_before_its_mean_is_taken_off_is_one() {
+    for rest in [
+        "p = Mul(m, s)\n r = Sub(b, p)\n h = Add(a, r)",
+        "n = Neg(m)\n p = Mul(n, s)\n r = Add(p, b)\n h = Add(r, a)",
+        "p = Mul(s, m)\n n = Neg(p)\n r = Add(b, n)\n h = Add(a, r)",
+        "n = Neg(m)\n p = Mul(s, n)\n h = Add(p, a)",
+        "p = Mul(m, s)\n h = Sub(a, p)",
+    ] {
+        let before = scaled_first(rest);
+        let after = fuse(&before);
+        let site = &after.plan.sites[0];
+        assert!(site.is_folded() && site.kind.name == "LN", "{rest}: {site:#?}");
+        super::same(&before, &after.model, 1e-5);
+        let shifts = usize::from(rest.contains("r ="));
+        let wanted = 9 + shifts;
+        assert_eq!(operators(&after.model).len(), wanted, "{rest}: {:?}", operators(&after.model));
+    }
+}
+
+#[test]
+fn what_only_resembles_a_scaled_mean_stays() {
+    for rest in [
+        // Another scale, another mean, and what something else reads.
+        "p = Mul(m, g)\n r = Sub(b, p)\n h = Add(a, r)",
+        "p = Mul(v, s)\n r = Sub(b, p)\n h = Add(a, r)",
+        "p = Mul(m, s)\n r = Sub(b, p)\n h = Add(a, r)\n output p",
+        "p = Mul(m, s)\n r = Sub(p, b)\n h = Add(a, r)",
+    ] {
+        let before = scaled_first(rest);
+        let after = fuse(&before);
+        assert!(after.plan.sites.iter().all(|site| site.kind.name != "LN"), "{rest}");
+        super::same(&before, &after.model, 1e-5);
+    }
+}

@@ -1,0 +1,184 @@
+//! `x·s + (β − μ·s)`, as Keras and TensorFlow write a normalization, as `(x − μ)·s + β`.
+//!
+//! With `s = γ/√(σ²+ε)` computed first, nothing in such a graph is the normalized value. Written so it is one,
+//! and γ and β are an affine behind it, on fewer operators over all of `x`.
+
+use super::label;
+use crate::graph::editor::collect_names;
+use crate::graph::make;
+use crate::graph::names::Names;
+use crate::hash::{HashMap, HashSet};
+use crate::onnx::Model;
+use crate::onnx::node::bodies;
+use crate::onnx::proto::NodeProto;
+
+/// A normalization that is written so.
+struct Found<'m> {
+    x: &'m str,
+    mean: &'m str,
+    scale: &'m str,
+    shift: Option<&'m str>,
+    /// The nodes that go, by their places.
+    gone: Vec<usize>,
+}
+
+/// Writes normalizations with the mean taken off before they are scaled; `None` where there are none.
+pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+    let nodes = &model.graph().node;
+    let means: HashSet<&str> =
+        nodes.iter().filter(|node| node.op() == ("", "ReduceMean")).flat_map(output).collect();
+    let scales_mean = |node: &NodeProto| {
+        matches!(node.op(), ("", "Mul" | "Neg"))
+            && node.input.iter().any(|name| means.contains(name.as_str()))
+    };
+    if !nodes.iter().any(scales_mean) {
+        return None;
+    }
+    let reading = Reading::new(model);
+    let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
+    let found: HashMap<usize, Found> = (0..nodes.len())
+        .filter(|&last| !is_kept(&nodes[last]))
+        .filter_map(|last| Some((last, reading.found(last)?)))
+        .collect();
+    if found.is_empty() {
+        return None;
+    }
+    let gone: HashSet<usize> = found.values().flat_map(|found| found.gone.iter().copied()).collect();
+    let mut names = Names::of(model);
+    let mut result = model.clone();
+    let mut left = vec![];
+    for (place, node) in nodes.iter().enumerate() {
+        match found.get(&place) {
+            Some(found) => left.extend(written(node, found, &mut names)),
+            None if gone.contains(&place) => {}
+            None => left.push(node.clone()),
+        }
+    }
+    result.graph_mut().node = left;
+    Some(result)
+}
+
+/// `(x − μ)·s + β` in the place of the last node.
+fn written(last: &NodeProto, found: &Found, names: &mut Names) -> Vec<NodeProto> {
+    let result = output(last).unwrap_or_default();
+    let mut fresh = |what: &str| names.fresh(&format!("{}_{what}", label(last)));
+    let (centred, scaled) = (fresh("centred"), fresh("scaled"));
+    let scaled = if found.shift.is_some() { scaled.as_str() } else { result };
+    let mut made = vec![
+        make::node(last, "Sub", &fresh("sub"), &[found.x, found.mean], &centred),
+        make::node(last, "Mul", &fresh("mul"), &[&centred, found.scale], scaled),
+    ];
+    if let Some(shift) = found.shift {
+        made.push(make::node(last, "Add", label(last), &[scaled, shift], result));
+    }
+    made
+}
+
+fn output(node: &NodeProto) -> Option<&str> {
+    node.output.first().map(String::as_str).filter(|name| !name.is_empty())
+}
+
+/// Who makes what, and how often it is read.
+struct Reading<'m> {
+    nodes: &'m [NodeProto],
+    makers: HashMap<&'m str, usize>,
+    readers: HashMap<&'m str, usize>,
+}
+
+impl<'m> Reading<'m> {
+    fn new(model: &'m Model) -> Self {
+        let graph = model.graph();
+        let makers = graph.node.iter().enumerate();
+        let makers = makers.filter_map(|(place, node)| Some((output(node)?, place))).collect();
+        let mut readers: HashMap<&str, usize> = HashMap::default();
+        let mut read = |name| *readers.entry(name).or_default() += 1;
+        graph.output.iter().for_each(|output| read(output.name()));
+        for node in &graph.node {
+            node.input.iter().for_each(|name| read(name.as_str()));
+            let mut inside = HashSet::default();
+            bodies(node).for_each(|body| collect_names(body, &mut inside));
+            inside.into_iter().for_each(&mut read);
+        }
+        Reading { nodes: &graph.node, makers, readers }
+    }
+
+    /// The operands of an operator of ONNX without attributes, and its place.
+    fn operands(&self, value: &str, op: &str) -> Option<(Vec<&'m str>, usize)> {
+        let place = *self.makers.get(value)?;
+        let node = &self.nodes[place];
+        let count = if op == "Neg" { 1 } else { 2 };
+        let is_plain = node.op() == ("", op)
+            && node.attribute.is_empty()
+            && node.input.len() == count
+            && node.input.iter().all(|name| !name.is_empty());
+        is_plain.then(|| (node.input.iter().map(String::as_str).collect(), place))
+    }
+
+    /// The same of a value that nothing else reads.
+    fn own(&self, value: &str, op: &str) -> Option<(Vec<&'m str>, usize)> {
+        self.operands(value, op).filter(|_| self.readers.get(value) == Some(&1))
+    }
+
+    /// What else a product by `scale` is of.
+    fn times(&self, value: &str, scale: &str) -> Option<(&'m str, usize)> {
+        match self.own(value, "Mul")? {
+            (operands, place) => match operands[..] {
+                [other, by] | [by, other] if by == scale => Some((other, place)),
+                _ => None,
+            },
+        }
+    }
+
+    /// `μ` of `−μ·s`, and the nodes.
+    fn taken_off(&self, value: &str, scale: &str) -> Option<(&'m str, Vec<usize>)> {
+        if let Some((operands, negation)) = self.own(value, "Neg") {
+            let (mean, product) = self.times(operands[0], scale)?;
+            return Some((mean, vec![product, negation]));
+        }
+        let (negated, product) = self.times(value, scale)?;
+        let (operands, negation) = self.own(negated, "Neg")?;
+        Some((operands[0], vec![negation, product]))
+    }
+
+    /// `μ` and `β` of `β − μ·s`, and the nodes.
+    fn rest(&self, value: &str, scale: &str) -> Option<(&'m str, Option<&'m str>, Vec<usize>)> {
+        if let Some((mean, nodes)) = self.taken_off(value, scale) {
+            return Some((mean, None, nodes));
+        }
+        if let Some((operands, place)) = self.own(value, "Sub") {
+            let (mean, product) = self.times(operands[1], scale)?;
+            return Some((mean, Some(operands[0]), vec![product, place]));
+        }
+        let (operands, place) = self.own(value, "Add")?;
+        let either = [(operands[0], operands[1]), (operands[1], operands[0])];
+        either.into_iter().find_map(|(product, shift)| {
+            let (mean, nodes) = self.taken_off(product, scale)?;
+            Some((mean, Some(shift), [nodes, vec![place]].concat()))
+        })
+    }
+
+    /// The normalization that ends in a node.
+    fn found(&self, last: usize) -> Option<Found<'m>> {
+        let result = output(&self.nodes[last])?;
+        let (sums, differences) = (self.operands(result, "Add"), self.operands(result, "Sub"));
+        let pairs = match (sums, differences) {
+            (Some((sum, _)), _) => vec![(sum[0], sum[1], false), (sum[1], sum[0], false)],
+            (_, Some((difference, _))) => vec![(difference[0], difference[1], true)],
+            _ => return None,
+        };
+        pairs.into_iter().find_map(|(product, rest, is_difference)| {
+            let (factors, place) = self.own(product, "Mul")?;
+            let factors = [(factors[0], factors[1]), (factors[1], factors[0])];
+            factors.into_iter().find_map(|(x, scale)| {
+                let (mean, shift, nodes) = match is_difference {
+                    true => self.times(rest, scale).map(|(mean, product)| (mean, None, vec![product]))?,
+                    false => self.rest(rest, scale)?,
+                };
+                let maker = &self.nodes[*self.makers.get(mean)?];
+                let is_mean = maker.op() == ("", "ReduceMean") && maker.input.first()? == x;
+                let gone = [nodes, vec![place]].concat();
+                is_mean.then_some(Found { x, mean, scale, shift, gone })
+            })
+        })
+    }
+}
