@@ -287,7 +287,7 @@ SPECIAL = {
     "Softmax": softmax, "LogSoftmax": softmax, "Softsign": lambda a, x: x / (a["function"]("Abs", x) + 1),
     "Clip": clip, "HardSigmoid": hard_sigmoid, "HardSwish": lambda a, x: x * ramp(a, x / 6 + 0.5), "Resize": resize,
     "Upsample": resize, "GatherElements": gather_elements, "Cast": cast, "CastLike": cast,
-    "Dropout": lambda a, x, *_: [x, np.ones(x.shape, bool)]}
+    "Mean": lambda a, *x: sum(x[1:], x[0]) / len(x), "Dropout": lambda a, x, *_: [x, np.ones(x.shape, bool)]}
 
 # Operators of com.microsoft.
 def fused_mat_mul(x, w, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
@@ -375,9 +375,11 @@ class Graph:
         graph.CopyFrom(model.graph)
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self.opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
-        self.ends = [[(v.name, v.type.tensor_type.elem_type) for v in end] for end in (graph.input, graph.output)]
+        self.ends = [[(v.name, v.type.SerializeToString(deterministic=True)) for v in graph.input],
+                     [(v.name, v.type.tensor_type.elem_type) for v in graph.output]]
         self.tensors, self.stored_as = {}, {}  # the names of the latter are those in the file
         self.lay_out(graph, "", {}, {})
+        self.defaults = {n: self.tensors[n] for n, _ in self.ends[0] if n in self.tensors and model.ir_version >= 4}
         self.nodes, self.outputs = graph.node, [o.name for o in graph.output]
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if model.ir_version >= 4 or i.name not in self.tensors}
 
@@ -486,7 +488,7 @@ class Run:
         is_open = floats and not numbers[0].ops.isdisjoint(self.undecided)
         if floats and plain and op in DECIDED.values() and not is_open:
             y = [decide(self.attributes(node, x), self.number(node.input[0]).wide, numbers[0].wide)]
-        elif plain and (floats or not numbers):
+        elif plain and (floats or not numbers) and not (op == "Clip" and self.scales):
             y = self.interpret(node, x)
         if y is None and numbers and not is_open:
             y = [stored(n.own) for n in numbers]
@@ -586,18 +588,20 @@ class Run:
         op, inner = node.op_type, [[digest(v) for v in values] for values in made or []]
         if made is None and bodies(node):  # as they are, with what they read
             x, inner = [self.read(n) for n in reads(node)], [n.SerializeToString() for body in bodies(node) for n in body.node]
-        seed = self.point, node.domain, op, node.overload, said(node), inner, op in RANDOM and node.name
-        bounded = op == "Clip" and len(x) > 1 and all(v is not None for v in x)  # with its bounds
+        kinds = [v.own.dtype.str for v in map(self.number, node.input) if v and v.own.dtype.kind in "iu" and v.own.dtype != "i8"]
+        seed = self.point, node.domain, op, node.overload, said(node), inner, op in RANDOM and (node.name or [*node.output]), kinds
+        bounded = op == "Clip" and len(x) > 1  # with its bounds
         count = len(x) if op in ("Max", "Min") or bounded else 1
         factor = self.factor(seed, x, count) if self.scales and plain and (op in PASSES or bounded) else None
-        x = [v * factor if i < count else v for i, v in enumerate(x)] if factor else x
+        x = [v * factor if i < count and v is not None else v for i, v in enumerate(x)] if factor else x
         if plain and op in RECURRENT:  # of the sums of what comes in
             half = x[1].shape[1]
             biases = x[3] if len(x) > 3 and x[3] is not None else field(np.zeros((len(x[1]), 2 * half)))
             sums = np.einsum("sbi,dki->dsbk", x[0], x[1]) + biases[:, None, None, :half]
             x = [sums, None, x[2], biases[:, half:], *x[4:]]
         x = [x[0] + x[1]] if plain and op in ("BiasGelu", "FastGelu") and len(x) > 1 else x
-        y = self.at_places(node, x, seed) if plain and op in ELEMENTWISE else None
+        y = self.interpret(node, x) if op == "Clip" and plain and self.scales else None
+        y = self.at_places(node, x, seed) if y is None and plain and op in ELEMENTWISE else y
         y = self.results(node, x, seed, made) if y is None else y
         if factor:  # as the original has it, divided by what it is multiplied by there
             y = [v / factor if isinstance(v, Field) else v for v in y]
@@ -607,11 +611,12 @@ class Run:
     def factor(self, seed, x, count):
         """The positive factor that makes what is read what the original has there, or had before."""
         positive, original, is_original = self.scales
-        whole = [v.view(np.ndarray).ravel() for v in x[:count] if isinstance(v, Field)]
-        first = next((int(v) for v in np.concatenate([[], *whole]) if v), 0)
-        if not first or len(whole) < count:
+        whole = [v for v in x[:count] if v is not None]
+        first = next((int(v) for v in np.concatenate([[], *(v.view(np.ndarray).ravel() for v in whole)]) if v), 0)
+        if not first or not all(isinstance(v, Field) for v in whole):
             return None
-        before = original.setdefault(hashed(seed, [digest(v / first if i < count else v) for i, v in enumerate(x)]), [])
+        parts = [digest(v / first if i < count and v is not None else v) for i, v in enumerate(x)]
+        before = original.setdefault(hashed(seed, parts), [])
         factors = (other * pow(first, -1, P) % P for other in before)
         factor = next((factor for factor in factors if factor in positive | {1}), None)
         if factor is None and is_original:
@@ -737,26 +742,26 @@ def in_field(entry, original):
 
 def positive_factors(entries, original):
     """What recipes may have moved through operators that positive factors pass."""
-    parts = {1}
-    for entry in entries.values():
+    parts, rows = {}, set()
+    for entry in itertools.islice(entries.values(), 4096):
         steps = zip(in_numbers(entry, original), in_field(entry, original))
-        parts |= {int(v.item()) for (n, _), v in steps if v.size == 1 and 0 < n.item() < np.inf}
-        if len(parts) > 64:
-            break
-    parts |= {pow(part, -1, P) for part in parts if part}
-    rows = {product for entry in [*entries.values()][:64] for product in products_of_row(entry, original)}
-    return {a * b % P for a in parts for b in parts} | rows | {pow(product, -1, P) for product in rows}
+        parts |= dict.fromkeys(int(v.item()) for (n, _), v in steps if v.size == 1 and 0 < n.item() < np.inf and v.item())
+        row = [*factors_of_row(entry, original)]
+        rows |= {math.prod(row[i:j]) % P for i in range(len(row)) for j in range(i + 1, len(row) + 1)}
+    paired = {1, *[*parts][:64]}
+    paired |= {pow(part, -1, P) for part in paired}
+    rows |= set(parts)
+    return {a * b % P for a in paired for b in paired} | rows | {pow(product, -1, P) for product in rows}
 
-def products_of_row(entry, original):
-    """Of the numbers that a tensor is multiplied by, the last one first, as long as they are positive."""
-    numbers, values, at, product = in_numbers(entry, original), in_field(entry, original), len(entry["steps"]) - 1, 1
+def factors_of_row(entry, original):
+    """The numbers that a tensor is multiplied by, the last one first, as long as they are positive."""
+    numbers, values, at = in_numbers(entry, original), in_field(entry, original), len(entry["steps"]) - 1
     while (step := entry["steps"][at])["op"] in ("mul", "reshape", "round", "transpose", "neg"):
         at, *other = sorted(step["inputs"], key=lambda i: -values[i].size)
         if other and values[other[0]].size == 1:
             if not 0 < numbers[other[0]][0].item() < np.inf:
                 return
-            product = product * int(values[other[0]].item()) % P
-            yield product
+            yield int(values[other[0]].item())
 
 def check_rounding(entry, array, original):
     """Each element is its recipe within half a unit in the last place, and what sums may be off."""
@@ -845,6 +850,8 @@ def prove(original, fused, certificate, sizes, seed):
     """The bound on the probability of being wrong."""
     if original.ends != fused.ends:
         raise Disproved("the inputs or outputs have other names or types")
+    if any(n not in fused.defaults or digest(v) != digest(fused.defaults[n]) for n, v in original.defaults.items()):
+        raise Disproved("what an input is where nobody gives it is not that of the original")
     if any(original.opsets.get(*o) != o[1] for o in fused.opsets.items()):
         raise Undecided("the operator sets are of other versions")
     for attempt in range(4):  # where a divisor is 0, another point may decide

@@ -982,3 +982,105 @@ fn a_call_is_the_body_of_its_function() {
     assert!(is_proved(&proof(&called, &written("0.25"), &[])));
     assert!(matches!(proof(&called, &written("0.5"), &[]), Proof::Disproved { .. }));
 }
+
+/// Whether the second of two models is found to be another function than the first, or left open.
+fn is_told_apart(one: &Model, other: &Model) -> bool {
+    assert!(is_proved(&proof(one, one, &[])));
+    !is_proved(&proof(one, other, &[]))
+}
+
+#[test]
+fn what_a_model_is_given_belongs_to_it() {
+    let plain = text::model("input x batch 4\ninput k 4\nscale k 4\ny = Mul(x, k)\noutput y");
+    let mut changed = plain.clone();
+    let tensor = changed.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "k").unwrap();
+    let mut raw = tensor.raw_data.clone().unwrap().to_vec();
+    raw[0] ^= 1;
+    tensor.raw_data = Some(raw.into());
+    assert!(is_told_apart(&plain, &changed));
+    let fixed = text::model("input x 2 4\ninput k 4\nscale k 4\ny = Mul(x, k)\noutput y");
+    assert!(is_told_apart(&plain, &fixed));
+    let hardmax =
+        |opset: i64| text::model(&format!("opset {opset}\ninput x 2 3 4\ny = Hardmax(x)\noutput y"));
+    assert!(is_told_apart(&hardmax(12), &hardmax(13)));
+}
+
+#[test]
+fn integers_of_another_type_make_other_numbers() {
+    let quantized = |data_type: DataType| {
+        let mut model = text::model(
+            "input x 2 4\nconst s = 0.5\nints z = 0\nq = QuantizeLinear(x, s, z)\ny = DequantizeLinear(q, s, z)\noutput y",
+        );
+        let zero = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "z").unwrap();
+        *zero = TensorProto {
+            name: Some("z".into()),
+            data_type: Some(data_type.code()),
+            raw_data: Some(vec![0].into()),
+            ..Default::default()
+        };
+        model
+    };
+    assert!(is_told_apart(&quantized(DataType::Int8), &quantized(DataType::Uint8)));
+}
+
+#[test]
+fn random_numbers_are_those_of_their_own_node() {
+    let one = "a = RandomNormal() shape=[4]\n";
+    let two = text::model(&format!(
+        "input x 2 4\n{one}{}d = Sub(a, b)\ny = Add(x, d)\noutput y",
+        one.replace('a', "b")
+            .replace("Rbndom", "Random")
+            .replace("Normbl", "Normal")
+            .replace("shbpe", "shape")
+    ));
+    let mut unnamed = two.clone();
+    unnamed.graph_mut().node.iter_mut().for_each(|node| node.name = None);
+    let none = text::model("input x 2 4\ny = Identity(x)\noutput y");
+    for two in [two, unnamed] {
+        assert!(!is_proved(&proof(&two, &none, &[])));
+    }
+}
+
+#[test]
+fn a_condition_that_nobody_knows_takes_both_sides() {
+    let chosen = |one: &str, other: &str| {
+        text::model(&format!(
+            "input x 2 4\nscale g 4\nscale h 4\nconst z = 0\ns = ReduceSum(x) keepdims=0\nc = Greater(s, z)\na = Mul(x, g)\nb = Mul(x, h)\ny = Where(c, {one}, {other})\noutput y"
+        ))
+    };
+    assert!(is_told_apart(&chosen("a", "b"), &chosen("x", "b")));
+    assert!(is_told_apart(&chosen("a", "b"), &chosen("a", "x")));
+    let doubled = text::model(
+        "input x 2 4\nscale g 4\nscale h 4\nconst z = 0\nconst k = 2\ns = ReduceSum(x) keepdims=0\nc = Greater(s, z)\na = Mul(x, g)\nb = Mul(x, h)\nw = Where(c, a, b)\nn = Mul(w, k)\nweight v 4 3\ny = MatMul(n, v)\noutput y",
+    );
+    let fused = unfold::fuse(&doubled, &Default::default()).unwrap();
+    assert!(fused.changed() && is_proved(&proof(&doubled, &fused.model, &fused.plan.tensors)));
+}
+
+#[test]
+fn many_positive_scales_in_a_row_pass_activations() {
+    let rows: String = (0..70)
+        .map(|i| format!("const k{i} = 1.{i:02}7\nh{i} = Mul(r{i}, k{i})\nr{} = Relu(h{i})\n", i + 1))
+        .collect();
+    for count in [5, 70] {
+        let taken: Vec<&str> = rows.lines().take(3 * count).collect();
+        let model = text::model(&format!(
+            "input x 2 4\nweight v 4 4\nr0 = MatMul(x, v)\n{}\nweight w 4 3\ny = MatMul(r{count}, w)\noutput y",
+            taken.join("\n")
+        ));
+        let fused = unfold::fuse(&model, &Default::default()).unwrap();
+        assert!(fused.changed());
+        let proof = proof(&model, &fused.model, &fused.plan.tensors);
+        assert!(is_proved(&proof), "{count}: {proof:?}");
+    }
+}
+
+#[test]
+fn an_einsum_may_leave_out_what_it_makes() {
+    let with = |equation: &str| {
+        text::model(&format!("input x 2 3 4\nweight w 4 5\ny = Einsum(x, w) equation={equation}\noutput y"))
+    };
+    assert!(is_proved(&proof(&with("abc,cd"), &with("abc,cd->abd"), &[])));
+    assert!(is_proved(&proof(&with("...z,za"), &with("...z,za->...a"), &[])));
+    assert!(!is_proved(&proof(&with("zbc,ca"), &with("zbc,ca->zba"), &[])));
+}

@@ -1,6 +1,6 @@
 //! `x·s + (β − μ·s)`, as Keras and TensorFlow write a normalization, as `(x − μ)·s + β`.
 //!
-//! With `s = γ/√(σ²+ε)` computed first, nothing in such a graph is the normalized value. Written so it is one,
+//! With `s = γ/√(σ²+ε)` computed first, nothing in such a graph is the normalized value. Wiring so it is one,
 //! and γ and β are an affine behind it, on fewer operators over all of `x`.
 
 use super::label;
@@ -13,7 +13,7 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 
 /// A normalization that is written so.
-struct Found<'m> {
+struct Distributed<'m> {
     x: &'m str,
     mean: &'m str,
     scale: &'m str,
@@ -34,11 +34,11 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     if !nodes.iter().any(scales_mean) {
         return None;
     }
-    let reading = Reading::new(model);
+    let wiring = Wiring::new(model);
     let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
-    let found: HashMap<usize, Found> = (0..nodes.len())
+    let found: HashMap<usize, Distributed> = (0..nodes.len())
         .filter(|&last| !is_kept(&nodes[last]))
-        .filter_map(|last| Some((last, reading.found(last)?)))
+        .filter_map(|last| Some((last, wiring.found(last)?)))
         .collect();
     if found.is_empty() {
         return None;
@@ -59,7 +59,7 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
 }
 
 /// `(x − μ)·s + β` in the place of the last node.
-fn written(last: &NodeProto, found: &Found, names: &mut Names) -> Vec<NodeProto> {
+fn written(last: &NodeProto, found: &Distributed, names: &mut Names) -> Vec<NodeProto> {
     let result = output(last).unwrap_or_default();
     let mut fresh = |what: &str| names.fresh(&format!("{}_{what}", label(last)));
     let (centred, scaled) = (fresh("centred"), fresh("scaled"));
@@ -79,13 +79,13 @@ fn output(node: &NodeProto) -> Option<&str> {
 }
 
 /// Who makes what, and how often it is read.
-struct Reading<'m> {
+struct Wiring<'m> {
     nodes: &'m [NodeProto],
     makers: HashMap<&'m str, usize>,
     readers: HashMap<&'m str, usize>,
 }
 
-impl<'m> Reading<'m> {
+impl<'m> Wiring<'m> {
     fn new(model: &'m Model) -> Self {
         let graph = model.graph();
         let makers = graph.node.iter().enumerate();
@@ -99,7 +99,7 @@ impl<'m> Reading<'m> {
             bodies(node).for_each(|body| collect_names(body, &mut inside));
             inside.into_iter().for_each(&mut read);
         }
-        Reading { nodes: &graph.node, makers, readers }
+        Wiring { nodes: &graph.node, makers, readers }
     }
 
     /// The operands of an operator of ONNX without attributes, and its place.
@@ -121,11 +121,10 @@ impl<'m> Reading<'m> {
 
     /// What else a product by `scale` is of.
     fn times(&self, value: &str, scale: &str) -> Option<(&'m str, usize)> {
-        match self.own(value, "Mul")? {
-            (operands, place) => match operands[..] {
-                [other, by] | [by, other] if by == scale => Some((other, place)),
-                _ => None,
-            },
+        let (operands, place) = self.own(value, "Mul")?;
+        match operands[..] {
+            [other, by] | [by, other] if by == scale => Some((other, place)),
+            _ => None,
         }
     }
 
@@ -158,7 +157,7 @@ impl<'m> Reading<'m> {
     }
 
     /// The normalization that ends in a node.
-    fn found(&self, last: usize) -> Option<Found<'m>> {
+    fn found(&self, last: usize) -> Option<Distributed<'m>> {
         let result = output(&self.nodes[last])?;
         let (sums, differences) = (self.operands(result, "Add"), self.operands(result, "Sub"));
         let pairs = match (sums, differences) {
@@ -177,7 +176,7 @@ impl<'m> Reading<'m> {
                 let maker = &self.nodes[*self.makers.get(mean)?];
                 let is_mean = maker.op() == ("", "ReduceMean") && maker.input.first()? == x;
                 let gone = [nodes, vec![place]].concat();
-                is_mean.then_some(Found { x, mean, scale, shift, gone })
+                is_mean.then_some(Distributed { x, mean, scale, shift, gone })
             })
         })
     }

@@ -3,6 +3,8 @@
 //! `x / √(σ²+ε) · γ + β`, in any order of operators and operands, BatchNormalization with fixed
 //! statistics, and sums of such branches over one value (`BN(x) + α·x`), are all `s·x + t`.
 
+use ndarray::Axis;
+
 use super::widening::Narrowing;
 use super::{Family, KINDS, Kind, NORM, Part, Site, View};
 use crate::affine::Affine;
@@ -236,12 +238,13 @@ impl Search<'_> {
         let first = graph.input(node, 0) == Some(value);
         let constant = || -> Option<Numbers> {
             let slot = if first { 1 } else { 0 };
-            // Only parameters, not tensors as large as the value itself.
-            let extents = at.shape(slot).ok()?;
-            if extents.iter().filter(|dim| extent(dim) != Some(1)).count() > 1 {
-                return None;
-            }
-            at.numbers(slot).ok()?.align(rank)
+            // Only parameters, not tensors as large as the value itself; or such a parameter for each place.
+            let extents: Vec<usize> = at.shape(slot).ok()?.iter().map(extent).collect::<Option<_>>()?;
+            let numbers = match extents.iter().filter(|&&extent| extent != 1).count() {
+                0 | 1 => at.numbers(slot).ok()?,
+                _ => alike(extents, || at.numbers(slot).ok())?,
+            };
+            numbers.align(rank)
         };
         let number = |number: f64| Numbers::number(number, rank);
         let affine = match graph.op(node)? {
@@ -362,6 +365,22 @@ impl Search<'_> {
             }
         }
     }
+}
+
+/// Constants of more numbers are not read to see whether they repeat.
+const LARGEST: usize = 1 << 18;
+
+/// A tensor that is the same along all axes but one, without these.
+fn alike(extents: Vec<usize>, numbers: impl Fn() -> Option<Numbers>) -> Option<Numbers> {
+    let count = extents.iter().try_fold(1_usize, |count, &extent| count.checked_mul(extent))?;
+    let mut numbers = (1..=LARGEST).contains(&count).then(numbers)??;
+    for axis in 0..extents.len() {
+        let first = numbers.index_axis(Axis(axis), 0);
+        if numbers.shape()[axis] > 1 && numbers.axis_iter(Axis(axis)).all(|other| other == first) {
+            numbers = numbers.pick(axis, [Some(0)])?;
+        }
+    }
+    (numbers.shape().iter().filter(|&&extent| extent != 1).count() <= 1).then_some(numbers)
 }
 
 fn same_module(one: &str, other: &str) -> bool {

@@ -16,7 +16,7 @@ mod rounding;
 mod scales;
 mod sources;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -28,13 +28,14 @@ use crate::lower::{Lowered, lower};
 use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
-use crate::onnx::proto::{Dim, GraphProto, ModelProto, TensorProto, ValueInfoProto};
+use crate::onnx::node::canonical_domain;
+use crate::onnx::proto::{Dim, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Op, Recipe};
 use crate::run::{Dims, Input, fix_shapes};
 use evaluate::{Findings, Instead, Point, Stopped, evaluate};
 use field::P;
-use image::{Elements, Image};
+use image::{Elements, Image, stored};
 use ndarray::ArrayD;
 use operators::{Allowance, Unmade};
 use random::{Digest, Hash, Unknown};
@@ -168,6 +169,7 @@ fn claims(
     tensors: &[Stored],
     options: &ProveOptions,
 ) -> Result<Proof, Ended> {
+    same_interface(original, fused)?;
     let before = original;
     let original = prepared(original, options)?;
     let fused = prepared(fused, options)?;
@@ -274,6 +276,42 @@ fn interface(graph: &GraphProto) -> GraphProto {
         input: graph.input.iter().filter_map(number).collect(),
         initializer: graph.initializer.iter().map(name).collect(),
         ..Default::default()
+    }
+}
+
+/// Whether what is given may be the same, has the same defaults, and operators mean the same.
+fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
+    let (inputs, others) = (&original.graph().input, &fused.graph().input);
+    let parted = |at: &ValueInfoProto, reason: &str| Proof::Disproved {
+        at: at.name().to_owned(),
+        site: None,
+        reason: reason.to_owned(),
+    };
+    let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
+    let defaults = [original, fused].map(|model| -> HashMap<&str, Digest> {
+        let tensors = model.graph().initializer.iter().filter(|tensor| names.contains(tensor.name()));
+        tensors.map(|tensor| (tensor.name(), stored(tensor, model.externals(), 0))).collect()
+    });
+    for (input, other) in inputs.iter().zip(others) {
+        if input.r#type != other.r#type && input.name() == other.name() {
+            return Err(parted(input, "the inputs are not of the types of the original's"));
+        }
+        // Before that version they are the constants that they are.
+        let is_default = original.proto.ir_version() >= 4;
+        if is_default && defaults[0].get(input.name()) != defaults[1].get(input.name()) {
+            return Err(parted(input, "what it is where nobody gives it is not that of the original"));
+        }
+    }
+    let sets = |model: &Model| -> BTreeMap<String, i64> {
+        let set = |set: &OperatorSetIdProto| (canonical_domain(set.domain()).to_owned(), set.version());
+        model.proto.opset_import.iter().map(set).collect()
+    };
+    let after = sets(fused);
+    let differs =
+        |(domain, version): &(&String, &i64)| after.get(*domain).is_some_and(|other| other != *version);
+    match sets(original).iter().find(differs) {
+        Some((domain, _)) => Err(undecided(format!("the operator set `{domain}` is of another version"))),
+        None => Ok(()),
     }
 }
 

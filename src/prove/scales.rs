@@ -16,8 +16,9 @@ use super::sources::Sources;
 use crate::fold::plan::Stored;
 use crate::recipe::{Op, Read, Recipe, evaluate};
 
-/// How many numbers the factors are made of.
-const MOST: usize = 64;
+/// How many numbers the factors are made of, and how many of them any two of.
+const MOST: usize = 4096;
+const PAIRED: usize = 64;
 
 /// How many of its inputs a positive factor passes together; `None` of other operators.
 fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
@@ -58,15 +59,26 @@ impl Scales {
             (number > 0.0 && number.is_finite() && image != 0).then_some(image)
         };
         let own = steps.filter(|step| ids.insert(step.id())).take(MOST).filter_map(positive);
-        let mut parts: Vec<u32> = own.chain([1]).collect();
-        parts.extend(parts.clone().into_iter().filter_map(field::inverse));
+        let own: Vec<u32> = own.chain([1]).collect();
+        let with_inverses = |numbers: &[u32]| -> Vec<u32> {
+            numbers
+                .iter()
+                .copied()
+                .chain(numbers.iter().filter_map(|&number| field::inverse(number)))
+                .collect()
+        };
+        let parts = with_inverses(&own[..own.len().min(PAIRED)]);
         let products = parts.iter().flat_map(|&a| parts.iter().map(move |&b| field::mul(a, b)));
-        let mut all: HashSet<u32> = products.collect();
+        let mut all: HashSet<u32> = products.chain(with_inverses(&own)).collect();
         for tensor in tensors.iter().take(MOST) {
-            let mut product = 1;
-            for image in factors(&tensor.recipe).into_iter().map_while(positive) {
-                product = field::mul(product, image);
-                all.extend([Some(product), field::inverse(product)].into_iter().flatten());
+            let images: Vec<u32> = factors(&tensor.recipe).into_iter().map_while(positive).collect();
+            // Of those of a row, what lies between any two of its places may have passed something.
+            for first in 0..images.len() {
+                let mut product = 1;
+                for &image in &images[first..] {
+                    product = field::mul(product, image);
+                    all.extend([Some(product), field::inverse(product)].into_iter().flatten());
+                }
             }
         }
         let positive = all;
@@ -144,7 +156,7 @@ impl Scales {
 /// The numbers that a tensor is multiplied by, the last one first, at most so many as are looked at.
 fn factors(recipe: &Recipe) -> Vec<&Recipe> {
     let (mut at, mut factors) = (recipe, vec![]);
-    while factors.len() < MOST {
+    while factors.len() < PAIRED {
         at = match (at.op(), at.inputs()) {
             (Op::Mul, [one, other]) => {
                 let (factor, rest) = if one.len() < other.len() { (one, other) } else { (other, one) };

@@ -9,6 +9,7 @@ mod dead;
 mod equal;
 mod extents;
 mod movement;
+mod names;
 mod order;
 mod passed;
 mod tidy;
@@ -51,6 +52,7 @@ pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphP
     order::sort(&mut graph);
     twins::merge(&mut graph, &seeds, known);
     dead::remove(&mut graph, &was_read, &pinned);
+    names::give_way(&mut graph);
     graph
 }
 

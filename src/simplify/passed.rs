@@ -1,11 +1,15 @@
 //! Operators that hand on what they read, under another name: Identity, a Dropout, a Cast to the type that is there.
 
+use prost::Message;
+
 use super::constants::is_result;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
+use crate::graph::flat::way;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
-use crate::hash::HashSet;
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::operator::attributes;
+use crate::onnx::proto::GraphProto;
 
 /// Those whose readers can read what they read. Names of `pinned` values stay.
 pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
@@ -30,6 +34,49 @@ pub fn sharing(graph: &Graph) -> Vec<NodeId> {
             && !annotated.contains(graph.value_name(output))
     };
     graph.order().iter().copied().filter(|&node| shares(node)).collect()
+}
+
+/// Whether a graph may have either: an Identity, or two Transposes or Casts of one weight.
+pub fn may_share(graph: &GraphProto) -> bool {
+    let (mut seen, mut twice) = (HashSet::default(), HashSet::default());
+    for node in &graph.node {
+        match (node.op_type(), node.input.first()) {
+            ("Identity", _) => return true,
+            ("Transpose" | "Cast", Some(source)) if !seen.insert(source.as_str()) => {
+                twice.insert(source.as_str());
+            }
+            _ => {}
+        }
+    }
+    graph.initializer.iter().any(|tensor| twice.contains(tensor.name()))
+}
+
+/// Transposes and Casts of a weight that one before them makes as well, with what that makes: exporters write one for each
+/// layer that shares the weight, and what all of them want would be folded for each.
+pub fn repeated(graph: &Graph) -> Vec<(NodeId, ValueId)> {
+    let annotated: HashSet<&str> =
+        graph.proto().quantization_annotation.iter().map(|annotation| annotation.tensor_name()).collect();
+    let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();
+    let mut repeated = vec![];
+    for &node in graph.order() {
+        let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else { continue };
+        let proto = graph.node(node);
+        let is_one = matches!(graph.domain_op(node), ("", "Transpose" | "Cast"))
+            && graph.initializer(source).is_some()
+            && proto.attribute.len() == 1;
+        if !is_one {
+            continue;
+        }
+        let key = (source, proto.op_type(), way(proto), proto.attribute[0].encode_to_vec());
+        let first = *firsts.entry(key).or_insert(output);
+        let goes = !has_to_stay(graph, output)
+            && !annotated.contains(graph.value_name(output))
+            && !graph.readers(output).is_empty();
+        if first != output && goes {
+            repeated.push((node, first));
+        }
+    }
+    repeated
 }
 
 /// Takes them out.

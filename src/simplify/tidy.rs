@@ -43,18 +43,21 @@ pub struct Tidied {
 
 /// Lets all nodes that read one weight read it by its own name; `None` where they do.
 pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option<Tidied>> {
-    let is_there = model.graph().node.iter().any(|node| node.op_type() == "Identity");
-    if !is_there || !model.proto.training_info.is_empty() || is_skipped(equal::KIND) {
+    if !passed::may_share(model.graph()) || !model.proto.training_info.is_empty() || is_skipped(equal::KIND) {
         return Ok(None);
     }
     let graph = Graph::new(model)?;
-    let passed = passed::sharing(&graph);
-    if passed.is_empty() {
+    let (passed, repeated) = (passed::sharing(&graph), passed::repeated(&graph));
+    if passed.is_empty() && repeated.is_empty() {
         return Ok(None);
     }
-    let duplicates = passed.len();
+    let duplicates = passed.len() + repeated.len();
     let mut editor = Editor::new(model);
     passed::remove(passed, &graph, &mut editor);
+    for (node, first) in repeated {
+        let output = graph.only_output(node).map_or("", |output| graph.value_name(output));
+        editor.remove(&[node], output, graph.value_name(first));
+    }
     Ok(Some(Tidied { graph: Some(editor.finish()), duplicates, ..Tidied::default() }))
 }
 

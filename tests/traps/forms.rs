@@ -165,3 +165,27 @@ fn what_only_resembles_a_scaled_mean_stays() {
         super::same(&before, &after.model, 1e-5);
     }
 }
+
+#[test]
+fn parameters_that_are_written_for_each_place_are_those_of_channels() {
+    let rows = |row: &str, count: usize| vec![row; count].join(" ");
+    for (dims, count) in [("3 4", 3), ("1 3 4", 3), ("2 3 4", 6)] {
+        let text = |last: &str| {
+            format!(
+                "input x 2 3 4\nconst s {dims} = {} {last}\nconst t {dims} = {}\nweight w 4 5\na = Mul(x, s)\nb = Add(a, t)\ny = MatMul(b, w)\noutput y",
+                rows("2 3 0.5 -1", count - 1),
+                rows("1 -1 2 0.25", count)
+            )
+        };
+        let after = folded(&model(&text("2 3 0.5 -1")));
+        assert_eq!(operators(&after), ["MatMul", "Add"], "{dims}");
+        // Of one that differs at one place the scale stays.
+        let after = fuse(&model(&text("2 3 0.5 -1.5")));
+        assert!(operators(&after.model).contains(&"Mul"), "{dims}");
+    }
+    // What makes a value as large as that is no parameter.
+    let wide = fuse(&model(
+        "input x 1 1 4\nconst s 3 4 = 2 3 4 5 2 3 4 5 2 3 4 5\nweight w 4 5\na = Mul(x, s)\ny = MatMul(a, w)\noutput y",
+    ));
+    assert!(operators(&wide.model).contains(&"Mul"));
+}

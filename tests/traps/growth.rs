@@ -197,3 +197,25 @@ fn those_sites_stay_that_add_the_most() {
         assert_eq!(again.model.to_bytes().unwrap(), fused.model.to_bytes().unwrap());
     }
 }
+
+/// What `optimize=False` exports of shared modules have: a Transpose of the weight for each use.
+#[test]
+fn a_weight_that_is_turned_for_each_use_is_folded_once() {
+    let after = folded(&model(
+        "input x batch 8
+         weight w 8 8
+         scale g 8
+         shift b 8
+         a = Mul(x, g)
+         c = Add(a, b)
+         t = Transpose(w) perm=[1,0]
+         m = MatMul(c, t)
+         h = Relu(m)
+         d = Mul(h, g)
+         e = Add(d, b)
+         u = Transpose(w) perm=[1,0]
+         y = MatMul(e, u)
+         output y",
+    ));
+    assert_eq!(after.graph().initializer.iter().filter(|tensor| tensor.dims == [8, 8]).count(), 1);
+}

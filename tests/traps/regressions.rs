@@ -1255,3 +1255,25 @@ fn a_sigmoid_that_is_nearly_nothing_is_what_it_is() {
     };
     assert!((low + 30.0).abs() < 1e-5 && (-1e-6..=0.0).contains(&high), "{low} {high}");
 }
+
+/// onnxruntime does not load a file with a new bias in which its own names for what it adds are taken already.
+#[test]
+fn names_that_onnxruntime_gives_are_given_up() {
+    let after = folded(&model(
+        "input x 2 3 4
+         scale g 4
+         shift b 4
+         weight w 4 5
+         ints gemm_input_shape 2 = 6 4
+         ints gemm_output_shape 3 = 2 3 5
+         r = Reshape(x, gemm_input_shape)
+         a = Mul(r, g)
+         c = Add(a, b)
+         m = MatMul(c, w)
+         y = Reshape(m, gemm_output_shape)
+         output y",
+    ));
+    let names: Vec<&str> = after.graph().initializer.iter().map(|tensor| tensor.name()).collect();
+    assert!(!names.contains(&"gemm_input_shape") && !names.contains(&"gemm_output_shape"), "{names:?}");
+    assert!(names.contains(&"gemm_input_shape_0"), "{names:?}");
+}

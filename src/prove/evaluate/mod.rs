@@ -218,12 +218,17 @@ impl<'w> Evaluation<'w> {
         Ok(known)
     }
 
-    /// The value of a tensor that the model stores.
+    /// The value of a tensor that the model stores, by its name.
     fn tensor(&self, name: &str, tensor: &TensorProto) -> Result<Image, Stopped> {
-        let halt = |stop| Stopped { stop, at: name.to_owned() };
-        if let Some(instead) = (self.point.instead)(name) {
-            return instead.map_err(halt);
+        match (self.point.instead)(name) {
+            Some(instead) => instead.map_err(|stop| Stopped { stop, at: name.to_owned() }),
+            None => self.held(name, tensor),
         }
+    }
+
+    /// What a tensor holds.
+    fn held(&self, name: &str, tensor: &TensorProto) -> Result<Image, Stopped> {
+        let halt = |stop| Stopped { stop, at: name.to_owned() };
         let shape: Vec<usize> = tensor.dims.iter().map(|&extent| extent.max(0) as usize).collect();
         self.point.allowance.room(&shape).map_err(halt)?;
         match of_tensor(tensor, self.externals(), self.point.key) {
@@ -311,7 +316,10 @@ impl<'w> Evaluation<'w> {
         if node.op() == ("", "Constant")
             && let (Some(tensor), Some(name)) = (constant_tensor(node), node.output.first())
         {
-            return Ok((vec![self.tensor(name, &tensor)?], false));
+            // In a function names are its own.
+            let made =
+                if place.way.is_some() { self.tensor(name, &tensor) } else { self.held(name, &tensor) };
+            return Ok((vec![made?], false));
         }
         let function =
             if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
@@ -519,9 +527,19 @@ impl<'w> Evaluation<'w> {
             None => self.operator(node, &outer, 0, &mut hash),
         }
         function.iter().for_each(|function| hash.bytes(&function.encode_to_vec()));
+        // Integers are what they are in each type, but not what is made of them. Places and extents are of that one.
+        let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
+        for (slot, &value) in place.node.iter().flat_map(|&node| graph.inputs(node)).enumerate() {
+            let data_type = value.and_then(|value| facts.data_type(value));
+            let is_small = |of: &DataType| of.is_integer() && !matches!(of, DataType::Int64 | DataType::Bool);
+            if let Some(of) = data_type.filter(is_small) {
+                hash.number(slot as u64);
+                hash.number(of.code() as u64);
+            }
+        }
         // What makes other elements in each run makes them for itself.
         if node.category().is_some_and(Category::is_random) || node.op() == ("", "Dropout") {
-            hash.text(node.name());
+            hash.text(&node.label());
         }
         hash.finish()
     }
@@ -616,7 +634,7 @@ fn degree(node: &NodeProto, inputs: &[f64]) -> f64 {
     let (largest, sum) = (inputs.iter().copied().fold(0.0, f64::max), inputs.iter().sum());
     let anew = |reads: f64| if reads > 0.0 { 1.0 } else { 0.0 };
     match node.op_type() {
-        "Mul" => sum,
+        "Mul" | "Where" => sum,
         "ReduceSumSquare" => 2.0 * largest,
         "Div" if inputs.get(1) == Some(&0.0) => largest,
         // Roots and quotients are as good as random.

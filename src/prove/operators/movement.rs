@@ -2,10 +2,12 @@
 
 use ndarray::{ArcArray, ArrayD, Axis, IxDyn, Zip};
 
+use super::arithmetic::zip;
 use super::{Call, Made, Unmade, axes};
 use crate::graph::axes::permutation;
 use crate::onnx::external::Externals;
 use crate::onnx::operator::input_at;
+use crate::prove::field;
 use crate::prove::image::{Image, either, of_tensor, slice};
 use crate::recipe::broadcast;
 
@@ -482,9 +484,20 @@ pub(super) fn depth(call: &Call) -> Made {
     Ok(vec![reshaped(&moved, &shape)?])
 }
 
-/// Where, by truth values that are known.
+/// Where, by truth values that are known; by others `c` it is `c·a + (1 − c)·b`, which is one or the other where `c` is 1 or 0.
 pub(super) fn choose(call: &Call) -> Made {
-    // Truth that nobody knows is odd: even is as good.
+    if let (Image::Varying(condition), Image::Field(one), Image::Field(other)) =
+        (call.value(0)?, call.value(1)?, call.value(2)?)
+    {
+        let shape = broadcast(one.shape(), other.shape())
+            .and_then(|shape| broadcast(condition.shape(), &shape))
+            .ok_or(Unmade::Misfit)?;
+        call.allowance.room(&shape)?;
+        let apart = zip(one, other, field::sub).ok_or(Unmade::Misfit)?.into_shared();
+        let part = zip(condition, &apart, field::mul).ok_or(Unmade::Misfit)?.into_shared();
+        return Ok(vec![Image::field(zip(&part, other, field::add).ok_or(Unmade::Misfit)?)]);
+    }
+    // Of integers one has to be taken: by whether what nobody knows is odd.
     let condition = call.indices(0)?;
     let condition = &match call.value(0)? {
         Image::Varying(_) => condition.mapv(|number| number % 2).into_shared(),

@@ -120,7 +120,8 @@ pub(super) fn gemm(call: &Call) -> Made {
 /// Sums of products over labels, of one operand or of two.
 pub(super) fn einsum(call: &Call) -> Made {
     let equation: String = call.text("equation", "")?.split_whitespace().collect();
-    let (terms, result) = equation.split_once("->").ok_or(Unmade::Uncovered)?;
+    let implicit = implied(&equation);
+    let (terms, result) = equation.split_once("->").unwrap_or((&equation, &implicit));
     let operands: Vec<&Elements> =
         (0..call.inputs.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
     let terms: Vec<&str> = terms.split(',').collect();
@@ -172,6 +173,15 @@ pub(super) fn einsum(call: &Call) -> Made {
     let made = Image::field(transposed(&made, &perm));
     let shape = made.shape().ok_or(Unmade::Uncovered)?.to_vec();
     Ok(vec![reshaped(&made, &shape)?])
+}
+
+/// What an Einsum makes whose equation does not tell: the ellipsis, and the labels that stand once, in alphabetical order.
+fn implied(equation: &str) -> String {
+    let once = |label: &char| equation.matches(*label).count() == 1;
+    let mut labels: Vec<char> = equation.chars().filter(|c| c.is_alphabetic()).filter(once).collect();
+    labels.sort_unstable();
+    let dots = if equation.contains("...") { "..." } else { "" };
+    labels.into_iter().fold(dots.to_owned(), |text, label| text + &label.to_string())
 }
 
 /// The labels of a term of an Einsum, those of `own` of the axes of an ellipsis among them, which are the last of `all`;

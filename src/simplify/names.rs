@@ -1,0 +1,58 @@
+//! Names that onnxruntime gives to what its own passes add.
+//!
+//! A file that it wrote after optimizing has them, and it refuses to load the file once there is a new place for such a
+//! pass, which is where a product gets a bias: "Attempt to replace the existing tensor". So what has one gets another.
+
+use crate::graph::editor::collect_names;
+use crate::hash::HashSet;
+use crate::onnx::node::{bodies, bodies_mut};
+use crate::onnx::proto::{GraphProto, NodeProto};
+
+/// What its MatMulAddFusion adds.
+const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
+
+/// Renames stored tensors that have such a name.
+pub fn give_way(graph: &mut GraphProto) {
+    for given in GIVEN {
+        let is_listed =
+            |graph: &GraphProto| graph.input.iter().chain(&graph.output).any(|end| end.name() == given);
+        let is_stored = graph.initializer.iter().any(|tensor| tensor.name() == given);
+        if !is_stored
+            || is_listed(graph)
+            || graph.node.iter().flat_map(bodies).any(|body| defines(body, given))
+        {
+            continue;
+        }
+        let mut names = HashSet::default();
+        collect_names(graph, &mut names);
+        let name =
+            (0..).map(|number| format!("{given}_{number}")).find(|name| !names.contains(name.as_str()));
+        let Some(name) = name else { continue };
+        let tensors = graph.initializer.iter_mut().filter(|tensor| tensor.name() == given);
+        tensors.for_each(|tensor| tensor.name = Some(name.clone()));
+        graph.value_info.retain(|value| value.name() != given);
+        rename(&mut graph.node, given, &name);
+    }
+}
+
+/// Whether a body, or one in it, has a value of its own of that name.
+fn defines(body: &GraphProto, name: &str) -> bool {
+    let inputs = body.input.iter().map(|input| input.name());
+    let stored = body.initializer.iter().map(|tensor| tensor.name());
+    let made = body.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    inputs.chain(stored).chain(made).any(|own| own == name)
+        || body.node.iter().flat_map(bodies).any(|inner| defines(inner, name))
+}
+
+fn rename(nodes: &mut [NodeProto], from: &str, to: &str) {
+    for node in nodes {
+        node.input.iter_mut().filter(|input| *input == from).for_each(|input| *input = to.to_owned());
+        for body in bodies_mut(node) {
+            body.output
+                .iter_mut()
+                .filter(|end| end.name() == from)
+                .for_each(|end| end.name = Some(to.to_owned()));
+            rename(&mut body.node, from, to);
+        }
+    }
+}
