@@ -9,7 +9,7 @@ use crate::hash::{HashMap, HashSet};
 use crate::normalizer::{Family, Site};
 use crate::onnx::Model;
 use crate::recipe::Recipe;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::simplify::{NamedFloats, Tidied};
 
 /// The sites of all passes so far.
@@ -24,6 +24,8 @@ pub struct History {
     /// Which site makes a value, by the names of the next pass.
     makers: HashMap<String, usize>,
     refused: HashMap<usize, Refusal>,
+    /// Whether constants were computed since sites were refused for what copies of them add.
+    has_other_weights: bool,
 }
 
 /// A site as one pass sees it.
@@ -122,6 +124,7 @@ impl History {
         self.plan.tidy.kept.clone_from(&tidied.kept);
         self.plan.is_tidied |= tidied.graph.is_some();
         self.plan.growth += tidied.growth;
+        self.has_other_weights |= tidied.graph.is_some();
         let stored = |computed: &NamedFloats| Stored {
             name: computed.name.clone(),
             data_type: computed.data_type,
@@ -130,6 +133,16 @@ impl History {
             sites: vec![],
         };
         self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
+    }
+
+    /// Forgets what was refused for growth, where what was a part of a shared weight may be a weight of its own now;
+    /// `false` where nothing was.
+    pub fn reconsider(&mut self) -> bool {
+        let before = self.refused.len();
+        if std::mem::take(&mut self.has_other_weights) {
+            self.refused.retain(|_, refusal| !matches!(refusal.reason, Reason::Growth(_)));
+        }
+        self.refused.len() < before
     }
 
     /// Notes what was stored for operators that are written in another form.

@@ -74,11 +74,15 @@ pub struct Provenance {
     pub original: Option<String>,
     /// How many sites of which kinds were folded, all or in part, such as `UN 25, attention scale 12`.
     pub folded: String,
+    /// Bytes that copies of shared weights, and stored constants, added: what is folded further may add the rest of what is
+    /// allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grown: Option<u64>,
     /// What was chosen.
     pub options: FoldOptions,
 }
 
-const KEYS: [&str; 4] = ["version", "original", "folded", "options"];
+const KEYS: [&str; 5] = ["version", "original", "folded", "grown", "options"];
 
 /// The key of an entry of the n-th time, from 0 on.
 fn key(time: usize, name: &str) -> String {
@@ -95,12 +99,13 @@ impl Provenance {
             model.proto.metadata_props.iter().map(|entry| (entry.key(), entry.value())).collect();
         let entry = |key: String| entries.get(key.as_str()).map(|&value| value.to_owned());
         let time = |time: usize| {
-            let [version, original, folded, options] = KEYS.map(|name| entry(key(time, name)));
+            let [version, original, folded, grown, options] = KEYS.map(|name| entry(key(time, name)));
             let options = options.and_then(|options| serde_json::from_str(&options).ok());
             Some(Self {
                 version: version?,
                 original,
                 folded: folded.unwrap_or_default(),
+                grown: grown.and_then(|grown| grown.parse().ok()),
                 options: options.unwrap_or_default(),
             })
         };
@@ -115,7 +120,8 @@ impl Provenance {
         let time = (Self::of(model).len()..).find(|&time| !is_taken(time)).unwrap_or_default();
         let options = (options != FoldOptions::default()).then(|| serde_json::json!(options).to_string());
         let version = Some(env!("CARGO_PKG_VERSION").to_owned());
-        let values = [version, original.map(str::to_owned), Some(folded(plan)), options];
+        let grown = (plan.growth > 0).then(|| plan.growth.to_string());
+        let values = [version, original.map(str::to_owned), Some(folded(plan)), grown, options];
         let entries = KEYS.iter().zip(values).filter_map(|(name, value)| {
             Some(StringStringEntryProto { key: Some(key(time, name)), value: Some(value?) })
         });

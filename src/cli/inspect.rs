@@ -142,7 +142,7 @@ pub fn with_page(path: &Path, model: &Model, options: &FuseOptions, page: &Path)
 /// One time that the model was folded, in a line.
 fn told(time: &Provenance) -> String {
     const SHOWN: usize = 12;
-    let Provenance { version, original, folded, options } = time;
+    let Provenance { version, original, folded, options, .. } = time;
     let from = original.as_ref().map_or_else(String::new, |digest| {
         format!(" from {}…", digest.chars().take(SHOWN).collect::<String>())
     });

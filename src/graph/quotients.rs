@@ -28,13 +28,17 @@ pub fn settled(node: &NodeProto, inputs: &[Option<InferenceFact>], result: Infer
     }
     let number = |dim: &TDim| dim.to_i64().ok();
     let both = |a: &TDim, b: &TDim| {
+        if let (None, Some(rest)) = (remainder, without(a, b)) {
+            return Some(rest);
+        }
         let (a, b) = (number(a)?, number(b)?);
         let rest = a.checked_rem(b)?;
-        match remainder {
-            None => a.checked_div(b),
-            Some(true) if rest != 0 && (rest < 0) != (b < 0) => Some(rest + b),
-            Some(_) => Some(rest),
-        }
+        let made = match remainder {
+            None => a.checked_div(b)?,
+            Some(true) if rest != 0 && (rest < 0) != (b < 0) => rest + b,
+            Some(_) => rest,
+        };
+        Some(TDim::from(made))
     };
     computed(&a, &b, both).unwrap_or_else(|| result.without_value())
 }
@@ -47,11 +51,35 @@ fn elements(fact: &InferenceFact) -> Option<Formulas> {
     Some(dims.to_plain_array_view::<TDim>().ok()?.to_owned())
 }
 
-/// The numbers that come of two tensors of numbers.
-fn computed(a: &Formulas, b: &Formulas, both: impl Fn(&TDim, &TDim) -> Option<i64>) -> Option<InferenceFact> {
+/// What is left of a product, which comes of extents, without one of its factors, such as `b·n` without `n`: where that is
+/// 0 nothing can be divided by it.
+fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
+    if matches!(factor, TDim::Val(_)) {
+        return None;
+    }
+    if product == factor {
+        return Some(TDim::from(1));
+    }
+    match product {
+        TDim::MulInt(times, inner) => Some(without(inner, factor)? * *times),
+        TDim::Mul(factors) => {
+            let place = factors.iter().position(|one| one == factor)?;
+            let rest = factors.iter().enumerate().filter(|(other, _)| *other != place);
+            Some(rest.fold(TDim::from(1), |rest, (_, one)| rest * one))
+        }
+        _ => None,
+    }
+}
+
+/// What comes of two tensors of numbers.
+fn computed(
+    a: &Formulas,
+    b: &Formulas,
+    both: impl Fn(&TDim, &TDim) -> Option<TDim>,
+) -> Option<InferenceFact> {
     let shape = crate::recipe::broadcast(a.shape(), b.shape())?;
     let (a, b) = (a.broadcast(shape.clone())?, b.broadcast(shape.clone())?);
-    let numbers = a.iter().zip(b.iter()).map(|(a, b)| Some(TDim::from(both(a, b)?)));
+    let numbers = a.iter().zip(b.iter()).map(|(a, b)| both(a, b));
     let numbers = Formulas::from_shape_vec(shape, numbers.collect::<Option<Vec<_>>>()?).ok()?;
     InferenceFact::try_from(Tensor::from(numbers).into_arc_tensor()).ok()
 }
@@ -107,6 +135,19 @@ mod tests {
     use tract_onnx::tract_hir::internal::SymbolScope;
 
     use super::*;
+
+    #[test]
+    fn a_product_without_a_factor_is_the_rest() {
+        let scope = SymbolScope::default();
+        let (b, n) = (TDim::from(scope.sym("b")), TDim::from(scope.sym("n")));
+        let product = b.clone() * &n;
+        assert_eq!(without(&product, &n), Some(b.clone()));
+        assert_eq!(without(&(product.clone() * 3), &b), Some(n.clone() * 3));
+        assert_eq!(without(&n, &n), Some(TDim::from(1)));
+        assert_eq!(without(&(product.clone() + 1), &n), None);
+        assert_eq!(without(&b, &n), None);
+        assert_eq!(without(&(n.clone() * 4), &TDim::from(2)), None);
+    }
 
     #[test]
     fn what_is_left_of_an_extent_has_bounds() {

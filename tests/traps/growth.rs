@@ -219,3 +219,34 @@ fn a_weight_that_is_turned_for_each_use_is_folded_once() {
     ));
     assert_eq!(after.graph().initializer.iter().filter(|tensor| tensor.dims == [8, 8]).count(), 1);
 }
+
+/// What was refused for a copy of a shared weight goes once its part of it is a weight of its own; and again there is
+/// nothing left to fold.
+#[test]
+fn a_second_run_may_add_the_rest_of_what_is_allowed() {
+    let before = model(
+        "input x batch 8
+         weight w 8 8
+         weight v 8 64
+         scale g 8
+         scale k 8
+         a = Mul(x, g)
+         m = MatMul(a, w)
+         h = Relu(m)
+         d = Mul(h, k)
+         e = MatMul(d, w)
+         f = Relu(e)
+         y = MatMul(f, v)
+         output y",
+    );
+    // Of 2,304 bytes, 256 for the copy.
+    let options = |max_growth| FuseOptions { max_growth, ..FuseOptions::default() };
+    let once = fuse(&before, &options(12.0)).unwrap();
+    assert_eq!(once.plan.growth, 256);
+    assert_eq!(unfold::provenance::Provenance::of(&once.model)[0].grown, Some(256));
+    let refused = fuse(&before, &options(10.0)).unwrap();
+    assert_eq!(refused.plan.growth, 0);
+    assert_eq!(unfold::provenance::Provenance::of(&refused.model).first().and_then(|time| time.grown), None);
+    let again = fuse(&once.model, &options(12.0)).unwrap();
+    assert!(!again.changed());
+}

@@ -8,8 +8,8 @@ use unfold::onnx::Model;
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Value};
 use crate::common::text::model;
-use crate::common::{fuse, judge};
-use crate::{folded, fused};
+use crate::common::{fuse, is_not_disproved, judge};
+use crate::{folded, fused, operators};
 
 /// The extents of a value, those that are no numbers as `?`; nothing where not even the rank is known.
 fn shape(model: &Model, name: &str) -> String {
@@ -256,4 +256,37 @@ fn what_a_runtime_fused_has_the_shapes_of_what_it_was() {
          output y",
     );
     assert_eq!(shape(&words, "y"), "2 3 16");
+}
+
+#[test]
+fn a_product_of_open_extents_is_divided_by_one_of_them() {
+    // Tokens of all items in one axis, and apart again, as `(b n) c -> b n c` is exported.
+    let before = model(
+        "input x b n 4
+         ints zero 1 = 0
+         ints one 1 = 1
+         ints four 1 = 4
+         scale g 4
+         shift t 4
+         const v 4 = 4 4 4 4
+         shift c 4
+         weight w 4 3
+         s = Shape(x)
+         items = Gather(s, zero) axis=0
+         tokens = Gather(s, one) axis=0
+         all = Mul(items, tokens)
+         together = Concat(all, four) axis=0
+         r = Reshape(x, together)
+         h = BatchNormalization(r, g, t, c, v) epsilon=0.0
+         q = Shape(h)
+         rows = Gather(q, zero) axis=0
+         back = Div(rows, tokens)
+         apart = Concat(back, tokens, four) axis=0
+         z = Reshape(h, apart)
+         y = MatMul(z, w)
+         output y",
+    );
+    let after = fuse(&before);
+    assert_eq!(operators(&after.model), ["MatMul", "Add"]);
+    assert!(is_not_disproved(&before, &after).is_ok());
 }
