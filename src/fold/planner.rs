@@ -23,6 +23,9 @@ use crate::refusal::{Reason, Refusal};
 /// last one hardly ever comes.
 const SWEEPS: usize = 64;
 
+/// Numbers that differ by less of the largest may be the same once they are stored, in half precision.
+const TOLD: f64 = 1e-2;
+
 /// Plans the folds of a model's sites. `refused` has those of which nothing is to be touched, and why.
 pub fn plan(known: &Analysis, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
     let mut planner = Planner::new(known, sites, refused);
@@ -107,20 +110,30 @@ impl<'a> Planner<'a> {
         went
     }
 
-    /// Products by scalars in a row that stay are one.
+    /// Products by scalars in a row that stay are one, and an affine of channels that stays is a Mul and an Add.
     fn join_rows(&mut self, sites: &[Site]) {
         let graph = self.draft.graph;
         for item in 0..self.items.len() {
             let Item { part, site, state, is_rewritten, .. } = &self.items[item];
-            let is_row = matches!(state, State::Open)
-                && !is_rewritten
-                && sites[*site].kind.family == Family::Scale
-                && part.affine.scale.len() == 1
-                && part.affine.has_no_shift()
-                && !part.affine.has_no_scale()
-                && part.nodes.len() > 1
-                && part.nodes.iter().all(|&node| matches!(graph.op(node), Some("Mul" | "Div" | "Neg")));
-            if is_row && self.holds(part, &part.affine) && self.is_writable(part, &part.affine) {
+            let is_row = match sites[*site].kind.family {
+                // Numbers beside others than products by them belong to forms that engines know.
+                Family::Scale if part.affine.scale.len() == 1 => {
+                    let multiplies = |&node: &NodeId| matches!(graph.op(node), Some("Mul" | "Div" | "Neg"));
+                    part.affine.has_no_shift()
+                        && !part.affine.has_no_scale()
+                        && part.nodes.iter().all(multiplies)
+                }
+                Family::Offline | Family::Scale => {
+                    !part.affine.is_identity()
+                        && [&part.affine.scale, &part.affine.shift]
+                            .into_iter()
+                            .all(|numbers| is_told(numbers))
+                }
+                _ => false,
+            };
+            let is_less = part.nodes.len() > self.items[item].size_with(&part.affine);
+            let stays = matches!(state, State::Open) && !is_rewritten && is_less && is_row;
+            if stays && self.holds(part, &part.affine) && self.is_writable(part, &part.affine) {
                 self.items[item].is_rewritten = true;
             }
         }
@@ -440,6 +453,15 @@ impl<'a> Planner<'a> {
         let facts = self.draft.facts;
         facts.data_type(part.input).or_else(|| facts.data_type(part.output))
     }
+}
+
+/// Whether numbers are still told apart once they are stored: those that only rounding makes the same are not one number.
+fn is_told(numbers: &ndarray::ArrayD<f64>) -> bool {
+    let largest = numbers.iter().fold(0.0_f64, |largest, number| largest.max(number.abs()));
+    let (low, high) = numbers
+        .iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &number| (low.min(number), high.max(number)));
+    numbers.len() == 1 || high - low > TOLD * largest || largest == 0.0
 }
 
 /// What becomes of a site that has no affine of its own; `None` where that is for its parts to tell.

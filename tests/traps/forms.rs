@@ -189,3 +189,40 @@ fn parameters_that_are_written_for_each_place_are_those_of_channels() {
     ));
     assert!(operators(&wide.model).contains(&"Mul"));
 }
+
+#[test]
+fn a_normalizer_that_stays_is_a_mul_and_an_add() {
+    let chain = |behind: &str| {
+        model(&format!(
+            "input x batch 5 4
+             scale g 4
+             scale k 4
+             shift b 4
+             shift m 4
+             divisor s 4
+             c = Sub(x, m)
+             d = Div(c, s)
+             e = Mul(d, g)
+             f = Mul(e, k)
+             h = Add(f, b)
+             {behind}
+             output y"
+        ))
+    };
+    let before = chain("y = Relu(h)");
+    let after = fuse(&before);
+    assert!(!after.plan.sites[0].is_folded(), "{:#?}", after.plan.sites);
+    assert_eq!(operators(&after.model), ["Mul", "Add", "Relu"]);
+    super::same(&before, &after.model, 1e-6);
+    assert!(is_not_disproved(&before, &after).is_ok());
+    assert!(fuse(&after.model).plan.is_empty());
+    // What somebody else reads on the way is there.
+    let read = fuse(&chain("y = Relu(h)\n output d"));
+    assert!(
+        operators(&read.model).contains(&"Div") || read.model.graph().node.iter().any(|n| n.output[0] == "d")
+    );
+    super::same(&chain("y = Relu(h)\n output d"), &read.model, 1e-6);
+    // And what is to stay as it is, does.
+    let options = unfold::FuseOptions { skip: vec!["standardisation".into()], ..Default::default() };
+    assert!(!unfold::fuse(&before, &options).unwrap().changed());
+}
