@@ -1473,7 +1473,9 @@ fn what_copies_of_shared_weights_add_is_said() {
     let told = unfold([&"fuse", &tied, &"--dry-run", &"--max-growth", &"100", &"--json"]).json();
     assert_eq!(told["growth"]["bytes"], 19200);
     // It is proved with the option that it was folded with.
-    assert!(provenance(&out).contains(&("unfold.options".into(), r#"{"max_growth":100.0,"skip":[]}"#.into())));
+    assert!(
+        provenance(&out).contains(&("unfold.options".into(), r#"{"max_growth":100.0,"skip":[]}"#.into()))
+    );
     assert_eq!(unfold([&"prove", &tied, &out]).code, DONE);
     let file = folder.path().join("c.json");
     let certified =
