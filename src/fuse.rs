@@ -7,12 +7,12 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use crate::basis::{self, Rebasing};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
-use crate::fold::forms;
 use crate::fold::growth::{beyond, growth};
 use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, Stored};
 use crate::fold::planner;
 use crate::fold::target::Target;
+use crate::fold::{forms, parts};
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
@@ -413,8 +413,11 @@ impl OnePass<'_> {
         Ok((model.with_graph(graph), stored, grown))
     }
 
-    /// The model as the engine that it is for wants it; `None` where that is as it is.
+    /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        if let Some(apart) = self.rewritten(known, history, parts::edits(known), true)? {
+            return Ok(Some(apart));
+        }
         let gemms = self.target.edits(known);
         let count = gemms.len();
         let made = self.rewritten(known, history, gemms, true)?;

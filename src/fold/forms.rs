@@ -8,11 +8,11 @@ use super::patch::{Change, Edit};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
 use crate::graph::facts::{extent, same};
-use crate::graph::make::{Maker, ints};
+use crate::graph::make::Maker;
 use crate::graph::movement::LARGEST;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Replacement;
-use crate::onnx::operator::{Category, input_at};
+use crate::onnx::operator::Category;
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::Numbers;
 
@@ -48,14 +48,7 @@ fn squeezed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         return None;
     }
     let mut maker = Maker::new(graph, node);
-    let (value, axes) = (graph.value_name(*value), [along as i64]);
-    match input_at("Squeeze", "axes", maker.opset()) {
-        Some(_) => {
-            let axes = maker.ints(&axes);
-            maker.op("Squeeze", &[value, &axes], vec![])
-        }
-        None => maker.op("Squeeze", &[value], vec![ints("axes", &axes)]),
-    };
+    maker.squeeze(graph.value_name(*value), along as i64);
     Some(maker)
 }
 

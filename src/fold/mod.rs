@@ -13,6 +13,7 @@ mod draft;
 pub mod forms;
 pub mod growth;
 mod item;
+pub mod parts;
 pub mod patch;
 pub mod plan;
 pub mod planner;

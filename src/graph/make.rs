@@ -125,10 +125,20 @@ impl<'m> Maker<'m> {
 
     /// The nodes, the last of which makes `output`, and their constants.
     pub fn finish(mut self, output: &str) -> (Vec<NodeProto>, Vec<NewConstant>) {
+        self.makes(output);
+        self.done()
+    }
+
+    /// The nodes and their constants, where it was said which make what the graph still reads.
+    pub fn done(self) -> (Vec<NodeProto>, Vec<NewConstant>) {
+        (self.nodes, self.constants)
+    }
+
+    /// What the last node makes is this value of the graph.
+    pub fn makes(&mut self, output: &str) {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.to_owned()];
         }
-        (self.nodes, self.constants)
     }
 
     /// A name that neither the graph nor this has yet.
@@ -194,7 +204,7 @@ impl<'m> Maker<'m> {
 
     /// The mean over axes.
     pub fn mean(&mut self, value: &str, axes: &[i64], keep: bool) -> String {
-        self.listed("ReduceMean", value, int("keepdims", i64::from(keep)), ("axes", axes))
+        self.listed("ReduceMean", value, vec![int("keepdims", i64::from(keep))], ("axes", axes))
     }
 
     /// A node on one value with a list of integers, which is an input or an attribute.
@@ -202,14 +212,15 @@ impl<'m> Maker<'m> {
         &mut self,
         op: &str,
         value: &str,
-        attribute: AttributeProto,
+        mut attributes: Vec<AttributeProto>,
         (name, list): (&str, &[i64]),
     ) -> String {
         if input_at(op, name, self.opset()).is_none() {
-            return self.op(op, &[value], vec![attribute, ints(name, list)]);
+            attributes.push(ints(name, list));
+            return self.op(op, &[value], attributes);
         }
         let list = self.ints(list);
-        self.op(op, &[value, &list], vec![attribute])
+        self.op(op, &[value, &list], attributes)
     }
 
     /// The value in another type.
@@ -240,13 +251,18 @@ impl<'m> Maker<'m> {
         self.op("Slice", &[value, &start, &end, &axis], vec![])
     }
 
-    /// The two halves of a value along an axis.
-    pub fn halves(&mut self, value: &str, axis: i64, half: usize) -> [String; 2] {
-        let first = self.listed("Split", value, int("axis", axis), ("split", &[half as i64; 2]));
-        let second = self.name("split");
+    /// The parts of a value along an axis.
+    pub fn split(&mut self, value: &str, axis: i64, extents: &[i64]) -> Vec<String> {
+        let mut parts = vec![self.listed("Split", value, vec![int("axis", axis)], ("split", extents))];
+        parts.extend((1..extents.len()).map(|_| self.name("split")));
         if let Some(node) = self.nodes.last_mut() {
-            node.output.push(second.clone());
+            node.output.clone_from(&parts);
         }
-        [first, second]
+        parts
+    }
+
+    /// The value without an axis of one place.
+    pub fn squeeze(&mut self, value: &str, axis: i64) -> String {
+        self.listed("Squeeze", value, vec![], ("axes", &[axis]))
     }
 }

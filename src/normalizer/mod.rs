@@ -199,8 +199,11 @@ impl Replacement {
 
     /// The names of the values between which the new nodes lie.
     pub fn ends(&self) -> impl Iterator<Item = &str> {
-        let first = self.made.iter().flat_map(|node| &node.input).filter(|name| !self.makes(name));
-        first.chain(self.made.last().into_iter().flat_map(|node| &node.output)).map(String::as_str)
+        let read = || self.made.iter().flat_map(|node| &node.input);
+        let first = read().filter(|name| !self.makes(name));
+        let made = self.made.iter().flat_map(|node| &node.output);
+        let last = made.filter(move |&name| !read().any(|other| other == name));
+        first.chain(last).map(String::as_str)
     }
 }
 

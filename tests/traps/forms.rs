@@ -226,3 +226,73 @@ fn a_normalizer_that_stays_is_a_mul_and_an_add() {
     let options = unfold::FuseOptions { skip: vec!["standardisation".into()], ..Default::default() };
     assert!(!unfold::fuse(&before, &options).unwrap().changed());
 }
+
+/// Queries, keys and values as `permute(2, 0, 3, 4, 1).unbind(0)` has them, or by other axes.
+fn three(opset: i64, perm: &str, apart: &str) -> unfold::onnx::Model {
+    model(&format!(
+        "opset {opset}
+         input x 2 5 8
+         weight w 8 24
+         ints shape 5 = 2 5 3 4 2
+         ints zeros 1 = 0
+         ints ones 3 = 1 1 1
+         ints i = 0
+         ints j = 1
+         ints k = -1
+         p = MatMul(x, w)
+         r = Reshape(p, shape)
+         t = Transpose(r) perm={perm}
+         {apart}
+         a = Add(q, h)
+         y = Mul(a, v)
+         output y"
+    ))
+}
+
+#[test]
+fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
+    let old = "a0, b0, c0 = Split(t) axis=0 split=[1,1,1]
+               q = Squeeze(a0) axes=[0]
+               h = Squeeze(b0) axes=[0]
+               v = Squeeze(c0) axes=[0]";
+    let split = "a0, b0, c0 = Split(t, ones) axis=0
+                 q = Squeeze(a0, zeros)
+                 h = Squeeze(b0, zeros)
+                 v = Squeeze(c0, zeros)";
+    let gather = "q = Gather(t, i)
+                  h = Gather(t, j) axis=0
+                  v = Gather(t, k) axis=-5";
+    let kept = [(11, old), (17, split), (17, gather)];
+    for (opset, apart) in kept {
+        let before = three(opset, "[2,0,3,4,1]", apart);
+        let after = fuse(&before);
+        let graph = after.model.graph();
+        let orders: Vec<&[i64]> = graph.node.iter().filter_map(|node| node.attr_ints("perm").ok()?).collect();
+        assert_eq!(orders, [[0, 2, 3, 1]; 3], "{opset} {apart}");
+        assert_eq!(operators(&after.model).contains(&"Squeeze"), apart != gather);
+        super::same(&before, &after.model, 0.0);
+        assert!(is_not_disproved(&before, &after).is_ok());
+        assert_eq!(operators(&fuse(&after.model).model), operators(&after.model));
+
+        // Three parts whose axes are in order need no Transpose at all.
+        let before = three(opset, "[2,0,1,3,4]", apart);
+        let after = fuse(&before);
+        assert!(!operators(&after.model).contains(&"Transpose"), "{opset} {apart}");
+        super::same(&before, &after.model, 0.0);
+
+        // Where the last axis is the last one, engines know the form.
+        let before = three(opset, "[2,0,3,1,4]", apart);
+        assert_eq!(operators(&fuse(&before).model), operators(&before));
+    }
+    // Who reads all three wants them in order; and a part of two places is none of one.
+    for apart in [
+        "q = Gather(t, i)\nh = Gather(t, j)\nv = Identity(t)",
+        "q = Gather(t, i)\nh = Gather(t, j) axis=1\nv = Gather(t, k)",
+        "q = Gather(t, i)\nh = Gather(t, j)\nv = Gather(t, zeros)",
+    ] {
+        let after = fuse(&three(17, "[2,0,3,4,1]", apart));
+        let orders =
+            after.model.graph().node.iter().filter_map(|node| node.attr_ints("perm").ok()?.map(<[i64]>::len));
+        assert_eq!(orders.collect::<Vec<_>>(), [5], "{apart}");
+    }
+}

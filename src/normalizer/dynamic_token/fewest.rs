@@ -273,7 +273,8 @@ impl Job<'_> {
         if heads > 1 {
             product = maker.transpose(&product, BY_HEAD);
         }
-        let [q, r] = maker.halves(&product, last, channels / heads);
+        let half = (channels / heads) as i64;
+        let [q, r] = maker.split(&product, last, &[half; 2]).try_into().ok()?;
         if heads == 1 {
             return Some((q, r));
         }

@@ -1,0 +1,114 @@
+//! Parts of a value that are taken before its axes are put in order.
+//!
+//! Before: one Transpose of queries, keys and values, `[batch, token, 3, head, channel]`, that brings the three to the front,
+//! and a Split or Gathers that take them apart. After: they are taken apart first, and each has a Transpose of its own.
+//! As many elements are moved, but over one axis less: onnxruntime and tract move four axes faster than five where the
+//! last one does not stay the last. Where it does, nothing is gained, and other engines look for the form of before.
+
+use super::patch::{Change, Edit};
+use crate::graph::analysis::Analysis;
+use crate::graph::at::At;
+use crate::graph::axes::axis;
+use crate::graph::make::{Maker, int};
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::normalizer::Replacement;
+
+/// What is written so.
+pub fn edits(known: &Analysis) -> Vec<Edit> {
+    known.graph.order().iter().filter_map(|&node| apart(known, node)).collect()
+}
+
+/// A Transpose whose result is only taken apart along one axis.
+fn apart(known: &Analysis, node: NodeId) -> Option<Edit> {
+    let graph = &known.graph;
+    let at = known.at(node);
+    let (source, whole) = (at.input(0).ok()?, graph.only_output(node)?);
+    if !graph.is(node, "Transpose")
+        || at.only_attributes(&["perm"]).is_err()
+        || known.constants.is_constant(source)
+    {
+        return None;
+    }
+    let perm = at.permutation(at.rank(0).ok()?).ok()?;
+    let (along, parts, nodes) = parts(known, whole, perm.len())?;
+    let from = perm[along];
+    let below = |axis: usize| axis - usize::from(axis > from);
+    let order: Vec<i64> = perm.iter().filter(|&&axis| axis != from).map(|&axis| below(axis) as i64).collect();
+    let stays = (0..).zip(&order).all(|(place, &axis)| place == axis);
+    if !stays && perm.last().is_none_or(|&last| last + 1 == perm.len()) {
+        return None;
+    }
+    let mut maker = Maker::new(graph, node);
+    let value = graph.value_name(source);
+    let split = match &parts[0] {
+        WithoutAxis::Squeezed(_) => maker.split(value, from as i64, &vec![1; parts.len()]),
+        WithoutAxis::Gathered(..) => vec![],
+    };
+    for (place, part) in parts.iter().enumerate() {
+        let (name, part) = match *part {
+            WithoutAxis::Squeezed(part) => (maker.squeeze(&split[place], from as i64), part),
+            WithoutAxis::Gathered(part, index) => {
+                let axis = vec![int("axis", from as i64)];
+                (maker.op("Gather", &[value, graph.value_name(index)], axis), part)
+            }
+        };
+        if !stays {
+            maker.transpose(&name, &order);
+        }
+        maker.makes(graph.value_name(part));
+    }
+    let (made, constants) = maker.done();
+    let nodes = [vec![node], nodes].concat();
+    let replacement = Replacement { nodes, made, constants };
+    Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
+}
+
+/// A value without the axis.
+enum WithoutAxis {
+    /// Of one output of a Split, all of which are.
+    Squeezed(ValueId),
+    /// Of a Gather at this index.
+    Gathered(ValueId, ValueId),
+}
+
+/// The axis that all readers take a value apart along, what they make, and which nodes they are.
+fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<WithoutAxis>, Vec<NodeId>)> {
+    let graph = &known.graph;
+    if let [Reader::Node { node: split, input: 0 }] = *graph.readers(whole)
+        && graph.is(split, "Split")
+    {
+        let at = known.at(split);
+        let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
+        let parts = graph.outputs(split).iter();
+        let squeezes: Vec<NodeId> =
+            parts.map(|&part| squeezed(known, part?, along, rank)).collect::<Option<_>>()?;
+        let made = squeezes.iter().map(|&node| graph.only_output(node).map(WithoutAxis::Squeezed));
+        let is_whole = squeezes.len() > 1 && at.extent(0, along) == Ok(squeezes.len());
+        let nodes = [&[split], &squeezes[..]].concat();
+        return is_whole.then_some((along, made.collect::<Option<_>>()?, nodes));
+    }
+    let gather = |reader: &Reader| match *reader {
+        Reader::Node { node, input: 0 } if graph.is(node, "Gather") => {
+            let at = known.at(node);
+            let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
+            let part = WithoutAxis::Gathered(graph.only_output(node)?, at.input(1).ok()?);
+            let is_one = at.is_constant(1) && at.rank(1) == Ok(0) && at.only_attributes(&["axis"]).is_ok();
+            is_one.then_some((along, part, node))
+        }
+        _ => None,
+    };
+    let found: Vec<_> = graph.readers(whole).iter().map(gather).collect::<Option<_>>()?;
+    let &(along, ..) = found.first()?;
+    let is_one_axis = found.iter().all(|(other, ..)| *other == along);
+    let nodes = found.iter().map(|&(.., node)| node).collect();
+    is_one_axis.then(|| (along, found.into_iter().map(|(_, part, _)| part).collect(), nodes))
+}
+
+/// The Squeeze of one axis that alone reads a value.
+fn squeezed(known: &Analysis, part: ValueId, along: usize, rank: usize) -> Option<NodeId> {
+    let [Reader::Node { node, input: 0 }] = *known.graph.readers(part) else { return None };
+    let at: At = known.at(node);
+    let [named] = at.list("axes").ok()??[..] else { return None };
+    let is_one = known.graph.is(node, "Squeeze") && axis(named, rank) == Ok(along);
+    is_one.then_some(node)
+}
