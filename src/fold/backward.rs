@@ -37,20 +37,33 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         let at = maker.map_or(draft.graph.value_name(start.output), |node| draft.graph.name(node));
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
-    let attempt = |joins: bool| {
-        let mut pull = Pull::new(draft, items, item, joins);
+    let attempt = |mode: Mode| {
+        let mut pull = Pull { mode, ..Pull::new(draft, items, item) };
         let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
         let begun = pull.value(&mut wave, start.input, &Wanted::By(start), affine, 0);
         let done = begun.and_then(|()| pull.all_waiting(&mut wave));
         // Found from the consumer up; a producer's constants change first.
         (done.map(|()| wave), pull.met)
     };
-    let (alone, met) = attempt(false);
+    let (alone, met) = attempt(Mode::default());
     // The same can be wanted on a value by each of its readers: one number by all, an affine of channels by those that take
     // the other parts.
     let is_number = affine.scale.len() == 1 && affine.has_no_shift();
-    let joins = met.parts || (met.others && is_number);
-    if joins && alone.is_err() { attempt(true).0.or(alone) } else { alone }
+    let together = |spares: bool| {
+        let modes = [false, true].map(|parts| Mode { joins: true, parts: parts && is_number, spares });
+        modes.into_iter().map(move |mode| attempt(mode).0)
+    };
+    let copies = |wave: &Wave| wave.folds.iter().any(|fold| is_shared(draft, fold.node));
+    match &alone {
+        Err(_) if met.parts || (met.others && is_number) => {
+            together(false).find(Result::is_ok).unwrap_or(alone)
+        }
+        // Such as the tables of a rotary embedding, which queries and keys are multiplied by.
+        Ok(wave) if is_number && copies(wave) => {
+            together(true).find(|beyond| beyond.as_ref().is_ok_and(|wave| !copies(wave))).unwrap_or(alone)
+        }
+        _ => alone,
+    }
 }
 
 /// Sends what a wave forward wants on an input of a node backward from there.
@@ -64,7 +77,7 @@ pub fn wanted(
     wave: &mut Wave,
     (node, slot, affine): (NodeId, usize, Affine),
 ) -> Result<(), Refusal> {
-    Pull::new(draft, items, item, false).inputs(wave, node, &[(slot, affine)], 0)
+    Pull::new(draft, items, item).inputs(wave, node, &[(slot, affine)], 0)
 }
 
 /// Who wants an affine on a value.
@@ -103,13 +116,24 @@ struct Waiting {
     depth: usize,
 }
 
+/// What an affine does at a value that others read too, and at a constant.
+#[derive(Clone, Copy, Default)]
+struct Mode {
+    /// Whether a value that several nodes read waits until all of them want the same.
+    joins: bool,
+    /// Whether a node that takes a part of a value wants something of that part, where all others take other ones; else
+    /// they have to want the same of it.
+    parts: bool,
+    /// Whether one number goes on where it would be taken by a constant that others read as well.
+    spares: bool,
+}
+
 struct Pull<'d, 'a> {
     draft: &'d Draft<'a>,
     items: &'d Items<'d>,
     item: usize,
     budget: usize,
-    /// Whether a value that several nodes read waits until all of them want the same.
-    joins: bool,
+    mode: Mode,
     waiting: Vec<Waiting>,
     met: Met,
 }
@@ -124,8 +148,9 @@ struct Met {
 }
 
 impl<'d, 'a> Pull<'d, 'a> {
-    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize, joins: bool) -> Self {
-        Pull { draft, items, item, budget: BUDGET, joins, waiting: vec![], met: Met::default() }
+    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
+        let (waiting, met) = (vec![], Met::default());
+        Pull { draft, items, item, budget: BUDGET, mode: Mode::default(), waiting, met }
     }
 
     /// Goes on from the values that wait, the last one first: all that can want something of it did so.
@@ -187,7 +212,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         }
         if let Err(refusal) = alone {
             return match *wanted {
-                Wanted::At(node, slot) if self.joins && self.draft.readers(value).count() <= READERS => {
+                Wanted::At(node, slot) if self.mode.joins && self.draft.readers(value).count() <= READERS => {
                     self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
                     Ok(())
                 }
@@ -224,7 +249,9 @@ impl<'d, 'a> Pull<'d, 'a> {
             return Err(refuse(Reason::UnknownShape));
         }
         let mut step = rule.backward(&at, slot, affine);
-        if self.joins && !self.has_own(node, &step) {
+        let takes = step.as_ref().is_ok_and(|step| step.fold.is_some());
+        let is_spared = self.mode.spares && takes && is_shared(self.draft, node);
+        if self.mode.joins && (is_spared || !self.has_own(node, &step)) {
             step = self.whole(node, affine).map_or(step, Ok);
         }
         let step = passes(self.draft, node, step.map_err(refuse)?)?;
@@ -263,11 +290,14 @@ impl<'d, 'a> Pull<'d, 'a> {
         Ok(())
     }
 
-    /// Whether nobody else reads what a node wants something of.
+    /// Whether nobody else reads what a node wants something of, or it does not matter.
     fn has_own(&self, node: NodeId, step: &Result<Step, Reason>) -> bool {
         let has_own = |(slot, affine): &(usize, Affine)| {
             let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
-            let own = |input| self.nobody_else(input, &Wanted::At(node, *slot), affine) == Ok(Others::None);
+            let own = |input| match self.nobody_else(input, &Wanted::At(node, *slot), affine) {
+                Ok(others) => others == Others::None || self.mode.parts,
+                Err(_) => false,
+            };
             affine.scale.len() == 1 || input.is_some_and(own)
         };
         step.as_ref().is_ok_and(|step| step.fold.is_some() || step.ways.iter().flatten().all(has_own))
@@ -338,4 +368,14 @@ impl<'d, 'a> Pull<'d, 'a> {
                 && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
         })
     }
+}
+
+/// Whether a node multiplies by many constants that others read as well.
+fn is_shared(draft: &Draft, node: NodeId) -> bool {
+    let mut constants = draft.graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
+    draft.graph.is(node, "Mul")
+        && constants.any(|input| {
+            let is_table = draft.constants.is_constant(input) && draft.constants.len(input) != Some(1);
+            is_table && draft.readers(input).count() > 1
+        })
 }

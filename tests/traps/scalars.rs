@@ -5,7 +5,7 @@ use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
 use crate::common::text::model;
-use crate::common::{fuse, undeclared};
+use crate::common::{fuse, is_not_disproved, undeclared};
 use crate::{folded, kept, operators, reasons_of, same};
 
 /// A scalar on `[2, 4, 6]`, what it passes, and a MatMul.
@@ -360,6 +360,63 @@ fn a_number_goes_back_past_both_branches_of_a_rotary_embedding() {
          output y",
     );
     assert_eq!(kept(&squared).1, Some(Reason::OtherReader));
+}
+
+/// Queries and keys of one product, both multiplied by the same tables; the scale is on the scores.
+fn with_tables(apart: &str) -> Model {
+    model(&format!(
+        "input x 2 4 6
+         weight w 6 12
+         weight cos 4 6
+         weight sin 4 6
+         p = MatMul(x, w)
+         ints sizes 2 = 6 6
+         ints zero 1 = 0
+         ints three 1 = 3
+         ints six 1 = 6
+         ints twelve 1 = 12
+         ints last 1 = 2
+         {apart}
+         qa = Slice(q, zero, three, last)
+         qb = Slice(q, three, six, last)
+         qn = Neg(qb)
+         qr = Concat(qn, qa) axis=2
+         qc = Mul(q, cos)
+         qs = Mul(qr, sin)
+         qe = Add(qc, qs)
+         ka = Slice(k, zero, three, last)
+         kb = Slice(k, three, six, last)
+         kn = Neg(kb)
+         kr = Concat(kn, ka) axis=2
+         kc = Mul(k, cos)
+         ks = Mul(kr, sin)
+         ke = Add(kc, ks)
+         t = Transpose(ke) perm=[0,2,1]
+         z = MatMul(qe, t)
+         const h = 0.4
+         m = Mul(z, h)
+         y = Softmax(m)
+         output y"
+    ))
+}
+
+#[test]
+fn a_number_goes_past_the_tables_that_queries_and_keys_share() {
+    let ways =
+        ["q, k = Split(p, sizes) axis=2", "q = Slice(p, zero, six, last)\nk = Slice(p, six, twelve, last)"];
+    for apart in ways {
+        let before = with_tables(apart);
+        let fused = fuse(&before);
+        assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{apart}: {:#?}", fused.plan.sites);
+        let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        assert_eq!((tensors, fused.plan.growth), (vec!["w_folded"], 0), "{apart}");
+        same(&before, &fused.model, 1e-5);
+        assert!(is_not_disproved(&before, &fused).is_ok());
+    }
+    // Where somebody else reads the queries, only copies of the tables could take it.
+    let mut read = with_tables(ways[0]);
+    read.graph_mut().output.push(undeclared("q"));
+    assert!(matches!(kept(&read), (Reason::Growth(_), _) | (_, Some(Reason::Growth(_)))));
 }
 
 /// A normalization that is written out, γ beside the reciprocal, and what reads it.

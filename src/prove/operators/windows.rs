@@ -98,7 +98,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
             }
             "NOTSET" => (pads[axis], pads[axis + spatial]),
             "VALID" => (0, 0),
-            same @ ("SAME_UPPER" | "SAME_LOWER") if !transposed && !up => {
+            same @ ("SAME_UPPER" | "SAME_LOWER") if !transposed => {
                 let total = (((size + stride - 1) / stride - 1) * stride + reach - size).max(0);
                 let small = total / 2;
                 if same == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
