@@ -81,6 +81,13 @@ impl Affine {
         self.scale.iter().chain(self.shift.iter()).all(|v| v.is_finite())
     }
 
+    /// What takes it back, `(y − t)/s`; `None` where a scale is 0, or too small.
+    pub fn inverse(&self) -> Option<Affine> {
+        let scale = &Numbers::number(1.0, self.rank()) / &self.scale;
+        let inverse = Affine::new(scale, -&(&self.shift / &self.scale));
+        inverse.is_finite().then_some(inverse)
+    }
+
     /// Whether neither array varies along `axis`.
     pub fn is_uniform_along(&self, axis: usize) -> bool {
         self.scale.shape()[axis] == 1 && self.shift.shape()[axis] == 1

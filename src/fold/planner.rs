@@ -147,7 +147,8 @@ impl<'a> Planner<'a> {
         self.fold(item, true)
     }
 
-    /// Where a scale stays, as it must before a residual stream, its shift may still go on alone.
+    /// Where a scale stays, as it must before a residual stream, its shift may still go on alone. Or back:
+    /// `s·x + t = s·(x + t/s)`.
     fn fold_shift(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let Part { affine, resets, .. } = &there.part;
@@ -168,12 +169,22 @@ impl<'a> Planner<'a> {
         if !drops {
             return false;
         }
-        let wave = forward(Affine::shift(affine.shift.clone()), false);
-        let Some(wave) = wave.ok().filter(|wave| wave.makes.is_empty()) else { return false };
-        // A parameter that goes saves no operator, and engines know a bias of one axis.
-        if there.part.nodes.is_empty() && wave.folds.iter().any(|fold| self.is_by_place(fold)) {
-            return false;
-        }
+        let ahead = || {
+            let wave = forward(Affine::shift(affine.shift.clone()), false).ok()?;
+            // A parameter that goes saves no operator, and engines know a bias of one axis.
+            let is_dear = there.part.nodes.is_empty() && wave.folds.iter().any(|fold| self.is_by_place(fold));
+            (wave.makes.is_empty() && !is_dear).then_some(wave)
+        };
+        let back = || {
+            let before = Affine::shift(&affine.shift / &affine.scale);
+            // More is added to more there.
+            let has_room = self.data_type(&there.part) != Some(DataType::Float16) || !affine.shrinks();
+            let wave = backward::backward(&self.draft, &self.items(false), item, &before);
+            let is_free =
+                |wave: &Wave| wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold));
+            wave.ok().filter(|wave| has_room && is_free(wave))
+        };
+        let Some(wave) = ahead().or_else(back) else { return false };
         let Some(Tried { forward: scale, .. }) = there.tried.clone() else { return false };
         let into = self.carry(wave);
         let there = &mut self.items[item];
@@ -325,6 +336,18 @@ impl<'a> Planner<'a> {
             linear.image(&at, weight.as_ref(), operand, &fold.affine.shift).ok()
         };
         image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
+    }
+
+    /// Whether what is wanted on the result of an operator does not go into its own bias.
+    fn adds(&self, fold: &Fold) -> bool {
+        let at = self.draft.at(fold.node);
+        let Some(linear) = linear(at.graph.domain_op(fold.node)).filter(|_| fold.side == Side::Result) else {
+            return false;
+        };
+        let has_place = linear.slots(&at).is_ok_and(|slots| slots.bias.is_some());
+        has_place
+            && linear.write_bias(&at, fold.affine.shift.recipe()).is_none()
+            && self.draft.bias_add(fold.node).is_none()
     }
 
     /// Nodes that are made, merges, and bytes of weights that are copied.

@@ -3,6 +3,7 @@
 //! An affine that comes to a sum whose other side carries nothing goes on all the same, where what makes the other side
 //! takes the scale back: `(s·x + t) + y = s·(x + y/s) + t`. So a normalizer of fixed statistics leaves the stream that it
 //! is on: all that is written to the stream behind it is divided by its scale, and all that reads the stream takes it in.
+//! Positions that are added to it are divided as well, where they cannot come into a shift for each place.
 
 use super::draft::Draft;
 use super::item::Items;
@@ -16,7 +17,18 @@ use crate::refusal::{Reason, Refusal};
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it, or where something stands in the way back.
 pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
-    let mut wave = wave::forward(draft, items, item, affine)?;
+    let attempt = |kept: bool| {
+        let (found, met) = wave::beside(draft, items, item, affine, kept);
+        (found.and_then(|wave| with_wants(draft, items, item, wave)), met)
+    };
+    match attempt(false) {
+        (Err(why), true) => attempt(true).0.map_err(|_| why),
+        (found, _) => found,
+    }
+}
+
+/// A wave with what it wants on the way back.
+fn with_wants(draft: &Draft, items: &Items, item: usize, mut wave: Wave) -> Result<Wave, Refusal> {
     for want in wave.wants.clone() {
         backward::wanted(draft, items, item, &mut wave, want)?;
     }

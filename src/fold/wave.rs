@@ -2,9 +2,11 @@
 //!
 //! A wave only looks. It returns what would have to be done, or the first reason why it cannot be.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use super::absorb::elementwise::beside_positions;
 use super::absorb::{check, linear};
 use super::draft::{Draft, Way};
 use super::item::{Items, Merge};
@@ -46,60 +48,32 @@ pub struct Wave {
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
 pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+    beside(draft, items, item, affine, false).0
+}
+
+/// The same; and whether there were positions on the way, which are constants that are added. They come into the shift,
+/// or they are `kept`, which is another way.
+pub fn beside(
+    draft: &Draft,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+    kept: bool,
+) -> (Result<Wave, Refusal>, bool) {
     let whole = &items.all[item].part.affine;
     let goes =
         (!affine.has_no_scale() || whole.has_no_scale()) && (!affine.has_no_shift() || whole.has_no_shift());
     let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
-    let mut front = Front { draft, items, item, goes, carried, from, queue };
-    front.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
-    let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
-    let mut met = HashSet::default();
-    while let Some((_, next)) = front.queue.pop_first() {
-        match next {
-            // A diamond reads its value at several places, and is one part all the same.
-            Next::Part(other) if !met.insert(other) => {}
-            Next::Part(other) => {
-                let there = &items.all[other].part;
-                let input = draft.source(there.input);
-                // In a graph that is none it may come to a part at an input that the part does not have.
-                let Some(Carried { affine, passed }) = front.carried.get(&input).cloned() else {
-                    return Err(stays(draft, there));
-                };
-                if !affine.broadcasts_with(&there.affine) {
-                    return Err(Refusal::new(Reason::UnknownShape, draft.graph.value_name(there.output)));
-                }
-                if items.merge {
-                    wave.merges.push(Merge { into: other, affine, before: true });
-                } else if passed == PASSED {
-                    let at = draft.graph.value_name(there.output);
-                    return Err(Refusal::new(Reason::TooFar, at));
-                } else {
-                    front.arrive(there.output, commute(&affine, &there.affine), Some(input), passed + 1)?;
-                }
-            }
-            Next::Node(node, value) => {
-                let step = front.step(node, value, &wave.bypass)?;
-                if let Some(fold) = step.fold {
-                    wave.note(draft, node, fold, step.by_place)?;
-                }
-                if let Some(slot) = step.bypass {
-                    wave.bypass.push((node, slot));
-                }
-                let from = if joins(draft, node) { Some(value) } else { hands_on(draft, node) };
-                let passed = front.carried[&value].passed;
-                wave.wants.extend(step.wants.into_iter().map(|(slot, affine)| (node, slot, affine)));
-                for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
-                    if let Some(value) = draft.graph.output(node, slot) {
-                        front.arrive(value, affine, from, passed)?;
-                    }
-                }
-            }
-        }
-    }
-    if !wave.wants.is_empty() {
-        wave.carried = front.carried.into_keys().collect();
-    }
-    Ok(wave)
+    let positions = Positions { kept, met: Cell::new(false) };
+    let mut front = Front { draft, items, item, goes, carried, from, queue, positions };
+    let found = front.all(affine);
+    (found, front.positions.met.get())
+}
+
+/// What is done with constants for each position that are added on the way.
+struct Positions {
+    kept: bool,
+    met: Cell<bool>,
 }
 
 /// `q(a(x))` as `a'(q(x))`: with `a = (s, t)` and `q = (σ, τ)`, `a' = (s, σ·t + τ − s·τ)`.
@@ -138,9 +112,64 @@ struct Front<'d, 'a> {
     /// The value from which every scale comes to this one, whatever it is.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
+    positions: Positions,
 }
 
 impl Front<'_, '_> {
+    /// From the part of the item to everything that takes the affine in.
+    fn all(&mut self, affine: &Affine) -> Result<Wave, Refusal> {
+        let (draft, items, item) = (self.draft, self.items, self.item);
+        self.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
+        let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
+        let mut met = HashSet::default();
+        while let Some((_, next)) = self.queue.pop_first() {
+            match next {
+                // A diamond reads its value at several places, and is one part all the same.
+                Next::Part(other) if !met.insert(other) => {}
+                Next::Part(other) => {
+                    let there = &items.all[other].part;
+                    let input = draft.source(there.input);
+                    // In a graph that is none it may come to a part at an input that the part does not have.
+                    let Some(Carried { affine, passed }) = self.carried.get(&input).cloned() else {
+                        return Err(stays(draft, there));
+                    };
+                    if !affine.broadcasts_with(&there.affine) {
+                        return Err(Refusal::new(Reason::UnknownShape, draft.graph.value_name(there.output)));
+                    }
+                    if items.merge {
+                        wave.merges.push(Merge { into: other, affine, before: true });
+                    } else if passed == PASSED {
+                        let at = draft.graph.value_name(there.output);
+                        return Err(Refusal::new(Reason::TooFar, at));
+                    } else {
+                        self.arrive(there.output, commute(&affine, &there.affine), Some(input), passed + 1)?;
+                    }
+                }
+                Next::Node(node, value) => {
+                    let step = self.step(node, value, &wave.bypass)?;
+                    if let Some(fold) = step.fold {
+                        wave.note(draft, node, fold, step.by_place)?;
+                    }
+                    if let Some(slot) = step.bypass {
+                        wave.bypass.push((node, slot));
+                    }
+                    let from = if joins(draft, node) { Some(value) } else { hands_on(draft, node) };
+                    let passed = self.carried[&value].passed;
+                    wave.wants.extend(step.wants.into_iter().map(|(slot, affine)| (node, slot, affine)));
+                    for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
+                        if let Some(value) = draft.graph.output(node, slot) {
+                            self.arrive(value, affine, from, passed)?;
+                        }
+                    }
+                }
+            }
+        }
+        if !wave.wants.is_empty() {
+            wave.carried = self.carried.keys().copied().collect();
+        }
+        Ok(wave)
+    }
+
     /// The affine is on this value: all its readers are next.
     fn arrive(
         &mut self,
@@ -229,7 +258,14 @@ impl Front<'_, '_> {
                 self.carried.get(&draft.source(value)).map(|carried| carried.affine.clone())
             })
             .collect();
-        let step = step_forward(draft, node, &inputs)?;
+        let beside = beside_positions(&draft.at(node), &inputs);
+        self.positions.met.set(self.positions.met.get() || beside.is_some());
+        let step = match beside.filter(|_| self.positions.kept) {
+            Some(step) => passable(draft, node)
+                .map_err(|reason| Refusal::new(reason, draft.graph.name(node)))
+                .and_then(|_| passes(draft, node, step)),
+            None => step_forward(draft, node, &inputs),
+        }?;
         // Not past other parts, which would each come this way again: one after the other takes in what comes to it.
         if !self.items.merge && !step.wants.is_empty() {
             return Err(Refusal::new(Reason::ResidualStream, draft.graph.name(node)));

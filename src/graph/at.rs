@@ -54,6 +54,14 @@ impl At<'_> {
         self.graph.input(self.node, slot).is_some_and(|value| self.constants.is_constant(value))
     }
 
+    /// Whether an input is a constant, or one that is expanded, as tokens of a class are to the batch.
+    pub fn is_expanded(&self, slot: usize) -> bool {
+        let maker = self.input(slot).ok().and_then(|value| self.graph.producer(value));
+        let expanded = maker.filter(|&(node, _)| self.graph.is(node, "Expand"));
+        let of = expanded.and_then(|(node, _)| self.graph.input(node, 0));
+        self.is_constant(slot) || of.is_some_and(|value| self.constants.is_constant(value))
+    }
+
     /// An input that must be a constant whose numbers can be changed.
     pub fn weight(&self, slot: usize) -> Result<ValueId, Reason> {
         let value = self.input(slot)?;

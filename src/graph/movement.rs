@@ -13,7 +13,8 @@ pub const LARGEST: usize = 1 << 24;
 ///
 /// The two shapes are cut where the products of their extents agree. Between two cuts the array
 /// either does not vary, and then it does not afterwards, or every extent is a number, and then it
-/// is written out and reshaped like the value.
+/// is written out and reshaped like the value; or it varies along the last axes alone, which are numbers, and
+/// repeats.
 ///
 /// # Errors
 /// [`Reason::MixedAxes`] where the array varies within a cut of symbolic extents.
@@ -47,11 +48,13 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
             continue;
         }
         let numbers = |dims: &[Option<TDim>]| dims.iter().map(extent).collect::<Option<Vec<_>>>();
-        let (Some(before), Some(after)) = (numbers(&from[before]), numbers(&to[after])) else {
-            return Err(Reason::MixedAxes);
+        let (own, new) = match (numbers(&from[before.clone()]), numbers(&to[after.clone()])) {
+            (Some(before), Some(after)) => (before, after),
+            _ => repeated(&array.shape()[before.clone()], &from[before], &to[after])
+                .ok_or(Reason::MixedAxes)?,
         };
-        expanded.extend(before);
-        result.extend(after);
+        expanded.extend(own);
+        result.extend(new);
     }
     let size = expanded.iter().try_fold(1, |size: usize, &extent| size.checked_mul(extent));
     let size = size.unwrap_or(usize::MAX);
@@ -60,6 +63,28 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
     }
     let written_out = array.expand(&expanded).and_then(|array| array.reshape(&result));
     written_out.ok_or(Reason::UnknownShape)
+}
+
+/// What an array that varies along the last axes alone is expanded to, and in which shape it is the same again: elements
+/// of an open extent that are put together, such as four tokens, repeat what one of them has.
+fn repeated(array: &[usize], from: &[Option<TDim>], to: &[Option<TDim>]) -> Option<(Vec<usize>, Vec<usize>)> {
+    let first = array.iter().position(|&extent| extent != 1).filter(|&first| first > 0)?;
+    let own: Vec<usize> = from[first..].iter().map(extent).collect::<Option<_>>()?;
+    let period =
+        own.iter().try_fold(1_usize, |count, &extent| count.checked_mul(extent)).filter(|&n| n > 0)?;
+    let known = to.iter().rev().map_while(extent);
+    let mut counts = known.scan(1_usize, |count, extent| {
+        *count = count.checked_mul(extent)?;
+        Some(*count)
+    });
+    let (last, count) = counts.by_ref().enumerate().find(|&(_, count)| count > 0 && count % period == 0)?;
+    let behind = to.len() - 1 - last;
+    let mut expanded = vec![1; first - 1];
+    expanded.push(count / period);
+    expanded.extend(own);
+    let mut result = vec![1; behind];
+    result.extend(to[behind..].iter().filter_map(extent));
+    Some((expanded, result))
 }
 
 /// The places `(i, j)` at which `from[..i]` and `to[..j]` hold equally many elements, the end last.
@@ -146,6 +171,28 @@ mod tests {
         let (from, to) = (shape(&scope, "b,3"), shape(&scope, "b*3"));
         let channels = Numbers::literal(array![[1.0, 2.0, 3.0]].into_dyn());
         assert_eq!(reshape(&channels, &from, &to), Err(Reason::MixedAxes));
+    }
+
+    #[test]
+    fn what_varies_along_the_last_axis_repeats_where_tokens_are_put_together() {
+        let scope = SymbolScope::default();
+        let channels = Numbers::literal(array![[1.0, 2.0, 3.0]].into_dyn());
+        let (from, to) = (shape(&scope, "n,3"), shape(&scope, "?,6"));
+        let pairs = reshape(&channels, &from, &to).unwrap();
+        assert_eq!(*pairs, array![[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]].into_dyn());
+        let by_two = reshape(&channels, &from, &shape(&scope, "?,s,2,2,3")).unwrap();
+        assert_eq!(*by_two, array![[[[[1.0, 2.0, 3.0]]]]].into_dyn());
+        let heads = reshape(&channels, &from, &shape(&scope, "b,?,2,6")).unwrap();
+        assert_eq!(*heads, array![[[[1.0, 2.0, 3.0, 1.0, 2.0, 3.0]]]].into_dyn());
+        // Three of six channels are a token here and another one there.
+        assert_eq!(reshape(&pairs, &to, &from), Err(Reason::MixedAxes));
+        for other in ["?,4", "?,0", "6,?", "?,2"] {
+            assert_eq!(reshape(&channels, &from, &shape(&scope, other)), Err(Reason::MixedAxes), "{other}");
+        }
+        let by_place = Numbers::literal(array![[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]].into_dyn());
+        let wide = reshape(&by_place, &shape(&scope, "n,2,3"), &shape(&scope, "?,4,3")).unwrap();
+        let twice = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]];
+        assert_eq!(*wide, ndarray::arr3(&[twice]).into_dyn());
     }
 
     #[test]

@@ -129,6 +129,20 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
     }
 }
 
+/// `(s·x + t) + c = s·(x + c/s) + t`: positions stay what is added to a stream. `None` of other operators, and where the
+/// constant is the same for all positions.
+pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
+    let slot = [1, 0].into_iter().find(|&slot| at.is_constant(slot))?;
+    let takes = at.graph.is(at.node, "Add") || (at.graph.is(at.node, "Sub") && slot == 1);
+    let affine = aligned(inputs.get(1 - slot)?.as_ref().filter(|_| takes)?, at.output_rank(0).ok()?).ok()?;
+    let extents = at.extents(slot).ok()?;
+    let along = affine.scale.shape().iter().rev().zip(extents.iter().rev());
+    let is_by_place = !affine.has_no_scale() && along.into_iter().any(|(&scale, &constant)| constant > scale);
+    let is_whole = at.shape(1 - slot).ok()? == at.output_shape(0).ok()? && at.weight(slot).is_ok();
+    let inverse = Affine::scale(affine.scale.clone()).inverse().filter(|_| is_by_place && is_whole)?;
+    Some(Step { fold: Some((Side::Result, inverse)), ..Step::go_on(0, affine) })
+}
+
 fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result<Step, Reason> {
     let op = at.proto().op_type();
     let rank = at.output_rank(0)?;

@@ -1,4 +1,5 @@
-//! Concat: the affines of the parts are concatenated; a part without one has the identity.
+//! Concat: the affines of the parts are concatenated; a part without one has the identity, but for constants, such as a
+//! class token: they take back what all others have, `[c, s·x + t] = s·[(c − t)/s, x] + t`.
 
 use super::split::cut;
 use crate::affine::Affine;
@@ -23,6 +24,9 @@ impl Rule for Concat {
         let first = &parts[0];
         if first.is_uniform_along(axis) && parts.iter().all(|part| part == first) {
             return Ok(Step::go_on(0, first.clone()));
+        }
+        if let Some(step) = beside_constants(at, inputs, axis) {
+            return Ok(step);
         }
         let lengths = lengths(at, axis)?;
         let join = |numbers: fn(&Affine) -> &Numbers| {
@@ -60,6 +64,21 @@ impl Rule for Concat {
         }
         Ok(Step { ways: vec![moved], ..Step::default() })
     }
+}
+
+/// The one affine of all parts that are no constants, if it can be taken back by those.
+fn beside_constants(at: &At, inputs: &[Option<Affine>], axis: usize) -> Option<Step> {
+    let affine = inputs.iter().flatten().next().filter(|affine| affine.is_uniform_along(axis))?;
+    let inverse = affine.inverse()?;
+    let mut wants = vec![];
+    for (slot, input) in inputs.iter().enumerate() {
+        match input {
+            Some(other) if other == affine => {}
+            None if at.is_expanded(slot) => wants.push((slot, inverse.clone())),
+            _ => return None,
+        }
+    }
+    Some(Step { wants, ..Step::go_on(0, affine.clone()) })
 }
 
 fn lengths(at: &At, axis: usize) -> Result<Vec<usize>, Reason> {
