@@ -179,7 +179,8 @@ ARITHMETIC = set("""Add Sub Mul Div Neg Sum Mean Reciprocal Sqrt Pow MatMul Gemm
 TRUTH = set("Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual And Or Xor Not".split())
 ELEMENTWISE = TRUTH | set("""Abs Acos Acosh Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast
     CastLike Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mish Mod Pow PRelu
-    Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Swish Tan Tanh ThresholdedRelu BiasGelu FastGelu QuickGelu""".split())
+    Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Swish Tan Tanh ThresholdedRelu BiasGelu FastGelu QuickGelu
+    FusedConv FusedGemm""".split())
 RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout".split())
 PASSES = set("""Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu Max
     Min""".split())  # f(kx) = kf(x) for k > 0, of the first input or of all
@@ -602,6 +603,12 @@ class Run:
             sums = np.einsum("sbi,dki->dsbk", x[0], x[1]) + biases[:, None, None, :half]
             x = [sums, None, x[2], biases[:, half:], *x[4:]]
         x = [x[0] + x[1]] if plain and op in ("BiasGelu", "FastGelu") and len(x) > 1 else x
+        if plain and op in ("FusedConv", "FusedGemm"):  # of what it would be without its activation
+            inner = [k for k in node.attribute if not k.name.startswith("activation")]
+            inner = onnx.NodeProto(op_type=op[5:], input=node.input[:3], output=node.output, attribute=inner)
+            x = [self.interpret(inner, x[:3])[0] + (x[3] if len(x) > 3 else 0)]
+        if node.domain == "com.microsoft" and op == "Attention":  # of its projection
+            x = [x[0] @ x[1] + (x[2] if len(x) > 2 and x[2] is not None else 0), None, None, *x[3:]]
         y = self.interpret(node, x) if op == "Clip" and plain and self.scales else None
         y = self.at_places(node, x, seed) if y is None and plain and op in ELEMENTWISE else y
         y = self.results(node, x, seed, made) if y is None else y

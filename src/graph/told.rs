@@ -142,6 +142,8 @@ impl Asked<'_> {
                 Some(perm.into_iter().map(|axis| from[axis].clone()).collect())
             }
             ("Attention", _) => self.attended(),
+            // Whatever numbers a scale is for.
+            ("DequantizeLinear" | "QuantizeLinear", _) => self.shape(0),
             ("Concat", _) => self.joined(),
             ("Resize", _) => self.resized(),
             ("Pad", _) => self.padded(),

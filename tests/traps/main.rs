@@ -20,6 +20,7 @@ mod regressions;
 mod resized;
 mod roundings;
 mod rules;
+mod runtime;
 mod scalars;
 mod scattered;
 mod shapes;

@@ -4,7 +4,7 @@
 //! channel, and joins the bias. With one it depends on the place, for the border holds zeros where
 //! `t` would be: then an Add behind holds it, place by place, if the extents are numbers.
 
-use super::{Linear, Slots, only_along};
+use super::{Linear, Slots, known_attributes, only_along};
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
 use crate::graph::facts::extent;
@@ -26,14 +26,7 @@ macro_rules! rule {
             }
 
             fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-                let affine = at.only(inputs, 0)?;
-                let geometry = check(at)?;
-                only_along(&Affine::scale(affine.scale.clone()), &[1])?;
-                let by_place = !affine.has_no_shift() && !geometry.is_plain(&affine.shift);
-                if !affine.has_no_shift() {
-                    geometry.room(&affine.shift)?;
-                }
-                Ok(Step { by_place, ..Step::taken(Side::Operand(0), affine.clone()) })
+                forward(at, inputs)
             }
 
             fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -47,6 +40,18 @@ macro_rules! rule {
 
 rule!(Conv, "Conv");
 rule!(ConvTranspose, "ConvTranspose");
+
+/// What any of them takes in.
+pub(super) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+    let affine = at.only(inputs, 0)?;
+    let geometry = check(at)?;
+    only_along(&Affine::scale(affine.scale.clone()), &[1])?;
+    let by_place = !affine.has_no_shift() && !geometry.is_plain(&affine.shift);
+    if !affine.has_no_shift() {
+        geometry.room(&affine.shift)?;
+    }
+    Ok(Step { by_place, ..Step::taken(Side::Operand(0), affine.clone()) })
+}
 
 fn check(at: &At) -> Result<Geometry, Reason> {
     at.weight(1)?;
@@ -187,7 +192,7 @@ impl Geometry {
             "output_padding",
             "output_shape",
         ];
-        at.only_attributes(if transposed { known } else { &known[..6] })?;
+        at.only_attributes(&known_attributes(at, if transposed { known } else { &known[..6] }))?;
         let weight = at.extents(1)?;
         if weight.len() < 3 {
             return Err(Reason::UnknownShape);

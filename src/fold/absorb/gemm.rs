@@ -3,7 +3,7 @@
 //! For an affine on A: `B'` is scaled along its contracted axis, and `alpha·t·B'` joins `beta·C`;
 //! beta becomes 1 where C is written anew, for `beta·C` may round where C alone does not.
 
-use super::{Linear, Slots, only_along};
+use super::{Linear, Slots, known_attributes, only_along};
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
@@ -18,17 +18,7 @@ impl Rule for Gemm {
     }
 
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-        check(at)?;
-        let slot = if inputs[0].is_some() { 0 } else { 1 };
-        let affine = at.only(inputs, slot)?;
-        at.weight(1 - slot)?;
-        if affine.rank() != 2 {
-            return Err(Reason::UnknownShape);
-        }
-        if affine.scale.shape()[1 - contracted(at, slot)?] != 1 {
-            return Err(Reason::WrongAxis);
-        }
-        Ok(Step::taken(Side::Operand(slot), affine.clone()))
+        forward(at, inputs)
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -44,8 +34,23 @@ impl Rule for Gemm {
     }
 }
 
+/// What it takes in.
+pub(super) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+    check(at)?;
+    let slot = if inputs[0].is_some() { 0 } else { 1 };
+    let affine = at.only(inputs, slot)?;
+    at.weight(1 - slot)?;
+    if affine.rank() != 2 {
+        return Err(Reason::UnknownShape);
+    }
+    if affine.scale.shape()[1 - contracted(at, slot)?] != 1 {
+        return Err(Reason::WrongAxis);
+    }
+    Ok(Step::taken(Side::Operand(slot), affine.clone()))
+}
+
 fn check(at: &At) -> Result<(), Reason> {
-    at.only_attributes(&["alpha", "beta", "transA", "transB"])?;
+    at.only_attributes(&known_attributes(at, &["alpha", "beta", "transA", "transB"]))?;
     for factor in ["alpha", "beta"] {
         at.attr_float(factor, 1.0)?;
     }

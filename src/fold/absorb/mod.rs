@@ -5,10 +5,12 @@
 //! result gives `W' = diag(s)·W`, `b' = s·b + t`. A new operator is one file, and one line in
 //! [`LINEAR`].
 
+mod attention;
 pub mod biased;
 pub mod conv;
 mod einsum;
 pub(super) mod elementwise;
+mod fused;
 mod gemm;
 pub(super) mod matmul;
 mod recurrent;
@@ -31,6 +33,9 @@ pub const LINEAR: &[&dyn Linear] = &[
     &biased::Biased,
     &einsum::Einsum,
     &recurrent::Recurrent,
+    &attention::Attention,
+    &fused::FusedConv,
+    &fused::FusedGemm,
 ];
 
 /// Where an operator keeps its constants.
@@ -137,4 +142,14 @@ pub(super) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> 
         true => Ok(()),
         false => Err(Reason::WrongAxis),
     }
+}
+
+/// What fused operators say of their activation, which nothing that comes in has to know.
+const ACTIVATION: &[&str] =
+    &["activation", "activation_alpha", "activation_beta", "activation_gamma", "activation_params"];
+
+/// The attributes that an operator may have, fused or not.
+fn known_attributes<'n>(at: &At, own: &[&'n str]) -> Vec<&'n str> {
+    let is_fused = at.graph.domain_op(at.node).0 == "com.microsoft";
+    own.iter().chain(ACTIVATION.iter().filter(|_| is_fused)).copied().collect()
 }

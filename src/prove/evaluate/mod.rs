@@ -13,8 +13,8 @@ use prost::Message;
 use super::field;
 use super::image::{Image, of_floats, of_numbers, of_shares, of_tensor, stored};
 use super::operators::interpolated::{self, interpolated};
-use super::operators::recurrent::of_sums;
-use super::operators::unknown::{biased, element_wise, ramp, softmax, softsign};
+use super::operators::recurrent::{of_projection, of_sums};
+use super::operators::unknown::{activated, biased, element_wise, ramp, softmax, softsign};
 use super::operators::{Allowance, Call, Made, Unmade, interpret};
 use super::random::{Digest, Hash};
 use super::scales::{Scales, times};
@@ -330,6 +330,11 @@ impl<'w> Evaluation<'w> {
             }
         }
         let call = Call { node, opset, inputs, wanted, allowance: self.point.allowance };
+        if self.is_same_type(node, place)
+            && let Some(Some(value)) = call.inputs.first()
+        {
+            return Ok((vec![value.clone()], false));
+        }
         if function.is_none() {
             match interpret(&call) {
                 Err(Unmade::Uncovered) => {}
@@ -368,6 +373,10 @@ impl<'w> Evaluation<'w> {
             _ if function.is_some() => Err(Unmade::Uncovered),
             (("", "Softmax" | "LogSoftmax"), _) => softmax(&call, digest),
             (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(&call, digest),
+            (("com.microsoft", "FusedConv" | "FusedGemm"), _) => activated(&call, digest),
+            (("com.microsoft", "Attention"), _) => {
+                of_projection(&call).and_then(|inputs| self.whole(&Call { inputs, ..call }, digest, &known))
+            }
             (("", "Softsign"), _) => {
                 let abs = NodeProto { op_type: Some("Abs".into()), ..Default::default() };
                 softsign(&call, self.function(&abs, None, None, place))
@@ -397,6 +406,17 @@ impl<'w> Evaluation<'w> {
             *elements = times(elements, 0);
         }
         Ok((made, true))
+    }
+
+    /// Whether a node is a Cast to the type that its input has.
+    fn is_same_type(&self, node: &NodeProto, place: &Around) -> bool {
+        let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
+        let types = || {
+            let node = place.node.filter(|_| node.op() == ("", "Cast"))?;
+            let to = DataType::from_code(i32::try_from(graph.node(node).attr_i("to").ok()??).ok()?)?;
+            Some((to, facts.data_type(graph.input(node, 0)?)?))
+        };
+        types().is_some_and(|(to, from)| to == from)
     }
 
     /// What is known of the results of a node.

@@ -1,11 +1,12 @@
-//! LSTM, GRU and RNN: functions that nobody knows of sums that everybody does.
+//! LSTM, GRU and RNN, and Attention of `com.microsoft`: functions that nobody knows of sums that everybody does.
 //!
-//! Of X, its weight W and the first half of the biases they read `X·Wᵀ + Wb` alone.
+//! Of X, its weight W and the first half of the biases the recurrent ones read `X·Wᵀ + Wb` alone, and the other `X·W + b`.
 
 use ndarray::ArrayD;
 
 use super::movement::transposed;
-use super::{Call, Unmade, field};
+use super::products::product;
+use super::{Call, Unmade, field, zip};
 use crate::prove::image::{Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
@@ -44,5 +45,17 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
     inputs[0] = image(&[first, second, columns], sums)?;
     inputs[1] = None;
     inputs[3] = image(&[directions, gates], of_state)?;
+    Ok(inputs)
+}
+
+/// The projection in the place of X; the weight and the bias are in it.
+pub fn of_projection(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
+    let mut sums = row_major(product(call.field(0)?, call.field(1)?, call.allowance)?);
+    if let Some(bias) = call.optional_field(2)? {
+        sums = row_major(zip(&sums, bias, field::add).ok_or(Unmade::Misfit)?);
+    }
+    let mut inputs = call.inputs.clone();
+    inputs.resize(inputs.len().max(3), None);
+    inputs[..3].clone_from_slice(&[Some(Image::Field(sums)), None, None]);
     Ok(inputs)
 }

@@ -2,7 +2,7 @@
 
 use ndarray::ArrayD;
 
-use super::{Call, Made, Unmade, axis, inverses, zip};
+use super::{Call, Made, Unmade, axis, inverses, products, windows, zip};
 use crate::onnx::operator::softmax_axis;
 use crate::prove::field;
 use crate::prove::image::{Image, row_major, slice};
@@ -54,6 +54,18 @@ pub fn biased(call: &Call, function: Digest) -> Made {
     }
     let call = Call { inputs: vec![Some(Image::Field(sum))], ..*call };
     element_wise(&call, function, false)
+}
+
+/// FusedConv and FusedGemm are functions of the elements of what the operator makes without its activation, and of what
+/// is added to it.
+pub fn activated(call: &Call, function: Digest) -> Made {
+    let is_conv = call.node.op_type() == "FusedConv";
+    let made = if is_conv { windows::conv(call) } else { products::gemm(call) }?.into_iter().next();
+    let Some(Image::Field(mut sum)) = made else { return Err(Unmade::Uncovered) };
+    if let Some(added) = call.optional_field(3)?.filter(|_| is_conv) {
+        sum = row_major(zip(&sum, added, field::add).ok_or(Unmade::Misfit)?);
+    }
+    element_wise(&Call { inputs: vec![Some(Image::Field(sum))], ..*call }, function, false)
 }
 
 /// Softsign is `x/(1 + |x|)`, for which it may stand; what `|x|` is nobody knows.

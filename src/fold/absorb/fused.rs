@@ -1,0 +1,99 @@
+//! Convolutions and products of a runtime with what it runs behind them: `f(L(x) + b + z)`.
+//!
+//! What comes in goes into the weight and the bias, as without the activation; nothing goes back through that, and an Add
+//! behind it would be another one: a shift for each place stops before them.
+
+use super::conv::Conv;
+use super::gemm::Gemm;
+use super::{Linear, Slots, conv, gemm};
+use crate::affine::Affine;
+use crate::fold::{At, Rule, Side, Step};
+use crate::recipe::{Numbers, Recipe};
+use crate::refusal::Reason;
+
+/// FusedConv of `com.microsoft`: a Conv, and what is added to it.
+pub struct FusedConv;
+
+/// FusedGemm of `com.microsoft`.
+pub struct FusedGemm;
+
+impl Rule for FusedConv {
+    fn ops(&self) -> &'static [&'static str] {
+        &["com.microsoft.FusedConv"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let step = conv::forward(at, inputs)?;
+        if step.by_place { Err(Reason::Padding) } else { Ok(step) }
+    }
+
+    fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {
+        Err(at.not_linear())
+    }
+}
+
+impl Rule for FusedGemm {
+    fn ops(&self) -> &'static [&'static str] {
+        &["com.microsoft.FusedGemm"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let step = gemm::forward(at, inputs)?;
+        let has_bias = Gemm.slots(at)?.bias.is_some();
+        let has_place = has_bias || step.fold.as_ref().is_none_or(|(_, affine)| affine.has_no_shift());
+        if has_place { Ok(step) } else { Err(Reason::NotConstant) }
+    }
+
+    fn backward(&self, at: &At, _: usize, _: &Affine) -> Result<Step, Reason> {
+        Err(at.not_linear())
+    }
+}
+
+macro_rules! like {
+    ($name:ident, $plain:ident) => {
+        impl Linear for $name {
+            fn is_layer(&self) -> bool {
+                false
+            }
+
+            fn slots(&self, at: &At) -> Result<Slots, Reason> {
+                $plain.slots(at)
+            }
+
+            fn scaled(
+                &self,
+                at: &At,
+                weight: &Recipe,
+                side: Side,
+                scale: &Numbers,
+            ) -> Result<Recipe, Reason> {
+                $plain.scaled(at, weight, side, scale)
+            }
+
+            fn contracted(&self, at: &At) -> Result<Vec<usize>, Reason> {
+                $plain.contracted(at)
+            }
+
+            fn image(
+                &self,
+                at: &At,
+                weight: Option<&Recipe>,
+                operand: usize,
+                shift: &Numbers,
+            ) -> Result<Recipe, Reason> {
+                $plain.image(at, weight, operand, shift)
+            }
+
+            fn read_bias(&self, at: &At, bias: Recipe) -> Result<Recipe, Reason> {
+                $plain.read_bias(at, bias)
+            }
+
+            fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
+                $plain.write_bias(at, bias)
+            }
+        }
+    };
+}
+
+like!(FusedConv, Conv);
+like!(FusedGemm, Gemm);
