@@ -98,7 +98,7 @@ pub fn backward(
     let has_range = from.is_some_and(|from| from != DataType::Float16);
     let is_kept = has_range || within(to, from) || (affine.has_no_shift() && !grows());
     let rounded_anyway = || {
-        let (source, mut left) = origin(draft, item.part.input, LOOKED_AT);
+        let (source, mut left) = origin(draft, item.part.input, None, LOOKED_AT);
         made.map(|made| draft.source(made)) == Some(source)
             && only_goes_to(draft, item.part.output, from, &mut left)
     };
@@ -144,11 +144,13 @@ fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
     computes && step.fold.is_none() && step.bypass.is_none()
 }
 
-/// The value whose elements a value has, and how many operators were not looked at for it.
-fn origin(draft: &Draft, value: ValueId, budget: usize) -> (ValueId, usize) {
+/// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.
+fn origin(draft: &Draft, value: ValueId, part: Option<&Part>, budget: usize) -> (ValueId, usize) {
     let mut value = draft.source(value);
+    // What belongs to a part is nothing by itself.
+    let moves = |&node: &NodeId| moves(draft, node) && part.is_none_or(|part| !part.nodes.contains(&node));
     for left in (0..budget).rev() {
-        let node = draft.graph.producer(value).map(|(node, _)| node).filter(|&node| moves(draft, node));
+        let node = draft.graph.producer(value).map(|(node, _)| node).filter(moves);
         let Some(input) = node.and_then(|node| draft.graph.input(node, 0)) else { return (value, left) };
         value = draft.source(input);
     }
@@ -164,7 +166,7 @@ fn moves(draft: &Draft, node: NodeId) -> bool {
 fn came_out_of(draft: &Draft, going: &Going, value: ValueId, data_type: Option<DataType>) -> bool {
     let (mut value, mut left) = (value, LOOKED_AT);
     while left > 0 {
-        (value, left) = origin(draft, value, left);
+        (value, left) = origin(draft, value, going.part, left);
         if let Some(part) = going.part.filter(|part| part.output == value) {
             value = part.input;
             continue;

@@ -43,6 +43,7 @@ pub mod statistics;
 mod switchable_norm;
 mod unified_norm;
 mod widening;
+mod wrapped;
 
 use serde::Serialize;
 
@@ -383,6 +384,7 @@ pub fn find(view: &View) -> Vec<Site> {
         }
     }
     sites.sort_by_key(|site| site.nodes.iter().map(|&node| view.graph.place(node)).min());
+    sites.iter_mut().for_each(|site| wrapped::widen(view, site, &mut taken));
     unique_names(&mut sites);
     sites
 }

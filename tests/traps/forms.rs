@@ -296,3 +296,74 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
         assert_eq!(orders.collect::<Vec<_>>(), [5], "{apart}");
     }
 }
+
+/// A BatchNormalization of the second of three axes, and what is done with its result.
+fn by_channels(before: &str, behind: &str, reads: &str) -> unfold::onnx::Model {
+    model(&format!(
+        "input x batch 5 4
+         scale g 4
+         shift b 4
+         shift m 4
+         const v 4 = 1 4 0.25 16
+         weight w 4 3
+         ints flat 2 = -1 4
+         ints whole 3 = -1 5 4
+         {before}
+         n = BatchNormalization(a, g, b, m, v) epsilon=0.0
+         {behind}
+         {reads}
+         output y"
+    ))
+}
+
+#[test]
+fn the_axes_of_a_normalizer_go_with_it() {
+    let turned = ("a = Transpose(x) perm=[0,2,1]", "z = Transpose(n) perm=[0,2,1]");
+    let flat = ("a = Reshape(x, flat)", "z = Reshape(n, whole)");
+    let both = (
+        "ints last 1 = 2\n f = Reshape(x, flat)\n a = Unsqueeze(f, last)",
+        "s = Squeeze(n, last)\n z = Reshape(s, whole)",
+    );
+    for (before, behind) in [turned, flat, both] {
+        // Nothing takes it, and it is two operators.
+        let stays = by_channels(before, behind, "y = Relu(z)");
+        let after = fuse(&stays);
+        assert_eq!(operators(&after.model), ["Mul", "Add", "Relu"], "{before}");
+        super::same(&stays, &after.model, 1e-5);
+        // The product over tokens takes its shift.
+        let half = by_channels(
+            before,
+            behind,
+            "input p batch 5 4\n weight c 5 5\n q = MatMul(c, z)\n y = Mul(q, p)",
+        );
+        let after = fuse(&half);
+        super::same(&half, &after.model, 1e-5);
+        assert!(is_not_disproved(&half, &after).is_ok());
+        // And it goes as it went.
+        let goes = by_channels(before, behind, "y = MatMul(z, w)");
+        assert_eq!(operators(&folded(&goes)), ["MatMul", "Add"]);
+    }
+    // Somebody else reads it in the other order; or it is another order behind.
+    let read = by_channels(turned.0, turned.1, "h = Relu(a)\n y = Relu(z)\n output h");
+    assert!(operators(&fuse(&read).model).contains(&"BatchNormalization"));
+    let other =
+        by_channels("a = Transpose(x) perm=[0,2,1]", "z = Transpose(n) perm=[1,2,0]", "y = Relu(z)");
+    assert!(operators(&fuse(&other).model).contains(&"BatchNormalization"));
+    // A movement between two normalizers belongs to one of them.
+    let row = model(
+        "input x batch 4 4
+         scale g 4
+         shift b 4
+         shift m 4
+         const v 4 = 1 4 0.25 16
+         a = Transpose(x) perm=[0,2,1]
+         n = BatchNormalization(a, g, b, m, v) epsilon=0.0
+         c = Transpose(n) perm=[0,2,1]
+         k = BatchNormalization(c, g, b, m, v) epsilon=0.0
+         d = Transpose(k) perm=[0,2,1]
+         y = Relu(d)
+         output y",
+    );
+    let after = fuse(&row);
+    super::same(&row, &after.model, 1e-5);
+}
