@@ -132,13 +132,7 @@ impl<'a> Planner<'a> {
                 _ => false,
             };
             let is_less = part.nodes.len() > self.items[item].size_with(&part.affine);
-            let is_open = match state {
-                State::Open => true,
-                // It could have gone.
-                State::Refused(refusal) => matches!(refusal.reason, Reason::Growth(_)),
-                _ => false,
-            };
-            let stays = is_open && !is_rewritten && is_less && is_row;
+            let stays = matches!(state, State::Open) && !is_rewritten && is_less && is_row;
             if stays && self.holds(part, &part.affine) && self.is_writable(part, &part.affine) {
                 self.items[item].is_rewritten = true;
             }

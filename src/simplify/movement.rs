@@ -165,7 +165,11 @@ impl<'w> Walk<'w> {
         let trace = Trace::new(&(self.known.shape)(self.start)?)?;
         let mut here = Reached { value: self.start, trace, alone: true, length: 0 };
         for &value in between.iter().rev() {
-            here = self.step(&here, *self.links.makers.get(value)?)?;
+            let place = *self.links.makers.get(value)?;
+            here = self.step(&here, place)?;
+            if self.goal == Goal::Nothing {
+                self.note(place, &here.trace, false, edits);
+            }
         }
         let mut open = vec![here];
         for _ in 0..BUDGET {
