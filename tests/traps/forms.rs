@@ -346,8 +346,7 @@ fn the_axes_of_a_normalizer_go_with_it() {
     // Somebody else reads it in the other order; or it is another order behind.
     let read = by_channels(turned.0, turned.1, "h = Relu(a)\n y = Relu(z)\n output h");
     assert!(operators(&fuse(&read).model).contains(&"BatchNormalization"));
-    let other =
-        by_channels("a = Transpose(x) perm=[0,2,1]", "z = Transpose(n) perm=[1,2,0]", "y = Relu(z)");
+    let other = by_channels("a = Transpose(x) perm=[0,2,1]", "z = Transpose(n) perm=[1,2,0]", "y = Relu(z)");
     assert!(operators(&fuse(&other).model).contains(&"BatchNormalization"));
     // A movement between two normalizers belongs to one of them.
     let row = model(
