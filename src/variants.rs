@@ -115,6 +115,16 @@ fn blocks(view: &View, site: &Site) -> Option<Vec<Block>> {
     Some(blocks)
 }
 
+/// The channels' axis in what a block of a site makes, which is another one than what its operators see where movements
+/// belong to it.
+fn axis(site: &Site, block: &Block) -> usize {
+    let part = site.post.as_ref().filter(|part| part.output == block.output);
+    match part.map(|part| part.affine.axes()).as_deref() {
+        Some(&[axis]) => axis,
+        _ => site.axis,
+    }
+}
+
 fn core_block(view: &View, nodes: Vec<NodeId>) -> Option<Block> {
     let graph = view.graph;
     let last = nodes.iter().copied().max_by_key(|&node| graph.place(node))?;
@@ -167,8 +177,9 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     fn put_layer_norm(&mut self, site: &Site, block: &Block) {
         let rank = self.view.facts.rank(block.output).unwrap_or(site.axis + 1);
+        let axis = axis(site, block);
         let gamma_beta = self.gamma_beta(site, rank);
-        match self.channels_last(site, block, rank) {
+        match self.channels_last(site, axis, block, rank) {
             Some((value, None)) => {
                 let norm = self.layer_norm(site, value, gamma_beta);
                 self.replace(block, &norm);
@@ -180,7 +191,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
                 self.take_out(block);
             }
             None => {
-                let norm = self.layer_norm_across(site, block.input, rank, gamma_beta);
+                let norm = self.layer_norm_across(site, axis, block.input, rank, gamma_beta);
                 self.replace(block, &norm);
             }
         }
@@ -188,10 +199,16 @@ impl<'v, 'a> Remaking<'v, 'a> {
 
     /// The value, at the block or before movements that lead only there, whose last axis the
     /// channels are, the earliest there is; and the movement that reads it.
-    fn channels_last(&self, site: &Site, block: &Block, rank: usize) -> Option<(ValueId, Option<NodeId>)> {
+    fn channels_last(
+        &self,
+        site: &Site,
+        axis: usize,
+        block: &Block,
+        rank: usize,
+    ) -> Option<(ValueId, Option<NodeId>)> {
         let graph = self.view.graph;
         let mut shape = vec![1; rank];
-        shape[site.axis] = site.channels;
+        *shape.get_mut(axis)? = site.channels;
         let count = Array1::from_iter((0..site.channels).map(|channel| channel as f64 + 2.0));
         let numbered = Numbers::literal(count.clone().into_dyn()).reshape(&shape)?;
         let (mut value, mut channels, mut below) =
@@ -218,15 +235,21 @@ impl<'v, 'a> Remaking<'v, 'a> {
     /// γ and β, of one axis; statistics are no part of them.
     fn gamma_beta(&self, site: &Site, rank: usize) -> Affine {
         let whole = site.post.as_ref().map_or_else(|| Affine::identity(rank), |part| part.affine.clone());
+        // Movements around it may give its own operators another rank.
+        let moves = |&&node: &&NodeId| is_movement(self.view.graph.node(node));
+        let own: Vec<NodeId> =
+            site.post.iter().flat_map(|part| &part.nodes).filter(|node| !moves(node)).copied().collect();
+        let made = own.first().and_then(|&node| self.view.graph.output(node, 0));
+        let rank = made.and_then(|made| self.view.facts.rank(made)).unwrap_or(rank);
         let mut affine = Affine::identity(rank);
-        for &node in site.post.iter().flat_map(|part| &part.nodes) {
+        for node in own {
             let at = self.view.at(node);
             let constant = |slot| at.numbers(slot).ok()?.align(rank);
             let operand = || constant(0).or_else(|| constant(1));
             let on_axis = |slot| {
                 let mut shape = vec![1; rank];
                 let numbers = at.numbers(slot).ok()?;
-                shape[site.axis] = numbers.len();
+                *shape.get_mut(site.axis)? = numbers.len();
                 numbers.reshape(&shape)
             };
             let step = match self.view.graph.op(node) {
@@ -254,8 +277,15 @@ impl<'v, 'a> Remaking<'v, 'a> {
     }
 
     /// The same over another axis, between two transposes.
-    fn layer_norm_across(&mut self, site: &Site, value: ValueId, rank: usize, gamma_beta: Affine) -> String {
-        let (axis, last) = (site.axis as i64, rank as i64 - 1);
+    fn layer_norm_across(
+        &mut self,
+        site: &Site,
+        axis: usize,
+        value: ValueId,
+        rank: usize,
+        gamma_beta: Affine,
+    ) -> String {
+        let (axis, last) = (axis as i64, rank as i64 - 1);
         let there: Vec<i64> = (0..=last).filter(|&other| other != axis).chain([axis]).collect();
         let back: Vec<i64> = (0..axis).chain([last]).chain(axis..last).collect();
         let input = self.editor.current(self.name(value));

@@ -2,16 +2,16 @@
 //!
 //! A value that others read as well stops it, unless all of them want the same, as both branches of a rotary embedding
 //! want one number, and both ends of what is rolled want one affine of channels. Such a value waits until everything behind
-//! it has said what it wants.
+//! it has said what it wants. Those who want nothing may take it back: then a residual stream is in another basis.
 
 use std::rc::Rc;
 
 use super::draft::{Draft, Way};
-use super::item::{Items, Merge};
-use super::wave::{Wave, contradicts, hands_on, passes, rule_of, step_forward};
-use super::{Fold, Side, Step, range};
+use super::item::{Item, Items, Merge};
+use super::wave::{Returned, Wave, contradicts, hands_on, passes, rule_of, step_forward};
+use super::{Fold, Side, Step, range, wave};
 use crate::affine::Affine;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::normalizer::Part;
 use crate::refusal::{Reason, Refusal};
 
@@ -50,7 +50,12 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
     // the other parts.
     let is_number = affine.scale.len() == 1 && affine.has_no_shift();
     let together = |spares: bool| {
-        let modes = [false, true].map(|parts| Mode { joins: true, parts: parts && is_number, spares });
+        let modes = [false, true].map(|parts| Mode {
+            joins: true,
+            parts: parts && is_number,
+            spares,
+            returns: false,
+        });
         modes.into_iter().map(move |mode| attempt(mode).0)
     };
     let copies = |wave: &Wave| wave.folds.iter().any(|fold| is_shared(draft, fold.node));
@@ -64,6 +69,25 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         }
         _ => alone,
     }
+}
+
+/// Sends a scale backward from the part's input, past values that others read too: these take it back.
+///
+/// So the last normalizer of a residual stream goes that ends at an output: all that is written to the stream is multiplied
+/// by its scale, and all that reads the stream divides by it.
+///
+/// # Errors
+/// As [`backward`], and as [`wave::back`].
+pub fn returning(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
+    let Item { part, site, .. } = &items.all[item];
+    let mode = Mode { joins: true, returns: true, ..Mode::default() };
+    let mut pull = Pull { mode, ..Pull::new(draft, items, item) };
+    let mut wave = Wave { site: *site, ..Wave::default() };
+    pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0)?;
+    pull.all_waiting(&mut wave)?;
+    let returned = pull.returned;
+    wave::back(draft, items, item, &mut wave, &returned)?;
+    Ok(wave)
 }
 
 /// Sends what a wave forward wants on an input of a node backward from there.
@@ -91,6 +115,18 @@ enum Wanted<'p> {
 }
 
 impl Wanted<'_> {
+    /// The inputs by which it comes to a value.
+    fn inputs(&self, graph: &Graph) -> Vec<(NodeId, usize)> {
+        match self {
+            Wanted::By(part) => {
+                let slots = |&node: &NodeId| (0..graph.inputs(node).len()).map(move |slot| (node, slot));
+                part.nodes.iter().flat_map(slots).collect()
+            }
+            &Wanted::At(node, slot) => vec![(node, slot)],
+            Wanted::Together(nodes) => nodes.clone(),
+        }
+    }
+
     fn has(&self, node: NodeId, slot: usize) -> bool {
         match self {
             Wanted::By(part) => part.nodes.contains(&node),
@@ -126,6 +162,8 @@ struct Mode {
     parts: bool,
     /// Whether one number goes on where it would be taken by a constant that others read as well.
     spares: bool,
+    /// Whether those who want nothing of a value take back what is wanted on it.
+    returns: bool,
 }
 
 struct Pull<'d, 'a> {
@@ -136,6 +174,7 @@ struct Pull<'d, 'a> {
     mode: Mode,
     waiting: Vec<Waiting>,
     met: Met,
+    returned: Vec<Returned>,
 }
 
 /// What else read a value on the way.
@@ -149,8 +188,8 @@ struct Met {
 
 impl<'d, 'a> Pull<'d, 'a> {
     fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
-        let (waiting, met) = (vec![], Met::default());
-        Pull { draft, items, item, budget: BUDGET, mode: Mode::default(), waiting, met }
+        let (waiting, met, returned) = (vec![], Met::default(), vec![]);
+        Pull { draft, items, item, budget: BUDGET, mode: Mode::default(), waiting, met, returned }
     }
 
     /// Goes on from the values that wait, the last one first: all that can want something of it did so.
@@ -211,13 +250,17 @@ impl<'d, 'a> Pull<'d, 'a> {
             Err(refusal) => self.met.others |= refusal.reason == Reason::OtherReader,
         }
         if let Err(refusal) = alone {
-            return match *wanted {
+            match *wanted {
                 Wanted::At(node, slot) if self.mode.joins && self.draft.readers(value).count() <= READERS => {
                     self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
-                    Ok(())
+                    return Ok(());
                 }
-                _ => Err(refusal),
-            };
+                _ => {
+                    let inverse = affine.inverse().filter(|_| self.mode.returns).ok_or(refusal)?;
+                    range::returned(self.draft, value, &inverse).map_err(refuse)?;
+                    self.returned.push(Returned { value, wanted: wanted.inputs(graph), inverse });
+                }
+            }
         }
         if let Some(&other) = self.items.by_output.get(&value)
             && other != self.item
@@ -261,7 +304,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         }
         let mut last = refuse(self.draft.at(node).not_linear());
         let before = wave.mark();
-        let waiting = self.waiting.len();
+        let (waiting, returned) = (self.waiting.len(), self.returned.len());
         for way in &step.ways {
             match self.inputs(wave, node, way, depth) {
                 Ok(()) => return Ok(()),
@@ -269,6 +312,7 @@ impl<'d, 'a> Pull<'d, 'a> {
             }
             wave.back_to(before);
             self.waiting.truncate(waiting);
+            self.returned.truncate(returned);
         }
         let input = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
         Err(input.map_or(last, end))

@@ -1,5 +1,6 @@
 //! Deciding which affine goes where. Nothing is changed.
 
+use std::cell::Cell;
 use std::collections::HashMap as Map;
 
 use super::absorb::linear;
@@ -23,6 +24,9 @@ use crate::refusal::{Reason, Refusal};
 /// last one hardly ever comes.
 const SWEEPS: usize = 64;
 
+/// How often it may be tried for nothing whether a scale goes back along a residual stream, which is far to look.
+const RETURNS: usize = 64;
+
 /// Numbers that differ by less of the largest may be the same once they are stored, in half precision.
 const TOLD: f64 = 1e-2;
 
@@ -42,6 +46,7 @@ struct Planner<'a> {
     removals: Vec<Removal>,
     resets: Vec<(Reset, usize)>,
     replacements: Vec<(Replacement, usize)>,
+    returns: Cell<usize>,
 }
 
 impl<'a> Planner<'a> {
@@ -53,6 +58,7 @@ impl<'a> Planner<'a> {
             removals: vec![],
             resets: vec![],
             replacements: vec![],
+            returns: Cell::new(RETURNS),
         };
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
@@ -164,8 +170,9 @@ impl<'a> Planner<'a> {
         let drops = there.size() > 1
             || resets.iter().any(|reset| reset.neutral == 0.0)
             || there.part.nodes.iter().all(is_normalizer)
-                && forward(Affine::scale(affine.scale.clone()), true)
-                    .is_ok_and(|wave| self.worthwhile(item, wave).is_ok());
+                && (forward(Affine::scale(affine.scale.clone()), true)
+                    .is_ok_and(|wave| self.worthwhile(item, wave).is_ok())
+                    || self.returning(item, &Affine::scale(affine.scale.clone())).is_some());
         if !drops {
             return false;
         }
@@ -214,7 +221,8 @@ impl<'a> Planner<'a> {
             Some((wave, left, forward))
         };
         let back = || {
-            let wave = free(backward::backward(&self.draft, &items, item, &scale))?;
+            let wave = free(backward::backward(&self.draft, &items, item, &scale))
+                .or_else(|| self.returning(item, &scale))?;
             Some((wave, Affine::shift(affine.shift.clone()), backward))
         };
         let Some((wave, left, shift)) = ahead().or_else(back) else { return false };
@@ -228,6 +236,15 @@ impl<'a> Planner<'a> {
 
     fn items(&self, merge: bool) -> Items<'_> {
         Items { all: &self.items, by_output: &self.by_output, merge }
+    }
+
+    /// A scale on its way back along a residual stream.
+    fn returning(&self, item: usize, scale: &Affine) -> Option<Wave> {
+        let left = self.returns.get().checked_sub(1).filter(|_| scale.has_no_shift())?;
+        let wave = backward::returning(&self.draft, &self.items(false), item, scale);
+        let wave = wave.ok().filter(|wave| matches!(self.cost(wave), (0, _, 0)));
+        self.returns.set(if wave.is_some() { left + 1 } else { left });
+        wave
     }
 
     fn fold(&mut self, item: usize, merge: bool) -> bool {
@@ -244,10 +261,14 @@ impl<'a> Planner<'a> {
             (Ok(forward), _) => (Direction::Forward, forward),
             (_, Ok(backward)) => (Direction::Backward, backward),
             (Err(forward), Err(backward)) => {
-                if !merge {
-                    self.items[item].tried = Some(Tried { forward, backward });
+                match Some(affine).filter(|_| !merge).and_then(|scale| self.returning(item, scale)) {
+                    Some(wave) => (Direction::Backward, wave),
+                    None if merge => return false,
+                    None => {
+                        self.items[item].tried = Some(Tried { forward, backward });
+                        return false;
+                    }
                 }
-                return false;
             }
         };
         self.commit(item, direction, wave);

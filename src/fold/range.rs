@@ -105,6 +105,12 @@ pub fn backward(
     if is_kept || rounded_anyway() { Ok(()) } else { refused(from) }
 }
 
+/// Whether a value of a stream may be in another basis, in which it is smaller by the factors of an affine.
+pub fn returned(draft: &Draft, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
+    let data_type = draft.facts.data_type(value);
+    if holds_stream(data_type, &inverse.scale) { Ok(()) } else { refused(data_type) }
+}
+
 /// Whether a type holds all sums of a stream in another basis, in which they are smaller by these factors.
 fn holds_stream(data_type: Option<DataType>, scale: &Numbers) -> bool {
     let [least, most] = match data_type {

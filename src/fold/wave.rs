@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::absorb::elementwise::beside_positions;
 use super::absorb::{check, linear};
 use super::draft::{Draft, Way};
-use super::item::{Items, Merge};
+use super::item::{Item, Items, Merge};
 use super::range::Going;
 use super::{Fold, Rule, Side, Step, range, rule, softmax};
 use crate::affine::Affine;
@@ -63,11 +63,51 @@ pub fn beside(
     let whole = &items.all[item].part.affine;
     let goes =
         (!affine.has_no_scale() || whole.has_no_scale()) && (!affine.has_no_shift() || whole.has_no_shift());
-    let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
-    let positions = Positions { kept, met: Cell::new(false) };
-    let mut front = Front { draft, items, item, goes, carried, from, queue, positions };
+    let mut front = Front::new(draft, items, item);
+    front.goes = goes;
+    front.positions.kept = kept;
     let found = front.all(affine);
     (found, front.positions.met.get())
+}
+
+/// A value on which a wave backward wants something that others who read it take back.
+pub struct Returned {
+    pub value: ValueId,
+    /// The inputs that are to have what is wanted.
+    pub wanted: Vec<(NodeId, usize)>,
+    /// What all others take in.
+    pub inverse: Affine,
+}
+
+/// Sends what a wave backward leaves on values that others read as well forward, to these others.
+///
+/// # Errors
+/// A refusal at the first reader, in execution order, that cannot take it, and where it comes to what is wanted.
+pub fn back(
+    draft: &Draft,
+    items: &Items,
+    item: usize,
+    wave: &mut Wave,
+    returned: &[Returned],
+) -> Result<(), Refusal> {
+    let mut front = Front::new(draft, items, item);
+    for Returned { value, wanted, inverse } in returned {
+        front.leave(*value, inverse.clone(), None, 0, wanted)?;
+    }
+    front.run(wave)?;
+    let begins = |value: ValueId| returned.iter().any(|returned| draft.source(returned.value) == value);
+    // What comes from both sides would have to be in two bases at once.
+    let both = |value: &&ValueId| front.carried.contains_key(*value) && !begins(**value);
+    let stops = wave.wanted.iter().find(both).map(|&value| draft.graph.value_name(value));
+    let stops = stops.or(wave.wants.first().map(|(node, ..)| draft.graph.name(*node)));
+    if let Some(at) = stops {
+        return Err(Refusal::new(Reason::ResidualStream, at));
+    }
+    for Returned { wanted, inverse, .. } in returned {
+        let wants = wanted.first().zip(inverse.inverse());
+        wave.wants.extend(wants.map(|(&(node, slot), affine)| (node, slot, affine)));
+    }
+    Ok(())
 }
 
 /// What is done with constants for each position that are added on the way.
@@ -115,12 +155,28 @@ struct Front<'d, 'a> {
     positions: Positions,
 }
 
-impl Front<'_, '_> {
+impl<'d, 'a> Front<'d, 'a> {
+    fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
+        let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
+        let positions = Positions { kept: false, met: Cell::new(false) };
+        Front { draft, items, item, goes: false, carried, from, queue, positions }
+    }
+
     /// From the part of the item to everything that takes the affine in.
     fn all(&mut self, affine: &Affine) -> Result<Wave, Refusal> {
-        let (draft, items, item) = (self.draft, self.items, self.item);
-        self.arrive(items.all[item].part.output, affine.clone(), None, 0)?;
-        let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
+        let Item { part, site, .. } = &self.items.all[self.item];
+        self.arrive(part.output, affine.clone(), None, 0)?;
+        let mut wave = Wave { site: *site, ..Wave::default() };
+        self.run(&mut wave)?;
+        if !wave.wants.is_empty() {
+            wave.carried = self.carried.keys().copied().collect();
+        }
+        Ok(wave)
+    }
+
+    /// From where it has arrived.
+    fn run(&mut self, wave: &mut Wave) -> Result<(), Refusal> {
+        let (draft, items) = (self.draft, self.items);
         let mut met = HashSet::default();
         while let Some((_, next)) = self.queue.pop_first() {
             match next {
@@ -164,10 +220,7 @@ impl Front<'_, '_> {
                 }
             }
         }
-        if !wave.wants.is_empty() {
-            wave.carried = self.carried.keys().copied().collect();
-        }
-        Ok(wave)
+        Ok(())
     }
 
     /// The affine is on this value: all its readers are next.
@@ -177,6 +230,18 @@ impl Front<'_, '_> {
         affine: Affine,
         from: Option<ValueId>,
         passed: usize,
+    ) -> Result<(), Refusal> {
+        self.leave(value, affine, from, passed, &[])
+    }
+
+    /// The same, but for some inputs.
+    fn leave(
+        &mut self,
+        value: ValueId,
+        affine: Affine,
+        from: Option<ValueId>,
+        passed: usize,
+        but: &[(NodeId, usize)],
     ) -> Result<(), Refusal> {
         if affine.is_identity() {
             return Ok(());
@@ -191,7 +256,8 @@ impl Front<'_, '_> {
             self.from.insert(value, from);
         }
         self.carried.insert(value, Carried { affine, passed });
-        if let Some(refusal) = self.draft.dead_end(value, self.way()).filter(|_| has_scale) {
+        if let Some(refusal) = self.draft.dead_end(value, self.way()).filter(|_| has_scale && but.is_empty())
+        {
             return Err(self.end(value, refusal));
         }
         for (name, reader) in self.draft.readers(value) {
@@ -203,6 +269,7 @@ impl Front<'_, '_> {
                     return Err(self.end(value, Refusal::new(Reason::CapturedBySubgraph, graph.name(node))));
                 }
                 Reader::Node { node, input } if !graph.reads_elements(node, input) => {}
+                Reader::Node { node, input } if but.contains(&(node, input)) => {}
                 Reader::Node { node, .. } => {
                     let next = match self.draft.owned.get(&node) {
                         Some(&other) if other != self.item => Next::Part(other),

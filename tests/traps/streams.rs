@@ -1,5 +1,6 @@
 //! Normalizers on a residual stream, whose basis changes, with the twins in which it must not.
 
+use ndarray::arr1;
 use unfold::fold::plan::{Basis, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::proto::GraphProto;
@@ -7,13 +8,23 @@ use unfold::onnx::tensor::DataType;
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused};
 
+use crate::common::reference::constant;
 use crate::common::text::model;
-use crate::common::{Attr, fuse, node, operators, retype, undeclared};
+use crate::common::{Attr, fuse, initializer, node, operators, retype, undeclared};
 use crate::{folded, is_as_planned, same};
 
 /// Layers `x = g·(x + f(x)) + t`, with two linear operators in each `f`, behind a stem and before a head.
 fn post_norm(layers: usize, scale: &str, more: &str) -> Model {
-    let stem = "input i batch 3 4\n weight stem 4 4\n x0 = MatMul(i, stem)";
+    behind("x0 = MatMul(i, stem)", layers, scale, more)
+}
+
+/// The same where what makes the stream takes no scale.
+fn behind_relu(layers: usize, scale: &str, more: &str) -> Model {
+    behind("z = MatMul(i, stem)\n x0 = Relu(z)", layers, scale, more)
+}
+
+fn behind(stem: &str, layers: usize, scale: &str, more: &str) -> Model {
+    let stem = format!("input i batch 3 4\n weight stem 4 4\n {stem}");
     let layers: Vec<String> = (0..layers).map(|place| layer(place, scale)).collect();
     let (layers, last) = (layers.join("\n"), layers.len());
     model(&format!(
@@ -95,7 +106,7 @@ fn the_basis_of_a_stream_is_told_at_the_site_before_it() {
 #[test]
 fn what_all_normalizers_come_to_stays_at_an_output() {
     for layers in [2, 3] {
-        let before = post_norm(layers, SCALE, &format!("output x{layers}"));
+        let before = behind_relu(layers, SCALE, &format!("output x{layers}"));
         let fused = crate::fused(&before);
         assert_eq!((goes(&fused), forward(&fused, layers - 1)), (layers - 1, Reason::GraphOutput));
         let after = operators(&fused.model);
@@ -122,6 +133,54 @@ fn what_all_normalizers_come_to_stays_at_an_output() {
     ));
     let after = ["Relu", "MatMul", "Add", "Relu", "MatMul", "Add", "Mul", "Add"];
     assert_eq!(operators(&crate::fused(&before).model), after);
+}
+
+#[test]
+fn the_scale_of_a_stream_that_ends_at_an_output_goes_to_all_that_writes_it() {
+    for layers in [1, 2, 3] {
+        let before = post_norm(layers, SCALE, &format!("output x{layers}"));
+        let after = folded(&before);
+        assert_eq!(operators(&after).len(), operators(&before).len() - 2 * layers);
+        // Of the numbers of the last, the first weight is multiplied by all that follow it.
+        let stem = |model: &Model| {
+            let weight = constant(initializer(model, &model.graph().node[0].input[1])).unwrap();
+            weight.floats().unwrap().clone()
+        };
+        let scale = arr1(&[2.0, 0.5, -1.0, 4.0].map(|s: f64| s.powi(layers as i32)));
+        assert_eq!(stem(&after), stem(&before) * scale);
+    }
+    // What reads the stream besides divides by it, but for an activation, which cannot.
+    let pre_norm = |reads: &str, scale: &str| {
+        model(&format!(
+            "input i batch 3 4
+             weight stem 4 4
+             x = MatMul(i, stem)
+             weight a 4 4
+             weight b 4 4
+             shift u 4
+             const g 4 = {scale}
+             shift t 4
+             h = {reads}
+             r = Relu(h)
+             e = MatMul(r, b)
+             f = Add(e, u)
+             s = Add(x, f)
+             m = Mul(s, g)
+             y = Add(m, t)
+             output y"
+        ))
+    };
+    let after = folded(&pre_norm("MatMul(x, a)", SCALE));
+    assert_eq!(operators(&after), ["MatMul", "MatMul", "Relu", "MatMul", "Add", "Add"]);
+    for (reads, scale) in
+        [("Sigmoid(x)", SCALE), ("Mul(x, x)", SCALE), ("Transpose(x)", SCALE), ("MatMul(x, a)", "2 0 1 1")]
+    {
+        let before = pre_norm(reads, scale);
+        let fused = fuse(&before);
+        is_as_planned(&before, &fused);
+        assert_eq!((goes(&fused), forward(&fused, 0)), (0, Reason::GraphOutput), "{reads}");
+        same(&before, &fused.model, 1e-12);
+    }
 }
 
 #[test]
@@ -165,12 +224,12 @@ fn heads_read_a_stream_and_write_it() {
 
 #[test]
 fn a_stream_that_something_else_sees_keeps_its_basis() {
-    let with = |more: &str| post_norm(1, SCALE, more);
+    let with = |more: &str| behind_relu(1, SCALE, more);
     let seen = fuse(&with("output x1"));
     assert!(!seen.plan.sites[0].is_folded());
     assert_eq!(forward(&seen, 0), Reason::GraphOutput);
     // Two layers, so that the first normalizer has a stream behind it, which is read in the middle.
-    let middle = |more: &str| fuse(&post_norm(2, SCALE, more));
+    let middle = |more: &str| fuse(&behind_relu(2, SCALE, more));
     for (more, reason) in [
         ("output x1", Reason::GraphOutput),
         ("q = Relu(x1)\n output q", Reason::ResidualStream),
@@ -180,7 +239,7 @@ fn a_stream_that_something_else_sees_keeps_its_basis() {
         ("q = Relu(f1)\n output q", Reason::ResidualStream),
         ("q = Relu(s1)\n output q", Reason::ResidualStream),
     ] {
-        let before = post_norm(2, SCALE, more);
+        let before = behind_relu(2, SCALE, more);
         let fused = middle(more);
         same(&before, &fused.model, 0.0);
         assert_eq!((goes(&fused), forward(&fused, 0)), (1, reason), "{more}");
@@ -189,7 +248,7 @@ fn a_stream_that_something_else_sees_keeps_its_basis() {
 
 #[test]
 fn a_stream_that_a_body_reads_keeps_its_basis() {
-    let mut before = post_norm(2, SCALE, "condition c");
+    let mut before = behind_relu(2, SCALE, "condition c");
     let body = |op: &str| {
         let mut body = GraphProto::default();
         body.node.push(node(op, &["x1"], &["inner"], vec![]));
