@@ -605,6 +605,7 @@ class Run:
         x = [x[0] + x[1]] if plain and op in ("BiasGelu", "FastGelu") and len(x) > 1 else x
         if plain and op in ("FusedConv", "FusedGemm"):  # of what it would be without its activation
             inner = [k for k in node.attribute if not k.name.startswith("activation")]
+            seed = *seed[:4], said(onnx.NodeProto(attribute=[k for k in node.attribute if k not in inner])), *seed[5:]
             inner = onnx.NodeProto(op_type=op[5:], input=node.input[:3], output=node.output, attribute=inner)
             x = [self.interpret(inner, x[:3])[0] + (x[3] if len(x) > 3 else 0)]
         if node.domain == "com.microsoft" and op == "Attention":  # of its projection

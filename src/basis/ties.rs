@@ -112,8 +112,7 @@ fn handed_on(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
     let (_, first) = way.first()?;
     let axis = first.scale.shape().iter().position(|&extent| extent == channels)?;
     let probe = probe(first.rank(), axis, channels)?;
-    let is_all = step.fold.is_none() && step.wants.is_empty() && step.bypass.is_none();
-    let fits = is_all && way.iter().all(|(_, affine)| *affine == probe);
+    let fits = step.only_goes_on() && way.iter().all(|(_, affine)| *affine == probe);
     fits.then(|| (way.iter().map(|&(output, _)| output).collect(), axis))
 }
 

@@ -369,12 +369,11 @@ impl<'d, 'a> Pull<'d, 'a> {
         let mut inputs = vec![None; graph.inputs(node).len()];
         inputs[slot] = Some(wanted.clone());
         let step = step_forward(self.draft, node, &inputs).ok()?;
-        let goes_on = step.fold.is_none() && step.bypass.is_none() && step.wants.is_empty();
         let same = |(_, made): &(usize, Affine)| match is_number {
             true => made.has_no_shift() && *made.scale == *affine.scale,
             false => made == affine,
         };
-        (goes_on && step.ways.iter().flatten().all(same)).then(|| Step::go_on(slot, wanted))
+        (step.only_goes_on() && step.ways.iter().flatten().all(same)).then(|| Step::go_on(slot, wanted))
     }
 
     /// Everything besides those that want the affine must read only what it leaves as it is.
@@ -405,12 +404,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         let mut inputs = vec![None; self.draft.graph.inputs(node).len()];
         inputs[input] = Some(affine.clone());
         let step = step_forward(self.draft, node, &inputs);
-        step.is_ok_and(|step| {
-            step.fold.is_none()
-                && step.bypass.is_none()
-                && step.wants.is_empty()
-                && step.ways.iter().flatten().all(|(_, a)| a.is_identity())
-        })
+        step.is_ok_and(|step| step.only_goes_on() && step.ways.iter().flatten().all(|(_, a)| a.is_identity()))
     }
 }
 

@@ -87,6 +87,11 @@ impl Step {
         Step { ways: vec![vec![(at, affine)]], ..Step::default() }
     }
 
+    /// Whether the node stays as it is, and so does what it reads besides.
+    pub fn only_goes_on(&self) -> bool {
+        self.fold.is_none() && self.bypass.is_none() && self.wants.is_empty()
+    }
+
     /// The node takes all of it.
     pub fn taken(side: Side, affine: Affine) -> Self {
         Step { fold: Some((side, affine)), ways: vec![vec![]], ..Step::default() }

@@ -268,7 +268,8 @@ impl<'d> Drawing<'d> {
                 Some(_) => self.input(node, slot, &written, Rounding::Sum)?,
                 None => Change::Input(node, slot, self.bias(at, written)),
             });
-            if at.graph.is(node, "Gemm") && at.attr_float("beta", 1.0)? != 1.0 {
+            let is_gemm = matches!(at.graph.domain_op(node), ("", "Gemm") | ("com.microsoft", "FusedGemm"));
+            if is_gemm && at.attr_float("beta", 1.0)? != 1.0 {
                 changes.push(Change::Float(node, "beta", 1.0));
             }
             changes.extend(unit.added.changed().map(|added| self.added(node, added)).transpose()?);

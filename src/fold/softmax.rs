@@ -8,7 +8,7 @@ use ndarray::Array1;
 
 use super::absorb::matmul;
 use super::draft::Draft;
-use super::{Side, rule_of};
+use super::{Side, Step, rule_of};
 use crate::affine::Affine;
 use crate::graph::at::At;
 use crate::graph::facts::extent;
@@ -71,9 +71,7 @@ impl KeySearch<'_, '_> {
                     let inputs: Vec<_> =
                         (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
                     let step = rule_of(&at).and_then(|rule| rule.forward(&at, &inputs)).ok();
-                    let Some(step) = step.filter(|step| step.fold.is_none() && step.bypass.is_none()) else {
-                        return false;
-                    };
+                    let Some(step) = step.filter(Step::only_goes_on) else { return false };
                     let way = step.ways.into_iter().next().unwrap_or_default();
                     way.into_iter().all(|(slot, affine)| {
                         affine.has_no_scale()

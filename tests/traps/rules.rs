@@ -507,6 +507,12 @@ fn what_a_softmax_ignores_is_not_computed() {
     assert_eq!(biases(&attention(&typed, softmax)), 2);
     // Nobody knows what an attribute that ONNX does not have asks for.
     assert_eq!(biases(&attention(&format!("{keys} fancy=1"), softmax)), 3);
+    // Keys that are constant have no shift that others lack.
+    let prefixed =
+        "weight prefix 2 1 2 3\n kp = Concat(prefix, kr) axis=1\n kt = Transpose(kp) perm=[0,2,3,1]";
+    let cut = "ints begin 1 = 0\n ints end 1 = 4\n ints last 1 = 3
+               p = Softmax(z) axis=-1\n a = Slice(p, begin, end, last)";
+    assert_eq!(biases(&attention(prefixed, cut)), 3);
     // Somebody else reads the keys.
     let mut cached = attention(keys, softmax);
     cached.graph_mut().output.push(undeclared("kt"));

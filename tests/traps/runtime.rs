@@ -30,8 +30,8 @@ fn numbers(model: &Model, weight: &str, bias: &str) -> (Array2<f64>, Vec<f64>) {
     (weight, read(bias).into_dimensionality::<Ix1>().unwrap().to_vec())
 }
 
-/// Holds that a weight `[channels, outputs]` has taken the affine in: `diag(s)·W` and `b + t·W`.
-fn has_taken_in(before: &Model, bias: Option<&str>) {
+/// Holds that a weight `[channels, outputs]` has taken the affine in: `diag(s)·W` and `beta·b + t·W`.
+fn has_taken_in(before: &Model, bias: Option<&str>, beta: f64) {
     let after = fuse(before);
     assert!(after.plan.sites[0].is_folded(), "{:#?}", after.plan.sites);
     let read = |name: &str| read_f64(initializer(before, name), &Externals::none()).unwrap();
@@ -41,7 +41,7 @@ fn has_taken_in(before: &Model, bias: Option<&str>) {
     let (made, added) = numbers(&after.model, &node.input[1], &node.input[2]);
     let own = bias.map(|bias| read(bias).into_raw_vec_and_offset().0);
     for (output, &added) in added.iter().enumerate() {
-        let mut sum = own.as_ref().map_or(0.0, |own| own[output]);
+        let mut sum = own.as_ref().map_or(0.0, |own| beta * own[output]);
         for channel in 0..scale.len() {
             assert!((made[[channel, output]] - scale[channel] * weight[[channel, output]]).abs() < 1e-6);
             sum += shift[channel] * weight[[channel, output]];
@@ -65,8 +65,8 @@ fn the_projection_of_attention_takes_in_what_comes_to_it() {
             ),
         )
     };
-    has_taken_in(&with("unidirectional=1", "b"), Some("b"));
-    has_taken_in(&with("", ""), None);
+    has_taken_in(&with("unidirectional=1", "b"), Some("b"), 1.0);
+    has_taken_in(&with("", ""), None, 1.0);
     assert_eq!(kept(&with("fancy=1", "b")).0, Reason::Attribute("fancy".into()));
     // What is the same for all places of a token alone is not what a weight multiplies.
     let tokens = behind(
@@ -100,7 +100,15 @@ fn what_is_fused_with_its_activation_takes_in_what_comes_to_it() {
             &format!("weight w 4 3\n {added}\n y = com.microsoft.FusedGemm(m, w, b) activation=Relu"),
         )
     };
-    has_taken_in(&gemm("shift b 3"), Some("b"));
+    has_taken_in(&gemm("shift b 3"), Some("b"), 1.0);
+    // What it has is multiplied, and what it takes is not.
+    let scaled = |bias: &str| {
+        let attributes = "activation=Relu beta=0.5";
+        let text = format!("weight w 4 3\n shift b 3\n y = com.microsoft.FusedGemm(m, w{bias}) {attributes}");
+        behind("batch 4", "4", &text)
+    };
+    has_taken_in(&scaled(", b"), Some("b"), 0.5);
+    has_taken_in(&scaled(""), None, 0.5);
     // What is added is no constant: the shift stays before the product.
     let before = gemm("input b batch 3");
     let after = fuse(&before);

@@ -373,7 +373,9 @@ impl<'w> Evaluation<'w> {
             _ if function.is_some() => Err(Unmade::Uncovered),
             (("", "Softmax" | "LogSoftmax"), _) => softmax(&call, digest),
             (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(&call, digest),
-            (("com.microsoft", "FusedConv" | "FusedGemm"), _) => activated(&call, digest),
+            (("com.microsoft", "FusedConv" | "FusedGemm"), _) => {
+                activated(&call, self.function(&only_activation(node), None, None, place))
+            }
             (("com.microsoft", "Attention"), _) => {
                 of_projection(&call).and_then(|inputs| self.whole(&Call { inputs, ..call }, digest, &known))
             }
@@ -646,6 +648,13 @@ fn without_bodies(node: &NodeProto) -> NodeProto {
     for attribute in &mut node.attribute {
         (attribute.g, attribute.graphs) = (None, vec![]);
     }
+    node
+}
+
+/// A node without what its sum has in it already.
+fn only_activation(node: &NodeProto) -> NodeProto {
+    let mut node = node.clone();
+    node.attribute.retain(|attribute| attribute.name().starts_with("activation"));
     node
 }
 
