@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-use crate::basis::{self, Rebasing};
+use crate::basis::{self, Rebasing, merging};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
 use crate::fold::growth::{beyond, growth};
@@ -48,6 +48,8 @@ pub struct FuseOptions<'o> {
     pub max_growth: f64,
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     pub centre: bool,
+    /// Whether a normalizer goes where only others follow it, which is equal up to their ε.
+    pub merge_norms: bool,
     /// The engine that the result is for.
     pub target: Target,
     /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::headroom::Headroom) finds one.
@@ -63,19 +65,22 @@ impl Default for FuseOptions<'_> {
 }
 
 impl From<FoldOptions> for FuseOptions<'_> {
-    fn from(FoldOptions { skip, max_growth, centre, scale_stream, target }: FoldOptions) -> Self {
-        Self { skip, max_growth, centre, scale_stream, target, progress: None }
+    fn from(
+        FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target }: FoldOptions,
+    ) -> Self {
+        Self { skip, max_growth, centre, merge_norms, scale_stream, target, progress: None }
     }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        let Self { skip, max_growth, centre, scale_stream, target, .. } = self;
+        let Self { skip, max_growth, centre, merge_norms, scale_stream, target, .. } = self;
         FoldOptions {
             skip: skip.clone(),
             max_growth: *max_growth,
             centre: *centre,
+            merge_norms: *merge_norms,
             scale_stream: *scale_stream,
             target: *target,
         }
@@ -185,9 +190,9 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let (lowered, formulas) =
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
-    let FuseOptions { centre, scale_stream, target, .. } = *options;
+    let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
     let growth = Allowed::of(model, options);
-    let pass = OnePass { skip, centre, scale_stream, target, growth, tell: &tell };
+    let pass = OnePass { skip, centre, merge_norms, scale_stream, target, growth, tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
         let restored = result.map(|result| flat.restore(&result));
@@ -267,6 +272,7 @@ impl Allowed {
 struct OnePass<'p> {
     skip: GlobSet,
     centre: bool,
+    merge_norms: bool,
     growth: Allowed,
     scale_stream: Option<u32>,
     target: Target,
@@ -347,7 +353,12 @@ impl OnePass<'_> {
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
                 let centred = self.centre(known, history)?;
-                return Ok(centred.or_else(|| self.tidy(known, &sites, history)));
+                if let Some(next) =
+                    centred.map_or_else(|| self.merge(&view, &sites, history), |it| Ok(Some(it)))?
+                {
+                    return Ok(Some(next));
+                }
+                return Ok(self.tidy(known, &sites, history));
             }
             let mut editor = Editor::new(model);
             let outcome = draw(&plan, known).and_then(|edits| {
@@ -451,6 +462,16 @@ impl OnePass<'_> {
         if self.centre { self.rebase(known, history, basis::CENTRING, &plan) } else { Ok(None) }
     }
 
+    /// The model without normalizers that others follow; `None` where none goes, or nobody asked for it.
+    fn merge(&self, view: &View, sites: &[Site], history: &mut History) -> Result<Option<Model>> {
+        if !self.merge_norms || self.skip.is_match(merging::MERGING) {
+            return Ok(None);
+        }
+        let (mut merged, edits) = merging::merged(view, sites, &|name| self.skip.is_match(name));
+        history.plan.merged.append(&mut merged);
+        self.rewritten(view.known, history, edits, true)
+    }
+
     /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.
     fn scale(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let Some(power) = self.scale_stream else { return Ok(None) };
@@ -474,7 +495,7 @@ impl OnePass<'_> {
             return Ok(None);
         }
         (self.tell)("streams", 0, 1);
-        let edits = basis::skip::written_out(known);
+        let edits = basis::skip::summed_apart(known);
         if edits.is_empty() {
             return self.rebase_sums(known, history, kind, plan);
         }

@@ -98,6 +98,8 @@ pub mod run;
 pub mod sensitivity;
 pub mod simplify;
 #[cfg(feature = "tract")]
+pub mod slack;
+#[cfg(feature = "tract")]
 pub mod variants;
 #[cfg(feature = "tract")]
 pub mod verify;

@@ -21,6 +21,9 @@ pub struct FoldOptions {
     /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub centre: bool,
+    /// Whether a normalizer goes where only others follow it, which is equal up to their ε.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub merge_norms: bool,
     /// The k of the `2^-k` by which residual streams are scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
@@ -42,6 +45,7 @@ impl Default for FoldOptions {
             skip: vec![],
             max_growth: MAX_GROWTH,
             centre: false,
+            merge_norms: false,
             scale_stream: None,
             target: Target::Portable,
         }
@@ -141,7 +145,14 @@ fn folded(plan: &Plan) -> String {
     }
     let Tidy { constants, duplicates, gemms, .. } = plan.tidy;
     let centred = plan.streams.iter().filter(|stream| stream.is_changed()).count();
-    let others = [("centring", centred), ("constant", constants), ("duplicate", duplicates), ("gemm", gemms)];
+    let merged = plan.merged.len();
+    let others = [
+        ("centring", centred),
+        ("merging", merged),
+        ("constant", constants),
+        ("duplicate", duplicates),
+        ("gemm", gemms),
+    ];
     counts.extend(others.into_iter().filter(|(_, count)| *count > 0));
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     told.join(", ")

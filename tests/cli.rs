@@ -273,6 +273,30 @@ fn a_centred_model_says_so_and_is_proved() {
     assert!(again.stdout.contains("nothing to fold"), "{}", again.stdout);
 }
 
+#[test]
+fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
+    let text = "input x batch 3 4\n weight w 4 6\n const e = 0.000001\n const two = 2
+         s = Pow(x, two)\n m = ReduceMean(s) axes=[-1] keepdims=1\n v = Add(m, e)\n r = Sqrt(v)\n n = Div(x, r)
+         z = MatMul(n, w)\n scale g 6\n shift t 6\n y = LayerNormalization(z, g, t)\n output y";
+    let (folder, path) = out();
+    let model = folder.path().join("norms.onnx");
+    text::model(text).save(&model).unwrap();
+    let run = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{}", run.stdout);
+    assert!(run.stdout.contains(" is gone, before LayerNormalization_y\n"), "{}", run.stdout);
+    assert!(run.stdout.contains("what follows makes the same up to a part of "), "{}", run.stdout);
+    let options = ("unfold.options".into(), r#"{"merge_norms":true,"skip":[]}"#.into());
+    assert!(provenance(&path).contains(&options));
+    let json = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms", &"--json"]).json();
+    assert!((1e-9..1e-3).contains(&json["slack"].as_f64().unwrap()), "{}", json["slack"]);
+    assert_eq!(json["merged"][0]["followers"][0]["value"], "z");
+    let unverified = unfold([&"fuse", &model, &"--dry-run", &"--merge-norms"]);
+    assert!(unverified.stdout.contains("up to 5e-6·|1/u - 1/v|"), "{}", unverified.stdout);
+    // It is another function.
+    let proved = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms", &"--verify", &"prove"]);
+    assert_eq!(proved.code, DIFFERS, "{}{}", proved.stdout, proved.stderr);
+}
+
 /// Programs rely on these names.
 #[test]
 fn json_has_the_fields_that_it_promises() {

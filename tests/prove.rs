@@ -553,6 +553,9 @@ fn operators_compute_what_was_computed_by_hand() {
         ),
         ("y = Einsum(a) equation=ij->ji", "const y 3 2 = 1 4 -2 0 3 -6"),
         ("y = Einsum(a, b) equation=ij,k->", "const y = 0"),
+        ("const x 2 2 2 = 1 2 3 4 5 6 7 8\ny = Einsum(x) equation=bnn->bn", "const y 2 2 = 1 4 5 8"),
+        ("const x 2 2 = 1 2 3 4\ny = Einsum(x, two) equation=ii,i->", "const y = -14"),
+        ("const x 1 2 = 5 7\ny = Einsum(two, x) equation=i,ij->j", "const y 2 = -10 -14"),
         ("y = ReduceSumSquare(a) axes=[1]", "const y 2 1 = 14 52"),
         ("const x 1 4 1 1 = 1 2 3 4\ny = DepthToSpace(x) blocksize=2", "const y 1 1 2 2 = 1 2 3 4"),
         (

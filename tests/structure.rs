@@ -49,8 +49,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("run", &["error", "onnx"]),
     ("verify", &["graph", "onnx", "run"]),
     ("headroom", &["basis", "error", "graph", "lower", "normalizer", "onnx", "run"]),
+    ("slack", &["fold", "onnx", "run", "verify"]),
     ("sensitivity", &["onnx", "verify"]),
-    ("prove", &["error", "fold", "graph", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
+    ("prove", &["error", "fold", "graph", "hash", "lower", "normalizer", "onnx", "recipe", "refusal", "run"]),
     ("zoo", &["error", "onnx"]),
     ("bench", &["onnx", "progress", "report", "run"]),
 ];
@@ -262,7 +263,7 @@ fn only_the_command_line_ends_the_process_and_nothing_uses_println() {
 /// The modules that are compiled with each feature.
 const FEATURES: &[(&str, &[&str])] = &[
     ("cli", &["cli", "main", "python"]),
-    ("tract", &["bench", "headroom", "run", "sensitivity", "variants", "verify"]),
+    ("tract", &["bench", "headroom", "run", "sensitivity", "slack", "variants", "verify"]),
     ("prove", &["prove"]),
     ("zoo", &["zoo"]),
     ("python", &["python"]),

@@ -6,6 +6,7 @@
 
 pub mod centring;
 pub mod exponents;
+pub mod merging;
 pub mod powers;
 mod rms;
 mod scaling;
@@ -24,7 +25,7 @@ use crate::refusal::Refusal;
 use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
 /// What `--skip` calls the changes of a basis.
-pub const KINDS: [&str; 2] = [CENTRING, SCALING];
+pub const KINDS: [&str; 3] = [CENTRING, SCALING, merging::MERGING];
 
 /// That which [`centring`] is.
 pub const CENTRING: &str = "centring";

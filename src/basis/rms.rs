@@ -26,17 +26,9 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     // The operator computes in float32 whatever it is given, and so does what takes its place.
     let is_wide = data_type == DataType::BFloat16 && core.nodes.len() == 1;
     let inside = if is_wide { DataType::Float } else { data_type };
-    let input = graph.value_name(core.input).to_owned();
-    let input = if is_wide { maker.cast(&input, inside) } else { input };
-    let two = maker.floats(inside, &Recipe::number(2.0, 0));
-    let square = maker.op("Pow", &[&input, &two], vec![]);
     let is_last = axis + 1 == core.rank;
-    let mean = maker.mean(&square, &[if is_last { -1 } else { axis as i64 }], true);
-    let epsilon = maker.floats(inside, &Recipe::number(epsilon, 0));
-    let moment = maker.op("Add", &[&mean, &epsilon], vec![]);
-    let root = maker.op("Sqrt", &[&moment], vec![]);
-    let normal = maker.op("Div", &[&input, &root], vec![]);
-    let normal = if is_wide { maker.cast(&normal, data_type) } else { normal };
+    let along = if is_last { -1 } else { axis as i64 };
+    let normal = written_out(&mut maker, graph.value_name(core.input), [data_type, inside], along, epsilon);
     match scale {
         Scale::Inside(scale) => drop(maker.op("Mul", &[&normal, graph.value_name(scale)], vec![])),
         Scale::None if is_last => {
@@ -47,6 +39,25 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     }
     let (made, constants) = maker.finish(graph.value_name(core.output));
     Some(Replacement { nodes: vec![last], made, constants })
+}
+
+/// The nodes of an RMS normalization of a value, which compute in another type than its own where that is given.
+pub fn written_out(
+    maker: &mut Maker,
+    value: &str,
+    [own, inside]: [DataType; 2],
+    axis: i64,
+    epsilon: f64,
+) -> String {
+    let input = if own == inside { value.to_owned() } else { maker.cast(value, inside) };
+    let two = maker.floats(inside, &Recipe::number(2.0, 0));
+    let square = maker.op("Pow", &[&input, &two], vec![]);
+    let mean = maker.mean(&square, &[axis], true);
+    let epsilon = maker.floats(inside, &Recipe::number(epsilon, 0));
+    let moment = maker.op("Add", &[&mean, &epsilon], vec![]);
+    let root = maker.op("Sqrt", &[&moment], vec![]);
+    let normal = maker.op("Div", &[&input, &root], vec![]);
+    if own == inside { normal } else { maker.cast(&normal, own) }
 }
 
 /// Whether a type has room for values without their mean, which may be twice as large: float16 ends at 65,504.

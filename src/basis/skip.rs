@@ -7,11 +7,15 @@ use crate::graph::analysis::Analysis;
 use crate::graph::make::{Maker, float, int};
 use crate::normalizer::Replacement;
 use crate::onnx::operator::LAYER_NORMALIZATION;
+use crate::onnx::tensor::DataType;
+
+use super::rms::written_out;
 
 /// One operator with both, and what it is without the sum.
 struct NormalizedSum {
     op: &'static str,
-    normalizer: &'static str,
+    /// Whether the normalizer takes the mean off.
+    centred: bool,
     /// The input that is added to the sum.
     bias: usize,
     /// The inputs that the normalizer has behind its first.
@@ -19,25 +23,15 @@ struct NormalizedSum {
 }
 
 const OPERATORS: [NormalizedSum; 2] = [
-    NormalizedSum {
-        op: "SkipLayerNormalization",
-        normalizer: "LayerNormalization",
-        bias: 4,
-        parameters: 2..4,
-    },
-    NormalizedSum {
-        op: "SkipSimplifiedLayerNormalization",
-        normalizer: "SimplifiedLayerNormalization",
-        bias: 3,
-        parameters: 2..3,
-    },
+    NormalizedSum { op: "SkipLayerNormalization", centred: true, bias: 4, parameters: 2..4 },
+    NormalizedSum { op: "SkipSimplifiedLayerNormalization", centred: false, bias: 3, parameters: 2..3 },
 ];
 
 /// The output that is the sum.
 const SUM: usize = 3;
 
 /// What writes all of them out in a model.
-pub fn written_out(known: &Analysis) -> Vec<Edit> {
+pub fn summed_apart(known: &Analysis) -> Vec<Edit> {
     let edit = |&node: &NodeId| {
         let replacement = apart(known, node)?;
         let at = known.graph.name(node).to_owned();
@@ -52,7 +46,7 @@ fn apart(known: &Analysis, node: NodeId) -> Option<Replacement> {
     let (domain, op) = graph.domain_op(node);
     let skip = OPERATORS.iter().find(|skip| domain == "com.microsoft" && skip.op == op)?;
     at.only_attributes(&["epsilon"]).ok()?;
-    let is_there = skip.normalizer != "LayerNormalization" || at.opset() >= LAYER_NORMALIZATION;
+    let is_there = !skip.centred || at.opset() >= LAYER_NORMALIZATION;
     let is_read = |slot: usize| graph.output(node, slot).is_some_and(|made| !graph.readers(made).is_empty());
     (is_there && !(1..SUM).any(is_read)).then_some(())?;
     let epsilon = at.attr_float("epsilon", 1e-12).ok()?;
@@ -63,8 +57,17 @@ fn apart(known: &Analysis, node: NodeId) -> Option<Replacement> {
         sum = maker.op("Add", &[&sum, bias], vec![]);
     }
     let parameters = skip.parameters.clone().map_while(name);
-    let inputs: Vec<&str> = [&*sum].into_iter().chain(parameters).collect();
-    maker.op(skip.normalizer, &inputs, vec![int("axis", -1), float("epsilon", epsilon as f32)]);
+    if skip.centred {
+        let inputs: Vec<&str> = [&*sum].into_iter().chain(parameters).collect();
+        maker.op("LayerNormalization", &inputs, vec![int("axis", -1), float("epsilon", epsilon as f32)]);
+    } else {
+        // No operator that ONNX had before version 23; the runtime makes its own of these.
+        let own = known.facts.data_type(graph.input(node, 0)?).filter(|own| own.is_float())?;
+        let inside = if own == DataType::Double { own } else { DataType::Float };
+        let normal = written_out(&mut maker, &sum, [own, inside], -1, epsilon);
+        let [scale] = parameters.collect::<Vec<_>>()[..] else { return None };
+        maker.op("Mul", &[&normal, scale], vec![]);
+    }
     let (mut made, constants) = maker.finish(graph.value_name(graph.output(node, 0)?));
     if let Some(whole) = graph.output(node, SUM) {
         let names = made.iter_mut().flat_map(|node| node.input.iter_mut().chain(&mut node.output));

@@ -46,6 +46,7 @@ extern "C" {
 //   "skip":         ["NAME OR KIND", ...]  sites that are left as they are, with * and ?
 //   "max_growth":   PERCENT                how much copies of shared weights may add; 5 if nothing is said
 //   "centre":       true                   residual streams without a mean, where that is exact
+//   "merge_norms":  true                   no normalizers that others follow, which is equal up to their epsilon
 //   "scale_stream": K                      residual streams by 2^-K, so that float16 holds them; 1 to 40
 //   "target":       "onnxruntime"          for that engine: products of an open batch and their biases as Gemms
 //

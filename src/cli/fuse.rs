@@ -36,6 +36,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --certificate fused.json
   unfold fuse model.onnx -o fused.onnx --max-growth 20
   unfold fuse model.onnx -o fused.onnx --centre
+  unfold fuse model.onnx -o fused.onnx --merge-norms
   unfold fuse model.onnx -o fused.onnx --scale-stream auto --input tokens.npz
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
@@ -89,6 +90,12 @@ pub struct FuseArgs {
     /// off, and each becomes an RMS normalization. `--skip centring`, or the name of a stream, leaves one as it is
     #[arg(long)]
     centre: bool,
+
+    /// Takes out a normalizer without parameters where only others follow it, with linear operators without a bias between
+    /// them. Equal up to the ε of those: how far is measured where the result is verified by running it; it cannot be
+    /// proved. `--skip merging`, or the name of a site, leaves one as it is
+    #[arg(long)]
+    merge_norms: bool,
 
     /// The engine that the result is for. With `onnxruntime` a product and its bias are one Gemm wherever the batch is open,
     /// which takes a Reshape before and behind it
@@ -181,6 +188,7 @@ pub fn fuse(
         skip: args.skip.clone(),
         max_growth: args.max_growth,
         centre: args.centre,
+        merge_norms: args.merge_norms,
         scale_stream: scaling.scale_stream,
         target: args.target,
         progress: Some(tell),

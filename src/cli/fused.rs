@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use unfold::fold::plan::{StreamPlan, Tidy};
+use unfold::fold::plan::{MergedNorm, StreamPlan, Tidy};
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
 use unfold::prove::Proof;
 use unfold::report::{ReportedTensor, bytes};
+use unfold::run::Failure;
+use unfold::slack::Slack;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{Fused, Plan, Planned};
 
 use super::judged::{Judged, When};
+use super::norms;
 use super::operators::{self, Operators};
 use super::out::Paint;
 use super::scaling::ScalingChoice;
@@ -36,6 +39,8 @@ pub struct FuseReport {
     pub idle_skips: Vec<String>,
     /// By what residual streams are scaled.
     scaling: ScalingChoice,
+    /// What normalizers make without those before them, where that was measured.
+    slack: Option<Result<Slack, Failure>>,
     lowered: Option<Model>,
     dry: bool,
 }
@@ -54,6 +59,7 @@ impl FuseReport {
             plan,
             idle_skips,
             scaling: ScalingChoice::default(),
+            slack: None,
             dry: true,
         }
     }
@@ -72,6 +78,7 @@ impl FuseReport {
             plan,
             idle_skips,
             scaling: ScalingChoice::default(),
+            slack: None,
             dry: false,
         }
     }
@@ -85,7 +92,11 @@ impl FuseReport {
     pub fn judge(&mut self, when: When, options: &VerifyOptions, begin: impl Fn(&str)) {
         if let Some(after) = &self.after {
             let before = [&self.before, self.reference()];
-            self.judged = Judged::of(when, before, after, &self.plan.tensors, options, begin);
+            self.judged = Judged::of(when, before, after, &self.plan.tensors, options, &begin);
+            if !self.plan.merged.is_empty() && self.judged.run.is_some() {
+                begin("slack");
+                self.slack = Some(Slack::of(self.reference(), after, &self.plan.merged, options));
+            }
         }
     }
 
@@ -152,6 +163,7 @@ impl FuseReport {
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
         text += &self.scaling.told();
         text += &streams::told(&self.plan);
+        text += &norms::told(&self.plan.merged, self.slack.as_ref());
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
@@ -183,6 +195,8 @@ impl FuseReport {
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
             scaling: self.scaling,
             streams: &self.plan.streams,
+            merged: &self.plan.merged,
+            slack: self.slack.iter().flatten().next().map(|slack| slack.bound),
             growth: self.growth(),
             result: self.sizes(),
             verified: self.judged.is_verified(),
@@ -218,6 +232,12 @@ struct FuseJson<'j> {
     /// The residual streams, where another basis was asked for.
     #[serde(skip_serializing_if = "<[StreamPlan]>::is_empty")]
     streams: &'j [StreamPlan],
+    /// The normalizers that are gone as others follow them, where that was asked for.
+    #[serde(skip_serializing_if = "<[MergedNorm]>::is_empty")]
+    merged: &'j [MergedNorm],
+    /// How far what these others make may be from what they made, as a part of it, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slack: Option<f64>,
     /// What copies of shared weights add, where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     growth: Option<Growth>,

@@ -46,7 +46,7 @@ impl Judged {
         fused: &Model,
         tensors: &[Stored],
         options: &VerifyOptions,
-        begin: impl Fn(&str),
+        begin: &impl Fn(&str),
     ) -> Self {
         let mut judged = Self::default();
         if matches!(when, When::Auto | When::Run | When::Require) {

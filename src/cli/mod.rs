@@ -15,6 +15,7 @@ mod made;
 pub(crate) mod measure;
 pub(crate) mod memory;
 pub(crate) mod misused;
+mod norms;
 mod operators;
 pub(crate) mod out;
 pub(crate) mod panics;

@@ -182,6 +182,15 @@ impl<'a> Draft<'a> {
         })
     }
 
+    /// Whether the bias of a node would go into an Add that another one takes the place of, with what it adds now.
+    pub fn loses_bias(&self, node: NodeId) -> bool {
+        let output = self.graph.only_output(node);
+        output.into_iter().flat_map(|output| self.readers(output)).any(|(_, reader)| match reader {
+            Reader::Node { node, .. } => self.graph.is(node, "Add") && self.replaced.contains(&node),
+            _ => false,
+        })
+    }
+
     /// What is behind an operator with a weight, adds a constant to its only output and is its only reader:
     /// an Add, or an activation with a bias.
     ///

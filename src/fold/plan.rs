@@ -228,6 +228,8 @@ pub struct Plan {
     pub growth: u64,
     /// The residual streams that are asked for another basis.
     pub streams: Vec<StreamPlan>,
+    /// Normalizers that are gone as others follow them, which is equal up to what those add to their variances.
+    pub merged: Vec<MergedNorm>,
     /// What was done beside the sites.
     pub tidy: Tidy,
     /// Whether that changed the model.
@@ -314,6 +316,28 @@ impl StreamPlan {
     }
 }
 
+/// A normalizer that is gone as others follow it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MergedNorm {
+    /// Its site.
+    pub name: String,
+    /// The sites that normalize what is made of it.
+    pub followers: Vec<Follower>,
+}
+
+/// A normalizer behind another one that is gone.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Follower {
+    /// Its site.
+    pub name: String,
+    /// The value that it normalizes.
+    pub value: String,
+    /// Whether it takes the mean of that off first.
+    pub centred: bool,
+    /// What it adds to the variance of that, or to the mean of the squares.
+    pub epsilon: f64,
+}
+
 /// What is done once nothing folds any more.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tidy {
@@ -351,6 +375,7 @@ impl Plan {
             && self.rewrites.is_empty()
             && self.replacements.is_empty()
             && !self.streams.iter().any(StreamPlan::is_changed)
+            && self.merged.is_empty()
             && !self.is_tidied
     }
 }

@@ -485,6 +485,7 @@ impl<'a> Planner<'a> {
             rewrites,
             tensors: vec![],
             streams: vec![],
+            merged: vec![],
             replacements: self.replacements,
             growth: 0,
             tidy: Tidy::default(),

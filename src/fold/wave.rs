@@ -444,6 +444,9 @@ impl Wave {
             let slots =
                 linear(draft.graph.domain_op(node)).and_then(|linear| linear.slots(&draft.at(node)).ok());
             let has_place = slots.is_some_and(|slots| slots.bias.is_some()) && !by_place;
+            if !has_place && draft.loses_bias(node) {
+                return Err(Refusal::new(Reason::Changed, draft.graph.name(node)));
+            }
             if !has_place && draft.bias_add(node).is_none() {
                 if softmax::ignores(draft, node, side, &affine.shift) {
                     affine = Affine::scale(affine.scale);

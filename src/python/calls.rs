@@ -162,6 +162,7 @@ pub fn fuse(
     skip: Vec<String>,
     max_growth: f64,
     centre: bool,
+    merge_norms: bool,
     scale_stream: Option<u32>,
     target: String,
     verify: String,
@@ -177,7 +178,15 @@ pub fn fuse(
         tell("load", 0, 1);
         let model = read()?;
         let dims = dims(&dim, &model)?;
-        let options = FuseOptions { skip, max_growth, centre, scale_stream, target, progress: Some(&tell) };
+        let options = FuseOptions {
+            skip,
+            max_growth,
+            centre,
+            merge_norms,
+            scale_stream,
+            target,
+            progress: Some(&tell),
+        };
         let fused = crate::fuse(&model, &options)?;
         let idle = options.idle_skips(&fused.plan).into_iter().map(str::to_owned).collect();
         let mut report = FuseReport::of(model, fused, idle);
@@ -216,6 +225,7 @@ pub fn plan(
     skip: Vec<String>,
     max_growth: f64,
     centre: bool,
+    merge_norms: bool,
     scale_stream: Option<u32>,
     target: String,
     progress: Option<&Bound<'_, PyAny>>,
@@ -226,7 +236,15 @@ pub fn plan(
         let target = engine(&target)?;
         tell("load", 0, 1);
         let model = read()?;
-        let options = FuseOptions { skip, max_growth, centre, scale_stream, target, progress: Some(&tell) };
+        let options = FuseOptions {
+            skip,
+            max_growth,
+            centre,
+            merge_norms,
+            scale_stream,
+            target,
+            progress: Some(&tell),
+        };
         let planned = crate::dry_run(&model, &options)?;
         told(model, planned)
     };

@@ -27,7 +27,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(super) fn new(stage: Stage, reason: impl Into<String>) -> Self {
+    pub(crate) fn new(stage: Stage, reason: impl Into<String>) -> Self {
         Self { stage, operator: None, node: None, reason: reason.into() }
     }
 

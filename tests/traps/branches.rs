@@ -577,3 +577,31 @@ fn whatever_merges_is_equal() {
     }
     assert!((50..150).contains(&merged), "{merged}");
 }
+
+#[test]
+fn an_affine_does_not_go_into_a_bias_that_branches_took() {
+    let text = "input x batch 3 4
+         weight w 4 4
+         weight v 4 4
+         shift b 4
+         scale g 4
+         shift t 4
+         l = MatMul(x, w)
+         r = Relu(x)
+         m = Mul(r, g)
+         n = Add(m, t)
+         k = MatMul(n, v)
+         o = Add(k, b)
+         s = Add(l, o)
+         y = Add(s, x)
+         output y";
+    let before = model(text);
+    let after = fuse(&before, &FuseOptions::default()).unwrap().model;
+    same(&before, &after, 0.0);
+    // The scale goes into the weight; the shift stays before it.
+    assert_eq!(operators(&after), ["Relu", "Add", "MatMul", "MatMul", "Add", "Add"]);
+    // Nothing is left that nobody reads.
+    assert!(after.graph().initializer.iter().all(|tensor| {
+        after.graph().node.iter().any(|node| node.input.iter().any(|input| input == tensor.name()))
+    }));
+}

@@ -12,6 +12,7 @@ mod factors;
 mod forms;
 mod growth;
 mod hostile;
+mod merging;
 mod numbered;
 mod powers;
 mod reasons;

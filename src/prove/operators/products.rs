@@ -1,9 +1,10 @@
 //! Matrix products.
 
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis};
 
 use super::movement::{reshaped, transposed};
 use super::{Allowance, Call, Made, Unmade, reductions, zip};
+use crate::hash::HashMap;
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
@@ -147,11 +148,15 @@ pub(super) fn einsum(call: &Call) -> Made {
         .map(|(term, rank)| labels(term, dots, rank.saturating_sub(own(term))).ok_or(Unmade::Uncovered))
         .collect::<Result<_, _>>()?;
     let result = labels(result, dots, dots).ok_or(Unmade::Uncovered)?;
+    if operands.iter().zip(&terms).any(|(elements, labels)| elements.ndim() != labels.len()) {
+        return Err(Unmade::Uncovered);
+    }
+    let plain = operands.iter().zip(terms).map(|(&elements, labels)| diagonal(elements, labels));
+    let (mut operands, terms): (Vec<Elements>, Vec<Vec<char>>) =
+        plain.collect::<Option<Vec<_>>>().ok_or(Unmade::Misfit)?.into_iter().unzip();
+    widen(&mut operands, &terms)?;
     let mut left = vec![];
-    for (labels, &elements) in terms.iter().zip(&operands) {
-        if elements.ndim() != labels.len() {
-            return Err(Unmade::Uncovered);
-        }
+    for (labels, elements) in terms.iter().zip(&operands) {
         // What only this operand has, and nobody wants.
         let alone = |label: &char| {
             !result.contains(label) && terms.iter().filter(|labels| labels.contains(label)).count() == 1
@@ -184,17 +189,51 @@ fn implied(equation: &str) -> String {
     labels.into_iter().fold(dots.to_owned(), |text, label| text + &label.to_string())
 }
 
+/// The elements at which axes of one label have one place, and the labels, each of them once.
+fn diagonal(elements: &Elements, mut labels: Vec<char>) -> Option<(Elements, Vec<char>)> {
+    let mut elements = elements.clone();
+    while let Some((first, again)) = (0..labels.len())
+        .find_map(|again| Some((labels[..again].iter().position(|label| *label == labels[again])?, again)))
+    {
+        if elements.shape()[first] != elements.shape()[again] {
+            return None;
+        }
+        let places = (0..elements.shape()[first])
+            .map(|place| elements.index_axis(Axis(again), place).index_axis_move(Axis(first), place))
+            .collect::<Vec<_>>();
+        elements = row_major(ndarray::stack(Axis(first), &places).ok()?);
+        labels.remove(again);
+    }
+    Some((elements, labels))
+}
+
+/// An axis of one place is as long as the others of its label.
+fn widen(operands: &mut [Elements], terms: &[Vec<char>]) -> Result<(), Unmade> {
+    let mut extents: HashMap<char, usize> = HashMap::default();
+    for (elements, labels) in operands.iter().zip(terms) {
+        for (&label, &extent) in labels.iter().zip(elements.shape()) {
+            let most = extents.entry(label).or_insert(extent);
+            *most = if *most == 1 { extent } else { *most };
+        }
+    }
+    for (elements, labels) in operands.iter_mut().zip(terms) {
+        let shape: Vec<usize> = labels.iter().map(|label| extents[label]).collect();
+        if elements.shape() != shape {
+            *elements = row_major(elements.broadcast(shape).ok_or(Unmade::Misfit)?.to_owned());
+        }
+    }
+    Ok(())
+}
+
 /// The labels of a term of an Einsum, those of `own` of the axes of an ellipsis among them, which are the last of `all`;
-/// `None` where one stands twice.
+/// `None` where one is none.
 fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     // No letter is one of these.
     let of_dots: String =
         (all - own.min(all)..all).filter_map(|at| char::from_u32(0xE000 + at as u32)).collect();
     let labels: Vec<char> = term.replacen("...", &of_dots, 1).chars().collect();
     let is_label = |label: &char| label.is_ascii_alphabetic() || *label >= '\u{E000}';
-    let is_plain =
-        labels.iter().enumerate().all(|(at, label)| is_label(label) && !labels[..at].contains(label));
-    is_plain.then_some(labels)
+    labels.iter().all(is_label).then_some(labels)
 }
 
 /// The sum of products of two operands over the labels that nobody wants.

@@ -33,6 +33,7 @@ class FuseOptions(TypedDict, total=False):
     skip: str | Sequence[str]
     max_growth: float
     centre: bool
+    merge_norms: bool
     scale_stream: int | None
     target: Target
     verify: Verify
@@ -62,6 +63,8 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         skip: Sites that are left as they are: names or kinds, with ``*`` and ``?``.
         max_growth: How much copies of shared weights may add, in percent of the weights; 5 if nothing is said.
         centre: Whether residual streams are centred, so that LayerNormalizations on them become RMS normalizations.
+        merge_norms: Whether a normalizer goes where only others follow it, which is equal up to what those add to their
+            variances. It cannot be proved.
         scale_stream: The power of two that residual streams are divided by, 5 for ``2^-5``, so that float16 holds them.
         target: The engine that the result is for. With ``"onnxruntime"`` a product and its bias are one Gemm wherever the
             batch is open.
@@ -140,6 +143,7 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
             _patterns(options.get("skip", ())),
             options.get("max_growth", 5.0),
             options.get("centre", False),
+            options.get("merge_norms", False),
             options.get("scale_stream"),
             options.get("target", "portable"),
             options.get("verify", "auto"),
@@ -166,6 +170,7 @@ def plan(
     skip: str | Sequence[str] = (),
     max_growth: float = 5.0,
     centre: bool = False,
+    merge_norms: bool = False,
     scale_stream: int | None = None,
     target: Target = "portable",
     allow_external: Sequence[StrPath] = (),
@@ -182,7 +187,8 @@ def plan(
     """
     source, _ = opened(model, allow_external, resolver)
     with told(progress) as tell:
-        data, text, _ = _native.plan(source, _patterns(skip), max_growth, centre, scale_stream, target, tell)
+        patterns = _patterns(skip)
+        data, text, _ = _native.plan(source, patterns, max_growth, centre, merge_norms, scale_stream, target, tell)
     return Plan.of(data, text)
 
 

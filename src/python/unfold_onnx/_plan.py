@@ -226,6 +226,7 @@ class Provenance:
     skip: tuple[str, ...]
     max_growth: float
     centre: bool
+    merge_norms: bool
 
     @classmethod
     def of(cls, data: Any) -> Provenance:
@@ -237,6 +238,7 @@ class Provenance:
             tuple(options.get("skip", ())),
             options.get("max_growth", 5.0),
             options.get("centre", False),
+            options.get("merge_norms", False),
         )
 
 

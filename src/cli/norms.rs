@@ -1,0 +1,27 @@
+//! The normalizers that are gone as others follow them, and what that comes to.
+
+use unfold::fold::plan::MergedNorm;
+use unfold::run::Failure;
+use unfold::slack::Slack;
+
+/// A line for each of them, and one for all.
+pub fn told(merged: &[MergedNorm], slack: Option<&Result<Slack, Failure>>) -> String {
+    let mut lines = String::new();
+    for MergedNorm { name, followers } in merged {
+        let followers: Vec<&str> = followers.iter().map(|follower| &*follower.name).collect();
+        lines += &format!("{name} is gone, before {}\n", followers.join(", "));
+    }
+    let epsilon = merged.iter().flat_map(|norm| &norm.followers).map(|follower| follower.epsilon);
+    let Some(epsilon) = epsilon.reduce(f64::max) else { return lines };
+    lines += &match slack {
+        Some(Ok(Slack { bound })) => {
+            format!("what follows makes the same up to a part of {bound:.1e}, on the inputs of the run\n")
+        }
+        Some(Err(failure)) => format!("how far that is from the model was not measured: {failure}\n"),
+        None => format!(
+            "where it sees a variance v instead of u, that is the same up to {:.0e}·|1/u - 1/v|\n",
+            epsilon / 2.0
+        ),
+    };
+    lines
+}

@@ -1,0 +1,80 @@
+//! How far a model without normalizers that others follow is from what it was: what the ε of those others comes to.
+
+use tract_onnx::prelude::{Tensor, TractResult};
+
+use crate::fold::plan::{Follower, MergedNorm};
+use crate::onnx::Model;
+use crate::onnx::proto::ValueInfoProto;
+use crate::run::{Engine, Failure, Stage, random};
+use crate::verify::VerifyOptions;
+
+/// How far what a normalizer makes may be from what it made, as a part of that.
+///
+/// With v the variance of a token as it saw it, or the mean of the squares, and u that which it sees now, both before it adds
+/// ε, it divides by `√(u + ε)` what it divided by `√(v + ε)`, and all it sees is `√(u/v)` times as large. So that it differs
+/// by a part of at most `ε/2·|1/u − 1/v|`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slack {
+    /// The largest of these parts, over all tokens of some runs; infinite where a token was 0 for one of the two alone.
+    pub bound: f64,
+}
+
+impl Slack {
+    /// Runs two models on the same random inputs, the second one without some normalizers of the first.
+    ///
+    /// # Errors
+    /// Where tract cannot run one of them, or one has a value no more by its name.
+    pub fn of(
+        before: &Model,
+        after: &Model,
+        merged: &[MergedNorm],
+        options: &VerifyOptions,
+    ) -> Result<Self, Failure> {
+        let followers: Vec<&Follower> = merged.iter().flat_map(|norm| &norm.followers).collect();
+        let seen = |model: &Model| seen_by(model, &followers, options);
+        let mut bound: f64 = 0.0;
+        for (before, after) in seen(before)?.into_iter().zip(seen(after)?) {
+            for ((follower, v), u) in followers.iter().zip(before).zip(after) {
+                for (v, u) in v.into_iter().zip(u) {
+                    let part = follower.epsilon / 2.0 * (1.0 / u - 1.0 / v).abs();
+                    bound = bound.max(if u == v { 0.0 } else { part });
+                }
+            }
+        }
+        Ok(Self { bound })
+    }
+}
+
+/// Of each run, and each of the normalizers, what they see of each token.
+fn seen_by(
+    model: &Model,
+    followers: &[&Follower],
+    options: &VerifyOptions,
+) -> Result<Vec<Vec<Vec<f64>>>, Failure> {
+    let mut watched = model.clone();
+    let output =
+        |follower: &&Follower| ValueInfoProto { name: Some(follower.value.clone()), ..Default::default() };
+    watched.graph_mut().output = followers.iter().map(output).collect();
+    let engine = Engine::load(&watched, &options.dims)?;
+    let run = |&seed: &u64| {
+        let values = engine.run(&random(engine.inputs(), seed))?;
+        let tokens = |(follower, value): (&&Follower, &Tensor)| {
+            moments(value, follower.centred).map_err(|error| Failure::new(Stage::Run, error.to_string()))
+        };
+        followers.iter().zip(&values).map(tokens).collect()
+    };
+    options.seeds.iter().map(run).collect()
+}
+
+/// The mean of the squares of each token, or its variance.
+fn moments(value: &Tensor, centred: bool) -> TractResult<Vec<f64>> {
+    let wide = value.cast_to::<f64>()?;
+    let numbers = wide.try_as_plain_ram()?.as_slice::<f64>()?;
+    let channels = value.shape().last().copied().unwrap_or(1).max(1);
+    let moment = |token: &[f64]| {
+        let mean = |sum: f64| sum / token.len() as f64;
+        let centre = if centred { mean(token.iter().sum()) } else { 0.0 };
+        mean(token.iter().map(|x| (x - centre).powi(2)).sum())
+    };
+    Ok(numbers.chunks(channels).map(moment).collect())
+}
