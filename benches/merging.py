@@ -55,7 +55,7 @@ def main():
         for name, block in {"sandwich": Sandwich, "compressed": Compressed}.items():
             torch.manual_seed(0)
             network = nn.Sequential(*[block(arguments.channels) for _ in range(arguments.blocks)]).eval()
-            torch.onnx.export(network, torch.randn(arguments.batch, 196, arguments.channels), exported, dynamo=False)
+            torch.onnx.export(network, torch.randn(arguments.batch, 196, arguments.channels), exported, dynamo=True)
             unfold("fuse", str(exported), "-o", str(fused))
             report = json.loads(unfold("fuse", str(exported), "-o", str(merged), "--merge-norms", "--json"))
             ratios = [engine([fused, merged], None, arguments.rounds)[1] for engine in (in_tract, in_onnxruntime)]
