@@ -87,7 +87,21 @@ pub fn returning(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> 
     pull.all_waiting(&mut wave)?;
     let returned = pull.returned;
     wave::back(draft, items, item, &mut wave, &returned)?;
-    Ok(wave)
+    // Such as class tokens beside what takes it back.
+    let first = wave.wanted.len();
+    for want in std::mem::take(&mut wave.wants) {
+        wanted(draft, items, item, &mut wave, want)?;
+    }
+    let again =
+        |value: &&ValueId| wave.wanted[..first].contains(value) && !draft.constants.is_constant(**value);
+    if let Some(&value) = wave.wanted[first..].iter().find(again) {
+        return Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value)));
+    }
+    for Returned { wanted, inverse, .. } in &returned {
+        let wants = wanted.first().zip(inverse.inverse());
+        wave.wants.extend(wants.map(|(&(node, slot), affine)| (node, slot, affine)));
+    }
+    wave.in_one_basis(draft)
 }
 
 /// Sends what a wave forward wants on an input of a node backward from there.
@@ -262,9 +276,11 @@ impl<'d, 'a> Pull<'d, 'a> {
                 }
             }
         }
-        if let Some(&other) = self.items.by_output.get(&value)
-            && other != self.item
-        {
+        if let Some(&other) = self.items.by_output.get(&value) {
+            if other == self.item {
+                // What goes cannot take anything in on its way.
+                return Err(refuse(Reason::ResidualStream));
+            }
             if !self.items.merge {
                 return Err(refuse(Reason::NotLinear("a normalizer that stays".into())));
             }
@@ -294,7 +310,11 @@ impl<'d, 'a> Pull<'d, 'a> {
         let mut step = rule.backward(&at, slot, affine);
         let takes = step.as_ref().is_ok_and(|step| step.fold.is_some());
         let is_spared = self.mode.spares && takes && is_shared(self.draft, node);
-        if self.mode.joins && (is_spared || !self.has_own(node, &step)) {
+        // What is wanted of a part of a stream is wanted of all of it: one basis is for all tokens.
+        let axes = affine.axes().len();
+        let parts = |step: &Step| step.ways.iter().flatten().any(|(_, wanted)| wanted.axes().len() > axes);
+        let is_whole = self.mode.returns && step.as_ref().is_ok_and(parts);
+        if self.mode.joins && (is_whole || is_spared || !self.has_own(node, &step)) {
             step = self.whole(node, affine).map_or(step, Ok);
         }
         let step = passes(self.draft, node, step.map_err(refuse)?)?;

@@ -172,7 +172,7 @@ impl<'a> Planner<'a> {
             || there.part.nodes.iter().all(is_normalizer)
                 && (forward(Affine::scale(affine.scale.clone()), true)
                     .is_ok_and(|wave| self.worthwhile(item, wave).is_ok())
-                    || self.returning(item, &Affine::scale(affine.scale.clone())).is_some());
+                    || self.returning(item, &Affine::scale(affine.scale.clone()), false).is_some());
         if !drops {
             return false;
         }
@@ -222,7 +222,7 @@ impl<'a> Planner<'a> {
         };
         let back = || {
             let wave = free(backward::backward(&self.draft, &items, item, &scale))
-                .or_else(|| self.returning(item, &scale))?;
+                .or_else(|| self.returning(item, &scale, false))?;
             Some((wave, Affine::shift(affine.shift.clone()), backward))
         };
         let Some((wave, left, shift)) = ahead().or_else(back) else { return false };
@@ -239,9 +239,10 @@ impl<'a> Planner<'a> {
     }
 
     /// A scale on its way back along a residual stream.
-    fn returning(&self, item: usize, scale: &Affine) -> Option<Wave> {
+    fn returning(&self, item: usize, scale: &Affine, merge: bool) -> Option<Wave> {
         let left = self.returns.get().checked_sub(1).filter(|_| scale.has_no_shift())?;
-        let wave = backward::returning(&self.draft, &self.items(false), item, scale);
+        let wave = backward::returning(&self.draft, &self.items(merge), item, scale);
+        let wave = wave.and_then(|wave| self.worthwhile(item, wave));
         let wave = wave.ok().filter(|wave| matches!(self.cost(wave), (0, _, 0)));
         self.returns.set(if wave.is_some() { left + 1 } else { left });
         wave
@@ -260,16 +261,14 @@ impl<'a> Planner<'a> {
             }
             (Ok(forward), _) => (Direction::Forward, forward),
             (_, Ok(backward)) => (Direction::Backward, backward),
-            (Err(forward), Err(backward)) => {
-                match Some(affine).filter(|_| !merge).and_then(|scale| self.returning(item, scale)) {
-                    Some(wave) => (Direction::Backward, wave),
-                    None if merge => return false,
-                    None => {
-                        self.items[item].tried = Some(Tried { forward, backward });
-                        return false;
-                    }
+            (Err(forward), Err(backward)) => match self.returning(item, affine, merge) {
+                Some(wave) => (Direction::Backward, wave),
+                None if merge => return false,
+                None => {
+                    self.items[item].tried = Some(Tried { forward, backward });
+                    return false;
                 }
-            }
+            },
         };
         self.commit(item, direction, wave);
         true

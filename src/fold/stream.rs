@@ -10,7 +10,7 @@ use super::item::Items;
 use super::wave::Wave;
 use super::{backward, wave};
 use crate::affine::Affine;
-use crate::refusal::{Reason, Refusal};
+use crate::refusal::Refusal;
 
 /// Sends the affine of a part forward from the part's output, and what it wants on its way back to what makes that.
 ///
@@ -32,9 +32,5 @@ fn with_wants(draft: &Draft, items: &Items, item: usize, mut wave: Wave) -> Resu
     for want in wave.wants.clone() {
         backward::wanted(draft, items, item, &mut wave, want)?;
     }
-    // What comes from both sides would have to be in two bases at once.
-    match wave.wanted.iter().find(|value| wave.carried.contains(value)) {
-        Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
-        None => Ok(wave),
-    }
+    wave.in_one_basis(draft)
 }

@@ -90,23 +90,13 @@ pub fn back(
     wave: &mut Wave,
     returned: &[Returned],
 ) -> Result<(), Refusal> {
-    let mut front = Front::new(draft, items, item);
+    let mut front = Front { joins: true, ..Front::new(draft, items, item) };
     for Returned { value, wanted, inverse } in returned {
         front.leave(*value, inverse.clone(), None, 0, wanted)?;
     }
     front.run(wave)?;
-    let begins = |value: ValueId| returned.iter().any(|returned| draft.source(returned.value) == value);
-    // What comes from both sides would have to be in two bases at once.
-    let both = |value: &&ValueId| front.carried.contains_key(*value) && !begins(**value);
-    let stops = wave.wanted.iter().find(both).map(|&value| draft.graph.value_name(value));
-    let stops = stops.or(wave.wants.first().map(|(node, ..)| draft.graph.name(*node)));
-    if let Some(at) = stops {
-        return Err(Refusal::new(Reason::ResidualStream, at));
-    }
-    for Returned { wanted, inverse, .. } in returned {
-        let wants = wanted.first().zip(inverse.inverse());
-        wave.wants.extend(wants.map(|(&(node, slot), affine)| (node, slot, affine)));
-    }
+    let begins = |value: &ValueId| returned.iter().any(|returned| draft.source(returned.value) == *value);
+    wave.carried = front.carried.keys().copied().filter(|value| !begins(value)).collect();
     Ok(())
 }
 
@@ -148,6 +138,8 @@ struct Front<'d, 'a> {
     item: usize,
     /// Whether nothing of the item stays.
     goes: bool,
+    /// Whether it may want something on what carries nothing.
+    joins: bool,
     carried: HashMap<ValueId, Carried>,
     /// The value from which every scale comes to this one, whatever it is.
     from: HashMap<ValueId, ValueId>,
@@ -159,7 +151,7 @@ impl<'d, 'a> Front<'d, 'a> {
     fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
         let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
         let positions = Positions { kept: false, met: Cell::new(false) };
-        Front { draft, items, item, goes: false, carried, from, queue, positions }
+        Front { draft, items, item, goes: false, joins: items.merge, carried, from, queue, positions }
     }
 
     /// From the part of the item to everything that takes the affine in.
@@ -334,7 +326,7 @@ impl<'d, 'a> Front<'d, 'a> {
             None => step_forward(draft, node, &inputs),
         }?;
         // Not past other parts, which would each come this way again: one after the other takes in what comes to it.
-        if !self.items.merge && !step.wants.is_empty() {
+        if !self.joins && !step.wants.is_empty() {
             return Err(Refusal::new(Reason::ResidualStream, draft.graph.name(node)));
         }
         let item = &self.items.all[self.item];
@@ -417,6 +409,14 @@ pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> 
 }
 
 impl Wave {
+    /// Whether nothing is wanted on what carries something: it would have to be in two bases at once.
+    pub fn in_one_basis(self, draft: &Draft) -> Result<Self, Refusal> {
+        match self.wanted.iter().find(|value| self.carried.contains(value)) {
+            Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
+            None => Ok(self),
+        }
+    }
+
     /// How much a wave found so far.
     pub fn mark(&self) -> [usize; 5] {
         let Wave { folds, bypass, merges, makes, wanted, .. } = self;

@@ -201,8 +201,8 @@ mod tests {
     #[test]
     fn a_part_that_stays_says_why_and_the_reason_is_explained() {
         let (outline, ..) = of("dyt-dynamo");
-        let parts = &outline.sites[0].parts;
-        let part = parts.iter().find(|part| part.part == "the affine before its core").unwrap();
+        let site = outline.sites.iter().find(|site| site.name == "blocks.0.norm2").unwrap();
+        let part = site.parts.iter().find(|part| part.part == "the affine before its core").unwrap();
         let told: Vec<_> = part
             .refusals
             .iter()
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!(
             told,
             [
-                ("forward", "not-linear", "Tanh is no linear operator", "node_tanh"),
-                ("backward", "other-reader", reader, "node_add_2"),
+                ("forward", "not-linear", "Tanh is no linear operator", "node_tanh_1"),
+                ("backward", "other-reader", reader, "node_add_4"),
             ]
         );
         assert_eq!(outline.reasons.keys().copied().collect::<Vec<_>>(), ["not-linear", "other-reader"]);

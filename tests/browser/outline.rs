@@ -143,9 +143,11 @@ fn a_site_that_stays_says_why(browser: &Path) {
         tell("refusals", all("#panel .refusal").map(refusal => refusal.firstChild.textContent));
         tell("help", one("#panel details[open]").textContent);
     "##;
-    let seen = after(browser, &outline, How { address: "#site=0", ..DESK }, steps);
+    let address =
+        format!("#site={}", outline.sites.iter().position(|site| site.name == "blocks.0.norm2").unwrap());
+    let seen = after(browser, &outline, How { address: &address, ..DESK }, steps);
     assert!(seen.text("state").contains("folded"), "{}", seen.0);
-    assert!(seen.text("refusals").contains("Tanh is no linear operator, at node_tanh"), "{}", seen.0);
+    assert!(seen.text("refusals").contains("Tanh is no linear operator, at node_tanh_1"), "{}", seen.0);
     assert!(seen.text("help").contains("What you can do:"), "{}", seen.0);
 }
 

@@ -184,6 +184,38 @@ fn the_scale_of_a_stream_that_ends_at_an_output_goes_to_all_that_writes_it() {
 }
 
 #[test]
+fn the_scale_of_one_token_goes_to_all_of_its_stream() {
+    // A class token is put before the tokens twice, and is all that is read at the end.
+    let before = model(&format!(
+        "input i 1 3 4
+         weight stem 4 4
+         weight first 1 1 4
+         weight a 4 4\n weight b 4 4\n weight c 4 4
+         shift u 4
+         x = MatMul(i, stem)
+         beside = Concat(first, x) axis=1
+         p = MatMul(beside, a)
+         q = ReduceMean(p) axes=[1] keepdims=1
+         r = Relu(q)
+         e = MatMul(r, b)
+         f = Add(e, u)
+         one = Add(first, f)
+         all = Concat(one, x) axis=1
+         ints zero 1 = 0\n ints till 1 = 1\n ints along 1 = 1
+         n = Slice(all, zero, till, along)
+         const g 4 = {SCALE}
+         shift t 4
+         m = Mul(n, g)
+         y = Add(m, t)
+         output y"
+    ));
+    let after = fuse(&before);
+    is_as_planned(&before, &after);
+    same(&before, &after.model, 0.0);
+    assert!(!operators(&after.model).contains(&"Mul"), "{:#?}", after.plan.sites);
+}
+
+#[test]
 fn heads_read_a_stream_and_write_it() {
     // Attention without its softmax, which no exact numbers survive.
     let attention = |sum: &str| {
