@@ -12,7 +12,8 @@ const SURROUNDINGS: usize = 1 << 12;
 /// The first value from which on an output never meets that of the original again.
 ///
 /// From the output back through values that the original does not have, or has with other elements: the earliest node
-/// all of whose inputs it has as they are.
+/// all of whose inputs it has as they are. One that something computes a value of the original from is another where
+/// there is one: a stream whose scale is another one parts rightly, and meets again wherever it is read.
 pub fn first(
     graph: &Graph,
     digests: &[Option<Digest>],
@@ -23,20 +24,46 @@ pub fn first(
         let there = original.get(graph.value_name(value));
         there.is_some() && there.copied() == digests[value.0 as usize]
     };
-    let mut seen = HashSet::from([output]);
-    let (mut open, mut first) = (vec![output], output);
+    let mut parted = HashSet::from([output]);
+    let (mut open, mut begins) = (vec![output], vec![]);
     while let Some(value) = open.pop() {
         let Some((node, _)) = graph.producer(value) else { continue };
         let reads = graph.inputs(node).iter().flatten().chain(graph.captures(node)).copied();
-        let parted: Vec<ValueId> =
+        let other: Vec<ValueId> =
             reads.filter(|&read| graph.producer(read).is_some() && !agrees(read)).collect();
-        let place = |value: ValueId| graph.producer(value).map(|(node, _)| graph.place(node));
-        if parted.is_empty() && (first == output || place(value) < place(first)) {
-            first = value;
+        if other.is_empty() {
+            begins.push(value);
         }
-        open.extend(parted.into_iter().filter(|&read| seen.insert(read)));
+        open.extend(other.into_iter().filter(|&read| parted.insert(read)));
     }
-    first
+    let place = |value: &ValueId| graph.producer(*value).map(|(node, _)| graph.place(node));
+    // Last first, so that of what is made of a value it is known already.
+    let mut last_first: Vec<ValueId> = parted.into_iter().collect();
+    last_first.sort_by_key(|value| std::cmp::Reverse(place(value)));
+    let mut meets = HashSet::new();
+    for value in last_first {
+        let met = |node: NodeId| {
+            let made = graph.outputs(node).iter().flatten();
+            !SHAPES.contains(&graph.node(node).op_type())
+                && made.copied().any(|made| agrees(made) || meets.contains(&made))
+        };
+        if readers(graph, value).any(met) {
+            meets.insert(value);
+        }
+    }
+    begins.sort_by_key(place);
+    begins.iter().find(|value| !meets.contains(value)).or(begins.first()).copied().unwrap_or(output)
+}
+
+/// Operators whose results are the same, whatever the elements are.
+const SHAPES: [&str; 2] = ["Shape", "Size"];
+
+/// The nodes that read a value, or capture it.
+fn readers(graph: &Graph, value: ValueId) -> impl Iterator<Item = NodeId> {
+    graph.readers(value).iter().filter_map(|reader| match reader {
+        Reader::Node { node, .. } | Reader::Capture { node } => Some(*node),
+        Reader::Output => None,
+    })
 }
 
 /// A value of this kind that an output is made of, or the output itself.
@@ -71,14 +98,8 @@ pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize>
             return Some(site);
         }
         // Who reads the same comes first, then who reads what it makes, then who made what it reads.
-        let readers = |value: ValueId| {
-            graph.readers(value).iter().filter_map(|reader| match reader {
-                Reader::Node { node, .. } | Reader::Capture { node } => Some(*node),
-                Reader::Output => None,
-            })
-        };
-        let beside = inputs().flat_map(readers);
-        let behind = graph.outputs(node).iter().flatten().copied().flat_map(readers);
+        let beside = inputs().flat_map(|value| readers(graph, value));
+        let behind = graph.outputs(node).iter().flatten().flat_map(|&value| readers(graph, value));
         let before = inputs().filter_map(|read| graph.producer(read).map(|(node, _)| node));
         for next in beside.chain(behind).chain(before) {
             if seen.insert(next) {
