@@ -96,14 +96,6 @@ impl Item {
         }
     }
 
-    /// The affine that it is once it has taken another in.
-    pub fn merged(&self, merge: &Merge) -> Affine {
-        match merge.before {
-            true => merge.affine.then(&self.part.affine),
-            false => self.part.affine.then(&merge.affine),
-        }
-    }
-
     /// What became of it; `None` where nothing was tried.
     pub fn outcome(self) -> Option<Outcome> {
         Some(match self.state {
@@ -128,6 +120,16 @@ pub struct Merge {
     pub affine: Affine,
     /// Whether that comes before its own.
     pub before: bool,
+}
+
+impl Merge {
+    /// What an affine is that has taken this one in.
+    pub fn with(&self, own: &Affine) -> Affine {
+        match self.before {
+            true => self.affine.then(own),
+            false => own.then(&self.affine),
+        }
+    }
 }
 
 /// The affines of all sites, and which of them may take another one in.

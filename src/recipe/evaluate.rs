@@ -190,10 +190,15 @@ impl Streamed {
 
     /// The constant on the right of a row, where its elements are stored in the order in which the parts take them.
     fn stored<'s>(self, step: &Recipe, supply: &'s dyn Supply) -> Option<&'s Floats> {
-        let ([_, right], [1, _]) = (step.inputs(), step.shape()) else { return None };
+        let ([_, right], [others @ .., _]) = (step.inputs(), step.shape()) else { return None };
+        let is_row = others.iter().all(|&extent| extent == 1);
+        let last = step.rank() - 1;
         let (constant, shape) = match (self, right.op(), right.inputs(), right.shape()) {
+            _ if !is_row => return None,
             (Self::Sums, _, _, &[rows, columns]) => (right, [rows, columns]),
-            (Self::Result(1), Op::Transpose(_), [turned], &[rows, columns]) => (turned, [columns, rows]),
+            (Self::Result(axis), Op::Transpose(_), [turned], &[rows, columns]) if axis == last => {
+                (turned, [columns, rows])
+            }
             _ => return None,
         };
         let Op::Constant(name) = constant.op() else { return None };

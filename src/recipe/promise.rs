@@ -340,9 +340,18 @@ mod tests {
             let turned = [("w", numbers(&[columns, rows], 1)), ("t", numbers(&[1, rows], 2))];
             let of_turned = t.product(&Recipe::constant("w", &[columns, rows]).turned().unwrap()).unwrap();
             let before = w.turned().unwrap().product(&t.turned().unwrap()).unwrap();
-            for (recipe, tensors) in
-                [(t.product(&w).unwrap(), &tensors), (of_turned, &turned), (before, &tensors)]
-            {
+            // As tokens are, with their batch.
+            let stacked = t.reshape(&[1, 1, rows]).unwrap();
+            let of_stacked = stacked.product(&w).unwrap();
+            let of_stacked_turned =
+                stacked.product(&Recipe::constant("w", &[columns, rows]).turned().unwrap()).unwrap();
+            for (recipe, tensors) in [
+                (t.product(&w).unwrap(), &tensors),
+                (of_turned, &turned),
+                (before, &tensors),
+                (of_stacked, &tensors),
+                (of_stacked_turned, &turned),
+            ] {
                 let (promise, expected) = both_ways(&recipe, DataType::Float, tensors);
                 let made = promise.numbers().unwrap();
                 assert!(made == expected, "{recipe}");

@@ -545,3 +545,33 @@ fn heads_that_share_a_normalizer_take_it_in_where_the_tokens_are_open() {
     assert!(!operators(&after.model).contains(&"Mul"));
     same(&before, &after.model, 1e-6);
 }
+
+/// A BatchNormalization is one operator, and two where it is written anew: more than the Mul that would go.
+#[test]
+fn a_scale_goes_into_no_more_normalizers_than_it_saves() {
+    let before = model(&format!(
+        "input x batch 3 6 6
+         weight stem 4 3 3 3
+         const a 4 = {SCALE}
+         shift b 4
+         shift mean 4
+         const variance 4 = {SCALE}
+         const s 4 1 1 = {SCALE}
+         weight v 4 4 3 3
+         weight w 4 4 3 3
+         x0 = Conv(x, stem) pads=[1,1,1,1]
+         n1 = BatchNormalization(x0, a, b, mean, variance)
+         h1 = Tanh(n1)
+         c1 = Conv(h1, v) pads=[1,1,1,1]
+         x1 = Add(x0, c1)
+         n2 = BatchNormalization(x1, a, b, mean, variance)
+         h2 = Tanh(n2)
+         c2 = Conv(h2, w) pads=[1,1,1,1]
+         x2 = Add(x1, c2)
+         y = Mul(x2, s)
+         output y"
+    ));
+    let after = fuse(&before);
+    is_as_planned(&before, &after);
+    assert_eq!(operators(&after.model), operators(&before));
+}
