@@ -242,7 +242,7 @@ impl<'a> Planner<'a> {
     fn returning(&self, item: usize, scale: &Affine, merge: bool) -> Option<Wave> {
         let left = self.returns.get().checked_sub(1).filter(|_| scale.has_no_shift())?;
         let wave = backward::returning(&self.draft, &self.items(merge), item, scale);
-        let wave = wave.and_then(|wave| self.worthwhile(item, wave));
+        let wave = wave.and_then(|wave| self.saves(item, wave, false));
         let wave = wave.ok().filter(|wave| matches!(self.cost(wave), (0, _, 0)));
         self.returns.set(if wave.is_some() { left + 1 } else { left });
         wave
@@ -274,8 +274,14 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Merges must leave fewer nodes than there were; or no more, along a residual stream, where others follow.
+    /// Merges must leave fewer nodes than there were; or no more, forward along a residual stream, where others follow.
     fn worthwhile(&self, item: usize, wave: Wave) -> Result<Wave, Refusal> {
+        let others_follow = !wave.wants.is_empty();
+        self.saves(item, wave, others_follow)
+    }
+
+    /// Whether it is worth it, where a merge that leaves as many nodes is or is not.
+    fn saves(&self, item: usize, wave: Wave, others_follow: bool) -> Result<Wave, Refusal> {
         let mut merged: BTreeMap<usize, Affine> = BTreeMap::new();
         for merge in &wave.merges {
             let there = &self.items[merge.into];
@@ -293,7 +299,7 @@ impl<'a> Planner<'a> {
             let after =
                 merged.iter().map(|(&into, affine)| self.items[into].size_with(affine)).sum::<usize>();
             // A normalizer that is one operator is two where it is written anew.
-            if after >= self.items[item].size() + before + !wave.wants.is_empty() as usize {
+            if after >= self.items[item].size() + before + others_follow as usize {
                 return Err(wave::stays(&self.draft, &self.items[first].part));
             }
         }
