@@ -59,8 +59,8 @@ def measure(form, sizes, unfold, peer, folder):
     for nodes in sizes:
         made = graphs.write(form, nodes, model)
         result.unlink(missing_ok=True)
-        # Short runs are mostly noise.
-        rounds = 5 if nodes <= 10_000 else 2 if nodes <= 100_000 else 1
+        # Short runs are mostly noise, and what a system takes for new memory differs from run to run.
+        rounds = 9 if nodes <= 10_000 else 5 if nodes <= 100_000 else 2
         command = [unfold, "fuse", model, "-o", result, "--verify", "off"]
         time, memory, said = run(command, rounds)
         times.append(time)

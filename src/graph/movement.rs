@@ -23,11 +23,18 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
         // Of a model whose ranks contradict each other.
         return Err(Reason::UnknownShape);
     }
+    // What varies along the last axes alone, and these stay: as channels do, whatever becomes of the tokens.
+    let first = array.shape().iter().position(|&extent| extent != 1).unwrap_or(from.len());
+    let kept = from.len() - first;
+    if let Some(before) = to.len().checked_sub(kept)
+        && from[first..].iter().zip(&to[before..]).all(|(one, other)| same(one, other))
+    {
+        let shape = [&vec![1; before][..], &array.shape()[first..]].concat();
+        return array.reshape(&shape).ok_or(Reason::UnknownShape);
+    }
     let (mut expanded, mut result) = (vec![], vec![]);
     let mut start = (0, 0);
-    // One number is the same everywhere, wherever the shapes are cut.
-    let is_one = array.shape().iter().all(|&extent| extent == 1);
-    for end in if is_one { vec![(from.len(), to.len())] } else { cuts(from, to) } {
+    for end in cuts(from, to) {
         let (before, after) = (start.0..end.0, start.1..end.1);
         start = end;
         if array.shape()[before.clone()].iter().all(|&n| n == 1) {

@@ -22,6 +22,34 @@ pub struct Region {
     pub nodes: Vec<NodeId>,
 }
 
+impl Region {
+    /// Whether there are no statistics but means over the same axes, and no constants but single numbers: as in
+    /// LayerNorm and RMSNorm. What blends statistics has more.
+    pub fn blends_nothing(&self, view: &View) -> bool {
+        let mut over = None;
+        let is_plain = |value: ValueId| {
+            value == self.input
+                || view.maker(value).is_some_and(|node| self.nodes.contains(&node))
+                || view.constants.is_constant(value) && view.constants.len(value) == Some(1)
+        };
+        self.nodes.iter().all(|&node| {
+            let inputs = view.graph.inputs(node);
+            match view.graph.op(node) {
+                Some("ReduceMean") => {
+                    let rank = inputs.first().copied().flatten().and_then(|value| view.facts.rank(value));
+                    let reduced = rank.and_then(|rank| view.at(node).reduction(rank).ok());
+                    let Some((axes, true)) = reduced else { return false };
+                    *over.get_or_insert_with(|| axes.clone()) == axes
+                }
+                Some("Add" | "Cast" | "Div" | "Identity" | "Mul" | "Pow" | "Reciprocal" | "Sqrt" | "Sub") => {
+                    inputs.iter().flatten().all(|&input| is_plain(input))
+                }
+                _ => false,
+            }
+        })
+    }
+}
+
 /// The regions that end in a node, the smallest first, as far as their nodes belong to what is looked for.
 ///
 /// Going backwards, always from the last value on, there is a cut wherever only one value is left.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::alike::Alike;
-use super::formula::{Coefficient, Factor, Formula, Term, degree, read};
+use super::formula::{Coefficient, Factor, Formula, Term, degree, is_understood, read};
 use super::region::{ATTEMPTS, Region, divisor, regions};
 use super::statistics::{around, reshaped, scaling};
 use super::{Normalizer, Site, View};
@@ -22,9 +22,10 @@ impl Normalizer for SwitchableNorm {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         divisor(view, node)?;
         let alike = Alike::new(view);
-        let found = regions(view, &alike, node, |_| true).into_iter();
+        let found = regions(view, &alike, node, |node| is_understood(view, node)).into_iter();
         let found = found.filter(|region| region.nodes.len() > 1).take(ATTEMPTS);
-        found.into_iter().find_map(|region| site(view, &alike, &region))
+        let mut blends = found.filter(|region| !region.blends_nothing(view));
+        blends.find_map(|region| site(view, &alike, &region))
     }
 }
 

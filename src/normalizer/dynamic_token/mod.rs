@@ -11,6 +11,7 @@ use std::collections::HashSet;
 
 use super::alike::Alike;
 use super::chain::Chain;
+use super::formula::is_understood;
 use super::region::{ATTEMPTS, Region, divisor, regions};
 use super::statistics::scaling;
 use super::{Family, Kind, Normalizer, Part, Replacement, Site, View};
@@ -32,10 +33,11 @@ impl Normalizer for DynamicToken {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
         let divisor = divisor(view, node)?;
         let alike = Alike::new(view);
-        let found = regions(view, &alike, node, |_| true)
+        let found = regions(view, &alike, node, |node| is_understood(view, node))
             .into_iter()
             .filter(|region| region.nodes.len() > 1)
             .take(ATTEMPTS)
+            .filter(|region| !region.blends_nothing(view))
             .find_map(|region| Some((interpret(view, &alike, &region)?, region)));
         let (meaning, region) = found?;
         Some(site(view, node, divisor, &region, &meaning))

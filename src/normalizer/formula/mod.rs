@@ -13,7 +13,7 @@ use ndarray::Axis;
 use crate::graph::layout::{Atom, Atoms};
 use crate::recipe::Numbers;
 
-pub use read::{Mixing, Quotient, read};
+pub use read::{Mixing, Quotient, is_understood, read};
 
 /// Coefficients of more numbers than this are not computed: channels are fewer.
 const LARGEST: usize = 1 << 15;

@@ -122,6 +122,33 @@ impl Widening {
     }
 }
 
+/// The operators that can be read, besides movements.
+const UNDERSTOOD: &[&str] = &[
+    "Add",
+    "AveragePool",
+    "Cast",
+    "Concat",
+    "Div",
+    "Einsum",
+    "Expand",
+    "MatMul",
+    "Mul",
+    "Neg",
+    "Pow",
+    "Reciprocal",
+    "ReduceMean",
+    "ReduceSum",
+    "Resize",
+    "Split",
+    "Sqrt",
+    "Sub",
+];
+
+/// Whether a node may be one of a region that can be read: where it is not, there is no need to try.
+pub fn is_understood(view: &View, node: NodeId) -> bool {
+    view.graph.is_movement(node) || view.graph.op(node).is_some_and(|op| UNDERSTOOD.contains(&op))
+}
+
 /// Reads a region that ends in a quotient; `None` where it is not understood as one.
 pub fn read(view: &View, alike: &Alike, region: &Region) -> Option<Quotient> {
     let mut atoms = Atoms::default();
