@@ -132,7 +132,8 @@ impl<'a> Draft<'a> {
     pub fn fold(&mut self, folds: Vec<Fold>) {
         for fold in &folds {
             self.touched.insert(fold.node);
-            if !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
+            let is_rows = matches!(fold.side, Side::Rows(_));
+            if is_rows || !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
                 self.shifted.insert(fold.node);
             }
             if !matches!(fold.side, Side::Constant(_))

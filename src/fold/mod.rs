@@ -13,6 +13,7 @@ mod draft;
 pub mod forms;
 pub mod growth;
 mod item;
+mod modulation;
 pub mod parts;
 pub mod patch;
 pub mod plan;
@@ -48,6 +49,9 @@ pub enum Side {
     Result,
     /// This input is a constant, and the affine is wanted on that constant itself.
     Constant(usize),
+    /// To each row of the result the one so many rows further on is to be added, times the affine's scale; and its
+    /// shift.
+    Rows(i64),
 }
 
 /// One affine that a node takes into its constants.

@@ -406,6 +406,9 @@ impl Unit {
         let Affine { scale, shift } = &fold.affine;
         let shifts = !fold.affine.has_no_shift();
         let scales = !fold.affine.has_no_scale();
+        if let Side::Rows(distance) = fold.side {
+            return self.take_rows(rules.contracted(at)?, distance, &fold.affine);
+        }
         let is_result = matches!(fold.side, Side::Result);
         // A fold on the Add behind: a scale of its result reaches the operator as a fold of its own.
         if fold.node != at.node {
@@ -428,6 +431,49 @@ impl Unit {
             let bias = self.bias.now.clone().unwrap_or_else(|| Recipe::number(0.0, shift.ndim()));
             let scaled = bias.mul(scale.recipe());
             self.bias.set(scaled.and_then(|scaled| scaled.add(shift.recipe())))?;
+        }
+        Ok(())
+    }
+}
+
+impl Unit {
+    /// Adds rows of the operator to others, times a number for each: see [`super::modulation`].
+    fn take_rows(
+        &mut self,
+        contracted: Vec<usize>,
+        distance: i64,
+        Affine { scale, shift }: &Affine,
+    ) -> Result<(), Reason> {
+        let count = scale.len();
+        let factor = scale.recipe().reshape(&[count]).ok_or(Reason::WrongAxis)?;
+        let further = |row: usize| {
+            let row = i64::try_from(row).ok()?.checked_add(distance)?;
+            usize::try_from(row).ok().filter(|&row| row < count)
+        };
+        // Of what has a number for each row along an axis.
+        let mixed = |recipe: &Recipe, axis: usize| {
+            let mut shape = vec![1; recipe.rank()];
+            shape[axis] = count;
+            let moved = recipe.pick(axis, (0..count).map(further))?;
+            recipe.add(&moved.mul(&factor.reshape(&shape)?)?)
+        };
+        let weight = self.weight.now.as_ref().ok_or(Reason::NotConstant)?;
+        let axis = (0..weight.rank()).find(|axis| !contracted.contains(axis)).ok_or(Reason::WrongAxis)?;
+        let whole = weight.shape()[axis] == count;
+        let weight = whole.then(|| mixed(weight, axis)).flatten();
+        self.weight.set(weight)?;
+        for bias in [&mut self.bias, &mut self.added] {
+            let Some(now) = &bias.now else { continue };
+            let last = now.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
+            let mut shape = now.shape().to_vec();
+            shape[last] = count;
+            let now = now.expand(&shape);
+            bias.set(now.and_then(|now| mixed(&now, last)))?;
+        }
+        if !shift.are_all(0.0) {
+            let bias = if self.added.now.is_some() { &mut self.added } else { &mut self.bias };
+            let now = bias.now.clone().unwrap_or_else(|| Recipe::number(0.0, shift.ndim()));
+            bias.set(now.add(shift.recipe()))?;
         }
         Ok(())
     }

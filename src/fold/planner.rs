@@ -10,7 +10,7 @@ use super::plan::{Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, T
 use super::rounding::Rounding;
 use super::wave::{self, Wave};
 use super::{Fold, Side};
-use super::{backward, stream};
+use super::{backward, modulation, stream};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, Reader, ValueId};
@@ -191,7 +191,7 @@ impl<'a> Planner<'a> {
                 |wave: &Wave| wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold));
             wave.ok().filter(|wave| has_room && is_free(wave))
         };
-        let Some(wave) = ahead().or_else(back) else { return false };
+        let Some(wave) = ahead().or_else(back).or_else(|| self.modulation(item)) else { return false };
         let Some(Tried { forward: scale, .. }) = there.tried.clone() else { return false };
         let into = self.carry(wave);
         let there = &mut self.items[item];
@@ -234,6 +234,12 @@ impl<'a> Planner<'a> {
         true
     }
 
+    /// What takes in the shift of an item that is modulated.
+    fn modulation(&self, item: usize) -> Option<Wave> {
+        let there = &self.items[item];
+        modulation::shift(&self.draft, there.site, there.part.output, &there.part.affine.shift)
+    }
+
     fn items(&self, merge: bool) -> Items<'_> {
         Items { all: &self.items, by_output: &self.by_output, merge }
     }
@@ -261,14 +267,21 @@ impl<'a> Planner<'a> {
             }
             (Ok(forward), _) => (Direction::Forward, forward),
             (_, Ok(backward)) => (Direction::Backward, backward),
-            (Err(forward), Err(backward)) => match self.returning(item, affine, merge) {
-                Some(wave) => (Direction::Backward, wave),
-                None if merge => return false,
-                None => {
-                    self.items[item].tried = Some(Tried { forward, backward });
-                    return false;
+            (Err(forward), Err(backward)) => {
+                let returning = || Some((Direction::Backward, self.returning(item, affine, merge)?));
+                let modulation = || {
+                    let wave = self.modulation(item).filter(|_| affine.has_no_scale())?;
+                    Some((Direction::Forward, wave))
+                };
+                match returning().or_else(modulation) {
+                    Some(found) => found,
+                    None if merge => return false,
+                    None => {
+                        self.items[item].tried = Some(Tried { forward, backward });
+                        return false;
+                    }
                 }
-            },
+            }
         };
         self.commit(item, direction, wave);
         true

@@ -13,6 +13,7 @@ mod forms;
 mod growth;
 mod hostile;
 mod merging;
+mod modulation;
 mod numbered;
 mod powers;
 mod reasons;

@@ -1,0 +1,151 @@
+//! Shifts before a modulation by a condition, and those that its layer must not take in.
+
+use unfold::Fused;
+use unfold::onnx::Model;
+use unfold::prove::{Proof, prove};
+
+use crate::common::text::model;
+use crate::common::{fuse, operators};
+use crate::{is_as_planned, same};
+
+/// A normalizer, `n·(1 + γ) + β`, and a layer behind. What makes the parts `p` and `q` of the condition's layer `h` is said
+/// apart, and so is how they come to be γ and β.
+fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
+    model(&format!(
+        "input x batch 3 4
+         input c batch 5
+         scale g 4
+         shift t 4
+         weight w 5 12
+         weight b 12
+         weight v 4 6
+         const one = 1
+         ints middle 1 = 1
+         ints sizes 3 = 4 4 4
+         ints zero 1 = 0
+         ints four 1 = 4
+         ints eight 1 = 8
+         ints twelve 1 = 12
+         {layer}
+         {parts}
+         gamma = Unsqueeze(p, middle)
+         beta = Unsqueeze(q, middle)
+         {factor}
+         m = Mul(x, g)
+         n = Add(m, t)
+         k = Mul(n, f)
+         s = Add(k, beta)
+         y = MatMul(s, v)
+         output y
+         {more}"
+    ))
+}
+
+const LAYER: &str = "h = Gemm(c, w, b)";
+const PARTS: &str = "q, p, rest = Split(h, sizes) axis=1
+                     output rest";
+const FACTOR: &str = "f = Add(gamma, one)";
+
+fn folded(before: &Model) -> Fused {
+    let after = fuse(before);
+    is_as_planned(before, &after);
+    same(before, &after.model, 1e-6);
+    let proof = prove(before, &after.model, &after.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    let again = fuse(&after.model);
+    assert!(again.plan.is_empty(), "{}", crate::common::text::print(&after.model));
+    after
+}
+
+/// Whether the normalizer is gone.
+fn is_gone(fused: &Fused) -> bool {
+    fused.plan.sites.iter().find(|site| site.name == "Mul_m").unwrap().is_folded()
+}
+
+fn counts(model: &Model) -> [usize; 2] {
+    ["Add", "Mul"].map(|op| operators(model).iter().filter(|&&other| other == op).count())
+}
+
+#[test]
+fn the_layer_of_the_condition_takes_the_shift_in() {
+    for (layer, adds) in [
+        (LAYER, 0),
+        ("h = Gemm(c, w, b) alpha=0.5 beta=3.0", 0),
+        ("weight turned 12 5\n h = Gemm(c, turned, b) transB=1", 0),
+        ("h = Gemm(c, w)", 0),
+        ("const single = 2\n h = Gemm(c, w, single)", 0),
+        ("o = MatMul(c, w)\n h = Add(o, b)", 1),
+    ] {
+        let before = modulated(layer, PARTS, FACTOR, "");
+        let after = folded(&before);
+        assert!(is_gone(&after), "{layer}: {:#?}", after.plan.sites);
+        // One plus γ, the sum with β, and what the layer had.
+        assert_eq!(counts(&after.model), [2 + adds, 1], "{layer}");
+    }
+}
+
+#[test]
+fn parts_may_be_slices_and_the_factor_may_be_gamma_alone_or_with_any_number() {
+    let slices = "q = Slice(h, zero, four, middle)
+                  p = Slice(h, eight, twelve, middle)";
+    let overlapping = "q = Slice(h, zero, four, middle)
+                       p = Slice(h, middle, five, middle)
+                       ints five 1 = 5";
+    // A number for each channel, too.
+    let each = "weight each 4\n f = Add(gamma, each)";
+    for factor in ["f = Identity(gamma)", FACTOR, "const less = -3\n f = Add(less, gamma)", each] {
+        let after = folded(&modulated(LAYER, slices, factor, ""));
+        assert!(is_gone(&after), "{factor}: {:#?}", after.plan.sites);
+    }
+    let after = folded(&modulated(LAYER, overlapping, FACTOR, ""));
+    assert!(!is_gone(&after), "{:#?}", after.plan.sites);
+}
+
+/// Each reads something that is no longer what it was, or is not made by one layer.
+#[test]
+fn what_others_read_or_make_stays() {
+    let other = "weight w2 5 4\n q = MatMul(c, w2)\n p, rest = Split(h, two)  axis=1\n ints two 2 = 4 8\n output rest";
+    for (layer, parts, factor, more) in [
+        (LAYER, PARTS, FACTOR, "output beta"),
+        (LAYER, PARTS, FACTOR, "z = Relu(beta)\n output z"),
+        (LAYER, PARTS, FACTOR, "output h"),
+        (LAYER, PARTS, FACTOR, "output k"),
+        (LAYER, PARTS, FACTOR, "z = Relu(n)\n output z"),
+        (LAYER, PARTS, "o = Relu(gamma)\n f = Add(o, one)", ""),
+        (LAYER, other, FACTOR, ""),
+    ] {
+        let before = modulated(layer, parts, factor, more);
+        let after = folded(&before);
+        assert!(!is_gone(&after), "{parts} {factor} {more}: {:#?}", after.plan.sites);
+    }
+}
+
+/// As in DiT: the second normalizer of a block has parts of the same layer.
+#[test]
+fn two_normalizers_share_a_layer() {
+    // A product alone has no place for what t times one adds.
+    for (layer, folds) in [("Gemm", true), ("MatMul", false)] {
+        let parts = format!(
+            "ints fours 4 = 4 4 4 4
+             weight w2 5 16
+             h2 = {layer}(c, w2)
+             q, p, q2, p2 = Split(h2, fours) axis=1
+             output h"
+        );
+        let second = "const g2 4 = 2 0.5 -1 4
+             shift t2 4
+             m2 = Mul(x, g2)
+             n2 = Add(m2, t2)
+             gamma2 = Unsqueeze(p2, middle)
+             beta2 = Unsqueeze(q2, middle)
+             f2 = Add(gamma2, one)
+             k2 = Mul(n2, f2)
+             s2 = Add(k2, beta2)
+             weight v2 4 6
+             y2 = MatMul(s2, v2)
+             output y2";
+        let after = folded(&modulated(LAYER, &parts, FACTOR, second));
+        let sites: Vec<bool> = after.plan.sites.iter().map(|site| site.is_folded()).collect();
+        assert_eq!(sites, [folds; 2], "{layer}");
+    }
+}
