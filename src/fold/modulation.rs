@@ -7,13 +7,15 @@
 //! W_β ← W_β + diag(t)·W_γ        b_β ← b_β + t·(a + b_γ)
 //! ```
 //!
-//! and nothing of the shift is left to compute.
+//! and nothing of the shift is left to compute. A scale goes on past a product of two values; where what is behind it takes
+//! none, such as an activation, it goes into the other factor: `(s·x)·f = x·(s·f)`.
 
 use super::absorb::elementwise::shrunk;
 use super::absorb::linear;
 use super::draft::Draft;
+use super::item::Items;
 use super::wave::{Wave, rule_of, step_forward};
-use super::{Fold, Side, Step};
+use super::{Fold, Side, Step, backward};
 use crate::affine::Affine;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::recipe::Numbers;
@@ -27,13 +29,10 @@ const MOVES: [&str; 8] =
 
 /// What takes in a shift of a value that is modulated and read by nobody else; `None` where it is not.
 pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Option<Wave> {
-    let (product, slot, shift) = moved(draft, value, shift)?;
+    let (product, slot, Affine { shift, .. }) = moved(draft, value, Affine::shift(shift.clone()))?;
     let (sum, read) = only_reader(draft, draft.graph.only_output(product)?)?;
-    let is_modulation = draft.graph.domain_op(product) == ("", "Mul")
-        && draft.graph.domain_op(sum) == ("", "Add")
-        && [product, sum].into_iter().all(|node| is_free(draft, node));
-    let in_place = draft.at(product).shape(slot).ok()? == draft.at(product).output_shape(0).ok()?;
-    (is_modulation && in_place && shift.len() > 1).then_some(())?;
+    let is_sum = draft.graph.domain_op(sum) == ("", "Add") && is_free(draft, sum);
+    (is_sum && multiplies(draft, product, slot)? && shift.len() > 1).then_some(())?;
     // So that it is known which rows of the layer each number meets.
     let (count, marks) = (shift.len(), Affine::shift(marks(shift.shape())?));
     let factor = origin(draft, (product, 1 - slot), &marks, false)?;
@@ -62,15 +61,36 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
     has_place.then_some(wave)
 }
 
-/// Past the operators that only move a value: the first that does more, which of its inputs is the value, and the shift as
+/// Lets the other factor take in a scale of a value that is multiplied and read by nobody else; `None` where it cannot.
+pub fn scale(
+    (draft, items): (&Draft, &Items),
+    item: usize,
+    wave: &mut Wave,
+    value: ValueId,
+    scale: &Numbers,
+) -> Option<()> {
+    let (product, slot, affine) = moved(draft, value, Affine::scale(scale.clone()))?;
+    multiplies(draft, product, slot)?.then_some(())?;
+    let wanted = shrunk(&draft.at(product), 1 - slot, &affine).ok()?;
+    backward::wanted(draft, items, item, wave, (product, 1 - slot, wanted)).ok()
+}
+
+/// Whether a node multiplies one of its inputs by another value, and leaves its shape.
+fn multiplies(draft: &Draft, product: NodeId, slot: usize) -> Option<bool> {
+    let at = draft.at(product);
+    let is_product = draft.graph.domain_op(product) == ("", "Mul") && !at.is_constant(1 - slot.min(1));
+    let is_other = is_free(draft, product) && !draft.is_of_activation(product);
+    Some(is_product && is_other && at.shape(slot).ok()? == at.output_shape(0).ok()?)
+}
+
+/// Past the operators that only move a value: the first that does more, which of its inputs is the value, and the affine as
 /// it comes to it.
-fn moved(draft: &Draft, mut value: ValueId, shift: &Numbers) -> Option<(NodeId, usize, Numbers)> {
-    let mut affine = Affine::shift(shift.clone());
+fn moved(draft: &Draft, mut value: ValueId, mut affine: Affine) -> Option<(NodeId, usize, Affine)> {
     for _ in 0..DEPTH {
         let (node, slot) = only_reader(draft, value)?;
         let (domain, op) = draft.graph.domain_op(node);
         if !domain.is_empty() || !MOVES.contains(&op) {
-            return Some((node, slot, affine.shift));
+            return Some((node, slot, affine));
         }
         let mut inputs = vec![None; draft.graph.inputs(node).len()];
         inputs[slot] = Some(affine);

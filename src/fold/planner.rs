@@ -96,11 +96,15 @@ impl<'a> Planner<'a> {
     /// Folds until nothing more goes: what goes may take away what stopped another item.
     ///
     /// An affine goes by itself, into linear operators, where it can; where it cannot, it may join another
-    /// that stays, for two affines in a row are one; and where neither, its shift or its scale may go alone.
+    /// that stays, for two affines in a row are one; and where neither, its shift or its scale may go alone, or into
+    /// another factor.
     fn fold_all(&mut self) {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart) | self.sweep(Self::fold_together);
-            if !apart_or_together && !(self.sweep(Self::fold_shift) | self.sweep(Self::fold_scale)) {
+            if !apart_or_together
+                && !(self.sweep(Self::fold_shift) | self.sweep(Self::fold_scale))
+                && !self.sweep(Self::fold_factor)
+            {
                 return;
             }
         }
@@ -231,6 +235,23 @@ impl<'a> Planner<'a> {
         there.part.affine = left;
         there.is_rewritten = true;
         there.state = State::Scaled { into, shift };
+        true
+    }
+
+    /// Where neither goes on, what multiplies the value may take the scale in, and what is added then the shift.
+    fn fold_factor(&mut self, item: usize) -> bool {
+        let there = &self.items[item];
+        let Part { affine, output, .. } = &there.part;
+        let shifted = match affine.has_no_shift() {
+            true => Some(Wave { site: there.site, ..Wave::default() }),
+            false => self.modulation(item),
+        };
+        let (sides, scale) = ((&self.draft, &self.items(false)), &affine.scale);
+        let Some(mut wave) = shifted.filter(|_| !affine.has_no_scale()) else { return false };
+        if modulation::scale(sides, item, &mut wave, *output, scale).is_none() || !wave.makes.is_empty() {
+            return false;
+        }
+        self.commit(item, Direction::Forward, wave);
         true
     }
 

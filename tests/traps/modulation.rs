@@ -149,3 +149,33 @@ fn two_normalizers_share_a_layer() {
         assert_eq!(sites, [folds; 2], "{layer}");
     }
 }
+
+/// As in a U-Net: nothing goes on past the activation, and the factor takes the scale in.
+#[test]
+fn a_scale_goes_into_the_other_factor_where_an_activation_follows() {
+    let behind = |more: &str| {
+        modulated(LAYER, PARTS, FACTOR, &format!("e = Sigmoid(s)\n z = MatMul(e, v)\n output z\n {more}"))
+    };
+    let after = folded(&behind(""));
+    assert!(is_gone(&after), "{:#?}", after.plan.sites);
+    assert_eq!(counts(&after.model), [2, 1]);
+    for more in ["output gamma", "z2 = Relu(f)\n output z2"] {
+        let after = folded(&behind(more));
+        assert!(!is_gone(&after), "{more}: {:#?}", after.plan.sites);
+    }
+    // Without a sum behind, and with a factor that a layer makes: s·x times v·c.
+    let gated = model(
+        "input x batch 4
+         input c batch 5
+         scale g 4
+         weight w 5 4
+         weight b 4
+         m = Mul(x, g)
+         h = Gemm(c, w, b)
+         k = Mul(m, h)
+         y = Tanh(k)
+         output y",
+    );
+    let after = folded(&gated);
+    assert_eq!(operators(&after.model), ["Gemm", "Mul", "Tanh"]);
+}
