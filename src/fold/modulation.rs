@@ -15,8 +15,10 @@ use super::absorb::linear;
 use super::draft::Draft;
 use super::item::Items;
 use super::wave::{Wave, rule_of, step_forward};
-use super::{Fold, Side, Step, backward};
+use super::{At, Fold, Side, Step, backward};
 use crate::affine::Affine;
+use crate::graph::axes::axis;
+use crate::graph::facts::Shape;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::recipe::Numbers;
 
@@ -35,9 +37,14 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
     (is_sum && multiplies(draft, product, slot)? && shift.len() > 1).then_some(())?;
     // So that it is known which rows of the layer each number meets.
     let (count, marks) = (shift.len(), Affine::shift(marks(shift.shape())?));
-    let factor = origin(draft, (product, 1 - slot), &marks, false)?;
+    // Whatever the other axes are, what is added lies along them as the factor does.
+    let known = |node: NodeId, slot: usize| Some(draft.at(node).shape(slot).ok()?).filter(is_known);
+    let alike = known(product, 1 - slot)? == known(sum, 1 - read)?
+        && draft.at(product).output_shape(0).ok()? == draft.at(sum).output_shape(0).ok()?;
+    let factor = origin(draft, (product, 1 - slot), &marks, false).filter(|_| alike)?;
     let added = origin(draft, (sum, 1 - read), &marks, true)?;
-    (factor.layer == added.layer && is_free(draft, added.layer)).then_some(())?;
+    (factor.layer == added.layer && factor.moves == added.moves && is_free(draft, added.layer))
+        .then_some(())?;
     let (from, into) = (rows(&factor.affine.shift, count)?, rows(&added.affine.shift, count)?);
     let distance = i64::try_from(*from.first()?).ok()? - i64::try_from(*into.first()?).ok()?;
     let is_apart =
@@ -45,20 +52,42 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
     let are_apart = from.iter().zip(&into).all(is_apart) && !into.iter().any(|row| from.contains(row));
     are_apart.then_some(())?;
     let layer = draft.at(added.layer);
-    let linear = linear(draft.graph.domain_op(layer.node))?;
-    let slots = linear.slots(&layer).ok()?;
-    let is_matrix = layer.rank(slots.weight?).ok()? == 2 && linear.contracted(&layer).ok()?.len() == 1;
-    is_matrix.then_some(())?;
+    let bias = holds(draft, &layer)?;
     let placed = origin(draft, (sum, 1 - read), &Affine::shift(shift.clone()), true)?.affine.shift;
-    let mut constants = vec![0.0; placed.len()];
-    into.iter().zip(factor.constants).for_each(|(&row, constant)| constants[row] = constant);
-    let constants = ndarray::ArrayD::from_shape_vec(placed.shape(), constants).ok()?;
-    let constants = &placed * &Numbers::literal(constants);
+    let constants = match factor.constants {
+        Some(constants) => {
+            let mut places = vec![None; placed.len()];
+            into.iter().enumerate().for_each(|(place, &row)| places[row] = Some(place));
+            &placed * &constants.pick(0, places)?.reshape(placed.shape())?
+        }
+        None => Numbers::number(0.0, placed.ndim()),
+    };
     let affine = Affine::new(placed, constants);
     let mut wave = Wave { site, ..Wave::default() };
     wave.take(draft, Fold { node: layer.node, side: Side::Rows(distance), affine, site }).ok()?;
-    let has_place = slots.bias.is_some() || draft.bias_add(layer.node).is_some();
-    has_place.then_some(wave)
+    bias.then_some(wave)
+}
+
+/// Whether a layer of one matrix, on the right and read by nobody else, has a place for a bias; `None` of other layers.
+fn holds(draft: &Draft, layer: &At) -> Option<bool> {
+    let graph = draft.graph;
+    let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;
+    let add = draft.bias_add(layer.node);
+    let own = |slot: &usize| graph.input(layer.node, *slot);
+    let behind = add.and_then(|(add, slot)| graph.input(add, slot));
+    // Where others have the weight too, there would have to be a second one.
+    let constants = [Some(1), slots.bias].into_iter().flatten().filter_map(|slot| own(&slot)).chain(behind);
+    let are_own = constants.into_iter().all(|value| graph.readers(value).len() == 1);
+    let is_matrix = slots.weight == Some(1) && layer.rank(1).ok()? == 2;
+    match graph.domain_op(layer.node) {
+        ("", "Gemm") => (is_matrix && are_own).then_some(slots.bias.is_some()),
+        ("", "MatMul") => (is_matrix && are_own).then_some(add.is_some()),
+        _ => None,
+    }
+}
+
+fn is_known(shape: &Shape) -> bool {
+    shape.iter().all(Option::is_some)
 }
 
 /// Lets the other factor take in a scale of a value that is multiplied and read by nobody else; `None` where it cannot.
@@ -107,13 +136,15 @@ fn is_free(draft: &Draft, node: NodeId) -> bool {
 }
 
 /// Where a value comes from.
-struct Origin {
+struct LayerPart {
     /// The layer that makes it, among other things.
     layer: NodeId,
     /// The affine that was wanted on it, on what the layer makes.
     affine: Affine,
-    /// What is added to each of its marked places on the way.
-    constants: Vec<f64>,
+    /// What is added to each of its marked places on the way, if anything is.
+    constants: Option<Numbers>,
+    /// How it is moved on the way, but for which channels it is.
+    moves: Vec<String>,
 }
 
 /// Goes from an input of a node back to the layer that makes it. An input that is `alone` and all that it comes from are
@@ -123,10 +154,10 @@ fn origin(
     (mut by, mut slot): (NodeId, usize),
     wanted: &Affine,
     alone: bool,
-) -> Option<Origin> {
+) -> Option<LayerPart> {
     let graph = draft.graph;
     let mut affine = shrunk(&draft.at(by), slot, wanted).ok()?;
-    let mut constants = vec![0.0; wanted.shift.len()];
+    let (mut constants, mut moves) = (None, vec![]);
     for _ in 0..DEPTH {
         let value = draft.source(graph.input(by, slot)?);
         if alone && !reads_alone(draft, value, (by, slot), &affine) {
@@ -139,24 +170,26 @@ fn origin(
         let at = draft.at(node);
         let (domain, op) = graph.domain_op(node);
         if linear((domain, op)).is_some_and(|linear| linear.is_layer()) {
-            return Some(Origin { layer: node, affine, constants });
+            return Some(LayerPart { layer: node, affine, constants, moves });
         }
         if (domain, op) == ("", "Add") {
             let added = [1, 0].into_iter().find(|&slot| at.is_constant(slot))?;
+            if at.shape(1 - added).ok()? != at.output_shape(0).ok()? {
+                return None;
+            }
             affine = shrunk(&at, 1 - added, &affine).ok()?;
             let layer = graph.producer(draft.source(at.input(1 - added).ok()?)).map(|(layer, _)| layer);
             match layer.filter(|&layer| draft.bias_add(layer) == Some((node, added))) {
-                Some(layer) => return Some(Origin { layer, affine, constants }),
+                Some(layer) => return Some(LayerPart { layer, affine, constants, moves }),
                 // What is added to what is added is of no matter.
                 None if alone => {}
                 None if draft.is_touched(node) => return None,
                 None => {
-                    let marks = &affine.shift;
-                    let numbers = at.numbers(added).ok()?.align(marks.ndim())?.expand(marks.shape())?;
-                    for (&mark, number) in marks.iter().zip(numbers.iter()).filter(|(mark, _)| **mark != 0.0)
-                    {
-                        constants[mark as usize - 1] += number;
-                    }
+                    let there = marked(&affine.shift, wanted.shift.len())?;
+                    let numbers =
+                        at.numbers(added).ok()?.align(affine.rank())?.expand(affine.shift.shape())?;
+                    let numbers = numbers.reshape(&[numbers.len()])?.pick(0, there.into_iter().map(Some))?;
+                    constants = Some(constants.map_or(numbers.clone(), |others: Numbers| &others + &numbers));
                 }
             }
             (by, slot) = (node, 1 - added);
@@ -168,6 +201,7 @@ fn origin(
         let step = rule_of(draft, node).ok()?.backward(&at, output, &affine).ok()?;
         let ([way], None) = (&step.ways[..], &step.fold) else { return None };
         let [(next, moved)] = &way[..] else { return None };
+        moves.push(movement(&at, output, moved)?);
         (by, slot, affine) = (node, *next, moved.clone());
     }
     None
@@ -222,17 +256,44 @@ fn only_reader(draft: &Draft, value: ValueId) -> Option<(NodeId, usize)> {
     only
 }
 
-/// The row of each number, by its mark: one for each, along the last axis.
-fn rows(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
-    if marks.shape().iter().rev().skip(1).any(|&extent| extent != 1) {
-        return None;
-    }
-    let mut rows = vec![None; count];
-    for (row, &mark) in marks.iter().enumerate().filter(|(_, mark)| **mark != 0.0) {
-        let place = rows.get_mut(mark as usize - 1)?;
-        if place.replace(row).is_some() {
+/// What a movement does, but for which channels it takes: the same of two is the same for all other axes. `None` where that
+/// is not known.
+fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
+    let (op, from, to) = (at.proto().op_type(), at.shape(0).ok()?, at.output_shape(output).ok()?);
+    let cut = match op {
+        "Split" => vec![at.attr("axis", 0).ok()?],
+        "Slice" => at.list("axes").ok()??,
+        _ => {
+            let how = match op {
+                "Transpose" => format!("{:?}", at.permutation(from.len()).ok()?),
+                "Unsqueeze" | "Squeeze" => format!("{:?}", at.list("axes").ok()??),
+                "Flatten" => at.attr("axis", 1).ok()?.to_string(),
+                "Reshape" if is_known(&from) && is_known(&to) => String::new(),
+                "Identity" => return Some(String::new()),
+                _ => return None,
+            };
+            return Some(format!("{op} {how} {from:?} {to:?}"));
+        }
+    };
+    // Along these axes every place has its mark.
+    let cut: Vec<usize> = cut.into_iter().map(|one| axis(one, from.len()).ok()).collect::<Option<_>>()?;
+    let is_marked = cut.iter().all(|&axis| before.shift.shape()[axis] > 1);
+    is_marked.then(|| format!("cut {cut:?} {:?}", from.len()))
+}
+
+/// The place of each number, by its mark: one for each.
+fn marked(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
+    let mut places = vec![None; count];
+    for (place, &mark) in marks.iter().enumerate().filter(|(_, mark)| **mark != 0.0) {
+        if places.get_mut(mark as usize - 1)?.replace(place).is_some() {
             return None;
         }
     }
-    rows.into_iter().collect()
+    places.into_iter().collect()
+}
+
+/// The row of each number, by its mark, along the last axis.
+fn rows(marks: &Numbers, count: usize) -> Option<Vec<usize>> {
+    let is_row = marks.shape().iter().rev().skip(1).all(|&extent| extent == 1);
+    marked(marks, count).filter(|_| is_row)
 }
