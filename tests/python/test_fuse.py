@@ -79,7 +79,7 @@ def test_the_plan_is_that_of_the_command(digits: Path, command: Command) -> None
     path = digits / "dyt-dynamo.onnx"
     plan = unfold.plan(path)
     assert str(plan).splitlines()[0].split() == ["site", "kind", "channels", "fold", "into,", "or", "why", "not"]
-    site = plan["blocks.0.norm1"]
+    site = plan["blocks.0.norm2"]
     assert (site.kind, site.family, site.channels, site.folded) == ("DyT", "pointwise", 40, True)
     assert site.pre and site.pre.outcome == "kept"
     assert [refusal.reason for refusal in site.pre.refusals] == ["not-linear", "other-reader"]
@@ -88,8 +88,8 @@ def test_the_plan_is_that_of_the_command(digits: Path, command: Command) -> None
     with pytest.raises(KeyError):
         plan["nowhere"]
     assert plan.tensors[0].formula and plan.tensors[0].shape
-    assert repr(plan) == "<Plan: 13 of 13 sites fold, 14 new tensors>"
-    assert "blocks.0.norm1" in plan._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert repr(plan) == "<Plan: 13 of 13 sites fold, 35 new tensors>"
+    assert "blocks.0.norm2" in plan._repr_html_()  # pyright: ignore[reportPrivateUsage]
 
 
 def test_what_is_skipped_stays_and_what_is_nowhere_is_a_warning(model: Path) -> None:
