@@ -242,12 +242,12 @@ impl<'a> Planner<'a> {
     fn fold_factor(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let Part { affine, output, .. } = &there.part;
-        let shifted = match affine.has_no_shift() {
+        let shifted = || match affine.has_no_shift() {
             true => Some(Wave { site: there.site, ..Wave::default() }),
             false => self.modulation(item),
         };
         let (sides, scale) = ((&self.draft, &self.items(false)), &affine.scale);
-        let Some(mut wave) = shifted.filter(|_| !affine.has_no_scale()) else { return false };
+        let Some(mut wave) = (!affine.has_no_scale()).then(shifted).flatten() else { return false };
         if modulation::scale(sides, item, &mut wave, *output, scale).is_none() || !wave.makes.is_empty() {
             return false;
         }
@@ -291,8 +291,8 @@ impl<'a> Planner<'a> {
             (Err(forward), Err(backward)) => {
                 let returning = || Some((Direction::Backward, self.returning(item, affine, merge)?));
                 let modulation = || {
-                    let wave = self.modulation(item).filter(|_| affine.has_no_scale())?;
-                    Some((Direction::Forward, wave))
+                    let wave = affine.has_no_scale().then(|| self.modulation(item))?;
+                    Some((Direction::Forward, wave?))
                 };
                 match returning().or_else(modulation) {
                     Some(found) => found,

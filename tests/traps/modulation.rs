@@ -11,10 +11,14 @@ use crate::{is_as_planned, same};
 /// A normalizer, `n·(1 + γ) + β`, and a layer behind. What makes the parts `p` and `q` of the condition's layer `h` is said
 /// apart, and so is how they come to be γ and β.
 fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
+    of("input x batch 3 4\n input c batch 5", layer, parts, "beta = Unsqueeze(q, middle)", factor, more)
+}
+
+/// The same of other inputs, and with β elsewhere.
+fn of(inputs: &str, layer: &str, parts: &str, beta: &str, factor: &str, more: &str) -> Model {
     model(&format!(
-        "input x batch 3 4
-         input c batch 5
-         scale g 4
+        "{inputs}
+         const g 4 = 2 0.5 -1 4
          shift t 4
          weight w 5 12
          weight b 12
@@ -29,7 +33,7 @@ fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
          {layer}
          {parts}
          gamma = Unsqueeze(p, middle)
-         beta = Unsqueeze(q, middle)
+         {beta}
          {factor}
          m = Mul(x, g)
          n = Add(m, t)
@@ -183,47 +187,25 @@ fn a_scale_goes_into_the_other_factor_where_an_activation_follows() {
 /// What is added must lie along the other axes as the factor does, and come from the same rows of the weight.
 #[test]
 fn what_is_added_elsewhere_than_the_factor_is_no_modulation() {
-    let model = |inputs: &str, layer: &str, parts: &str| {
-        model(&format!(
-            "{inputs}
-             const g 4 = 2 0.5 -1 4
-             shift t 4
-             const one = 1
-             weight w 5 12
-             weight left 12 5
-             weight b 12
-             weight v 4 6
-             ints sizes 3 = 4 4 4
-             ints zero 1 = 0
-             ints middle 1 = 1
-             {layer}
-             q, p, rest = Split(h, sizes) axis=-1
-             gamma = Unsqueeze(p, middle)
-             {parts}
-             f = Add(gamma, one)
-             m = Mul(x, g)
-             n = Add(m, t)
-             k = Mul(n, f)
-             s = Add(k, beta)
-             y = MatMul(s, v)
-             output y
-             output rest"
-        ))
-    };
     let (pairs, layer, like_it) =
         ("input x 3 3 4\n input c 3 5", "h = Gemm(c, w, b)", "beta = Unsqueeze(q, middle)");
     let turned = "q2 = Unsqueeze(q, middle)\n beta = Transpose(q2) perm=[1,0,2]";
-    for (inputs, layer, parts, folds) in [
+    for (inputs, layer, beta, folds) in [
         (pairs, layer, like_it, true),
         // Of a pair of tokens one has the factor, and the other what is added.
         (pairs, layer, "beta = Unsqueeze(q, zero)", false),
         (pairs, layer, turned, false),
         // The weight is on the left: its rows are not the channels.
-        ("input x 12 3 4\n input c 5 12", "o = MatMul(left, c)\n h = Add(o, b)", like_it, false),
+        (
+            "input x 12 3 4\n input c 5 12",
+            "weight left 12 5\n o = MatMul(left, c)\n h = Add(o, b)",
+            like_it,
+            false,
+        ),
         // What else is added comes from elsewhere.
         ("input x 3 3 4\n input c 3 5\n input d 3 12", "o = Gemm(c, w, d)\n h = Add(o, b)", like_it, false),
     ] {
-        let after = folded(&model(inputs, layer, parts));
-        assert_eq!(is_gone(&after), folds, "{layer} {parts}: {:#?}", after.plan.sites);
+        let after = folded(&of(inputs, layer, PARTS, beta, FACTOR, ""));
+        assert_eq!(is_gone(&after), folds, "{layer} {beta}: {:#?}", after.plan.sites);
     }
 }

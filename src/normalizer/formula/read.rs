@@ -122,7 +122,7 @@ impl Widening {
     }
 }
 
-/// The operators that can be read, besides movements.
+/// The operators that can be read, besides movements: those of [`Reading::node`], and Split.
 const UNDERSTOOD: &[&str] = &[
     "Add",
     "AveragePool",
