@@ -552,7 +552,10 @@ impl Inference {
 
     /// What tract's operator says of the outputs that are there.
     fn ask(&self, node: &NodeProto, inputs: Vec<Option<InferenceFact>>) -> Vec<InferenceFact> {
-        if misreads_shape(node, self.opset) {
+        // A stack of matrices that begins with what is multiplied has another shape.
+        let is_set = |name: &&str| node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
+        let is_stacked = node.op().0 == "com.microsoft" && ["transBatchA", "transBatchB"].iter().any(is_set);
+        if is_stacked || misreads_shape(node, self.opset) {
             let type_alone =
                 |fact: InferenceFact| InferenceFact { datum_type: fact.datum_type, ..Default::default() };
             return inputs.into_iter().flatten().take(1).map(type_alone).collect();

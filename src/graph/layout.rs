@@ -24,7 +24,8 @@ pub type Axes = Vec<Vec<Atom>>;
 /// What is known of an atom.
 #[derive(Debug, Clone)]
 struct AtomFact {
-    extent: TDim,
+    /// `None` where nothing is known of it.
+    extent: Option<TDim>,
     free: bool,
     /// What it was split into, or what it has met.
     parts: Option<Vec<Atom>>,
@@ -47,10 +48,10 @@ impl Atoms {
     }
 
     fn axis(&mut self, extent: TDim, free: bool) -> Vec<Atom> {
-        if extent.is_one() { vec![] } else { vec![self.make(extent, free)] }
+        if extent.is_one() { vec![] } else { vec![self.make(Some(extent), free)] }
     }
 
-    fn make(&mut self, extent: TDim, free: bool) -> Atom {
+    fn make(&mut self, extent: Option<TDim>, free: bool) -> Atom {
         self.0.push(AtomFact { extent, free, parts: None });
         self.0.len() - 1
     }
@@ -62,7 +63,7 @@ impl Atoms {
 
     /// The extent of an atom where it is a number.
     pub fn extent(&self, atom: Atom) -> Option<usize> {
-        usize::try_from(self.0[atom].extent.to_i64().ok()?).ok()
+        super::extents::extent(&self.0[atom].extent)
     }
 
     /// The product of the extents of atoms, where all of them are numbers.
@@ -111,7 +112,7 @@ impl Atoms {
             let mut product = TDim::from(1);
             while &product != dim {
                 let atom = queue.pop_front()?;
-                let longer = (product.clone() * &self.0[atom].extent).simplify();
+                let longer = (product.clone() * self.0[atom].extent.as_ref()?).simplify();
                 let parts = if &longer == dim { None } else { self.split(atom, &product, &dims[place..]) };
                 match parts {
                     Some(parts) => parts.into_iter().rev().for_each(|part| queue.push_front(part)),
@@ -132,7 +133,8 @@ impl Atoms {
     /// Splits an atom where the wanted extents, of which there is `product` already, need only a part
     /// of it.
     fn split(&mut self, atom: Atom, product: &TDim, dims: &[TDim]) -> Option<Vec<Atom>> {
-        let AtomFact { extent: whole, free, .. } = self.0[atom].clone();
+        let AtomFact { extent, free, .. } = self.0[atom].clone();
+        let whole = extent?;
         let extents = if let (Ok(number), Ok(product), Ok(dim)) =
             (whole.to_i64(), product.to_i64(), dims[0].to_i64())
         {
@@ -149,7 +151,7 @@ impl Atoms {
             dims[..=last].iter().filter(|dim| !dim.is_one()).cloned().collect()
         };
         (extents.len() > 1).then_some(())?;
-        let parts: Vec<Atom> = extents.into_iter().map(|extent| self.make(extent, free)).collect();
+        let parts: Vec<Atom> = extents.into_iter().map(|extent| self.make(Some(extent), free)).collect();
         self.0[atom].parts = Some(parts.clone());
         Some(parts)
     }
@@ -199,7 +201,7 @@ impl Atoms {
             return Some(other);
         }
         let (fine, coarse) = if one.len() >= other.len() { (one, other) } else { (other, one) };
-        let extents = fine.iter().map(|&atom| Some(self.0[atom].extent.clone())).collect();
+        let extents = fine.iter().map(|&atom| self.0[atom].extent.clone()).collect();
         let groups = self.reshape(&vec![coarse], &extents)?;
         for (&atom, group) in fine.iter().zip(&groups) {
             // What met before in this axis is no longer free.
@@ -224,11 +226,16 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The start of a chain, at a value of this shape.
-    pub fn new(shape: &Shape) -> Option<Self> {
+    /// The start of a chain, at a value of this shape. What is not known of it is moved all the same, and regrouped with
+    /// nothing.
+    pub fn new(shape: &Shape) -> Self {
         let mut atoms = Atoms::default();
-        let start = atoms.of(shape)?;
-        Some(Trace { now: start.clone(), start, atoms })
+        let axis = |dim: &Option<TDim>| match dim {
+            Some(dim) => atoms.axis(dim.clone(), false),
+            None => vec![atoms.make(None, false)],
+        };
+        let start: Axes = shape.iter().map(axis).collect();
+        Trace { now: start.clone(), start, atoms }
     }
 
     /// Goes through a node into a value of this shape; `None` where that cannot be followed.
@@ -282,7 +289,7 @@ mod tests {
     /// A chain of transposes, such as `0 2 1`, and of reshapes, such as `b,n`.
     fn trace(start: &str, steps: &[&str]) -> Trace {
         let scope = SymbolScope::default();
-        let mut trace = Trace::new(&shape(&scope, start)).unwrap();
+        let mut trace = Trace::new(&shape(&scope, start));
         for step in steps {
             let Trace { atoms, now, .. } = &mut trace;
             *now = match step.contains(' ') {
@@ -374,6 +381,16 @@ mod tests {
         let trace = trace("b,4,4,192", &["b,16,192"]);
         assert!(trace.keeps_order());
         assert_eq!(trace.as_transpose(), None);
+    }
+
+    #[test]
+    fn an_extent_that_nobody_knows_is_permuted_and_not_regrouped() {
+        assert!(trace("b,?,?", &["0 2 1", "0 2 1"]).is_identity());
+        assert!(!trace("b,?,?", &["0 2 1"]).is_identity());
+        assert_eq!(trace("?,4,?", &["1 2 0", "0 2 1"]).as_transpose(), Some(vec![1, 0, 2]));
+        let Trace { mut atoms, now, .. } = trace("?,4,6", &[]);
+        assert_eq!(atoms.reshape(&now, &shape(&SymbolScope::default(), "?,24")), None);
+        assert_eq!(atoms.reshape(&now, &shape(&SymbolScope::default(), "6,4")), None);
     }
 
     #[test]

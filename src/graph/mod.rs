@@ -9,6 +9,7 @@ mod bounds;
 pub mod constants;
 pub mod editor;
 mod encode;
+pub mod equation;
 mod evaluated;
 mod extents;
 pub mod facts;

@@ -8,7 +8,9 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use super::axes::{axes, axis, permutation};
+use super::equation::Equation;
 use super::extents::{Shape, extent};
+use crate::hash::HashMap;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::operator::{Category, RESIZE_TO_SIZES, input_at};
 use crate::onnx::proto::NodeProto;
@@ -32,7 +34,7 @@ pub fn shape(fact: &InferenceFact) -> Option<Shape> {
 
 /// The fact of one output, with what the operator says of it.
 pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFact {
-    let is_whole = |shape: &Shape| shape.iter().all(Option::is_some);
+    let is_whole = |shape: &Shape| shape.iter().all(|dim| extent(dim).is_some());
     let known = shape(&fact);
     if known.as_ref().is_some_and(is_whole) || fact.value.concretize().is_some() {
         return fact;
@@ -43,7 +45,12 @@ pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFac
     let both = match known {
         None => told,
         Some(known) if known.len() == told.len() => {
-            known.into_iter().zip(told).map(|(known, told)| known.or(told)).collect()
+            // A number says more than a symbol.
+            let more = |(known, told): (Option<TDim>, Option<TDim>)| match (extent(&known), extent(&told)) {
+                (None, Some(_)) => told,
+                _ => known.or(told),
+            };
+            known.into_iter().zip(told).map(more).collect()
         }
         Some(_) => return fact,
     };
@@ -134,6 +141,7 @@ impl Asked<'_> {
                 let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
                 Some(vec![side(0, usize::from(turned("transA"))), side(1, usize::from(!turned("transB")))])
             }
+            ("Einsum", _) => self.contracted(),
             ("MatMul", _) => self.multiplied(),
             ("Transpose", _) => {
                 let perm = self.node.attr_ints("perm").ok()?;
@@ -176,6 +184,14 @@ impl Asked<'_> {
                     _ => None,
                 };
                 Some(from.into_iter().enumerate().map(place).collect())
+            }
+            // As many channels as there are numbers for them.
+            ("BatchNormalization", _) => {
+                let mut shape = self.shape(0)?;
+                let channels = self.shape(1).and_then(|gamma| gamma.first()?.clone());
+                let known = shape.get_mut(1)?;
+                *known = channels.or(known.take());
+                Some(shape)
             }
             ("Cast" | "CastLike" | "Clip" | "Dropout" | "LogSoftmax" | "PRelu" | "Softmax", _) => {
                 self.shape(0)
@@ -280,6 +296,28 @@ impl Asked<'_> {
         let (stack, rows) = left.split_at(left.len() - 2);
         let (other, columns) = right.split_at(right.len() - 2);
         Some([broadcast(stack, other)?, vec![rows[0].clone(), columns[1].clone()]].concat())
+    }
+
+    /// An axis for each letter of the result, as long as all operands say. Engines do not agree on a letter that is one place
+    /// here and several there.
+    fn contracted(&self) -> Option<Shape> {
+        let shapes: Vec<Option<Shape>> = (0..self.inputs.len()).map(|slot| self.shape(slot)).collect();
+        let ranks: Vec<Option<usize>> =
+            shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
+        let Equation { operands, result } = Equation::read(self.node.attr_s("equation").ok()??, &ranks)?;
+        let mut extents: HashMap<char, Shape> = HashMap::default();
+        for (letters, shape) in operands.iter().zip(&shapes) {
+            for (axis, letter) in letters.iter().enumerate() {
+                let here = [shape.as_ref().and_then(|shape| shape[axis].clone())];
+                let is_one = |shape: &[Option<TDim>]| extent(&shape[0]) == Some(1);
+                let there = match extents.remove(letter) {
+                    Some(there) => broadcast(&there, &here).filter(|_| is_one(&there) == is_one(&here)),
+                    None => Some(here.to_vec()),
+                };
+                extents.insert(*letter, there.unwrap_or(vec![None]));
+            }
+        }
+        Some(result.iter().map(|letter| extents.get(letter)?.first()?.clone()).collect())
     }
 
     /// As many tokens as there are queries, each as wide as the values of all heads.

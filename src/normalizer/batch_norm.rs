@@ -30,7 +30,7 @@ impl Normalizer for BatchNorm {
         Some(Site {
             kind,
             name: if path.is_empty() { name.to_owned() } else { path },
-            channels: at.input(0).ok().and_then(|value| view.facts.extent(value, 1)).unwrap_or(0),
+            channels: at.input(1).ok().and_then(|gamma| view.facts.extent(gamma, 0)).unwrap_or(0),
             axis: 1,
             nodes: vec![node],
             pre: None,

@@ -83,7 +83,9 @@ impl Chain {
     pub fn site(&self, view: &View, kind: Kind) -> Site {
         let graph = view.graph;
         let axis = self.axis().or(self.spread).unwrap_or(0);
-        let channels = view.facts.extent(self.output, axis).unwrap_or(1);
+        let along = |numbers: &Numbers| numbers.shape().get(axis).copied().unwrap_or(1);
+        let numbers = || along(&self.affine.scale).max(along(&self.affine.shift));
+        let channels = view.facts.extent(self.output, axis).unwrap_or_else(numbers);
         let finite = self.affine.is_finite();
         let name =
             if self.path.is_empty() { graph.name(self.nodes[0]).to_owned() } else { self.path.clone() };
@@ -173,7 +175,9 @@ impl Search<'_> {
                 let rank = self.facts.rank(output)?;
                 let (before, behind) = (self.facts.shape(value)?, self.facts.shape(output)?);
                 let step = self.step(node, value, rank)?;
-                if before != behind && !self.widens(&step, value, output, &before, &behind) {
+                // What it has numbers for, what it normalizes has as well.
+                let is_alike = before == behind || graph.is(node, "BatchNormalization");
+                if !is_alike && !self.widens(&step, value, output, &before, &behind) {
                     return None;
                 }
                 if step.axes().len() > 1 || self.is_bias(node, value) {
@@ -412,8 +416,10 @@ pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
     }
     let epsilon = at.attr_float("epsilon", 1e-5)?;
     let (gamma, beta, mean, var) = (at.numbers(1)?, at.numbers(2)?, at.numbers(3)?, at.numbers(4)?);
-    let channels = at.facts.extent(at.input(0)?, 1).ok_or(Reason::UnknownShape)?;
-    if [&gamma, &beta, &mean, &var].iter().any(|numbers| numbers.shape() != [channels]) {
+    // There are as many channels as numbers for them.
+    let rank = at.rank(0)?;
+    let channels = at.facts.extent(at.input(0)?, 1).unwrap_or(gamma.len());
+    if rank < 2 || [&gamma, &beta, &mean, &var].iter().any(|numbers| numbers.shape() != [channels]) {
         return Err(Reason::UnknownShape);
     }
     let var = &var + &Numbers::number(epsilon, 1);
@@ -422,7 +428,7 @@ pub fn batch_norm(at: &At) -> Result<Affine, Reason> {
     }
     let scale = &gamma / &var.sqrt();
     let shift = &beta - &(&scale * &mean);
-    let mut shape = vec![1; at.rank(0)?];
+    let mut shape = vec![1; rank];
     shape[1] = channels;
     let on_axis_1 = |numbers: Numbers| numbers.reshape(&shape).ok_or(Reason::UnknownShape);
     let affine = Affine::new(on_axis_1(scale)?, on_axis_1(shift)?);

@@ -46,7 +46,7 @@ fn wider(view: &View, part: &Part) -> Option<Part> {
     }
     let (input, output) = (graph.input(before, 0)?, graph.only_output(behind)?);
     let shape = |value: ValueId| view.facts.shape(value);
-    let mut trace = Trace::new(&shape(input)?)?;
+    let mut trace = Trace::new(&shape(input)?);
     trace.follow(graph.node(before), &shape(part.input)?)?;
     trace.follow(graph.node(behind), &shape(output)?)?;
     let affine = part.affine.try_map(|numbers| undone(view, before, numbers)).ok()?;

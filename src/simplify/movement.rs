@@ -162,7 +162,7 @@ impl<'w> Walk<'w> {
     /// Follows the movements from the start to the seed, through the values between them, nearest to the
     /// seed first; and from there on all there are.
     fn follow(&self, between: &[&'w str], edits: &mut Edits) -> Option<()> {
-        let trace = Trace::new(&(self.known.shape)(self.start)?)?;
+        let trace = Trace::new(&(self.known.shape)(self.start)?);
         let mut here = Reached { value: self.start, trace, alone: true, length: 0 };
         for &value in between.iter().rev() {
             let place = *self.links.makers.get(value)?;

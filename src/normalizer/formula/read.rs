@@ -11,6 +11,7 @@ use tract_onnx::tract_hir::internal::TDim;
 use super::{Coefficient, Factor, Formula, LARGEST};
 use crate::graph::at::At;
 use crate::graph::axes::axis;
+use crate::graph::equation::{Equation, is_once};
 use crate::graph::facts::same;
 use crate::graph::facts::{Shape, extent};
 use crate::graph::layout::{Atom, Atoms, Axes};
@@ -463,23 +464,19 @@ impl<'r> Reading<'r> {
 
     fn einsum(&mut self, node: NodeId) -> Option<Value> {
         let at = self.at(node);
-        let equation: String = at.attr_text("equation", "").ok()?.split_whitespace().collect();
-        let (inputs, output) = equation.split_once("->")?;
-        let labels: Vec<Vec<char>> = inputs.split(',').map(|part| part.chars().collect()).collect();
-        let [first, second] = &labels[..] else { return None };
         let left = self.varying(node, 0);
         let slot = usize::from(left.is_none());
         let value = left.or_else(|| self.varying(node, 1)).filter(|value| value.beside.is_none())?;
-        let (of_value, of_matrix) = if slot == 0 { (first, second) } else { (second, first) };
         let matrix = self.matrix(node, 1 - slot, &value)?;
-        let output: Vec<char> = output.chars().collect();
-        let distinct = |labels: &[char]| {
-            labels.iter().all(|label| labels.iter().filter(|other| *other == label).count() == 1)
-        };
-        let plain = [of_value, of_matrix, &output]
-            .iter()
-            .all(|labels| distinct(labels) && labels.iter().all(char::is_ascii_alphabetic));
-        if !plain || of_value.len() != value.axes.len() || of_matrix.len() != matrix.ndim() {
+        let mut ranks = [value.axes.len(), matrix.ndim()];
+        ranks.rotate_left(slot);
+        let Equation { operands, result: output } =
+            Equation::read(at.attr_text("equation", "").ok()?, &ranks.map(Some))?;
+        let [mut of_value, mut of_matrix] = <[_; 2]>::try_from(operands).ok()?;
+        if slot == 1 {
+            std::mem::swap(&mut of_value, &mut of_matrix);
+        }
+        if ![&of_value, &of_matrix, &output].into_iter().all(|labels| is_once(labels)) {
             return None;
         }
         let place = |labels: &[char], label: char| labels.iter().position(|&other| other == label);
@@ -487,20 +484,24 @@ impl<'r> Reading<'r> {
         let old: Vec<char> = of_matrix.iter().copied().filter(|label| !output.contains(label)).collect();
         let new: Vec<char> = of_matrix.iter().copied().filter(|label| !of_value.contains(label)).collect();
         let (&[old], &[new]) = (&old[..], &new[..]) else { return None };
-        let along = place(of_value, old)?;
+        let along = place(&of_value, old)?;
         let stays = |&label: &char| label == old || output.contains(&label);
         if !of_value.iter().all(stays) || !output.contains(&new) || output.len() != of_value.len() {
             return None;
         }
         let stacked: Vec<char> =
             of_matrix.iter().copied().filter(|&label| label != old && label != new).collect();
-        let order: Vec<usize> =
-            stacked.iter().chain(&[new, old]).map(|&label| place(of_matrix, label)).collect::<Option<_>>()?;
-        let stack: Vec<usize> = stacked.iter().map(|&label| place(of_value, label)).collect::<Option<_>>()?;
+        let order: Vec<usize> = stacked
+            .iter()
+            .chain(&[new, old])
+            .map(|&label| place(&of_matrix, label))
+            .collect::<Option<_>>()?;
+        let stack: Vec<usize> =
+            stacked.iter().map(|&label| place(&of_value, label)).collect::<Option<_>>()?;
         let axes = output
             .iter()
             .map(|&label| {
-                Some(value.axes[if label == new { along } else { place(of_value, label)? }].clone())
+                Some(value.axes[if label == new { along } else { place(&of_value, label)? }].clone())
             })
             .collect::<Option<_>>()?;
         self.mixed(&value, matrix.transpose(&order)?, &stack, along, axes)

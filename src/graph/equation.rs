@@ -1,0 +1,78 @@
+//! The equation of an Einsum: a letter for each axis.
+
+/// The letters of what it reads and makes.
+#[derive(Debug, PartialEq)]
+pub struct Equation {
+    /// Those of each operand.
+    pub operands: Vec<Vec<char>>,
+    /// Those of the result.
+    pub result: Vec<char>,
+}
+
+impl Equation {
+    /// Reads an equation that tells its result, of operands of these ranks. The axes of an ellipsis are digits, 0 for the
+    /// last one.
+    ///
+    /// `None` where it is no such equation, or where a rank that an ellipsis leaves open is not known.
+    pub fn read(text: &str, ranks: &[Option<usize>]) -> Option<Self> {
+        let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
+        let (terms, result) = text.split_once("->")?;
+        let operands: Vec<Vec<char>> =
+            terms.split(',').zip(ranks).map(|(term, &rank)| operand(term, rank)).collect::<Option<_>>()?;
+        let of_dots = |letters: &Vec<char>| letters.iter().filter(|letter| letter.is_ascii_digit()).count();
+        let longest = operands.iter().map(of_dots).max()?;
+        let result = letters(result, longest)?;
+        (terms.split(',').count() == ranks.len()).then_some(Self { operands, result })
+    }
+}
+
+/// Whether no letter stands twice.
+pub fn is_once(letters: &[char]) -> bool {
+    letters.iter().enumerate().all(|(place, letter)| !letters[..place].contains(letter))
+}
+
+fn operand(term: &str, rank: Option<usize>) -> Option<Vec<char>> {
+    let own = term.replacen("...", "", 1).chars().count();
+    let dots = match rank {
+        Some(rank) => rank.checked_sub(own)?,
+        None if term.contains("...") => return None,
+        None => 0,
+    };
+    let letters = letters(term, dots)?;
+    rank.is_none_or(|rank| rank == letters.len()).then_some(letters)
+}
+
+/// The letters of a term whose ellipsis is for so many axes.
+fn letters(term: &str, dots: usize) -> Option<Vec<char>> {
+    let of_dots: String =
+        (0..dots as u32).rev().map(|place| char::from_digit(place, 10)).collect::<Option<_>>()?;
+    let is_plain = term.replacen("...", "", 1).chars().all(|letter| letter.is_ascii_alphabetic());
+    is_plain.then(|| term.replacen("...", &of_dots, 1).chars().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, ranks: &[Option<usize>]) -> Option<(Vec<String>, String)> {
+        let Equation { operands, result } = Equation::read(text, ranks)?;
+        Some((operands.iter().map(|letters| letters.iter().collect()).collect(), result.iter().collect()))
+    }
+
+    #[test]
+    fn letters_are_those_of_the_axes_and_an_ellipsis_is_those_that_are_left() {
+        let told = |operands: &[&str], result: &str| {
+            Some((operands.iter().map(|&text| text.to_owned()).collect(), result.to_owned()))
+        };
+        assert_eq!(read("ij, jk -> ik", &[None, Some(2)]), told(&["ij", "jk"], "ik"));
+        assert_eq!(read("...si,...id->...sd", &[Some(4), Some(3)]), told(&["10si", "0id"], "10sd"));
+        assert_eq!(read("...i->...", &[Some(1)]), told(&["i"], ""));
+        assert_eq!(read("...i->...", &[None]), None);
+        assert_eq!(read("ij->i", &[Some(3)]), None);
+        assert_eq!(read("i...j->ij", &[Some(1)]), None);
+        assert_eq!(read("ij,jk", &[None, None]), None);
+        assert_eq!(read("ij,jk->ik", &[None]), None);
+        assert_eq!(read("i1->i", &[None]), None);
+        assert_eq!(read("...i->i...", &[Some(12)]), None);
+    }
+}
