@@ -61,6 +61,11 @@ impl Affine {
         self.has_no_scale() && self.has_no_shift()
     }
 
+    /// Whether it is a scale by one number.
+    pub fn is_number(&self) -> bool {
+        self.scale.len() == 1 && self.has_no_shift()
+    }
+
     /// Whether the scale is 1 everywhere, and not for want of bits.
     pub fn has_no_scale(&self) -> bool {
         self.scale.are_all(1.0)

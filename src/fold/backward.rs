@@ -37,38 +37,59 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         let at = maker.map_or(draft.graph.value_name(start.output), |node| draft.graph.name(node));
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
-    let attempt = |mode: Mode| {
-        let mut pull = Pull { mode, ..Pull::new(draft, items, item) };
-        let mut wave = Wave { site: items.all[item].site, ..Wave::default() };
-        let begun = pull.value(&mut wave, start.input, &Wanted::By(start), affine, 0);
-        let done = begun.and_then(|()| pull.all_waiting(&mut wave));
-        // Found from the consumer up; a producer's constants change first.
-        (done.map(|()| wave), pull.met)
-    };
-    let (alone, met) = attempt(Mode::default());
+    let (alone, met) = attempt(draft, items, item, affine, Mode::default());
     // The same can be wanted on a value by each of its readers: one number by all, an affine of channels by those that take
     // the other parts.
-    let is_number = affine.scale.len() == 1 && affine.has_no_shift();
-    let together = |spares: bool| {
-        let modes = [false, true].map(|parts| Mode {
-            joins: true,
-            parts: parts && is_number,
-            spares,
-            returns: false,
-        });
-        modes.into_iter().map(move |mode| attempt(mode).0)
-    };
+    let is_number = affine.is_number();
     let copies = |wave: &Wave| wave.folds.iter().any(|fold| is_shared(draft, fold.node));
     match &alone {
         Err(_) if met.parts || (met.others && is_number) => {
-            together(false).find(Result::is_ok).unwrap_or(alone)
+            together(draft, items, item, affine, false).find(Result::is_ok).unwrap_or(alone)
         }
         // Such as the tables of a rotary embedding, which queries and keys are multiplied by.
         Ok(wave) if is_number && copies(wave) => {
-            together(true).find(|beyond| beyond.as_ref().is_ok_and(|wave| !copies(wave))).unwrap_or(alone)
+            let beyond = |wave: &Result<Wave, Refusal>| wave.as_ref().is_ok_and(|wave| !copies(wave));
+            together(draft, items, item, affine, true).find(beyond).unwrap_or(alone)
         }
         _ => alone,
     }
+}
+
+/// The same where every reader of a value may have to want it, whatever it is: such as a mean beside what it is the mean of.
+pub fn by_all(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Option<Wave> {
+    let computes = !items.all[item].part.nodes.is_empty();
+    computes.then(|| together(draft, items, item, affine, false).find_map(Result::ok))?
+}
+
+/// By ways on which a value waits until each of its readers wants the same.
+fn together(
+    draft: &Draft,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+    spares: bool,
+) -> impl Iterator<Item = Result<Wave, Refusal>> {
+    let parts = [false, true].into_iter().filter(|&parts| affine.is_number() || !parts);
+    parts.map(move |parts| {
+        let mode = Mode { joins: true, parts, spares, returns: false };
+        attempt(draft, items, item, affine, mode).0
+    })
+}
+
+fn attempt(
+    draft: &Draft,
+    items: &Items,
+    item: usize,
+    affine: &Affine,
+    mode: Mode,
+) -> (Result<Wave, Refusal>, Met) {
+    let Item { part, site, .. } = &items.all[item];
+    let mut pull = Pull { mode, ..Pull::new(draft, items, item) };
+    let mut wave = Wave { site: *site, ..Wave::default() };
+    let begun = pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0);
+    let done = begun.and_then(|()| pull.all_waiting(&mut wave));
+    // Found from the consumer up; a producer's constants change first.
+    (done.map(|()| wave), pull.met)
 }
 
 /// Sends a scale backward from the part's input, past values that others read too: these take it back.
@@ -89,7 +110,8 @@ pub fn returning(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> 
     wave::back(draft, items, item, &mut wave, &returned)?;
     // Such as class tokens beside what takes it back.
     let first = wave.wanted.len();
-    for want in std::mem::take(&mut wave.wants) {
+    let factors = std::mem::take(&mut wave.factors);
+    for want in std::mem::take(&mut wave.wants).into_iter().chain(factors) {
         wanted(draft, items, item, &mut wave, want)?;
     }
     let again =
@@ -117,6 +139,9 @@ pub fn wanted(
 ) -> Result<(), Refusal> {
     Pull::new(draft, items, item).inputs(wave, node, &[(slot, affine)], 0)
 }
+
+/// A node, and the ways on from it, each enough by itself.
+type Onward = (NodeId, Vec<Vec<(usize, Affine)>>);
 
 /// Who wants an affine on a value.
 enum Wanted<'p> {
@@ -239,8 +264,48 @@ impl<'d, 'a> Pull<'d, 'a> {
         affine: &Affine,
         depth: usize,
     ) -> Result<(), Refusal> {
+        let Some((node, ways)) = self.ways(wave, value, wanted, affine, depth)? else { return Ok(()) };
+        let before = wave.mark();
+        let (waiting, returned) = (self.waiting.len(), self.returned.len());
+        let mut last = None;
+        for way in &ways {
+            match self.inputs(wave, node, way, depth) {
+                Ok(()) => return Ok(()),
+                Err(refusal) => last = Some(refusal),
+            }
+            wave.back_to(before);
+            self.waiting.truncate(waiting);
+            self.returned.truncate(returned);
+        }
+        let ahead = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
+        if let Some(refusal) = &ahead {
+            self.end(value, wanted, affine, refusal);
+        }
+        let not_linear = || Refusal::new(self.draft.at(node).not_linear(), self.draft.graph.name(node));
+        Err(ahead.or(last).unwrap_or_else(not_linear))
+    }
+
+    /// Notes that no scale is taken in beyond a value, whoever wants it.
+    fn end(&self, value: ValueId, wanted: &Wanted, affine: &Affine, refusal: &Refusal) {
+        if !affine.has_no_scale() && !matches!(wanted, Wanted::By(_)) {
+            self.draft.set_dead_end(self.draft.source(value), Way::Back, &Rc::new(refusal.clone()));
+        }
+    }
+
+    /// What makes the value on which an affine is wanted, and the ways on from there; `None` where it is taken in.
+    ///
+    /// Not part of what comes back to itself, whose frames lie on the stack for every node of a way.
+    #[inline(never)]
+    fn ways(
+        &mut self,
+        wave: &mut Wave,
+        value: ValueId,
+        wanted: &Wanted,
+        affine: &Affine,
+        depth: usize,
+    ) -> Result<Option<Onward>, Refusal> {
         if affine.is_identity() {
-            return Ok(());
+            return Ok(None);
         }
         let graph = self.draft.graph;
         let refuse = |reason| Refusal::new(reason, graph.value_name(value));
@@ -256,7 +321,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         if self.draft.constants.is_constant(value) {
             let &Wanted::At(node, slot) = wanted else { return Err(refuse(Reason::GraphInput)) };
             let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
-            return wave.take(self.draft, Fold { node, side, affine, site });
+            return wave.take(self.draft, Fold { node, side, affine, site }).map(|()| None);
         }
         let alone = self.nobody_else(value, wanted, affine);
         match &alone {
@@ -267,7 +332,7 @@ impl<'d, 'a> Pull<'d, 'a> {
             match *wanted {
                 Wanted::At(node, slot) if self.mode.joins && self.draft.readers(value).count() <= READERS => {
                     self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
-                    return Ok(());
+                    return Ok(None);
                 }
                 _ => {
                     let inverse = affine.inverse().filter(|_| self.mode.returns).ok_or(refusal)?;
@@ -288,16 +353,13 @@ impl<'d, 'a> Pull<'d, 'a> {
                 return Err(refuse(Reason::UnknownShape));
             }
             wave.merges.push(Merge { into: other, affine: affine.clone(), before: false });
-            return Ok(());
+            return Ok(None);
         }
-        let has_scale = !affine.has_no_scale();
-        if let Some(refusal) = self.draft.dead_end(value, Way::Back).filter(|_| has_scale) {
+        if let Some(refusal) = self.draft.dead_end(value, Way::Back).filter(|_| !affine.has_no_scale()) {
             return Err(refusal);
         }
         let end = |refusal: Refusal| {
-            if has_scale && !matches!(wanted, Wanted::By(_)) {
-                self.draft.set_dead_end(value, Way::Back, &Rc::new(refusal.clone()));
-            }
+            self.end(value, wanted, affine, &refusal);
             refusal
         };
         let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
@@ -322,20 +384,19 @@ impl<'d, 'a> Pull<'d, 'a> {
         if let Some(fold) = step.fold {
             wave.note(self.draft, node, fold, step.by_place)?;
         }
-        let mut last = refuse(self.draft.at(node).not_linear());
-        let before = wave.mark();
-        let (waiting, returned) = (self.waiting.len(), self.returned.len());
-        for way in &step.ways {
-            match self.inputs(wave, node, way, depth) {
-                Ok(()) => return Ok(()),
-                Err(refusal) => last = refusal,
-            }
-            wave.back_to(before);
-            self.waiting.truncate(waiting);
-            self.returned.truncate(returned);
+        let mut ways = step.ways;
+        if self.mode.joins {
+            ways.sort_by_key(|way| self.waits(node, way));
         }
-        let input = hands_on(self.draft, node).and_then(|input| self.draft.dead_end(input, Way::Back));
-        Err(input.map_or(last, end))
+        Ok(Some((node, ways)))
+    }
+
+    /// Whether something would be wanted on a value that others read too.
+    fn waits(&self, node: NodeId, way: &[(usize, Affine)]) -> bool {
+        way.iter().filter(|(_, affine)| !affine.is_identity()).any(|(slot, affine)| {
+            let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
+            input.is_some_and(|input| self.nobody_else(input, &Wanted::At(node, *slot), affine).is_err())
+        })
     }
 
     fn inputs(
@@ -379,7 +440,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         };
         let slot = read.filter(varies).min()?;
         let rank = self.draft.at(node).rank(slot).ok()?;
-        let is_number = affine.scale.len() == 1 && affine.has_no_shift();
+        let is_number = affine.is_number();
         let wanted = match is_number {
             true => affine.scale.reshape(&vec![1; rank]).map(Affine::scale)?,
             false if affine.rank() == rank => affine.clone(),

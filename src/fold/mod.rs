@@ -79,6 +79,8 @@ pub struct Step {
     pub ways: Vec<Vec<(usize, Affine)>>,
     /// Forward, what has to come to inputs that carry nothing, from what makes them.
     pub wants: Vec<(usize, Affine)>,
+    /// Forward, other factors of a product, which are to take in a scale instead: `(x·D)·W = x·(D·W)`.
+    pub factors: Vec<(usize, Affine)>,
     /// The node has nothing left to do: its result is this input.
     pub bypass: Option<usize>,
     /// Whether an Add behind the node has to hold the fold's shift, whatever place the node has for one.
@@ -93,7 +95,12 @@ impl Step {
 
     /// Whether the node stays as it is, and so does what it reads besides.
     pub fn only_goes_on(&self) -> bool {
-        self.fold.is_none() && self.bypass.is_none() && self.wants.is_empty()
+        self.fold.is_none() && self.bypass.is_none() && self.wants.is_empty() && self.factors.is_empty()
+    }
+
+    /// The other factor of a product takes all of it.
+    pub fn into_factor(slot: usize, affine: Affine) -> Self {
+        Step { factors: vec![(slot, affine)], ways: vec![vec![]], ..Step::default() }
     }
 
     /// The node takes all of it.

@@ -13,13 +13,16 @@ use super::{At, Fold, Side};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::Facts;
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::HashMap;
 use crate::normalizer::{Replacement, Reset};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
+
+/// How many operators move what is picked from a table before it is multiplied, at most.
+const MOVES: usize = 16;
 
 /// A tensor that the result has and the model has not.
 #[derive(Debug, Clone)]
@@ -332,16 +335,37 @@ impl<'d> Drawing<'d> {
 
     /// A constant operand that carries the affines itself.
     fn constant(&self, node: NodeId, slot: usize, folds: &[usize]) -> Result<Vec<Change>, Reason> {
-        let mut recipe = self.at(node).constant(slot)?;
+        let before = self.at(node).constant(slot)?;
+        let (mut recipe, mut contracted) = (before.clone(), (0..before.rank()).collect::<Vec<_>>());
         for &index in folds {
             let Affine { scale, shift } = &self.plan.folds[index].affine;
             let carried = recipe.mul(scale.recipe()).and_then(|scaled| scaled.add(shift.recipe()));
             recipe = carried.ok_or(Reason::WrongAxis)?;
+            contracted.retain(|&axis| scale.shape()[axis] != 1 && shift.are_all(0.0));
         }
-        // Others hand it on as it is.
-        let multiplies = self.graph.is(node, "Einsum");
-        let rounding = if multiplies { Rounding::Factor } else { Rounding::Sum };
+        let rounding = match contracted.is_empty() {
+            _ if self.graph.is(node, "Einsum") => Rounding::Factor,
+            false if self.is_factor(node) => Rounding::Weight(before, contracted),
+            // Others hand it on as it is.
+            _ => Rounding::Sum,
+        };
         Ok(vec![self.input(node, slot, &recipe, rounding)?])
+    }
+
+    /// Whether what a node makes is an operand of a product, as the weights are that are picked from a table.
+    fn is_factor(&self, node: NodeId) -> bool {
+        let mut value = self.graph.only_output(node);
+        for _ in 0..MOVES {
+            let Some([Reader::Node { node, .. }]) = value.map(|value| self.graph.readers(value)) else {
+                return false;
+            };
+            match self.graph.category(*node) {
+                Some(category) if category.is_product() => return true,
+                Some(Category::Movement | Category::Selection) => value = self.graph.only_output(*node),
+                _ => return false,
+            }
+        }
+        false
     }
 
     fn reset(&self, reset: &Reset) -> Result<Change, Reason> {

@@ -166,7 +166,7 @@ impl<'a> Planner<'a> {
         if !holds || affine.has_no_shift() || affine.has_no_scale() {
             return false;
         }
-        let forward = |half: Affine, merge| wave::forward(&self.draft, &self.items(merge), item, &half);
+        let forward = |half: Affine, merge| stream::beside(&self.draft, &self.items(merge), item, &half);
         // A BatchNormalization is one operator with its scale alone, too, but where that then goes as well: as before a
         // product over tokens, which takes the shift of a channel in, and hands the scale on.
         let graph = self.draft.graph;
@@ -215,13 +215,14 @@ impl<'a> Planner<'a> {
         }
         let Some(Tried { forward, backward }) = there.tried.clone() else { return false };
         let (items, scale) = (self.items(false), Affine::scale(affine.scale.clone()));
-        let free = |wave: Result<Wave, Refusal>| wave.ok().filter(|wave| wave.makes.is_empty());
+        let is_free = |wave: &Wave| wave.makes.is_empty() && self.copied_factor(wave).is_none();
+        let free = |wave: Result<Wave, Refusal>| wave.ok().filter(is_free);
         let ahead = || {
             let left = Affine::shift(&affine.shift / &affine.scale);
             // Less is added to more there.
             let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
             let fits = has_room && left.is_finite() && self.is_writable(part, &left);
-            let wave = free(wave::forward(&self.draft, &items, item, &scale)).filter(|_| fits)?;
+            let wave = free(stream::beside(&self.draft, &items, item, &scale)).filter(|_| fits)?;
             Some((wave, left, forward))
         };
         let back = || {
@@ -289,12 +290,17 @@ impl<'a> Planner<'a> {
             (Ok(forward), _) => (Direction::Forward, forward),
             (_, Ok(backward)) => (Direction::Backward, backward),
             (Err(forward), Err(backward)) => {
+                let by_all = || {
+                    let wave = backward::by_all(&self.draft, &items, item, affine)?;
+                    let wave = self.worthwhile(item, wave).ok()?;
+                    matches!(self.cost(&wave), (0, _, 0)).then_some((Direction::Backward, wave))
+                };
                 let returning = || Some((Direction::Backward, self.returning(item, affine, merge)?));
                 let modulation = || {
                     let wave = affine.has_no_scale().then(|| self.modulation(item))?;
                     Some((Direction::Forward, wave?))
                 };
-                match returning().or_else(modulation) {
+                match by_all().or_else(returning).or_else(modulation) {
                     Some(found) => found,
                     None if merge => return false,
                     None => {
@@ -337,6 +343,9 @@ impl<'a> Planner<'a> {
                 return Err(wave::stays(&self.draft, &self.items[first].part));
             }
         }
+        if let Some(refusal) = self.copied_factor(&wave) {
+            return Err(refusal);
+        }
         let there = &self.items[item];
         // A parameter that goes saves no operator, and would cost one.
         let is_parameter = there.part.nodes.is_empty();
@@ -352,6 +361,12 @@ impl<'a> Planner<'a> {
             Some(fold) => Err(Refusal::new(Reason::Activation, self.draft.graph.name(fold.node))),
             None => Ok(wave),
         }
+    }
+
+    /// What another factor takes in must not be there twice for it: something else may have room.
+    fn copied_factor(&self, wave: &Wave) -> Option<Refusal> {
+        let (node, ..) = wave.factors.first().filter(|_| self.cost(wave).2 > 0)?;
+        Some(Refusal::new(Reason::NotConstant, self.draft.graph.name(*node)))
     }
 
     /// Whether a fold puts an Add between a convolution and its activation, which engines run as one operator.
@@ -421,7 +436,7 @@ impl<'a> Planner<'a> {
     /// Nodes that are made, merges, and bytes of weights that are copied.
     fn cost(&self, wave: &Wave) -> (usize, usize, usize) {
         let graph = self.draft.graph;
-        let mut bytes = 0;
+        let mut taken: HashMap<ValueId, Vec<&Fold>> = HashMap::default();
         for fold in &wave.folds {
             let at = self.draft.at(fold.node);
             let slot = match fold.side {
@@ -432,10 +447,17 @@ impl<'a> Planner<'a> {
             };
             let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else { continue };
             if graph.readers(weight).len() > 1 {
-                bytes += self.draft.constants.len(weight).unwrap_or(0);
+                taken.entry(weight).or_default().push(fold);
             }
         }
-        (wave.makes.len(), wave.merges.len(), bytes)
+        // A table of which everybody picks rows is one table still, where they all want the same of it.
+        let bytes = |(&weight, folds): (&ValueId, &Vec<&Fold>)| {
+            let alike = |fold: &&Fold| fold.side == folds[0].side && fold.affine == folds[0].affine;
+            let is_by_all = folds.len() == graph.readers(weight).len() && folds.iter().all(alike);
+            let copies = if is_by_all { 0 } else { folds.len() };
+            copies * self.draft.constants.len(weight).unwrap_or(0)
+        };
+        (wave.makes.len(), wave.merges.len(), taken.iter().map(bytes).sum())
     }
 
     fn commit(&mut self, item: usize, direction: Direction, wave: Wave) {

@@ -147,7 +147,7 @@ fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
         Some(category) => category.is_product(),
         None => draft.graph.is(node, "CumSum") || draft.graph.is(node, "Einsum"),
     };
-    computes && step.fold.is_none() && step.bypass.is_none()
+    computes && step.fold.is_none() && step.bypass.is_none() && step.factors.is_empty()
 }
 
 /// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.

@@ -37,23 +37,21 @@ pub struct Wave {
     pub makes: Vec<NodeId>,
     /// What is still wanted on inputs of nodes, from what makes them.
     pub wants: Vec<(NodeId, usize, Affine)>,
+    /// What factors of products are to take in.
+    pub factors: Vec<(NodeId, usize, Affine)>,
     /// Values on which something is wanted.
     pub wanted: Vec<ValueId>,
     /// Values that carry something, where anything is wanted.
     pub carried: HashSet<ValueId>,
 }
 
-/// Sends an affine, that of a part or a half of it alone, forward from the part's output.
+/// Sends an affine, that of a part or a half of it alone, forward from the part's output; and says whether there were
+/// positions on the way, which are constants that are added. They come into the shift, or they are `kept`, which is another
+/// way.
 ///
 /// # Errors
 /// A refusal at the first reader, in execution order, that cannot take it.
-pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
-    beside(draft, items, item, affine, false).0
-}
-
-/// The same; and whether there were positions on the way, which are constants that are added. They come into the shift,
-/// or they are `kept`, which is another way.
-pub fn beside(
+pub fn forward(
     draft: &Draft,
     items: &Items,
     item: usize,
@@ -91,8 +89,9 @@ pub fn back(
     returned: &[Returned],
 ) -> Result<(), Refusal> {
     let mut front = Front { joins: true, ..Front::new(draft, items, item) };
-    for Returned { value, wanted, inverse } in returned {
-        front.leave(*value, inverse.clone(), None, 0, wanted)?;
+    front.kept = returned.iter().flat_map(|returned| returned.wanted.iter().copied()).collect();
+    for Returned { value, inverse, .. } in returned {
+        front.arrive(*value, inverse.clone(), None, 0)?;
     }
     front.run(wave)?;
     let begins = |value: &ValueId| returned.iter().any(|returned| draft.source(returned.value) == *value);
@@ -144,14 +143,17 @@ struct Front<'d, 'a> {
     /// The value from which every scale comes to this one, whatever it is.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
+    /// Inputs that have what a value carries already, and take nothing back.
+    kept: HashSet<(NodeId, usize)>,
     positions: Positions,
 }
 
 impl<'d, 'a> Front<'d, 'a> {
     fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
         let (carried, from, queue) = (HashMap::default(), HashMap::default(), BTreeMap::new());
+        let kept = HashSet::default();
         let positions = Positions { kept: false, met: Cell::new(false) };
-        Front { draft, items, item, goes: false, joins: items.merge, carried, from, queue, positions }
+        Front { draft, items, item, goes: false, joins: items.merge, carried, from, queue, kept, positions }
     }
 
     /// From the part of the item to everything that takes the affine in.
@@ -160,7 +162,7 @@ impl<'d, 'a> Front<'d, 'a> {
         self.arrive(part.output, affine.clone(), None, 0)?;
         let mut wave = Wave { site: *site, ..Wave::default() };
         self.run(&mut wave)?;
-        if !wave.wants.is_empty() {
+        if !wave.wants.is_empty() || !wave.factors.is_empty() {
             wave.carried = self.carried.keys().copied().collect();
         }
         Ok(wave)
@@ -204,6 +206,7 @@ impl<'d, 'a> Front<'d, 'a> {
                     let from = if joins(draft, node) { Some(value) } else { hands_on(draft, node) };
                     let passed = self.carried[&value].passed;
                     wave.wants.extend(step.wants.into_iter().map(|(slot, affine)| (node, slot, affine)));
+                    wave.factors.extend(step.factors.into_iter().map(|(slot, affine)| (node, slot, affine)));
                     for (slot, affine) in step.ways.into_iter().next().unwrap_or_default() {
                         if let Some(value) = draft.graph.output(node, slot) {
                             self.arrive(value, affine, from, passed)?;
@@ -223,18 +226,6 @@ impl<'d, 'a> Front<'d, 'a> {
         from: Option<ValueId>,
         passed: usize,
     ) -> Result<(), Refusal> {
-        self.leave(value, affine, from, passed, &[])
-    }
-
-    /// The same, but for some inputs.
-    fn leave(
-        &mut self,
-        value: ValueId,
-        affine: Affine,
-        from: Option<ValueId>,
-        passed: usize,
-        but: &[(NodeId, usize)],
-    ) -> Result<(), Refusal> {
         if affine.is_identity() {
             return Ok(());
         }
@@ -247,9 +238,14 @@ impl<'d, 'a> Front<'d, 'a> {
         if let Some(from) = from.filter(|_| has_scale) {
             self.from.insert(value, from);
         }
-        self.carried.insert(value, Carried { affine, passed });
-        if let Some(refusal) = self.draft.dead_end(value, self.way()).filter(|_| has_scale && but.is_empty())
-        {
+        // It would be in two bases at once: of a value with itself a product is wanted in one, and made in another.
+        if self.carried.insert(value, Carried { affine, passed }).is_some() {
+            return Err(Refusal::new(Reason::ResidualStream, graph.value_name(value)));
+        }
+        // Where one reader keeps it, the end may be that one.
+        let is_kept = |(_, reader)| matches!(reader, Reader::Node { node, input } if self.kept.contains(&(node, input)));
+        let ends = |_: &Refusal| has_scale && !self.draft.readers(value).any(is_kept);
+        if let Some(refusal) = self.draft.dead_end(value, self.way()).filter(ends) {
             return Err(self.end(value, refusal));
         }
         for (name, reader) in self.draft.readers(value) {
@@ -261,7 +257,7 @@ impl<'d, 'a> Front<'d, 'a> {
                     return Err(self.end(value, Refusal::new(Reason::CapturedBySubgraph, graph.name(node))));
                 }
                 Reader::Node { node, input } if !graph.reads_elements(node, input) => {}
-                Reader::Node { node, input } if but.contains(&(node, input)) => {}
+                Reader::Node { node, input } if self.kept.contains(&(node, input)) => {}
                 Reader::Node { node, .. } => {
                     let next = match self.draft.owned.get(&node) {
                         Some(&other) if other != self.item => Next::Part(other),
@@ -313,7 +309,8 @@ impl<'d, 'a> Front<'d, 'a> {
             .iter()
             .enumerate()
             .map(|(slot, input)| {
-                let value = input.filter(|_| draft.graph.reads_elements(node, slot))?;
+                let takes = draft.graph.reads_elements(node, slot) && !self.kept.contains(&(node, slot));
+                let value = input.filter(|_| takes)?;
                 self.carried.get(&draft.source(value)).map(|carried| carried.affine.clone())
             })
             .collect();

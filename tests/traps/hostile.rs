@@ -525,3 +525,20 @@ fn a_constant_of_too_few_axes_to_normalize_is_not_evaluated() {
     );
     assert!(unfold::plan(&model, &Default::default()).is_ok());
 }
+
+#[test]
+fn a_long_way_back_does_not_need_a_large_stack() {
+    let turns: String = (0..500).map(|i| format!("v{} = Transpose(v{i}) perm=[1,0]\n", i + 1)).collect();
+    let model = model(&format!(
+        "input x batch 4
+         weight w 4 4
+         v0 = MatMul(x, w)
+         {turns}
+         scale g 4
+         n = Mul(v500, g)
+         output n"
+    ));
+    // As threads of some systems have, and half of what those of Rust have.
+    let work = move || fuse(&model, &FuseOptions::default()).unwrap().plan.sites[0].is_folded();
+    assert!(thread::Builder::new().stack_size(1 << 20).spawn(work).unwrap().join().unwrap());
+}

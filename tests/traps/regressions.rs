@@ -1094,6 +1094,39 @@ fn an_affine_goes_back_through_a_roll() {
     assert!(!operators(&after).contains(&"Mul"));
 }
 
+/// A value and its mean want the same of what they are made of: the classifier's token of a convolutional network.
+#[test]
+fn an_affine_goes_back_to_a_value_and_its_mean() {
+    let of = |more: &str, stream: &str| {
+        model(&format!(
+            "input x batch 8 4
+             input r batch 8 4
+             weight w 4 4
+             shift b 4
+             {more}
+             f = MatMul(x, w)
+             h = Add(f, b)
+             y = {stream}
+             mean = ReduceMean(y) axes=[1]
+             c = Concat(mean, y) axis=1
+             const g 4 = 2 0.5 -1 4
+             shift t 4
+             n = Mul(c, g)
+             m = Add(n, t)
+             z = Relu(m)
+             output z"
+        ))
+    };
+    let alone = folded(&of("", "Identity(h)"));
+    assert_eq!(operators(&alone), ["MatMul", "Add", "ReduceMean", "Concat", "Relu"]);
+    // Of a stream the last sum takes the shift, and what else is added to it none.
+    let written = "weight v 4 4\n weight u 4 4\n e = MatMul(r, v)\n last = MatMul(e, u)\n output last";
+    let stream = folded(&of(written, "Add(e, h)"));
+    assert_eq!(operators(&stream).iter().filter(|op| **op == "Mul").count(), 0);
+    let (reason, backward) = kept(&of("output y", "Identity(h)"));
+    assert_eq!((reason.name(), backward.unwrap().name()), ("not-linear", "other-reader"));
+}
+
 /// A value that is put side by side with itself many times is not asked for each time.
 #[test]
 fn a_value_of_very_many_readers_is_left_soon() {

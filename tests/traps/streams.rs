@@ -389,6 +389,143 @@ fn a_tied_embedding_is_read_in_the_new_basis_and_written_in_the_old() {
 }
 
 #[test]
+fn a_product_of_a_value_with_itself_takes_no_scale_of_one_of_them() {
+    let plain = "v = MatMul(x, w)";
+    let norm = "i = MatMul(x, w)\n v = LayerNormalization(i, l)";
+    for v in [plain, norm] {
+        for product in [
+            "p = Mul(v, v)",
+            "p = MatMul(v, v)",
+            "u = Transpose(v)\n p = Mul(v, u)",
+            "u = Identity(v)\n p = MatMul(v, u)",
+            "p = Einsum(v, v) equation=ab,bc->ac",
+            "p = Einsum(v, v) equation=...b,...b->...",
+        ] {
+            for scale in ["const g = -1", "const g 1 = -1", "const g 4 = 1 -1 1 -1"] {
+                let before = model(&format!(
+                    "input x 4 4
+                     weight w 4 4
+                     const l 4 = 2 1 0.5 1
+                     {v}
+                     {product}
+                     {scale}
+                     y = Mul(p, g)
+                     output y"
+                ));
+                let after = fuse(&before);
+                let there = operators(&before).iter().filter(|op| **op == "Mul").count();
+                assert_eq!(
+                    operators(&after.model).iter().filter(|op| **op == "Mul").count(),
+                    there,
+                    "{product}"
+                );
+            }
+            // Nor where others read the product as well, and would take it back.
+            let reads = ["z = Mul(p, t)", "z = MatMul(p, w)", "z = Relu(p)"];
+            for (scale, read) in
+                ["-1", "2", "0.5", "-4"].iter().flat_map(|scale| reads.map(|read| (scale, read)))
+            {
+                let before = model(&format!(
+                    "input x 4 4
+                     weight w 4 4
+                     const l 4 = 2 1 0.5 1
+                     shift t 4
+                     {v}
+                     {product}
+                     const g = {scale}
+                     y = Mul(p, g)
+                     {read}
+                     output y z"
+                ));
+                let after = fuse(&before);
+                match product.contains("...") {
+                    true => crate::common::is_not_disproved(&before, &after).unwrap(),
+                    false => same(&before, &after.model, 1e-9),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_would_cost_an_operator_or_a_copy_does_not_go_back_to_all_that_makes_it() {
+    // The scale alone goes, and the shift stays.
+    let several = model(
+        "input x batch 4 6
+         weight a 6 4
+         weight b 6 4
+         weight c 6 4
+         u = MatMul(x, a)
+         v = MatMul(x, b)
+         w = MatMul(x, c)
+         mean = ReduceMean(u) axes=[1]
+         all = Concat(mean, u, v, w) axis=1
+         const g 4 = 2 0.5 -1 4
+         shift t 4
+         n = Mul(all, g)
+         m = Add(n, t)
+         y = Tanh(m)
+         output y",
+    );
+    let adds = |model: &Model| operators(model).iter().filter(|op| matches!(**op, "Add" | "Mul")).count();
+    assert_eq!(adds(&fuse(&several).model), 1);
+    // One of two that pick rows would have another table for the shift: it stays, beside the sum.
+    let picked = model(
+        "indices i batch 3
+         indices j batch 3
+         weight table 9 4
+         a = Gather(table, i)
+         b = Gather(table, j)
+         s = Add(a, b)
+         c = Concat(s, a) axis=1
+         const g 4 = 2 0.5 -1 4
+         const h 4 = 1 2 0.5 -1
+         shift t 4
+         n = Mul(c, g)
+         m = Mul(n, h)
+         k = Add(m, t)
+         y = Tanh(k)
+         output y",
+    );
+    let after = fuse(&picked);
+    assert_eq!((after.plan.growth, adds(&after.model)), (0, 2), "{:#?}", after.plan.sites);
+}
+
+#[test]
+fn a_table_of_which_several_pick_rows_is_one_table_still() {
+    // Words, and the ends of the boxes around them, as LayoutLM adds them.
+    let of = |more: &str| {
+        model(&format!(
+            "indices ids batch 3
+             indices left batch 3
+             indices right batch 3
+             weight words 9 4
+             weight places 9 4
+             a = Gather(words, ids)
+             b = Gather(places, left)
+             c = Gather(places, right)
+             d = Add(b, c)
+             x0 = Add(a, d)
+             {}
+             output x1
+             {more}",
+            layer(0, SCALE)
+        ))
+    };
+    let before = of("");
+    let after = folded(&before);
+    assert_eq!(after.graph().initializer.len(), before.graph().initializer.len() - 2);
+    let table = |model: &Model| {
+        let gather = model.graph().node.iter().find(|node| node.output == ["b"]).unwrap();
+        constant(initializer(model, &gather.input[0])).unwrap().floats().unwrap().clone()
+    };
+    assert_eq!(table(&after), table(&before) * arr1(&[2.0, 0.5, -1.0, 4.0]));
+    // Somebody wants it as it is.
+    let fused = fuse(&of("e = Gather(places, ids)\n output e"));
+    assert_eq!((goes(&fused), forward(&fused, 0)), (0, Reason::GraphOutput));
+}
+
+#[test]
 fn weights_that_all_layers_share_are_not_copied_for_each() {
     let mut shared = post_norm(4, SCALE, "");
     for node in &mut shared.graph_mut().node {

@@ -7,6 +7,7 @@
 use super::{Linear, Slots};
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
+use crate::graph::equation::{Equation, is_once};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
@@ -24,6 +25,9 @@ impl Rule for Einsum {
             let affine = at.only(inputs, operand)?;
             letters.check(at, affine, &letters.operand)?;
             return Ok(Step::taken(Side::Operand(operand), affine.clone()));
+        }
+        if let Some((slot, factor)) = Letters::factor(at, inputs) {
+            return Ok(Step::into_factor(slot, factor));
         }
         let rank = at.output_rank(0)?;
         let mut all = Affine::identity(rank);
@@ -54,8 +58,7 @@ impl Rule for Einsum {
 
 /// A scale by one number, on a value of another rank.
 fn number(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
-    let is_number = affine.scale.len() == 1 && affine.has_no_shift();
-    let scale: Option<Numbers> = affine.scale.reshape(&vec![1; rank]).filter(|_| is_number);
+    let scale: Option<Numbers> = affine.scale.reshape(&vec![1; rank]).filter(|_| affine.is_number());
     scale.map(Affine::scale).ok_or(Reason::WrongAxis)
 }
 
@@ -72,32 +75,49 @@ impl Letters {
     /// `None` where there are other operands, or the equation says more than which axes are multiplied and added up.
     fn of(at: &At) -> Option<Self> {
         let slot = [1, 0].into_iter().find(|&slot| at.is_constant(slot))?;
-        if at.arity() != 2 || at.is_constant(1 - slot) {
-            return None;
-        }
-        let equation: String =
-            at.attr_text("equation", "").ok()?.chars().filter(|letter| !letter.is_whitespace()).collect();
-        let (operands, result) = equation.split_once("->")?;
-        let (first, second) = operands.split_once(',')?;
-        let (operand, weight) = if slot == 1 { (first, second) } else { (second, first) };
-        let letters = Self {
-            operand: read(operand, at.rank(1 - slot).ok()?)?,
-            weight: read(weight, at.rank(slot).ok()?)?,
-            result: read(result, at.output_rank(0).ok()?)?,
-            slot,
-        };
-        let Self { operand, weight, result, .. } = &letters;
-        let is_summed_in_both = |letter: &char| operand.contains(letter) && weight.contains(letter);
-        let is_summed =
-            operand.iter().chain(weight).filter(|letter| !result.contains(letter)).all(is_summed_in_both);
-        let is_made = result.iter().all(|letter| operand.contains(letter) || weight.contains(letter));
+        let letters = Self::beside(at, slot).filter(|_| !at.is_constant(1 - slot))?;
         // An axis of extent 1 may be as long as another one of its letter.
         let extents = at.extents(slot).ok()?;
-        let is_whole = weight.iter().zip(&extents).all(|(letter, &count)| {
-            let axis = operand.iter().position(|other| other == letter);
+        let is_whole = letters.weight.iter().zip(&extents).all(|(letter, &count)| {
+            let axis = letters.operand.iter().position(|other| other == letter);
             axis.is_none_or(|axis| at.places(1 - slot, axis) == Ok(count))
         });
-        (is_summed && is_made && is_whole).then_some(letters)
+        is_whole.then_some(letters)
+    }
+
+    /// A scale of the only operand that carries anything, as one on the other operand, along a letter that is added up.
+    fn factor(at: &At, inputs: &[Option<Affine>]) -> Option<(usize, Affine)> {
+        let slot = (0..2).find(|&slot| inputs.get(1 - slot).is_some_and(Option::is_some))?;
+        let affine = at.only(inputs, 1 - slot).ok().filter(|affine| affine.has_no_shift())?;
+        let letters = Self::beside(at, slot)?;
+        let [axis] = affine.axes()[..] else { return None };
+        let there = letters.weight.iter().position(|letter| *letter == letters.operand[axis])?;
+        let (count, mut shape) = (affine.scale.len(), vec![1; letters.weight.len()]);
+        shape[there] = count;
+        let is_whole =
+            [(1 - slot, axis), (slot, there)].iter().all(|&(slot, axis)| at.places(slot, axis) == Ok(count));
+        let is_summed = is_whole && !letters.result.contains(&letters.operand[axis]);
+        Some((slot, Affine::scale(affine.scale.reshape(&shape).filter(|_| is_summed)?)))
+    }
+
+    /// The same for two operands of which this one may vary as well.
+    fn beside(at: &At, slot: usize) -> Option<Self> {
+        if at.arity() != 2 {
+            return None;
+        }
+        let ranks = [0, 1].map(|slot| at.rank(slot).ok());
+        let Equation { operands, result } = Equation::read(at.attr_text("equation", "").ok()?, &ranks)?;
+        let [first, second] = <[_; 2]>::try_from(operands).ok()?;
+        let (operand, weight) = if slot == 1 { (first, second) } else { (second, first) };
+        let are_told = [&operand, &weight, &result].into_iter().all(|letters| is_once(letters));
+        if !are_told || ranks.contains(&None) {
+            return None;
+        }
+        let is_summed_in_both = |letter: &char| operand.contains(letter) && weight.contains(letter);
+        let is_summed =
+            operand.iter().chain(&weight).filter(|letter| !result.contains(letter)).all(is_summed_in_both);
+        let is_made = result.iter().all(|letter| operand.contains(letter) || weight.contains(letter));
+        (is_summed && is_made).then_some(Self { operand, weight, result, slot })
     }
 
     /// Whether the weight has what an affine varies along, on a value of these letters.
@@ -112,14 +132,6 @@ impl Letters {
     fn summed(&self) -> impl Iterator<Item = usize> {
         (0..self.weight.len()).filter(|&axis| !self.result.contains(&self.weight[axis]))
     }
-}
-
-/// The letters of an operand, each there once.
-fn read(text: &str, rank: usize) -> Option<Vec<char>> {
-    let letters: Vec<char> = text.chars().collect();
-    let is_once = |(place, letter): (usize, &char)| !letters[..place].contains(letter);
-    let is_plain = letters.iter().all(char::is_ascii_alphabetic);
-    (is_plain && letters.len() == rank && letters.iter().enumerate().all(is_once)).then_some(letters)
 }
 
 /// A recipe over some letters as one over others; along those that it lacks it has extent 1, and so it must along those

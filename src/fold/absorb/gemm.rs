@@ -39,14 +39,21 @@ pub(super) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason
     check(at)?;
     let slot = if inputs[0].is_some() { 0 } else { 1 };
     let affine = at.only(inputs, slot)?;
-    at.weight(1 - slot)?;
-    if affine.rank() != 2 {
-        return Err(Reason::UnknownShape);
+    let lies_there = match affine.rank() {
+        2 if affine.scale.shape()[1 - contracted(at, slot)?] == 1 => Ok(()),
+        2 => Err(Reason::WrongAxis),
+        _ => Err(Reason::UnknownShape),
+    };
+    match (at.weight(1 - slot), lies_there) {
+        (Ok(_), lies_there) => lies_there.map(|()| Step::taken(Side::Operand(slot), affine.clone())),
+        (Err(Reason::NotConstant), Ok(())) if affine.has_no_shift() && affine.scale.len() > 1 => {
+            let mut shape = [1; 2];
+            shape[contracted(at, 1 - slot)?] = affine.scale.len();
+            let scale = affine.scale.reshape(&shape).ok_or(Reason::UnknownShape)?;
+            Ok(Step::into_factor(1 - slot, Affine::scale(scale)))
+        }
+        (Err(reason), _) => Err(reason),
     }
-    if affine.scale.shape()[1 - contracted(at, slot)?] != 1 {
-        return Err(Reason::WrongAxis);
-    }
-    Ok(Step::taken(Side::Operand(slot), affine.clone()))
 }
 
 fn check(at: &At) -> Result<(), Reason> {

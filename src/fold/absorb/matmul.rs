@@ -38,7 +38,10 @@ impl Rule for MatMul {
                 (Err(reason), Err(_)) => Err(reason),
             };
         }
-        Ok(Step::go_on(0, pass(at, slot, Some(affine))?))
+        pass(at, slot, Some(affine)).map(|passed| Step::go_on(0, passed)).or_else(|reason| {
+            let factor = factor(at, slot, affine).ok_or(reason)?;
+            Ok(Step::into_factor(1 - slot, factor))
+        })
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
@@ -182,6 +185,18 @@ fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason>
     }
     let scale = affine.scale.align(at.output_rank(0)?).ok_or(Reason::UnknownShape)?;
     Ok(Affine::scale(scale))
+}
+
+/// A scale along what is contracted, as one on the other operand.
+fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
+    let contracted = |slot: usize, rank: usize| if rank == 1 { 0 } else { matrix_axes(slot, rank).0 };
+    let scale = turned_affine(at, slot, affine).scale;
+    let other = at.rank(1 - slot).ok().filter(|&rank| rank > 0 && affine.rank() > 0)?;
+    let is_along_it = affine.axes().len() == 1 && scale.shape()[contracted(slot, affine.rank())] != 1;
+    let mut shape = vec![1; other];
+    shape[contracted(1 - slot, other)] = scale.len();
+    let scale = scale.reshape(&shape).filter(|_| is_along_it && affine.has_no_shift())?;
+    Some(turned_affine(at, 1 - slot, &Affine::scale(scale)))
 }
 
 /// A scale on the result, as a scale on one operand.

@@ -44,7 +44,7 @@ impl Rule for Positive {
 }
 
 fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reason> {
-    let number = affine.scale.first().copied().filter(|_| affine.scale.len() == 1 && affine.has_no_shift());
+    let number = affine.scale.first().copied().filter(|_| affine.is_number());
     if !number.is_some_and(|number| number > 0.0) {
         return Err(at.not_linear());
     }

@@ -1,0 +1,250 @@
+//! Scales before a product whose other factor is computed: the layers of experts, which a Gather picks while the model
+//! runs, and keys.
+
+use ndarray::IxDyn;
+use unfold::fold::plan::Outcome;
+use unfold::onnx::Model;
+use unfold::onnx::external::Externals;
+use unfold::onnx::tensor::{DataType, make, read_f64};
+use unfold::refusal::Reason;
+
+use crate::common::text::model;
+use crate::common::{fuse, initializer, is_not_disproved, operators, retype};
+use crate::{folded, fused, in_type, kept};
+
+/// A normalizer behind an activation, the layer that a token's expert has, and one that nobody picks.
+fn picked(table: &str, how: &str) -> Model {
+    model(&format!(
+        "input x batch 3 6
+         indices ids batch
+         h = Relu(x)
+         const g 6 = 2 -1 0.5 1 4 -2
+         n = Mul(h, g)
+         weight w 6 2
+         other = MatMul(n, w)
+         {table}
+         {how}
+         output y other"
+    ))
+}
+
+fn muls(model: &Model) -> usize {
+    operators(model).iter().filter(|op| **op == "Mul").count()
+}
+
+#[test]
+fn the_table_of_the_experts_takes_the_scale_in() {
+    let turned = "e = Gather(table, ids)\n t = Transpose(e) perm=[0,2,1]\n y = MatMul(n, t)";
+    for (table, how) in [
+        ("weight table 3 6 4", "e = Gather(table, ids)\n y = MatMul(n, e)"),
+        ("weight table 3 4 6", turned),
+        (
+            "weight table 6 3 4",
+            "e = Gather(table, ids) axis=1\n t = Transpose(e) perm=[1,0,2]\n y = MatMul(n, t)",
+        ),
+        ("weight table 3 4 6", "e = Gather(table, ids)\n t = Transpose(n) perm=[0,2,1]\n y = MatMul(e, t)"),
+        ("weight table 3 6 4", "e = Gather(table, ids)\n y = Einsum(n, e) equation=btc,bcd->btd"),
+        ("weight table 3 4 6", "e = Gather(table, ids)\n y = Einsum(e, n) equation=bdc,btc->btd"),
+        (
+            "weight table 3 6 4",
+            "a = Gather(table, ids)\n b = Gather(table, ids)\n p = MatMul(n, a)\n q = MatMul(n, b)\n y = Add(p, q)",
+        ),
+    ] {
+        let after = folded(&picked(table, how));
+        assert_eq!(muls(&after), 0, "{how}");
+        // It is stored once, whoever picks from it.
+        assert_eq!(after.graph().initializer.len(), 2, "{how}");
+    }
+}
+
+/// The same of a token, for one expert that all have.
+fn of_one(table: &str, how: &str) -> Model {
+    model(&format!(
+        "input x 5 6
+         indices one
+         h = Relu(x)
+         const g 6 = 2 -1 0.5 1 4 -2
+         n = Mul(h, g)
+         weight c 4
+         {table}
+         {how}
+         output y"
+    ))
+}
+
+#[test]
+fn a_matrix_that_is_picked_takes_the_scale_in() {
+    for (table, how) in [
+        ("weight table 3 6 4", "e = Gather(table, one)\n y = Gemm(n, e)"),
+        ("weight table 3 4 6", "e = Gather(table, one)\n y = Gemm(n, e, c) transB=1 beta=2.0"),
+        ("weight table 3 4 6", "e = Gather(table, one)\n t = Transpose(n)\n y = Gemm(e, t) alpha=0.5"),
+        ("weight table 3 6", "e = Gather(table, one)\n y = MatMul(n, e)"),
+    ] {
+        assert_eq!(muls(&folded(&of_one(table, how))), 0, "{how}");
+    }
+    let before =
+        of_one("weight table 3 4 6", "e = Gather(table, one)\n y = com.microsoft.FusedMatMul(n, e) transB=1");
+    let after = fuse(&before);
+    assert_eq!(muls(&after.model), 0);
+    is_not_disproved(&before, &after).unwrap();
+}
+
+#[test]
+fn the_shift_stays_where_no_layer_is_constant() {
+    let how = "m = Add(n, t)\n e = Gather(table, one)\n y = MatMul(m, e)";
+    let before = of_one("shift t 6\n weight table 3 6 4", how);
+    let after = fused(&before);
+    let [site] = &after.plan.sites[..] else { panic!("{:#?}", after.plan.sites) };
+    assert!(matches!(site.post, Some(Outcome::Scaled { .. })), "{site:#?}");
+    assert_eq!(operators(&after.model), ["Relu", "Add", "Gather", "MatMul"]);
+    let read = |model: &Model, name: &str| {
+        let tensor = model.graph().initializer.iter().find(|tensor| tensor.name().starts_with(name));
+        read_f64(tensor.unwrap(), &Externals::none()).unwrap()
+    };
+    let scale = read(&before, "g").into_shape_with_order(IxDyn(&[1, 6, 1])).unwrap();
+    assert_eq!(read(&after.model, "table"), read(&before, "table") * scale);
+}
+
+#[test]
+fn the_scale_of_queries_joins_the_keys() {
+    let attention = |key: &str, more: &str| {
+        model(&format!(
+            "input x batch 3 6
+             weight q 6 4
+             a = MatMul(x, q)
+             b = Relu(a)
+             const g 4 = 2 0.5 -1 1
+             c = Mul(b, g)
+             weight k 6 4
+             d = MatMul(x, k)
+             {key}
+             t = Transpose(e) perm=[0,2,1]
+             s = MatMul(c, t)
+             y = Softmax(s)
+             output y {more}"
+        ))
+    };
+    // Its weight, or the scale that the keys have themselves.
+    assert_eq!(muls(&folded(&attention("e = Identity(d)", ""))), 0);
+    let both = fused(&attention("f = Relu(d)\n scale l 4\n e = Mul(f, l)", ""));
+    assert_eq!(muls(&both.model), 1);
+    // Others would see it there.
+    let (reason, _) = kept(&attention("e = Identity(d)", "d"));
+    assert_eq!(reason, Reason::NotConstant);
+    let (reason, _) = kept(&attention("e = Relu(d)", ""));
+    assert_eq!(reason, Reason::NotConstant);
+}
+
+#[test]
+fn a_value_does_not_take_in_what_it_carries_itself() {
+    for product in
+        ["t = Transpose(n) perm=[0,2,1]\n y = MatMul(n, t)", "y = Einsum(n, n) equation=btc,bsc->bts"]
+    {
+        let before = model(&format!(
+            "input x batch 3 6
+             h = Relu(x)
+             const g 6 = 2 -1 0.5 1 4 -2
+             n = Mul(h, g)
+             {product}
+             output y"
+        ));
+        kept(&before);
+    }
+    // Nor what it is made of.
+    let made = "v = MatMul(n, w)\n k = Identity(v)\n t = Transpose(k) perm=[0,2,1]\n y = MatMul(n, t)";
+    let before = model(&format!(
+        "input x batch 3 6
+         h = Relu(x)
+         const g 6 = 2 -1 0.5 1 4 -2
+         n = Mul(h, g)
+         weight w 6 6
+         {made}
+         output y"
+    ));
+    let after = folded(&before);
+    let (w, g) = (initializer(&before, "w"), initializer(&before, "g"));
+    let read = |tensor| read_f64(tensor, &Externals::none()).unwrap();
+    let scale = read(g);
+    let both = read(w) * &scale.clone().into_shape_with_order(IxDyn(&[6, 1])).unwrap() * &scale;
+    assert_eq!(read(initializer(&after, "w_folded")), both);
+}
+
+#[test]
+fn an_operand_that_is_an_input_is_no_layer() {
+    let before = of_one("input e 6 4", "y = MatMul(n, e)");
+    assert_eq!(kept(&before).0, Reason::NotConstant);
+}
+
+#[test]
+fn a_letter_that_is_not_added_up_takes_nothing_in() {
+    // Along the tokens' own channels, which the result has.
+    let before = of_one("weight table 3 5 6", "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->tc");
+    assert_eq!(kept(&before).0, Reason::WrongAxis);
+    let summed = of_one("weight table 3 5 6", "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->t");
+    assert_eq!(muls(&folded(&summed)), 0);
+}
+
+#[test]
+fn experts_of_half_precision_lose_no_more_than_their_type_does() {
+    let with = |least: f64| {
+        let mut model = model(&format!(
+            "half x 5 6
+             indices one
+             h = Relu(x)
+             const g 6 = {least} 1 0.5 1 2 1
+             n = Mul(h, g)
+             weight table 3 6 4
+             e = Gather(table, one)
+             y = MatMul(n, e)
+             output y"
+        ));
+        let table = read_f64(initializer(&model, "table"), &Externals::none()).unwrap();
+        let table = make("table", DataType::Float16, &(table * 0.3).view()).unwrap();
+        *model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "table").unwrap() = table;
+        retype(&mut model, &["g"], DataType::Float16);
+        model
+    };
+    assert_eq!(in_type(&kept(&with(1e-6)).0), ("underflow", "float16"));
+    assert!(fuse(&with(0.25)).plan.sites[0].is_folded());
+}
+
+#[test]
+fn what_saves_no_operator_does_not_go_into_another_factor() {
+    // The number goes there, as it did before there was a way for γ.
+    let before = model(
+        "input x batch 3 4
+         weight q 4 4
+         weight k 4 4
+         a = MatMul(x, q)
+         const g 4 = 2 0.5 1 4
+         b = LayerNormalization(a, g) axis=-1
+         const number = 0.5
+         c = Mul(b, number)
+         d = MatMul(x, k)
+         t = Transpose(d) perm=[0,2,1]
+         s = MatMul(c, t)
+         y = Softmax(s)
+         output y",
+    );
+    let after = fuse(&before);
+    assert_eq!(muls(&after.model), 0);
+    // Nor what would be there twice for it: the two join instead.
+    let before = model(
+        "input x 3 5 4
+         indices ids 1
+         indices jds 3
+         weight table 2 4 4
+         const g 4 = 2 0.5 1 4
+         const h 4 = 1 -1 0.5 2
+         r = Mul(x, g)
+         s = Mul(r, h)
+         e = Gather(table, ids)
+         k = Gather(table, jds)
+         a = MatMul(x, e)
+         b = MatMul(s, k)
+         y = Sub(a, b)
+         output y",
+    );
+    let after = fused(&before);
+    assert_eq!((muls(&after.model), after.plan.growth), (1, 0));
+}
