@@ -10,13 +10,13 @@ pub struct Equation {
 }
 
 impl Equation {
-    /// Reads an equation that tells its result, of operands of these ranks. The axes of an ellipsis are digits, 0 for the
-    /// last one.
+    /// Reads an equation of operands of these ranks. The axes of an ellipsis are digits, 0 for the last one.
     ///
     /// `None` where it is no such equation, or where a rank that an ellipsis leaves open is not known.
     pub fn read(text: &str, ranks: &[Option<usize>]) -> Option<Self> {
         let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
-        let (terms, result) = text.split_once("->")?;
+        let implied = implied(&text);
+        let (terms, result) = text.split_once("->").unwrap_or((&text, &implied));
         let operands: Vec<Vec<char>> =
             terms.split(',').zip(ranks).map(|(term, &rank)| operand(term, rank)).collect::<Option<_>>()?;
         let of_dots = |letters: &Vec<char>| letters.iter().filter(|letter| letter.is_ascii_digit()).count();
@@ -24,6 +24,15 @@ impl Equation {
         let result = letters(result, longest)?;
         (terms.split(',').count() == ranks.len()).then_some(Self { operands, result })
     }
+}
+
+/// What an Einsum makes whose equation does not tell: the ellipsis, and the letters that stand once, in alphabetical order.
+pub fn implied(equation: &str) -> String {
+    let once = |letter: &char| equation.matches(*letter).count() == 1;
+    let mut letters: Vec<char> = equation.chars().filter(|c| c.is_alphabetic()).filter(once).collect();
+    letters.sort_unstable();
+    let dots = if equation.contains("...") { "..." } else { "" };
+    letters.into_iter().fold(dots.to_owned(), |text, letter| text + &letter.to_string())
 }
 
 /// Whether no letter stands twice.
@@ -70,7 +79,9 @@ mod tests {
         assert_eq!(read("...i->...", &[None]), None);
         assert_eq!(read("ij->i", &[Some(3)]), None);
         assert_eq!(read("i...j->ij", &[Some(1)]), None);
-        assert_eq!(read("ij,jk", &[None, None]), None);
+        assert_eq!(read("ij,jk", &[None, None]), told(&["ij", "jk"], "ik"));
+        assert_eq!(read("ba", &[None]), told(&["ba"], "ab"));
+        assert_eq!(read("j...i,i", &[Some(3), Some(1)]), told(&["j0i", "i"], "0j"));
         assert_eq!(read("ij,jk->ik", &[None]), None);
         assert_eq!(read("i1->i", &[None]), None);
         assert_eq!(read("...i->i...", &[Some(12)]), None);

@@ -28,7 +28,7 @@ use super::memo::Memo;
 use super::open::Open;
 use super::quotients;
 use super::rounds::{Rounds, common};
-use super::told::{Asked, complete as told, read_by_shape};
+use super::told::{Asked, complete as told, contracted, read_by_shape};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
@@ -555,7 +555,11 @@ impl Inference {
         // A stack of matrices that begins with what is multiplied has another shape.
         let is_set = |name: &&str| node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
         let is_stacked = node.op().0 == "com.microsoft" && ["transBatchA", "transBatchB"].iter().any(is_set);
-        if is_stacked || misreads_shape(node, self.opset) {
+        // tract takes the extent of any operand that has the letter.
+        let are_told =
+            || contracted(node, &inputs).is_some_and(|(_, extents)| extents.values().all(Option::is_some));
+        let is_unsure = node.op() == ("", "Einsum") && !are_told();
+        if is_stacked || is_unsure || misreads_shape(node, self.opset) {
             let type_alone =
                 |fact: InferenceFact| InferenceFact { datum_type: fact.datum_type, ..Default::default() };
             return inputs.into_iter().flatten().take(1).map(type_alone).collect();

@@ -57,6 +57,34 @@ pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFac
     fact.with_shape(closed(both))
 }
 
+/// The letters of an Einsum: of its result, and the extent of each, as long as all operands say. Engines do not agree on a
+/// letter that is one place here and several there.
+pub fn contracted(
+    node: &NodeProto,
+    operands: &[Option<InferenceFact>],
+) -> Option<(Vec<char>, HashMap<char, Option<TDim>>)> {
+    let shapes: Vec<Option<Shape>> = operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
+    let ranks: Vec<Option<usize>> =
+        shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
+    let Equation { operands, result } = Equation::read(node.attr_s("equation").ok()??, &ranks)?;
+    let mut extents: HashMap<char, Option<TDim>> = HashMap::default();
+    for (letters, shape) in operands.iter().zip(&shapes) {
+        for (axis, letter) in letters.iter().enumerate() {
+            let here = shape.as_ref().and_then(|shape| shape[axis].clone());
+            let is_one = |dim: &Option<TDim>| extent(dim) == Some(1);
+            let both = match extents.remove(letter) {
+                Some(there) if is_one(&there) == is_one(&here) => {
+                    broadcast(&[there], &[here]).and_then(|mut both| both.pop()?)
+                }
+                Some(_) => None,
+                None => here,
+            };
+            extents.insert(*letter, both);
+        }
+    }
+    Some((result, extents))
+}
+
 /// The extents that a Shape reads, where it has a value's; it may read some axes alone.
 pub fn read_by_shape(asked: &Asked) -> Option<Shape> {
     let shape = asked.shape(0).filter(|_| asked.node.op_type() == "Shape")?;
@@ -141,7 +169,10 @@ impl Asked<'_> {
                 let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
                 Some(vec![side(0, usize::from(turned("transA"))), side(1, usize::from(!turned("transB")))])
             }
-            ("Einsum", _) => self.contracted(),
+            ("Einsum", _) => {
+                let (result, extents) = contracted(self.node, self.inputs)?;
+                Some(result.iter().map(|letter| extents.get(letter)?.clone()).collect())
+            }
             ("MatMul", _) => self.multiplied(),
             ("Transpose", _) => {
                 let perm = self.node.attr_ints("perm").ok()?;
@@ -296,28 +327,6 @@ impl Asked<'_> {
         let (stack, rows) = left.split_at(left.len() - 2);
         let (other, columns) = right.split_at(right.len() - 2);
         Some([broadcast(stack, other)?, vec![rows[0].clone(), columns[1].clone()]].concat())
-    }
-
-    /// An axis for each letter of the result, as long as all operands say. Engines do not agree on a letter that is one place
-    /// here and several there.
-    fn contracted(&self) -> Option<Shape> {
-        let shapes: Vec<Option<Shape>> = (0..self.inputs.len()).map(|slot| self.shape(slot)).collect();
-        let ranks: Vec<Option<usize>> =
-            shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
-        let Equation { operands, result } = Equation::read(self.node.attr_s("equation").ok()??, &ranks)?;
-        let mut extents: HashMap<char, Shape> = HashMap::default();
-        for (letters, shape) in operands.iter().zip(&shapes) {
-            for (axis, letter) in letters.iter().enumerate() {
-                let here = [shape.as_ref().and_then(|shape| shape[axis].clone())];
-                let is_one = |shape: &[Option<TDim>]| extent(&shape[0]) == Some(1);
-                let there = match extents.remove(letter) {
-                    Some(there) => broadcast(&there, &here).filter(|_| is_one(&there) == is_one(&here)),
-                    None => Some(here.to_vec()),
-                };
-                extents.insert(*letter, there.unwrap_or(vec![None]));
-            }
-        }
-        Some(result.iter().map(|letter| extents.get(letter)?.first()?.clone()).collect())
     }
 
     /// As many tokens as there are queries, each as wide as the values of all heads.

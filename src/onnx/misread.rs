@@ -46,9 +46,9 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         "LayerNormalization" if !node.attr_i("stash_type").is_ok_and(is_float) => {
             Some("tract scales and shifts in the type of the statistics too")
         }
-        "Einsum" if !is_plain_einsum(&text("equation", "")) => {
-            Some("tract takes an ellipsis for one axis, and one number for an axis")
-        }
+        "Einsum" if !is_plain_einsum(&text("equation", "")) => Some(
+            "tract takes an ellipsis for one axis, one number for an axis, and a letter twice for any places",
+        ),
         "GlobalLpPool" => Some("tract takes another mean"),
         "SpaceToDepth" if has("mode") => {
             Some("tract puts the places of a block before the channels, whatever its mode")
@@ -77,10 +77,14 @@ pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
     matches!(node.op(), ("", "Einsum" | "AveragePool" | "MaxPool")) && misread(node, opset).is_some()
 }
 
-/// Whether each axis has a letter, and the result has one.
+/// Whether each axis has a letter of its own, and the result has one.
 fn is_plain_einsum(equation: &str) -> bool {
-    let result = equation.rsplit_once("->").map(|(_, result)| result.trim());
-    !equation.contains('.') && result != Some("")
+    let (terms, result) = equation.rsplit_once("->").unwrap_or((equation, "-"));
+    let is_once = |term: &str| {
+        let letters = || term.chars().filter(|letter| letter.is_alphabetic());
+        letters().all(|letter| term.matches(letter).count() == 1)
+    };
+    !equation.contains('.') && !result.trim().is_empty() && terms.split(',').all(is_once)
 }
 
 /// Operators of no category that tract computes of constants as onnxruntime does.
@@ -197,6 +201,7 @@ mod tests {
             (node("AveragePool", x, 1, &[("auto_pad", "SAME_LOWER")]), &[], &[7, 10, 19]),
             (node("Einsum", x, 1, &[("equation", "...i,ij->...j")]), &[12], &[]),
             (node("Einsum", x, 1, &[("equation", "ij->")]), &[12], &[]),
+            (node("Einsum", x, 1, &[("equation", "ii->i")]), &[12], &[]),
             (node("Einsum", x, 1, &[("equation", "ij,jk")]), &[], &[12]),
             (node("Celu", x, 1, &[("alpha", "2")]), &[12], &[]),
             (node("Celu", x, 1, &[]), &[], &[12]),

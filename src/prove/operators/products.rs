@@ -4,6 +4,7 @@ use ndarray::{ArrayD, Axis};
 
 use super::movement::{reshaped, transposed};
 use super::{Allowance, Call, Made, Unmade, reductions, zip};
+use crate::graph::equation::implied;
 use crate::hash::HashMap;
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
@@ -178,15 +179,6 @@ pub(super) fn einsum(call: &Call) -> Made {
     let made = Image::field(transposed(&made, &perm));
     let shape = made.shape().ok_or(Unmade::Uncovered)?.to_vec();
     Ok(vec![reshaped(&made, &shape)?])
-}
-
-/// What an Einsum makes whose equation does not tell: the ellipsis, and the labels that stand once, in alphabetical order.
-fn implied(equation: &str) -> String {
-    let once = |label: &char| equation.matches(*label).count() == 1;
-    let mut labels: Vec<char> = equation.chars().filter(|c| c.is_alphabetic()).filter(once).collect();
-    labels.sort_unstable();
-    let dots = if equation.contains("...") { "..." } else { "" };
-    labels.into_iter().fold(dots.to_owned(), |text, label| text + &label.to_string())
 }
 
 /// The elements at which axes of one label have one place, and the labels, each of them once.
