@@ -28,7 +28,7 @@ use super::memo::Memo;
 use super::open::Open;
 use super::quotients;
 use super::rounds::{Rounds, common};
-use super::told::{Asked, complete as told, contracted, read_by_shape};
+use super::told::{Asked, Contracted, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
@@ -556,8 +556,7 @@ impl Inference {
         let is_set = |name: &&str| node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
         let is_stacked = node.op().0 == "com.microsoft" && ["transBatchA", "transBatchB"].iter().any(is_set);
         // tract takes the extent of any operand that has the letter.
-        let are_told =
-            || contracted(node, &inputs).is_some_and(|(_, extents)| extents.values().all(Option::is_some));
+        let are_told = || Contracted::of(node, &inputs).is_some_and(|letters| letters.is_told());
         let is_unsure = node.op() == ("", "Einsum") && !are_told();
         if is_stacked || is_unsure || misreads_shape(node, self.opset) {
             let type_alone =

@@ -57,32 +57,47 @@ pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFac
     fact.with_shape(closed(both))
 }
 
-/// The letters of an Einsum: of its result, and the extent of each, as long as all operands say. Engines do not agree on a
-/// letter that is one place here and several there.
-pub fn contracted(
-    node: &NodeProto,
-    operands: &[Option<InferenceFact>],
-) -> Option<(Vec<char>, HashMap<char, Option<TDim>>)> {
-    let shapes: Vec<Option<Shape>> = operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
-    let ranks: Vec<Option<usize>> =
-        shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
-    let Equation { operands, result } = Equation::read(node.attr_s("equation").ok()??, &ranks)?;
-    let mut extents: HashMap<char, Option<TDim>> = HashMap::default();
-    for (letters, shape) in operands.iter().zip(&shapes) {
-        for (axis, letter) in letters.iter().enumerate() {
-            let here = shape.as_ref().and_then(|shape| shape[axis].clone());
-            let is_one = |dim: &Option<TDim>| extent(dim) == Some(1);
-            let both = match extents.remove(letter) {
-                Some(there) if is_one(&there) == is_one(&here) => {
-                    broadcast(&[there], &[here]).and_then(|mut both| both.pop()?)
-                }
-                Some(_) => None,
-                None => here,
-            };
-            extents.insert(*letter, both);
+/// The letters of an Einsum.
+pub struct Contracted {
+    result: Vec<char>,
+    /// As long as all operands say: engines do not agree on a letter that is one place here and several there.
+    extents: HashMap<char, Option<TDim>>,
+}
+
+impl Contracted {
+    /// Those of a node with these operands; `None` where its equation cannot be read.
+    pub fn of(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
+        let shapes: Vec<Option<Shape>> = operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
+        let ranks: Vec<Option<usize>> =
+            shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
+        let Equation { operands, result } = Equation::read(node.attr_s("equation").ok()??, &ranks)?;
+        let mut extents: HashMap<char, Option<TDim>> = HashMap::default();
+        for (letters, shape) in operands.iter().zip(&shapes) {
+            for (axis, letter) in letters.iter().enumerate() {
+                let here = shape.as_ref().and_then(|shape| shape[axis].clone());
+                let is_one = |dim: &Option<TDim>| extent(dim) == Some(1);
+                let both = match extents.remove(letter) {
+                    Some(there) if is_one(&there) == is_one(&here) => {
+                        broadcast(&[there], &[here]).and_then(|mut both| both.pop()?)
+                    }
+                    Some(_) => None,
+                    None => here,
+                };
+                extents.insert(*letter, both);
+            }
         }
+        Some(Self { result, extents })
     }
-    Some((result, extents))
+
+    /// Whether the extent of each is known.
+    pub fn is_told(&self) -> bool {
+        self.extents.values().all(Option::is_some)
+    }
+
+    /// The extents of the result.
+    fn shape(&self) -> Option<Shape> {
+        self.result.iter().map(|letter| self.extents.get(letter).cloned()).collect()
+    }
 }
 
 /// The extents that a Shape reads, where it has a value's; it may read some axes alone.
@@ -169,10 +184,7 @@ impl Asked<'_> {
                 let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
                 Some(vec![side(0, usize::from(turned("transA"))), side(1, usize::from(!turned("transB")))])
             }
-            ("Einsum", _) => {
-                let (result, extents) = contracted(self.node, self.inputs)?;
-                Some(result.iter().map(|letter| extents.get(letter)?.clone()).collect())
-            }
+            ("Einsum", _) => Contracted::of(self.node, self.inputs)?.shape(),
             ("MatMul", _) => self.multiplied(),
             ("Transpose", _) => {
                 let perm = self.node.attr_ints("perm").ok()?;
