@@ -158,13 +158,33 @@ pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
+    let mut fused = fuse_ahead(model, options)?;
+    fused.model.settle()?;
+    Ok(fused)
+}
+
+/// As [`fuse`], without waiting for the digest of what the model was read from, which takes longer than folding: the metadata
+/// of the result has zeros for it. It is filled in while the result is written, in whatever way, or by [`Model::settle`].
+///
+/// ```
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let ahead = unfold::fuse_ahead(&model, &Default::default())?;
+/// let fused = unfold::fuse(&model, &Default::default())?;
+/// assert_eq!(ahead.model.to_bytes()?, fused.model.to_bytes()?);
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fuse`].
+pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
     model.begin_sha256();
     let (result, plan, lowered) = run(model, options)?;
     let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
     let mut fused = Fused { model: result, plan, lowered };
     if fused.changed() {
         fused.model.forget_source();
-        Provenance::note(&mut fused.model, model.sha256()?, &fused.plan, options.chosen());
+        Provenance::note(&mut fused.model, model, &fused.plan, options.chosen());
     }
     Ok(fused)
 }

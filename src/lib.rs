@@ -111,7 +111,7 @@ pub mod zoo;
 extern crate self as unfold;
 
 pub use fold::plan::{Direction, Outcome, Plan, SitePlan};
-pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, plan};
+pub use fuse::{FuseOptions, Fused, Planned, dry_run, fuse, fuse_ahead, plan};
 pub use progress::OnProgress;
 
 /// The examples of README.md are compiled with the tests.

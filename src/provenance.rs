@@ -116,8 +116,8 @@ impl Provenance {
         (0..).map_while(time).collect()
     }
 
-    /// Notes in a model that this was made of it.
-    pub(crate) fn note(model: &mut Model, original: Option<&str>, plan: &Plan, options: FoldOptions) {
+    /// Notes in a model that it was made of another one.
+    pub(crate) fn note(model: &mut Model, original: &Model, plan: &Plan, options: FoldOptions) {
         let taken: HashSet<&str> = model.proto.metadata_props.iter().map(|entry| entry.key()).collect();
         // What anybody else wrote under one of these names stays, and no name is there twice.
         let is_taken = |time: usize| KEYS.iter().any(|name| taken.contains(&key(time, name)[..]));
@@ -125,7 +125,8 @@ impl Provenance {
         let options = (options != FoldOptions::default()).then(|| serde_json::json!(options).to_string());
         let version = Some(env!("CARGO_PKG_VERSION").to_owned());
         let grown = (plan.growth > 0).then(|| plan.growth.to_string());
-        let values = [version, original.map(str::to_owned), Some(folded(plan)), grown, options];
+        let original = model.await_sha256(&key(time, "original"), original);
+        let values = [version, original, Some(folded(plan)), grown, options];
         let entries = KEYS.iter().zip(values).filter_map(|(name, value)| {
             Some(StringStringEntryProto { key: Some(key(time, name)), value: Some(value?) })
         });

@@ -202,7 +202,7 @@ pub fn fuse(
     let path = target(&task.model, task.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
     let dims = sizes(&args.dims, &model)?;
-    let fused = unfold::fuse(&model, &options)?;
+    let fused = unfold::fuse_ahead(&model, &options)?;
     let idle_skips = idle_skips(&fused.plan);
     let mut report = FuseReport::of(model, fused, idle_skips).with(scaling);
     let begin = |step: &str| tell(step, 0, 1);

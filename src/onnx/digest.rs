@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use prost::Message;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::data::{Data, Found};
+use super::proto::{ModelProto, StringStringEntryProto};
 use super::walk::{self, Visited};
 use super::{Model, tensor};
 use crate::error::Result;
+
+/// How long a digest is, in hexadecimal.
+const DIGITS: usize = 64;
 
 /// SHA-256 of the files of a model, in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +48,57 @@ impl Contents {
     }
 }
 
+/// An entry of a model's metadata that is the digest of what another model was read from: zeros, until that is known.
+#[derive(Debug, Clone)]
+pub(super) struct Pending {
+    key: String,
+    of: Arc<Contents>,
+}
+
+impl Pending {
+    /// Where its value begins in the encoded message, if the entry is there and has still to be filled in.
+    pub fn place(&self, message: &ModelProto) -> Option<u64> {
+        let entries = &message.metadata_props;
+        let at = entries.iter().position(|entry| self.is(entry))?;
+        // The fields are written in the order of their numbers.
+        let behind = ModelProto {
+            metadata_props: entries[at + 1..].to_vec(),
+            training_info: message.training_info.clone(),
+            functions: message.functions.clone(),
+            configuration: message.configuration.clone(),
+            ..ModelProto::default()
+        };
+        Some((message.encoded_len() - behind.encoded_len() - DIGITS) as u64)
+    }
+
+    /// The digest.
+    ///
+    /// # Errors
+    /// Where what it is of cannot be read any more.
+    pub fn digest(&self) -> io::Result<&str> {
+        self.of.sha256().as_deref().map_err(|reason| io::Error::other(reason.clone()))
+    }
+
+    /// Fills it in.
+    ///
+    /// # Errors
+    /// As [`Pending::digest`].
+    pub fn settle(&self, message: &mut ModelProto) -> io::Result<()> {
+        if let Some(entry) = message.metadata_props.iter_mut().find(|entry| self.is(entry)) {
+            entry.value = Some(self.digest()?.to_owned());
+        }
+        Ok(())
+    }
+
+    fn is(&self, entry: &StringStringEntryProto) -> bool {
+        entry.key() == self.key && entry.value() == zeros()
+    }
+}
+
+fn zeros() -> String {
+    "0".repeat(DIGITS)
+}
+
 impl Model {
     /// The digest of the file, or of the bytes, that the model was read from; `None` for one that was made in memory.
     ///
@@ -54,6 +110,22 @@ impl Model {
             Ok(digest) => Ok(Some(digest)),
             Err(reason) => Err(self.io(io::Error::other(reason.clone()))),
         }
+    }
+
+    /// Fills in the digest of another model that this one's metadata has zeros for, as [`crate::fuse_ahead`] leaves them.
+    ///
+    /// # Errors
+    /// Where what the other one was read from cannot be read any more.
+    pub fn settle(&mut self) -> Result<()> {
+        let settled = self.pending.take().map_or(Ok(()), |pending| pending.settle(&mut self.proto));
+        settled.map_err(|source| self.io(source))
+    }
+
+    /// What an entry of the metadata begins with that is to be the digest of what another model was read from, where that is
+    /// known: it is filled in while the model is written.
+    pub(crate) fn await_sha256(&mut self, key: &str, of: &Model) -> Option<String> {
+        self.pending = Some(Pending { key: key.to_owned(), of: of.source.clone()? });
+        Some(zeros())
     }
 
     /// Has the digest computed by another thread, for somebody who will ask for it later.
@@ -104,4 +176,78 @@ pub(crate) fn sha256(data: &Data) -> Found<String> {
 
 fn hexadecimal(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::{FunctionProto, TrainingInfoProto};
+    use crate::onnx::{DataPlace, SaveOptions};
+
+    /// A model that was folded ahead and one that waited, of a file that has something behind its metadata.
+    fn folded() -> [Model; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        let [name, domain] = ["unused", "own"].map(|text| Some(text.to_owned()));
+        model.proto.functions.push(FunctionProto { name, domain, ..Default::default() });
+        model.proto.training_info.push(TrainingInfoProto::default());
+        let own = StringStringEntryProto { key: Some("behind".into()), value: Some(zeros()) };
+        model.proto.metadata_props.push(own);
+        model.save(&path).unwrap();
+        let model = Model::open(path).unwrap();
+        let fused = [crate::fuse_ahead, crate::fuse].map(|fuse| fuse(&model, &Default::default()).unwrap());
+        let digest = model.sha256().unwrap().unwrap().to_owned();
+        assert!(fused[1].model.proto.metadata_props.iter().any(|entry| entry.value() == digest));
+        fused.map(|fused| fused.model)
+    }
+
+    fn digits(model: &Model) -> Vec<&str> {
+        model
+            .proto
+            .metadata_props
+            .iter()
+            .map(|entry| entry.value())
+            .filter(|value| value.len() == DIGITS)
+            .collect()
+    }
+
+    #[test]
+    fn a_digest_is_filled_in_however_the_model_is_written() {
+        let [mut ahead, fused] = folded();
+        assert_eq!(digits(&ahead), [zeros(), zeros()]);
+        let expected = fused.to_bytes().unwrap();
+        assert_eq!(ahead.to_bytes().unwrap(), expected);
+        let merged = |model: &Model| {
+            let mut merged = ModelProto::default();
+            for part in model.to_parts(1 << 12).unwrap() {
+                let mut bytes = vec![];
+                part.to_writer(&mut bytes).unwrap();
+                merged.merge(&bytes[..]).unwrap();
+            }
+            merged.encode_to_vec()
+        };
+        assert_eq!(merged(&ahead), expected);
+        for place in [DataPlace::Inside, DataPlace::Beside] {
+            let written = [&ahead, &fused].map(|model| {
+                let folder = tempfile::tempdir().unwrap();
+                let path = folder.path().join("fused.onnx");
+                model.save_as(&path, &SaveOptions { place, ..Default::default() }).unwrap();
+                std::fs::read(path).unwrap()
+            });
+            assert!(written[0] == written[1], "{place:?}");
+        }
+        ahead.settle().unwrap();
+        assert_eq!(ahead.proto, fused.proto);
+        // Zeros that somebody else wrote are no digest.
+        assert_eq!(digits(&ahead)[0], zeros());
+    }
+
+    #[test]
+    fn an_entry_that_somebody_changed_stays() {
+        let [mut ahead, _] = folded();
+        ahead.proto.metadata_props.retain(|entry| entry.key() != "unfold.original");
+        let written = Model::from_bytes(ahead.to_bytes().unwrap()).unwrap();
+        assert_eq!(written.proto.metadata_props, ahead.proto.metadata_props);
+    }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::data::Data;
+use super::data::{Data, write_at};
+use super::digest::Pending;
 use super::external::Span;
 use super::gaps::Gaps;
 use super::proto::{DataLocation, GraphProto, ModelProto, TensorProto};
@@ -40,6 +41,8 @@ pub(super) struct Layout {
     message: ModelProto,
     /// What belongs in the place of the zeros.
     gaps: Gaps,
+    /// What belongs into its metadata.
+    pending: Option<Pending>,
     weights: Vec<(u64, Data)>,
     /// How long the data file is.
     end: u64,
@@ -72,7 +75,7 @@ impl Layout {
             Visited::Tensor(tensor) => laying.other(tensor),
         })?;
         let Laying { gaps, weights, end, .. } = laying;
-        Ok(Self { message, gaps, weights, end })
+        Ok(Self { message, gaps, pending: model.pending.clone(), weights, end })
     }
 
     /// How long the message is.
@@ -95,19 +98,31 @@ impl Layout {
         self.weights.iter().cloned()
     }
 
-    /// Writes the message into a file, and gives what is to be moved into its gaps.
+    /// Writes the message into a file, and gives what is to be moved into its gaps. A digest that may still be computed is
+    /// for [`Layout::write_digest`].
     pub fn write_file<'f>(&self, file: &'f File) -> io::Result<Vec<Transfer<'f>>> {
         sink::write_file(&self.message, &self.gaps, file)
     }
 
+    /// Writes the digest where the message has zeros for it.
+    pub fn write_digest(&self, file: &File) -> io::Result<()> {
+        let Some(pending) = &self.pending else { return Ok(()) };
+        let place = pending.place(&self.message);
+        place.map_or(Ok(()), |place| write_at(file, pending.digest()?.as_bytes(), place))
+    }
+
     /// Writes the message, with its elements.
-    pub fn write_message(&self, out: &mut impl Write) -> io::Result<()> {
+    pub fn write_message(&mut self, out: &mut impl Write) -> io::Result<()> {
+        if let Some(pending) = self.pending.take() {
+            pending.settle(&mut self.message)?;
+        }
         sink::write_message(&self.message, &self.gaps, out)
     }
 
-    /// The message in parts, whose initializers have about so many bytes each.
+    /// The message in parts, whose initializers have about so many bytes each. Its metadata is in the last one: what that
+    /// waits for is known by then.
     pub fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
-        let Self { mut message, gaps, .. } = self;
+        let Self { mut message, gaps, pending, .. } = self;
         let gaps = Arc::new(gaps);
         let initializers = message.graph.as_mut().map(|graph| std::mem::take(&mut graph.initializer));
         let mut left = initializers.unwrap_or_default().into_iter().peekable();
@@ -123,7 +138,8 @@ impl Layout {
             let graph = GraphProto { initializer, ..GraphProto::default() };
             Some(ModelProto { graph: Some(graph), ..ModelProto::default() })
         });
-        std::iter::once(message).chain(others).map(move |message| MessagePart { message, gaps: gaps.clone() })
+        let parts = others.map(|message| (message, None)).chain(std::iter::once((message, pending)));
+        parts.map(move |(message, pending)| MessagePart { message, gaps: gaps.clone(), pending })
     }
 
     /// Writes what belongs into the data file.
@@ -142,6 +158,7 @@ impl Layout {
 pub struct MessagePart {
     message: ModelProto,
     gaps: Arc<Gaps>,
+    pending: Option<Pending>,
 }
 
 impl MessagePart {
@@ -155,7 +172,12 @@ impl MessagePart {
     /// # Errors
     /// Where elements cannot be read, or the writer fails.
     pub fn to_writer(&self, out: &mut impl Write) -> io::Result<()> {
-        sink::write_message(&self.message, &self.gaps, out)
+        let Some(pending) = &self.pending else {
+            return sink::write_message(&self.message, &self.gaps, out);
+        };
+        let mut message = self.message.clone();
+        pending.settle(&mut message)?;
+        sink::write_message(&message, &self.gaps, out)
     }
 }
 

@@ -61,7 +61,7 @@ impl Model {
         let externals = Externals::reaching(path, others);
         let (proto, external, message) = skimmed(path, &file, &externals)?;
         let source = Some(Contents::new(message, !external).into());
-        Ok(Self { proto, external, source, externals, path: Some(path.to_owned()) })
+        Ok(Self { proto, external, source, pending: None, externals, path: Some(path.to_owned()) })
     }
 
     /// Sees to it that what tensors keep in other files is there, all of it. None of it is read.
@@ -188,7 +188,7 @@ impl Model {
         let file = Arc::new(DataFile::resolved(MEMORY, message));
         let (proto, external, message) = skimmed(Path::new(MEMORY), &file, &externals)?;
         let source = Some(Contents::new(message, false).into());
-        Ok(Self { proto, external, source, externals, path: None })
+        Ok(Self { proto, external, source, pending: None, externals, path: None })
     }
 
     /// The model with the elements of its tensors in its message, for somebody who takes [`Model::proto`] elsewhere.
@@ -220,7 +220,7 @@ impl Model {
         let mut proto = decoded.map_err(|source| undecoded(path, &bytes, &source.to_string()))?;
         let external = look_through(path, &bytes, &mut proto, &mut |_| Ok(()))?;
         let source = Some(Contents::new(Data::Here(bytes), false).into());
-        Ok(Self { proto, external, source, externals, path: None })
+        Ok(Self { proto, external, source, pending: None, externals, path: None })
     }
 }
 

@@ -26,8 +26,8 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use digest::Contents;
 pub use digest::Digests;
+use digest::{Contents, Pending};
 pub(crate) use draft::write_whole;
 pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
@@ -73,6 +73,8 @@ pub struct Model {
     path: Option<PathBuf>,
     /// What it was read from, until folding makes something else of it.
     source: Option<Arc<Contents>>,
+    /// What of its metadata is filled in while it is written.
+    pending: Option<Pending>,
     /// The data that its tensors keep in other files.
     externals: Externals,
 }
@@ -80,7 +82,7 @@ pub struct Model {
 impl Model {
     /// A model made in memory, without files behind it.
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self { proto, external: false, path: None, source: None, externals: Externals::none() }
+        Self { proto, external: false, path: None, source: None, pending: None, externals: Externals::none() }
     }
 
     /// The file that the model was read from, if it was.
@@ -136,6 +138,7 @@ impl Model {
             external: self.external,
             path: self.path.clone(),
             source: self.source.clone(),
+            pending: self.pending.clone(),
             externals: self.externals.clone(),
         }
     }

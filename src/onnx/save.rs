@@ -66,7 +66,7 @@ impl Model {
     /// # Errors
     /// Where it is more than protobuf allows, or elements cannot be read.
     pub fn to_bytes(&self) -> Result<Bytes> {
-        let layout = Layout::new(self, Storage::AsItIs)?;
+        let mut layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
         let mut bytes = Vec::with_capacity(layout.message_bytes());
         layout.write_message(&mut bytes).map_err(|source| self.io(source))?;
@@ -86,7 +86,7 @@ impl Model {
     /// # Errors
     /// Where it is more than protobuf allows, elements cannot be read, or the writer fails.
     pub fn to_writer(&self, out: &mut impl Write) -> Result<()> {
-        let layout = Layout::new(self, Storage::AsItIs)?;
+        let mut layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
         layout.write_message(out).map_err(|source| self.io(source))
     }
@@ -138,7 +138,7 @@ impl Model {
     /// As [`Model::to_writer`].
     pub fn to_writers(&self, out: &mut impl Write, location: &str, weights: &mut impl Write) -> Result<()> {
         let storage = Storage::Beside { location, threshold: SaveOptions::default().threshold };
-        let layout = Layout::new(self, storage)?;
+        let mut layout = Layout::new(self, storage)?;
         self.check_size(&layout, Path::new(MEMORY))?;
         let write = layout.write_message(out).and_then(|()| layout.write_weights(weights));
         write.map_err(|source| self.io(source))
@@ -281,7 +281,7 @@ impl Model {
         let mut draft = FileDraft::new(path).map_err(|source| failed(path, source))?;
         let file = draft.model().map_err(|source| failed(path, source))?;
         let whole = Transfer { file: &file, offset: 0, data: source.data.clone() };
-        self.commit(&mut draft, vec![whole], None)
+        self.commit(&mut draft, vec![whole], None, || Ok(()))
     }
 
     /// Whether a path is that of the file that the model was read from.
@@ -311,16 +311,23 @@ impl Model {
             reserve(file, layout.weight_bytes()).map_err(of_draft)?;
             work.extend(layout.weights().map(|(offset, data)| Transfer { file, offset, data }));
         }
-        self.commit(draft, work, data)
+        self.commit(draft, work, data, || layout.write_digest(&model).map_err(|source| self.io(source)))
     }
 
-    /// Moves data to where it belongs, and lets the files take their names.
-    fn commit(&self, draft: &mut FileDraft, work: Vec<Transfer>, data: Option<String>) -> Result<Saved> {
+    /// Moves data to where it belongs, does what is last, and lets the files take their names.
+    fn commit(
+        &self,
+        draft: &mut FileDraft,
+        work: Vec<Transfer>,
+        data: Option<String>,
+        last: impl FnOnce() -> Result<()>,
+    ) -> Result<Saved> {
         let path = draft.path().to_owned();
         let replaced = Replaced::by(draft).unwrap_or_default();
         // Of what will have no name any more, this model may still have something to read.
         replaced.own.iter().for_each(|name| self.externals.keep(name));
         transfer(work).map_err(|source| failed(&path, source))?;
+        last()?;
         self.check_unchanged()?;
         let committed = draft.commit(data.as_deref(), replaced.own.as_deref());
         committed.map_err(|source| failed(&path, source))?;

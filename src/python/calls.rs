@@ -187,7 +187,7 @@ pub fn fuse(
             target,
             progress: Some(&tell),
         };
-        let fused = crate::fuse(&model, &options)?;
+        let fused = crate::fuse_ahead(&model, &options)?;
         let idle = options.idle_skips(&fused.plan).into_iter().map(str::to_owned).collect();
         let mut report = FuseReport::of(model, fused, idle);
         let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };
