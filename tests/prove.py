@@ -470,8 +470,12 @@ class Run:
         if node.op_type == "CastLike" and self.types.get(node.input[1]):  # nothing but its type counts
             like = np.zeros((), helper.tensor_dtype_to_np_dtype(self.types[node.input[1]]))
             known[node.input[1]] = Number(like, like, set())
-        if None in known.values() or node.op_type in RANDOM or bodies(node):
+        if None in known.values() or node.op_type in RANDOM or bodies(node) and (node.domain or node.op_type != "If"):
             return None
+        if bodies(node):  # the branch that it takes
+            branch = next(k.g for k in node.attribute if k.name == ("else_branch", "then_branch")[bool(known[node.input[0]].own)])
+            made, ops = [self.number(o.name) for o in branch.output], known[node.input[0]].ops
+            return None if None in made else [n._replace(ops=n.ops | ops) for n in made]
         try:
             feeds = ({n: getattr(k, part) for n, k in known.items()} for part in ("own", "wide"))
             own, wide = (reference(node, feed, self.graph.opsets) for feed in feeds)

@@ -294,3 +294,25 @@ fn what_would_show_that_a_branch_cannot_be_stays_computed() {
     assert!(left("y = Squeeze(v, one)\n output y").contains(&"Concat".to_owned()));
     assert!(!left("y = Neg(v)\n output y").contains(&"Concat".to_owned()));
 }
+
+/// A model that multiplies by what an If makes of a weight, with this condition between two numbers.
+fn picking(compare: &str) -> Model {
+    let around =
+        format!("input x 2 4\n const zero = 0\n const one = 1\n weight w 4 3\n c = {compare}(zero, one)");
+    let mut picked = branching(&around, "y = Identity(w)\n output y", "y = Neg(w)\n output y", &["table"]);
+    let graph = picked.graph_mut();
+    graph.node.push(node("MatMul", &["x", "table"], &["made"], vec![]));
+    graph.output = vec![undeclared("made")];
+    picked
+}
+
+#[test]
+fn an_if_over_constants_is_proved_to_be_the_branch_that_it_takes() {
+    for compare in ["Less", "Greater"] {
+        is_proved(&picking(compare));
+        assert_eq!(operators(&crate::fuse(&picking(compare)).model), ["MatMul"]);
+    }
+    let other = crate::fuse(&picking("Greater"));
+    let proof = prove(&picking("Less"), &other.model, &other.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
+}

@@ -26,7 +26,7 @@ use crate::graph::{NodeId, ValueId};
 use crate::lower::function::{FunctionId, callee, key};
 use crate::normalizer::alike::Alike;
 use crate::onnx::external::Externals;
-use crate::onnx::node::constant_tensor;
+use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::{Category, softmax_axis};
 use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
@@ -461,8 +461,9 @@ impl<'w> Evaluation<'w> {
     /// What no input reaches is the numbers that it is.
     fn constants(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
         let (known, alike, made_by) = match place.node {
-            Some(id) => (self.point.known, self.point.alike, id),
-            None => {
+            Some(id) if bodies(node).next().is_none() => (self.point.known, self.point.alike, id),
+            // Laid out, an If whose condition is known is the branch that it takes.
+            _ => {
                 let ((known, alike), inside) = (self.point.laid_out?, place.way?);
                 let first = node.output.iter().find(|name| !name.is_empty())?;
                 let value = known.graph.value(&[inside, first.as_str()].concat())?;
