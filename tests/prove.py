@@ -294,7 +294,7 @@ SPECIAL = {
 
 # Operators of com.microsoft.
 def fused_mat_mul(x, w, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
-    if transBatchA or transBatchB:
+    if transBatchA or transBatchB or transA and x.ndim > w.ndim == 1 or transB and w.ndim > x.ndim == 1:
         raise Uninterpreted
     x, w = (v.swapaxes(-1, -2) if turned and v.ndim > 1 else v for v, turned in ((x, transA), (w, transB)))
     return [x @ w * np.float32(alpha)]

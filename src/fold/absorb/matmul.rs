@@ -68,8 +68,11 @@ fn check_form(at: &At) -> Result<(), Reason> {
     }
     at.only_attributes(&["alpha", "transA", "transB", "transBatchA", "transBatchB"])?;
     at.attr_float("alpha", 1.0)?;
-    for name in ["transA", "transB"] {
-        at.flag(name, false)?;
+    for (slot, name) in ["transA", "transB"].into_iter().enumerate() {
+        // Beside a vector onnxruntime does not turn a matrix.
+        if at.flag(name, false)? && at.rank(1 - slot)? < 2 {
+            return Err(Reason::Attribute(name.into()));
+        }
     }
     let batch = ["transBatchA", "transBatchB"].iter().find(|name| at.attr(name, 0) != Ok(0));
     batch.map_or(Ok(()), |name| Err(Reason::Attribute((*name).into())))

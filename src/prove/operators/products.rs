@@ -91,8 +91,12 @@ pub(super) fn fused(call: &Call) -> Made {
     }
     let operand = |slot: usize, turns: &str| -> Result<Elements, Unmade> {
         let elements = call.field(slot)?;
-        // A vector stays what it is.
-        if call.flag(turns, false)? && elements.ndim() > 1 { turned(elements) } else { Ok(elements.clone()) }
+        match (elements.ndim(), call.flag(turns, false)?) {
+            // A vector stays what it is. What becomes of a matrix beside one engines do not agree on.
+            (0 | 1, _) | (_, false) => Ok(elements.clone()),
+            _ if call.field(1 - slot)?.ndim() == 1 => Err(Unmade::Uncovered),
+            _ => turned(elements),
+        }
     };
     let made = matrices(&operand(0, "transA")?, &operand(1, "transB")?, call.allowance)?;
     Ok(vec![Image::field(scaled(made, call.float("alpha", 1.0)?))])
