@@ -13,6 +13,7 @@ use super::{Fold, Side, Step, range, wave};
 use crate::affine::Affine;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::normalizer::Part;
+use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
 /// How many nodes one wave may visit backward, where several ways are open at each.
@@ -440,21 +441,31 @@ impl<'d, 'a> Pull<'d, 'a> {
         };
         let slot = read.filter(varies).min()?;
         let rank = self.draft.at(node).rank(slot).ok()?;
-        let is_number = affine.is_number();
-        let wanted = match is_number {
-            true => affine.scale.reshape(&vec![1; rank]).map(Affine::scale)?,
-            false if affine.rank() == rank => affine.clone(),
-            false => return None,
-        };
         graph.only_output(node)?;
-        let mut inputs = vec![None; graph.inputs(node).len()];
-        inputs[slot] = Some(wanted.clone());
-        let step = step_forward(self.draft, node, &inputs).ok()?;
-        let same = |(_, made): &(usize, Affine)| match is_number {
-            true => made.has_no_shift() && *made.scale == *affine.scale,
-            false => made == affine,
+        let reshaped = |shape: &dyn Fn(&[usize]) -> Vec<usize>| {
+            let numbers =
+                |numbers: &Numbers| numbers.reshape(&shape(numbers.shape())).ok_or(Reason::UnknownShape);
+            affine.try_map(numbers).ok()
         };
-        (step.only_goes_on() && step.ways.iter().flatten().all(same)).then(|| Step::go_on(slot, wanted))
+        let wider = |axis: usize| move |shape: &[usize]| [&shape[..axis], &[1], &shape[axis..]].concat();
+        let wanted: Vec<Affine> = match rank.checked_sub(affine.rank()) {
+            _ if affine.is_number() => reshaped(&|_| vec![1; rank]).into_iter().collect(),
+            Some(0) => vec![affine.clone()],
+            // One place of an axis, which is gone behind it.
+            Some(1) => (0..rank).filter_map(|axis| reshaped(&wider(axis))).collect(),
+            _ => vec![],
+        };
+        wanted.into_iter().find_map(|wanted| {
+            let mut inputs = vec![None; graph.inputs(node).len()];
+            inputs[slot] = Some(wanted.clone());
+            let step = step_forward(self.draft, node, &inputs).ok()?;
+            let same = |(_, made): &(usize, Affine)| match affine.is_number() {
+                true => made.has_no_shift() && *made.scale == *affine.scale,
+                false => made == affine,
+            };
+            let goes_on = step.only_goes_on() && step.ways.iter().flatten().all(same);
+            goes_on.then(|| Step::go_on(slot, wanted))
+        })
     }
 
     /// Everything besides those that want the affine must read only what it leaves as it is.

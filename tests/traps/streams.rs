@@ -712,3 +712,28 @@ fn a_scale_goes_into_no_more_normalizers_than_it_saves() {
     is_as_planned(&before, &after);
     assert_eq!(operators(&after.model), operators(&before));
 }
+
+#[test]
+fn a_scale_at_an_output_goes_back_past_what_takes_one_token() {
+    for taken in ["k = Gather(e, i) axis=1", "a = Gather(e, j) axis=1\n k = Squeeze(a, one)"] {
+        let before = model(&format!(
+            "input x 2 5 6
+             weight w 6 8
+             shift b 8
+             scale s 8
+             shift t 8
+             ints i = 2
+             ints j 1 = 2
+             ints one 1 = 1
+             p = MatMul(x, w)
+             e = Add(p, b)
+             {taken}
+             m = Mul(k, s)
+             y = Add(m, t)
+             output y"
+        ));
+        let after = folded(&before);
+        let [left, affines] = [&operators(&before), &operators(&after)].map(|all| all.len());
+        assert_eq!((left - affines, operators(&after)[..3].join(" ")), (2, "MatMul Add Gather".to_owned()));
+    }
+}
