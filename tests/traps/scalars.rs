@@ -205,15 +205,16 @@ fn a_shift_stays_where_elements_are_added_up_or_left_out() {
     for (step, reason) in [
         ("ints a = 1\n v = CumSum(n, a)", Reason::NotLinear("CumSum".into())),
         ("v = Trilu(n)", Reason::NotLinear("Trilu".into())),
-        ("input c 2 4 6\n const z = 0\n p = Greater(c, z)\n v = Where(p, n, z)", Reason::ResidualStream),
     ] {
         let model = shifted(step);
         // The scale goes all the same.
         assert_eq!(kept(&model).0, reason);
         has_no_mul(&fuse(&model).model);
     }
-    let other = "input c 2 4 6\n const z = 1\n p = Greater(c, z)\n v = Where(p, m, z)";
+    let other = "input c 2 4 6\n input z 2 4 6\n p = Greater(c, z)\n v = Where(p, m, z)";
     assert_eq!(kept(&forward("2", &format!("{other}\n {MATMUL}"))).0, Reason::ResidualStream);
+    let shifted = shifted(&other.replace("(p, m, z)", "(p, n, z)"));
+    assert_eq!(kept(&shifted).0, Reason::ResidualStream);
     let along = model(
         "input x 2 4 6\n const g 6 = 1 2 4 8 1 2\n r = Floor(x)\n m = Mul(r, g)\n ints a = 2\n v = CumSum(m, a)\n weight w 6 3\n y = MatMul(v, w)\n output y",
     );

@@ -737,3 +737,33 @@ fn a_scale_at_an_output_goes_back_past_what_takes_one_token() {
         assert_eq!((left - affines, operators(&after)[..3].join(" ")), (2, "MatMul Add Gather".to_owned()));
     }
 }
+
+#[test]
+fn what_a_mask_puts_in_takes_back_what_the_rest_has() {
+    let masked = |constant: &str, chosen: &str| {
+        model(&format!(
+            "input x 2 5 4
+             input m 2 5 1
+             {constant}
+             const s 4 = 2 4 0.5 -2
+             shift t 4
+             weight w 4 3
+             const half = 0.5
+             is = Greater(m, half)
+             a = Mul(x, s)
+             b = Add(a, t)
+             y = Where({chosen})
+             z = MatMul(y, w)
+             output z"
+        ))
+    };
+    for chosen in ["is, c, b", "is, b, c"] {
+        for constant in ["shift c 4", "const c = 0", "const c 1 = 1.5", "shift c 2 5 4"] {
+            let after = folded(&masked(constant, chosen));
+            assert_eq!(operators(&after), ["Greater", "Where", "MatMul", "Add"], "{constant}");
+        }
+        // What hides a score is as small as the type has it.
+        let hidden = fuse(&masked("const c = -3e38", chosen));
+        assert!(!hidden.plan.sites[0].is_folded(), "{:#?}", hidden.plan.sites);
+    }
+}

@@ -120,9 +120,12 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
         at.weight(slot)?;
         readable(slot)?;
         let extents = at.extents(slot)?;
+        // What is chosen from is broadcast anyhow.
+        let is_one = at.graph.is(at.node, "Where") && extents.iter().product::<usize>() == 1;
         let fits = |shape: &[usize]| {
-            shape.len() == extents.len()
-                && shape.iter().zip(&extents).all(|(&n, &whole)| n == 1 || n == whole)
+            is_one
+                || shape.len() == extents.len()
+                    && shape.iter().zip(&extents).all(|(&n, &whole)| n == 1 || n == whole)
         };
         let fits = fits(affine.scale.shape()) && fits(affine.shift.shape());
         return if fits { Ok(()) } else { Err(Reason::WrongAxis) };

@@ -1,8 +1,11 @@
-//! Where: what is chosen from carries what both sides carry. Zeros carry every scale.
+//! Where: what is chosen from carries what both sides carry. Zeros carry every scale, and another constant takes back what
+//! the other side carries, as tokens of a mask do: `where(m, c, s·x + t) = s·where(m, (c − t)/s, x) + t`.
 
 use crate::affine::Affine;
 use crate::fold::absorb::elementwise::{aligned, shrunk};
 use crate::fold::{At, Rule, Step};
+use crate::onnx::tensor::rounded;
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Where.
@@ -17,17 +20,17 @@ impl Rule for Choice {
         let rank = at.output_rank(0)?;
         let sides =
             [1, 2].map(|slot| inputs.get(slot).cloned().flatten().map(|affine| aligned(&affine, rank)));
-        let only = |affine: Affine, other: usize| {
-            let fits = affine.has_no_shift() && is_zero(at, other);
-            if fits { Ok(affine) } else { Err(Reason::ResidualStream) }
+        let only = |affine: Affine, other: usize| match affine.has_no_shift() && is_zero(at, other) {
+            true => Ok(Step::go_on(0, affine)),
+            false => beside_constant(at, affine, other).ok_or(Reason::ResidualStream),
         };
         let affine = match sides {
             [Some(yes), Some(no)] => {
                 let (yes, no) = (yes?, no?);
                 if yes == no { yes } else { return Err(Reason::ResidualStream) }
             }
-            [Some(yes), None] => only(yes?, 2)?,
-            [None, Some(no)] => only(no?, 1)?,
+            [Some(yes), None] => return only(yes?, 2),
+            [None, Some(no)] => return only(no?, 1),
             [None, None] => return Err(at.not_linear()),
         };
         Ok(Step::go_on(0, affine))
@@ -38,6 +41,20 @@ impl Rule for Choice {
         let way = wanted.map(|slot| Ok((slot, shrunk(at, slot, affine)?))).collect::<Result<_, Reason>>()?;
         Ok(Step { ways: vec![way], ..Step::default() })
     }
+}
+
+/// The affine of one side, where the other one is a constant that can take it back.
+fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
+    let (inverse, numbers) = (affine.inverse()?, at.numbers(other).ok()?);
+    // One number becomes one for each channel.
+    let wanted = if numbers.len() == 1 { inverse } else { shrunk(at, other, &inverse).ok()? };
+    let most = |numbers: &Numbers| numbers.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
+    let reach = most(&numbers) * most(&wanted.scale) + most(&wanted.shift);
+    let data_type = at.facts.data_type(at.input(other).ok()?)?;
+    // Such as what is masked out of scores.
+    rounded(data_type, reach)
+        .is_finite()
+        .then(|| Step { wants: vec![(other, wanted)], ..Step::go_on(0, affine) })
 }
 
 /// Whether a side is a constant of zeros.
