@@ -193,7 +193,12 @@ impl<'a> Planner<'a> {
             let wave = backward::backward(&self.draft, &self.items(false), item, &before);
             let is_free =
                 |wave: &Wave| wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold));
-            wave.ok().filter(|wave| has_room && is_free(wave))
+            // Along a residual stream it goes to normalizers that have one: so there is one less each time.
+            let have_one = |wave: &Wave| {
+                wave.merges.iter().all(|merge| !self.items[merge.into].part.affine.has_no_shift())
+            };
+            let wave = wave.ok().or_else(|| self.returning(item, &before, true).filter(have_one));
+            wave.filter(|wave| has_room && is_free(wave))
         };
         let Some(wave) = ahead().or_else(back).or_else(|| self.modulation(item)) else { return false };
         let Some(Tried { forward: scale, .. }) = there.tried.clone() else { return false };
@@ -266,10 +271,11 @@ impl<'a> Planner<'a> {
         Items { all: &self.items, by_output: &self.by_output, merge }
     }
 
-    /// A scale on its way back along a residual stream.
-    fn returning(&self, item: usize, scale: &Affine, merge: bool) -> Option<Wave> {
-        let left = self.returns.get().checked_sub(1).filter(|_| scale.has_no_shift())?;
-        let wave = backward::returning(&self.draft, &self.items(merge), item, scale);
+    /// A scale, or a shift, on its way back along a residual stream.
+    fn returning(&self, item: usize, half: &Affine, merge: bool) -> Option<Wave> {
+        let is_half = half.has_no_shift() || half.has_no_scale();
+        let left = self.returns.get().checked_sub(1).filter(|_| is_half)?;
+        let wave = backward::returning(&self.draft, &self.items(merge), item, half);
         let wave = wave.and_then(|wave| self.saves(item, wave, false));
         let wave = wave.ok().filter(|wave| matches!(self.cost(wave), (0, _, 0)));
         self.returns.set(if wave.is_some() { left + 1 } else { left });

@@ -762,8 +762,45 @@ fn what_a_mask_puts_in_takes_back_what_the_rest_has() {
             let after = folded(&masked(constant, chosen));
             assert_eq!(operators(&after), ["Greater", "Where", "MatMul", "Add"], "{constant}");
         }
-        // What hides a score is as small as the type has it.
-        let hidden = fuse(&masked("const c = -3e38", chosen));
-        assert!(!hidden.plan.sites[0].is_folded(), "{:#?}", hidden.plan.sites);
+        // What hides a score hides it alike in all rows that are hidden whole.
+        for hides in ["-3.4e38", "-1e4"] {
+            let hidden = fuse(&masked(&format!("const c = {hides}"), chosen));
+            assert!(!hidden.plan.sites[0].is_folded(), "{:#?}", hidden.plan.sites);
+        }
     }
+}
+
+/// A stem, blocks `x + conv(pad(s·x + t))` over an image whose extents are open, and a last normalizer before a head.
+fn padded_blocks(blocks: usize, first: &str) -> Model {
+    let ones = " 1 1";
+    let block = |n: usize| {
+        format!(
+            "const s{n} 2{ones} = 2 0.5\n shift t{n} 2{ones}\n weight w{n} 4 2 3 3\n shift b{n} 4\n weight v{n} 2 4 1 1\n shift c{n} 2
+             m{n} = Mul(x{n}, s{n})\n a{n} = Add(m{n}, t{n})\n h{n} = Conv(a{n}, w{n}, b{n}) pads=[1,1,1,1]
+             r{n} = Relu(h{n})\n f{n} = Conv(r{n}, v{n}, c{n})\n x{} = Add(x{n}, f{n})",
+            n + 1
+        )
+    };
+    let all: Vec<String> = (0..blocks).map(block).collect();
+    model(&format!(
+        "input i 1 3 height width\n weight stem 2 3 1 1\n shift sb 2\n {first}\n {}
+         const s 2{ones} = 4 2\n shift t 2{ones}\n weight w 3 2 1 1\n shift b 3
+         m = Mul(x{blocks}, s)\n a = Add(m, t)\n y = Conv(a, w, b)\n output y",
+        all.join("\n ")
+    ))
+}
+
+#[test]
+fn a_shift_before_padding_goes_to_what_writes_the_stream_and_the_others_take_it_back() {
+    for blocks in [1, 3] {
+        let after = folded(&padded_blocks(blocks, "x0 = Conv(i, stem, sb)"));
+        let left = operators(&after);
+        assert_eq!(left.len(), 2 + 4 * blocks, "{left:?}");
+        assert!(!left.contains(&"Mul"), "{left:?}");
+    }
+    // The first of them has nobody to hand it to.
+    let kept = fuse(&padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)"));
+    let outcomes: Vec<bool> = kept.plan.sites.iter().map(|site| site.is_folded()).collect();
+    assert_eq!(outcomes, [false, true, true]);
+    same(&padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)"), &kept.model, 1e-6);
 }

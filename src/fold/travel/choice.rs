@@ -8,6 +8,9 @@ use crate::onnx::tensor::rounded;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
+/// What is larger than this hides what it is put in for, and must hide it alike everywhere: it is not rounded anew.
+const HIDES: f64 = 100.0;
+
 /// Where.
 pub struct Choice;
 
@@ -51,10 +54,8 @@ fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     let most = |numbers: &Numbers| numbers.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
     let reach = most(&numbers) * most(&wanted.scale) + most(&wanted.shift);
     let data_type = at.facts.data_type(at.input(other).ok()?)?;
-    // Such as what is masked out of scores.
-    rounded(data_type, reach)
-        .is_finite()
-        .then(|| Step { wants: vec![(other, wanted)], ..Step::go_on(0, affine) })
+    let fits = most(&numbers) <= HIDES && rounded(data_type, reach).is_finite();
+    fits.then(|| Step { wants: vec![(other, wanted)], ..Step::go_on(0, affine) })
 }
 
 /// Whether a side is a constant of zeros.
