@@ -27,6 +27,12 @@ const SWEEPS: usize = 64;
 /// How often it may be tried for nothing whether a scale goes back along a residual stream, which is far to look.
 const RETURNS: usize = 64;
 
+/// How often it may be tried whether a shift does: each time all behind it takes it back.
+const SHIFTS: usize = 64;
+
+/// Beyond this a shift that is added to a residual stream is too much beside what is there.
+const LARGEST_SHIFT: f64 = 16.0;
+
 /// Numbers that differ by less of the largest may be the same once they are stored, in half precision.
 const TOLD: f64 = 1e-2;
 
@@ -47,6 +53,8 @@ struct Planner<'a> {
     resets: Vec<(Reset, usize)>,
     replacements: Vec<(Replacement, usize)>,
     returns: Cell<usize>,
+    /// How often a shift may still try to.
+    shifts: usize,
 }
 
 impl<'a> Planner<'a> {
@@ -59,6 +67,7 @@ impl<'a> Planner<'a> {
             resets: vec![],
             replacements: vec![],
             returns: Cell::new(RETURNS),
+            shifts: SHIFTS,
         };
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
@@ -102,6 +111,7 @@ impl<'a> Planner<'a> {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart) | self.sweep(Self::fold_together);
             if !apart_or_together
+                && !self.sweep(Self::fold_stream_shift)
                 && !(self.sweep(Self::fold_shift) | self.sweep(Self::fold_scale))
                 && !self.sweep(Self::fold_factor)
             {
@@ -193,15 +203,50 @@ impl<'a> Planner<'a> {
             let wave = backward::backward(&self.draft, &self.items(false), item, &before);
             let is_free =
                 |wave: &Wave| wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold));
-            // Along a residual stream it goes to normalizers that have one: so there is one less each time.
-            let have_one = |wave: &Wave| {
-                wave.merges.iter().all(|merge| !self.items[merge.into].part.affine.has_no_shift())
-            };
-            let wave = wave.ok().or_else(|| self.returning(item, &before, true).filter(have_one));
-            wave.filter(|wave| has_room && is_free(wave))
+            wave.ok().filter(|wave| has_room && is_free(wave))
         };
         let Some(wave) = ahead().or_else(back).or_else(|| self.modulation(item)) else { return false };
         let Some(Tried { forward: scale, .. }) = there.tried.clone() else { return false };
+        let into = self.carry(wave);
+        let there = &mut self.items[item];
+        there.part.affine = Affine::scale(there.part.affine.scale.clone());
+        there.is_rewritten = true;
+        there.state = State::Partly { into, scale };
+        true
+    }
+
+    /// Where only the shift stands in the way, it may go back along a residual stream, whose other normalizers take it into
+    /// the shifts that they have: so there is one less each time. Then the scale goes on.
+    fn fold_stream_shift(&mut self, item: usize) -> bool {
+        let there = &self.items[item];
+        let Part { affine, nodes, .. } = &there.part;
+        let is_wide = matches!(self.data_type(&there.part), Some(DataType::Float | DataType::Double));
+        let is_whole = matches!(there.state, State::Open) && !nodes.is_empty();
+        if !is_whole || !is_wide || affine.has_no_shift() || affine.has_no_scale() {
+            return false;
+        }
+        let before = &affine.shift / &affine.scale;
+        // What is added to the stream is rounded with it.
+        let is_small = before.iter().all(|shift| shift.abs() <= LARGEST_SHIFT);
+        let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else { return false };
+        let (items, scale) = (self.items(true), Affine::scale(affine.scale.clone()));
+        let goes_on = || {
+            let wave = stream::forward(&self.draft, &items, item, &scale).ok()?;
+            self.worthwhile(item, wave).ok()
+        };
+        let have_one =
+            |wave: &Wave| wave.merges.iter().all(|merge| !self.items[merge.into].part.affine.has_no_shift());
+        let back = || {
+            let wave = backward::returning(&self.draft, &items, item, &Affine::shift(before)).ok()?;
+            let wave = self.saves(item, wave, false).ok().filter(have_one)?;
+            (wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold))).then_some(wave)
+        };
+        if goes_on().is_none() {
+            return false;
+        }
+        let found = back().filter(|wave| matches!(self.cost(wave), (0, _, 0))).zip(there.tried.clone());
+        self.shifts = left;
+        let Some((wave, Tried { forward: scale, .. })) = found else { return false };
         let into = self.carry(wave);
         let there = &mut self.items[item];
         there.part.affine = Affine::scale(there.part.affine.scale.clone());
@@ -271,11 +316,10 @@ impl<'a> Planner<'a> {
         Items { all: &self.items, by_output: &self.by_output, merge }
     }
 
-    /// A scale, or a shift, on its way back along a residual stream.
-    fn returning(&self, item: usize, half: &Affine, merge: bool) -> Option<Wave> {
-        let is_half = half.has_no_shift() || half.has_no_scale();
-        let left = self.returns.get().checked_sub(1).filter(|_| is_half)?;
-        let wave = backward::returning(&self.draft, &self.items(merge), item, half);
+    /// A scale on its way back along a residual stream.
+    fn returning(&self, item: usize, scale: &Affine, merge: bool) -> Option<Wave> {
+        let left = self.returns.get().checked_sub(1).filter(|_| scale.has_no_shift())?;
+        let wave = backward::returning(&self.draft, &self.items(merge), item, scale);
         let wave = wave.and_then(|wave| self.saves(item, wave, false));
         let wave = wave.ok().filter(|wave| matches!(self.cost(wave), (0, _, 0)));
         self.returns.set(if wave.is_some() { left + 1 } else { left });

@@ -337,7 +337,9 @@ impl<'d, 'a> Front<'d, 'a> {
 
 /// The rule for a node, or why there is none.
 pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
-    if draft.replaced.contains(&node) {
+    // Zeros that carry every scale are none any more.
+    let carries = ["Where", "ScatterND", "ScatterElements"].iter().any(|op| draft.graph.is(node, op));
+    if carries && draft.is_touched(node) || draft.replaced.contains(&node) {
         // What comes in its place may pass, once it is there.
         return Err(Reason::Changed);
     }

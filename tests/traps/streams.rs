@@ -771,11 +771,11 @@ fn what_a_mask_puts_in_takes_back_what_the_rest_has() {
 }
 
 /// A stem, blocks `x + conv(pad(s·x + t))` over an image whose extents are open, and a last normalizer before a head.
-fn padded_blocks(blocks: usize, first: &str) -> Model {
+fn padded_blocks(blocks: usize, first: &str, scale: &str) -> Model {
     let ones = " 1 1";
     let block = |n: usize| {
         format!(
-            "const s{n} 2{ones} = 2 0.5\n shift t{n} 2{ones}\n weight w{n} 4 2 3 3\n shift b{n} 4\n weight v{n} 2 4 1 1\n shift c{n} 2
+            "const s{n} 2{ones} = 2 {scale}\n shift t{n} 2{ones}\n weight w{n} 4 2 3 3\n shift b{n} 4\n weight v{n} 2 4 1 1\n shift c{n} 2
              m{n} = Mul(x{n}, s{n})\n a{n} = Add(m{n}, t{n})\n h{n} = Conv(a{n}, w{n}, b{n}) pads=[1,1,1,1]
              r{n} = Relu(h{n})\n f{n} = Conv(r{n}, v{n}, c{n})\n x{} = Add(x{n}, f{n})",
             n + 1
@@ -793,14 +793,46 @@ fn padded_blocks(blocks: usize, first: &str) -> Model {
 #[test]
 fn a_shift_before_padding_goes_to_what_writes_the_stream_and_the_others_take_it_back() {
     for blocks in [1, 3] {
-        let after = folded(&padded_blocks(blocks, "x0 = Conv(i, stem, sb)"));
+        let after = folded(&padded_blocks(blocks, "x0 = Conv(i, stem, sb)", "0.5"));
         let left = operators(&after);
         assert_eq!(left.len(), 2 + 4 * blocks, "{left:?}");
         assert!(!left.contains(&"Mul"), "{left:?}");
     }
     // The first of them has nobody to hand it to.
-    let kept = fuse(&padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)"));
+    let kept = fuse(&padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)", "0.5"));
     let outcomes: Vec<bool> = kept.plan.sites.iter().map(|site| site.is_folded()).collect();
     assert_eq!(outcomes, [false, true, true]);
-    same(&padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)"), &kept.model, 1e-6);
+    same(&padded_blocks(2, "e = Conv(i, stem, sb)\n x0 = Relu(e)", "0.5"), &kept.model, 1e-6);
+}
+
+#[test]
+fn what_a_mask_puts_in_is_not_taken_for_zeros_any_more_where_it_has_changed() {
+    let before = model(
+        "input x 2 5 4
+         input m 2 5 1
+         const half = 0.5
+         const zero = 0
+         const s 4 = 2 4 0.5 -2
+         shift t 4
+         weight w 4 3
+         is = Greater(m, half)
+         y = Where(is, x, zero)
+         a = Mul(y, s)
+         b = Add(a, t)
+         c = Transpose(b) perm=[0,2,1]
+         d = Transpose(c) perm=[0,2,1]
+         e = Mul(d, s)
+         z = MatMul(e, w)
+         output z",
+    );
+    same(&before, &fuse(&before).model, 1e-6);
+}
+
+#[test]
+fn no_shift_goes_to_a_stream_that_would_be_lost_beside_it() {
+    let kept = |scale: &str| {
+        let plan = fuse(&padded_blocks(1, "x0 = Conv(i, stem, sb)", scale)).plan;
+        plan.sites.iter().filter(|site| !site.is_folded()).count()
+    };
+    assert_eq!((kept("0.5"), kept("1e-6")), (0, 1));
 }

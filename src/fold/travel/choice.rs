@@ -4,12 +4,14 @@
 use crate::affine::Affine;
 use crate::fold::absorb::elementwise::{aligned, shrunk};
 use crate::fold::{At, Rule, Step};
-use crate::onnx::tensor::rounded;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// What is larger than this hides what it is put in for, and must hide it alike everywhere: it is not rounded anew.
 const HIDES: f64 = 100.0;
+
+/// Beyond this it would have to be rounded more than what it is put beside.
+const LARGEST: f64 = 1000.0;
 
 /// Where.
 pub struct Choice;
@@ -53,8 +55,7 @@ fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     let wanted = if numbers.len() == 1 { inverse } else { shrunk(at, other, &inverse).ok()? };
     let most = |numbers: &Numbers| numbers.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
     let reach = most(&numbers) * most(&wanted.scale) + most(&wanted.shift);
-    let data_type = at.facts.data_type(at.input(other).ok()?)?;
-    let fits = most(&numbers) <= HIDES && rounded(data_type, reach).is_finite();
+    let fits = most(&numbers) <= HIDES && reach <= LARGEST;
     fits.then(|| Step { wants: vec![(other, wanted)], ..Step::go_on(0, affine) })
 }
 
