@@ -125,6 +125,12 @@ pub trait Rule: Sync {
         false
     }
 
+    /// Whether it goes by the numbers of a constant that it does not take an affine into by itself: these are no longer what
+    /// the model has where something was folded into them.
+    fn reads_numbers(&self) -> bool {
+        false
+    }
+
     /// Inputs carry affines (`None`: none): `f(a₀(x₀), a₁(x₁), ...)`. Which step leads to the same
     /// outputs?
     ///

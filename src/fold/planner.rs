@@ -207,12 +207,7 @@ impl<'a> Planner<'a> {
         };
         let Some(wave) = ahead().or_else(back).or_else(|| self.modulation(item)) else { return false };
         let Some(Tried { forward: scale, .. }) = there.tried.clone() else { return false };
-        let into = self.carry(wave);
-        let there = &mut self.items[item];
-        there.part.affine = Affine::scale(there.part.affine.scale.clone());
-        there.is_rewritten = true;
-        there.state = State::Partly { into, scale };
-        true
+        self.leave_scale(item, wave, scale)
     }
 
     /// Where only the shift stands in the way, it may go back along a residual stream, whose other normalizers take it into
@@ -230,23 +225,28 @@ impl<'a> Planner<'a> {
         let is_small = before.iter().all(|shift| shift.abs() <= LARGEST_SHIFT);
         let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else { return false };
         let (items, scale) = (self.items(true), Affine::scale(affine.scale.clone()));
-        let goes_on = || {
-            let wave = stream::forward(&self.draft, &items, item, &scale).ok()?;
-            self.worthwhile(item, wave).ok()
-        };
+        let goes_on = stream::forward(&self.draft, &items, item, &scale)
+            .is_ok_and(|wave| self.worthwhile(item, wave).is_ok());
+        if !goes_on {
+            return false;
+        }
         let have_one =
             |wave: &Wave| wave.merges.iter().all(|merge| !self.items[merge.into].part.affine.has_no_shift());
         let back = || {
             let wave = backward::returning(&self.draft, &items, item, &Affine::shift(before)).ok()?;
             let wave = self.saves(item, wave, false).ok().filter(have_one)?;
-            (wave.makes.is_empty() && !wave.folds.iter().any(|fold| self.adds(fold))).then_some(wave)
+            let is_free =
+                matches!(self.cost(&wave), (0, _, 0)) && !wave.folds.iter().any(|fold| self.adds(fold));
+            is_free.then_some(wave)
         };
-        if goes_on().is_none() {
-            return false;
-        }
-        let found = back().filter(|wave| matches!(self.cost(wave), (0, _, 0))).zip(there.tried.clone());
+        let found = back().zip(there.tried.clone());
         self.shifts = left;
         let Some((wave, Tried { forward: scale, .. })) = found else { return false };
+        self.leave_scale(item, wave, scale)
+    }
+
+    /// Carries a shift out, and leaves the scale for what may come.
+    fn leave_scale(&mut self, item: usize, wave: Wave, scale: Refusal) -> bool {
         let into = self.carry(wave);
         let there = &mut self.items[item];
         there.part.affine = Affine::scale(there.part.affine.scale.clone());

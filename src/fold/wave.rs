@@ -337,13 +337,13 @@ impl<'d, 'a> Front<'d, 'a> {
 
 /// The rule for a node, or why there is none.
 pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
-    // Zeros that carry every scale are none any more.
-    let carries = ["Where", "ScatterND", "ScatterElements"].iter().any(|op| draft.graph.is(node, op));
-    if carries && draft.is_touched(node) || draft.replaced.contains(&node) {
+    if draft.replaced.contains(&node) {
         // What comes in its place may pass, once it is there.
         return Err(Reason::Changed);
     }
-    super::rule_of(&draft.at(node))
+    let rule = super::rule_of(&draft.at(node))?;
+    // Such as zeros, which carry every scale, and may be none any more.
+    if rule.reads_numbers() && draft.is_touched(node) { Err(Reason::Changed) } else { Ok(rule) }
 }
 
 /// The input of a node with which it shares every scale, forward and backward, unless it refuses it or takes

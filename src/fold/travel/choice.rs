@@ -21,6 +21,10 @@ impl Rule for Choice {
         &["Where"]
     }
 
+    fn reads_numbers(&self) -> bool {
+        true
+    }
+
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let rank = at.output_rank(0)?;
         let sides =
@@ -29,16 +33,15 @@ impl Rule for Choice {
             true => Ok(Step::go_on(0, affine)),
             false => beside_constant(at, affine, other).ok_or(Reason::ResidualStream),
         };
-        let affine = match sides {
+        match sides {
             [Some(yes), Some(no)] => {
                 let (yes, no) = (yes?, no?);
-                if yes == no { yes } else { return Err(Reason::ResidualStream) }
+                if yes == no { Ok(Step::go_on(0, yes)) } else { Err(Reason::ResidualStream) }
             }
-            [Some(yes), None] => return only(yes?, 2),
-            [None, Some(no)] => return only(no?, 1),
-            [None, None] => return Err(at.not_linear()),
-        };
-        Ok(Step::go_on(0, affine))
+            [Some(yes), None] => only(yes?, 2),
+            [None, Some(no)] => only(no?, 1),
+            [None, None] => Err(at.not_linear()),
+        }
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {

@@ -22,6 +22,10 @@ impl Rule for Scatter {
         &["ScatterElements", "ScatterND"]
     }
 
+    fn reads_numbers(&self) -> bool {
+        true
+    }
+
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let side = |slot: usize| inputs.get(slot).cloned().flatten();
         let written = side(WRITTEN).map(|affine| moved(at, &affine, false)).transpose()?;
