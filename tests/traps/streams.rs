@@ -808,21 +808,21 @@ fn a_shift_before_padding_goes_to_what_writes_the_stream_and_the_others_take_it_
 #[test]
 fn what_a_mask_puts_in_is_not_taken_for_zeros_any_more_where_it_has_changed() {
     let before = model(
-        "input x 2 5 4
-         input m 2 5 1
+        "input m 2 5 1
          const half = 0.5
-         const zero = 0
-         const s 4 = 2 4 0.5 -2
+         const zero 4 = 0 0 0 0
+         shift c 4
+         scale g 4
          shift t 4
-         weight w 4 3
+         const mu 4 = 1 2 3 4
+         const v 4 = 4 1 16 0.25
+         const s 4 = 2 4 0.5 -2
          is = Greater(m, half)
-         y = Where(is, x, zero)
-         a = Mul(y, s)
-         b = Add(a, t)
-         c = Transpose(b) perm=[0,2,1]
-         d = Transpose(c) perm=[0,2,1]
-         e = Mul(d, s)
-         z = MatMul(e, w)
+         y = Where(is, c, zero)
+         a = Transpose(y) perm=[0,2,1]
+         b = BatchNormalization(a, g, t, mu, v)
+         d = Transpose(b) perm=[0,2,1]
+         z = Mul(d, s)
          output z",
     );
     same(&before, &fuse(&before).model, 1e-6);
