@@ -11,6 +11,9 @@ use super::data::{Data, PIECE, write_at};
 /// How much one thread moves at a time of what is only copied.
 const PART: usize = 16 * PIECE;
 
+/// How much of it goes through memory at a time: what a core keeps at hand.
+const BUFFER: usize = PIECE / 4;
+
 /// Data, and where it goes.
 pub(super) struct Transfer<'f> {
     pub file: &'f File,
@@ -37,11 +40,12 @@ impl Transfer<'_> {
         let mut at = part.start;
         if let Data::There(source, within) = &self.data
             && let Some(from) = source.file()
+            && can_share(self.file)
         {
             at += copy(from, within.start + at as u64, self.file, self.offset + at as u64, part.len());
         }
         while at < part.end {
-            let end = part.end.min(at + PIECE);
+            let end = part.end.min(at + BUFFER);
             buffer.resize(end - at, 0);
             self.data.read_into(at, buffer).map_err(io::Error::other)?;
             write_at(self.file, buffer, self.offset + at as u64)?;
@@ -49,6 +53,20 @@ impl Transfer<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a file is on a system where a copy may be less than reading and writing. ext4 and tmpfs copy page by page, which
+/// takes longer than a buffer at a time.
+#[cfg(target_os = "linux")]
+fn can_share(file: &File) -> bool {
+    const EXT4: u64 = 0xEF53;
+    const TMPFS: u64 = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|system| ![EXT4, TMPFS].contains(&(system.f_type as u64)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn can_share(_: &File) -> bool {
+    false
 }
 
 /// Copies inside the system as much as it can, and says how much that was.
