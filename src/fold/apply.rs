@@ -3,12 +3,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use rayon::prelude::*;
 
 use super::patch::{Change, Edit, Failed, NewTensor};
 use super::plan::{Removal, Stored};
-use super::rounding::{Extremes, Rounding, extremes, float};
+use super::rounding::{Extremes, Rounding, extremes, float, foreseen};
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
 use crate::graph::make::NewConstant;
@@ -16,8 +19,8 @@ use crate::graph::{Graph, NodeId, Reader, ValueId, make};
 use crate::normalizer::Replacement;
 use crate::onnx::external::Data;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor;
-use crate::recipe::{Promise, Recipe};
+use crate::onnx::tensor::{self, Floats};
+use crate::recipe::{Given, Promise, Recipe};
 use crate::refusal::{Reason, Refusal};
 
 /// Weights of more elements than this are computed when they are written: nobody but the operators that read them looks
@@ -26,6 +29,9 @@ const LARGE: usize = 1 << 14;
 
 /// How many new tensors are computed before it is forgotten what they are made of.
 const BATCH: usize = 1 << 14;
+
+/// How often it is seen how far the work is: whoever told each time would be woken more often than he could tell anybody.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// Makes changes on an editor over the same model, and then removes what goes.
 ///
@@ -89,27 +95,32 @@ fn compute(edits: &[Edit], known: &Analysis, progress: &dyn Fn(usize, usize)) ->
 /// Computes some of them.
 fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
     let mut failed = AllComputed::new();
-    let (mut large, mut small) = (vec![], vec![]);
+    let (mut large, mut small, mut stored) = (vec![], vec![], HashMap::new());
     for &new in batch {
-        match promise(new, known) {
+        match promise(new, known, &mut stored) {
             Ok(promise) if is_large(new) => large.push((new, promise)),
             Ok(promise) => small.push((new, promise)),
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
         }
     }
-    let parts = |(tensor, (_, promise)): (usize, &(_, Promise))| {
-        (0..promise.parts()).map(move |part| (tensor, part)).collect::<Vec<_>>()
+    // Biases first: what they read of weights need not be looked at again to scale them.
+    let now =
+        by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| progress(done, batch.len()));
+    let foreseen: Vec<_> = large.iter().map(|(_, promise)| foreseen(promise)).collect();
+    let parts = |tensor: usize| match foreseen[tensor] {
+        Some(_) => 0,
+        None => large[tensor].1.parts(),
     };
-    let parts: Vec<(usize, usize)> = large.iter().enumerate().flat_map(parts).collect();
-    let all = parts.len() + small.len();
-    let seen =
-        by_all_cores(&parts, &|&(tensor, part)| look(&large[tensor].1, part), &|done| progress(done, all));
-    let now = by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| {
-        progress(parts.len() + done, all)
+    let all: Vec<_> =
+        (0..large.len()).flat_map(|tensor| (0..parts(tensor)).map(move |part| (tensor, part))).collect();
+    let seen = by_all_cores(&all, &|&(tensor, part)| look(&large[tensor].1, part), &|done| {
+        progress(small.len() + large.len() * done / all.len().max(1), batch.len());
     });
     let mut seen = seen.into_iter();
-    let large = large.into_iter().map(|(new, promise)| {
-        let parts = seen.by_ref().take(promise.parts()).collect();
+    let seen: Vec<Vec<_>> =
+        (0..large.len()).map(|tensor| seen.by_ref().take(parts(tensor)).collect()).collect();
+    let large = large.into_iter().zip(foreseen).zip(seen).map(|(((new, promise), foreseen), mut parts)| {
+        parts.extend(foreseen.map(|found| Ok((found, vec![]))));
         (std::ptr::from_ref(new), looked_through(new, promise, parts))
     });
     let large: Vec<_> = large.collect();
@@ -123,18 +134,22 @@ fn by_all_cores<W: Sync, R: Send>(
     piece: &(dyn Fn(&W) -> R + Sync),
     progress: &dyn Fn(usize),
 ) -> Vec<R> {
-    let (done, finished) = std::sync::mpsc::channel();
+    let (done, (end, ended)) = (AtomicUsize::new(0), mpsc::channel::<()>());
     std::thread::scope(|scope| {
         let pieces = scope.spawn(|| {
-            let pieces = work.par_iter().map_with(done, |done, work| {
+            // It is gone when this ends, however that is.
+            let _end = end;
+            let pieces = work.par_iter().map(|work| {
                 let result = piece(work);
-                // Nobody has to listen.
-                let _ = done.send(());
+                done.fetch_add(1, Ordering::Relaxed);
                 result
             });
             pieces.collect()
         });
-        finished.iter().zip(1..).for_each(|((), count)| progress(count));
+        while ended.recv_timeout(GLANCE) == Err(RecvTimeoutError::Timeout) {
+            progress(done.load(Ordering::Relaxed));
+        }
+        progress(work.len());
         pieces.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -144,8 +159,12 @@ fn is_large(new: &NewTensor) -> bool {
     new.replaces.is_some() && new.recipe.len() > LARGE
 }
 
-/// A new tensor, and where its constants are.
-fn promise(new: &NewTensor, known: &Analysis) -> Result<Promise, Reason> {
+/// A new tensor, and where its constants are. What is stored is shared by all that read it.
+fn promise(
+    new: &NewTensor,
+    known: &Analysis,
+    stored: &mut HashMap<ValueId, Floats>,
+) -> Result<Promise, Reason> {
     let data_type = float(new.data_type)?;
     let mut given = HashMap::new();
     let mut recipes = vec![&new.recipe];
@@ -154,7 +173,13 @@ fn promise(new: &NewTensor, known: &Analysis) -> Result<Promise, Reason> {
     }
     for name in recipes.into_iter().flat_map(Recipe::constants) {
         let value = known.graph.value(name).ok_or(Reason::NotConstant)?;
-        let constant = known.constants.given(value).map_err(|refusal| refusal.reason)?;
+        let constant = match stored.get(&value) {
+            Some(floats) => Given::Stored(floats.clone()),
+            None => known.constants.given(value).map_err(|refusal| refusal.reason)?,
+        };
+        if let Given::Stored(floats) = &constant {
+            stored.entry(value).or_insert_with(|| floats.clone());
+        }
         given.insert(name.to_owned(), constant);
     }
     Ok(Promise::new(new.recipe.clone(), data_type, given))
@@ -162,7 +187,7 @@ fn promise(new: &NewTensor, known: &Analysis) -> Result<Promise, Reason> {
 
 /// Computes one new tensor, by all cores if it is large.
 fn alone(new: &NewTensor, known: &Analysis) -> Result<Computed, Reason> {
-    let promise = promise(new, known)?;
+    let promise = promise(new, known, &mut HashMap::new())?;
     if !is_large(new) {
         return at_once(new, &promise);
     }

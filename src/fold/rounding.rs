@@ -15,9 +15,9 @@
 //!
 //! Exact zeros, and subnormal numbers that the type holds, lose nothing.
 
-use multiversion::multiversion;
 use ndarray::{ArrayD, Axis, Zip};
 
+use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Promise, Read, Recipe, evaluate};
@@ -46,17 +46,29 @@ pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
 /// What there is in a part of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub struct Extremes {
-    /// Whether all numbers are finite.
-    finite: bool,
-    /// The largest magnitude.
-    largest: f64,
+    magnitudes: Magnitudes,
     /// Whether any number is below the normal ones of the type, and not among its others.
     loses: bool,
 }
 
 impl Extremes {
     /// Those of no number.
-    const NONE: Self = Self { finite: true, largest: 0.0, loses: false };
+    const NONE: Self = Self { magnitudes: Magnitudes::NONE, loses: false };
+
+    /// Of numbers between these bounds, where they are so far apart from the ends of the type that none can be too large or
+    /// too small.
+    fn between(bounds: Magnitudes, data_type: DataType) -> Option<Self> {
+        let fit = bounds.least() >= data_type.least_normal()
+            && bounds.are_finite()
+            && tensor::rounded(data_type, bounds.largest()).is_finite();
+        fit.then_some(Self { magnitudes: bounds, loses: false })
+    }
+}
+
+/// What there is in a tensor that is computed later, where that is known without a look at it.
+pub fn foreseen(promise: &Promise) -> Option<Extremes> {
+    let bounds = promise.bounds().filter(|_| !promise.is_costly())?;
+    Extremes::between(bounds, promise.data_type())
 }
 
 /// Looks through a part of a tensor that is computed later, or keeps its bytes.
@@ -64,12 +76,19 @@ impl Extremes {
 /// # Errors
 /// Where it cannot be computed.
 pub fn extremes(promise: &Promise, part: usize, mut keep: Option<&mut Vec<u8>>) -> Result<Extremes, Reason> {
+    if keep.is_none()
+        && let Some(bounds) = promise.bounds_in(part).map_err(|refusal| refusal.reason)?
+        && let Some(found) = Extremes::between(bounds, promise.data_type())
+    {
+        return Ok(found);
+    }
     let mut found = Extremes::NONE;
     let least = promise.data_type().least_normal();
     let looked = promise.each(part, &mut |numbers| {
-        let small = look(numbers, least, &mut found);
+        let magnitudes = Magnitudes::of(numbers);
+        found.magnitudes = found.magnitudes.and(magnitudes);
         let loses = |&number: &f64| tensor::underflow(promise.data_type(), number) != 0.0;
-        found.loses |= small && numbers.iter().any(loses);
+        found.loses |= magnitudes.least() < least && numbers.iter().any(loses);
         if let Some(bytes) = &mut keep {
             tensor::append(promise.data_type(), numbers, bytes);
         }
@@ -77,24 +96,6 @@ pub fn extremes(promise: &Promise, part: usize, mut keep: Option<&mut Vec<u8>>) 
     });
     looked.map_err(|refusal| refusal.reason)?;
     Ok(found)
-}
-
-/// Adds numbers to what was found, and says whether one but 0 is less than the least.
-#[multiversion(targets = "simd")]
-fn look(numbers: &[f64], least: f64, found: &mut Extremes) -> bool {
-    // The bits of magnitudes are in their order, a NaN behind all; of whole numbers, unlike of floats, a processor finds
-    // the largest and the smallest of several at a time.
-    let (mut largest, mut smallest) = (0, u64::MAX);
-    for number in numbers {
-        let size = number.abs().to_bits();
-        largest = largest.max(size);
-        // 0 is behind all.
-        smallest = smallest.min(size.wrapping_sub(1));
-    }
-    let largest = f64::from_bits(largest);
-    found.finite &= largest.is_finite();
-    found.largest = found.largest.max(largest);
-    smallest < least.to_bits() - 1
 }
 
 fn too_large(data_type: DataType, largest: f64) -> Reason {
@@ -146,15 +147,15 @@ impl Rounding {
         let data_type = promise.data_type();
         let mut all = Extremes::NONE;
         for part in parts {
-            all.finite &= part.finite;
-            all.largest = all.largest.max(part.largest);
+            all.magnitudes = all.magnitudes.and(part.magnitudes);
             all.loses |= part.loses;
         }
-        if !all.finite {
+        if !all.magnitudes.are_finite() {
             return Err(Reason::NotFinite);
         }
-        if tensor::rounded(data_type, all.largest).is_infinite() {
-            return Err(too_large(data_type, all.largest));
+        let largest = all.magnitudes.largest();
+        if tensor::rounded(data_type, largest).is_infinite() {
+            return Err(too_large(data_type, largest));
         }
         if !all.loses || matches!(self, Rounding::Sum) {
             return Ok(());

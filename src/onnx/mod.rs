@@ -9,6 +9,7 @@ mod gaps;
 mod identify;
 mod layout;
 mod load;
+pub(crate) mod magnitudes;
 pub mod misread;
 pub mod node;
 pub mod operator;

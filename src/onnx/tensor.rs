@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem;
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -13,6 +14,7 @@ use super::data::Data;
 use super::element::error;
 pub use super::element::{DataType, byte_size, count, data_type, is_external, is_held, shape};
 use super::external::Externals;
+use super::magnitudes::Magnitudes;
 use super::proto::TensorProto;
 use crate::error::{Error, Result};
 
@@ -138,6 +140,8 @@ pub struct Floats {
     data_type: DataType,
     shape: Vec<usize>,
     data: Data,
+    /// What somebody saw who read all of them.
+    seen: Arc<OnceLock<Magnitudes>>,
 }
 
 impl Floats {
@@ -148,7 +152,8 @@ impl Floats {
             return Err(error(tensor, format!("its elements are {data_type}, and not floats")));
         }
         let data = data(tensor, externals)?;
-        Ok(Self { name: tensor.name().to_owned(), data_type, shape: shape(tensor)?, data })
+        let (name, shape) = (tensor.name().to_owned(), shape(tensor)?);
+        Ok(Self { name, data_type, shape, data, seen: Arc::default() })
     }
 
     /// The extents.
@@ -223,6 +228,17 @@ impl Floats {
         let size = self.size();
         buffer.resize(range.len() * size, 0);
         self.data.read_into(range.start * size, buffer).map_err(|reason| self.error(reason))
+    }
+
+    /// How small and how large they are, once somebody has [read](Floats::see) all of them.
+    pub(crate) fn seen(&self) -> Option<Magnitudes> {
+        self.seen.get().copied()
+    }
+
+    /// Tells how small and how large all of them are.
+    pub(crate) fn see(&self, all: Magnitudes) {
+        // Whoever was before has seen the same.
+        let _ = self.seen.set(all);
     }
 
     /// How many bytes an element takes.

@@ -10,6 +10,7 @@ use ndarray::{
 };
 
 use super::{Op, Recipe, Windows};
+use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{self, DataType, Floats};
 use crate::refusal::{Reason, Refusal};
 
@@ -218,11 +219,12 @@ impl Streamed {
             let sums = result.as_slice_mut().unwrap_or_default();
             // How many elements of the constant there are behind one place of the axis.
             let behind = right.len() / extent;
-            let (mut buffer, mut numbers) = (vec![], vec![0.0; places * behind]);
+            let (mut buffer, mut numbers, mut seen) = (vec![], vec![0.0; places * behind], Magnitudes::NONE);
             for range in ranges {
                 let numbers = &mut numbers[..range.len() * behind];
                 let read = floats.read(range.start * behind, &mut buffer, numbers);
                 read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
+                seen = seen.and(Magnitudes::of(numbers));
                 match self {
                     Self::Sums => {
                         for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(behind)) {
@@ -232,6 +234,8 @@ impl Streamed {
                     Self::Result(_) => dot_each(row, numbers, &mut sums[range]),
                 }
             }
+            // Whoever scales it then knows what becomes of it without reading it again.
+            floats.see(seen);
             return Ok(result);
         }
         match self {

@@ -9,6 +9,7 @@ use super::evaluate::{Cutting, PART, Supply, evaluate_from};
 use super::scaled::Scaled;
 use super::{Op, Recipe};
 use crate::onnx::external::{Found, Make};
+use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{DataType, Floats, encode_into};
 use crate::refusal::{Reason, Refusal};
 
@@ -128,6 +129,25 @@ impl Promise {
         }
     }
 
+    /// Between what magnitudes all numbers lie that are not 0, where they are a scaled constant all of which somebody has
+    /// seen.
+    pub(crate) fn bounds(&self) -> Option<Magnitudes> {
+        self.scaled.as_ref()?.bounds()
+    }
+
+    /// Between what magnitudes the numbers of a part lie that are not 0, where they are a scaled constant.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub(crate) fn bounds_in(&self, number: usize) -> Result<Option<Magnitudes>, Refusal> {
+        self.scaled.as_ref().map_or(Ok(None), |scaled| scaled.bounds_in(self.range(number)))
+    }
+
+    /// The elements of a part of what has a faster form.
+    fn range(&self, number: usize) -> Range<usize> {
+        number * PART..self.recipe.len().min((number + 1) * PART)
+    }
+
     /// Takes the numbers of a part, in row-major order, before they are rounded: block by block.
     ///
     /// # Errors
@@ -138,7 +158,7 @@ impl Promise {
         take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         match &self.scaled {
-            Some(scaled) => scaled.each(number * PART..self.recipe.len().min((number + 1) * PART), take),
+            Some(scaled) => scaled.each(self.range(number), take),
             None => take(self.part(number)?.as_slice().unwrap_or_default()),
         }
     }
@@ -330,6 +350,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_known_of_a_scaled_weight_without_a_look_at_it_encloses_it() {
+        let stored =
+            [("w", numbers(&[260, 300], 1)), ("a", numbers(&[260, 1], 2)), ("b", numbers(&[300], 3))];
+        let [w, a, b] = stored.each_ref().map(|(name, array)| Recipe::constant(name, array.shape()));
+        let bound = |recipe: Recipe, tensors: &[(&str, ArrayD<f64>)]| {
+            let (promise, expected) = both_ways(&recipe, DataType::Float, tensors);
+            let parts: Vec<_> = (0..promise.parts()).map(|part| promise.bounds_in(part).unwrap()).collect();
+            assert_eq!(promise.bounds(), None, "nobody has read all of it");
+            let all = parts.into_iter().try_fold(Magnitudes::NONE, |all, part| Some(all.and(part?)));
+            if let Some(all) = all {
+                let within = |number: &f64| (all.least()..=all.largest()).contains(&number.abs());
+                assert!(expected.iter().all(|number| *number == 0.0 || within(number)), "{recipe}");
+            }
+            all
+        };
+        for recipe in [w.mul(&a), w.div(&a), w.div(&a).and_then(|row| row.mul(&b))] {
+            assert!(bound(recipe.unwrap(), &stored).is_some());
+        }
+        assert_eq!(bound(w.sub(&a).unwrap(), &stored), None);
+        let mut with_zero = stored.clone();
+        with_zero[1].1[[7, 0]] = 0.0;
+        assert!(bound(w.mul(&a).unwrap(), &with_zero).is_some());
+        assert_eq!(bound(w.div(&a).unwrap(), &with_zero), None);
     }
 
     #[test]

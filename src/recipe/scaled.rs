@@ -7,6 +7,7 @@ use multiversion::multiversion;
 
 use super::evaluate::{Supply, evaluate_from};
 use super::{Op, Recipe};
+use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{DataType, Floats};
 use crate::refusal::{Reason, Refusal};
 
@@ -31,6 +32,8 @@ pub(super) struct Scaled {
 struct Applied {
     op: Op,
     operand: Vec<f64>,
+    /// How small and how large the operand is.
+    magnitudes: Magnitudes,
     /// The axes before a run, the last one first: their extents, and how far their places are apart in the operand.
     axes: Vec<(usize, usize)>,
     /// How many elements in a row meet one element of the operand, or as many in a row.
@@ -66,11 +69,45 @@ impl Scaled {
         None
     }
 
+    /// Between what magnitudes all elements lie that are not 0, as far as what was seen of the constant tells.
+    pub fn bounds(&self) -> Option<Magnitudes> {
+        self.bounds_of(self.floats.seen()?)
+    }
+
+    /// As [`Scaled::bounds`], of the elements of a range, whose constant is looked at.
+    pub fn bounds_in(&self, range: Range<usize>) -> Result<Option<Magnitudes>, Refusal> {
+        if !self.steps.iter().all(Applied::scales) {
+            return Ok(None);
+        }
+        let mut seen = Magnitudes::NONE;
+        self.blocks(range, |_, numbers| {
+            seen = seen.and(Magnitudes::of(numbers));
+            Ok(())
+        })?;
+        Ok(self.bounds_of(seen))
+    }
+
+    fn bounds_of(&self, constant: Magnitudes) -> Option<Magnitudes> {
+        self.steps.iter().try_fold(constant, |bounds, step| step.bounds(bounds))
+    }
+
     /// Computes the elements of a range, block by block.
     pub fn each(
         &self,
         range: Range<usize>,
         take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        self.blocks(range, |at, numbers| match self.steps.iter().all(|step| step.apply(numbers, at)) {
+            true => take(numbers),
+            false => Err(Refusal::new(Reason::Underflow(DataType::Double.name()), "")),
+        })
+    }
+
+    /// Reads the constant's elements of a range, block by block, each with the place of its first.
+    fn blocks(
+        &self,
+        range: Range<usize>,
+        mut take: impl FnMut(usize, &mut [f64]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let (mut buffer, mut block) = (vec![], [0.0; BLOCK]);
         for start in range.clone().step_by(READ) {
@@ -80,10 +117,7 @@ impl Scaled {
             for at in (start..end).step_by(BLOCK) {
                 let numbers = &mut block[..BLOCK.min(end - at)];
                 self.floats.decode(&buffer[(at - start) * self.floats.size()..], numbers);
-                if !self.steps.iter().all(|step| step.apply(numbers, at)) {
-                    return Err(Refusal::new(Reason::Underflow(DataType::Double.name()), ""));
-                }
-                take(numbers)?;
+                take(at, numbers)?;
             }
         }
         Ok(())
@@ -104,13 +138,33 @@ impl Applied {
             1 => 0,
             _ => extents[axis + 1..].iter().product(),
         };
+        let operand: Vec<f64> = evaluate_from(&operand, supply).ok()?.into_iter().collect();
         Some(Self {
             op: op.clone(),
-            operand: evaluate_from(&operand, supply).ok()?.into_iter().collect(),
+            magnitudes: Magnitudes::of(&operand),
+            operand,
             axes: (0..first).rev().map(|axis| (shape[axis], stride(axis))).collect(),
             run: shape[first..].iter().product(),
             same: one(first),
         })
+    }
+
+    /// Whether it keeps a 0, and the magnitudes of all others follow from theirs.
+    fn scales(&self) -> bool {
+        match self.op {
+            Op::Mul => true,
+            Op::Div => !self.operand.contains(&0.0),
+            _ => false,
+        }
+    }
+
+    /// What it makes of bounds.
+    fn bounds(&self, of: Magnitudes) -> Option<Magnitudes> {
+        match self.op {
+            _ if !self.scales() => None,
+            Op::Div => of.over(self.magnitudes),
+            _ => of.times(self.magnitudes),
+        }
     }
 
     /// Does it to the elements from one on. Says whether no product became 0 only because nothing is so small.

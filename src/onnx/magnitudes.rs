@@ -1,0 +1,98 @@
+//! How small and how large numbers are, seen in one pass.
+
+use multiversion::multiversion;
+
+/// The smallest magnitude of some numbers but 0, and the largest.
+///
+/// Both are kept as bits. Those of magnitudes are in their order, a NaN behind all; of whole numbers, unlike of floats, a
+/// processor finds the largest and the smallest of several at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Magnitudes {
+    /// One less than the bits of the smallest, so that 0 is behind all.
+    least: u64,
+    largest: u64,
+}
+
+impl Magnitudes {
+    /// Those of no number.
+    pub const NONE: Self = Self { least: u64::MAX, largest: 0 };
+
+    /// Those of some numbers.
+    pub fn of(numbers: &[f64]) -> Self {
+        look(numbers)
+    }
+
+    /// Those of both.
+    pub fn and(self, other: Self) -> Self {
+        Self { least: self.least.min(other.least), largest: self.largest.max(other.largest) }
+    }
+
+    /// The smallest but 0; infinite where there is none.
+    pub fn least(self) -> f64 {
+        if self.least == u64::MAX { f64::INFINITY } else { f64::from_bits(self.least + 1) }
+    }
+
+    /// The largest; not a number where any is none.
+    pub fn largest(self) -> f64 {
+        f64::from_bits(self.largest)
+    }
+
+    /// Whether all numbers are finite.
+    pub fn are_finite(self) -> bool {
+        self.largest().is_finite()
+    }
+
+    /// Those that each is multiplied by one of the others, rounded: no product is smaller or larger. `None` where one could
+    /// lose digits on the way, or is not finite.
+    pub fn times(self, other: Self) -> Option<Self> {
+        Self::between(self.least() * other.least(), self.largest() * other.largest())
+    }
+
+    /// Those of numbers that are each divided by one of the others, none of which is 0; as [`Magnitudes::times`].
+    pub fn over(self, other: Self) -> Option<Self> {
+        Self::between(self.least() / other.largest(), self.largest() / other.least())
+    }
+
+    fn between(least: f64, largest: f64) -> Option<Self> {
+        let are_normal = least >= f64::MIN_POSITIVE && largest.is_finite();
+        are_normal.then(|| Self { least: least.to_bits() - 1, largest: largest.to_bits() })
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn look(numbers: &[f64]) -> Magnitudes {
+    let (mut least, mut largest) = (u64::MAX, 0);
+    for number in numbers {
+        let size = number.abs().to_bits();
+        largest = largest.max(size);
+        least = least.min(size.wrapping_sub(1));
+    }
+    Magnitudes { least, largest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_but_zero_and_the_largest_are_seen() {
+        let seen = Magnitudes::of(&[0.0, -3.0, 1e-310, -0.0, 2.0]);
+        assert_eq!((seen.least(), seen.largest()), (1e-310, 3.0));
+        assert_eq!(seen.and(Magnitudes::of(&[f64::NEG_INFINITY])).largest(), f64::INFINITY);
+        assert!(!seen.and(Magnitudes::of(&[f64::NAN])).are_finite());
+        assert_eq!(Magnitudes::of(&[0.0]), Magnitudes::NONE);
+        assert_eq!((Magnitudes::NONE.least(), Magnitudes::NONE.largest()), (f64::INFINITY, 0.0));
+    }
+
+    #[test]
+    fn products_and_quotients_lie_between_what_is_said_of_them() {
+        let (a, b) = ([0.1, -7.0, 0.0], [0.3, -11.0]);
+        let [of_a, of_b] = [&a[..], &b].map(Magnitudes::of);
+        let (times, over) = (of_a.times(of_b).unwrap(), of_a.over(of_b).unwrap());
+        assert_eq!((times.least(), times.largest()), (0.1 * 0.3, 77.0));
+        assert_eq!((over.least(), over.largest()), (0.1 / 11.0, 7.0 / 0.3));
+        let tiny = Magnitudes::of(&[1e-200]);
+        assert_eq!((tiny.times(tiny), Magnitudes::of(&[1e200]).over(tiny)), (None, None));
+        assert_eq!(of_a.times(Magnitudes::of(&[f64::NAN])), None);
+    }
+}
