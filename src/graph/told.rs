@@ -472,3 +472,44 @@ fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
     };
     (0..rank).map(meet).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::tract_hir::internal::DatumType;
+
+    use super::*;
+    use crate::onnx::proto::{AttributeProto, AttributeType};
+
+    /// The extents of what an Einsum makes of operands with these, and whether it can be computed.
+    fn contracted(equation: &str, operands: &[&[usize]]) -> (Option<Vec<Option<usize>>>, bool) {
+        let equation = AttributeProto {
+            name: Some("equation".into()),
+            r#type: Some(AttributeType::String.into()),
+            s: Some(equation.as_bytes().to_vec().into()),
+            ..AttributeProto::default()
+        };
+        let node = NodeProto { attribute: vec![equation], ..NodeProto::default() };
+        let facts: Vec<_> =
+            operands.iter().map(|shape| Some(InferenceFact::dt_shape(DatumType::F32, *shape))).collect();
+        let told = Contracted::of(&node, &facts).unwrap();
+        (told.shape().map(|shape| shape.iter().map(extent).collect()), told.is_told())
+    }
+
+    /// onnxruntime takes the other operand's places for it, and the engine those of the operand that it finds first.
+    #[test]
+    fn a_letter_that_is_one_place_in_one_operand_alone_has_no_extent() {
+        assert_eq!(
+            contracted("ca,cf->acf", &[&[4, 2], &[4, 3]]),
+            (Some(vec![Some(2), Some(4), Some(3)]), true)
+        );
+        assert_eq!(
+            contracted("ca,cf->acf", &[&[1, 2], &[1, 3]]),
+            (Some(vec![Some(2), Some(1), Some(3)]), true)
+        );
+        for operands in [[&[1, 2], &[4, 3]], [&[4, 2], &[1, 3]]] {
+            let operands = operands.map(|shape: &[usize; 2]| &shape[..]);
+            assert_eq!(contracted("ca,cf->acf", &operands), (Some(vec![Some(2), None, Some(3)]), false));
+            assert_eq!(contracted("ca,cf->af", &operands), (Some(vec![Some(2), Some(3)]), false));
+        }
+    }
+}

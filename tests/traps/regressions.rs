@@ -809,22 +809,6 @@ fn of_constants_only_what_the_engine_computes_rightly_is_computed() {
     }
 }
 
-/// onnxruntime takes the other operand's places for it, and the engine those of the operand that it finds first.
-#[test]
-fn an_einsum_of_a_letter_that_is_one_place_in_one_operand_alone_is_left() {
-    for (equation, kept) in [("ca,cf->acf", 2), ("ca,df->acf", 1)] {
-        let before = model(&format!(
-            "input x 1
-             const one 1 2 = 1 2
-             const four 4 2 = 1 2 3 4 5 6 7 8
-             e = Einsum(one, four) equation={equation}
-             y = Mul(x, e)
-             output y"
-        ));
-        assert_eq!(operators(&fuse(&before).model).len(), kept, "{equation}");
-    }
-}
-
 /// Before IR version 4 constants are nodes, and those of operator set 8 hold no integers.
 #[test]
 fn integers_that_no_constant_can_hold_are_computed_in_each_run() {
