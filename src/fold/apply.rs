@@ -107,21 +107,19 @@ fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize
     let now =
         by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| progress(done, batch.len()));
     let foreseen: Vec<_> = large.iter().map(|(_, promise)| foreseen(promise)).collect();
-    let parts = |tensor: usize| match foreseen[tensor] {
-        Some(_) => 0,
-        None => large[tensor].1.parts(),
-    };
-    let all: Vec<_> =
-        (0..large.len()).flat_map(|tensor| (0..parts(tensor)).map(move |part| (tensor, part))).collect();
-    let seen = by_all_cores(&all, &|&(tensor, part)| look(&large[tensor].1, part), &|done| {
-        progress(small.len() + large.len() * done / all.len().max(1), batch.len());
+    let unseen = |tensor: usize| if foreseen[tensor].is_some() { 0 } else { large[tensor].1.parts() };
+    let parts: Vec<(usize, usize)> =
+        (0..large.len()).flat_map(|tensor| (0..unseen(tensor)).map(move |part| (tensor, part))).collect();
+    let looked = by_all_cores(&parts, &|&(tensor, part)| look(&large[tensor].1, part), &|done| {
+        progress(small.len() + large.len() * done / parts.len().max(1), batch.len());
     });
-    let mut seen = seen.into_iter();
-    let seen: Vec<Vec<_>> =
-        (0..large.len()).map(|tensor| seen.by_ref().take(parts(tensor)).collect()).collect();
-    let large = large.into_iter().zip(foreseen).zip(seen).map(|(((new, promise), foreseen), mut parts)| {
-        parts.extend(foreseen.map(|found| Ok((found, vec![]))));
-        (std::ptr::from_ref(new), looked_through(new, promise, parts))
+    let mut looked = looked.into_iter();
+    let large = large.into_iter().zip(foreseen).map(|((new, promise), foreseen)| {
+        let found = match foreseen {
+            Some(found) => vec![Ok((found, vec![]))],
+            None => looked.by_ref().take(promise.parts()).collect(),
+        };
+        (std::ptr::from_ref(new), looked_through(new, promise, found))
     });
     let large: Vec<_> = large.collect();
     let small = small.iter().zip(now).map(|((new, _), tensor)| (std::ptr::from_ref(*new), tensor));

@@ -1,7 +1,6 @@
 //! What a weight loses when it is folded: one rounding of the sum that it is part of, and no more.
 
 use ndarray::{ArrayD, Axis, IxDyn};
-use unfold::fold::plan::Outcome;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::{self, DataType};
@@ -262,36 +261,43 @@ fn a_constant_of_bfloat16_is_rounded_by_each_operator() {
     assert_ne!(found, folded(scale.mapv(f64::sqrt)));
 }
 
+/// A normalizer of these lines from `x` to `a`, and a MatMul by a weight that is too large to be written out here.
+fn before_weight(lines: &str, weight: &ArrayD<f64>) -> Model {
+    let shape: Vec<String> = weight.shape().iter().map(ToString::to_string).collect();
+    let mut model = model(&format!(
+        "input x 2 4
+         weight w {}
+         {lines}
+         y = MatMul(a, w)
+         output y",
+        shape.join(" ")
+    ));
+    let initializers = &mut model.graph_mut().initializer;
+    let tensor = initializers.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
+    *tensor = tensor::make("w", DataType::Float, &weight.view()).unwrap();
+    model
+}
+
+/// A scale of four channels, and where a shift is asked for the same as one: with that, what the weight holds is seen where
+/// the bias is computed.
+fn normalizer(op: &str, scales: &str, is_shifted: bool) -> String {
+    let shift = if is_shifted { "Add(m, s)" } else { "Identity(m)" };
+    format!("const s 4 = {scales}\n m = {op}(x, s)\n a = {shift}")
+}
+
 #[test]
 fn a_large_weight_is_refused_for_what_a_small_one_is() {
-    // With a shift, what the weight holds is seen where the bias is computed, and its parts are not looked at.
-    for (columns, shift) in
-        [(5, ""), (5000, ""), (20_000, ""), (20_000, "b = Add(a, s)"), (5, "b = Add(a, s)")]
-    {
+    for (columns, is_shifted) in [(5, false), (5000, false), (20_000, false), (20_000, true), (5, true)] {
         for place in [0, 7, 4 * columns - 1] {
             for (number, expected) in [
                 (f64::NAN, Reason::NotFinite),
                 (f64::INFINITY, Reason::NotFinite),
                 (3e38, Reason::Overflow("6.0e38 in float".into())),
             ] {
-                let ones = vec!["1"; 4 * columns].join(" ");
-                let weight = format!("4 {columns} = {ones}");
-                let read = if shift.is_empty() { "a" } else { "b" };
-                let mut model = model(&format!(
-                    "input x 2 4
-                     const s 4 = 2 2 2 2
-                     const w {weight}
-                     a = Mul(x, s)
-                     {shift}
-                     y = MatMul({read}, w)
-                     output y"
-                ));
                 let mut weight = trained(&[4, columns], 1);
                 weight.as_slice_mut().unwrap()[place] = number;
-                let initializers = &mut model.graph_mut().initializer;
-                let tensor = initializers.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
-                *tensor = tensor::make("w", DataType::Float, &weight.view()).unwrap();
-                assert_eq!(kept(&model).0, expected, "{columns} columns, {number} at {place} {shift}");
+                let model = before_weight(&normalizer("Mul", "2 2 2 2", is_shifted), &weight);
+                assert_eq!(kept(&model).0, expected, "{columns} columns, {number} at {place} {is_shifted}");
             }
         }
     }
@@ -300,22 +306,9 @@ fn a_large_weight_is_refused_for_what_a_small_one_is() {
 #[test]
 fn of_a_large_weight_it_counts_what_its_numbers_become_and_not_what_they_could() {
     let folds = |scales: &str, numbers: [f64; 4]| {
-        let mut model = model(&format!(
-            "input x 2 4
-             const s 4 = {scales}
-             const w 4 20000 = {}
-             a = Mul(x, s)
-             b = Add(a, s)
-             y = MatMul(b, w)
-             output y",
-            vec!["1"; 80_000].join(" ")
-        ));
-        let initializers = &mut model.graph_mut().initializer;
-        let tensor = initializers.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
         let weight = ArrayD::from_shape_fn(IxDyn(&[4, 20_000]), |at| numbers[at[0]]);
-        *tensor = tensor::make("w", DataType::Float, &weight.view()).unwrap();
-        let plan = fuse(&model, &FuseOptions::default()).unwrap().plan;
-        matches!(plan.sites[0].post, Some(Outcome::Folded { .. }))
+        let model = before_weight(&normalizer("Mul", scales, true), &weight);
+        fuse(&model, &FuseOptions::default()).unwrap().plan.sites[0].is_folded()
     };
     // The largest number meets the smallest scale.
     assert!(folds("1e-3 3 3 3", [2e38, 1.0, 1.0, 1.0]));
@@ -327,41 +320,28 @@ fn of_a_large_weight_it_counts_what_its_numbers_become_and_not_what_they_could()
 #[test]
 fn a_large_weight_becomes_the_same_wherever_it_was_looked_at() {
     let numbers = trained(&[4, 20_000], 1);
-    let scales = [3.0, -0.1, 0.0, 1e-3];
-    for shift in ["b = Identity(a)", "b = Add(a, s)"] {
+    let stored = numbers.mapv(|number| f64::from(number as f32));
+    for is_shifted in [false, true] {
         for op in ["Mul", "Div"] {
-            // What is divided by 0 is no number, whatever its magnitudes are.
-            for scales in [scales, scales.map(|scale| scale + 5.0)] {
-                let mut model = model(&format!(
-                    "input x 2 4
-                     const s 4 = {}
-                     const w 4 20000 = {}
-                     a = {op}(x, s)
-                     {shift}
-                     y = MatMul(b, w)
-                     output y",
-                    scales.map(|scale| scale.to_string()).join(" "),
-                    vec!["1"; 80_000].join(" ")
-                ));
-                let initializers = &mut model.graph_mut().initializer;
-                let tensor = initializers.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
-                *tensor = tensor::make("w", DataType::Float, &numbers.view()).unwrap();
-                let after = fuse(&model, &FuseOptions::default()).unwrap();
+            for scales in [[3.0, -0.1, 0.0, 1e-3], [8.0, 4.9, 5.0, 5.001]] {
+                let said = scales.map(|scale: f64| scale.to_string()).join(" ");
+                let model = before_weight(&normalizer(op, &said, is_shifted), &numbers);
                 if op == "Div" && scales.contains(&0.0) {
+                    // What is divided by 0 is no number, whatever its magnitudes are.
                     assert_eq!(kept(&model).0, Reason::NotFinite);
                     continue;
                 }
-                let stored = numbers.mapv(|number| f64::from(number as f32));
+                let scales = scales.map(|scale| f64::from(scale as f32));
                 let expected = |row: usize, number: f64| match op {
-                    "Mul" => (number * f64::from(scales[row] as f32)) as f32,
-                    _ => (number * (1.0 / f64::from(scales[row] as f32))) as f32,
+                    "Mul" => (number * scales[row]) as f32,
+                    _ => (number * (1.0 / scales[row])) as f32,
                 };
-                let folded = tensor::read_f64(
-                    after.model.graph().initializer.iter().find(|tensor| tensor.dims == [4, 20_000]).unwrap(),
-                    after.model.externals(),
-                );
-                for (found, (at, &number)) in folded.unwrap().iter().zip(stored.indexed_iter()) {
-                    assert_eq!(*found, f64::from(expected(at[0], number)), "{op} {shift} {at:?}");
+                let after = fuse(&model, &FuseOptions::default()).unwrap().model;
+                let mut weights =
+                    after.graph().initializer.iter().filter(|tensor| tensor.dims == [4, 20_000]);
+                let folded = tensor::read_f64(weights.next().unwrap(), after.externals()).unwrap();
+                for (found, (at, &number)) in folded.iter().zip(stored.indexed_iter()) {
+                    assert_eq!(*found, f64::from(expected(at[0], number)), "{op} {is_shifted} {at:?}");
                 }
             }
         }
