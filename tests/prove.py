@@ -321,6 +321,24 @@ MICROSOFT = {
     "SimplifiedLayerNormalization": lambda *x, **a: layer_normalization(*x, **a, centred=False),
     "SkipSimplifiedLayerNormalization": lambda *x, **a: skip_normalization(*x, **a, centred=False)}
 
+def heads_of(a, q, k, v):
+    """MultiHeadAttention: as wide as the values, by themselves, in heads, or beside queries and keys."""
+    v = v or q
+    return [*q[:2], v[1] * v[3] if len(v) == 4 else v[2] * v[4] if len(v) == 5 else v[2]]
+
+def groups_of(a, q, k, v):
+    """GroupQueryAttention, whose keys and values may be behind the queries."""
+    heads, others = a["num_heads"], a["kv_num_heads"]
+    return q if k else [*q[:2], q[2] // (heads + 2 * others) * heads]
+
+# Extents of what these make of such ones, which shape inference does not have.
+WIDE = {
+    "GroupQueryAttention": groups_of, "MultiHeadAttention": heads_of,
+    **dict.fromkeys(["BiasAdd", "Gelu", "MoE", "QMoE", "QuickGelu", "RotaryEmbedding"], lambda a, x, y, z: x),
+    **dict.fromkeys(["MatMulBnb4", "MatMulFpQ4", "MatMulNBits"], lambda a, x, y, z: [*x[:-1], a["N"]]),
+    **dict.fromkeys(["DynamicQuantizeMatMul", "GemmFastGelu", "MatMulIntegerToFloat"],
+                    lambda a, x, y, z: [*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1]])}
+
 # What comes of numbers alone by these is decided by the numbers, in float64.
 def flushed(x, below=NOTHING): return np.where(np.abs(x) < below, 0, x)
 
@@ -666,6 +684,10 @@ class Run:
             types = {v.name: v.type.tensor_type for v in model.graph.output}
         except Exception:
             pass  # the results are opaque
+        if node.domain == "com.microsoft" and node.op_type in WIDE:
+            extents = [v.shape if sort_of(v) else None for v in (*x, None, None)][:3]
+            wide = WIDE[node.op_type]({k.name: helper.get_attribute_value(k) for k in node.attribute}, *extents)
+            types = {node.output[0]: helper.make_tensor_type_proto(1, wide).tensor_type}
         def result(i, name):
             v, whole = (*like[i:i + 1], None)[0], hashed(seed, i, [digest(v) for v in x])
             if node.op_type == "If" and sort_of(v) in ("int", "bool") and digest(v) == digest(made[1][i]):

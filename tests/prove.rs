@@ -47,6 +47,30 @@ fn what_folding_makes_of_the_trained_models_is_proved() {
     }
 }
 
+/// How long the part is follows from a number that is given, and what a maximum makes of it from that.
+#[test]
+fn extents_that_only_a_point_has_are_those_of_what_is_made_there() {
+    let before = text::model(
+        "input x batch 4 9
+         indices end 1
+         ints zero 1 = 0
+         ints two 1 = 2
+         p = Slice(x, zero, end, two)
+         m = MaxPool(p) kernel_shape=[1]
+         scale g 4 1
+         shift t 4 1
+         weight w 5 4
+         n = Mul(m, g)
+         h = Add(n, t)
+         y = MatMul(w, h)
+         output y",
+    );
+    let fused = unfold::fuse(&before, &Default::default()).unwrap();
+    assert!(fused.changed());
+    let proof = proof(&before, &fused.model, &fused.plan.tensors);
+    assert!(is_proved(&proof), "{proof:?}");
+}
+
 #[test]
 fn more_points_leave_less_doubt_whatever_the_seed() {
     let (_, model) = digits().into_iter().find(|(name, _)| name == "bn-legacy").unwrap();

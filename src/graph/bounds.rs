@@ -206,7 +206,11 @@ pub fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bo
         let limit = LARGEST_INT as f64;
         Some(numbers.to_plain_array_view::<f64>().ok()?.iter().any(|number| number.abs() > limit))
     };
-    inputs.iter().skip(first).flatten().any(|fact| large(fact) == Some(true))
+    // Such as the lowest number that there is, before a maximum.
+    let is_filling = |slot: usize| op == "Pad" && slot == 2;
+    let counts = |&(slot, _): &(usize, _)| slot >= first && !is_filling(slot);
+    let mut counted = inputs.iter().enumerate().filter(counts);
+    counted.any(|(_, fact)| fact.and_then(large) == Some(true))
 }
 
 /// Whether the parts of a Split are not what there is to split.
@@ -569,6 +573,13 @@ mod tests {
         };
         assert!(asked("Expand", 1 << 30) && !asked("Expand", 1 << 31) && !asked("Tile", (1 << 32) + 1));
         assert!(asked("Slice", i64::MAX) && asked("Add", 1 << 40));
+
+        let padded = |pad: i64, filling: f32| {
+            let pads = InferenceFact::from(tensor1(&[0, 0, 0, pad]));
+            let filling = InferenceFact::from(tensor0(filling));
+            can_be_asked(&node("Pad", &[]), &[Some(&value), Some(&pads), Some(&filling)])
+        };
+        assert!(padded(1, f32::NEG_INFINITY) && !padded(1 << 31, 0.0));
     }
 
     #[test]

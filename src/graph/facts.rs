@@ -752,29 +752,31 @@ fn are_told_apart(values: &[Arc<Tensor>]) -> bool {
 /// which it knows only some forms.
 fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     match operator {
+        ("", "LpPool") => Some("MaxPool"),
         // With statistics of another type than the value, or among its outputs.
         ("", "BatchNormalization") => Some("Identity"),
         ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
         ("com.microsoft", "BiasGelu") => Some("Add"),
         ("com.microsoft", "FusedConv") => Some("Conv"),
         ("com.microsoft", "FusedGemm") => Some("Gemm"),
-        ("com.microsoft", "FastGelu" | "QuickGelu" | "BiasSoftmax" | "RotaryEmbedding") => Some("Identity"),
-        ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" | "GroupNorm") => {
+        ("com.microsoft", "BiasAdd" | "BiasSoftmax" | "FastGelu" | "Gelu" | "GroupNorm" | "MoE") => {
             Some("Identity")
         }
+        ("com.microsoft", "QMoE" | "QuickGelu" | "RotaryEmbedding") => Some("Identity"),
+        ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization") => Some("Identity"),
         _ => None,
     }
 }
 
 /// Whether what stands in for an operator reads its attributes.
 fn keeps_attributes(stand_in: &str) -> bool {
-    matches!(stand_in, "Conv" | "Gemm")
+    matches!(stand_in, "Conv" | "Gemm" | "MaxPool")
 }
 
 /// How many of the inputs what stands in for an operator reads.
 fn inputs_of(stand_in: &str) -> usize {
     match stand_in {
-        "Identity" => 1,
+        "Identity" | "MaxPool" => 1,
         "Conv" | "Gemm" => 3,
         _ => 2,
     }

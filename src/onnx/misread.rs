@@ -63,7 +63,7 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
             Some("tract places the elements otherwise")
         }
         "ConvTranspose" if has("output_shape") => Some("tract pads at other ends for its output_shape"),
-        "AveragePool" | "MaxPool"
+        "AveragePool" | "LpPool" | "MaxPool"
             if has("dilations") && !matches!(text("auto_pad", "NOTSET").as_str(), "NOTSET" | "VALID") =>
         {
             Some("engines do not agree on auto_pad where there are dilations")
@@ -72,9 +72,14 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
     }
 }
 
-/// Whether not even the shape that tract gives a misread node is the one that it has.
+/// Whether not even the shape that tract gives a node is the one that it has.
 pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
-    matches!(node.op(), ("", "Einsum" | "AveragePool" | "MaxPool")) && misread(node, opset).is_some()
+    match node.op() {
+        ("", "Einsum" | "AveragePool" | "MaxPool" | "LpPool") => misread(node, opset).is_some(),
+        // It takes them to be as wide as the queries, whatever the values are, and a cache to grow.
+        ("com.microsoft", "GroupQueryAttention" | "MultiHeadAttention") => true,
+        _ => false,
+    }
 }
 
 /// Whether each axis has a letter of its own, and the result has one.
@@ -111,14 +116,12 @@ const COMPUTED: &[&str] = &[
     "Pad",
     "QuantizeLinear",
     "Range",
-    "ReverseSequence",
     "ScatterElements",
     "ScatterND",
     "Softmax",
     "SpaceToDepth",
     "TopK",
     "Trilu",
-    "Upsample",
 ];
 
 /// Whether what tract computes of constants is known to be what ONNX means.

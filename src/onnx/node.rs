@@ -88,6 +88,11 @@ impl NodeProto {
         self.attr(name, AttributeType::Ints, |attribute| Some(attribute.ints.as_slice()))
     }
 
+    /// Numbers.
+    pub fn attr_floats(&self, name: &str) -> Result<Option<&[f32]>> {
+        self.attr(name, AttributeType::Floats, |attribute| Some(attribute.floats.as_slice()))
+    }
+
     /// The value of an attribute of a type. A number or string that is not set is 0 or empty, as
     /// proto3 writers have it.
     fn attr<'a, T>(

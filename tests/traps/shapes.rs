@@ -258,6 +258,91 @@ fn what_a_runtime_fused_has_the_shapes_of_what_it_was() {
     assert_eq!(shape(&words, "y"), "2 3 16");
 }
 
+/// The extents are those that onnxruntime makes of a batch, which is left open here.
+#[test]
+fn operators_that_the_engine_lacks_have_the_extents_that_they_make() {
+    let cases = [
+        ("b 6 5", "y = CumProd(x, zero)", "? 6 5"),
+        ("b 2 3", "ints s 4 = 2 6 10 4\n y = AffineGrid(x, s)", "2 10 4 2"),
+        ("b 6 10 10", "ints s 2 = 8 12\n y = CenterCropPad(x, s) axes=[2,-1]", "? 6 8 12"),
+        ("b 54 16", "ints s 2 = 6 7\n ints k 2 = 3 3\n y = Col2Im(x, s, k)", "? 6 6 7"),
+        ("b 53 16", "ints s 2 = 6 7\n ints k 2 = 3 3\n y = Col2Im(x, s, k)", "? ? 6 7"),
+        ("b 6 10 10", "weight w 4 6 3 3\n input o b 18 8 7\n y = DeformConv(x, w, o)", "? 4 8 7"),
+        ("b 5 8 3 3", "y = Det(x)", "? 5 8"),
+        ("b 6 10 10", "y = LpPool(x) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]", "? 6 5 5"),
+        ("b 6 10 10", "y = GlobalLpPool(x)", "? 6 1 1"),
+        ("b 6 10 10", "input r n 5\n y = MaxRoiPool(x, r) pooled_shape=[3,5]", "? 6 3 5"),
+        ("b 6 10 10", "input r 7 4\n indices i 7\n y = RoiAlign(x, r, i) output_width=5", "7 6 1 5"),
+        ("b 7 6", "indices n b\n y = ReverseSequence(x, n) time_axis=1 batch_axis=0", "? 7 6"),
+        ("b 9 8", "input u b 2 8\n indices i b\n y = TensorScatter(x, u, i) axis=1", "? 9 8"),
+    ];
+    for (dims, text, wanted) in cases {
+        let made = model(&format!("opset 20\n input x {dims}\n ints zero 1 = 0\n {text}\n output y"));
+        assert_eq!(shape(&made, "y"), wanted, "{text}");
+    }
+}
+
+#[test]
+fn what_is_resized_by_a_factor_is_as_many_times_as_large() {
+    let cases = [
+        (9, "const f 4 = 1 1 2 2.5\n y = Upsample(x, f)", "? 6 20 25"),
+        (9, "const f 4 = 1 1 0.77 0.05\n y = Upsample(x, f) mode=linear", "? 6 7 0"),
+        // Ten times 0.7 is 7 in float32, and less in float64, which has more digits of it.
+        (9, "const f 4 = 1 1 0.7 1.1\n y = Upsample(x, f)", "? 6 ? 11"),
+        (10, "const f 4 = 1 1 2 1\n y = Resize(x, f)", "? 6 20 10"),
+        (13, "const f 4 = 1 1 2 1\n y = Resize(x, , f)", "? 6 20 10"),
+    ];
+    for (opset, text, wanted) in cases {
+        let made = model(&format!("opset {opset}\n input x b 6 10 10\n {text}\n output y"));
+        assert_eq!(shape(&made, "y"), wanted, "{text}");
+    }
+}
+
+/// What a runtime's optimizer writes, with masks, caches and packed weights, which the engine does not take.
+#[test]
+fn what_a_runtime_attends_with_is_as_wide_as_the_values() {
+    let attend = "y = com.microsoft.MultiHeadAttention";
+    let group = "y = com.microsoft.GroupQueryAttention";
+    let cases = [
+        ("5 8", format!("input k b 7 8\n input v b 7 12\n {attend}(x, k, v) num_heads=2"), "? 5 12"),
+        ("5 8", format!("input k b 2 7 4\n input v b 2 7 6\n {attend}(x, k, v) num_heads=2"), "? 5 12"),
+        ("5 8", format!("input k b 7 2 2 4\n {attend}(x, k) num_heads=2"), "? 5 8"),
+        ("5 2 3 4", format!("{attend}(x) num_heads=2"), "? 5 8"),
+        ("5 8", format!("input m b 1 5 7\n {attend}(x, x, x, , , m) num_heads=2"), "? 5 8"),
+        ("5 32", format!("{group}(x, k, k) num_heads=4 kv_num_heads=2\n input k b 5 16"), "? 5 32"),
+        ("5 64", format!("{group}(x) num_heads=4 kv_num_heads=2"), "? 5 32"),
+        ("5 8", "y = com.microsoft.MatMulNBits(x) N=6 K=8".to_owned(), "? 5 6"),
+        ("5 8", "weight w 8 6\n y = com.microsoft.DynamicQuantizeMatMul(x, w)".to_owned(), "? 5 6"),
+        ("5 8", "y = com.microsoft.Gelu(x)".to_owned(), "? 5 8"),
+    ];
+    for (dims, text, wanted) in cases {
+        assert_eq!(shape(&model(&format!("input x b {dims}\n {text}\n output y")), "y"), wanted, "{text}");
+    }
+}
+
+#[test]
+fn images_are_padded_with_the_lowest_number_before_their_maximum() {
+    let before = model(
+        "input x batch 3 8 8
+         weight k 4 3 1 1
+         const low = -inf
+         ints pads 8 = 0 0 0 0 0 0 1 1
+         p = Pad(x, pads, low)
+         m = MaxPool(p) kernel_shape=[3,3] strides=[2,2]
+         scale g 3
+         shift t 3
+         const v 3 = 4 4 4
+         shift c 3
+         n = BatchNormalization(m, g, t, c, v) epsilon=0.0
+         y = Conv(n, k)
+         output y",
+    );
+    assert_eq!(shape(&before, "m"), "? 3 4 4");
+    let after = fuse(&before);
+    assert_eq!(operators(&after.model), ["Pad", "MaxPool", "Conv"]);
+    assert!(is_not_disproved(&before, &after).is_ok());
+}
+
 #[test]
 fn a_product_of_open_extents_is_divided_by_one_of_them() {
     // Tokens of all items in one axis, and apart again, as `(b n) c -> b n c` is exported.

@@ -440,11 +440,15 @@ impl<'w> Evaluation<'w> {
             let is_integer = !matches!(image, Image::Field(_));
             Some(Operand { shape: image.shape()?.to_vec(), is_integer, ints })
         };
-        let mut known: Vec<Expected> = match place.node {
-            Some(_) => (0..call.node.output.len()).map(|slot| of(slot).unwrap_or_default()).collect(),
-            None => facts.of_inner(graph, call.node, &read),
-        };
-        known.resize_with(call.node.output.len(), Expected::default);
+        let mut known: Vec<Expected> =
+            (0..call.node.output.len()).map(|slot| of(slot).unwrap_or_default()).collect();
+        if known.iter().take(call.wanted).any(|known| known.shape.is_none()) {
+            // Here are the extents of what is read, which an integer may have that only the evaluation knows.
+            for (known, here) in known.iter_mut().zip(facts.of_inner(graph, call.node, &read)) {
+                known.shape = known.shape.take().or(here.shape);
+                known.is_integer = known.is_integer.or(here.is_integer);
+            }
+        }
         let is_truth = call.node.op().0.is_empty() && TRUTHS.contains(&call.node.op_type());
         // Of integers come integers: what is made of them there may be an index.
         let of_integers = place.node.is_none()

@@ -3,17 +3,20 @@
 //! A Conv has the channels of its weight whatever its input is, and a Reshape the extents that are numbers in its
 //! target. The other extents stay open; what is not known of one axis is no reason to forget the others.
 
+mod contracted;
+mod lacking;
+mod microsoft;
+
 use tract_onnx::prelude::InferenceFact;
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use super::axes::{axes, axis, permutation};
-use super::equation::Equation;
 use super::extents::{Shape, extent};
-use crate::hash::HashMap;
 use crate::onnx::node::canonical_domain;
-use crate::onnx::operator::{Category, RESIZE_TO_SIZES, input_at};
+use crate::onnx::operator::{Category, RESIZE_TO_SIZES, factors_at, input_at};
 use crate::onnx::proto::NodeProto;
+pub use contracted::Contracted;
 
 /// A node whose results are asked for.
 pub struct Asked<'n> {
@@ -55,49 +58,6 @@ pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFac
         Some(_) => return fact,
     };
     fact.with_shape(closed(both))
-}
-
-/// The letters of an Einsum.
-pub struct Contracted {
-    result: Vec<char>,
-    /// As long as all operands say: engines do not agree on a letter that is one place here and several there.
-    extents: HashMap<char, Option<TDim>>,
-}
-
-impl Contracted {
-    /// Those of a node with these operands; `None` where its equation cannot be read.
-    pub fn of(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
-        let shapes: Vec<Option<Shape>> = operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
-        let ranks: Vec<Option<usize>> =
-            shapes.iter().map(|shape| shape.as_ref().map(|shape| shape.len())).collect();
-        let Equation { operands, result } = Equation::read(node.attr_s("equation").ok()??, &ranks)?;
-        let mut extents: HashMap<char, Option<TDim>> = HashMap::default();
-        for (letters, shape) in operands.iter().zip(&shapes) {
-            for (axis, letter) in letters.iter().enumerate() {
-                let here = shape.as_ref().and_then(|shape| shape[axis].clone());
-                let is_one = |dim: &Option<TDim>| extent(dim) == Some(1);
-                let both = match extents.remove(letter) {
-                    Some(there) if is_one(&there) == is_one(&here) => {
-                        broadcast(&[there], &[here]).and_then(|mut both| both.pop()?)
-                    }
-                    Some(_) => None,
-                    None => here,
-                };
-                extents.insert(*letter, both);
-            }
-        }
-        Some(Self { result, extents })
-    }
-
-    /// Whether the extent of each is known.
-    pub fn is_told(&self) -> bool {
-        self.extents.values().all(Option::is_some)
-    }
-
-    /// The extents of the result.
-    fn shape(&self) -> Option<Shape> {
-        self.result.iter().map(|letter| self.extents.get(letter).cloned()).collect()
-    }
 }
 
 /// The extents that a Shape reads, where it has a value's; it may read some axes alone.
@@ -153,7 +113,7 @@ impl Asked<'_> {
     fn told(&self, slot: usize) -> Option<Shape> {
         match canonical_domain(self.node.domain()) {
             "" => {}
-            "com.microsoft" => return self.told_of_microsoft(slot),
+            "com.microsoft" if slot == 0 => return microsoft::told(self),
             _ => return None,
         }
         let op = self.node.op_type();
@@ -196,7 +156,7 @@ impl Asked<'_> {
             // Whatever numbers a scale is for.
             ("DequantizeLinear" | "QuantizeLinear", _) => self.shape(0),
             ("Concat", _) => self.joined(),
-            ("Resize", _) => self.resized(),
+            ("Resize" | "Upsample", _) => self.resized(),
             ("Pad", _) => self.padded(),
             ("Squeeze", _) => self.squeezed(),
             ("Slice", _) => {
@@ -219,7 +179,8 @@ impl Asked<'_> {
                 broadcast(&self.shape(0)?, &target)
             }
             ("ConstantOfShape", _) => self.elements(0),
-            ("AveragePool" | "MaxPool" | "LpPool" | "GlobalAveragePool" | "GlobalMaxPool", _) => {
+            ("AveragePool" | "LpPool" | "MaxPool", _)
+            | ("GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool", _) => {
                 let from = self.shape(0)?;
                 let place = |(place, dim)| match place {
                     0 | 1 => dim,
@@ -239,34 +200,17 @@ impl Asked<'_> {
             ("Cast" | "CastLike" | "Clip" | "Dropout" | "LogSoftmax" | "PRelu" | "Softmax", _) => {
                 self.shape(0)
             }
-            _ => match self.node.category()? {
-                Category::Normalizer => self.shape(0),
-                Category::Arithmetic | Category::Elementwise => {
+            _ => match self.node.category() {
+                Some(Category::Normalizer) => self.shape(0),
+                Some(Category::Arithmetic | Category::Elementwise) => {
                     let shapes: Option<Vec<Shape>> =
                         (0..self.inputs.len()).map(|slot| self.shape(slot)).collect();
                     let mut shapes = shapes?.into_iter();
                     let first = shapes.next()?;
                     shapes.try_fold(first, |one, other| broadcast(&one, &other))
                 }
-                _ => None,
+                _ => lacking::told(self),
             },
-        }
-    }
-
-    /// The same, of an operator of com.microsoft.
-    fn told_of_microsoft(&self, slot: usize) -> Option<Shape> {
-        let beside = |width: Option<TDim>| {
-            let tokens = self.shape(0)?;
-            Some(vec![tokens.first()?.clone(), tokens.get(1)?.clone(), width])
-        };
-        match (self.node.op_type(), slot) {
-            // The weights of queries, keys and values are side by side.
-            ("Attention", 0) => match self.node.attr_ints("qkv_hidden_sizes").ok()? {
-                Some(sizes) => beside(sizes.get(2).map(TDim::from)),
-                None => beside(extent(self.shape(1)?.get(1)?).map(|all| TDim::from(all / 3))),
-            },
-            ("EmbedLayerNormalization", 0) => beside(self.shape(2)?.get(1)?.clone()),
-            _ => None,
         }
     }
 
@@ -399,27 +343,32 @@ impl Asked<'_> {
         Some((0..rank).map(known).collect())
     }
 
-    /// What is not scaled keeps its extent, and sizes that are numbers are extents.
+    /// Sizes that are numbers are extents, and factors multiply those that are there.
     fn resized(&self) -> Option<Shape> {
         let from = self.shape(0)?;
         // Sizes that are only a frame, or those of some axes.
         let has = |name: &str| self.node.attribute.iter().any(|attribute| attribute.name() == name);
-        if has("axes") || has("keep_aspect_ratio_policy") || self.opset < RESIZE_TO_SIZES {
+        if has("axes") || has("keep_aspect_ratio_policy") {
             return Some(vec![None; from.len()]);
         }
-        let scales = || {
-            let scales = self.inputs.get(2)?.as_ref()?.value.concretize()?;
-            let scales = scales.cast_to::<f64>().ok()?;
-            Some(scales.to_plain_array_view::<f64>().ok()?.iter().copied().collect::<Vec<_>>())
+        let op = self.node.op_type();
+        let is_sized = op == "Resize" && self.opset >= RESIZE_TO_SIZES && self.has(3);
+        let sizes = is_sized.then(|| self.elements(3)).flatten().filter(|sizes| sizes.len() == from.len());
+        let given = || {
+            let factors = self.inputs.get(factors_at(op, self.opset))?.as_ref()?.value.concretize()?;
+            let factors = factors.cast_to::<f64>().ok()?;
+            Some(factors.to_plain_array_view::<f64>().ok()?.iter().copied().collect())
         };
-        let sizes = self.has(3).then(|| self.elements(3)).flatten().filter(|sizes| sizes.len() == from.len());
-        let scales = scales().filter(|scales| scales.len() == from.len() && sizes.is_none());
-        let kept = |(place, dim): (usize, Option<TDim>)| match (&sizes, &scales) {
+        let written =
+            || Some(self.node.attr_floats("scales").ok()??.iter().copied().map(f64::from).collect());
+        let factors: Option<Vec<f64>> = if is_sized { None } else { written().or_else(given) };
+        let factors = factors.filter(|factors| factors.len() == from.len());
+        let made = |(place, dim): (usize, Option<TDim>)| match (&sizes, &factors) {
             (Some(sizes), _) => sizes[place].clone(),
-            (_, Some(scales)) if scales[place] == 1.0 => dim,
+            (_, Some(factors)) => scaled(dim?, factors[place]),
             _ => None,
         };
-        Some(from.into_iter().enumerate().map(kept).collect())
+        Some(from.into_iter().enumerate().map(made).collect())
     }
 
     /// An axis of which nothing is added keeps its extent.
@@ -437,6 +386,18 @@ impl Asked<'_> {
         };
         Some(from.into_iter().enumerate().map(padded).collect())
     }
+}
+
+/// An extent times a factor, rounded down.
+fn scaled(dim: TDim, factor: f64) -> Option<TDim> {
+    if factor.fract() == 0.0 && (1.0..=f64::from(u16::MAX)).contains(&factor) {
+        return Some((dim * factor as i64).simplify());
+    }
+    // Engines multiply in either type.
+    let whole = extent(&Some(dim))?;
+    let (single, double) = ((whole as f32 * factor as f32).floor(), (whole as f64 * factor).floor());
+    (f64::from(single) == double && (0.0..f64::from(i32::MAX)).contains(&double))
+        .then(|| TDim::from(double as i64))
 }
 
 /// The extent of axes that become one.
@@ -471,45 +432,4 @@ fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
         }
     };
     (0..rank).map(meet).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use tract_onnx::tract_hir::internal::DatumType;
-
-    use super::*;
-    use crate::onnx::proto::{AttributeProto, AttributeType};
-
-    /// The extents of what an Einsum makes of operands with these, and whether it can be computed.
-    fn contracted(equation: &str, operands: &[&[usize]]) -> (Option<Vec<Option<usize>>>, bool) {
-        let equation = AttributeProto {
-            name: Some("equation".into()),
-            r#type: Some(AttributeType::String.into()),
-            s: Some(equation.as_bytes().to_vec().into()),
-            ..AttributeProto::default()
-        };
-        let node = NodeProto { attribute: vec![equation], ..NodeProto::default() };
-        let facts: Vec<_> =
-            operands.iter().map(|shape| Some(InferenceFact::dt_shape(DatumType::F32, *shape))).collect();
-        let told = Contracted::of(&node, &facts).unwrap();
-        (told.shape().map(|shape| shape.iter().map(extent).collect()), told.is_told())
-    }
-
-    /// onnxruntime takes the other operand's places for it, and the engine those of the operand that it finds first.
-    #[test]
-    fn a_letter_that_is_one_place_in_one_operand_alone_has_no_extent() {
-        assert_eq!(
-            contracted("ca,cf->acf", &[&[4, 2], &[4, 3]]),
-            (Some(vec![Some(2), Some(4), Some(3)]), true)
-        );
-        assert_eq!(
-            contracted("ca,cf->acf", &[&[1, 2], &[1, 3]]),
-            (Some(vec![Some(2), Some(1), Some(3)]), true)
-        );
-        for operands in [[&[1, 2], &[4, 3]], [&[4, 2], &[1, 3]]] {
-            let operands = operands.map(|shape: &[usize; 2]| &shape[..]);
-            assert_eq!(contracted("ca,cf->acf", &operands), (Some(vec![Some(2), None, Some(3)]), false));
-            assert_eq!(contracted("ca,cf->af", &operands), (Some(vec![Some(2), Some(3)]), false));
-        }
-    }
 }

@@ -1,0 +1,52 @@
+//! Operators of com.microsoft.
+
+use tract_onnx::tract_hir::internal::TDim;
+
+use super::Asked;
+use crate::graph::extents::{Shape, extent};
+
+/// The extents of the first result of a node.
+pub fn told(asked: &Asked) -> Option<Shape> {
+    let node = asked.node;
+    let as_wide = |width: Option<TDim>| {
+        let tokens = asked.shape(0)?;
+        Some(vec![tokens.first()?.clone(), tokens.get(1)?.clone(), width])
+    };
+    match node.op_type() {
+        // The weights of queries, keys and values are side by side.
+        "Attention" => match node.attr_ints("qkv_hidden_sizes").ok()? {
+            Some(sizes) => as_wide(sizes.get(2).map(TDim::from)),
+            None => as_wide(extent(asked.shape(1)?.get(1)?).map(|all| TDim::from(all / 3))),
+        },
+        "DynamicQuantizeMatMul" | "GemmFastGelu" | "MatMulIntegerToFloat" => asked.multiplied(),
+        "EmbedLayerNormalization" => as_wide(asked.shape(2)?.get(1)?.clone()),
+        // Without keys, the queries have them and the values behind each.
+        "GroupQueryAttention" if asked.has(1) => asked.shape(0),
+        "GroupQueryAttention" => {
+            let heads = |name: &str| node.attr_i(name).ok()?.filter(|&heads| heads > 0);
+            let (queries, others) = (heads("num_heads")?, heads("kv_num_heads")?);
+            let all = others.checked_mul(2)?.checked_add(queries)?;
+            let each = extent(asked.shape(0)?.get(2)?)? as i64 / all;
+            as_wide(Some(TDim::from(each.checked_mul(queries)?)))
+        }
+        "MatMulBnb4" | "MatMulFpQ4" | "MatMulNBits" => {
+            let mut shape = asked.shape(0)?;
+            *shape.last_mut()? = Some(TDim::from(node.attr_i("N").ok()??));
+            Some(shape)
+        }
+        // As wide as the values, of which the heads may be apart, or which may be beside queries and keys.
+        "MultiHeadAttention" => {
+            let values = if asked.has(2) { asked.shape(2)? } else { asked.shape(0)? };
+            let is_width = |axis: &usize| match values.len() {
+                4 => *axis == 1 || *axis == 3,
+                5 => *axis == 2 || *axis == 4,
+                _ => *axis == 2,
+            };
+            let width = (0..values.len()).filter(is_width);
+            let width =
+                width.map(|axis| extent(&values[axis])).try_fold(1, |all: usize, n| all.checked_mul(n?));
+            as_wide(width.map(TDim::from))
+        }
+        _ => None,
+    }
+}
