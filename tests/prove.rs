@@ -72,6 +72,29 @@ fn extents_that_only_a_point_has_are_those_of_what_is_made_there() {
 }
 
 #[test]
+fn a_mask_that_one_graph_has_as_numbers_alone_disproves_nothing() {
+    let masked = |mask: &str| {
+        text::model(&format!(
+            "input x batch 4 9
+             indices end 1
+             ints zero 1 = 0
+             ints two 1 = 2
+             const m 4 1 = 1 0 2 0
+             const none 1 = 0
+             p = Slice(x, zero, end, two)
+             s = Shape(p)
+             {mask}
+             y = Where(c, p, none)
+             output y"
+        ))
+    };
+    let behind = masked("e = Expand(m, s)\n c = Cast(e) to=9");
+    let before = masked("e = Cast(m) to=9\n c = Expand(e, s)");
+    assert!(matches!(proof(&behind, &before, &[]), Proof::Undecided { .. }));
+    assert!(is_proved(&proof(&behind, &behind, &[])));
+}
+
+#[test]
 fn more_points_leave_less_doubt_whatever_the_seed() {
     let (_, model) = digits().into_iter().find(|(name, _)| name == "bn-legacy").unwrap();
     let fused = unfold::fuse(&model, &Default::default()).unwrap();

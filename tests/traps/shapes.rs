@@ -275,6 +275,12 @@ fn operators_that_the_engine_lacks_have_the_extents_that_they_make() {
         ("b 6 10 10", "input r 7 4\n indices i 7\n y = RoiAlign(x, r, i) output_width=5", "7 6 1 5"),
         ("b 7 6", "indices n b\n y = ReverseSequence(x, n) time_axis=1 batch_axis=0", "? 7 6"),
         ("b 9 8", "input u b 2 8\n indices i b\n y = TensorScatter(x, u, i) axis=1", "? 9 8"),
+        // It counts no places from the end.
+        (
+            "b",
+            "const c 2 3 = 1 2 3 4 5 6\n ints i 1 1 = -1\n const u 1 3 = 7 8 9\n y = ScatterND(c, i, u)",
+            "2 3",
+        ),
     ];
     for (dims, text, wanted) in cases {
         let made = model(&format!("opset 20\n input x {dims}\n ints zero 1 = 0\n {text}\n output y"));

@@ -197,9 +197,9 @@ impl Asked<'_> {
                 *known = channels.or(known.take());
                 Some(shape)
             }
-            ("Cast" | "CastLike" | "Clip" | "Dropout" | "LogSoftmax" | "PRelu" | "Softmax", _) => {
-                self.shape(0)
-            }
+            ("Cast" | "CastLike" | "Clip" | "CumSum" | "Dropout" | "LogSoftmax" | "PRelu" | "Softmax", _)
+            | ("ScatterElements" | "ScatterND" | "Trilu", _) => self.shape(0),
+            ("GatherElements", _) => self.shape(1),
             _ => match self.node.category() {
                 Some(Category::Normalizer) => self.shape(0),
                 Some(Category::Arithmetic | Category::Elementwise) => {

@@ -273,7 +273,14 @@ impl<'w> Evaluation<'w> {
             if self.is_uncertain.get() {
                 seen.uncertain.insert(graph.value_name(value).to_owned());
             }
-            if matches!(made, Image::Opaque(_)) || guessed && reads_opaque {
+            // Numbers that are known in the other graph alone, and extents that only this point has, say nothing against it.
+            let is_of_point = || {
+                let shape = self.point.known.facts.shape(value);
+                let is_told = shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
+                let is_of_each = proto.category().is_some_and(Category::is_elementwise);
+                !is_told && !(is_of_each && matches!(made, Image::Field(_)))
+            };
+            if matches!(made, Image::Opaque(_)) || guessed && (reads_opaque || is_of_point()) {
                 seen.opaque.insert(graph.value_name(value).to_owned());
             }
             let value = index(value);
