@@ -13,7 +13,9 @@ use prost::Message;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 use unfold::onnx::Model;
-use unfold::onnx::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
+use unfold::onnx::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+};
 use unfold::onnx::tensor;
 
 const OFFLINE: [&str; 6] = ["bn", "bnt", "repbn", "un", "mabn", "pnstar"];
@@ -1016,10 +1018,21 @@ fn a_graph_that_is_none_is_one_line() {
         let nodes = nodes(proto);
         nodes[1].output[0] = nodes[0].output[0].clone();
     };
+    let inside: Change = |proto| {
+        let reads =
+            NodeProto { input: vec!["no one".into()], output: vec!["o".into()], ..Default::default() };
+        let branch = AttributeProto {
+            name: Some("then_branch".into()),
+            g: Some(Box::new(GraphProto { node: vec![reads], ..Default::default() })),
+            ..Default::default()
+        };
+        nodes(proto)[3].attribute.push(branch);
+    };
     for (change, expected) in [
         (circle, "depends on its own output"),
         (unmade, "`nobody`, which nothing makes"),
         (twice, "made twice"),
+        (inside, "has a body that reads `no one`, which nothing makes"),
     ] {
         let (folder, model) = changed(change);
         let path = folder.path().join("out.onnx");

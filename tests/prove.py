@@ -40,7 +40,7 @@ def power(a, exponent):
 def root(a): return power(a, (P + 1) // 4)
 def inverse(a):
     if (a == 0).any():
-        raise Undecided("a divisor is 0")
+        raise Unfit("a divisor is 0")
     return power(a, P - 2)
 
 EXPONENTS = {int(image(n)): n for n in [*range(-8, 9), 0.5, -0.5]}
@@ -384,6 +384,8 @@ def alone(node, inputs, opsets, known=()):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid(*o) for o in opsets.items()])
 
 def reference(node, feeds, opsets):
+    if node.op_type == "GatherElements":
+        return [gather_elements({k.name: k.i for k in node.attribute}, *(feeds[n] for n in node.input))]
     with np.errstate(all="ignore"):
         model = alone(node, [helper.make_tensor_value_info(n, 1, None) for n in feeds], opsets)
         return [np.asanyarray(v) for v in ReferenceEvaluator(model).run(None, feeds)]

@@ -208,8 +208,18 @@ impl<'m> Graph<'m> {
             }
             self.inputs.push(inputs.drain(..));
             bodies(reads).for_each(|body| free_names(body, &mut captured));
-            let mut captures: Vec<_> =
-                captured.drain(..).filter_map(|name| self.ids.get(name).copied()).collect();
+            let mut captures = vec![];
+            for name in captured.drain(..) {
+                match self.ids.get(name) {
+                    Some(&id) => captures.push(id),
+                    // What a custom operator's body may read nobody knows.
+                    None if !reads.op().0.is_empty() => {}
+                    None => {
+                        let reason = format!("has a body that reads `{name}`, which nothing makes");
+                        return Err(self.error(node_name(reads), reason));
+                    }
+                }
+            }
             captures.sort();
             captures.dedup();
             readers.extend(captures.iter().map(|id| (id.index(), Reader::Capture { node })));
