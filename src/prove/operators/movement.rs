@@ -422,7 +422,7 @@ pub(super) fn pad(call: &Call) -> Made {
         call.allowance.room(&shape)?;
         let last = extent as i64 - 1;
         if mode != "constant" && (last < 0 || (mode == "reflect" && (before > last || after > last))) {
-            return Err(Unmade::Uncovered);
+            return Err(Unmade::Misfit);
         }
         let from = |to: usize| {
             let from = to as i64 - before;
