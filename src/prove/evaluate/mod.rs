@@ -277,8 +277,9 @@ impl<'w> Evaluation<'w> {
             let is_of_point = || {
                 let shape = self.point.known.facts.shape(value);
                 let is_told = shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
-                let is_of_each = proto.category().is_some_and(Category::is_elementwise);
-                !is_told && !(is_of_each && matches!(made, Image::Field(_)))
+                let is_computed =
+                    proto.category().is_some_and(Category::is_elementwise) && matches!(made, Image::Field(_));
+                !(is_told || is_computed)
             };
             if matches!(made, Image::Opaque(_)) || guessed && (reads_opaque || is_of_point()) {
                 seen.opaque.insert(graph.value_name(value).to_owned());
