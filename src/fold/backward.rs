@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use super::absorb::elementwise::shrunk;
 use super::draft::{Draft, Way};
 use super::item::{Item, Items, Merge};
 use super::wave::{Returned, Wave, contradicts, hands_on, passes, rule_of, step_forward};
@@ -440,7 +441,8 @@ impl<'d, 'a> Pull<'d, 'a> {
                 .is_some_and(|input| !self.draft.constants.is_constant(self.draft.source(input)))
         };
         let slot = read.filter(varies).min()?;
-        let rank = self.draft.at(node).rank(slot).ok()?;
+        let at = self.draft.at(node);
+        let rank = at.rank(slot).ok()?;
         graph.only_output(node)?;
         let reshaped = |shape: &dyn Fn(&[usize]) -> Vec<usize>| {
             let numbers =
@@ -455,7 +457,9 @@ impl<'d, 'a> Pull<'d, 'a> {
             Some(1) => (0..rank).filter_map(|axis| reshaped(&wider(axis))).collect(),
             _ => vec![],
         };
-        wanted.into_iter().find_map(|wanted| {
+        // Where it broadcasts, it may have one number for many of the result, and nothing would be right for all of those.
+        let has_all = |wanted: &Affine| shrunk(&at, slot, wanted).is_ok();
+        wanted.into_iter().filter(has_all).find_map(|wanted| {
             let mut inputs = vec![None; graph.inputs(node).len()];
             inputs[slot] = Some(wanted.clone());
             let step = step_forward(self.draft, node, &inputs).ok()?;

@@ -187,6 +187,36 @@ fn a_slice_of_an_open_extent_holds_one_place_for_certain_only_at_its_ends() {
 }
 
 #[test]
+fn a_row_that_may_broadcast_is_not_scaled_as_many() {
+    let fused = fused(&model(
+        "input x batch 4 1 1
+         const one = 3
+         ints last 1 = 2
+         const w 1 3 = 1 -2 3
+         const shift 3 = -1 -2 -1
+         const other 1 3 = -1 -3 -2
+         const scale 3 = 2 2 -2
+         const rows 4 1 = 2 2 -2 -2
+         const g 1 = 3
+         const t 1 = -1
+         const v 1 = 4
+         s = Mul(x, one)
+         q = Squeeze(s, last)
+         m = ReduceMean(q) keepdims=0 axes=[1]
+         p = MatMul(m, w)
+         a = Sub(p, shift)
+         d = Add(a, other)
+         y = Div(d, scale)
+         b = Div(p, rows)
+         z = Div(b, rows)
+         n = BatchNormalization(m, g, t, t, v) epsilon=0.0
+         r = Relu(n)
+         output y z r",
+    ));
+    assert!(operators(&fused.model).contains(&"Div"));
+}
+
+#[test]
 fn numbers_that_float64_cannot_tell_apart_are_not_one_number() {
     // The two branches are one scale: beside the other, what differs of the first has no bit left.
     let both = |other: &str| {
