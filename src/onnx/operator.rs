@@ -127,6 +127,12 @@ fn of_runtime(op: &str) -> Option<Category> {
     })
 }
 
+/// Whether constants are made of others by more than arithmetic here: what is computed of numbers that were rounded first is
+/// another number.
+pub fn is_more_than_arithmetic(domain: &str, op: &str) -> bool {
+    domain.is_empty() && matches!(op, "Exp" | "ReduceMax" | "Sigmoid" | "Softmax")
+}
+
 /// Whether an operator computes with quantized numbers, or makes them of others or others of them.
 pub fn is_quantized(domain: &str, op: &str) -> bool {
     match canonical_domain(domain) {

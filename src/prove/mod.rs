@@ -29,6 +29,7 @@ use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
 use crate::onnx::node::canonical_domain;
+use crate::onnx::operator::is_more_than_arithmetic;
 use crate::onnx::proto::{Dim, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Op, Recipe};
@@ -231,7 +232,7 @@ impl Prepared {
         let is_more =
             |step: &&Recipe| matches!(step.op(), Op::Exp | Op::Max(_) | Op::Sigmoid | Op::Softmax(_));
         let has_formulas = || tensors.iter().any(|tensor| tensor.recipe.steps().iter().any(is_more));
-        let open = self.open.as_ref().filter(|_| is_more_than_arithmetic(known) && !has_formulas());
+        let open = self.open.as_ref().filter(|_| has_more_than_arithmetic(known) && !has_formulas());
         let Some(open) = open else { return HashSet::new() };
         let mut graph = known.graph.proto().clone();
         graph.input.clone_from(open);
@@ -380,7 +381,7 @@ fn identity(
         let stored = original.formulas.iter().find(|stored| stored.name == name)?;
         Some(formula::value(&stored.recipe, &own, &allowance).map(Image::Field))
     };
-    let views = [known, all].map(|known| is_more_than_arithmetic(known).then(|| View::new(known)));
+    let views = [known, all].map(|known| has_more_than_arithmetic(known).then(|| View::new(known)));
     let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
     let laid_out = (!std::ptr::eq(all, known)).then_some((all, all_alike.as_ref()));
@@ -427,10 +428,12 @@ fn identity(
 }
 
 /// Whether constants are computed by more than arithmetic: recipes have them in float64, as folding has.
-fn is_more_than_arithmetic(known: &Analysis) -> bool {
+fn has_more_than_arithmetic(known: &Analysis) -> bool {
     let Analysis { graph, constants, .. } = known;
-    let computes =
-        |&node: &NodeId| matches!(graph.op(node), Some("Exp" | "ReduceMax" | "Sigmoid" | "Softmax"));
+    let computes = |&node: &NodeId| {
+        let (domain, op) = graph.domain_op(node);
+        is_more_than_arithmetic(domain, op)
+    };
     let is_constant =
         |&node: &NodeId| graph.output(node, 0).is_some_and(|value| constants.is_constant(value));
     graph.order().iter().any(|node| computes(node) && is_constant(node))
@@ -541,7 +544,7 @@ fn second(
     // It is a graph that ONNX allows, or there would be none.
     let all = flat.as_ref().and_then(|flat| Analysis::new(&flat.model).ok());
     let views = [Some(&known), all.as_ref()]
-        .map(|known| known.filter(|known| is_more_than_arithmetic(known)).map(View::new));
+        .map(|known| known.filter(|known| has_more_than_arithmetic(known)).map(View::new));
     let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
     let alike = alike.as_ref();
     let point = Point {

@@ -11,7 +11,7 @@ use crate::graph::facts::extent;
 use crate::graph::flat::{END, way};
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::HashSet;
-use crate::onnx::operator::{Category, is_quantized};
+use crate::onnx::operator::{Category, is_more_than_arithmetic, is_quantized};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{DataType, byte_size, shape};
 use crate::refusal::{Reason, Refusal};
@@ -153,7 +153,28 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
     }
     sites.iter().for_each(|&node| stays[node] = true);
     impossible(known).into_iter().for_each(|node| stays[node] = true);
+    again(known).into_iter().for_each(|node| stays[node] = true);
     stays
+}
+
+/// What a result of the model, or of a body, that no input reaches is computed of, where that takes more than arithmetic: a
+/// node has to make it, which would start from numbers that are rounded.
+fn again(known: &Analysis) -> HashSet<NodeId> {
+    let Analysis { graph, constants, .. } = known;
+    let mut more: HashSet<ValueId> = HashSet::default();
+    let mut ends = vec![];
+    for &node in graph.order() {
+        let (domain, op) = graph.domain_op(node);
+        let mut read = graph.inputs(node).iter().flatten();
+        if is_more_than_arithmetic(domain, op) || read.any(|value| more.contains(value)) {
+            let made = graph.outputs(node).iter().flatten().filter(|&&value| constants.is_constant(value));
+            more.extend(made.clone());
+            ends.extend(
+                made.filter(|&&value| graph.is_output(value) || is_result(graph, value)).map(|_| node),
+            );
+        }
+    }
+    cone(known, &ends)
 }
 
 /// What tells extents that a branch of an If cannot be given, as it is for others and never taken: a Squeeze of an axis that

@@ -37,6 +37,29 @@ fn standardized(v: &Array2<f64>, epsilon: f64) -> Array2<f64> {
 }
 
 #[test]
+fn a_result_that_is_known_is_computed_of_what_it_was_where_that_takes_more_than_arithmetic() {
+    let model = model(
+        "input x batch 4
+         const c 4 = 0.3 -0.7 1.9 0.1
+         const d 4 = 0.2 0.4 -0.3 0.8
+         s = Softmax(c)
+         t = Softmax(s)
+         a = Add(c, d)
+         b = Mul(a, d)
+         e = Exp(b)
+         f = Exp(e)
+         y = Mul(x, e)
+         u = Mul(d, d)
+         v = Add(u, c)
+         output t f v y",
+    );
+    let tidied = tidied(&model);
+    // What only takes arithmetic is stored up to the node that makes the result.
+    assert_eq!(operators(&tidied), ["Softmax", "Softmax", "Add", "Mul", "Exp", "Exp", "Mul", "Add"]);
+    assert_eq!(initializer(&tidied, "u").dims, [4]);
+}
+
+#[test]
 fn a_weight_that_is_standardised_in_the_graph_is_stored_standardised() {
     let model = model(
         "input x batch 4
