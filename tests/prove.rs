@@ -72,6 +72,24 @@ fn extents_that_only_a_point_has_are_those_of_what_is_made_there() {
 }
 
 #[test]
+fn a_border_is_mirrored_at_a_size_that_has_as_much() {
+    let scaled = |nodes: &str| {
+        text::model(&format!(
+            "input x batch 4
+             const g 4 = 2 3 -1 5
+             ints pads 4 = 2 0 1 0
+             {nodes}
+             output y"
+        ))
+    };
+    let before = scaled("n = Mul(x, g)\n y = Pad(n, pads) mode=reflect");
+    let behind = scaled("n = Pad(x, pads) mode=reflect\n y = Mul(n, g)");
+    let twice = scaled("n = Pad(x, pads) mode=reflect\n m = Mul(n, g)\n y = Mul(m, g)");
+    assert!(is_proved(&proof(&before, &behind, &[])));
+    assert!(matches!(proof(&before, &twice, &[]), Proof::Disproved { .. }));
+}
+
+#[test]
 fn a_mask_that_one_graph_has_as_numbers_alone_disproves_nothing() {
     let masked = |mask: &str| {
         text::model(&format!(
@@ -704,6 +722,33 @@ fn an_if_whose_branches_make_the_same_integers_makes_those() {
     );
     assert!(is_proved(&proof(&reshaped(["z", "z"]), &plain, &[])));
     assert!(!is_proved(&proof(&reshaped(["z", "x"]), &plain, &[])));
+}
+
+#[test]
+fn an_if_makes_the_same_integers_beside_floats_that_differ() {
+    let with = |extents: [&str; 2], end: &str| {
+        let mut model = text::model(&format!(
+            "input x 2 6\ncondition yes\nints wide 2 = 3 4\nints high 2 = 4 3\nints zero 1 = 0\nints three 1 = 3\nints rest 1 = -1\n{end}\noutput y"
+        ));
+        let branch = |op: &str, extents: &str| unfold::onnx::proto::GraphProto {
+            node: vec![
+                node(op, &["x"], &["inner"], vec![]),
+                node("Gather", &[extents, "zero"], &["rows"], vec![]),
+            ],
+            output: ["inner", "rows"].map(undeclared).to_vec(),
+            ..Default::default()
+        };
+        let bodies = [("then_branch", "Neg", extents[0]), ("else_branch", "Abs", extents[1])];
+        let bodies = bodies.map(|(name, op, extents)| (name, branch(op, extents).into())).to_vec();
+        model.graph_mut().node.insert(0, node("If", &["yes"], &["z", "rows"], bodies));
+        model
+    };
+    let made = "e = Concat(rows, rest) axis=0\ny = Reshape(z, e)";
+    let known = "e = Concat(three, rest) axis=0\ny = Reshape(z, e)";
+    let is_known = |extents: [&str; 2]| is_proved(&proof(&with(extents, made), &with(extents, known), &[]));
+    assert!(is_known(["wide", "wide"]));
+    assert!(!is_known(["high", "high"]));
+    assert!(!is_known(["wide", "high"]));
 }
 
 #[test]

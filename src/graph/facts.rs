@@ -71,7 +71,7 @@ pub struct Operand {
 }
 
 /// What is known of a tensor that a node of a body makes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Expected {
     /// Its extents.
     pub shape: Option<Vec<usize>>,

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::{Around, Evaluation, Graded, Stopped};
 use crate::graph::axes::axis;
 use crate::graph::editor::reads;
+use crate::graph::facts::Expected;
 use crate::lower::function::resolve;
 use crate::onnx::node::{bodies, canonical_domain};
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
@@ -22,10 +23,10 @@ const DEEPEST: usize = 32;
 pub(super) struct Bodies {
     /// What they are told from others by.
     pub digest: Digest,
-    /// The extents of the results of the node, where they follow.
-    pub shapes: Vec<Option<Vec<usize>>>,
-    /// The integers that an If makes, where both of its branches make the same.
-    pub integers: Option<Vec<Image>>,
+    /// The results of the node, as far as they follow.
+    pub results: Vec<Expected>,
+    /// Those that are integers and the same in both branches of an If, which they then are.
+    pub integers: Vec<Option<Image>>,
 }
 
 impl Evaluation<'_> {
@@ -56,8 +57,10 @@ impl Evaluation<'_> {
                 hash.digest(image.digest(self.point.key));
             }
         }
-        let shapes = (0..node.output.len()).map(|slot| shape_of(node, slot, inputs, &made)).collect();
-        Ok(Some(Bodies { digest: hash.finish(), shapes, integers: agreed(node, &made) }))
+        let slots = 0..node.output.len();
+        let results = slots.clone().map(|slot| result(node, slot, inputs, &made)).collect();
+        let integers = slots.map(|slot| agreed(node, slot, &made)).collect();
+        Ok(Some(Bodies { digest: hash.finish(), results, integers }))
     }
 
     /// What the bodies of a node may be given; `None` where that is not known.
@@ -219,14 +222,14 @@ impl Evaluation<'_> {
 }
 
 /// The integers that an If makes whatever its condition is.
-fn agreed(node: &NodeProto, made: &[Vec<Graded>]) -> Option<Vec<Image>> {
+fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<Image> {
     let [one, other] = made else { return None };
-    let same = |((one, _), (other, _)): (&Graded, &Graded)| match (one, other) {
-        (Image::Int(these), Image::Int(those)) if these == those => Some(one.clone()),
+    match (&one.get(slot)?.0, &other.get(slot)?.0) {
+        (Image::Int(these), Image::Int(those)) if these == those && node.op() == ("", "If") => {
+            Some(Image::Int(these.clone()))
+        }
         _ => None,
-    };
-    let is_if = node.op() == ("", "If") && one.len() == other.len();
-    is_if.then(|| one.iter().zip(other).map(same).collect())?
+    }
 }
 
 /// What is read for the last time, or never, by each node of a body or a function.
@@ -245,19 +248,18 @@ fn last_reads<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>
     ends
 }
 
-/// The extents of a result that follow from those of what the bodies make.
-fn shape_of(
-    node: &NodeProto,
-    slot: usize,
-    inputs: &[Option<Image>],
-    made: &[Vec<Graded>],
-) -> Option<Vec<usize>> {
-    let shape = |body: usize, slot: usize| made.get(body)?.get(slot)?.0.shape().map(<[usize]>::to_vec);
-    let given = |slot: usize| inputs.get(slot)?.as_ref()?.shape();
-    match node.op_type() {
-        "If" => shape(0, slot).filter(|one| shape(1, slot).as_ref() == Some(one)),
-        // A state keeps its extents; how many others there are only a run knows.
-        "Loop" => shape(0, slot + 1).filter(|one| given(slot + 2) == Some(one)),
-        _ => shape(0, slot).filter(|one| given(slot) == Some(one)),
-    }
+/// What follows for a result from what the bodies make.
+fn result(node: &NodeProto, slot: usize, inputs: &[Option<Image>], made: &[Vec<Graded>]) -> Expected {
+    let known =
+        |image: &Image| Some((image.shape()?.to_vec(), matches!(image, Image::Int(_) | Image::Varying(_))));
+    let of = |body: usize, slot: usize| known(&made.get(body)?.get(slot)?.0);
+    let given = |slot: usize| known(inputs.get(slot)?.as_ref()?);
+    let result = match node.op_type() {
+        "If" => of(0, slot).filter(|one| of(1, slot).as_ref() == Some(one)),
+        // A state stays what it was; how many others there are only a run knows.
+        "Loop" => of(0, slot + 1).filter(|one| given(slot + 2).as_ref() == Some(one)),
+        _ => of(0, slot).filter(|one| given(slot).as_ref() == Some(one)),
+    };
+    let (shape, is_integer) = result.unzip();
+    Expected { shape, is_integer }
 }

@@ -138,6 +138,8 @@ struct Evaluation<'w> {
     doubt: Cell<f64>,
     /// Whether a body could not be evaluated, or not whole.
     is_uncertain: Cell<bool>,
+    /// Whether the extents of what the node makes are those of this point alone.
+    is_of_point: Cell<bool>,
 }
 
 /// A value with its degree.
@@ -172,7 +174,7 @@ impl<'w> Evaluation<'w> {
         }
         let functions = graph.model().proto.functions.iter().map(|function| (key(function), function));
         let (values, degrees) = (vec![None; count], vec![0.0; count]);
-        let (doubt, is_uncertain) = (Cell::new(0.0), Cell::new(false));
+        let (doubt, is_uncertain, is_of_point) = (Cell::new(0.0), Cell::new(false), Cell::new(false));
         Self {
             point,
             functions: functions.collect(),
@@ -182,6 +184,7 @@ impl<'w> Evaluation<'w> {
             degrees,
             doubt,
             is_uncertain,
+            is_of_point,
         }
     }
 
@@ -257,6 +260,7 @@ impl<'w> Evaluation<'w> {
         }
         let outer = |name: &str| captured.get(name).cloned();
         self.is_uncertain.set(false);
+        self.is_of_point.set(false);
         let place = Around { node: Some(node), way: Some(""), outer: &outer, depth: 0 };
         let degrees: Vec<f64> = graph
             .inputs(node)
@@ -274,14 +278,10 @@ impl<'w> Evaluation<'w> {
                 seen.uncertain.insert(graph.value_name(value).to_owned());
             }
             // Numbers that are known in the other graph alone, and extents that only this point has, say nothing against it.
-            let is_of_point = || {
-                let shape = self.point.known.facts.shape(value);
-                let is_told = shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
-                let is_computed =
-                    proto.category().is_some_and(Category::is_elementwise) && matches!(made, Image::Field(_));
-                !(is_told || is_computed)
-            };
-            if matches!(made, Image::Opaque(_)) || guessed && (reads_opaque || is_of_point()) {
+            let is_of_each = proto.category().is_some_and(Category::is_elementwise);
+            let is_computed = is_of_each && matches!(made, Image::Field(_));
+            let is_of_point = self.is_of_point.get() && !is_computed;
+            if matches!(made, Image::Opaque(_)) || guessed && (reads_opaque || is_of_point) {
                 seen.opaque.insert(graph.value_name(value).to_owned());
             }
             let value = index(value);
@@ -352,8 +352,11 @@ impl<'w> Evaluation<'w> {
         if let Some(constants) = self.constants(node, place) {
             return Ok((constants, false));
         }
-        let mut bodies = self.bodies(node, opset, &call.inputs, place)?;
-        if let Some(integers) = bodies.as_mut().and_then(|bodies| bodies.integers.take()) {
+        let bodies = self.bodies(node, opset, &call.inputs, place)?;
+        let integers = bodies.as_ref().map(|bodies| bodies.integers.clone()).unwrap_or_default();
+        if let Some(integers) =
+            integers.iter().cloned().collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())
+        {
             return Ok((integers, false));
         }
         let digest = self.function(node, function, bodies.as_ref(), place);
@@ -415,6 +418,11 @@ impl<'w> Evaluation<'w> {
         {
             *elements = times(elements, 0);
         }
+        for (made, integers) in made.iter_mut().zip(integers) {
+            if let Some(integers) = integers {
+                *made = integers;
+            }
+        }
         Ok((made, true))
     }
 
@@ -453,6 +461,9 @@ impl<'w> Evaluation<'w> {
         if known.iter().take(call.wanted).any(|known| known.shape.is_none()) {
             // Here are the extents of what is read, which an integer may have that only the evaluation knows.
             for (known, here) in known.iter_mut().zip(facts.of_inner(graph, call.node, &read)) {
+                if known.shape.is_none() && here.shape.is_some() && place.node.is_some() {
+                    self.is_of_point.set(true);
+                }
                 known.shape = known.shape.take().or(here.shape);
                 known.is_integer = known.is_integer.or(here.is_integer);
             }
@@ -463,8 +474,10 @@ impl<'w> Evaluation<'w> {
             && call.node.category().is_some_and(Category::is_elementwise)
             && call.inputs.iter().flatten().all(|input| matches!(input, Image::Int(_) | Image::Varying(_)));
         for (slot, known) in known.iter_mut().enumerate() {
-            let told = bodies.as_ref().and_then(|bodies| bodies.shapes.get(slot).cloned().flatten());
-            known.shape = known.shape.take().or(told);
+            let told =
+                bodies.as_ref().and_then(|bodies| bodies.results.get(slot).cloned()).unwrap_or_default();
+            known.shape = known.shape.take().or(told.shape);
+            known.is_integer = known.is_integer.or(told.is_integer);
             known.is_integer.get_or_insert(is_truth || of_integers);
         }
         known
