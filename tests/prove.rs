@@ -90,6 +90,21 @@ fn a_border_is_mirrored_at_a_size_that_has_as_much() {
 }
 
 #[test]
+fn another_size_is_tried_where_it_takes_no_long_time() {
+    let of_three = |width: usize| {
+        text::model(&format!(
+            "input x batch {width}
+             ints s 2 = 3 {width}
+             r = Reshape(x, s)
+             y = Relu(r)
+             output y"
+        ))
+    };
+    let found = [1 << 18, 1 << 19].map(|width| proof(&of_three(width), &of_three(width), &[]));
+    assert!(is_proved(&found[0]) && matches!(found[1], Proof::Undecided { .. }), "{found:?}");
+}
+
+#[test]
 fn a_mask_that_one_graph_has_as_numbers_alone_disproves_nothing() {
     let masked = |mask: &str| {
         text::model(&format!(

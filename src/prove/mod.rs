@@ -49,6 +49,9 @@ const ATTEMPTS: u64 = 4;
 /// Batches that are tried, the first of which is what a batch is where nobody says more.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
+/// How many elements the inputs may have at another size than the first one, which each take as long.
+const TRIED: u64 = 1 << 20;
+
 /// Integers that are given are below this.
 const INTEGERS: u64 = 100;
 
@@ -157,7 +160,9 @@ fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
         batch.iter().for_each(|&name| dims.set(name, size));
         dims
     };
-    tried.iter().map(with).collect()
+    let is_small = |dims: &Dims| inputs(model, dims).is_ok_and(|inputs| elements(&inputs) <= TRIED);
+    let (first, others) = tried.split_at(1);
+    first.iter().map(with).chain(others.iter().map(with).filter(is_small)).collect()
 }
 
 fn undecided(reason: impl Into<String>) -> Proof {
@@ -217,12 +222,15 @@ struct Prepared {
     open: Option<Vec<ValueInfoProto>>,
 }
 
+/// How many elements inputs have.
+fn elements(inputs: &[Input]) -> u64 {
+    let count = |input: &Input| input.shape.iter().fold(1_u64, |n, &extent| n.saturating_mul(extent as u64));
+    inputs.iter().map(count).fold(0, u64::saturating_add)
+}
+
 impl Prepared {
     fn allowance(&self) -> Allowance {
-        let count =
-            |input: &Input| input.shape.iter().fold(1_u64, |n, &extent| n.saturating_mul(extent as u64));
-        let inputs = self.inputs.iter().map(count).fold(0, u64::saturating_add);
-        Allowance::new(self.model.file_bytes(), inputs)
+        Allowance::new(self.model.file_bytes(), elements(&self.inputs))
     }
 
     /// The values that nothing reaches but an extent which is open in the model: they are constants at these sizes alone.
@@ -252,15 +260,20 @@ fn prepared(model: &Model, options: &ProveOptions) -> Result<Prepared, Proof> {
         Some(Lowered { model, formulas }) => (model, formulas.iter().filter_map(Stored::of).collect()),
         None => (model.clone(), vec![]),
     };
-    let light = Model::from_proto(ModelProto { graph: Some(interface(model.graph())), ..Default::default() });
-    let inputs = Input::of(&light, &options.dims).map_err(|failure| undecided(failure.to_string()))?;
+    let inputs = inputs(&model, &options.dims)?;
     let declared = model.graph().input.clone();
     fix_shapes(model.graph_mut(), &inputs);
     let open = Some(declared).filter(|declared| *declared != model.graph().input);
     Ok(Prepared { model, inputs, formulas, open })
 }
 
-/// The inputs whose sizes count, which are those of tensors that hold numbers.
+/// The inputs whose sizes count, at these.
+fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
+    let light = Model::from_proto(ModelProto { graph: Some(interface(model.graph())), ..Default::default() });
+    Input::of(&light, dims).map_err(|failure| undecided(failure.to_string()))
+}
+
+/// Those are inputs that are tensors of numbers.
 fn interface(graph: &GraphProto) -> GraphProto {
     let number = |input: &ValueInfoProto| -> Option<ValueInfoProto> {
         let mut input = input.clone();
