@@ -127,10 +127,10 @@ fn of_runtime(op: &str) -> Option<Category> {
     })
 }
 
-/// Whether constants are made of others by more than arithmetic here: what is computed of numbers that were rounded first is
-/// another number.
-pub fn is_more_than_arithmetic(domain: &str, op: &str) -> bool {
-    domain.is_empty() && matches!(op, "Exp" | "ReduceMax" | "Sigmoid" | "Softmax")
+/// Whether an operator of ONNX makes constants of others by more than arithmetic: of numbers that were rounded first it makes
+/// other ones.
+pub fn is_more_than_arithmetic(op: &str) -> bool {
+    matches!(op, "Exp" | "ReduceMax" | "Sigmoid" | "Softmax")
 }
 
 /// Whether an operator computes with quantized numbers, or makes them of others or others of them.

@@ -49,7 +49,7 @@ const ATTEMPTS: u64 = 4;
 /// Batches that are tried, the first of which is what a batch is where nobody says more.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
-/// How many elements the inputs may have at another size than the first one, which each take as long.
+/// How many elements all inputs may have at any size but the first: each size that is tried takes as long as a proof.
 const TRIED: u64 = 1 << 20;
 
 /// Integers that are given are below this.
@@ -273,7 +273,7 @@ fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
     Input::of(&light, dims).map_err(|failure| undecided(failure.to_string()))
 }
 
-/// Those are inputs that are tensors of numbers.
+/// A graph of the inputs that are tensors of numbers, and of what those are where nobody gives them.
 fn interface(graph: &GraphProto) -> GraphProto {
     let number = |input: &ValueInfoProto| -> Option<ValueInfoProto> {
         let mut input = input.clone();
@@ -443,10 +443,7 @@ fn identity(
 /// Whether constants are computed by more than arithmetic: recipes have them in float64, as folding has.
 fn has_more_than_arithmetic(known: &Analysis) -> bool {
     let Analysis { graph, constants, .. } = known;
-    let computes = |&node: &NodeId| {
-        let (domain, op) = graph.domain_op(node);
-        is_more_than_arithmetic(domain, op)
-    };
+    let computes = |&node: &NodeId| graph.op(node).is_some_and(is_more_than_arithmetic);
     let is_constant =
         |&node: &NodeId| graph.output(node, 0).is_some_and(|value| constants.is_constant(value));
     graph.order().iter().any(|node| computes(node) && is_constant(node))

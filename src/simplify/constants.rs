@@ -164,9 +164,9 @@ fn again(known: &Analysis) -> HashSet<NodeId> {
     let mut more: HashSet<ValueId> = HashSet::default();
     let mut ends = vec![];
     for &node in graph.order() {
-        let (domain, op) = graph.domain_op(node);
+        let is_more = graph.op(node).is_some_and(is_more_than_arithmetic);
         let mut read = graph.inputs(node).iter().flatten();
-        if is_more_than_arithmetic(domain, op) || read.any(|value| more.contains(value)) {
+        if is_more || read.any(|value| more.contains(value)) {
             let made = graph.outputs(node).iter().flatten().filter(|&&value| constants.is_constant(value));
             more.extend(made.clone());
             ends.extend(

@@ -4,6 +4,7 @@ mod inner;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::mem::take;
 use std::ops::Range;
 
 use inner::Bodies;
@@ -352,12 +353,10 @@ impl<'w> Evaluation<'w> {
         if let Some(constants) = self.constants(node, place) {
             return Ok((constants, false));
         }
-        let bodies = self.bodies(node, opset, &call.inputs, place)?;
-        let integers = bodies.as_ref().map(|bodies| bodies.integers.clone()).unwrap_or_default();
-        if let Some(integers) =
-            integers.iter().cloned().collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())
-        {
-            return Ok((integers, false));
+        let mut bodies = self.bodies(node, opset, &call.inputs, place)?;
+        let integers = bodies.as_mut().map(|bodies| take(&mut bodies.integers)).unwrap_or_default();
+        if !integers.is_empty() && integers.iter().all(Option::is_some) {
+            return Ok((integers.into_iter().flatten().collect(), false));
         }
         let digest = self.function(node, function, bodies.as_ref(), place);
         if let Some(scales) = self.point.scales.filter(|_| function.is_none())
