@@ -49,8 +49,8 @@ const ATTEMPTS: u64 = 4;
 /// Batches that are tried, the first of which is what a batch is where nobody says more.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
-/// How many elements all inputs may have at any size but the first: each size that is tried takes as long as a proof.
-const TRIED: u64 = 1 << 20;
+/// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
+const LARGER: u64 = 1 << 21;
 
 /// Integers that are given are below this.
 const INTEGERS: u64 = 100;
@@ -160,9 +160,9 @@ fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
         batch.iter().for_each(|&name| dims.set(name, size));
         dims
     };
-    let is_small = |dims: &Dims| inputs(model, dims).is_ok_and(|inputs| elements(&inputs) <= TRIED);
-    let (first, others) = tried.split_at(1);
-    first.iter().map(with).chain(others.iter().map(with).filter(is_small)).collect()
+    let is_small = |dims: &Dims| inputs(model, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER);
+    let is_tried = |size: &&usize| **size <= BATCHES[0] || is_small(&with(size));
+    tried.iter().filter(is_tried).map(with).collect()
 }
 
 fn undecided(reason: impl Into<String>) -> Proof {
