@@ -101,8 +101,8 @@ fn a_larger_size_is_tried_where_it_takes_no_long_time() {
         ));
         proof(&model, &model, &[])
     };
-    assert!(is_proved(&fits(3, 1 << 19)) && is_proved(&fits(1, 1 << 21)));
-    let found = fits(3, 1 << 20);
+    assert!(is_proved(&fits(3, 1 << 18)) && is_proved(&fits(1, 1 << 21)));
+    let found = fits(3, 1 << 19);
     assert!(matches!(found, Proof::Undecided { .. }), "{found:?}");
 }
 

@@ -50,7 +50,7 @@ const ATTEMPTS: u64 = 4;
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
 /// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
-const LARGER: u64 = 1 << 21;
+const LARGER: u64 = 1 << 20;
 
 /// Integers that are given are below this.
 const INTEGERS: u64 = 100;
