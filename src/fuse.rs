@@ -449,10 +449,10 @@ impl OnePass<'_> {
         if let Some(apart) = self.rewritten(known, history, parts::edits(known), true)? {
             return Ok(Some(apart));
         }
-        let gemms = self.target.edits(known);
-        let count = gemms.len();
-        let made = self.rewritten(known, history, gemms, true)?;
-        history.plan.tidy.gemms += if made.is_some() { count } else { 0 };
+        let biased = self.target.edits(known);
+        let count = biased.len();
+        let made = self.rewritten(known, history, biased, true)?;
+        history.plan.tidy.biased += if made.is_some() { count } else { 0 };
         Ok(made)
     }
 

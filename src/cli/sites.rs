@@ -277,7 +277,7 @@ impl Summary {
 }
 
 /// What is done beside the sites, a line for each kind of it; nothing where there is nothing.
-pub fn tidied(Tidy { constants, duplicates, gemms, kept }: &Tidy) -> String {
+pub fn tidied(Tidy { constants, duplicates, biased, kept }: &Tidy) -> String {
     let mut lines = String::new();
     if *constants > 0 {
         lines += &format!("{constants} operators whose results are known: constant\n");
@@ -285,8 +285,8 @@ pub fn tidied(Tidy { constants, duplicates, gemms, kept }: &Tidy) -> String {
     if *duplicates > 0 {
         lines += &format!("{duplicates} operators that compute what others do: duplicate\n");
     }
-    if *gemms > 0 {
-        lines += &format!("{gemms} products that are one operator with their biases: gemm\n");
+    if *biased > 0 {
+        lines += &format!("{biased} products that are one operator with their biases: biased\n");
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     kept.iter().for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);

@@ -347,7 +347,7 @@ pub struct Tidy {
     pub duplicates: usize,
     /// Products that are one operator with their biases, for the sake of an engine.
     #[serde(skip_serializing_if = "is_none")]
-    pub gemms: usize,
+    pub biased: usize,
     /// Why constants are computed in each run, where they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Refusal>,

@@ -27,8 +27,9 @@ fn products(shape: &str, bias: &str) -> Model {
     ))
 }
 
-fn for_onnxruntime(model: &Model) -> Model {
-    let options = FuseOptions { target: Target::Onnxruntime, ..options() };
+/// The result for an engine, which is equal, proved, and stays as it is.
+fn for_engine(target: Target, model: &Model) -> Model {
+    let options = FuseOptions { target, ..options() };
     let fused = unfold::fuse(model, &options).unwrap();
     same(model, &fused.model, 0.0);
     let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
@@ -43,7 +44,7 @@ fn a_product_of_an_open_batch_and_its_bias_are_one_gemm_where_onnxruntime_asks_f
     let gemm = ["Reshape", "Gemm", "Reshape", "Relu", "Reshape", "Gemm", "Reshape"];
     for shape in ["N 4 6", "2 N 4 6", "N 2 4 6"] {
         let before = products(shape, "3");
-        assert_eq!(operators(&for_onnxruntime(&before)), gemm);
+        assert_eq!(operators(&for_engine(Target::Onnxruntime, &before)), gemm);
         assert_eq!(operators(&unfold::fuse(&before, &options()).unwrap().model).len(), 5);
     }
 }
@@ -53,8 +54,67 @@ fn what_is_a_gemm_anyway_or_none_stays_a_product() {
     let plain = ["MatMul", "Add", "Relu", "MatMul", "Add"];
     // onnxruntime finds these; of two open extents nothing tells which is which; and one bias is for each row.
     for (shape, bias) in [("2 4 6", "3"), ("N 6", "3"), ("N M 6", "3")] {
-        assert_eq!(operators(&for_onnxruntime(&products(shape, bias))), plain);
+        assert_eq!(operators(&for_engine(Target::Onnxruntime, &products(shape, bias))), plain);
     }
-    let rows = operators(&for_onnxruntime(&products("N 4 6", "4 1"))).join(" ");
+    let rows = operators(&for_engine(Target::Onnxruntime, &products("N 4 6", "4 1"))).join(" ");
     assert!(rows.ends_with("Relu MatMul Add"), "{rows}");
+}
+
+/// A layer that reads windows of an image, which are cut out like this.
+fn windows(cut: &str, weight: &str) -> Model {
+    model(&format!(
+        "input x N 4 4 6
+         {cut}
+         weight w {weight}
+         shift b 5
+         q = MatMul(r, w)
+         y = Add(b, q)
+         output y"
+    ))
+}
+
+const CUT: &str = "ints s 6 = -1 2 2 2 2 6
+    ints t 3 = -1 4 6
+    c = Reshape(x, s)
+    p = Transpose(c) perm=[0,1,3,2,4,5]
+    r = Reshape(p, t)";
+
+#[test]
+fn a_layer_comes_before_windows_where_tract_asks_for_it() {
+    let kept = "ints s 6 = 0 2 2 2 2 6
+        ints t 4 = 0 0 8 -1
+        c = Reshape(x, s) allowzero=0
+        p = Transpose(c) perm=[0,1,3,2,4,5]
+        r = Reshape(p, t)";
+    for cut in [CUT, kept] {
+        let before = windows(cut, "6 5");
+        let after = for_engine(Target::Tract, &before);
+        assert_eq!(operators(&after), ["MatMul", "Add", "Reshape", "Transpose", "Reshape"]);
+        assert!(!unfold::fuse(&before, &options()).unwrap().changed());
+    }
+}
+
+#[test]
+fn a_layer_stays_behind_what_are_no_windows_of_its_tokens() {
+    let no_tokens = "ints s 4 = -1 4 2 12
+        ints t 3 = -1 16 6
+        c = Reshape(x, s)
+        p = Transpose(c) perm=[0,2,1,3]
+        r = Reshape(p, t)";
+    let channels = "ints s 3 = -1 16 6
+        ints t 3 = -1 16 6
+        c = Reshape(x, s)
+        p = Transpose(c) perm=[0,2,1]
+        r = Reshape(p, t)";
+    let no_order = "ints s 6 = -1 2 2 2 2 6
+        ints t 3 = -1 4 6
+        c = Reshape(x, s)
+        m = Relu(c)
+        r = Reshape(m, t)";
+    let read_twice = format!("{CUT}\noutput p");
+    for cut in [no_tokens, channels, no_order, &read_twice] {
+        let before = windows(cut, "6 5");
+        let after = for_engine(Target::Tract, &before);
+        assert_eq!(operators(&after)[3..], ["MatMul", "Add"], "{cut}");
+    }
 }

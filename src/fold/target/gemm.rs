@@ -1,0 +1,38 @@
+//! A product with its bias as one Gemm, for onnxruntime, which on more than two axes finds that only where all extents are
+//! numbers.
+//!
+//! Before: `x·W + b` as MatMul and Add, x of any batch. After: Reshape to two axes, Gemm, and Reshape back. Exact: the rows
+//! of a product do not know how they are arranged.
+
+use super::layer::Layer;
+use crate::fold::patch::{Change, Edit};
+use crate::graph::NodeId;
+use crate::graph::analysis::Analysis;
+use crate::graph::facts::extent;
+use crate::graph::make::Maker;
+use crate::normalizer::Replacement;
+use crate::onnx::tensor::DataType;
+
+/// A MatMul and the Add of its bias as one Gemm.
+pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
+    let Analysis { graph, facts, .. } = known;
+    let Layer { add, value, weight, bias, output, rows, columns } = Layer::of(known, matmul)?;
+    let shape = facts.shape(value)?;
+    let (leading, _) = shape.split_at(shape.len().checked_sub(1)?);
+    let arranged: Vec<Option<usize>> = leading.iter().map(extent).collect();
+    // One extent may be open, which is what is left of the elements.
+    let is_one_open = arranged.iter().filter(|extent| extent.is_none()).count() == 1;
+    let is_float = facts.data_type(output) == Some(DataType::Float);
+    if !is_float || arranged.len() < 2 || !is_one_open || arranged.contains(&Some(0)) {
+        return None;
+    }
+    let name = |value| graph.value_name(value);
+    let mut maker = Maker::new(graph, matmul);
+    let flat = maker.reshape(name(value), &[-1, rows as i64]);
+    let product = maker.op("Gemm", &[&flat, name(weight), name(bias)], vec![]);
+    let back = arranged.iter().map(|extent| extent.map_or(-1, |extent| extent as i64));
+    maker.reshape(&product, &back.chain([columns as i64]).collect::<Vec<_>>());
+    let (made, new) = maker.finish(name(output));
+    let replacement = Replacement { nodes: vec![matmul, add], made, constants: new };
+    Some(Edit { sites: vec![], at: graph.name(matmul).to_owned(), change: Change::Replace(replacement) })
+}

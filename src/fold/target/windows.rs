@@ -1,0 +1,89 @@
+//! A layer before what cuts its tokens into windows, for tract, which puts the product there by itself and leaves the bias
+//! behind: an Add over the windows, which goes into no product.
+//!
+//! Before: `Reshape, Transpose, Reshape, MatMul W, Add b`. After: `MatMul W, Add b, Reshape, Transpose, Reshape`, each
+//! Reshape with as many channels as W makes. Exact: a layer sees each token alone, wherever it is.
+
+use super::layer::Layer;
+use crate::fold::patch::{Change, Edit};
+use crate::graph::analysis::Analysis;
+use crate::graph::make::Maker;
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::normalizer::Replacement;
+
+/// How an operator moves tokens, with all channels of each.
+enum Move {
+    /// A Reshape to these extents.
+    Arranged(Vec<i64>),
+    /// A Transpose.
+    Ordered(Vec<i64>),
+}
+
+/// A layer in front of the movement that it reads the result of.
+pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
+    let graph = &known.graph;
+    let Layer { add, mut value, weight, bias, output, rows, columns } = Layer::of(known, matmul)?;
+    let (mut moves, mut nodes) = (vec![], vec![matmul, add]);
+    while let Some((node, source, step)) = moved(known, value, rows) {
+        nodes.push(node);
+        moves.push(step);
+        value = source;
+    }
+    moves.reverse();
+    // Without both, tract adds the bias in the product as it is.
+    let arranged = moves.iter().position(|step| matches!(step, Move::Arranged(_)))?;
+    if !moves[arranged..].iter().any(|step| matches!(step, Move::Ordered(_))) {
+        return None;
+    }
+    let name = |value| graph.value_name(value);
+    let mut maker = Maker::new(graph, matmul);
+    let product = maker.op("MatMul", &[name(value), name(weight)], vec![]);
+    let mut last = maker.op("Add", &[&product, name(bias)], vec![]);
+    for step in moves {
+        last = match step {
+            Move::Arranged(mut extents) => {
+                extents.pop();
+                extents.push(columns as i64);
+                maker.reshape(&last, &extents)
+            }
+            Move::Ordered(perm) => maker.transpose(&last, &perm),
+        };
+    }
+    let (made, constants) = maker.finish(name(output));
+    let replacement = Replacement { nodes, made, constants };
+    Some(Edit { sites: vec![], at: graph.name(matmul).to_owned(), change: Change::Replace(replacement) })
+}
+
+/// The operator that makes a value of tokens of so many channels, what it reads, and how it moves that; nobody else reads
+/// the value.
+fn moved(known: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
+    let graph = &known.graph;
+    let ([Reader::Node { .. }], (node, _)) = (graph.readers(value), graph.producer(value)?) else {
+        return None;
+    };
+    let at = known.at(node);
+    let (source, rank) = (at.input(0).ok()?, at.rank(0).ok()?);
+    let last = rank.checked_sub(1)?;
+    let step = match graph.op(node)? {
+        "Reshape" => {
+            at.only_attributes(&["allowzero"]).ok()?;
+            let extents = at.ints(1).ok()??;
+            // A 0 is the extent that is there, which for the channels is another one behind the layer, or no place at all.
+            let is_none = at.flag("allowzero", false).ok()?;
+            let is_kept = |(axis, &extent): (usize, &i64)| extent != 0 || axis < last && !is_none;
+            let before_last = extents.split_last()?.1;
+            let are_kept = before_last.iter().enumerate().all(is_kept);
+            let has_channels = at.extent(0, last) == Ok(channels)
+                && at.output_extent(0, before_last.len()) == Ok(channels);
+            (are_kept && has_channels).then_some(Move::Arranged(extents))?
+        }
+        "Transpose" => {
+            at.only_attributes(&["perm"]).ok()?;
+            let perm = at.permutation(rank).ok()?;
+            let perm: Vec<i64> = perm.into_iter().map(|axis| axis as i64).collect();
+            (perm.last() == Some(&(last as i64))).then_some(Move::Ordered(perm))?
+        }
+        _ => return None,
+    };
+    Some((node, source, step))
+}
