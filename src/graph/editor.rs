@@ -1,6 +1,6 @@
 //! Changing a graph by names, one small edit at a time. Deciding is done elsewhere.
 
-use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use super::make;
 use super::names::Names;
@@ -19,8 +19,13 @@ pub struct Editor<'m> {
     renamed: HashMap<String, String>,
     /// Values that are made under the name of an output of the model.
     made_as: HashMap<String, String>,
-    /// Who makes a value: a node of the original graph, or one that came.
-    makers: HashMap<Cow<'m, str>, Option<usize>>,
+    before: &'m GraphProto,
+    /// Who made a value in the original graph. Few ask, and a large graph has many.
+    makers: OnceCell<HashMap<&'m str, usize>>,
+    /// Values that came, and the node of the original graph that makes one, if it is such a node.
+    came: HashMap<String, Option<usize>>,
+    /// Values of the original graph that their nodes make under another name.
+    left: HashSet<String>,
     outputs: HashSet<&'m str>,
     captured: HashSet<&'m str>,
     /// Initializers that a training graph refers to, and inputs with defaults: not to be touched.
@@ -48,10 +53,6 @@ impl<'m> Editor<'m> {
     pub fn new(model: &'m Model) -> Self {
         let graph = model.graph();
         let captured = captured(graph);
-        let mut makers = map_of(graph.node.len());
-        for (place, node) in graph.node.iter().enumerate() {
-            makers.extend(node.output.iter().map(|name| (Cow::Borrowed(name.as_str()), Some(place))));
-        }
         let outputs = graph.output.iter().map(|info| info.name()).collect();
         let mut pinned: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
         for training in &model.proto.training_info {
@@ -66,7 +67,10 @@ impl<'m> Editor<'m> {
             graph: graph.clone(),
             renamed: HashMap::default(),
             made_as: HashMap::default(),
-            makers,
+            before: graph,
+            makers: OnceCell::new(),
+            came: HashMap::default(),
+            left: HashSet::default(),
             outputs,
             captured,
             pinned,
@@ -166,7 +170,7 @@ impl<'m> Editor<'m> {
     }
 
     fn comes(&mut self, made: &NodeProto) {
-        self.makers.extend(made.output.iter().map(|name| (Cow::Owned(name.clone()), None)));
+        self.came.extend(made.output.iter().map(|name| (name.clone(), None)));
     }
 
     /// Puts nodes behind one that keeps its place but not the name of its output: whatever read
@@ -176,8 +180,9 @@ impl<'m> Editor<'m> {
         let outer = self.graph.node[node].output[slot].clone();
         let inner = self.fresh(&format!("{outer}_{what}"));
         self.graph.node[node].output[slot] = inner.clone();
-        self.makers.remove(outer.as_str());
-        self.makers.insert(Cow::Owned(inner.clone()), Some(node));
+        self.came.remove(&outer);
+        self.left.insert(outer.clone());
+        self.came.insert(inner.clone(), Some(node));
         (inner, outer)
     }
 
@@ -212,8 +217,21 @@ impl<'m> Editor<'m> {
     }
 
     fn is_made(&self, name: &str) -> bool {
-        let maker = self.makers.get(name);
-        maker.is_some_and(|maker| maker.is_none_or(|node| !self.gone.contains(&node)))
+        let stays = |node: &usize| !self.gone.contains(node);
+        match self.came.get(name) {
+            Some(maker) => maker.as_ref().is_none_or(stays),
+            None => !self.left.contains(name) && self.makers().get(name).is_some_and(stays),
+        }
+    }
+
+    fn makers(&self) -> &HashMap<&'m str, usize> {
+        self.makers.get_or_init(|| {
+            let mut makers = map_of(self.before.node.len());
+            for (place, node) in self.before.node.iter().enumerate() {
+                makers.extend(node.output.iter().map(|name| (name.as_str(), place)));
+            }
+            makers
+        })
     }
 
     /// Puts everything in its place.

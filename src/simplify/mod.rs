@@ -48,10 +48,12 @@ pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphP
     seeds.extend(movement::cancel(&mut graph, &seeds, known));
     // Only now is it known who still reads what is in between.
     dead::remove(&mut graph, &was_read, &pinned);
-    movement::join(&mut graph, &seeds, known);
+    let is_joined = movement::join(&mut graph, &seeds, known);
     order::sort(&mut graph);
-    twins::merge(&mut graph, &seeds, known);
-    dead::remove(&mut graph, &was_read, &pinned);
+    let is_merged = twins::merge(&mut graph, &seeds, known);
+    if is_joined || is_merged {
+        dead::remove(&mut graph, &was_read, &pinned);
+    }
     names::give_way(&mut graph);
     graph
 }

@@ -22,9 +22,11 @@ pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> 
 
 /// Lets the last node of a chain of movements through a seed do all of it: where it is a Reshape and
 /// the elements keep their order, or a Transpose and the chain is a permutation of axes. Only
-/// movements may read what is in between.
-pub fn join(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
-    find(graph, seeds, known, Goal::OneNode).carry_out(graph);
+/// movements may read what is in between. Returns whether any does.
+pub fn join(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> bool {
+    let edits = find(graph, seeds, known, Goal::OneNode);
+    edits.carry_out(graph);
+    !edits.rewired.is_empty()
 }
 
 /// What a chain of movements is to come to.
@@ -129,7 +131,9 @@ impl Edits {
                 }
             }
         }
-        graph.node.iter_mut().flat_map(|node| &mut node.input).for_each(|input| self.resolve(input));
+        if !self.instead.is_empty() {
+            graph.node.iter_mut().flat_map(|node| &mut node.input).for_each(|input| self.resolve(input));
+        }
     }
 
     fn resolve(&self, name: &mut String) {

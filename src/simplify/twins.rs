@@ -7,8 +7,8 @@ use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::{GraphProto, NodeProto};
 
 /// Lets the first of several movements that make the same of a seed serve the readers of all. The nodes
-/// are in order, so that the first needs nothing that comes of the others.
-pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
+/// are in order, so that the first needs nothing that comes of the others. Returns whether any does.
+pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> bool {
     let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let mut open: HashSet<&str> = seeds.iter().map(String::as_str).collect();
     let mut instead: HashMap<&str, &str> = HashMap::default();
@@ -27,7 +27,7 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
         }
     }
     if instead.is_empty() {
-        return;
+        return false;
     }
     let instead: HashMap<String, String> =
         instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect();
@@ -36,6 +36,7 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) {
             first.clone_into(input);
         }
     }
+    true
 }
 
 /// Whether two movements of one value make the same of it.
