@@ -14,6 +14,7 @@ use super::axes::axis;
 use super::flat::{BEGIN, END, NUMBER};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
+use crate::onnx::node::states;
 use crate::onnx::proto::NodeProto;
 
 /// The loops of a flat graph.
@@ -169,14 +170,6 @@ impl Rounds {
 
 fn number(node: &NodeProto) -> Option<i64> {
     node.attr_i(NUMBER).ok().flatten()
-}
-
-/// How many states a loop has that reads so many values.
-fn states(node: &NodeProto, reads: usize) -> Option<usize> {
-    match node.op_type() {
-        "Loop" => reads.checked_sub(2),
-        _ => reads.checked_sub(usize::try_from(node.attr_i("num_scan_inputs").ok()??).ok()?),
-    }
 }
 
 fn of_type(fact: &InferenceFact) -> InferenceFact {

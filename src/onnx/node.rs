@@ -133,6 +133,14 @@ pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto>
     attributes.flat_map(|attribute| attribute.g.iter_mut().map(|g| &mut **g).chain(&mut attribute.graphs))
 }
 
+/// How many states a Loop, or a Scan from operator set 9 on, has that reads so many values.
+pub fn states(node: &NodeProto, reads: usize) -> Option<usize> {
+    match node.op_type() {
+        "Loop" => reads.checked_sub(2),
+        _ => reads.checked_sub(usize::try_from(node.attr_i("num_scan_inputs").ok()??).ok()?),
+    }
+}
+
 /// The tensor that a Constant node holds, whichever attribute holds it.
 pub fn constant_tensor(node: &NodeProto) -> Option<TensorProto> {
     let attribute = node.attribute.first()?;

@@ -15,7 +15,7 @@ use super::origins::Origins;
 use super::skeleton::{WeightStore, skeleton};
 use crate::onnx::Model;
 use crate::onnx::misread::is_read;
-use crate::onnx::node::bodies;
+use crate::onnx::node::{bodies, states};
 use crate::onnx::proto::GraphProto;
 
 /// A model in tract, with concrete shapes. Clones share the graph and the weights.
@@ -200,6 +200,9 @@ fn add_operators(
         }
         if !onnx.op_register.0.contains_key(operator) {
             return Err(fail("tract does not have this operator"));
+        }
+        if operator == "Scan" && states(node, node.input.len()) == Some(0) {
+            return Err(fail("tract makes steps for ever where no state goes from one to the next"));
         }
         let name =
             if node.name().is_empty() { node.output.first().map_or("", String::as_str) } else { node.name() };

@@ -5,6 +5,7 @@ use unfold::onnx::node::bodies;
 use unfold::onnx::proto::GraphProto;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
+use unfold::verify::{Verdict, compare};
 use unfold::{Fused, SitePlan};
 
 use crate::common::text::model;
@@ -238,6 +239,35 @@ fn affines_in_a_scan_fold() {
     let after = folded(&model);
     assert_eq!(inside(&after), [["Relu", "MatMul", "Add", "Sub", "Tanh"]]);
     is_proved(&model);
+}
+
+/// A Scan without states along these axes, and an affine and a layer behind it.
+fn scanning(axes: &[(&'static str, i64)]) -> Model {
+    let mut model = model("input x 3 2 4\n weight w 4 4\n weight v 4 5\n scale s 4\n shift t 4");
+    let body = part("input h 2 4\n d = MatMul(h, w)\n made = Relu(d)\n output made");
+    let mut scanned = vec![("body", body.into()), ("num_scan_inputs", 1.into())];
+    scanned.extend(axes.iter().map(|&(name, axis)| (name, vec![axis].into())));
+    model.graph_mut().node.push(node("Scan", &["x"], &["all"], scanned));
+    for (op, inputs, output) in
+        [("Mul", ["all", "s"], "a"), ("Add", ["a", "t"], "b"), ("MatMul", ["b", "v"], "y")]
+    {
+        model.graph_mut().node.push(node(op, &inputs, &[output], vec![]));
+    }
+    model.graph_mut().output.push(undeclared("y"));
+    model
+}
+
+/// tract makes the steps for ever, so that it is not asked; what is gathered has as many places as there are steps.
+#[test]
+fn behind_a_scan_without_states_an_affine_folds() {
+    let plain = scanning(&[]);
+    let after = folded(&plain);
+    assert_eq!(operators(&after), ["Scan", "MatMul", "Add"]);
+    let verdict = compare(&plain, &after, &Default::default());
+    let Verdict::CouldNotVerify { reason } = verdict else { panic!("{verdict:?}") };
+    assert!(reason.contains("no state"), "{reason}");
+    is_proved(&plain);
+    is_proved(&scanning(&[("scan_input_axes", -3), ("scan_output_axes", -2)]));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::graph::axes::axis;
 use crate::graph::editor::reads;
 use crate::graph::facts::Expected;
 use crate::lower::function::resolve;
-use crate::onnx::node::{bodies, canonical_domain};
+use crate::onnx::node::{bodies, canonical_domain, states};
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::onnx::tensor::DataType;
 use crate::prove::drawn;
@@ -95,14 +95,11 @@ impl Evaluation<'_> {
                 [Some(drawn(0, &[], None)), Some(drawn(1, &[], None))].into_iter().chain(states).collect()
             }
             ("", "Scan") if opset >= 9 => {
-                let scanned = usize::try_from(node.attr_i("num_scan_inputs").ok()??).ok()?;
-                let states = inputs.len().checked_sub(scanned)?;
-                let axes = node.attr_ints("scan_input_axes").ok()?;
+                let states = states(node, inputs.len())?;
                 let taken = |(place, input): (usize, &Option<Image>)| {
                     let input = input.as_ref()?;
                     let mut shape = input.shape()?.to_vec();
-                    let named = axes.map_or(Some(0), |axes| axes.get(place).copied())?;
-                    shape.remove(axis(named, shape.len()).ok()?);
+                    shape.remove(scanned_axis(node, "scan_input_axes", place, shape.len())?);
                     Some(drawn(states + place, &shape, Some(input)))
                 };
                 let given = inputs[..states].iter().enumerate().map(like);
@@ -258,8 +255,32 @@ fn result(node: &NodeProto, slot: usize, inputs: &[Option<Image>], made: &[Vec<G
         "If" => of(0, slot).filter(|one| of(1, slot).as_ref() == Some(one)),
         // A state stays what it was; how many others there are only a run knows.
         "Loop" => of(0, slot + 1).filter(|one| given(slot + 2).as_ref() == Some(one)),
-        _ => of(0, slot).filter(|one| given(slot).as_ref() == Some(one)),
+        _ => match states(node, inputs.len()).and_then(|states| slot.checked_sub(states)) {
+            Some(row) => {
+                of(0, slot).and_then(|(step, sort)| Some((gathered(node, row, inputs, step)?, sort)))
+            }
+            None => of(0, slot).filter(|one| given(slot).as_ref() == Some(one)),
+        },
     };
     let (shape, is_integer) = result.unzip();
     Expected { shape, is_integer }
+}
+
+/// The axis that a Scan names for one of several values, which are of this rank; the first where it names none.
+fn scanned_axis(node: &NodeProto, list: &str, place: usize, rank: usize) -> Option<usize> {
+    let named = node.attr_ints(list).ok()?.map_or(Some(0), |axes| axes.get(place).copied())?;
+    axis(named, rank).ok()
+}
+
+/// The extents of what a Scan gathers of its steps: those of one, and an axis of as many places as there are steps.
+fn gathered(
+    node: &NodeProto,
+    row: usize,
+    inputs: &[Option<Image>],
+    mut step: Vec<usize>,
+) -> Option<Vec<usize>> {
+    let scanned = inputs.get(states(node, inputs.len())?)?.as_ref()?.shape()?;
+    let steps = scanned[scanned_axis(node, "scan_input_axes", 0, scanned.len())?];
+    step.insert(scanned_axis(node, "scan_output_axes", row, step.len() + 1)?, steps);
+    Some(step)
 }
