@@ -126,12 +126,12 @@ const COMPUTED: &[&str] = &[
 
 /// Whether what tract computes of constants is known to be what ONNX means.
 ///
-/// Where numbers are large it makes infinite ones of a Softplus and of a ReduceLogSumExp that are finite.
+/// Where numbers are large it makes infinite ones of a ReduceLogSumExp that are finite.
 pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
     let (domain, op) = node.op();
     let is_known = match op {
         // Nor does it shift by as many bits as there are, or more.
-        "BitShift" | "ReduceLogSumExp" | "Softplus" => false,
+        "BitShift" | "ReduceLogSumExp" => false,
         "Resize" => opset > 10,
         _ => node.category().is_some_and(|category| !category.is_random()) || COMPUTED.contains(&op),
     };

@@ -827,10 +827,10 @@ fn of_constants_only_what_the_engine_computes_rightly_is_computed() {
     };
     assert_eq!(left("GlobalAveragePool(c)"), 1);
     assert_eq!(left("Celu(c)"), 1);
+    assert_eq!(left("Softplus(c)"), 1);
     for wrong in [
         "GlobalLpPool(c) p=2",
         "Celu(c) alpha=2.0",
-        "Softplus(c)",
         "Einsum(c) equation=...ij->...ji",
         "Einsum(c) equation=abcc->abc",
         "SpaceToDepth(c) blocksize=2 mode=CRD",
@@ -1318,6 +1318,16 @@ fn a_sigmoid_that_is_nearly_nothing_is_what_it_is() {
         panic!()
     };
     assert!((low + 30.0).abs() < 1e-5 && (-1e-6..=0.0).contains(&high), "{low} {high}");
+}
+
+/// erf(1) = 0.8427007929497149, of which the engine has six digits.
+#[test]
+fn an_erf_has_all_its_digits() {
+    let before = model("input x 2\n const c 2 = 1 -0.5\n s = Erf(c)\n y = Mul(x, s)\n output y");
+    let after = fuse(&before).model;
+    let numbers = read_f64(&after.graph().initializer[0], &Externals::none()).unwrap();
+    let expected = [0.842_700_792_949_714_9_f32, -0.520_499_877_813_046_5];
+    assert_eq!(numbers.into_raw_vec_and_offset().0, expected.map(f64::from));
 }
 
 /// onnxruntime does not load a file with a new bias in which its own names for what it adds are taken already.
