@@ -580,7 +580,7 @@ class Run:
         op, a, real = node.op_type, self.attributes(node, x), [isinstance(v, Field) for v in x]
         names, feeds = {k.name for k in node.attribute}, {n: v for n, v in zip(node.input, x) if n}
         known = op in MOVES or op in SPECIAL and (real[0] or "Cast" in op) or op in ARITHMETIC and real[0]
-        trains = op == "Dropout" and (a["opset"] < 7 or len(x) > 2 and x[2].any())
+        trains = op == "Dropout" and (a["opset"] < 7 or len(x) > 2 and np.any(x[2]))
         try:
             if node.domain or op == "SimplifiedLayerNormalization":  # which onnxruntime has in either domain
                 return MICROSOFT[op](*x, **{n: a[n] for n in names}) if op in MICROSOFT and real[0] else None
@@ -803,6 +803,16 @@ def factors_of_row(entry, original):
                 return
             yield int(values[other[0]].item())
 
+def unit_of(x, type_):
+    """The unit in the last place of each number."""
+    one, limits = x.dtype.type(1), ml_dtypes.finfo(type_)
+    return np.ldexp(one, np.frexp(np.maximum(np.abs(x), np.ldexp(one, limits.minexp)))[1] - 1 - limits.nmant)
+
+def rounded(x, type_):
+    """The nearest numbers of a type, to which astype goes by way of float32."""
+    unit = unit_of(x, type_)
+    return (np.rint(x / unit) * unit).astype(type_).astype(x.dtype)
+
 def check_rounding(entry, array, original):
     """Each element is its recipe within half a unit in the last place, and what sums may be off."""
     steps, limits = entry["steps"], ml_dtypes.finfo(array.dtype)
@@ -827,10 +837,9 @@ def check_rounding(entry, array, original):
         return bounded
     value, size = in_numbers(entry, original, real, drops={
         "flush": near(lambda s, x: flushed(x, s["below"])),
-        "round": near(lambda s, x: x.astype(number_type(s["data_type"])).astype(real))})[-1]
+        "round": near(lambda s, x: rounded(x, number_type(s["data_type"])))})[-1]
     held = array.astype(real)
-    least = np.minimum(np.abs(value), np.abs(held))  # below a power of 2, units are smaller
-    ulp = np.ldexp(real(1), np.frexp(np.maximum(least, np.ldexp(real(1), limits.minexp)))[1] - 1 - limits.nmant)
+    ulp = unit_of(np.minimum(np.abs(value), np.abs(held)), array.dtype)  # below a power of 2, units are smaller
     allowed = unit * size + ulp / 2 + rough * (ulp / 2 + 64 * float(limits.eps) * size.max(initial=0))
     with np.errstate(invalid="ignore"):
         same = np.isclose(held, value, 0, 0, True) | (np.abs(held - value) <= allowed)
