@@ -44,6 +44,14 @@ impl Layer {
         let numbers = |value| facts.shape(value)?.iter().map(extent).collect::<Option<Vec<usize>>>();
         let ([rows, columns], [width]) = (numbers(weight)?.try_into().ok()?, numbers(bias)?.try_into().ok()?);
         let has_elements = rows > 0 && columns > 0;
-        (has_elements && width == columns).then_some(Layer { add, value, weight, bias, output, rows, columns })
+        (has_elements && width == columns).then_some(Layer {
+            add,
+            value,
+            weight,
+            bias,
+            output,
+            rows,
+            columns,
+        })
     }
 }

@@ -73,8 +73,8 @@ fn moved(known: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, V
             let is_kept = |(axis, &extent): (usize, &i64)| extent != 0 || axis < last && !is_none;
             let before_last = extents.split_last()?.1;
             let are_kept = before_last.iter().enumerate().all(is_kept);
-            let has_channels = at.extent(0, last) == Ok(channels)
-                && at.output_extent(0, before_last.len()) == Ok(channels);
+            let has_channels =
+                at.extent(0, last) == Ok(channels) && at.output_extent(0, before_last.len()) == Ok(channels);
             (are_kept && has_channels).then_some(Move::Arranged(extents))?
         }
         "Transpose" => {
