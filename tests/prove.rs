@@ -90,6 +90,20 @@ fn a_border_is_mirrored_at_a_size_that_has_as_much() {
 }
 
 #[test]
+fn another_length_is_tried_where_the_usual_one_does_not_fit() {
+    let strided = text::model(
+        "input x N 3 T
+         weight w 3 3 16
+         c = Conv(x, w) strides=[16]
+         e = ConvTranspose(c, w) strides=[16]
+         y = Add(e, x)
+         output y",
+    );
+    let proof = proof(&strided, &strided, &[]);
+    assert!(is_proved(&proof), "{proof:?}");
+}
+
+#[test]
 fn a_larger_size_is_tried_where_it_takes_no_long_time() {
     let fits = |batch: usize, width: usize| {
         let model = text::model(&format!(

@@ -49,6 +49,9 @@ const ATTEMPTS: u64 = 4;
 /// Batches that are tried, the first of which is what a batch is where nobody says more.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
+/// Sizes of other symbols that are tried behind those: strides of several layers want a multiple of theirs.
+const OTHERS: [usize; 2] = [16, 64];
+
 /// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
 const LARGER: u64 = 1 << 20;
 
@@ -140,29 +143,32 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
     first.unwrap_or_else(|| undecided("there are no sizes to prove it at"))
 }
 
-/// The sizes that are given, and others for the batch where the first ones contradict each other.
+/// The sizes that are given, and others for the batch, or for what else is open, where the first ones contradict each other.
 fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
     let shapes = model.graph().input.iter().filter_map(|input| {
         input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref().map(|shape| &shape.dim)
     });
-    let mut batch: Vec<&str> = vec![];
+    let (mut batch, mut others): (Vec<&str>, Vec<&str>) = (vec![], vec![]);
     for dims in shapes {
         for (axis, dim) in dims.iter().enumerate() {
             let Some(Dim::DimParam(name)) = &dim.value else { continue };
-            if given.get(name).is_none() && Dims::default_for(Some(name), axis, dims.len()) == BATCHES[0] {
-                batch.push(name);
+            if given.get(name).is_none() {
+                let is_batch = Dims::default_for(Some(name), axis, dims.len()) == BATCHES[0];
+                if is_batch { &mut batch } else { &mut others }.push(name);
             }
         }
     }
-    let tried = if batch.is_empty() { &BATCHES[..1] } else { &BATCHES[..] };
-    let with = |&size: &usize| {
+    let with = |names: &[&str], size: usize| {
         let mut dims = given.clone();
-        batch.iter().for_each(|&name| dims.set(name, size));
+        names.iter().for_each(|&name| dims.set(name, size));
         dims
     };
     let is_small = |dims: &Dims| inputs(model, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER);
-    let is_tried = |size: &&usize| **size <= BATCHES[0] || is_small(&with(size));
-    tried.iter().filter(is_tried).map(with).collect()
+    let tried = if batch.is_empty() { &BATCHES[..1] } else { &BATCHES[..] };
+    let batches = tried.iter().map(|&size| (size, with(&batch, size)));
+    let batches = batches.filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims)).map(|(_, dims)| dims);
+    let tried = if others.is_empty() { &[][..] } else { &OTHERS[..] };
+    batches.chain(tried.iter().map(|&size| with(&others, size)).filter(is_small)).collect()
 }
 
 fn undecided(reason: impl Into<String>) -> Proof {
