@@ -10,6 +10,7 @@ use super::absorb::elementwise::shrunk;
 use super::draft::{Draft, Way};
 use super::item::{Item, Items, Merge};
 use super::wave::{Returned, Wave, contradicts, hands_on, passes, rule_of, step_forward};
+use super::zeros::is_zeros;
 use super::{Fold, Side, Step, range, wave};
 use crate::affine::Affine;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
@@ -319,6 +320,9 @@ impl<'d, 'a> Pull<'d, 'a> {
             return Err(refuse(Reason::TooFar));
         }
         let value = self.draft.source(value);
+        if affine.has_no_shift() && is_zeros(self.draft, value) {
+            return Ok(None);
+        }
         wave.wanted.push(value);
         if self.draft.constants.is_constant(value) {
             let &Wanted::At(node, slot) = wanted else { return Err(refuse(Reason::GraphInput)) };
@@ -380,6 +384,8 @@ impl<'d, 'a> Pull<'d, 'a> {
         let is_whole = self.mode.returns && step.as_ref().is_ok_and(parts);
         if self.mode.joins && (is_whole || is_spared || !self.has_own(node, &step)) {
             step = self.whole(node, affine).map_or(step, Ok);
+        } else if !self.mode.joins {
+            step = self.or_whole(node, affine, step, &parts);
         }
         let step = passes(self.draft, node, step.map_err(refuse)?)?;
         range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
@@ -391,6 +397,27 @@ impl<'d, 'a> Pull<'d, 'a> {
             ways.sort_by_key(|way| self.waits(node, way));
         }
         Ok(Some((node, ways)))
+    }
+
+    /// Behind what a node takes of a value: where what is left out must stay as it is no operator may have a place for that,
+    /// as none has for the scores that a relative shift takes. Where nobody reads those, all of the value may have the same.
+    fn or_whole(
+        &self,
+        node: NodeId,
+        affine: &Affine,
+        step: Result<Step, Reason>,
+        parts: &dyn Fn(&Step) -> bool,
+    ) -> Result<Step, Reason> {
+        let whole = || self.whole(node, affine);
+        match step {
+            Ok(mut step) if step.fold.is_none() && parts(&step) => {
+                step.ways.extend(whole().into_iter().flat_map(|whole| whole.ways));
+                Ok(step)
+            }
+            // How much there is of it may not be known.
+            Err(reason) => whole().ok_or(reason),
+            Ok(step) => Ok(step),
+        }
     }
 
     /// Whether something would be wanted on a value that others read too.

@@ -26,6 +26,7 @@ pub mod target;
 
 pub mod travel;
 mod wave;
+mod zeros;
 
 use std::sync::LazyLock;
 

@@ -285,6 +285,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "GatherND" => gather_nd(&call)?,
         "Concat" => concat(&call)?,
         "Expand" => expand(&call)?,
+        "ConstantOfShape" => constant_of_shape(&call)?,
         "Tile" => tile(&call)?,
         "Pad" => pad(&call)?,
         "If" => {
@@ -920,6 +921,17 @@ fn expand(call: &Call) -> Result<Value> {
     let wanted: Vec<usize> = call.value(1)?.ints()?.iter().map(|&n| n as usize).collect();
     let shape = common(&[value.shape(), &wanted])?;
     Ok(either!(value, x => widened(x, &shape)?))
+}
+
+fn constant_of_shape(call: &Call) -> Result<Value> {
+    let shape: Vec<usize> = call.value(0)?.ints()?.iter().map(|&n| n as usize).collect();
+    let filler = match call.proto.attr_t("value")? {
+        Some(filler) => {
+            tensor::read_f64(filler, &Externals::none())?.iter().copied().next().context("no value")?
+        }
+        None => 0.0,
+    };
+    Ok(Value::Floats(ArrayD::from_elem(shape, filler)))
 }
 
 fn tile(call: &Call) -> Result<Value> {

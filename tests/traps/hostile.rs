@@ -439,12 +439,13 @@ fn a_large_constant_that_is_computed_from_little_is_not_stored() {
 #[test]
 fn places_that_nobody_could_list_are_not_listed() {
     // Backward through what takes some places of very many, each has to be thought of.
-    for takes in ["Gather(x, first) axis=0", "Slice(x, first, second, first)"] {
+    for takes in ["Gather(x, both) axis=0", "Slice(x, first, second, first)"] {
         let model = model(&format!(
             "input x 34359738368 3
              ints first 1 = 0
-             ints second 1 = 1
-             const g 1 3 = 2 3 5
+             ints second 1 = 2
+             ints both 2 = 0 1
+             const g 2 1 = 2 3
              y = {takes}
              n = Mul(y, g)
              output n"

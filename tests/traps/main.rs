@@ -20,6 +20,7 @@ mod powers;
 mod reasons;
 mod recurrent;
 mod regressions;
+mod relative;
 mod resized;
 mod roundings;
 mod rules;

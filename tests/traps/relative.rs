@@ -1,0 +1,136 @@
+//! Relative positions: scores that are shifted row by row, as in Transformer-XL and Conformer, pass a scale though some of
+//! them are cut off; and the zeros before them are the same in every scale.
+
+use ndarray::arr1;
+use unfold::onnx::Model;
+use unfold::onnx::tensor::{self, DataType};
+use unfold::refusal::Reason;
+
+use crate::branches::becomes;
+use crate::common::text::model;
+use crate::common::{Attr, attribute};
+use crate::{fused, kept};
+
+/// The scores of one layer of attention: those of keys, and shifted ones of positions, with biases of their own.
+const SCORES: &str = "weight wq 8 8
+     weight wk 8 8
+     weight u 2 4
+     weight v 2 4
+     weight p 1 2 4 9
+     ints heads 4 = -1 5 2 4
+     ints rows 4 = -1 2 10 5
+     ints whole 4 = -1 2 5 9
+     ints zero 1 = 0
+     ints one 1 = 1
+     ints two 1 = 2
+     ints three 1 = 3
+     ints five 1 = 5
+     ints far 1 = 9223372036854775807
+     ints rest 3 = 2 5 1
+     b = Shape(x) start=0 end=1
+     room = Concat(b, rest) axis=0
+     q = MatMul(x, wq)
+     r = Reshape(q, heads)
+     k = MatMul(x, wk)
+     l = Reshape(k, heads)
+     m = Transpose(l) perm=[0,2,3,1]
+     ru = Add(r, u)
+     rv = Add(r, v)
+     tu = Transpose(ru) perm=[0,2,1,3]
+     tv = Transpose(rv) perm=[0,2,1,3]
+     content = MatMul(tu, m)
+     place = MatMul(tv, p)";
+
+/// What shifts the scores of positions, behind the zeros, and scales the sum.
+const SHIFTED: &str = "wide = Concat(z, place) axis=3
+     turned = Reshape(wide, rows)
+     cut = Slice(turned, one, far, two)
+     back = Reshape(cut, whole)
+     near = Slice(back, zero, five, three)
+     sum = Add(content, near)
+     e = Div(sum, c)
+     y = Sigmoid(e)";
+
+fn attention(zeros: &str, more: &str) -> Model {
+    model(&format!(
+        "input x batch 5 8
+         const c = 4
+         {SCORES}
+         {zeros}
+         {SHIFTED}
+         {more}
+         output y"
+    ))
+}
+
+const OPERATORS: &[&str] = &[
+    "Shape",
+    "Concat",
+    "MatMul",
+    "Reshape",
+    "MatMul",
+    "Reshape",
+    "Transpose",
+    "Add",
+    "Add",
+    "Transpose",
+    "Transpose",
+    "MatMul",
+    "MatMul",
+];
+
+#[test]
+fn the_scale_of_shifted_scores_goes_into_the_keys_and_the_positions() {
+    let rest = ["Concat", "Reshape", "Slice", "Reshape", "Slice", "Add", "Sigmoid"];
+    let expand = attention("const none = 0\nz = Expand(none, room)", "");
+    becomes(&expand, &[OPERATORS, &["Expand"], &rest[..]].concat());
+    becomes(
+        &attention("z = ConstantOfShape(room)", ""),
+        &[OPERATORS, &["ConstantOfShape"], &rest[..]].concat(),
+    );
+}
+
+#[test]
+fn zeros_take_every_scale_whoever_reads_them_and_ones_do_not() {
+    let read = "o = Sigmoid(z)\noutput o";
+    let rest = ["Concat", "Reshape", "Slice", "Reshape", "Slice", "Add", "Sigmoid", "Sigmoid"];
+    let zeros = attention("const none = 0\nz = Expand(none, room)", read);
+    becomes(&zeros, &[OPERATORS, &["Expand"], &rest[..]].concat());
+    let ones = attention("const some = 1\nz = Expand(some, room)", read);
+    assert_eq!(kept(&ones).1, Some(Reason::OtherReader));
+    // Alone they take it in, where they are stored and not made of a shape.
+    fused(&attention("const some = 1\nz = Expand(some, room)", ""));
+    let mut made = attention("z = ConstantOfShape(room)", "");
+    let node = made.graph_mut().node.iter_mut().find(|node| node.op_type() == "ConstantOfShape").unwrap();
+    let filler = tensor::make("", DataType::Float, &arr1(&[1.0]).into_dyn().view()).unwrap();
+    node.attribute.push(attribute("value", Attr::Tensor(Box::new(filler))));
+    assert_eq!(kept(&made).1, Some(Reason::NotLinear("ConstantOfShape".into())));
+}
+
+#[test]
+fn what_else_reads_the_scores_that_are_cut_off_must_not_see_the_scale() {
+    for read in ["place", "wide", "turned", "back"] {
+        let seen = attention("z = ConstantOfShape(room)", &format!("o = Sigmoid({read})\noutput o"));
+        let reasons = kept(&seen);
+        assert!(matches!(reasons.1, Some(Reason::OtherReader | Reason::WrongAxis)), "{read}: {reasons:?}");
+    }
+}
+
+#[test]
+fn a_scale_goes_back_past_a_slice_of_places_that_nobody_counts() {
+    // How long the axis is that is cut is not known.
+    let text = "input x batch length 6
+         weight w 6 6
+         ints zero 1 = 0
+         ints two 1 = 2
+         ints one 1 = 1
+         scale g 6
+         l = MatMul(x, w)
+         s = Slice(l, zero, two, one)
+         n = Mul(s, g)
+         y = Sigmoid(n)
+         output y";
+    becomes(&model(text), &["MatMul", "Slice", "Sigmoid"]);
+    let seen = model(&format!("{text}\no = Sigmoid(l)\noutput o"));
+    assert_eq!(kept(&seen).1, Some(Reason::OtherReader));
+}
