@@ -32,6 +32,7 @@ mod streams;
 mod subtracted;
 mod target;
 mod tidy;
+mod tokenizer;
 mod types;
 mod wild;
 

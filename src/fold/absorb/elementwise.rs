@@ -116,6 +116,15 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
             let shift = &(&constant - &(&constant * &affine.scale)) - &affine.shift;
             Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
         }
+        // (s·x + t)·w = x·(s·w) + t·w
+        ("Mul", _) if widens(at, affine, slot) => {
+            let step = Step::taken(Side::Operand(1 - slot), Affine::scale(affine.scale.clone()));
+            if affine.has_no_shift() {
+                return Ok(step);
+            }
+            let shift = Affine::shift(&affine.shift * &constant()?);
+            Ok(Step { fold: step.fold, ..Step::go_on(0, shift) })
+        }
         ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::go_on(0, affine.clone())),
         ("Mul", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), &affine.shift * &constant()?))),
         ("Div", 1) => {
@@ -127,6 +136,17 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
         }
         (op, _) => Err(Reason::NotLinear(format!("{op} by the value"))),
     }
+}
+
+/// Whether a constant that multiplies makes a value wider, as a tokenizer of numbers makes channels of each, and has a
+/// place for all of a scale: what is behind adds up along the new axis, and would have none.
+fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
+    let shapes = at.shape(1 - slot).ok().zip(at.output_shape(0).ok());
+    let extents = at.weight(slot).and_then(|_| at.extents(slot)).ok();
+    let (Some((value, made)), Some(extents)) = (shapes, extents) else { return false };
+    let along = extents.iter().rev().copied().chain(std::iter::repeat(1));
+    let fits = affine.scale.shape().iter().rev().zip(along).all(|(&n, extent)| n == 1 || n == extent);
+    !affine.has_no_scale() && value != made && fits
 }
 
 /// `(s·x + t) + c = s·(x + c/s) + t`: positions stay what is added to a stream. `None` of other operators, and where the

@@ -1,0 +1,93 @@
+//! A tokenizer of numbers, as that of FT-Transformer, makes channels of each by a product with a table: the table takes the
+//! affine of the numbers in, for what is behind sums over the channels.
+
+use unfold::onnx::Model;
+use unfold::refusal::Reason;
+
+use crate::branches::becomes;
+use crate::common::text::model;
+use crate::{fused, kept};
+
+/// Five normalized numbers, what follows on `u`, which has an axis for the channels, and a product over these.
+fn tokens(lines: &str) -> Model {
+    model(&format!(
+        "input x batch 5
+         scale g 5
+         shift t 5
+         n = Mul(x, g)
+         m = Add(n, t)
+         ints a 1 = 2
+         u = Unsqueeze(m, a)
+         {lines}
+         weight v 8 3
+         z = MatMul(q, v)
+         y = Relu(z)
+         output y"
+    ))
+}
+
+#[test]
+fn an_affine_of_numbers_goes_into_the_table_that_makes_channels_of_them() {
+    let expected = ["Unsqueeze", "Mul", "Add", "MatMul", "Relu"];
+    for table in ["weight w 5 8\np = Mul(u, w)", "weight w 1 5 8\np = Mul(w, u)"] {
+        becomes(&tokens(&format!("{table}\nweight c 5 8\nq = Add(p, c)")), &expected);
+        becomes(&tokens(&format!("{table}\nweight c 1 5 8\nq = Add(c, p)")), &expected);
+        // The bias of the product makes room for what the shift comes to.
+        fused(&tokens(&format!("{table}\nq = Identity(p)")));
+    }
+}
+
+#[test]
+fn it_goes_into_the_table_before_an_activation_and_beside_a_class_token() {
+    let text = "input x batch 5
+         scale g 5
+         shift t 5
+         n = Mul(x, g)
+         m = Add(n, t)
+         ints a 1 = 2
+         u = Unsqueeze(m, a)
+         weight w 5 8
+         p = Mul(u, w)
+         weight c 5 8
+         q = Add(p, c)
+         y = Relu(q)
+         output y";
+    becomes(&model(text), &["Unsqueeze", "Mul", "Add", "Relu"]);
+    let class = "input x 2 5
+         scale g 5
+         shift t 5
+         n = Mul(x, g)
+         m = Add(n, t)
+         ints a 1 = 2
+         u = Unsqueeze(m, a)
+         weight w 5 8
+         p = Mul(u, w)
+         weight k 2 1 8
+         j = Concat(k, p) axis=1
+         weight c 6 8
+         q = Add(j, c)
+         y = Relu(q)
+         output y";
+    becomes(&model(class), &["Unsqueeze", "Mul", "Concat", "Add", "Relu"]);
+}
+
+#[test]
+fn a_table_with_no_place_for_each_number_takes_none() {
+    let narrow = tokens("weight w 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)");
+    assert_eq!(kept(&narrow).0, Reason::WrongAxis);
+    let made = tokens("input w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)");
+    assert!(matches!(kept(&made).0, Reason::NotLinear(_)));
+    // What the table makes is read before the shift could be added.
+    let text = "input x batch 5
+         scale g 5
+         shift t 5
+         n = Mul(x, g)
+         m = Add(n, t)
+         ints a 1 = 2
+         u = Unsqueeze(m, a)
+         weight w 5 8
+         p = Mul(u, w)
+         y = Relu(p)
+         output y";
+    assert_eq!(kept(&model(text)).0, Reason::NotLinear("Relu".into()));
+}
