@@ -8,6 +8,7 @@ mod casts;
 mod centring;
 #[path = "../common/mod.rs"]
 mod common;
+mod cropped;
 mod experts;
 mod factors;
 mod forms;

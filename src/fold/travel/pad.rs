@@ -3,7 +3,13 @@
 //! With a constant `c` in the border, `Pad(s·x + t) = s·Pad(x) + t'`, where `t'` is `t` inside and
 //! `c − s·c` in the border: exact, but a shift that depends on the place. Where nothing is padded,
 //! or the border repeats the inside, the affine passes as it is.
+//!
+//! Padding by less than nothing cuts: what is left carries what it carried, as behind a Slice. A value that is moved on
+//! by one place is cut at one end and padded at the other.
 
+use std::ops::Range;
+
+use super::split::cut;
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::graph::axes::axes;
@@ -22,33 +28,36 @@ impl Rule for Pad {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         let padding = Padding::of(at, affine.rank())?;
-        let padded: Vec<usize> = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0)).collect();
-        if padded.is_empty() {
-            return Ok(Step::go_on(0, affine.clone()));
-        }
-        if padded.iter().any(|&axis| affine.scale.shape()[axis] != 1) {
-            return Err(Reason::Padding);
-        }
         if !padding.is_constant {
-            let uniform = padded.iter().all(|&axis| affine.is_uniform_along(axis));
+            let mut changed = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0));
+            let uniform = changed.all(|axis| affine.is_uniform_along(axis));
             return if uniform { Ok(Step::go_on(0, affine.clone())) } else { Err(Reason::Padding) };
+        }
+        let affine = affine.try_map(|numbers| padding.cut(numbers))?;
+        let mut padded = (0..affine.rank()).filter(|&axis| padding.widens(axis)).peekable();
+        if padded.peek().is_none() {
+            return Ok(Step::go_on(0, affine));
+        }
+        if padded.any(|axis| affine.scale.shape()[axis] != 1) {
+            return Err(Reason::Padding);
         }
         let border = padding.border(&affine.scale);
         if affine.shift == border {
-            return Ok(Step::go_on(0, affine.clone()));
+            return Ok(Step::go_on(0, affine));
         }
-        let shift = padding.frame(at, affine, &border)?;
-        Ok(Step::go_on(0, Affine::new(affine.scale.clone(), shift)))
+        let shift = padding.frame(at, &affine, &border)?;
+        Ok(Step::go_on(0, Affine::new(affine.scale, shift)))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         let padding = Padding::of(at, affine.rank())?;
-        let padded: Vec<usize> = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0)).collect();
-        if padded.iter().any(|&axis| !affine.is_uniform_along(axis)) {
+        let mut changed = (0..affine.rank()).filter(|&axis| padding.at(axis) != (0, 0));
+        if changed.any(|axis| !affine.is_uniform_along(axis)) {
             return Err(Reason::Padding);
         }
         let border_fits = || padding.border(&affine.scale).iter().all(|&b| b == 0.0) && affine.has_no_shift();
-        if !padded.is_empty() && padding.is_constant && !border_fits() {
+        let widens = (0..affine.rank()).any(|axis| padding.widens(axis));
+        if widens && padding.is_constant && !border_fits() {
             return Err(Reason::Padding);
         }
         Ok(Step::go_on(0, affine.clone()))
@@ -96,6 +105,36 @@ impl Padding {
         (self.before[axis], self.after[axis])
     }
 
+    /// Whether something is put before an axis, or behind it.
+    fn widens(&self, axis: usize) -> bool {
+        self.before[axis] > 0 || self.after[axis] > 0
+    }
+
+    /// How many places of an axis are cut off, at its beginning and at its end.
+    fn cuts(&self, axis: usize) -> (i64, i64) {
+        (self.before[axis].min(0).saturating_neg(), self.after[axis].min(0).saturating_neg())
+    }
+
+    /// The places that are left of an axis of this extent, of which some must be.
+    fn left(&self, axis: usize, extent: usize) -> Result<Range<usize>, Reason> {
+        let (before, after) = self.cuts(axis);
+        let end = i64::try_from(extent).ok().and_then(|extent| extent.checked_sub(after));
+        let left = usize::try_from(before).ok().zip(end.and_then(|end| usize::try_from(end).ok()));
+        left.filter(|(start, end)| start < end).map(|(start, end)| start..end).ok_or(Reason::Padding)
+    }
+
+    /// What is left of numbers that vary along what is cut.
+    fn cut(&self, numbers: &Numbers) -> Result<Numbers, Reason> {
+        let mut numbers = numbers.clone();
+        for axis in 0..numbers.ndim() {
+            let extent = numbers.shape()[axis];
+            if extent != 1 && self.cuts(axis) != (0, 0) {
+                numbers = cut(&numbers, axis, self.left(axis, extent)?)?;
+            }
+        }
+        Ok(numbers)
+    }
+
     /// What the border needs behind the scale: `c − s·c`.
     fn border(&self, scale: &Numbers) -> Numbers {
         let value = Numbers::number(self.value, scale.ndim());
@@ -106,17 +145,18 @@ impl Padding {
     fn frame(&self, at: &At, affine: &Affine, border: &Numbers) -> Result<Numbers, Reason> {
         let (mut inner, mut outer) = (vec![], vec![]);
         for axis in 0..affine.rank() {
-            let (before, after) = self.at(axis);
             let varies = affine.shift.shape()[axis].max(border.shape()[axis]);
-            if (before, after) == (0, 0) {
+            if !self.widens(axis) {
                 inner.push(varies);
                 outer.push(varies);
                 continue;
             }
-            let (Ok(short), Ok(long)) = (at.extent(0, axis), at.output_extent(0, axis)) else {
+            let (Ok(whole), Ok(long)) = (at.extent(0, axis), at.output_extent(0, axis)) else {
                 return Err(Reason::Padding);
             };
-            if before < 0 || after < 0 || long as i64 != short as i64 + before + after {
+            let (before, after) = self.at(axis);
+            let short = self.left(axis, whole)?.len();
+            if long as i64 != short as i64 + before.max(0) + after.max(0) {
                 return Err(Reason::Padding);
             }
             inner.push(short);
@@ -127,12 +167,12 @@ impl Padding {
             return Err(Reason::TooLarge(size));
         }
         let mut framed = affine.shift.expand(&inner).ok_or(Reason::UnknownShape)?;
-        for axis in (0..affine.rank()).filter(|&axis| self.at(axis) != (0, 0)) {
+        for axis in (0..affine.rank()).filter(|&axis| self.widens(axis)) {
             // One place of border behind the inside, from which all places of the border are taken.
             inner[axis] = 1;
             let border = border.expand(&inner).ok_or(Reason::UnknownShape)?;
             let inside = framed.shape()[axis];
-            let before = self.before[axis] as usize;
+            let before = self.before[axis].max(0) as usize;
             let place =
                 |to: usize| Some(to.wrapping_sub(before)).filter(|&from| from < inside).or(Some(inside));
             let joined = Numbers::concat(axis, &[framed, border]);

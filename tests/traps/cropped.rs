@@ -1,0 +1,105 @@
+//! Padding by less than nothing cuts, and what is left carries what it carried: `ZeroPad2d((0, 0, 1, -1))` moves tokens on
+//! by one.
+
+use unfold::onnx::Model;
+use unfold::refusal::Reason;
+
+use crate::branches::becomes;
+use crate::common::text::model;
+use crate::{fused, kept};
+
+/// An affine of channels of `x`, a Pad and a product over channels, of which so many are left.
+fn padded(extents: &str, pads: &str, mode: &str, left: usize) -> Model {
+    model(&format!(
+        "input x {extents}
+         scale g 6
+         shift t 6
+         n = Mul(x, g)
+         m = Add(n, t)
+         ints p 6 = {pads}
+         v = Pad(m, p) {mode}
+         weight w {left} 3
+         z = MatMul(v, w)
+         y = Relu(z)
+         output y"
+    ))
+}
+
+#[test]
+fn what_is_left_carries_every_affine() {
+    for extents in ["2 4 6", "batch length 6"] {
+        for pads in ["0 -1 0 0 0 0", "0 -1 0 0 -1 0", "0 0 0 0 -2 0"] {
+            if extents == "2 4 6" || pads == "0 -1 0 0 0 0" {
+                becomes(&padded(extents, pads, "", 6), &["Pad", "MatMul", "Add", "Relu"]);
+            }
+        }
+        becomes(&padded(extents, "0 0 -1 0 0 -2", "", 3), &["Pad", "MatMul", "Add", "Relu"]);
+    }
+}
+
+#[test]
+fn what_is_moved_on_by_one_place_carries_a_shift_for_each() {
+    for pads in ["0 1 0 0 -1 0", "0 -1 0 0 1 0", "0 -2 0 0 3 0", "0 1 -1 0 -1 -2"] {
+        let left = if pads == "0 1 -1 0 -1 -2" { 3 } else { 6 };
+        becomes(&padded("batch 4 6", pads, "", left), &["Pad", "MatMul", "Add", "Relu"]);
+    }
+    // Beside the value itself, as in RWKV.
+    let beside = "input x batch 4 6
+         scale g 6
+         shift t 6
+         n = Mul(x, g)
+         m = Add(n, t)
+         ints p 6 = 0 1 0 0 -1 0
+         v = Pad(m, p)
+         weight w 6 3
+         weight u 6 3
+         a = MatMul(v, w)
+         b = MatMul(m, u)
+         s = Add(a, b)
+         y = Relu(s)
+         output y";
+    fused(&model(beside));
+}
+
+#[test]
+fn an_affine_goes_back_past_what_is_cut() {
+    let text = |pads: &str| {
+        model(&format!(
+            "input x batch 4 6
+             weight w 6 6
+             l = MatMul(x, w)
+             ints p 6 = {pads}
+             v = Pad(l, p)
+             scale g 6
+             shift t 6
+             n = Mul(v, g)
+             m = Add(n, t)
+             y = Relu(m)
+             output y"
+        ))
+    };
+    becomes(&text("0 -1 0 0 -1 0"), &["MatMul", "Add", "Pad", "Relu"]);
+    // The shift is wanted in the border too.
+    assert_eq!(kept(&text("0 -1 0 0 1 0")).1, Some(Reason::Padding));
+    let seen = "o = Relu(l)\noutput o";
+    let text = "input x batch 4 6
+         weight w 6 6
+         l = MatMul(x, w)
+         ints p 6 = 0 -1 0 0 -1 0
+         v = Pad(l, p)
+         scale g 6
+         n = Mul(v, g)
+         y = Sigmoid(n)
+         output y";
+    assert_eq!(kept(&model(&format!("{text}\n{seen}"))).1, Some(Reason::OtherReader));
+}
+
+#[test]
+fn what_is_not_known_to_be_left_carries_nothing() {
+    // Of places that are not counted no shift is known.
+    assert_eq!(kept(&padded("batch length 6", "0 1 0 0 -1 0", "", 6)).0, Reason::Padding);
+    // A border that is wide along the channels has none.
+    assert_eq!(kept(&padded("2 4 6", "0 0 1 0 0 -1", "", 6)).0, Reason::Padding);
+    // What repeats the inside is not cut like it.
+    assert_eq!(kept(&padded("2 4 6", "0 0 -1 0 0 1", "mode=edge", 6)).0, Reason::Padding);
+}
