@@ -84,7 +84,7 @@ pub struct Step {
     pub factors: Vec<(usize, Affine)>,
     /// The node has nothing left to do: its result is this input.
     pub bypass: Option<usize>,
-    /// Whether an Add behind the node has to hold the fold's shift, whatever place the node has for one.
+    /// Whether an Add behind the node has to hold what it adds once it took the fold, whatever place the node has for that.
     pub by_place: bool,
 }
 

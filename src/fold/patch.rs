@@ -449,7 +449,10 @@ impl Unit {
         }
         if scales && (self.weight.now.is_some() || !is_result) {
             let weight = self.weight.now.as_ref().ok_or(Reason::NotConstant)?;
-            self.weight.set(Some(rules.scaled(at, weight, fold.side, scale)?))?;
+            let scaled = rules.scaled(at, weight, fold.side, scale)?;
+            if scaled.id() != weight.id() {
+                self.weight.set(Some(scaled))?;
+            }
         }
         if is_result && (self.bias.now.is_some() || shifts) {
             let bias = self.bias.now.clone().unwrap_or_else(|| Recipe::number(0.0, shift.ndim()));

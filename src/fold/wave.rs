@@ -439,7 +439,8 @@ impl Wave {
         (side, mut affine): (Side, Affine),
         by_place: bool,
     ) -> Result<(), Refusal> {
-        if !affine.has_no_shift() && !draft.makes.contains(&node) {
+        // Where it is for each place, what the node adds already becomes an Add as well.
+        if (by_place || !affine.has_no_shift()) && !draft.makes.contains(&node) {
             let slots =
                 linear(draft.graph.domain_op(node)).and_then(|linear| linear.slots(&draft.at(node)).ok());
             let has_place = slots.is_some_and(|slots| slots.bias.is_some()) && !by_place;
@@ -447,7 +448,7 @@ impl Wave {
                 return Err(Refusal::new(Reason::Changed, draft.graph.name(node)));
             }
             if !has_place && draft.bias_add(node).is_none() {
-                if softmax::ignores(draft, node, side, &affine.shift) {
+                if !affine.has_no_shift() && softmax::ignores(draft, node, side, &affine.shift) {
                     affine = Affine::scale(affine.scale);
                 } else {
                     self.makes.push(node);

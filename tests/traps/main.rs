@@ -17,6 +17,7 @@ mod hostile;
 mod merging;
 mod modulation;
 mod numbered;
+mod places;
 mod powers;
 mod reasons;
 mod recurrent;

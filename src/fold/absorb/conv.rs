@@ -3,6 +3,10 @@
 //! `Conv(s·x + t) = Conv'(x) + Conv(t)`. Without a border, `Conv(t)` is one number for each output
 //! channel, and joins the bias. With one it depends on the place, for the border holds zeros where
 //! `t` would be: then an Add behind holds it, place by place, if the extents are numbers.
+//!
+//! Where every result is made of one place, as where a kernel of one mixes tokens that lie along the channels, a scale of
+//! the places is the same on both sides: `W·(x·diag(s)) = (W·x)·diag(s)`, and `(W·x + b)·diag(s) + t` is
+//! `W·(x·diag(s)) + (b·diag(s) + t)`, with an Add that holds what is behind the product.
 
 use super::{Linear, Slots, known_attributes, only_along};
 use crate::affine::Affine;
@@ -18,28 +22,75 @@ pub struct Conv;
 /// ConvTranspose: weight `[C, O/group, k...]`.
 pub struct ConvTranspose;
 
-macro_rules! rule {
-    ($name:ident, $op:literal) => {
-        impl Rule for $name {
-            fn ops(&self) -> &'static [&'static str] {
-                &[$op]
-            }
+impl Rule for Conv {
+    fn ops(&self) -> &'static [&'static str] {
+        &["Conv"]
+    }
 
-            fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
-                forward(at, inputs)
-            }
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        let affine = at.only(inputs, 0)?;
+        forward(at, inputs).or_else(|reason| {
+            let has_bias = at.graph.input(at.node, 2).is_some();
+            let passes = affine.has_no_shift() && !has_bias && passes_places(at, affine).is_ok();
+            if passes { Ok(Step::go_on(0, affine.clone())) } else { Err(reason) }
+        })
+    }
 
-            fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-                check(at)?;
-                only_along(&Affine::scale(affine.scale.clone()), &[1])?;
-                Ok(Step::taken(Side::Result, affine.clone()))
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        backward(at, affine).or_else(|reason| {
+            let places = passes_places(at, affine).map_err(|_| reason)?;
+            let step = Step::go_on(0, Affine::scale(affine.scale.clone()));
+            if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {
+                return Ok(step);
             }
-        }
-    };
+            // What is added is another number for each channel and place.
+            match at.extents(1)?[0].saturating_mul(places) {
+                size if size > LARGEST => Err(Reason::TooLarge(size)),
+                _ => Ok(Step { fold: Some((Side::Result, affine.clone())), by_place: true, ..step }),
+            }
+        })
+    }
 }
 
-rule!(Conv, "Conv");
-rule!(ConvTranspose, "ConvTranspose");
+impl Rule for ConvTranspose {
+    fn ops(&self) -> &'static [&'static str] {
+        &["ConvTranspose"]
+    }
+
+    fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
+        forward(at, inputs)
+    }
+
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
+        backward(at, affine)
+    }
+}
+
+/// How many places a scale of them has, which passes an operator that makes every result of one place.
+fn passes_places(at: &At, affine: &Affine) -> Result<usize, Reason> {
+    let geometry = check(at)?;
+    let places: Vec<usize> = (2..affine.rank()).collect();
+    only_along(&Affine::scale(affine.scale.clone()), &places)?;
+    let is_one = |list: &[i64]| list.iter().all(|&number| number == 1);
+    let moves =
+        geometry.padded || !is_one(&geometry.strides) || geometry.kernel.iter().any(|&taps| taps != 1);
+    if moves || !is_by_places(&affine.scale) {
+        return Err(Reason::WrongAxis);
+    }
+    Ok(affine.shift.shape().iter().zip(affine.scale.shape()).skip(2).map(|(&t, &s)| t.max(s)).product())
+}
+
+/// Whether a scale varies from place to place, and so is none of channels.
+fn is_by_places(scale: &Numbers) -> bool {
+    scale.shape().iter().skip(2).any(|&extent| extent != 1)
+}
+
+/// What any of them takes in from behind.
+fn backward(at: &At, affine: &Affine) -> Result<Step, Reason> {
+    check(at)?;
+    only_along(&Affine::scale(affine.scale.clone()), &[1])?;
+    Ok(Step::taken(Side::Result, affine.clone()))
+}
 
 /// What any of them takes in.
 pub(super) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
@@ -69,6 +120,8 @@ impl Linear for Conv {
     fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along_grouped(at, weight, scale),
+            // That goes on to what comes in.
+            _ if is_by_places(scale) => Ok(weight.clone()),
             _ => along(weight, scale, 0),
         }
     }
