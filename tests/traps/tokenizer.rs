@@ -8,10 +8,10 @@ use crate::branches::becomes;
 use crate::common::text::model;
 use crate::{fused, kept};
 
-/// Five normalized numbers, what follows on `u`, which has an axis for the channels, and a product over these.
-fn tokens(lines: &str) -> Model {
+/// Five normalized numbers of a batch, and what follows on `u`, which has an axis for the channels.
+fn numbers(batch: &str, lines: &str) -> Model {
     model(&format!(
-        "input x batch 5
+        "input x {batch} 5
          scale g 5
          shift t 5
          n = Mul(x, g)
@@ -19,11 +19,13 @@ fn tokens(lines: &str) -> Model {
          ints a 1 = 2
          u = Unsqueeze(m, a)
          {lines}
-         weight v 8 3
-         z = MatMul(q, v)
-         y = Relu(z)
          output y"
     ))
+}
+
+/// The same, with a product over the channels behind.
+fn tokens(lines: &str) -> Model {
+    numbers("batch", &format!("{lines}\nweight v 8 3\nz = MatMul(q, v)\ny = Relu(z)"))
 }
 
 #[test]
@@ -39,36 +41,13 @@ fn an_affine_of_numbers_goes_into_the_table_that_makes_channels_of_them() {
 
 #[test]
 fn it_goes_into_the_table_before_an_activation_and_beside_a_class_token() {
-    let text = "input x batch 5
-         scale g 5
-         shift t 5
-         n = Mul(x, g)
-         m = Add(n, t)
-         ints a 1 = 2
-         u = Unsqueeze(m, a)
-         weight w 5 8
-         p = Mul(u, w)
-         weight c 5 8
-         q = Add(p, c)
-         y = Relu(q)
-         output y";
-    becomes(&model(text), &["Unsqueeze", "Mul", "Add", "Relu"]);
-    let class = "input x 2 5
-         scale g 5
-         shift t 5
-         n = Mul(x, g)
-         m = Add(n, t)
-         ints a 1 = 2
-         u = Unsqueeze(m, a)
-         weight w 5 8
-         p = Mul(u, w)
-         weight k 2 1 8
-         j = Concat(k, p) axis=1
-         weight c 6 8
-         q = Add(j, c)
-         y = Relu(q)
-         output y";
-    becomes(&model(class), &["Unsqueeze", "Mul", "Concat", "Add", "Relu"]);
+    let text = numbers("batch", "weight w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)\ny = Relu(q)");
+    becomes(&text, &["Unsqueeze", "Mul", "Add", "Relu"]);
+    let class = numbers(
+        "2",
+        "weight w 5 8\np = Mul(u, w)\nweight k 2 1 8\nj = Concat(k, p) axis=1\nweight c 6 8\nq = Add(j, c)\ny = Relu(q)",
+    );
+    becomes(&class, &["Unsqueeze", "Mul", "Concat", "Add", "Relu"]);
 }
 
 #[test]
@@ -78,16 +57,6 @@ fn a_table_with_no_place_for_each_number_takes_none() {
     let made = tokens("input w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)");
     assert!(matches!(kept(&made).0, Reason::NotLinear(_)));
     // What the table makes is read before the shift could be added.
-    let text = "input x batch 5
-         scale g 5
-         shift t 5
-         n = Mul(x, g)
-         m = Add(n, t)
-         ints a 1 = 2
-         u = Unsqueeze(m, a)
-         weight w 5 8
-         p = Mul(u, w)
-         y = Relu(p)
-         output y";
-    assert_eq!(kept(&model(text)).0, Reason::NotLinear("Relu".into()));
+    let text = numbers("batch", "weight w 5 8\np = Mul(u, w)\ny = Relu(p)");
+    assert_eq!(kept(&text).0, Reason::NotLinear("Relu".into()));
 }
