@@ -1,6 +1,9 @@
 //! Equal things once: operators that compute the same of the same values, or of small constants that hold the same; and
 //! small constants of integers.
 
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use bytes::Bytes;
 use prost::Message;
 
 use crate::graph::editor::captured;
@@ -18,23 +21,34 @@ pub const KIND: &str = "duplicate";
 /// Bytes up to which constants are compared. Larger ones are weights, which are not read for it.
 const SMALL: usize = 1 << 16;
 
-/// What makes a value, so that two which are equal make the same.
-#[derive(PartialEq, Eq, Hash)]
-enum Computation<'g> {
-    /// Element type, extents and elements.
-    Constant(i32, &'g [i64], Vec<u8>),
-    /// Domain, operator, overload, attributes by name, and what is read and made.
-    Node([&'g str; 3], Vec<Vec<u8>>, Vec<&'g str>, Vec<bool>),
+/// What makes values.
+#[derive(Clone, Copy)]
+enum Maker<'g> {
+    /// A small constant.
+    Constant(&'g str, &'g TensorProto),
+    /// An operator.
+    Node(&'g NodeProto),
 }
 
-/// Values, and the way to the body that they are in.
-struct There<'g> {
+impl<'g> Maker<'g> {
+    /// What it makes.
+    fn names(self) -> impl Iterator<Item = &'g str> {
+        let (constant, made) = match self {
+            Maker::Constant(name, _) => (Some(name), &[][..]),
+            Maker::Node(node) => (None, &node.output[..]),
+        };
+        constant.into_iter().chain(made.iter().map(String::as_str))
+    }
+}
+
+/// What was made first, and the way to the body that it is in. Large graphs have millions: what they compute is hashed, and
+/// looked at again only where another one has the same hash.
+struct First<'g> {
     way: &'g str,
-    names: Vec<&'g str>,
+    maker: Maker<'g>,
+    /// The next one of the same hash.
+    next: Option<u32>,
 }
-
-/// Those that were made first, in each body that does not see others.
-type Firsts<'g> = HashMap<Computation<'g>, Vec<There<'g>>>;
 
 /// Whether two constants of the same elements stand for the same numbers: what was rounded when it was stored is the
 /// image of others, too.
@@ -54,33 +68,29 @@ pub fn find(
     fixed.extend(pinned);
     let ends = graph.node.iter().filter(|node| node.domain() == END);
     fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str));
-    let mut equals = Equals { firsts: Firsts::default(), instead: HashMap::default(), fixed: &fixed };
+    let mut equals = Equals::new(model, &fixed);
     let ways: HashSet<&str> = graph.node.iter().map(way).collect();
     let tensors = graph.initializer.iter().map(|tensor| (way_to(tensor.name(), &ways), tensor));
     // Bodies see those of the main graph, whichever came first.
     let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());
     for (way, tensor) in main.into_iter().chain(inner).filter(|(_, tensor)| !pinned.contains(tensor.name())) {
-        if let Some(made) = constant(tensor, &tensor.dims, model) {
-            equals.add(made, There { way, names: vec![tensor.name()] }, same);
-        }
+        equals.add(way, Maker::Constant(tensor.name(), tensor), same);
     }
     for node in graph.node.iter().filter(|node| is_pure(node)) {
-        let there = There { way: way(node), names: node.output.iter().map(String::as_str).collect() };
-        match node.op_type() {
-            "Constant" => {
-                if let Some(made) = held(node).and_then(|tensor| constant(tensor, &tensor.dims, model)) {
-                    equals.add(made, there, same);
-                }
-            }
-            _ => equals.add(operation(node, &equals.instead), there, &|_, _| true),
+        match (node.op_type(), held(node), &node.output[..]) {
+            ("Constant", Some(tensor), [name]) => equals.add(way(node), Maker::Constant(name, tensor), same),
+            ("Constant", ..) => {}
+            _ => equals.add(way(node), Maker::Node(node), &|_, _| true),
         }
     }
     let mut instead = equals.instead;
-    let read: HashSet<&str> = graph.node.iter().flat_map(|node| &node.input).map(String::as_str).collect();
+    let inputs = graph.node.iter().flat_map(|node| &node.input).map(String::as_str);
+    let read: HashSet<&str> = inputs.filter(|name| instead.contains_key(name)).collect();
+    instead.retain(|twin, _| read.contains(twin));
     // Floats go with the operators that read them: whether two are one is not to be asked again of what was made.
-    let floats: HashSet<&str> =
-        graph.initializer.iter().filter(|tensor| is_float(tensor)).map(|tensor| tensor.name()).collect();
-    instead.retain(|twin, _| read.contains(twin) && !floats.contains(twin));
+    for tensor in graph.initializer.iter().filter(|tensor| is_float(tensor)) {
+        instead.remove(tensor.name());
+    }
     instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect()
 }
 
@@ -95,25 +105,94 @@ pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
 
 /// What was found so far.
 struct Equals<'g, 'f> {
-    firsts: Firsts<'g>,
+    model: &'f Model,
+    firsts: Vec<First<'g>>,
+    /// The first of those that have a hash.
+    by_hash: HashMap<u64, u32>,
     /// Whose readers read which other value.
     instead: HashMap<&'g str, &'g str>,
     fixed: &'f HashSet<&'f str>,
 }
 
-impl<'g> Equals<'g, '_> {
+impl<'g, 'f> Equals<'g, 'f> {
+    fn new(model: &'f Model, fixed: &'f HashSet<&'f str>) -> Self {
+        let (by_hash, instead) = Default::default();
+        Equals { model, firsts: vec![], by_hash, instead, fixed }
+    }
+
     /// Notes who is first, or that the values of the first are read.
-    fn add(&mut self, made: Computation<'g>, there: There<'g>, same: Same) {
-        let firsts = self.firsts.entry(made).or_default();
-        let is_first = |first: &&There| sees(there.way, first.way) && same(first.names[0], there.names[0]);
-        match firsts.iter().find(is_first) {
-            Some(first) if !there.names.iter().any(|name| self.fixed.contains(name)) => {
-                let pairs = there.names.into_iter().zip(first.names.iter().copied());
-                self.instead.extend(pairs.filter(|(name, _)| !name.is_empty()));
+    fn add(&mut self, way: &'g str, maker: Maker<'g>, same: Same) {
+        let Some(hash) = self.hash(maker) else { return };
+        let new = self.firsts.len() as u32;
+        let mut place = *self.by_hash.entry(hash).or_insert(new);
+        while place != new {
+            let first = &self.firsts[place as usize];
+            let name = |maker: Maker<'g>| maker.names().next().unwrap_or_default();
+            if self.are_equal(maker, first.maker)
+                && sees(way, first.way)
+                && same(name(first.maker), name(maker))
+            {
+                if !maker.names().any(|name| self.fixed.contains(name)) {
+                    let pairs = maker.names().zip(first.maker.names());
+                    self.instead.extend(pairs.filter(|(name, _)| !name.is_empty()));
+                }
+                return;
             }
-            Some(_) => {}
-            None => firsts.push(there),
+            place = *self.firsts[place as usize].next.get_or_insert(new);
         }
+        self.firsts.push(First { way, maker, next: None });
+    }
+
+    /// `None` for what is not compared with anything.
+    fn hash(&self, maker: Maker) -> Option<u64> {
+        let mut state = self.by_hash.hasher().build_hasher();
+        match maker {
+            Maker::Constant(_, tensor) => {
+                (tensor.data_type(), &tensor.dims, self.elements(tensor)?).hash(&mut state);
+            }
+            Maker::Node(node) => {
+                (node.op(), attributes(node)).hash(&mut state);
+                node.input.iter().for_each(|name| self.now(name).hash(&mut state));
+            }
+        }
+        Some(state.finish())
+    }
+
+    /// Whether two make the same.
+    fn are_equal(&self, one: Maker, other: Maker) -> bool {
+        match (one, other) {
+            (Maker::Constant(_, one), Maker::Constant(_, other)) => {
+                one.data_type() == other.data_type()
+                    && one.dims == other.dims
+                    && self.elements(one).is_some_and(|elements| self.elements(other) == Some(elements))
+            }
+            (Maker::Node(one), Maker::Node(other)) => {
+                one.op() == other.op()
+                    && one.overload() == other.overload()
+                    && one
+                        .input
+                        .iter()
+                        .map(|name| self.now(name))
+                        .eq(other.input.iter().map(|name| self.now(name)))
+                    && made(one).eq(made(other))
+                    && attributes(one) == attributes(other)
+            }
+            _ => false,
+        }
+    }
+
+    /// The bytes of a constant, if it is small.
+    fn elements(&self, tensor: &TensorProto) -> Option<Bytes> {
+        let data = tensor::data(tensor, self.model.externals()).ok();
+        data.filter(|data| data.len() <= SMALL)?.all().ok()
+    }
+
+    /// The value that is read where an operator reads one of this name.
+    fn now<'n>(&self, name: &'n str) -> &'n str
+    where
+        'g: 'n,
+    {
+        self.instead.get(name).copied().unwrap_or(name)
     }
 }
 
@@ -135,24 +214,18 @@ fn held(node: &NodeProto) -> Option<&TensorProto> {
     }
 }
 
-fn constant<'g>(tensor: &TensorProto, dims: &'g [i64], model: &Model) -> Option<Computation<'g>> {
-    let data = tensor::data(tensor, model.externals()).ok().filter(|data| data.len() <= SMALL)?;
-    Some(Computation::Constant(tensor.data_type(), dims, data.all().ok()?.to_vec()))
-}
-
-fn operation<'g>(node: &'g NodeProto, instead: &HashMap<&'g str, &'g str>) -> Computation<'g> {
+/// What a node's attributes say, in an order that is none of the exporter's.
+fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
     let said =
         |attribute: &AttributeProto| AttributeProto { doc_string: None, ..attribute.clone() }.encode_to_vec();
     let mut attributes: Vec<Vec<u8>> = node.attribute.iter().map(said).collect();
     attributes.sort_unstable();
-    let now = |name: &'g String| instead.get(name.as_str()).copied().unwrap_or(name);
-    let (domain, op) = node.op();
-    let named = [domain, op, node.overload()];
-    Computation::Node(named, attributes, node.input.iter().map(now).collect(), made(node))
+    attributes
 }
 
-fn made(node: &NodeProto) -> Vec<bool> {
-    node.output.iter().map(|name| !name.is_empty()).collect()
+/// Which of its outputs a node makes.
+fn made(node: &NodeProto) -> impl Iterator<Item = bool> + '_ {
+    node.output.iter().map(|name| !name.is_empty())
 }
 
 /// Whether a node makes the same of the same in every run. An operator of another domain may be anything, and pairs of
