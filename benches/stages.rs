@@ -89,7 +89,7 @@ fn carry_out(bencher: Bencher, size: Size) {
     let known = Analysis::new(&model).unwrap();
     let plan = planner::plan(&known, &sites(&known), &HashMap::new());
     bencher.bench_local(|| {
-        let mut editor = Editor::new(&model);
+        let mut editor = Editor::new(&known.graph);
         let edits = draw(black_box(&plan), &known).unwrap();
         apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
         editor.finish()

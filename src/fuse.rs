@@ -380,7 +380,7 @@ impl OnePass<'_> {
                 }
                 return Ok(self.tidy(known, &sites, history));
             }
-            let mut editor = Editor::new(model);
+            let mut editor = Editor::new(&known.graph);
             let outcome = draw(&plan, known).and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
                 self.apply(changes, known, &mut editor, history)
@@ -433,7 +433,7 @@ impl OnePass<'_> {
         beside: bool,
     ) -> std::result::Result<(Model, Vec<Stored>, u64), Vec<Failed>> {
         let model = known.graph.model();
-        let mut editor = Editor::new(model);
+        let mut editor = Editor::new(&known.graph);
         let (stored, grown) = self.apply((edits, &[]), known, &mut editor, history)?;
         let replaced = edits.iter().filter(|_| beside).filter_map(|edit| match &edit.change {
             Change::Replace(replacement) => Some(replacement.ends().map(str::to_owned)),
@@ -519,7 +519,7 @@ impl OnePass<'_> {
         if edits.is_empty() {
             return self.rebase_sums(known, history, kind, plan);
         }
-        let mut editor = Editor::new(model);
+        let mut editor = Editor::new(&known.graph);
         self.apply((&edits, &[]), known, &mut editor, history).map_err(|why| defect(model, &why))?;
         let written_out = model.with_graph(editor.finish());
         self.rebase_sums(&check(model, &written_out)?, history, kind, plan)

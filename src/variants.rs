@@ -155,7 +155,7 @@ struct Remaking<'v, 'a> {
 
 impl<'v, 'a> Remaking<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
-        let editor = Editor::new(view.graph.model());
+        let editor = Editor::new(view.graph);
         Remaking { view, editor, seeds: vec![], made: HashMap::new(), norms: BTreeSet::new() }
     }
 

@@ -155,7 +155,7 @@ impl Exponents<'_> {
 
     /// The law of a node whose constants can follow it.
     fn law(&self, at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Result<Law, Reason> {
-        if !self.known.activations.contains(&at.node) {
+        if !self.known.activations.contains(at.node) {
             for law in [Law::of(at, carried, goal), Law::of(at, carried, None)] {
                 if self.holds(at, &law)? {
                     return Ok(law);

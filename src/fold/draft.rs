@@ -13,6 +13,7 @@ use super::{At, Fold, Rule, Side};
 use crate::graph::analysis::Analysis;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
+use crate::graph::marks::Marks;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::refusal::Refusal;
@@ -33,9 +34,9 @@ pub struct Draft<'a> {
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
     dead_ends: RefCell<HashMap<(ValueId, Way), Rc<Refusal>>>,
-    touched: HashSet<NodeId>,
+    touched: Marks,
     /// Nodes that will add something which they do not add in the model.
-    shifted: HashSet<NodeId>,
+    shifted: Marks,
     /// Nodes that others will take the place of, or that hold other constants.
     pub replaced: HashSet<NodeId>,
     /// Nodes behind which an Add will be made.
@@ -77,8 +78,8 @@ impl<'a> Draft<'a> {
             of: HashMap::default(),
             owned: HashMap::default(),
             dead_ends: RefCell::default(),
-            touched: HashSet::default(),
-            shifted: HashSet::default(),
+            touched: Marks::none_of(graph.order().len()),
+            shifted: Marks::none_of(graph.order().len()),
             replaced: HashSet::default(),
             makes: HashSet::default(),
             bias_adds: HashMap::default(),
@@ -92,7 +93,7 @@ impl<'a> Draft<'a> {
 
     /// Whether a node is part of an activation, whose constants are not to be touched.
     pub fn is_of_activation(&self, node: NodeId) -> bool {
-        self.known.activations.contains(&node)
+        self.known.activations.contains(node)
     }
 
     /// The value that this one will be another name of, or itself.
@@ -120,12 +121,12 @@ impl<'a> Draft<'a> {
 
     /// Whether a fold changes a constant of this node.
     pub fn is_touched(&self, node: NodeId) -> bool {
-        self.touched.contains(&node)
+        self.touched.contains(node)
     }
 
     /// Whether a fold adds something to what this node makes, so that a bare scale cannot pass it.
     pub fn is_shifted(&self, node: NodeId) -> bool {
-        self.shifted.contains(&node)
+        self.shifted.contains(node)
     }
 
     /// Takes folds in, behind those decided before.

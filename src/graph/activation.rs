@@ -4,8 +4,8 @@
 //! by the numbers inside, and runs all of it as one operator; what folds a number of it away makes it slower.
 
 use super::constants::Constants;
+use super::marks::Marks;
 use super::{Graph, NodeId, Reader, ValueId};
-use crate::hash::HashSet;
 use crate::onnx::operator::Category;
 
 /// How many operators lie between `x` and the product at most.
@@ -15,9 +15,9 @@ const LARGEST: usize = 16;
 const MOST: usize = 3;
 
 /// The nodes of all activations of a graph.
-pub fn activations(graph: &Graph, constants: &Constants) -> HashSet<NodeId> {
+pub fn activations(graph: &Graph, constants: &Constants) -> Marks {
     let search = Gates { graph, constants };
-    let mut found = HashSet::default();
+    let mut found = Marks::none_of(graph.order().len());
     for &node in graph.order() {
         found.extend(search.gated(node).into_iter().flatten());
     }

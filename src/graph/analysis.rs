@@ -6,9 +6,9 @@ use super::activation::activations;
 use super::at::At;
 use super::constants::Constants;
 use super::facts::Facts;
+use super::marks::Marks;
 use super::{Graph, NodeId};
 use crate::error::Result;
-use crate::hash::HashSet;
 use crate::onnx::Model;
 
 /// A graph, the facts of its values, and its constants.
@@ -32,7 +32,7 @@ pub struct Analysis<'m> {
     /// The constants.
     pub constants: Constants<'m>,
     /// The nodes of activations, whose constants are not to be touched.
-    pub activations: HashSet<NodeId>,
+    pub activations: Marks,
 }
 
 impl<'m> Analysis<'m> {

@@ -1,11 +1,8 @@
 //! Changing a graph by names, one small edit at a time. Deciding is done elsewhere.
 
-use std::cell::OnceCell;
-
-use super::make;
 use super::names::Names;
-use crate::hash::{HashMap, HashSet, map_of, set_of};
-use crate::onnx::Model;
+use super::{Graph, make};
+use crate::hash::{HashMap, HashSet, set_of};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 
@@ -14,14 +11,12 @@ use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, T
 /// Values that go become other names of values that stay; an output of the model keeps its name.
 pub struct Editor<'m> {
     graph: GraphProto,
+    before: &'m Graph<'m>,
     names: Names<'m>,
     /// What is read in the place of values that went; put into the nodes at the end, all at once.
     renamed: HashMap<String, String>,
     /// Values that are made under the name of an output of the model.
     made_as: HashMap<String, String>,
-    before: &'m GraphProto,
-    /// Who made a value in the original graph. Few ask, and a large graph has many.
-    makers: OnceCell<HashMap<&'m str, usize>>,
     /// Values that came, and the node of the original graph that makes one, if it is such a node.
     came: HashMap<String, Option<usize>>,
     /// Values of the original graph that their nodes make under another name.
@@ -32,7 +27,6 @@ pub struct Editor<'m> {
     pinned: HashSet<&'m str>,
     /// Before IR version 4 an initializer is an input too; then new constants are nodes.
     constants_as_nodes: bool,
-    was_read: HashSet<&'m str>,
     made_first: Vec<NodeProto>,
     behind: HashMap<usize, Vec<NodeProto>>,
     gone: HashSet<usize>,
@@ -42,16 +36,16 @@ pub struct Editor<'m> {
 pub struct Edited<'m> {
     /// The graph.
     pub graph: GraphProto,
-    /// What was read in the original graph.
-    pub was_read: HashSet<&'m str>,
+    /// The original graph.
+    pub before: &'m Graph<'m>,
     /// Names whose tensors must stay.
     pub pinned: HashSet<&'m str>,
 }
 
 impl<'m> Editor<'m> {
-    /// Begins with a copy of the model's main graph. Weights are shared, not copied.
-    pub fn new(model: &'m Model) -> Self {
-        let graph = model.graph();
+    /// Begins with a copy of a model's main graph. Weights are shared, not copied.
+    pub fn new(before: &'m Graph<'m>) -> Self {
+        let (model, graph) = (before.model(), before.proto());
         let captured = captured(graph);
         let outputs = graph.output.iter().map(|info| info.name()).collect();
         let mut pinned: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
@@ -62,13 +56,11 @@ impl<'m> Editor<'m> {
             graphs.for_each(|graph| collect_names(graph, &mut pinned));
         }
         Editor {
-            names: Names::of(model),
-            was_read: reads(graph),
+            names: Names::beside(before),
             graph: graph.clone(),
+            before,
             renamed: HashMap::default(),
             made_as: HashMap::default(),
-            before: graph,
-            makers: OnceCell::new(),
             came: HashMap::default(),
             left: HashSet::default(),
             outputs,
@@ -220,18 +212,11 @@ impl<'m> Editor<'m> {
         let stays = |node: &usize| !self.gone.contains(node);
         match self.came.get(name) {
             Some(maker) => maker.as_ref().is_none_or(stays),
-            None => !self.left.contains(name) && self.makers().get(name).is_some_and(stays),
-        }
-    }
-
-    fn makers(&self) -> &HashMap<&'m str, usize> {
-        self.makers.get_or_init(|| {
-            let mut makers = map_of(self.before.node.len());
-            for (place, node) in self.before.node.iter().enumerate() {
-                makers.extend(node.output.iter().map(|name| (name.as_str(), place)));
+            None => {
+                let maker = || self.before.producer(self.before.value(name)?);
+                !self.left.contains(name) && maker().is_some_and(|(node, _)| stays(&node))
             }
-            makers
-        })
+        }
     }
 
     /// Puts everything in its place.
@@ -239,7 +224,7 @@ impl<'m> Editor<'m> {
         self.edited().graph
     }
 
-    /// The same, with what was read before and what must stay.
+    /// The same, with the graph before and what must stay.
     pub fn edited(mut self) -> Edited<'m> {
         let nodes = std::mem::take(&mut self.graph.node);
         let mut ordered = std::mem::take(&mut self.made_first);
@@ -263,7 +248,7 @@ impl<'m> Editor<'m> {
             }
         }
         self.graph.node = ordered;
-        Edited { graph: self.graph, was_read: self.was_read, pinned: self.pinned }
+        Edited { graph: self.graph, before: self.before, pinned: self.pinned }
     }
 
     /// What values that got another name were called in the original graph.

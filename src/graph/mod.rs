@@ -17,6 +17,7 @@ pub mod flat;
 pub mod layout;
 mod lists;
 pub mod make;
+pub mod marks;
 mod memo;
 pub mod movement;
 pub mod names;
@@ -49,7 +50,8 @@ pub type NodeId = usize;
 pub struct ValueId(pub u32);
 
 impl ValueId {
-    fn index(self) -> usize {
+    /// The place.
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -95,6 +97,8 @@ pub struct Graph<'m> {
     inputs: Lists<Option<ValueId>>,
     outputs: Lists<Option<ValueId>>,
     captures: Lists<ValueId>,
+    /// Domain and operator of each node, said once for all nodes that have the same.
+    operators: Vec<(&'m str, &'m str)>,
     categories: Vec<Option<Category>>,
     order: Vec<NodeId>,
     places: Vec<usize>,
@@ -120,6 +124,7 @@ impl<'m> Graph<'m> {
             inputs: Lists::with_capacity(nodes),
             outputs: Lists::with_capacity(nodes),
             captures: Lists::with_capacity(0),
+            operators: operators(&proto.node),
             categories: proto.node.iter().map(NodeProto::category).collect(),
             order: vec![],
             places: vec![],
@@ -293,7 +298,7 @@ impl<'m> Graph<'m> {
 
     /// Domain (with ONNX's own as `""`) and operator of a node.
     pub fn domain_op(&self, node: NodeId) -> (&'m str, &'m str) {
-        self.node(node).op()
+        self.operators[node]
     }
 
     /// The node's name, or its first output where it has none.
@@ -309,6 +314,11 @@ impl<'m> Graph<'m> {
     /// The value of that name.
     pub fn value(&self, name: &str) -> Option<ValueId> {
         self.ids.get(name).copied()
+    }
+
+    /// Whether anything reads a value of that name, or it is an output.
+    pub fn reads(&self, name: &str) -> bool {
+        self.value(name).is_some_and(|value| !self.readers(value).is_empty())
     }
 
     /// How many values there are.
@@ -405,6 +415,13 @@ impl<'m> Graph<'m> {
     fn is_unread(&self, output: Option<ValueId>) -> bool {
         output.is_none_or(|value| self.readers(value).is_empty())
     }
+}
+
+/// Domain and operator of each node. Each pair is where the first node has it: millions of nodes name a few dozen, and
+/// whoever compares one with another looks at the same memory.
+fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
+    let mut firsts = HashMap::default();
+    nodes.iter().map(|node| *firsts.entry(node.op()).or_insert(node.op())).collect()
 }
 
 /// Nodes in an order in which each comes behind those that it has to, of which each pair names one and then the other, and

@@ -1,5 +1,6 @@
 //! Names that nothing in a model has yet.
 
+use super::Graph;
 use crate::hash::{HashMap, HashSet, set_of};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
@@ -20,7 +21,9 @@ use crate::onnx::proto::GraphProto;
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub struct Names<'m> {
-    /// Those of the model.
+    /// A graph whose values have taken theirs.
+    beside: Option<&'m Graph<'m>>,
+    /// The others of the model.
     there: HashSet<&'m str>,
     /// Those given since.
     given: HashSet<String>,
@@ -34,13 +37,24 @@ impl<'m> Names<'m> {
         let graph = model.graph();
         let mut there = set_of(2 * graph.node.len() + graph.initializer.len());
         collect(graph, &mut there);
+        Names::with(None, there, model)
+    }
+
+    /// As [`Names::of`] the model of a graph, whose values need not be collected once more.
+    pub fn beside(graph: &'m Graph<'m>) -> Self {
+        let mut there = set_of(graph.proto().node.len());
+        collect_others(graph.proto(), &mut there);
+        Names::with(Some(graph), there, graph.model())
+    }
+
+    fn with(beside: Option<&'m Graph<'m>>, mut there: HashSet<&'m str>, model: &'m Model) -> Self {
         for training in &model.proto.training_info {
             let graphs = training.initialization.iter().chain(&training.algorithm);
             graphs.for_each(|graph| collect(graph, &mut there));
             let bindings = training.initialization_binding.iter().chain(&training.update_binding);
             there.extend(bindings.flat_map(|binding| [binding.key(), binding.value()]));
         }
-        Names { there, given: HashSet::default(), counts: HashMap::default() }
+        Names { beside, there, given: HashSet::default(), counts: HashMap::default() }
     }
 
     /// A name that nothing has yet, and something has from now on: the wish itself, or with a number.
@@ -59,22 +73,32 @@ impl<'m> Names<'m> {
     }
 
     fn is_taken(&self, name: &str) -> bool {
-        self.there.contains(name) || self.given.contains(name)
+        self.beside.is_some_and(|graph| graph.value(name).is_some())
+            || self.there.contains(name)
+            || self.given.contains(name)
     }
 }
 
 /// The names of nodes and values that a graph and the bodies inside it make, read, declare or annotate.
 fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
-        names.insert(node.name());
         names.extend(node.input.iter().chain(&node.output).map(String::as_str));
+    }
+    let sparse = graph.sparse_initializer.iter().flat_map(|sparse| &sparse.values);
+    names.extend(graph.initializer.iter().chain(sparse).map(|tensor| tensor.name()));
+    names.extend(graph.input.iter().chain(&graph.output).map(|info| info.name()));
+    collect_others(graph, names);
+}
+
+/// Those that are no values of the graph itself, or need not be.
+fn collect_others<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
+    for node in &graph.node {
+        names.insert(node.name());
         bodies(node).for_each(|body| collect(body, names));
     }
-    let sparse =
-        graph.sparse_initializer.iter().flat_map(|sparse| sparse.values.iter().chain(&sparse.indices));
-    names.extend(graph.initializer.iter().chain(sparse).map(|tensor| tensor.name()));
-    let declared = graph.input.iter().chain(&graph.output).chain(&graph.value_info);
-    names.extend(declared.map(|info| info.name()));
+    let indices = graph.sparse_initializer.iter().flat_map(|sparse| &sparse.indices);
+    names.extend(indices.map(|tensor| tensor.name()));
+    names.extend(graph.value_info.iter().map(|info| info.name()));
     for annotation in &graph.quantization_annotation {
         names.insert(annotation.tensor_name());
         names.extend(annotation.quant_parameter_tensor_names.iter().map(|entry| entry.value()));

@@ -14,7 +14,7 @@ use crate::graph::constants::Constants;
 use crate::graph::facts::{Facts, Shape, extent};
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, ValueId};
-use crate::hash::{HashMap, HashSet};
+use crate::hash::HashSet;
 use crate::onnx::misread::batch_norm_trains;
 use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
@@ -109,32 +109,30 @@ pub const fn offline(name: &'static str) -> Kind {
     Kind::new(name, Family::Offline)
 }
 
-/// Finds all maximal chains, by their last node.
-pub fn find(known: &Analysis) -> HashMap<NodeId, Chain> {
+/// Finds all maximal chains, in the order of their last nodes.
+pub fn find(known: &Analysis) -> Vec<Chain> {
     let Analysis { graph, facts, constants, .. } = known;
     let mut search = Search {
         known,
         graph,
         facts,
         constants,
-        ends: HashMap::default(),
-        from: HashMap::default(),
+        ends: vec![None; graph.value_count()],
+        from: vec![[None; 2]; graph.value_count()],
         widening: Narrowing::default(),
     };
     for &node in graph.order() {
         if let Some((output, form)) = search.extend(node) {
-            search.ends.insert(output, form);
+            search.ends[output.index()] = Some(Box::new(form));
         }
     }
-    let ends = std::mem::take(&mut search.ends);
-    let chain = |(output, form)| {
-        let chain = search.chain(output, form);
-        Some((*chain.nodes.last()?, chain))
-    };
-    ends.into_iter().filter_map(chain).collect()
+    let mut ends = std::mem::take(&mut search.ends);
+    let outputs = graph.order().iter().filter_map(|&node| graph.only_output(node));
+    outputs.filter_map(|output| Some(search.chain(output, *ends[output.index()].take()?))).collect()
 }
 
 /// The affine that a value is of another one: a chain without the list of its nodes.
+#[derive(Clone)]
 struct Form {
     /// The value it acts on.
     input: ValueId,
@@ -150,10 +148,10 @@ struct Search<'s> {
     facts: &'s Facts,
     constants: &'s Constants<'s>,
     /// The forms that none goes on from, by the values that they make.
-    ends: HashMap<ValueId, Form>,
-    /// The values whose forms another one went on from. Nothing else reads these: the nodes of all forms
+    ends: Vec<Option<Box<Form>>>,
+    /// The values whose forms that of a value went on from. Nothing else reads these: the nodes of all forms
     /// are a forest, and those of one are found by walking back.
-    from: HashMap<ValueId, Vec<ValueId>>,
+    from: Vec<[Option<ValueId>; 2]>,
     widening: Narrowing,
 }
 
@@ -161,7 +159,7 @@ impl Search<'_> {
     /// The form that ends in a node, in the place of those that it goes on from.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let graph = self.graph;
-        let output = graph.only_output(node).filter(|_| !self.known.activations.contains(&node))?;
+        let output = graph.only_output(node).filter(|_| !self.known.activations.contains(node))?;
         let varying: Vec<ValueId> = graph
             .inputs(node)
             .iter()
@@ -184,15 +182,16 @@ impl Search<'_> {
                     return None;
                 }
                 let path = scope(graph, node).path;
-                let goes_on = self.ends.get(&value).is_some_and(|before| {
+                let goes_on = self.end(value).is_some_and(|before| {
                     graph.readers(value).len() == 1
                         && same_module(&before.path, &path)
                         && same_axis(&before.affine, &step)
                 });
-                let form = match goes_on.then(|| self.ends.remove(&value)).flatten() {
+                let form = match goes_on.then(|| self.ends[value.index()].take()).flatten() {
                     None => Form { input: value, affine: step, branches: false, path },
                     Some(before) => {
-                        self.from.insert(output, vec![value]);
+                        let before = *before;
+                        self.from[output.index()] = [Some(value), None];
                         Form { affine: before.affine.then(&step), path, ..before }
                     }
                 };
@@ -200,6 +199,11 @@ impl Search<'_> {
             }
             _ => None,
         }
+    }
+
+    /// The form that ends in a value.
+    fn end(&self, value: ValueId) -> Option<&Form> {
+        self.ends[value.index()].as_deref()
     }
 
     /// Whether a factor makes a value wider along its own axis only, and need not.
@@ -226,7 +230,7 @@ impl Search<'_> {
         let mut nodes = vec![];
         while let Some(value) = values.pop() {
             nodes.extend(self.graph.producer(value).map(|(node, _)| node));
-            values.extend(self.from.get(&value).into_iter().flatten());
+            values.extend(self.from[value.index()].into_iter().flatten());
         }
         nodes.sort_by_key(|&node| self.graph.place(node));
         let Form { input, affine, branches, .. } = form;
@@ -282,15 +286,15 @@ impl Search<'_> {
         output: ValueId,
     ) -> Option<(ValueId, Form)> {
         let rank = self.facts.rank(output)?;
-        let [base, other] = [left, right].map(|value| self.ends.get(&value).map_or(value, |form| form.input));
+        let [base, other] = [left, right].map(|value| self.end(value).map_or(value, |form| form.input));
         if left == right || base != other || self.facts.shape(base)? != self.facts.shape(output)? {
             return None;
         }
-        let branches: Vec<ValueId> = [left, right].into_iter().filter(|&value| value != base).collect();
-        if !branches.iter().all(|&value| self.graph.readers(value).len() == 1) {
+        let branches = [left, right].map(|value| Some(value).filter(|&value| value != base));
+        if !branches.iter().flatten().all(|&value| self.graph.readers(value).len() == 1) {
             return None;
         }
-        let affine_of = |value: ValueId| match self.ends.get(&value) {
+        let affine_of = |value: ValueId| match self.end(value) {
             Some(form) if value != base => form.affine.clone(),
             _ => Affine::identity(rank),
         };
@@ -302,8 +306,8 @@ impl Search<'_> {
         if affine.axes().len() > 1 {
             return None;
         }
-        branches.iter().for_each(|value| drop(self.ends.remove(value)));
-        self.from.insert(output, branches);
+        branches.iter().flatten().for_each(|value| self.ends[value.index()] = None);
+        self.from[output.index()] = branches;
         let path = scope(self.graph, node).path;
         Some((output, Form { input: base, affine, branches: true, path }))
     }

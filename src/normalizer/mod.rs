@@ -53,9 +53,10 @@ use crate::graph::at::At;
 use crate::graph::constants::Constants;
 use crate::graph::facts::Facts;
 use crate::graph::make::NewConstant;
+use crate::graph::marks::Marks;
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
-use crate::hash::{HashMap, HashSet};
+use crate::hash::HashMap;
 use crate::onnx::proto::NodeProto;
 use crate::refusal::{Reason, Refusal};
 use chain::Chain;
@@ -287,24 +288,27 @@ pub struct View<'a> {
     pub constants: &'a Constants<'a>,
     /// All that is known of the model.
     pub known: &'a Analysis<'a>,
-    chains: HashMap<NodeId, Chain>,
-    /// The last node of the first chain that begins at a value.
-    ends: HashMap<ValueId, NodeId>,
+    chains: Vec<Chain>,
+    /// Which chain ends in a node.
+    ending: Vec<Option<u32>>,
+    /// The first chain that begins at a value.
+    beginning: Vec<Option<u32>>,
 }
 
 impl<'a> View<'a> {
     /// Prepares a graph for recognition.
     pub fn new(known: &'a Analysis<'a>) -> Self {
         let chains = chain::find(known);
-        let mut ends = HashMap::default();
-        // Where several begin at one value, the first: whatever order they are kept in.
-        for &end in known.graph.order() {
-            if let Some(chain) = chains.get(&end) {
-                ends.entry(chain.input).or_insert(end);
-            }
-        }
         let Analysis { graph, facts, constants, .. } = known;
-        View { graph, facts, constants, known, chains, ends }
+        let mut ending = vec![None; graph.order().len()];
+        let mut beginning = vec![None; graph.value_count()];
+        for (place, chain) in (0..).zip(&chains) {
+            if let Some(&last) = chain.nodes.last() {
+                ending[last] = Some(place);
+            }
+            beginning[chain.input.index()].get_or_insert(place);
+        }
+        View { graph, facts, constants, known, chains, ending, beginning }
     }
 
     /// The node as a rule sees it.
@@ -314,7 +318,7 @@ impl<'a> View<'a> {
 
     /// The affine chain that begins at a value.
     pub fn chain_from(&self, value: ValueId) -> Option<&Chain> {
-        self.chains.get(self.ends.get(&value)?)
+        Some(&self.chains[self.beginning[value.index()]? as usize])
     }
 
     /// The name of a site: the module path of one of its nodes, or the node's name.
@@ -359,31 +363,33 @@ impl<'a> View<'a> {
 
     /// The affine chain that ends in a node.
     pub fn chain(&self, node: NodeId) -> Option<&Chain> {
-        self.chains.get(&node)
+        Some(&self.chains[self.ending[node]? as usize])
     }
 }
 
 /// Finds every site, in execution order. No node belongs to two.
 pub fn find(view: &View) -> Vec<Site> {
-    let mut taken: HashSet<NodeId> = HashSet::default();
+    let graph = view.graph;
+    let mut taken = Marks::none_of(graph.order().len());
     let mut sites: Vec<Site> = vec![];
+    // What is made of constants alone is one.
+    let varies =
+        |&node: &NodeId| graph.outputs(node).iter().flatten().any(|&v| !view.constants.is_constant(v));
+    let varying: Vec<NodeId> = graph.order().iter().copied().filter(varies).collect();
     for kind in KINDS {
-        for &node in view.graph.order() {
-            // What is made of constants alone is one.
-            if taken.contains(&node)
-                || view.graph.outputs(node).iter().flatten().all(|&v| view.constants.is_constant(v))
-            {
+        for &node in &varying {
+            if taken.contains(node) {
                 continue;
             }
             let Some(site) = kind.recognise(view, node) else { continue };
-            if site.nodes.iter().any(|node| taken.contains(node)) {
+            if site.nodes.iter().any(|&node| taken.contains(node)) {
                 continue;
             }
-            taken.extend(&site.nodes);
+            taken.extend(site.nodes.iter().copied());
             sites.push(site);
         }
     }
-    sites.sort_by_key(|site| site.nodes.iter().map(|&node| view.graph.place(node)).min());
+    sites.sort_by_key(|site| site.nodes.iter().map(|&node| graph.place(node)).min());
     sites.iter_mut().for_each(|site| wrapped::widen(view, site, &mut taken));
     unique_names(&mut sites);
     sites

@@ -7,8 +7,8 @@
 use super::{Family, Part, Site, View};
 use crate::graph::axes::permutation;
 use crate::graph::layout::Trace;
+use crate::graph::marks::Marks;
 use crate::graph::{NodeId, Reader, ValueId, movement};
-use crate::hash::HashSet;
 use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
@@ -18,7 +18,7 @@ const DEPTH: usize = 4;
 
 /// Lets the affine of a site of fixed statistics be one on the value before the movements that lie around it, if they
 /// undo each other and are not `taken`; then they are.
-pub fn widen(view: &View, site: &mut Site, taken: &mut HashSet<NodeId>) {
+pub fn widen(view: &View, site: &mut Site, taken: &mut Marks) {
     let Some(part) = site.post.as_mut().filter(|_| site.kind.family == Family::Offline && site.pre.is_none())
     else {
         return;
@@ -26,7 +26,7 @@ pub fn widen(view: &View, site: &mut Site, taken: &mut HashSet<NodeId>) {
     for _ in 0..DEPTH {
         let Some(wide) = wider(view, part) else { return };
         let [before, .., behind] = wide.nodes[..] else { return };
-        if taken.contains(&before) || taken.contains(&behind) {
+        if taken.contains(before) || taken.contains(behind) {
             return;
         }
         taken.extend([before, behind]);

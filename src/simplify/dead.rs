@@ -6,7 +6,7 @@ use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
 /// Removes what was read once (`was_read`) and is not now. `pinned` initializers stay.
-pub fn remove(graph: &mut GraphProto, was_read: &HashSet<&str>, pinned: &HashSet<&str>) {
+pub fn remove(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool, pinned: &HashSet<&str>) {
     let Dead { nodes, values } = Dead::find(graph, was_read);
     let mut nodes = nodes.into_iter();
     graph.node.retain(|_| nodes.next() != Some(true));
@@ -27,12 +27,12 @@ struct Dead {
 /// Who makes a value, and how many read it: nodes, and whoever runs the model.
 #[derive(Default)]
 struct Use {
-    maker: Option<usize>,
-    readers: usize,
+    maker: Option<u32>,
+    readers: u32,
 }
 
 impl Dead {
-    fn find(graph: &GraphProto, was_read: &HashSet<&str>) -> Self {
+    fn find(graph: &GraphProto, was_read: &dyn Fn(&str) -> bool) -> Self {
         let mut known: HashMap<&str, Use> = map_of(graph.node.len() + graph.initializer.len());
         let captured: HashMap<usize, HashSet<&str>> = graph
             .node
@@ -46,7 +46,7 @@ impl Dead {
             graph.node[place].input.iter().map(String::as_str).chain(captured)
         };
         for (place, node) in graph.node.iter().enumerate() {
-            node.output.iter().for_each(|name| known.entry(name).or_default().maker = Some(place));
+            node.output.iter().for_each(|name| known.entry(name).or_default().maker = Some(place as u32));
             read_by(place).for_each(|name| known.entry(name).or_default().readers += 1);
         }
         graph.output.iter().for_each(|output| known.entry(output.name()).or_default().readers += 1);
@@ -54,8 +54,7 @@ impl Dead {
             |name: &str, known: &HashMap<&str, Use>| known.get(name).is_none_or(|value| value.readers == 0);
         let is_dead = |place: usize, known: &HashMap<&str, Use>| {
             let mut made = graph.node[place].output.iter().filter(|name| !name.is_empty());
-            made.clone().all(|name| is_unread(name, known))
-                && made.any(|name| was_read.contains(name.as_str()))
+            made.clone().all(|name| is_unread(name, known)) && made.any(|name| was_read(name))
         };
         let mut nodes = vec![false; graph.node.len()];
         let mut open: Vec<usize> = (0..nodes.len()).filter(|&place| is_dead(place, &known)).collect();
@@ -66,7 +65,7 @@ impl Dead {
             for name in read_by(place) {
                 let Some(value) = known.get_mut(name) else { continue };
                 value.readers -= 1;
-                if let Some(maker) = value.maker
+                if let Some(maker) = value.maker.map(|maker| maker as usize)
                     && !nodes[maker]
                     && is_dead(maker, &known)
                 {
@@ -76,13 +75,13 @@ impl Dead {
         }
         let tensors = graph.initializer.iter().map(|tensor| tensor.name());
         let sparse = graph.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name()));
-        let unread = tensors.chain(sparse).filter(|name| was_read.contains(*name) && is_unread(name, &known));
+        let unread = tensors.chain(sparse).filter(|name| is_unread(name, &known) && was_read(name));
         Dead { nodes, values: unread.map(str::to_owned).collect() }
     }
 }
 
 /// Drops what was noted about values that are no more.
-fn forget(graph: &mut GraphProto, was_read: &HashSet<&str>) {
+fn forget(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool) {
     if graph.value_info.is_empty() && graph.quantization_annotation.is_empty() {
         return;
     }
@@ -91,7 +90,7 @@ fn forget(graph: &mut GraphProto, was_read: &HashSet<&str>) {
     there.extend(graph.initializer.iter().map(|tensor| tensor.name()));
     there.extend(graph.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name())));
     there.extend(graph.input.iter().map(|input| input.name()));
-    let stale = |name: &str| was_read.contains(name) && !there.contains(name);
+    let stale = |name: &str| was_read(name) && !there.contains(name);
     graph.value_info.retain(|info| !stale(info.name()));
     graph.quantization_annotation.retain(|annotation| !stale(annotation.tensor_name()));
 }

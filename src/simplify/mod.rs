@@ -43,7 +43,8 @@ pub struct KnownShapes<'k> {
 ///
 /// `seeds` are the values at which something was taken out.
 pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphProto {
-    let Edited { mut graph, was_read, pinned } = editor.edited();
+    let Edited { mut graph, before, pinned } = editor.edited();
+    let was_read = |name: &str| before.reads(name);
     let mut seeds = seeds.to_vec();
     seeds.extend(movement::cancel(&mut graph, &seeds, known));
     // Only now is it known who still reads what is in between.

@@ -52,7 +52,7 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
         return Ok(None);
     }
     let duplicates = passed.len() + repeated.len();
-    let mut editor = Editor::new(model);
+    let mut editor = Editor::new(&graph);
     passed::remove(passed, &graph, &mut editor);
     for (node, first) in repeated {
         let output = graph.only_output(node).map_or("", |output| graph.value_name(output));
@@ -96,12 +96,12 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     }
     let are_equals_all = found.is_empty() && shapes.is_empty() && passed.is_empty();
     tidied.duplicates = passed.len();
-    let mut editor = Editor::new(model);
+    let mut editor = Editor::new(&known.graph);
     passed::remove(passed, &known.graph, &mut editor);
     tidied.computed = found.store(known, &mut editor);
     extents::write(shapes, known, &mut editor);
-    let Edited { mut graph, was_read, mut pinned } = editor.edited();
-    dead::remove(&mut graph, &was_read, &pinned);
+    let Edited { mut graph, before: was, mut pinned } = editor.edited();
+    dead::remove(&mut graph, &|name| was.reads(name), &pinned);
     order::sort(&mut graph);
     let between = operators(&graph.node);
     if merges {
@@ -114,10 +114,10 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
             |one: &str, other: &str| is_told_alike(one, other) && sources.get(one) == sources.get(other);
         let instead = equal::find(&graph, model, &pinned, &same);
         // New constants may be equal as well.
-        let now_read: HashSet<String> = reads(&graph).into_iter().map(str::to_owned).collect();
+        let now_read: HashSet<String> =
+            reads(&graph).into_iter().filter(|name| !was.reads(name)).map(str::to_owned).collect();
         equal::merge_into(&mut graph, &instead);
-        let was_read = was_read.into_iter().chain(now_read.iter().map(String::as_str)).collect();
-        dead::remove(&mut graph, &was_read, &pinned);
+        dead::remove(&mut graph, &|name| was.reads(name) || now_read.contains(name), &pinned);
     }
     let all = operators(&model.graph().node);
     tidied.constants = (all - between).saturating_sub(tidied.duplicates);

@@ -126,7 +126,7 @@ fn a_new_kind_is_recognised_by_its_name_and_folds() {
     );
     let plan = fold::planner::plan(&known, &sites, &HashMap::new());
     assert!(plan.sites[0].is_folded(), "{:?}", plan.sites[0]);
-    let mut editor = Editor::new(&model);
+    let mut editor = Editor::new(&known.graph);
     let edits = fold::patch::draw(&plan, &known).unwrap();
     apply((&edits, &plan.removals), &known, &mut editor, &|_, _| ()).unwrap();
     let mut folded = model.clone();
