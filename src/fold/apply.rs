@@ -1,7 +1,6 @@
 //! Carrying changes out. Nothing is decided here: each new tensor is computed in float64 and rounded once. Of a large
 //! one it is only seen that it fits its type; it is computed again while it is written.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,6 +15,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
 use crate::graph::make::NewConstant;
 use crate::graph::{Graph, NodeId, Reader, ValueId, make};
+use crate::hash::{HashMap, map_of};
 use crate::normalizer::Replacement;
 use crate::onnx::external::Data;
 use crate::onnx::proto::TensorProto;
@@ -50,7 +50,7 @@ pub fn apply(
         editor,
         sites: &[],
         computed: compute(edits, known, progress),
-        taken: HashMap::new(),
+        taken: HashMap::default(),
         stored: vec![],
     };
     let mut failed = vec![];
@@ -83,7 +83,7 @@ type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
 /// Computes the new tensors of all edits, by all cores.
 fn compute(edits: &[Edit], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
     let tensors: Vec<&NewTensor> = edits.iter().flat_map(|edit| edit.change.tensors()).collect();
-    let mut computed = AllComputed::with_capacity(tensors.len());
+    let mut computed: AllComputed = map_of(tensors.len());
     for batch in tensors.chunks(BATCH) {
         let before = computed.len();
         let progress = |done, all| progress(before + batch.len() * done / all, tensors.len());
@@ -94,8 +94,8 @@ fn compute(edits: &[Edit], known: &Analysis, progress: &dyn Fn(usize, usize)) ->
 
 /// Computes some of them.
 fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
-    let mut failed = AllComputed::new();
-    let (mut large, mut small, mut stored) = (vec![], vec![], HashMap::new());
+    let mut failed = AllComputed::default();
+    let (mut large, mut small, mut stored) = (vec![], vec![], HashMap::default());
     for &new in batch {
         match promise(new, known, &mut stored) {
             Ok(promise) if is_large(new) => large.push((new, promise)),
@@ -164,7 +164,7 @@ fn promise(
     stored: &mut HashMap<ValueId, Floats>,
 ) -> Result<Promise, Reason> {
     let data_type = float(new.data_type)?;
-    let mut given = HashMap::new();
+    let mut given = vec![];
     let mut recipes = vec![&new.recipe];
     if let Rounding::Weight(before, _) = &new.rounding {
         recipes.push(before);
@@ -178,14 +178,14 @@ fn promise(
         if let Given::Stored(floats) = &constant {
             stored.entry(value).or_insert_with(|| floats.clone());
         }
-        given.insert(name.to_owned(), constant);
+        given.push((name.to_owned(), constant));
     }
     Ok(Promise::new(new.recipe.clone(), data_type, given))
 }
 
 /// Computes one new tensor, by all cores if it is large.
 fn alone(new: &NewTensor, known: &Analysis) -> Result<Computed, Reason> {
-    let promise = promise(new, known, &mut HashMap::new())?;
+    let promise = promise(new, known, &mut HashMap::default())?;
     if !is_large(new) {
         return at_once(new, &promise);
     }
@@ -387,7 +387,7 @@ impl Work<'_, '_> {
 
     /// Puts the nodes of a replacement behind the last of those that they replace.
     fn replace(&mut self, replacement: &Replacement) -> Result<(), Reason> {
-        let mut names: HashMap<String, String> = HashMap::new();
+        let mut names: HashMap<String, String> = HashMap::default();
         for constant in &replacement.constants {
             let name = match constant {
                 NewConstant::Integers { name, values } => {

@@ -30,7 +30,7 @@ pub struct Draft<'a> {
     /// What is no longer as it is in the graph: values that lost a reader or have several names. Each is
     /// found by any of its names.
     values: Vec<Merged>,
-    of: HashMap<ValueId, usize>,
+    of: Vec<Option<u32>>,
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
     dead_ends: RefCell<HashMap<(ValueId, Way), Rc<Refusal>>>,
@@ -75,7 +75,7 @@ impl<'a> Draft<'a> {
             constants,
             folds: vec![],
             values: vec![],
-            of: HashMap::default(),
+            of: vec![None; graph.value_count()],
             owned: HashMap::default(),
             dead_ends: RefCell::default(),
             touched: Marks::none_of(graph.order().len()),
@@ -98,12 +98,12 @@ impl<'a> Draft<'a> {
 
     /// The value that this one will be another name of, or itself.
     pub fn source(&self, value: ValueId) -> ValueId {
-        self.of.get(&value).map_or(value, |&merged| self.values[merged].source)
+        self.of[value.index()].map_or(value, |merged| self.values[merged as usize].source)
     }
 
     /// Who will read a value, under all its names.
     pub fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
-        let merged = self.of.get(&value).map(|&merged| &self.values[merged].readers);
+        let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
         let own = if merged.is_none() { self.graph.readers(value) } else { &[] };
         own.iter().map(move |reader| (value, *reader)).chain(merged.into_iter().flatten().copied())
     }
@@ -168,7 +168,7 @@ impl<'a> Draft<'a> {
         }
         let (names, readers) =
             (std::mem::take(&mut self.values[other].names), std::mem::take(&mut self.values[other].readers));
-        self.of.extend(names.iter().map(|&name| (name, kept)));
+        names.iter().for_each(|name| self.of[name.index()] = Some(kept as u32));
         let kept = &mut self.values[kept];
         kept.source = source;
         kept.names.extend(names);
@@ -177,11 +177,12 @@ impl<'a> Draft<'a> {
 
     /// The place of a value among those that are no longer as they are in the graph.
     fn merged(&mut self, value: ValueId) -> usize {
-        *self.of.entry(value).or_insert_with(|| {
+        let merged = *self.of[value.index()].get_or_insert_with(|| {
             let readers = self.graph.readers(value).iter().map(|&reader| (value, reader)).collect();
             self.values.push(Merged { source: value, names: vec![value], readers });
-            self.values.len() - 1
-        })
+            self.values.len() as u32 - 1
+        });
+        merged as usize
     }
 
     /// Whether the bias of a node would go into an Add that another one takes the place of, with what it adds now.

@@ -168,7 +168,7 @@ fn is_rounded(
     let promise = Promise::new(
         stored.recipe.clone(),
         stored.data_type,
-        given.collect::<Result<_, _>>().map_err(undecided)?,
+        given.collect::<Result<Vec<_>, _>>().map_err(undecided)?,
     );
     let held = tensor::data(tensor, fused.externals()).map_err(|error| match error {
         Error::ExternalData { .. } => unread(&stored.name, &error),

@@ -1,6 +1,5 @@
 //! The one evaluator of recipes: float64, each operation in one order, on every machine the same.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use multiversion::multiversion;
@@ -10,6 +9,7 @@ use ndarray::{
 };
 
 use super::{Op, Recipe, Windows};
+use crate::hash::HashMap;
 use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{self, DataType, Floats};
 use crate::refusal::{Reason, Refusal};
@@ -74,10 +74,10 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
 pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
     let is_leaf = |step: &Recipe| cut_constant(step).is_some() || Streamed::of(step).is_some();
     let steps = recipe.steps_to(&is_leaf);
-    let mut uses: HashMap<_, usize> = HashMap::new();
+    let mut uses: HashMap<_, usize> = HashMap::default();
     let needed = steps.iter().filter(|step| !is_leaf(step)).flat_map(|step| step.inputs());
     needed.for_each(|input| *uses.entry(input.id()).or_default() += 1);
-    let mut known: HashMap<_, ArrayD<f64>> = HashMap::new();
+    let mut known: HashMap<_, ArrayD<f64>> = HashMap::default();
     for step in steps {
         if let Some((name, axis, range)) = cut_constant(step) {
             let places = supply.places(name, axis, range)?;

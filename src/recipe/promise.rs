@@ -1,6 +1,5 @@
 //! Tensors that are computed while they are written.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use ndarray::{ArrayD, Axis};
@@ -8,6 +7,7 @@ use ndarray::{ArrayD, Axis};
 use super::evaluate::{Cutting, PART, Supply, evaluate_from};
 use super::scaled::Scaled;
 use super::{Op, Recipe};
+use crate::hash::HashMap;
 use crate::onnx::external::{Found, Make};
 use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{DataType, Floats, encode_into};
@@ -29,14 +29,13 @@ pub enum Given {
 /// same numbers as the whole has there.
 ///
 /// ```
-/// use std::collections::HashMap;
 /// use ndarray::array;
 /// use unfold::onnx::external::Make;
 /// use unfold::onnx::tensor::DataType;
 /// use unfold::recipe::{Given, Promise, Recipe};
 ///
 /// let twice = Recipe::constant("w", &[2]).mul(&Recipe::number(2.0, 1)).unwrap();
-/// let given = HashMap::from([("w".to_owned(), Given::Computed(array![1.0, 3.0].into_dyn()))]);
+/// let given = [("w".to_owned(), Given::Computed(array![1.0, 3.0].into_dyn()))];
 /// let promise = Promise::new(twice, DataType::Float, given);
 /// let mut second = [0; 4];
 /// promise.make(4..8, &mut second)?;
@@ -58,10 +57,15 @@ pub struct Promise {
 
 impl Promise {
     /// The tensor that a recipe makes of these constants, rounded once to an element type.
-    pub fn new(recipe: Recipe, data_type: DataType, given: HashMap<String, Given>) -> Self {
+    pub fn new(
+        recipe: Recipe,
+        data_type: DataType,
+        given: impl IntoIterator<Item = (String, Given)>,
+    ) -> Self {
         let behind = |axis: usize| recipe.shape()[axis + 1..].iter().product::<usize>();
         let axis = (0..recipe.rank()).find(|&axis| behind(axis) <= PART).unwrap_or(0);
         let places = if recipe.rank() == 0 { 1 } else { (PART / behind(axis).max(1)).max(1) };
+        let given = given.into_iter().collect();
         let mut promise = Self { recipe, data_type, given, axis, places, scaled: None };
         if promise.recipe.len() > PART {
             promise.scaled = Scaled::of(&promise.recipe, &promise);
@@ -281,7 +285,7 @@ mod tests {
         for recipe in recipes() {
             let names = recipe.constants();
             let given = names.iter().map(|&name| (name.to_owned(), Given::Computed(read(name).unwrap())));
-            let mut promise = Promise::new(recipe.clone(), DataType::Float, given.collect());
+            let mut promise = Promise::new(recipe.clone(), DataType::Float, given);
             let whole = evaluate(&recipe, &read).unwrap();
             let whole = encode_f64(DataType::Float, &whole.view()).unwrap();
             for axis in 0..recipe.rank() {
@@ -315,7 +319,7 @@ mod tests {
         let given = tensors.iter().map(|(name, array)| ((*name).to_owned(), Given::Stored(stored(array))));
         let read =
             |name: &str| Ok(stored(&tensors.iter().find(|(own, _)| *own == name).unwrap().1).all().unwrap());
-        (Promise::new(recipe.clone(), data_type, given.collect()), evaluate(recipe, &read).unwrap())
+        (Promise::new(recipe.clone(), data_type, given), evaluate(recipe, &read).unwrap())
     }
 
     fn numbers(shape: &[usize], seed: usize) -> ArrayD<f64> {
