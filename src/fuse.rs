@@ -1,5 +1,6 @@
 //! The whole way of a model: lower; then recognise, plan, apply, simplify, until nothing more folds.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
@@ -24,6 +25,7 @@ use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::operator::Category;
+use crate::onnx::proto::TensorProto;
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
 use crate::refusal::{Reason, Refusal};
@@ -318,7 +320,7 @@ impl OnePass<'_> {
                 result = Some(next);
                 continue;
             }
-            let next = if passes < PASSES { self.over(&known, &mut history)? } else { None };
+            let next = if passes < PASSES { self.over(&known, first, &mut history)? } else { None };
             let next = match next {
                 None => self.write(&known, &mut history)?,
                 next => next,
@@ -351,8 +353,8 @@ impl OnePass<'_> {
         Ok(tidied.graph.map(|graph| model.with_graph(graph)))
     }
 
-    /// The model with everything folded that folds; `None` where nothing does.
-    fn over(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+    /// The model, which was the first one, with everything folded that folds; `None` where nothing does.
+    fn over(&self, known: &Analysis, first: &Model, history: &mut History) -> Result<Option<Model>> {
         let (model, tell) = (known.graph.model(), self.tell);
         tell("sites", 0, 1);
         let view = View::new(known);
@@ -378,7 +380,7 @@ impl OnePass<'_> {
                 {
                     return Ok(Some(next));
                 }
-                return Ok(self.tidy(known, &sites, history));
+                return Ok(self.tidy(known, first, &sites, history));
             }
             let mut editor = Editor::new(&known.graph);
             let outcome = draw(&plan, known).and_then(|edits| {
@@ -567,18 +569,24 @@ impl OnePass<'_> {
 
     /// The model with everything stored that is constant, and everything there once that is equal; `None` where nothing
     /// changes.
-    fn tidy(&self, known: &Analysis, sites: &[Site], history: &mut History) -> Option<Model> {
+    fn tidy(&self, known: &Analysis, first: &Model, sites: &[Site], history: &mut History) -> Option<Model> {
         let model = known.graph.model();
         if not_known(model).is_some() {
             return None;
         }
         let told = sites.iter().filter(|site| site.kind.is_told_by_constants);
         let recipes = history.recipes();
+        let stored: OnceCell<HashMap<&str, &TensorProto>> = OnceCell::new();
+        let stored = |name: &str| {
+            let named = || first.graph().initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+            stored.get_or_init(named).get(name).copied()
+        };
         let tidied = tidy(
             known,
             &Limits {
                 sites: told.flat_map(|site| site.nodes.iter().copied()).collect(),
                 recipe: &|name| recipes.get(name).copied(),
+                stored: &stored,
                 is_skipped: &|kind| self.skip.is_match(kind),
                 growth: self.growth.bytes,
             },

@@ -148,7 +148,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         let mut state = self.by_hash.hasher().build_hasher();
         match maker {
             Maker::Constant(_, tensor) => {
-                (tensor.data_type(), &tensor.dims, self.elements(tensor)?).hash(&mut state);
+                (tensor.data_type(), &tensor.dims, elements(tensor, self.model)?).hash(&mut state);
             }
             Maker::Node(node) => {
                 (node.op(), attributes(node)).hash(&mut state);
@@ -161,11 +161,7 @@ impl<'g, 'f> Equals<'g, 'f> {
     /// Whether two make the same.
     fn are_equal(&self, one: Maker, other: Maker) -> bool {
         match (one, other) {
-            (Maker::Constant(_, one), Maker::Constant(_, other)) => {
-                one.data_type() == other.data_type()
-                    && one.dims == other.dims
-                    && self.elements(one).is_some_and(|elements| self.elements(other) == Some(elements))
-            }
+            (Maker::Constant(_, one), Maker::Constant(_, other)) => are_alike(one, other, self.model),
             (Maker::Node(one), Maker::Node(other)) => {
                 one.op() == other.op()
                     && one.overload() == other.overload()
@@ -181,12 +177,6 @@ impl<'g, 'f> Equals<'g, 'f> {
         }
     }
 
-    /// The bytes of a constant, if it is small.
-    fn elements(&self, tensor: &TensorProto) -> Option<Bytes> {
-        let data = tensor::data(tensor, self.model.externals()).ok();
-        data.filter(|data| data.len() <= SMALL)?.all().ok()
-    }
-
     /// The value that is read where an operator reads one of this name.
     fn now<'n>(&self, name: &'n str) -> &'n str
     where
@@ -194,6 +184,19 @@ impl<'g, 'f> Equals<'g, 'f> {
     {
         self.instead.get(name).copied().unwrap_or(name)
     }
+}
+
+/// Whether two constants are small, and hold the same.
+pub fn are_alike(one: &TensorProto, other: &TensorProto, model: &Model) -> bool {
+    one.data_type() == other.data_type()
+        && one.dims == other.dims
+        && elements(one, model).is_some_and(|own| elements(other, model) == Some(own))
+}
+
+/// The bytes of a constant, if it is small.
+fn elements(tensor: &TensorProto, model: &Model) -> Option<Bytes> {
+    let data = tensor::data(tensor, model.externals()).ok();
+    data.filter(|data| data.len() <= SMALL)?.all().ok()
 }
 
 /// The way to the body that a constant is in, by its name.

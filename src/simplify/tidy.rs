@@ -8,7 +8,7 @@ use crate::graph::editor::{Edited, Editor, reads};
 use crate::graph::{Graph, NodeId};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::Model;
-use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::recipe::{Op, Recipe};
 use crate::refusal::Refusal;
 
@@ -18,6 +18,8 @@ pub struct Limits<'l> {
     pub sites: Vec<NodeId>,
     /// What a tensor holds that was stored for the original model, by constants of that.
     pub recipe: &'l dyn Fn(&str) -> Option<&'l Recipe>,
+    /// A tensor of that model.
+    pub stored: &'l dyn Fn(&str) -> Option<&'l TensorProto>,
     /// Whether a kind is left as it is.
     pub is_skipped: &'l dyn Fn(&str) -> bool,
     /// Bytes that tensors of computed constants may add.
@@ -86,7 +88,17 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     // What a parameter is reset to is what any constant of these numbers is.
     let is_plain = |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(|&number| number == 0.0 || number == 1.0));
     let told = |name: &str| (limits.recipe)(name).filter(|recipe| !is_plain(recipe));
-    let is_told_alike = |one: &str, other: &str| told(one) == told(other);
+    // What is made of equal tensors in equal ways is equal, as these are where they are read as they are.
+    let is_stored_alike = |one: &str, other: &str| match ((limits.stored)(one), (limits.stored)(other)) {
+        (Some(one_stored), Some(other_stored)) => {
+            one == other || equal::are_alike(one_stored, other_stored, model)
+        }
+        _ => one == other,
+    };
+    let is_told_alike = |one: &str, other: &str| match (told(one), told(other)) {
+        (Some(one), Some(other)) => one.is_alike(other, &is_stored_alike),
+        (one, other) => one.is_none() && other.is_none(),
+    };
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
     let is_asked = merges && (shapes.is_empty() || !found.is_empty());
     let before = if is_asked { find() } else { HashMap::default() };

@@ -451,3 +451,28 @@ fn a_normalization_that_engines_do_not_know_is_bare() {
         assert!(!made.contains(&"Mul"), "{made:?}");
     }
 }
+
+#[test]
+fn what_is_made_in_equal_ways_of_equal_weights_is_there_once() {
+    let of = |second: &str| {
+        model(&format!(
+            "input x batch 3
+             const g 3 = 2 -1 0.5
+             const b 3 = 0.25 0.5 -2
+             const k 3 2 = 1 2 3 4 5 6
+             const v 3 2 = {second}
+             n = LayerNormalization(x, g, b) axis=-1
+             p = MatMul(n, k)
+             q = MatMul(n, v)
+             u = Neg(p)
+             y = Exp(u)
+             z = Abs(q)
+             output y z"
+        ))
+    };
+    let once = tidied(&of("1 2 3 4 5 6"));
+    let expected = ["LayerNormalization", "MatMul", "Add", "Neg", "Exp", "Abs"];
+    assert_eq!(operators(&once), expected);
+    let other = tidied(&of("1 2 3 4 5 7"));
+    assert_eq!(operators(&other).iter().filter(|operator| **operator == "MatMul").count(), 2);
+}
