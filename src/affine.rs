@@ -103,6 +103,21 @@ impl Affine {
         (0..self.rank()).filter(|&axis| !self.is_uniform_along(axis)).collect()
     }
 
+    /// The affine on a value of this rank, whose axes at these `places` are the axes along which it varies; `None` where it
+    /// varies along others, too.
+    pub fn placed(&self, axes: &[usize], places: &[usize], rank: usize) -> Option<Affine> {
+        let mut pairs: Vec<(usize, usize)> = places.iter().copied().zip(axes.iter().copied()).collect();
+        pairs.sort_unstable();
+        let others = (0..self.rank()).filter(|axis| !axes.contains(axis));
+        let order: Vec<usize> = pairs.iter().map(|&(_, axis)| axis).chain(others).collect();
+        let placed = |numbers: &Numbers| {
+            let mut shape = vec![1; rank];
+            pairs.iter().for_each(|&(place, axis)| shape[place] = numbers.shape()[axis]);
+            numbers.transpose(&order)?.reshape(&shape)
+        };
+        Some(Affine::new(placed(&self.scale)?, placed(&self.shift)?))
+    }
+
     /// Whether one can follow the other: those of a model that contradicts itself may not.
     pub fn broadcasts_with(&self, other: &Affine) -> bool {
         let fits =
@@ -152,6 +167,17 @@ mod tests {
         let affine = Affine::scale(numbers([4.0, 4.0]).align(2).unwrap());
         assert_eq!(affine.scale.shape(), [1, 1]);
         assert_eq!(affine.axes(), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn moves_to_the_places_of_its_axes() {
+        let matrix = Numbers::constant("matrix", array![[[1.0, 2.0], [3.0, 4.0]]].into_dyn());
+        let affine = Affine::scale(matrix);
+        let placed = affine.placed(&[1, 2], &[3, 0], 4).unwrap();
+        assert_eq!(placed.scale.shape(), [2, 1, 1, 2]);
+        assert!(placed.scale.iter().eq(&[1.0, 3.0, 2.0, 4.0]));
+        assert_eq!(placed.axes(), [0, 3]);
+        assert!(affine.placed(&[1], &[0], 2).is_none());
     }
 
     #[test]

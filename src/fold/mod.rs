@@ -6,6 +6,7 @@
 //! operator family, one line each in the tables there.
 
 pub mod absorb;
+mod across;
 pub mod apply;
 
 mod backward;

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::absorb::elementwise::beside_positions;
 use super::absorb::{check, linear};
+use super::across::across;
 use super::draft::{Draft, Way};
 use super::item::{Item, Items, Merge};
 use super::range::Going;
@@ -196,7 +197,15 @@ impl<'d, 'a> Front<'d, 'a> {
                     }
                 }
                 Next::Node(node, value) => {
-                    let step = self.step(node, value, &wave.bypass)?;
+                    let step = self.step(node, value, &wave.bypass);
+                    // What one movement mixes the next ones may put apart again.
+                    let is_mixed = matches!(&step, Err(refusal) if refusal.reason == Reason::MixedAxes);
+                    let Carried { affine, passed } = &self.carried[&value];
+                    if let Some((behind, affine)) = is_mixed.then(|| across(draft, value, affine)).flatten() {
+                        self.arrive(behind, affine, Some(value), *passed)?;
+                        continue;
+                    }
+                    let step = step?;
                     if let Some(fold) = step.fold {
                         wave.note(draft, node, fold, step.by_place)?;
                     }

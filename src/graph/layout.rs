@@ -8,10 +8,10 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use tract_onnx::tract_hir::internal::TDim;
+use tract_onnx::tract_hir::internal::{DimLike, TDim};
 
 use super::axes::permutation;
-use super::facts::Shape;
+use super::facts::{Shape, same};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
 
@@ -135,11 +135,8 @@ impl Atoms {
     fn split(&mut self, atom: Atom, product: &TDim, dims: &[TDim]) -> Option<Vec<Atom>> {
         let AtomFact { extent, free, .. } = self.0[atom].clone();
         let whole = extent?;
-        let extents = if let (Ok(number), Ok(product), Ok(dim)) =
-            (whole.to_i64(), product.to_i64(), dims[0].to_i64())
-        {
-            let needed = dim / product.max(1);
-            let fits = needed > 1 && dim % product.max(1) == 0 && number % needed == 0 && number != needed;
+        let extents = if let (Ok(number), Some(needed)) = (whole.to_i64(), quotient(&dims[0], product)) {
+            let fits = needed > 1 && number % needed == 0 && number != needed;
             fits.then(|| vec![TDim::from(needed), TDim::from(number / needed)])?
         } else {
             product.is_one().then_some(())?;
@@ -217,6 +214,16 @@ impl Atoms {
     }
 }
 
+/// How often one extent is another, where that is a number: of `6·b` and `2·b` it is 3.
+fn quotient(dim: &TDim, product: &TDim) -> Option<i64> {
+    if let (Ok(dim), Ok(product)) = (dim.to_i64(), product.to_i64()) {
+        return (product > 0 && dim % product == 0).then(|| dim / product);
+    }
+    let (quotient, 1) = dim.maybe_div(product).ok()? else { return None };
+    let number = quotient.to_i64().ok()?;
+    (number > 0 && same(&Some(product.clone() * number), &Some(dim.clone()))).then_some(number)
+}
+
 /// Where the elements of a value are after a chain of movements.
 #[derive(Debug, Clone)]
 pub struct Trace {
@@ -253,6 +260,16 @@ impl Trace {
     /// can do it.
     pub fn keeps_order(&self) -> bool {
         self.atoms.leaves(&self.start.concat()) == self.atoms.leaves(&self.now.concat())
+    }
+
+    /// The axes that now hold what these held, each alone; `None` where one of them is spread, or beside another.
+    pub fn places(&self, axes: &[usize]) -> Option<Vec<usize>> {
+        let now: Vec<Vec<Atom>> = self.now.iter().map(|axis| self.atoms.leaves(axis)).collect();
+        let place = |&axis: &usize| {
+            let held = self.atoms.leaves(&self.start[axis]);
+            now.iter().position(|axis| *axis == held && !held.is_empty())
+        };
+        axes.iter().map(place).collect()
     }
 
     /// The permutation of axes that does it all, if one does.
@@ -391,6 +408,35 @@ mod tests {
         let Trace { mut atoms, now, .. } = trace("?,4,6", &[]);
         assert_eq!(atoms.reshape(&now, &shape(&SymbolScope::default(), "?,24")), None);
         assert_eq!(atoms.reshape(&now, &shape(&SymbolScope::default(), "6,4")), None);
+    }
+
+    #[test]
+    fn channels_beside_an_open_batch_are_found_again() {
+        let image = ["0 3 2 1", "b*6,3,2,2", "0 2 1 3"];
+        let apart = trace("b,4,6,3", &image);
+        assert_eq!(apart.places(&[3]), None);
+        let whole = trace("b,4,6,3", &[&image[..], &["b,3,4,6"]].concat());
+        assert_eq!(whole.places(&[3]), Some(vec![1]));
+        assert_eq!(whole.places(&[1]), None);
+        assert_eq!(trace("b,4,6,3", &["2 0 3 1"]).places(&[3, 1]), Some(vec![2, 3]));
+    }
+
+    #[test]
+    fn a_quotient_is_a_number_or_none() {
+        let scope = SymbolScope::default();
+        let dim = |text: &str| scope.parse_tdim(text).unwrap();
+        for (whole, part, times) in [
+            ("6*b", "2*b", Some(3)),
+            ("6*b", "b", Some(6)),
+            ("6", "2", Some(3)),
+            ("6", "4", None),
+            ("6*b", "4*b", None),
+        ] {
+            assert_eq!(quotient(&dim(whole), &dim(part)), times, "{whole} {part}");
+        }
+        for (whole, part) in [("6*b", "2*c"), ("6*b", "2"), ("b+6", "b"), ("2", "6*b"), ("6", "0")] {
+            assert_eq!(quotient(&dim(whole), &dim(part)), None, "{whole} {part}");
+        }
     }
 
     #[test]

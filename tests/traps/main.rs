@@ -1,6 +1,7 @@
 //! What has gone wrong elsewhere, and must not here: each trap by number, each rule with a twin that
 //! must be refused, each reason with an example.
 
+mod across;
 mod basis;
 mod bodies;
 mod branches;

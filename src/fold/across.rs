@@ -1,0 +1,41 @@
+//! Movements in a row, read as one.
+//!
+//! MobileViT takes its tokens apart to patches of pixels by a Reshape to `[b·C·h, w, p, q]` and a Transpose, and the next
+//! Reshape puts the channels apart from the batch again. No affine of channels is one of the values in between, and yet what
+//! comes out has it along one axis.
+
+use super::draft::Draft;
+use crate::affine::Affine;
+use crate::graph::layout::Trace;
+use crate::graph::{Reader, ValueId};
+
+/// How many movements are looked at.
+const LONGEST: usize = 16;
+
+/// The first value behind a value, by movements alone whose results nothing else reads, along whose axes an affine varies as
+/// it does along those of the value; and the affine there.
+pub fn across(draft: &Draft, value: ValueId, affine: &Affine) -> Option<(ValueId, Affine)> {
+    let graph = draft.graph;
+    let varying = affine.axes();
+    let mut trace = Trace::new(&draft.facts.shape(value)?);
+    let mut value = value;
+    for _ in 0..LONGEST {
+        let reads = |(_, reader): &(ValueId, Reader)| match *reader {
+            Reader::Node { node, input } => graph.reads_elements(node, input),
+            _ => true,
+        };
+        let mut readers = draft.readers(value).filter(reads);
+        let (Some((_, Reader::Node { node, input: 0 })), None) = (readers.next(), readers.next()) else {
+            return None;
+        };
+        let is_free = !draft.owned.contains_key(&node) && !draft.replaced.contains(&node);
+        let moved = graph.only_output(node).filter(|_| is_free)?;
+        let shape = draft.facts.shape(moved)?;
+        trace.follow(graph.node(node), &shape)?;
+        value = moved;
+        if let Some(places) = trace.places(&varying) {
+            return Some((value, affine.placed(&varying, &places, shape.len())?));
+        }
+    }
+    None
+}

@@ -1,0 +1,84 @@
+//! Movements in a row that take channels and batch together and apart again, as those of MobileViT, which puts the patches of
+//! its tokens back to an image.
+
+use unfold::onnx::Model;
+use unfold::refusal::Reason;
+
+use crate::branches::becomes;
+use crate::common::text::model;
+use crate::kept;
+
+/// Tokens of four pixels, two by two, of six patches, with a scale and a shift of their channels; and their image.
+fn image(lines: &str) -> Model {
+    model(&format!(
+        "input x batch 4 6 3
+         scale g 3
+         shift t 3
+         s = Mul(x, g)
+         n = Add(s, t)
+         c = Transpose(n) perm=[0,3,2,1]
+         ints apart 4 = -1 3 2 2
+         p = Reshape(c, apart)
+         q = Transpose(p) perm=[0,2,1,3]
+         {lines}
+         y = Relu(z)
+         output y"
+    ))
+}
+
+#[test]
+fn channels_that_are_beside_the_batch_for_a_while_are_found_again() {
+    let lines = "ints whole 4 = -1 3 4 6
+         i = Reshape(q, whole)
+         weight w 5 3 1 1
+         z = Conv(i, w)";
+    becomes(&image(lines), &["Transpose", "Reshape", "Transpose", "Reshape", "Conv", "Relu"]);
+}
+
+#[test]
+fn so_they_are_as_the_last_axis() {
+    let lines = "ints whole 4 = -1 3 4 6
+         i = Reshape(q, whole)
+         l = Transpose(i) perm=[0,2,3,1]
+         weight w 3 5
+         z = MatMul(l, w)";
+    becomes(
+        &image(lines),
+        &["Transpose", "Reshape", "Transpose", "Reshape", "Transpose", "MatMul", "Add", "Relu"],
+    );
+}
+
+#[test]
+fn channels_that_stay_beside_other_axes_are_refused() {
+    for whole in ["-1 6 4 3", "-1 4 3 6", "-1 3 24", "-1 6 12"] {
+        let rank = whole.split(' ').count();
+        let channels = whole.split(' ').nth(1).unwrap();
+        let kernel = ["1"; 2][..rank - 2].join(" ");
+        let lines = format!(
+            "ints whole {rank} = {whole}\ni = Reshape(q, whole)\nweight w 5 {channels} {kernel}\nz = Conv(i, w)"
+        );
+        if whole == "-1 3 24" {
+            becomes(&image(&lines), &["Transpose", "Reshape", "Transpose", "Reshape", "Conv", "Relu"]);
+        } else {
+            assert_eq!(kept(&image(&lines)).0, Reason::MixedAxes, "{whole}");
+        }
+    }
+}
+
+#[test]
+fn what_is_read_on_the_way_keeps_them() {
+    let lines = "ints whole 4 = -1 3 4 6
+         i = Reshape(q, whole)
+         weight w 5 3 1 1
+         z = Conv(i, w)
+         o = Relu(p)
+         output o";
+    assert_eq!(kept(&image(lines)).0, Reason::MixedAxes);
+    // Something else than a movement does not hand an affine on that lies beside the batch.
+    let lines = "r = Sigmoid(q)
+         ints whole 4 = -1 3 4 6
+         i = Reshape(r, whole)
+         weight w 5 3 1 1
+         z = Conv(i, w)";
+    assert_eq!(kept(&image(lines)).0, Reason::MixedAxes);
+}
