@@ -23,19 +23,19 @@ const SMALL: usize = 1 << 16;
 
 /// What makes values.
 #[derive(Clone, Copy)]
-enum Origin<'g> {
+enum Producer<'g> {
     /// A small constant.
     Constant(&'g str, &'g TensorProto),
     /// An operator.
     Node(&'g NodeProto),
 }
 
-impl<'g> Origin<'g> {
+impl<'g> Producer<'g> {
     /// What it makes.
     fn names(self) -> impl Iterator<Item = &'g str> {
         let (constant, made) = match self {
-            Origin::Constant(name, _) => (Some(name), &[][..]),
-            Origin::Node(node) => (None, &node.output[..]),
+            Producer::Constant(name, _) => (Some(name), &[][..]),
+            Producer::Node(node) => (None, &node.output[..]),
         };
         constant.into_iter().chain(made.iter().map(String::as_str))
     }
@@ -45,7 +45,7 @@ impl<'g> Origin<'g> {
 /// looked at again only where another one has the same hash.
 struct First<'g> {
     way: &'g str,
-    maker: Origin<'g>,
+    maker: Producer<'g>,
     /// The next one of the same hash.
     next: Option<u32>,
 }
@@ -74,13 +74,15 @@ pub fn find(
     // Bodies see those of the main graph, whichever came first.
     let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());
     for (way, tensor) in main.into_iter().chain(inner).filter(|(_, tensor)| !pinned.contains(tensor.name())) {
-        equals.add(way, Origin::Constant(tensor.name(), tensor), same);
+        equals.add(way, Producer::Constant(tensor.name(), tensor), same);
     }
     for node in graph.node.iter().filter(|node| is_pure(node)) {
         match (node.op_type(), held(node), &node.output[..]) {
-            ("Constant", Some(tensor), [name]) => equals.add(way(node), Origin::Constant(name, tensor), same),
+            ("Constant", Some(tensor), [name]) => {
+                equals.add(way(node), Producer::Constant(name, tensor), same)
+            }
             ("Constant", ..) => {}
-            _ => equals.add(way(node), Origin::Node(node), &|_, _| true),
+            _ => equals.add(way(node), Producer::Node(node), &|_, _| true),
         }
     }
     let mut instead = equals.instead;
@@ -121,13 +123,13 @@ impl<'g, 'f> Equals<'g, 'f> {
     }
 
     /// Notes who is first, or that the values of the first are read.
-    fn add(&mut self, way: &'g str, maker: Origin<'g>, same: Same) {
+    fn add(&mut self, way: &'g str, maker: Producer<'g>, same: Same) {
         let Some(hash) = self.hash(maker) else { return };
         let new = self.firsts.len() as u32;
         let mut place = *self.by_hash.entry(hash).or_insert(new);
         while place != new {
             let first = &self.firsts[place as usize];
-            let name = |maker: Origin<'g>| maker.names().next().unwrap_or_default();
+            let name = |maker: Producer<'g>| maker.names().next().unwrap_or_default();
             if self.are_equal(maker, first.maker)
                 && sees(way, first.way)
                 && same(name(first.maker), name(maker))
@@ -144,13 +146,13 @@ impl<'g, 'f> Equals<'g, 'f> {
     }
 
     /// `None` for what is not compared with anything.
-    fn hash(&self, maker: Origin) -> Option<u64> {
+    fn hash(&self, maker: Producer) -> Option<u64> {
         let mut state = self.by_hash.hasher().build_hasher();
         match maker {
-            Origin::Constant(_, tensor) => {
+            Producer::Constant(_, tensor) => {
                 (tensor.data_type(), &tensor.dims, elements(tensor, self.model)?).hash(&mut state);
             }
-            Origin::Node(node) => {
+            Producer::Node(node) => {
                 (node.op(), attributes(node)).hash(&mut state);
                 node.input.iter().for_each(|name| self.now(name).hash(&mut state));
             }
@@ -159,10 +161,10 @@ impl<'g, 'f> Equals<'g, 'f> {
     }
 
     /// Whether two make the same.
-    fn are_equal(&self, one: Origin, other: Origin) -> bool {
+    fn are_equal(&self, one: Producer, other: Producer) -> bool {
         match (one, other) {
-            (Origin::Constant(_, one), Origin::Constant(_, other)) => are_alike(one, other, self.model),
-            (Origin::Node(one), Origin::Node(other)) => {
+            (Producer::Constant(_, one), Producer::Constant(_, other)) => are_alike(one, other, self.model),
+            (Producer::Node(one), Producer::Node(other)) => {
                 one.op() == other.op()
                     && one.overload() == other.overload()
                     && one
