@@ -4,8 +4,8 @@
     python benches/centring.py MODEL.onnx[=TWIN.onnx] ... [--batch 1] [--rounds 20]
 
 Each model is folded by `unfold`, which is found on the PATH, with and without `--centre`, and all three run interleaved on
-one thread, in tract and in onnxruntime; so does its TWIN, the same network with RMSNorm, folded. They have one input. The
-table of this batch in docs/streams.md is written anew.
+one thread, in tract and in onnxruntime; so does its TWIN, the same network with RMSNorm, folded. The table of this batch
+in docs/streams.md is written anew.
 """
 
 import argparse

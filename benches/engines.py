@@ -51,20 +51,39 @@ def times(sessions, feed, rounds):
 def in_onnxruntime(paths, batch, rounds):
     """A ratio for each model, as text; no batch where the models fix it."""
     sessions = [session(path) for path in paths]
-    [value] = sessions[0].get_inputs()
-    shape, numbers = [batch or value.shape[0], *value.shape[1:]], np.random.default_rng(0)
+    numbers = np.random.default_rng(0)
+    feed = {value.name: drawn(value, batch, numbers) for value in sessions[0].get_inputs()}
+    return [told(*ratio) for ratio in ratios_of(sessions, feed, rounds)]
+
+
+def drawn(value, batch, numbers):
+    """Something for an input of a model: elements of the normal distribution, or places in a table."""
+    shape = [batch or value.shape[0], *value.shape[1:]]
     is_index = value.type == "tensor(int64)"
-    feed = {value.name: numbers.integers(0, 100, shape) if is_index else numbers.standard_normal(shape, np.float32)}
-    return [told(*ratio) for ratio in onnxruntime_ratios(sessions, feed, rounds)]
+    return numbers.integers(0, 100, shape) if is_index else numbers.standard_normal(shape, np.float32)
 
 
-def onnxruntime_ratios(sessions, feed, rounds):
-    """The ratio for each model and its interval."""
+def ratios_of(sessions, feed, rounds):
+    """The ratio for each model and its interval, of onnxruntime or of OpenVINO."""
     taken = times(sessions, feed, rounds)
     ratios = taken / taken[:, :1]
     resampled = np.random.default_rng(0).integers(rounds, size=(1000, rounds))
     low, high = np.quantile(np.median(ratios[resampled], axis=1), [0.025, 0.975], axis=0)
     return [tuple(map(float, numbers)) for numbers in zip(np.median(ratios, axis=0), low, high)]
+
+
+class InOpenVINO:
+    """A model in OpenVINO, on one thread, in float32 as it is."""
+
+    def __init__(self, path):
+        # Nobody else needs it.
+        import openvino
+
+        options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+        self.compiled = openvino.Core().compile_model(str(path), "CPU", options)
+
+    def run(self, _, feed):
+        self.compiled(feed)
 
 
 def in_tract(paths, batch, rounds):

@@ -33,23 +33,24 @@ class Encoder(torch.nn.Module):
 class Pooled(torch.nn.Module):
     """A tower that ends in an embedding."""
 
-    def __init__(self, tower):
+    def __init__(self, tower, **constants):
         super().__init__()
         self.tower = tower
+        self.constants = constants
 
-    def forward(self, **inputs):
-        return self.tower(**inputs)[0]
+    def forward(self, x):
+        return self.tower(**{self.tower.main_input_name: x}, **self.constants)[0]
 
 
 def clip_vision():
     config = transformers.CLIPVisionConfig(num_hidden_layers=12, attn_implementation="eager")
     tower = transformers.CLIPVisionModelWithProjection(config)
-    return Pooled(tower), dict(pixel_values=torch.randn(2, 3, 224, 224))
+    return Pooled(tower), dict(x=torch.randn(2, 3, 224, 224))
 
 
 def clip_text():
     config = transformers.CLIPTextConfig(vocab_size=1000, eos_token_id=999, attn_implementation="eager")
-    return Pooled(transformers.CLIPTextModelWithProjection(config)), dict(input_ids=tokens(1000))
+    return Pooled(transformers.CLIPTextModelWithProjection(config)), dict(x=tokens(1000))
 
 
 def whisper_encoder():
@@ -65,7 +66,9 @@ def gpt2():
     config = transformers.GPT2Config(
         vocab_size=1000, n_layer=12, use_cache=False, bos_token_id=1, eos_token_id=2, attn_implementation="eager"
     )
-    return Pooled(transformers.GPT2LMHeadModel(config)), dict(input_ids=tokens(1000))
+    # Without a mask the network looks at run time for where sequences begin, which tract does not run.
+    causal = torch.full((1, 1, 16, 16), -1e9).triu(1)
+    return Pooled(transformers.GPT2LMHeadModel(config), attention_mask=causal), dict(x=tokens(1000))
 
 
 NETWORKS = {"clip-vision": clip_vision, "clip-text": clip_text, "whisper-encoder": whisper_encoder, "gpt2": gpt2}

@@ -314,7 +314,7 @@ impl OnePass<'_> {
                 Some(result) => check(first, result)?,
             };
             if passes < PASSES
-                && let Some(next) = self.rewritten(&known, &mut history, forms::edits(&known), false)?
+                && let Some(next) = self.rewritten(&known, &mut history, self.forms(&known), false)?
             {
                 drop(known);
                 result = Some(next);
@@ -339,6 +339,12 @@ impl OnePass<'_> {
         }
         let plan = history.finish(result.as_ref().unwrap_or(first));
         Ok((result, plan))
+    }
+
+    /// What is written in another form before anything folds.
+    fn forms(&self, known: &Analysis) -> Vec<Edit> {
+        let forms = forms::edits(known);
+        if forms.is_empty() { self.target.forms(known) } else { forms }
     }
 
     /// The model with each weight under one name; `None` where that is how it is.

@@ -5,13 +5,13 @@
     python benches/peers/wild.py models
     python benches/peers/wild.py models --rounds 40 --tract
     python benches/peers/trained.py --folder trained
-    python benches/peers/wild.py trained
+    python benches/peers/wild.py trained --rounds 30 --tract --openvino
 
 A line has how far the result of unfold is from the model, nodes and constant affines that each tool leaves, what
 onnxruntime no longer fuses, and the time of unfold's result over that of the model and over the fastest peer's; in
-onnxruntime that is the result for it. Outputs are compared on random inputs of two batches, the model without any
-optimisation of onnxruntime against the results with all of them. Results of tools stay in the folder, and are not made
-anew where they are there; those of `unfold`, which is found on the PATH, are.
+onnxruntime that is the result for it, elsewhere the default. Outputs are compared on random inputs of two batches, the
+model without any optimisation of onnxruntime against the results with all of them. Results of tools stay in the folder,
+and are not made anew where they are there; those of `unfold`, which is found on the PATH, are.
 Exit code 1 where unfold fails, or its result is another model. Writes a table of docs/wild.md where `--mark` names it.
 """
 
@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 from affines import Graph  # noqa: E402
-from engines import onnxruntime_ratios, session, told, tract_ratios, unfold, write_between  # noqa: E402
+from engines import InOpenVINO, ratios_of, session, told, tract_ratios, unfold, write_between  # noqa: E402
 from fused import is_fused, lost, optimised  # noqa: E402
 from peers import run_tool  # noqa: E402
 from trained import SHAPES  # noqa: E402
@@ -115,7 +115,7 @@ def row(source, arguments):
 
 def columns(arguments):
     """What unfold's result is timed against, in which engine."""
-    engines = ["onnxruntime", *["tract"] * arguments.tract] if arguments.rounds else []
+    engines = ["onnxruntime", *["tract"] * arguments.tract, *["OpenVINO"] * arguments.openvino] if arguments.rounds else []
     return [f"{engine}, ÷ {other}" for engine in engines for other in ("exported", "best peer")]
 
 
@@ -125,11 +125,14 @@ def measured(source, made, arguments):
         return {}
     peers = [path for name, path in made.items() if name in PEERS]
     sessions = [session(path) for path in [made["unfold_for_onnxruntime"], source, *peers]]
-    found = {"onnxruntime": onnxruntime_ratios(sessions, feed(source.stem, sessions[0], 1), arguments.rounds)}
+    given = feed(source.stem, sessions[0], 1)
+    found = {"onnxruntime": ratios_of(sessions, given, arguments.rounds)}
+    # What onnxruntime writes has operators of its own.
+    portable = [made["unfold"], source, *[path for path in peers if path != made.get("onnxruntime")]]
     if arguments.tract:
-        # What onnxruntime writes has operators of its own.
-        peers = [path for path in peers if path != made.get("onnxruntime")]
-        found["tract"] = tract_ratios([made["unfold"], source, *peers], 1, arguments.rounds)
+        found["tract"] = tract_ratios(portable, 1, arguments.rounds)
+    if arguments.openvino:
+        found["OpenVINO"] = ratios_of([InOpenVINO(path) for path in portable], given, arguments.rounds)
     ratios = {}
     for engine, (_, exported, *others) in found.items():
         ratios[f"{engine}, ÷ exported"] = exported and turned(exported)
@@ -150,6 +153,7 @@ def main():
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--rounds", type=int, default=0, help="how often to time; not at all if nothing is said")
     parser.add_argument("--tract", action="store_true", help="time in tract too")
+    parser.add_argument("--openvino", action="store_true", help="time in OpenVINO too")
     parser.add_argument("--mark", help="the table of docs/wild.md to write")
     arguments = parser.parse_args()
     heads = ["model", "off by", "as exported", *PEERS, "unfold", "no longer fused", *columns(arguments)]

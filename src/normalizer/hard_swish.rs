@@ -1,12 +1,13 @@
 //! HardSwish, `x·clip(x + 3, 0, 6)/6`, written out.
 //!
-//! An Add, a Clip, a Mul and a Div, each over all elements. After: one HardSwish, or, before operator set 14, a HardSigmoid
-//! and a Mul, which is `x·clip(x/6 + 1/2, 0, 1)`.
+//! An Add, a Clip, a Mul and a Div, each over all elements. After: one HardSwish. Before operator set 14 there is none: what
+//! is written out stays, which OpenVINO finds, and its sixth goes into what follows; onnxruntime, which does not find it, is
+//! faster with a HardSigmoid and a Mul, `x·clip(x/6 + 1/2, 0, 1)`, and OpenVINO slower.
 
 use super::bounds::{Bounds, bounds};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::graph::make::{self, Maker};
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
 /// The operator set that brought the operator.
@@ -17,31 +18,66 @@ pub struct HardSwish;
 
 impl Normalizer for HardSwish {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        let graph = view.graph;
-        let (input, nodes) = divided(view, node).or_else(|| gated(view, node, true))?;
-        let output = graph.only_output(node)?;
-        let rank = view.facts.rank(input)?;
-        let constants = nodes.iter().flat_map(|&node| graph.inputs(node)).flatten();
-        let mut constants = constants.filter(|&&value| view.constants.is_constant(value));
-        // Numbers of more axes than there are would bring more; and engines have these operators in float32.
-        let keeps_shape = constants.all(|&value| view.facts.rank(value).is_some_and(|own| own <= rank));
-        if !keeps_shape || view.facts.data_type(input) != Some(DataType::Float) {
-            return None;
-        }
-        let (made, constants) = written(graph, node, input).finish(graph.value_name(output));
+        let replacement = replaced(
+            view,
+            node,
+            |maker| maker.opset() >= SINCE,
+            |maker, input| {
+                maker.op("HardSwish", &[input], vec![]);
+            },
+        )?;
+        let rank = view.facts.rank(view.graph.only_output(node)?)?;
         Some(Site {
             kind: Kind::new("hard swish", Family::Pointwise),
-            name: view.site_name(nodes[0]),
+            name: view.site_name(replacement.nodes[0]),
             channels: 1,
             axis: rank.max(1) - 1,
-            nodes: nodes.clone(),
+            nodes: replacement.nodes.clone(),
             pre: None,
             post: None,
-            replacement: Some(Replacement { nodes, made, constants }),
+            replacement: Some(replacement),
             core: None,
             refusal: None,
         })
     }
+}
+
+/// The one that ends at a node as a HardSigmoid and a Mul, where no operator set has more.
+pub fn as_hard_sigmoid(view: &View, node: NodeId) -> Option<Replacement> {
+    replaced(
+        view,
+        node,
+        |maker| maker.opset() < SINCE,
+        |maker, input| {
+            let gate = vec![make::float("alpha", 1.0 / 6.0), make::float("beta", 0.5)];
+            let gate = maker.op("HardSigmoid", &[input], gate);
+            maker.op("Mul", &[input, &gate], vec![]);
+        },
+    )
+}
+
+/// What comes in the place of the one that ends at a node.
+fn replaced(
+    view: &View,
+    node: NodeId,
+    is_there: impl Fn(&Maker) -> bool,
+    write: impl Fn(&mut Maker, &str),
+) -> Option<Replacement> {
+    let graph = view.graph;
+    let (input, nodes) = divided(view, node).or_else(|| gated(view, node, true))?;
+    let output = graph.only_output(node)?;
+    let rank = view.facts.rank(input)?;
+    let constants = nodes.iter().flat_map(|&node| graph.inputs(node)).flatten();
+    let mut constants = constants.filter(|&&value| view.constants.is_constant(value));
+    // Numbers of more axes than there are would bring more; and engines have these operators in float32.
+    let keeps_shape = constants.all(|&value| view.facts.rank(value).is_some_and(|own| own <= rank));
+    let mut maker = Maker::new(graph, node);
+    if !keeps_shape || view.facts.data_type(input) != Some(DataType::Float) || !is_there(&maker) {
+        return None;
+    }
+    write(&mut maker, graph.value_name(input));
+    let (made, constants) = maker.finish(graph.value_name(output));
+    Some(Replacement { nodes, made, constants })
 }
 
 /// `(x·clip(x + 3, 0, 6))/6`: x, and the nodes.
@@ -95,18 +131,4 @@ fn clipped(view: &View, clip: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
 fn sixth(view: &View, div: NodeId) -> Option<ValueId> {
     let by = view.graph.input(div, 1).and_then(|value| view.scalar(value));
     view.graph.input(div, 0).filter(|_| view.graph.is(div, "Div") && by == Some(6.0))
-}
-
-/// The operators that come instead.
-fn written<'g>(graph: &'g Graph<'g>, node: NodeId, input: ValueId) -> Maker<'g> {
-    let mut maker = Maker::new(graph, node);
-    let input = graph.value_name(input);
-    if maker.opset() >= SINCE {
-        maker.op("HardSwish", &[input], vec![]);
-    } else {
-        let gate = vec![make::float("alpha", 1.0 / 6.0), make::float("beta", 0.5)];
-        let gate = maker.op("HardSigmoid", &[input], gate);
-        maker.op("Mul", &[input, &gate], vec![]);
-    }
-    maker
 }

@@ -20,7 +20,7 @@ mod dynamic_token;
 mod formula;
 mod fusible;
 mod group_norm;
-mod hard_swish;
+pub mod hard_swish;
 mod instance_norm;
 pub(crate) mod layer_norm;
 mod layer_scale;

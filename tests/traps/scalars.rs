@@ -1,6 +1,8 @@
 //! One number for all channels, and halves of affines: what they pass, and what stops them.
 
+use unfold::FuseOptions;
 use unfold::fold::plan::Outcome;
+use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
@@ -487,18 +489,38 @@ fn hard_swish(opset: i64, steps: &str) -> Model {
 
 const RAMP: &str = "a = Add(u, three)\n c = Clip(a, zero, six)\n";
 
+const WRITTEN: [&str; 2] = ["o = Mul(u, c)\n g = Div(o, six)", "d = Div(c, six)\n g = Mul(d, u)"];
+
 #[test]
 fn a_hard_swish_that_is_written_out_is_one_operator() {
-    for steps in ["o = Mul(u, c)\n g = Div(o, six)", "d = Div(c, six)\n g = Mul(d, u)"] {
-        for (opset, expected) in [(17, &["HardSwish"][..]), (13, &["HardSigmoid", "Mul"])] {
-            let before = hard_swish(opset, &format!("{RAMP}{steps}"));
-            let after = fuse(&before);
-            assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:?}", after.plan.sites);
-            // A sixth is no float.
+    for steps in WRITTEN {
+        let before = hard_swish(17, &format!("{RAMP}{steps}"));
+        let after = fuse(&before);
+        assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:?}", after.plan.sites);
+        // A sixth is no float.
+        same(&before, &after.model, 1e-7);
+        assert_eq!(operators(&after.model), ["MatMul", "HardSwish", "MatMul"]);
+        assert_eq!(fuse(&after.model).model.proto, after.model.proto);
+    }
+}
+
+/// Where no operator set has it, only onnxruntime is faster with another form.
+#[test]
+fn a_hard_swish_of_an_old_operator_set_stays_written_out_but_for_onnxruntime() {
+    // The sixth goes on where it is of the product.
+    for (steps, left) in WRITTEN.iter().zip([&["Add", "Clip", "Mul"][..], &["Add", "Clip", "Div", "Mul"]]) {
+        let before = hard_swish(13, &format!("{RAMP}{steps}"));
+        let gate = &["HardSigmoid", "Mul"][..];
+        for (target, expected) in
+            [(Target::Portable, left), (Target::Tract, left), (Target::Onnxruntime, gate)]
+        {
+            let options = FuseOptions { target, ..FuseOptions::default() };
+            let after = unfold::fuse(&before, &options).unwrap();
             same(&before, &after.model, 1e-7);
             let made = operators(&after.model);
-            assert_eq!(made[1..made.len() - 1], *expected);
-            assert_eq!(fuse(&after.model).model.proto, after.model.proto);
+            assert_eq!(made[1..made.len() - 1], *expected, "{target:?} {steps}");
+            let again = unfold::fuse(&after.model, &options).unwrap();
+            assert_eq!(again.model.proto, after.model.proto);
         }
     }
 }
@@ -507,7 +529,8 @@ fn a_hard_swish_that_is_written_out_is_one_operator() {
 fn what_a_hard_swish_is_made_of_takes_no_name_that_is_there() {
     let taken = "Div_g_hardsigmoid = Tanh(u)\n output Div_g_hardsigmoid";
     let before = hard_swish(13, &format!("{RAMP}o = Mul(u, c)\n g = Div(o, six)\n {taken}"));
-    let after = fuse(&before);
+    let options = FuseOptions { target: Target::Onnxruntime, ..FuseOptions::default() };
+    let after = unfold::fuse(&before, &options).unwrap();
     assert!(operators(&after.model).contains(&"HardSigmoid"));
     same(&before, &after.model, 1e-7);
 }

@@ -1,6 +1,7 @@
 //! The engine that a result is for, where one wants another form than all others: of a product and its bias, so that it
-//! runs the two as one operator.
+//! runs the two as one operator, or of an activation.
 
+mod gate;
 mod gemm;
 mod layer;
 mod windows;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::patch::Edit;
 use crate::graph::analysis::Analysis;
+use crate::normalizer::View;
 
 /// Which engine a result is for.
 ///
@@ -38,7 +40,17 @@ impl Target {
         *self == Target::Portable
     }
 
-    /// What is written in another form for its sake.
+    /// What is written in another form for its sake before anything folds.
+    pub fn forms(self, known: &Analysis) -> Vec<Edit> {
+        let graph = &known.graph;
+        if self != Target::Onnxruntime || !graph.order().iter().any(|&node| graph.is(node, "Clip")) {
+            return vec![];
+        }
+        let view = View::new(known);
+        graph.order().iter().filter_map(|&node| gate::edit(&view, node)).collect()
+    }
+
+    /// What is written in another form for its sake when everything has folded.
     pub fn edits(self, known: &Analysis) -> Vec<Edit> {
         let form = match self {
             Target::Portable => return vec![],
