@@ -12,7 +12,7 @@ use crate::fold::growth::{beyond, growth};
 use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, Stored};
 use crate::fold::planner;
-use crate::fold::target::Target;
+use crate::fold::target::{self, Target};
 use crate::fold::{forms, parts};
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
@@ -92,7 +92,11 @@ impl FuseOptions<'_> {
     pub fn idle_skips(&self, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
             let meant = |set: GlobSet| {
-                simplify::KINDS.iter().chain(&basis::KINDS).any(|kind| set.is_match(kind))
+                simplify::KINDS
+                    .iter()
+                    .chain(&basis::KINDS)
+                    .chain(&target::KINDS)
+                    .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind))
             };
@@ -344,7 +348,7 @@ impl OnePass<'_> {
     /// What is written in another form before anything folds.
     fn forms(&self, known: &Analysis) -> Vec<Edit> {
         let forms = forms::edits(known);
-        if forms.is_empty() { self.target.forms(known) } else { forms }
+        if forms.is_empty() { self.target.forms(known, &|name| self.skip.is_match(name)) } else { forms }
     }
 
     /// The model with each weight under one name; `None` where that is how it is.

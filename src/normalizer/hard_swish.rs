@@ -10,6 +10,9 @@ use crate::graph::make::{self, Maker};
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
+/// What `--skip` calls it.
+pub const KIND: &str = "hard swish";
+
 /// The operator set that brought the operator.
 const SINCE: i64 = 14;
 
@@ -28,7 +31,7 @@ impl Normalizer for HardSwish {
         )?;
         let rank = view.facts.rank(view.graph.only_output(node)?)?;
         Some(Site {
-            kind: Kind::new("hard swish", Family::Pointwise),
+            kind: Kind::new(KIND, Family::Pointwise),
             name: view.site_name(replacement.nodes[0]),
             channels: 1,
             axis: rank.max(1) - 1,

@@ -526,6 +526,16 @@ fn a_hard_swish_of_an_old_operator_set_stays_written_out_but_for_onnxruntime() {
 }
 
 #[test]
+fn a_hard_swish_that_is_skipped_stays_written_out_for_onnxruntime_too() {
+    let before = hard_swish(13, &format!("{RAMP}{}", WRITTEN[0]));
+    let skip = vec!["hard swish".to_owned()];
+    let options = FuseOptions { target: Target::Onnxruntime, skip, ..FuseOptions::default() };
+    let after = unfold::fuse(&before, &options).unwrap();
+    assert!(!operators(&after.model).contains(&"HardSigmoid"));
+    assert!(options.idle_skips(&after.plan).is_empty());
+}
+
+#[test]
 fn what_a_hard_swish_is_made_of_takes_no_name_that_is_there() {
     let taken = "Div_g_hardsigmoid = Tanh(u)\n output Div_g_hardsigmoid";
     let before = hard_swish(13, &format!("{RAMP}o = Mul(u, c)\n g = Div(o, six)\n {taken}"));

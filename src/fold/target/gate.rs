@@ -8,7 +8,10 @@ use crate::graph::NodeId;
 use crate::normalizer::{View, hard_swish};
 
 /// The operators that end at a node as a HardSigmoid and a Mul.
-pub fn edit(view: &View, node: NodeId) -> Option<Edit> {
+pub fn edit(view: &View, node: NodeId, is_skipped: &dyn Fn(&str) -> bool) -> Option<Edit> {
     let replacement = hard_swish::as_hard_sigmoid(view, node)?;
-    Some(Edit { sites: vec![], at: view.graph.name(node).to_owned(), change: Change::Replace(replacement) })
+    let name = view.site_name(replacement.nodes[0]);
+    let change = Change::Replace(replacement);
+    let stays = is_skipped(&name) || is_skipped(hard_swish::KIND);
+    (!stays).then_some(Edit { sites: vec![], at: name, change })
 }

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::patch::Edit;
 use crate::graph::analysis::Analysis;
-use crate::normalizer::View;
+use crate::normalizer::{View, hard_swish};
+
+/// What `--skip` calls what is written in another form before anything folds.
+pub const KINDS: [&str; 1] = [hard_swish::KIND];
 
 /// Which engine a result is for.
 ///
@@ -40,14 +43,14 @@ impl Target {
         *self == Target::Portable
     }
 
-    /// What is written in another form for its sake before anything folds.
-    pub fn forms(self, known: &Analysis) -> Vec<Edit> {
+    /// What is written in another form for its sake before anything folds, but for what is skipped by name or kind.
+    pub fn forms(self, known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Vec<Edit> {
         let graph = &known.graph;
         if self != Target::Onnxruntime || !graph.order().iter().any(|&node| graph.is(node, "Clip")) {
             return vec![];
         }
         let view = View::new(known);
-        graph.order().iter().filter_map(|&node| gate::edit(&view, node)).collect()
+        graph.order().iter().filter_map(|&node| gate::edit(&view, node, is_skipped)).collect()
     }
 
     /// What is written in another form for its sake when everything has folded.
