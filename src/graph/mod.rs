@@ -11,7 +11,7 @@ pub mod editor;
 mod encode;
 pub mod equation;
 mod evaluated;
-mod extents;
+pub(crate) mod extents;
 pub mod facts;
 pub mod flat;
 pub mod layout;

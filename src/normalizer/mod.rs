@@ -19,6 +19,7 @@ mod dynamic_tanh;
 mod dynamic_token;
 mod formula;
 mod fusible;
+mod gated_residual;
 mod group_norm;
 pub mod hard_swish;
 mod instance_norm;
@@ -125,6 +126,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &dynamic_erf::DynamicErf,
     &soft_capping::SoftCapping,
     &hard_swish::HardSwish,
+    &gated_residual::GatedResidual,
     &power_norm::PowerNorm,
     &group_norm::GroupNorm,
     &layer_norm::LayerNorm,

@@ -13,6 +13,7 @@ mod cropped;
 mod experts;
 mod factors;
 mod forms;
+mod gated;
 mod growth;
 mod hostile;
 mod merging;
