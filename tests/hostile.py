@@ -172,6 +172,32 @@ def many(rng, digits):
     return graph.model(outputs[-1] if outputs else folded(graph, value))
 
 
+def doubled(rng, digits):
+    """Constants that are made of each other, each read twice, or in a long chain, wherever a formula has one."""
+    graph = Graph(17)
+    count = rng.choice([30, 60, 1000, 20_000])
+    value = before = graph.constant(floats(4))
+    for _ in range(count):
+        operator = rng.choice(["Add", "Sub", "Mul"] + ["Neg", "Sqrt", "Sigmoid", "Identity"] * (count > 100))
+        operands = [value, rng.choice([value, before])] if operator in ("Add", "Sub", "Mul") else [value]
+        before, value = value, graph.add(operator, operands)
+    mean = lambda of: graph.add("ReduceMean", [of], axes=[-1])
+    deviation = lambda of: graph.add("Sqrt", [mean(graph.add("Mul", [of, of]))])
+    result = rng.choice(
+        [
+            lambda: graph.add("Div", [graph.add("Add", ["x", value]), deviation("x")]),
+            lambda: graph.add("Div", [graph.add("Sub", ["x", mean("x")]), graph.add("Add", [deviation("x"), value])]),
+            lambda: graph.add("Mul", [graph.add("Div", ["x", deviation("x")]), value]),
+            lambda: graph.add("Tanh", [graph.add("Mul", ["x", value])]),
+            lambda: graph.add("Softmax", [graph.add("Add", ["x", value])]),
+            lambda: graph.add("Mul", ["x", graph.add("Tanh", [graph.add("Add", [mean("x"), value])])]),
+            lambda: graph.add("Where", [graph.add("Less", [value, "x"]), "x", value]),
+            lambda: graph.add("Div", [graph.add("MatMul", ["x", graph.add("Reshape", [value, graph.constant(ints(4, 1))])]), deviation("x")]),
+        ]
+    )()
+    return graph.model(folded(graph, graph.constant(floats(4, 4))) if rng.random() < 0.2 else result)
+
+
 def windows(rng, digits):
     """Kernels, steps and pads without bound."""
     graph = Graph(rng.choice([7, 11, 13, 17, 21]))
@@ -327,7 +353,7 @@ def mutated(rng, digits):
     return model
 
 
-CLASSES = [axes, sizes, many, windows, functions, symbols, nested, wide, mutated]
+CLASSES = [axes, sizes, many, doubled, windows, functions, symbols, nested, wide, mutated]
 
 
 def limits():

@@ -94,20 +94,14 @@ fn narrowed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     if !is_alone || !constants.is_constant(of) || constants.is_quantized(of) || constants.is_blurred(of) {
         return None;
     }
-    let data_type = known.facts.data_type(of)?;
-    let numbers = applied(known, node, *wide, &stored(known, of)?)?;
+    let is_small = constants.len(of).is_some_and(|count| count <= LARGEST);
+    let data_type = known.facts.data_type(of).filter(|_| is_small)?;
+    let numbers = applied(known, node, *wide, &constants.numbers(of).ok()?)?;
     tensor::make("", data_type, &numbers.view()).ok()?;
     let mut maker = Maker::new(graph, node);
     let made = maker.floats(data_type, numbers.recipe());
     maker.op("Expand", &[&made, graph.value_name(to)], vec![]);
     Some(maker)
-}
-
-/// The numbers of a constant of floats, if they are not too many to be looked at.
-fn stored(known: &Analysis, value: ValueId) -> Option<Numbers> {
-    let is_small = known.constants.len(value).is_some_and(|count| count <= LARGEST);
-    let values = known.constants.read(value).ok().filter(|_| is_small)?;
-    Some(Numbers::constant(known.graph.value_name(value), values))
 }
 
 /// What a node makes of numbers in the place of one of its inputs, if all others are one number each; it has their shape.
@@ -119,8 +113,8 @@ fn applied(known: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Op
         if value == at {
             return Some(numbers.clone());
         }
-        let is_number = constants.is_constant(value) && constants.len(value) == Some(1);
-        stored(known, value).filter(|number| is_number && number.ndim() <= numbers.ndim())
+        let number = constants.numbers(value).ok().filter(|_| constants.is_scalar(value));
+        number.filter(|number| number.ndim() <= numbers.ndim())
     };
     let made = match (graph.op(node)?, graph.inputs(node).len()) {
         ("Neg", 1) => -&operand(0)?,
@@ -132,8 +126,7 @@ fn applied(known: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Op
         ("Div", 2) => &operand(0)? / &operand(1)?,
         ("Pow", 2) => {
             let root = operand(0).filter(|_| graph.input(node, 0) == Some(at))?.sqrt();
-            let exponent = graph.input(node, 1).filter(|&value| constants.len(value) == Some(1))?;
-            match constants.read(exponent).ok()?.iter().next()? {
+            match constants.scalar(graph.input(node, 1)?)? {
                 0.5 => root,
                 -0.5 => &Numbers::number(1.0, 0) / &root,
                 _ => return None,

@@ -13,7 +13,6 @@ use super::patch::{Change, Edit, Failed};
 use super::plan::{Removal, Stored};
 use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, Reader, ValueId};
-use crate::onnx::tensor::byte_size;
 use crate::refusal::{Reason, Refusal};
 
 /// The bytes by which each tensor that was stored makes the model larger.
@@ -99,24 +98,19 @@ impl<'l> Left<'l> {
             return None;
         }
         let sources = self.sources(replaced);
-        let before: u64 = sources.iter().map(|&source| self.bytes(source)).sum();
+        let before: u64 = sources.iter().map(|&source| self.known.constants.stored_bytes(source)).sum();
         // What was computed from less is no copy for being stored now.
         let mut bytes = before.min(tensor.data_type.byte_size(shape.iter().product())? as u64);
         for source in sources {
             if !self.free.contains_key(&source) {
                 let goes = !self.is_read(source);
-                self.free.insert(source, if goes { self.bytes(source) } else { 0 });
+                self.free.insert(source, if goes { self.known.constants.stored_bytes(source) } else { 0 });
             }
             let room = self.free.entry(source).or_default();
             let taken = bytes.min(*room);
             (bytes, *room) = (bytes - taken, *room - taken);
         }
         Some(bytes)
-    }
-
-    fn bytes(&self, source: ValueId) -> u64 {
-        let stored = self.known.constants.stored(source);
-        stored.and_then(|tensor| byte_size(&tensor).ok()).unwrap_or_default() as u64
     }
 
     /// The tensors of the model that a constant is computed from, or itself.

@@ -63,7 +63,7 @@ impl KeySearch<'_, '_> {
             let is_stacks = draft.graph.category(node) == Some(Category::MatrixProduct);
             match op {
                 "Mul" | "Div" if slot == 0 || op == "Mul" => {
-                    is_one_number(&at, 1 - slot)
+                    at.is_scalar(1 - slot)
                         && at.output(0).is_ok_and(|output| self.keys(output, shift, depth - 1))
                 }
                 _ if is_stacks && !at.is_constant(1 - slot) => self.product(&at, slot, shift, depth),
@@ -128,11 +128,6 @@ fn readers(draft: &Draft, value: ValueId) -> Option<Vec<(NodeId, usize)>> {
         Reader::Output | Reader::Capture { .. } => Some(None),
     });
     nodes.collect::<Option<Vec<_>>>().filter(|nodes| !nodes.is_empty())
-}
-
-/// Whether an operand is a constant of one element.
-fn is_one_number(at: &At, slot: usize) -> bool {
-    at.is_constant(slot) && at.extents(slot).is_ok_and(|extents| extents.iter().product::<usize>() == 1)
 }
 
 /// Whether an operand does not vary along an axis of the result.

@@ -60,7 +60,7 @@ impl Gates<'_> {
                 continue;
             }
             if self.constants.is_constant(value) {
-                self.is_number(value).then_some(())?;
+                self.constants.is_scalar(value).then_some(())?;
                 continue;
             }
             let (node, _) = self.graph.producer(value)?;
@@ -78,16 +78,12 @@ impl Gates<'_> {
         nodes.iter().any(bends).then_some(nodes)
     }
 
-    fn is_number(&self, value: ValueId) -> bool {
-        self.constants.is_constant(value) && self.constants.len(value) == Some(1)
-    }
-
     /// What a node multiplies by a number, or divides by one.
     fn scaled(&self, node: NodeId) -> Option<ValueId> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else { return None };
         match self.graph.op(node)? {
-            "Mul" if self.is_number(left) => Some(right),
-            "Mul" | "Div" if self.is_number(right) => Some(left),
+            "Mul" if self.constants.is_scalar(left) => Some(right),
+            "Mul" | "Div" if self.constants.is_scalar(right) => Some(left),
             _ => None,
         }
     }

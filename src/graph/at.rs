@@ -62,6 +62,11 @@ impl At<'_> {
         self.is_constant(slot) || of.is_some_and(|value| self.constants.is_constant(value))
     }
 
+    /// Whether an input is a constant of one element.
+    pub fn is_scalar(&self, slot: usize) -> bool {
+        self.input(slot).is_ok_and(|value| self.constants.is_scalar(value))
+    }
+
     /// An input that must be a constant whose numbers can be changed.
     pub fn weight(&self, slot: usize) -> Result<ValueId, Reason> {
         let value = self.input(slot)?;
@@ -76,10 +81,7 @@ impl At<'_> {
 
     /// A constant input of floats, and its numbers.
     pub fn numbers(&self, slot: usize) -> Result<Numbers, Reason> {
-        let value = self.input(slot)?;
-        let values = self.constants.read(value).map_err(|refusal| refusal.reason)?;
-        let numbers = Numbers::constant(self.graph.value_name(value), values);
-        Ok(if self.constants.is_blurred(value) { numbers.blurred() } else { numbers })
+        self.constants.numbers(self.input(slot)?).map_err(|refusal| refusal.reason)
     }
 
     /// A constant input, whose numbers are not read.

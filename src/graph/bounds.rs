@@ -421,7 +421,8 @@ fn fact_cost(fact: &InferenceFact) -> u64 {
     let symbolic = |dim: &TDim| if matches!(dim, TDim::Val(_)) { 0 } else { dim_cost(dim) };
     let shape = fact.shape.dims().filter_map(|dim| dim.concretize()).map(|dim| symbolic(&dim));
     let value = fact.value.concretize();
-    let elements = value.as_deref().map_or(0, |tensor| symbols(tensor).map(symbolic).sum());
+    let elements =
+        value.as_deref().map_or(0, |tensor| symbols(tensor).map(symbolic).fold(0, u64::saturating_add));
     shape.fold(elements, u64::saturating_add)
 }
 

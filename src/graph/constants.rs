@@ -20,7 +20,7 @@ use crate::onnx::node::constant_tensor;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType, Floats};
-use crate::recipe::Given;
+use crate::recipe::{Given, Numbers};
 use crate::refusal::{Reason, Refusal};
 
 /// Bytes that the evaluation of constants may make, whatever the weights are; and how many times the
@@ -125,6 +125,32 @@ impl<'m> Constants<'m> {
         }
     }
 
+    /// How many bytes the elements take of a constant that is stored; 0 of another.
+    pub fn stored_bytes(&self, value: ValueId) -> u64 {
+        let stored = self.stored(value).and_then(|tensor| tensor::byte_size(&tensor).ok());
+        stored.unwrap_or_default() as u64
+    }
+
+    /// Whether a value is a constant of one element.
+    pub fn is_scalar(&self, value: ValueId) -> bool {
+        self.is_constant(value) && self.len(value) == Some(1)
+    }
+
+    /// The element of such a constant, if it is a float.
+    pub fn scalar(&self, value: ValueId) -> Option<f64> {
+        let is_scalar = self.is_scalar(value);
+        is_scalar.then(|| self.read(value).ok()?.first().copied()).flatten()
+    }
+
+    /// The elements of a constant of floats, and how they come to be.
+    ///
+    /// # Errors
+    /// Those of [`Constants::read`].
+    pub fn numbers(&self, value: ValueId) -> Result<Numbers, Refusal> {
+        let numbers = Numbers::constant(self.graph.value_name(value), self.read(value)?);
+        Ok(if self.is_blurred(value) { numbers.blurred() } else { numbers })
+    }
+
     /// The elements of a constant of floats.
     ///
     /// # Errors
@@ -158,7 +184,7 @@ impl<'m> Constants<'m> {
                 Some(Category::Movement | Category::Selection | Category::Shape | Category::Like)
             );
             for &input in self.graph.inputs(node).iter().flatten() {
-                if !hands_on && !self.is_one_number(input) {
+                if !hands_on && !self.is_uniform(input) {
                     return true;
                 }
                 open.push(input);
@@ -168,7 +194,7 @@ impl<'m> Constants<'m> {
     }
 
     /// Whether a constant has no two floats that differ.
-    fn is_one_number(&self, value: ValueId) -> bool {
+    fn is_uniform(&self, value: ValueId) -> bool {
         let Ok(numbers) = self.read(value) else { return true };
         let first = numbers.first().copied().map(f64::to_bits);
         numbers.iter().all(|number| Some(number.to_bits()) == first)

@@ -511,7 +511,7 @@ impl Inference {
         let outputs = outputs.into_iter().enumerate();
         let symbols = &self.template.symbols;
         let complete = |(slot, fact)| {
-            let fact = told(&asked, slot, self.open.without(fact));
+            let fact = self.budget.admit(told(&asked, slot, self.open.without(fact)));
             self.open.named(symbols, read_by_shape(&asked), fact)
         };
         outputs.map(complete).collect()

@@ -44,6 +44,9 @@ const COMPUTE: &[&str] = &[
     "ReduceMax",
 ];
 
+/// What was read on the way to one value, so that a value which several read is computed once.
+type Made = RefCell<HashMap<ValueId, Option<Numbers>>>;
+
 /// What is known of the values that are alike for every item.
 pub struct Alike<'v> {
     view: &'v View<'v>,
@@ -83,25 +86,32 @@ impl<'v> Alike<'v> {
 
     /// The elements for one item: axes of the batch have extent 1.
     pub fn read(&self, value: ValueId) -> Option<Numbers> {
+        self.read_within(value, DEPTH, &Made::default())
+    }
+
+    fn read_within(&self, value: ValueId, depth: usize, made: &Made) -> Option<Numbers> {
         if !self.is(value) {
             return None;
         }
-        let name = self.view.graph.value_name(value);
-        let own = || Some(Numbers::constant(name, self.view.constants.read(value).ok()?));
-        let constant = self.view.constants.is_constant(value);
-        if constant && self.view.constants.stored(value).is_some() {
-            return own();
+        if let Some(known) = made.borrow().get(&value) {
+            return known.clone();
         }
-        let computed = self.compute(value);
+        let own = || self.view.constants.numbers(value).ok();
+        let constant = self.view.constants.is_constant(value);
+        let is_stored = constant && self.view.constants.stored(value).is_some();
+        let computed = || self.compute(value, depth.checked_sub(1)?, made);
         // What this does not know, the graph's own constants may.
-        computed.or_else(|| constant.then(own).flatten())
+        let read = if is_stored { own() } else { computed().or_else(|| constant.then(own).flatten()) };
+        made.borrow_mut().insert(value, read.clone());
+        read
     }
 
-    fn compute(&self, value: ValueId) -> Option<Numbers> {
+    /// What a node makes of its inputs, whose own constants are no farther than `depth`.
+    fn compute(&self, value: ValueId, depth: usize, made: &Made) -> Option<Numbers> {
         let view = self.view;
         let node = view.maker(value).filter(|&node| view.graph.only_output(node) == Some(value))?;
         let at = view.at(node);
-        let input = |slot: usize| self.read(view.graph.input(node, slot)?);
+        let input = |slot: usize| self.read_within(view.graph.input(node, slot)?, depth, made);
         let shape = view.facts.shape(value)?;
         let extents = self.one_item(&shape)?;
         // What is summed over the items is not known from one.
@@ -161,9 +171,9 @@ impl<'v> Alike<'v> {
             "MatMul" => input(0)?.product(&factor()?),
             "Gemm" => {
                 at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
-                let turn = |numbers: Numbers, name: &str| match at.attr(name, 0).ok()? {
-                    0 => Some(numbers),
-                    _ => numbers.turned(),
+                let turn = |numbers: Numbers, name: &str| match at.flag(name, false).ok()? {
+                    false => Some(numbers),
+                    true => numbers.turned(),
                 };
                 let by = |name: &str| Some(Numbers::number(at.attr_float(name, 1.0).ok()?, 0));
                 let product = turn(input(0)?, "transA")?.product(&turn(factor()?, "transB")?)?;

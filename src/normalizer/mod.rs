@@ -357,10 +357,7 @@ impl<'a> View<'a> {
 
     /// The elements of a constant of one element.
     pub fn scalar(&self, value: ValueId) -> Option<f64> {
-        if !self.constants.is_constant(value) || self.constants.len(value)? != 1 {
-            return None;
-        }
-        self.constants.read(value).ok()?.iter().copied().next()
+        self.constants.scalar(value)
     }
 
     /// The affine chain that ends in a node.

@@ -30,7 +30,7 @@ impl Region {
         let is_plain = |value: ValueId| {
             value == self.input
                 || view.maker(value).is_some_and(|node| self.nodes.contains(&node))
-                || view.constants.is_constant(value) && view.constants.len(value) == Some(1)
+                || view.constants.is_scalar(value)
         };
         self.nodes.iter().all(|&node| {
             let inputs = view.graph.inputs(node);

@@ -126,7 +126,7 @@ impl Recipe {
 
     /// Numbers that are no constant of the model, in row-major order; `None` where the shape holds more or fewer.
     pub fn literal(numbers: &[f64], shape: &[usize]) -> Option<Self> {
-        let fits = shape.iter().product::<usize>() == numbers.len();
+        let fits = count(shape) == Some(numbers.len());
         fits.then(|| match numbers {
             [first, rest @ ..] if rest.iter().all(|number| number.to_bits() == first.to_bits()) => {
                 Self::filled(*first, shape)
@@ -304,7 +304,7 @@ impl Recipe {
         if shape == from.shape() {
             return Some(from.clone());
         }
-        let fits = shape.iter().product::<usize>() == self.len();
+        let fits = count(shape) == Some(self.len());
         fits.then(|| match self.everywhere() {
             Some(number) => Self::filled(number, shape),
             None => Self::new(Op::Reshape, vec![from.clone()], shape.to_vec()),
@@ -359,6 +359,7 @@ impl Recipe {
         }
         let fits = |(&from, &to): (&usize, &usize)| from == to || from == 1;
         let fits = shape.len() == self.rank() && self.shape().iter().zip(shape).all(fits);
+        count(shape)?;
         fits.then(|| match self.everywhere() {
             Some(number) => Self::filled(number, shape),
             None => Self::new(Op::Expand, vec![self.clone()], shape.to_vec()),
@@ -416,10 +417,10 @@ impl Recipe {
 
     /// This weight `[group, outer, inner, taps]` on values `[group, inner, places]`; `None` where extents differ.
     pub fn conv(&self, values: &Recipe, windows: Windows) -> Option<Self> {
-        let count = |extents: &[usize]| extents.iter().product::<usize>();
         let &[group, outer, inner, taps] = self.shape() else { return None };
-        let fits = values.shape() == [group, inner, count(&windows.input)] && taps == count(&windows.kernel);
-        let shape = vec![group, outer, count(&windows.output)];
+        let is_of_input = values.shape() == [group, inner, count(&windows.input)?];
+        let shape = vec![group, outer, count(&windows.output)?];
+        let fits = is_of_input && count(&windows.kernel) == Some(taps) && count(&shape).is_some();
         fits.then(|| Self::new(Op::Conv(windows.into()), vec![self.clone(), values.clone()], shape))
     }
 
@@ -502,6 +503,11 @@ fn turn(rank: usize) -> Option<Vec<usize>> {
     let mut perm: Vec<usize> = (0..rank).collect();
     perm.swap(rank.checked_sub(2)?, rank - 1);
     Some(perm)
+}
+
+/// How many elements a shape holds; `None` where they are too many to be counted.
+fn count(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1, |count: usize, &extent| count.checked_mul(extent))
 }
 
 /// The shape of what an element-wise operation makes of two shapes.

@@ -13,7 +13,7 @@ use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::HashSet;
 use crate::onnx::operator::{Category, is_more_than_arithmetic, is_quantized};
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor::{DataType, byte_size, shape};
+use crate::onnx::tensor::{DataType, shape};
 use crate::refusal::{Reason, Refusal};
 
 /// What `--skip` calls them.
@@ -349,8 +349,7 @@ impl Frontier<'_> {
             match graph.producer(value).filter(|&(maker, _)| !graph.is(maker, "Constant")) {
                 Some((maker, _)) => open.extend(graph.inputs(maker).iter().flatten()),
                 None => {
-                    let bytes = constants.stored(value).and_then(|tensor| byte_size(&tensor).ok());
-                    let bytes = bytes.unwrap_or_default() as u64;
+                    let bytes = constants.stored_bytes(value);
                     read += bytes;
                     freed += if roots.read.contains(&value) { 0 } else { bytes };
                 }

@@ -543,3 +543,63 @@ fn a_long_way_back_does_not_need_a_large_stack() {
     let work = move || fuse(&model, &FuseOptions::default()).unwrap().plan.sites[0].is_folded();
     assert!(thread::Builder::new().stack_size(1 << 20).spawn(work).unwrap().join().unwrap());
 }
+
+/// Constants that read each other twice are computed once each, and those of a long chain are no deep recursion.
+#[test]
+fn constants_beside_statistics_are_read_once_each() {
+    let doubled = |op: &str, count: usize| {
+        let step = |i: usize| match op {
+            "Add" => format!("c{} = Add(c{i}, c{i})\n", i + 1),
+            _ => format!("c{} = Neg(c{i})\n", i + 1),
+        };
+        let steps: String = (0..count).map(step).collect();
+        model(&format!(
+            "opset 18
+             input x 2 4
+             const c0 4 = 0.5 1 1.5 2
+             {steps}
+             s = Add(x, c{count})
+             q = Mul(x, x)
+             m = ReduceMean(q) axes=[-1]
+             r = Sqrt(m)
+             y = Div(s, r)
+             output y"
+        ))
+    };
+    for (op, count) in [("Add", 60), ("Neg", 20_000)] {
+        let model = doubled(op, count);
+        in_time(move || fuse(&model, &FuseOptions::default()).unwrap());
+    }
+}
+
+#[test]
+fn extents_that_wrap_around_are_no_room_for_a_shift() {
+    let before = model(
+        "opset 18
+         input x 1 2 5 5
+         scale s 2 1 1
+         shift t 2 1 1
+         m = Mul(x, s)
+         a = Add(m, t)
+         weight w 2 3 1 1
+         y = ConvTranspose(a, w) strides=[1073741824,1073741824] pads=[1,1,0,0]
+         output y",
+    );
+    left_alone(&before);
+}
+
+#[test]
+fn groups_that_are_none_are_refused() {
+    for group in [0, -1, i64::MAX] {
+        let before = model(&format!(
+            "opset 18
+             input x 1 2 5 5
+             scale s 2 1 1
+             a = Mul(x, s)
+             weight w 2 2 1 1
+             y = Conv(a, w) group={group}
+             output y"
+        ));
+        left_alone(&before);
+    }
+}

@@ -170,12 +170,13 @@ impl Linear for ConvTranspose {
     }
 
     fn write_bias(&self, at: &At, bias: &Recipe) -> Option<Recipe> {
-        as_vector(bias, at.extents(1).ok()?[1] * groups(at).ok()?)
+        as_vector(bias, at.extents(1).ok()?[1].checked_mul(groups(at).ok()?)?)
     }
 }
 
 fn groups(at: &At) -> Result<usize, Reason> {
-    Ok(at.attr("group", 1)?.max(1) as usize)
+    let groups = usize::try_from(at.attr("group", 1)?).ok().filter(|&groups| groups > 0);
+    groups.ok_or_else(|| Reason::Attribute("group".into()))
 }
 
 /// `[O]` as `[1, O, 1...]`.
@@ -205,7 +206,7 @@ fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result<Recipe, Re
     if scale.len() == 1 || group == 1 {
         return along(weight, scale, 1);
     }
-    if shape[0] % group != 0 || scale.len() != shape[1] * group {
+    if shape[0] % group != 0 || Some(scale.len()) != shape[1].checked_mul(group) {
         return Err(Reason::WrongAxis);
     }
     let apart = [&[group, shape[0] / group], &shape[1..]].concat();
@@ -274,8 +275,9 @@ impl Geometry {
             "SAME_UPPER" | "SAME_LOWER" if !transposed => {
                 let total = |axis: usize| {
                     let (input, output) = (input[axis]? as i64, output[axis]? as i64);
-                    let reach = (kernel[axis] as i64 - 1) * dilations[axis] + 1;
-                    Some(((output - 1) * strides[axis] + reach - input).max(0))
+                    let reach = (kernel[axis] as i64 - 1).checked_mul(dilations[axis])?.checked_add(1)?;
+                    let read = (output - 1).checked_mul(strides[axis])?.checked_add(reach)?;
+                    Some(read.saturating_sub(input).max(0))
                 };
                 let half = |total: i64| if auto == "SAME_UPPER" { total / 2 } else { (total + 1) / 2 };
                 (0..spatial).map(|axis| total(axis).map(half)).collect()
@@ -287,11 +289,9 @@ impl Geometry {
             "NOTSET" => pads.iter().any(|&pad| pad != 0),
             _ => true,
         };
-        let group = at.attr("group", 1)?.max(1) as usize;
-        let mut channels = [weight[1] * group, weight[0]];
-        if transposed {
-            channels = [weight[0], weight[1] * group];
-        }
+        let group = groups(at)?;
+        let wide = weight[1].checked_mul(group).ok_or(Reason::UnknownShape)?;
+        let channels = if transposed { [weight[0], wide] } else { [wide, weight[0]] };
         Ok(Geometry {
             transposed,
             group,
@@ -326,8 +326,9 @@ impl Geometry {
         // One place stands for all where nothing depends on it.
         let ones = || vec![1; self.kernel.len()];
         let (input, output) = if self.is_plain(shift) { (ones(), ones()) } else { self.places()? };
-        let places = [&input, &output].map(|extents| extents.iter().product::<usize>());
-        let size = self.channels[0].saturating_mul(places[0]).saturating_add(self.channels[1] * places[1]);
+        let places = [&input, &output].map(|extents| extents.iter().copied().fold(1, usize::saturating_mul));
+        let [taken, made] = [0, 1].map(|side| self.channels[side].saturating_mul(places[side]));
+        let size = taken.saturating_add(made);
         match shift.shape()[0] {
             1 if size <= LARGEST => Ok((input, output)),
             1 => Err(Reason::TooLarge(size)),
