@@ -80,8 +80,7 @@ pub enum Fate {
 
 impl Fate {
     pub(crate) fn of(site: &SitePlan) -> Self {
-        let goes = |outcome: &Outcome| !matches!(outcome, Outcome::Kept { .. });
-        match site.outcomes().any(goes) {
+        match site.outcomes().any(Outcome::goes) {
             _ if site.is_folded() => Self::Folded,
             true => Self::Partly,
             false => Self::Kept,

@@ -121,8 +121,10 @@ pub enum Error {
     },
 
     /// The nodes of a graph depend on each other in a circle.
-    #[error("node `{node}` depends on its own output")]
+    #[error("{}: node `{node}` depends on its own output", file.display())]
     Cycle {
+        /// The model.
+        file: PathBuf,
         /// A node of the circle.
         node: String,
     },

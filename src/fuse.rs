@@ -221,8 +221,11 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let pass = OnePass { skip, centre, merge_norms, scale_stream, target, growth, tell: &tell };
     if let Some(flat) = Flat::new(first) {
         let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
-        let restored = result.map(|result| flat.restore(&result));
-        if let Some(result) = restored.map_or(Some(None), |restored| Some(Some(restored?))) {
+        let restored = match result {
+            None => Some(None),
+            Some(result) => flat.restore(&result).map(Some),
+        };
+        if let Some(result) = restored {
             if let Some(result) = &result {
                 check(first, result)?;
             }
@@ -235,7 +238,7 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
 
 /// What is known of what came out: a graph that ONNX allows, between the inputs and outputs that were there.
 fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
-    let wrong = |reason: String| Error::Defect { file: before.file(), at: String::new(), reason };
+    let wrong = |reason: String| Error::Defect { file: before.file(), at: "the graph".into(), reason };
     let ends = |model: &Model| [model.graph().input.clone(), model.graph().output.clone()];
     if ends(before) != ends(after) {
         return Err(wrong("its inputs or outputs are not what they were".into()));
@@ -415,9 +418,7 @@ impl OnePass<'_> {
         }
         Ok(None)
     }
-}
 
-impl OnePass<'_> {
     /// Makes changes on an editor, of which copies of weights add no more than is allowed. Returns what was stored, and
     /// the bytes that it adds.
     fn apply(

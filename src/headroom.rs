@@ -10,6 +10,7 @@ use crate::lower::lower;
 use crate::normalizer::{View, find};
 use crate::onnx::Model;
 use crate::onnx::node::bodies_mut;
+use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{
     AttributeProto, GraphProto, NodeProto, TensorProto, TensorType, TypeProto, ValueInfoProto,
 };
@@ -109,8 +110,9 @@ fn widen(graph: &mut GraphProto, model: &Model) -> Result<()> {
     }
     for node in &mut graph.node {
         for attribute in &mut node.attribute {
-            if ["to", "dtype"].contains(&attribute.name()) {
-                attribute.i = attribute.i.map(|code| i64::from(wide_code(code as i32)));
+            if TYPES.contains(&attribute.name()) {
+                let wide = |code: i64| i32::try_from(code).map_or(code, |code| wide_code(code).into());
+                attribute.i = attribute.i.map(wide);
             }
             let AttributeProto { t, tensors, .. } = attribute;
             t.iter_mut()

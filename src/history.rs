@@ -206,8 +206,7 @@ impl History {
             goes_on(&mut before.post, site.post);
             return Some(place);
         }
-        let goes = |outcome: &Outcome| !matches!(outcome, Outcome::Kept { .. });
-        if self.passes > 0 && !site.outcomes().any(goes) {
+        if self.passes > 0 && !site.outcomes().any(Outcome::goes) {
             return None;
         }
         if self.passes > 0 {

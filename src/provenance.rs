@@ -136,9 +136,8 @@ impl Provenance {
 
 /// The kinds of the sites that went, all or in part, in the order in which they come.
 fn folded(plan: &Plan) -> String {
-    let goes = |outcome: &Outcome| !matches!(outcome, Outcome::Kept { .. });
     let mut counts: Vec<(&str, usize)> = vec![];
-    for site in plan.sites.iter().filter(|site: &&SitePlan| site.outcomes().any(goes)) {
+    for site in plan.sites.iter().filter(|site: &&SitePlan| site.outcomes().any(Outcome::goes)) {
         match counts.iter_mut().find(|(kind, _)| *kind == site.kind.name) {
             Some((_, count)) => *count += 1,
             None => counts.push((site.kind.name, 1)),

@@ -248,7 +248,7 @@ impl Writers<'_> {
         let value = graph.output(node, slot)?;
         let axis = self.stream.values.iter().find(|at| at.value == value)?.axis;
         let mut maker = Maker::new(graph, node);
-        let whole = maker.again(slot);
+        let whole = maker.repeat_like(slot);
         let mean = maker.mean(&whole, &[axis as i64], true);
         maker.op("Sub", &[&whole, &mean], vec![]);
         let (made, constants) = maker.finish(graph.value_name(value));

@@ -181,7 +181,7 @@ impl Node<'_, '_> {
         let mut law = self.makes(self.on(0) + sign * self.on(1));
         law.wanted = vec![self.on(0), self.on(1)];
         let missing = self.goal.map_or(0, |goal| goal - law.made[0]);
-        if let Some(slot) = [1, 0].into_iter().find(|&slot| self.at.is_constant(slot)) {
+        if let Some(slot) = self.at.constant_operand() {
             law.wanted[slot] = if slot == 1 { sign * missing } else { missing };
             law.made[0] += missing;
         }

@@ -49,29 +49,21 @@ impl FuseReport {
     /// A plan that is not carried out.
     pub fn dry(before: Model, planned: Planned, idle_skips: Vec<String>) -> Self {
         let Planned { plan, lowered } = planned;
-        Self {
-            before,
-            lowered,
-            after: None,
-            judged: Judged::default(),
-            written: None,
-            certificate: None,
-            plan,
-            idle_skips,
-            scaling: ScalingChoice::default(),
-            slack: None,
-            dry: true,
-        }
+        Self { dry: true, ..Self::new(before, plan, lowered, idle_skips) }
     }
 
     /// A plan that was carried out.
     pub fn of(before: Model, fused: Fused, idle_skips: Vec<String>) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
+        Self { after, ..Self::new(before, plan, lowered, idle_skips) }
+    }
+
+    fn new(before: Model, plan: Plan, lowered: Option<Model>, idle_skips: Vec<String>) -> Self {
         Self {
             before,
             lowered,
-            after,
+            after: None,
             judged: Judged::default(),
             written: None,
             certificate: None,

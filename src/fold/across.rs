@@ -6,8 +6,8 @@
 
 use super::draft::Draft;
 use crate::affine::Affine;
+use crate::graph::ValueId;
 use crate::graph::layout::Trace;
-use crate::graph::{Reader, ValueId};
 
 /// How many movements are looked at.
 const LONGEST: usize = 16;
@@ -20,16 +20,8 @@ pub fn across(draft: &Draft, value: ValueId, affine: &Affine) -> Option<(ValueId
     let mut trace = Trace::new(&draft.facts.shape(value)?);
     let mut value = value;
     for _ in 0..LONGEST {
-        let reads = |(_, reader): &(ValueId, Reader)| match *reader {
-            Reader::Node { node, input } => graph.reads_elements(node, input),
-            _ => true,
-        };
-        let mut readers = draft.readers(value).filter(reads);
-        let (Some((_, Reader::Node { node, input: 0 })), None) = (readers.next(), readers.next()) else {
-            return None;
-        };
-        let is_free = !draft.owned.contains_key(&node) && !draft.replaced.contains(&node);
-        let moved = graph.only_output(node).filter(|_| is_free)?;
+        let (node, 0) = draft.only_reader(value)? else { return None };
+        let moved = graph.only_output(node).filter(|_| draft.is_free(node))?;
         let shape = draft.facts.shape(moved)?;
         trace.follow(graph.node(node), &shape)?;
         value = moved;

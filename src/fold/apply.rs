@@ -30,7 +30,7 @@ const LARGE: usize = 1 << 14;
 /// How many new tensors are computed before it is forgotten what they are made of.
 const BATCH: usize = 1 << 14;
 
-/// How often it is seen how far the work is: whoever told each time would be woken more often than he could tell anybody.
+/// How often progress is polled: one report for each piece would wake the thread that draws it too often.
 const GLANCE: Duration = Duration::from_millis(20);
 
 /// Makes changes on an editor over the same model, and then removes what goes.

@@ -108,6 +108,24 @@ impl<'a> Draft<'a> {
         own.iter().map(move |reader| (value, *reader)).chain(merged.into_iter().flatten().copied())
     }
 
+    /// The only reader of the elements of a value, if it is a node, and at which of its inputs.
+    pub fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
+        let mut only = None;
+        for (_, reader) in self.readers(value) {
+            match reader {
+                Reader::Node { node, input } if !self.graph.reads_elements(node, input) => {}
+                Reader::Node { node, input } if only.is_none() => only = Some((node, input)),
+                _ => return None,
+            }
+        }
+        only
+    }
+
+    /// Whether a node belongs to no part, and is not going to be another one.
+    pub fn is_free(&self, node: NodeId) -> bool {
+        !self.owned.contains_key(&node) && !self.replaced.contains(&node)
+    }
+
     /// Why no scale goes that way from a value, if that is known. It holds from then on: nothing comes that
     /// would take one in.
     pub fn dead_end(&self, value: ValueId, way: Way) -> Option<Refusal> {

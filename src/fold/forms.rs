@@ -10,7 +10,7 @@ use crate::graph::axes::axis;
 use crate::graph::facts::{extent, same};
 use crate::graph::make::Maker;
 use crate::graph::movement::LARGEST;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::graph::{NodeId, ValueId};
 use crate::normalizer::Replacement;
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::{self, DataType};
@@ -90,8 +90,11 @@ fn narrowed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, constants, .. } = known;
     let wide = graph.inputs(node).iter().flatten().find(|&&value| !constants.is_constant(value))?;
     let (of, to) = expanded(known, *wide)?;
-    let is_alone = matches!(graph.readers(*wide), [Reader::Node { .. }]);
-    if !is_alone || !constants.is_constant(of) || constants.is_quantized(of) || constants.is_blurred(of) {
+    if graph.only_reader(*wide).is_none()
+        || !constants.is_constant(of)
+        || constants.is_quantized(of)
+        || constants.is_blurred(of)
+    {
         return None;
     }
     let is_small = constants.len(of).is_some_and(|count| count <= LARGEST);

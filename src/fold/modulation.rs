@@ -32,8 +32,8 @@ const MOVES: [&str; 8] =
 /// What takes in a shift of a value that is modulated and read by nobody else; `None` where it is not.
 pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Option<Wave> {
     let (product, slot, Affine { shift, .. }) = moved(draft, value, Affine::shift(shift.clone()))?;
-    let (sum, read) = only_reader(draft, draft.graph.only_output(product)?)?;
-    let is_sum = draft.graph.domain_op(sum) == ("", "Add") && is_free(draft, sum);
+    let (sum, read) = draft.only_reader(draft.graph.only_output(product)?)?;
+    let is_sum = draft.graph.domain_op(sum) == ("", "Add") && draft.is_free(sum);
     (is_sum && multiplies(draft, product, slot)? && shift.len() > 1).then_some(())?;
     // So that it is known which rows of the layer each number meets.
     let (count, marks) = (shift.len(), Affine::shift(marks(shift.shape())?));
@@ -43,7 +43,7 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
         && draft.at(product).output_shape(0).ok()? == draft.at(sum).output_shape(0).ok()?;
     let factor = origin(draft, (product, 1 - slot), &marks, false).filter(|_| alike)?;
     let added = origin(draft, (sum, 1 - read), &marks, true)?;
-    (factor.layer == added.layer && factor.moves == added.moves && is_free(draft, added.layer))
+    (factor.layer == added.layer && factor.moves == added.moves && draft.is_free(added.layer))
         .then_some(())?;
     let (from, into) = (rows(&factor.affine.shift, count)?, rows(&added.affine.shift, count)?);
     let distance = i64::try_from(*from.first()?).ok()? - i64::try_from(*into.first()?).ok()?;
@@ -108,7 +108,7 @@ pub fn scale(
 fn multiplies(draft: &Draft, product: NodeId, slot: usize) -> Option<bool> {
     let at = draft.at(product);
     let is_product = draft.graph.domain_op(product) == ("", "Mul") && !at.is_constant(1 - slot.min(1));
-    let is_other = is_free(draft, product) && !draft.is_of_activation(product);
+    let is_other = draft.is_free(product) && !draft.is_of_activation(product);
     Some(is_product && is_other && at.shape(slot).ok()? == at.output_shape(0).ok()?)
 }
 
@@ -116,7 +116,7 @@ fn multiplies(draft: &Draft, product: NodeId, slot: usize) -> Option<bool> {
 /// it comes to it.
 fn moved(draft: &Draft, mut value: ValueId, mut affine: Affine) -> Option<(NodeId, usize, Affine)> {
     for _ in 0..DEPTH {
-        let (node, slot) = only_reader(draft, value)?;
+        let (node, slot) = draft.only_reader(value)?;
         let (domain, op) = draft.graph.domain_op(node);
         if !domain.is_empty() || !MOVES.contains(&op) {
             return Some((node, slot, affine));
@@ -128,11 +128,6 @@ fn moved(draft: &Draft, mut value: ValueId, mut affine: Affine) -> Option<(NodeI
         (value, affine) = (draft.graph.output(node, output)?, moved.clone());
     }
     None
-}
-
-/// Whether a node belongs to no part, and is not going to be another one.
-fn is_free(draft: &Draft, node: NodeId) -> bool {
-    !draft.owned.contains_key(&node) && !draft.replaced.contains(&node)
 }
 
 /// Where a value comes from.
@@ -164,7 +159,7 @@ fn origin(
             return None;
         }
         let (node, output) = graph.producer(value)?;
-        if !is_free(draft, node) {
+        if !draft.is_free(node) {
             return None;
         }
         let at = draft.at(node);
@@ -173,7 +168,7 @@ fn origin(
             return Some(LayerPart { layer: node, affine, constants, moves });
         }
         if (domain, op) == ("", "Add") {
-            let added = [1, 0].into_iter().find(|&slot| at.is_constant(slot))?;
+            let added = at.constant_operand()?;
             if at.shape(1 - added).ok()? != at.output_shape(0).ok()? {
                 return None;
             }
@@ -241,19 +236,6 @@ fn taken(draft: &Draft, slice: NodeId) -> Option<Numbers> {
 fn marks(shape: &[usize]) -> Option<Numbers> {
     let places = (1..=shape.iter().product()).map(|place: usize| place as f64).collect();
     Some(Numbers::literal(ndarray::ArrayD::from_shape_vec(shape, places).ok()?))
-}
-
-/// The only reader of the elements of a value.
-fn only_reader(draft: &Draft, value: ValueId) -> Option<(NodeId, usize)> {
-    let mut only = None;
-    for (_, reader) in draft.readers(draft.source(value)) {
-        match reader {
-            Reader::Node { node, input } if !draft.graph.reads_elements(node, input) => {}
-            Reader::Node { node, input } if only.is_none() => only = Some((node, input)),
-            _ => return None,
-        }
-    }
-    only
 }
 
 /// What a movement does, but for which channels it takes: the same of two is the same for all other axes. `None` where that

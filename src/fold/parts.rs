@@ -74,7 +74,7 @@ enum WithoutAxis {
 /// The axis that all readers take a value apart along, what they make, and which nodes they are.
 fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<WithoutAxis>, Vec<NodeId>)> {
     let graph = &known.graph;
-    if let [Reader::Node { node: split, input: 0 }] = *graph.readers(whole)
+    if let Some((split, 0)) = graph.only_reader(whole)
         && graph.is(split, "Split")
     {
         let at = known.at(split);
@@ -106,7 +106,7 @@ fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<Wi
 
 /// The Squeeze of one axis that alone reads a value.
 fn squeezed(known: &Analysis, part: ValueId, along: usize, rank: usize) -> Option<NodeId> {
-    let [Reader::Node { node, input: 0 }] = *known.graph.readers(part) else { return None };
+    let (node, 0) = known.graph.only_reader(part)? else { return None };
     let at: At = known.at(node);
     let [named] = at.list("axes").ok()??[..] else { return None };
     let is_one = known.graph.is(node, "Squeeze") && axis(named, rank) == Ok(along);

@@ -13,7 +13,7 @@ use super::{At, Fold, Side};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::Facts;
-use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::graph::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::normalizer::{Replacement, Reset};
 use crate::onnx::operator::Category;
@@ -321,7 +321,7 @@ impl<'d> Drawing<'d> {
         self.input(add, slot, &written, Rounding::Sum)
     }
 
-    /// A bias for a node that has none, of the type of what it is added to, which that of the weight is too.
+    /// A bias for a node that has none. Its element type is that of the node's result, or else of its inputs.
     fn bias(&self, at: &At, bias: Recipe) -> NewTensor {
         let mut values = at.graph.outputs(at.node).iter().chain(at.graph.inputs(at.node)).flatten();
         NewTensor {
@@ -356,12 +356,10 @@ impl<'d> Drawing<'d> {
     fn is_factor(&self, node: NodeId) -> bool {
         let mut value = self.graph.only_output(node);
         for _ in 0..MOVES {
-            let Some([Reader::Node { node, .. }]) = value.map(|value| self.graph.readers(value)) else {
-                return false;
-            };
-            match self.graph.category(*node) {
+            let Some((node, _)) = value.and_then(|value| self.graph.only_reader(value)) else { return false };
+            match self.graph.category(node) {
                 Some(category) if category.is_product() => return true,
-                Some(Category::Movement | Category::Selection) => value = self.graph.only_output(*node),
+                Some(Category::Movement | Category::Selection) => value = self.graph.only_output(node),
                 _ => return false,
             }
         }
@@ -461,9 +459,7 @@ impl Unit {
         }
         Ok(())
     }
-}
 
-impl Unit {
     /// Adds rows of the operator to others, times a number for each: see [`super::modulation`].
     fn take_rows(
         &mut self,

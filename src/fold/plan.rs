@@ -70,6 +70,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Whether it goes, all of it or in part.
+    pub fn goes(&self) -> bool {
+        !matches!(self, Outcome::Kept { .. })
+    }
+
     /// Why something stays, each after what it is that stays: `scale` or `shift`, or a direction in which nothing went.
     pub fn refusals(&self) -> impl Iterator<Item = (&'static str, &Refusal)> {
         let [first, second] = match self {
@@ -346,14 +351,14 @@ pub struct Tidy {
     /// Operators that computed what others compute.
     pub duplicates: usize,
     /// Products that are one operator with their biases, for the sake of an engine.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub biased: usize,
     /// Why constants are computed in each run, where they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Refusal>,
 }
 
-fn is_none(count: &usize) -> bool {
+fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 

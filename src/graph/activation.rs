@@ -5,7 +5,7 @@
 
 use super::constants::Constants;
 use super::marks::Marks;
-use super::{Graph, NodeId, Reader, ValueId};
+use super::{Graph, NodeId, ValueId};
 use crate::onnx::operator::Category;
 
 /// How many operators lie between `x` and the product at most.
@@ -90,13 +90,11 @@ impl Gates<'_> {
 
     /// The product with ½ that alone reads what a node makes.
     fn half_behind(&self, node: NodeId) -> Option<NodeId> {
-        let [Reader::Node { node: next, .. }] = *self.graph.readers(self.graph.only_output(node)?) else {
-            return None;
-        };
+        let (next, _) = self.graph.only_reader(self.graph.only_output(node)?)?;
         self.scaled(next)?;
         let number =
             self.graph.inputs(next).iter().flatten().find(|value| self.constants.is_constant(**value))?;
-        let number = self.constants.read(*number).ok()?.first().copied()?;
+        let number = self.constants.scalar(*number)?;
         let factor = if self.graph.is(next, "Div") { 1.0 / number } else { number };
         (factor == 0.5).then_some(next)
     }

@@ -62,6 +62,11 @@ impl At<'_> {
         self.is_constant(slot) || of.is_some_and(|value| self.constants.is_constant(value))
     }
 
+    /// Which of two operands is a constant; the second where both are, as weights and biases stand there.
+    pub fn constant_operand(&self) -> Option<usize> {
+        [1, 0].into_iter().find(|&slot| self.is_constant(slot))
+    }
+
     /// Whether an input is a constant of one element.
     pub fn is_scalar(&self, slot: usize) -> bool {
         self.input(slot).is_ok_and(|value| self.constants.is_scalar(value))

@@ -12,6 +12,7 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use super::axes::axis;
+use super::encode::{ints_of, rank};
 use crate::onnx::node::bodies;
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeType, NodeProto};
@@ -359,10 +360,6 @@ fn is_permutation(axes: &[i64]) -> bool {
     axes.len() <= RANK && sorted.iter().enumerate().all(|(place, &axis)| axis == place as i64)
 }
 
-fn rank(fact: &InferenceFact) -> Option<usize> {
-    (!fact.shape.is_open()).then(|| fact.shape.dims().count())
-}
-
 fn extents(fact: &InferenceFact) -> Option<Vec<u64>> {
     let number = |dim: &DimFact| u64::try_from(dim.concretize()?.as_i64()?).ok();
     (!fact.shape.is_open()).then(|| fact.shape.dims().map(number).collect())?
@@ -375,9 +372,7 @@ fn count(fact: &InferenceFact) -> Option<u64> {
 
 /// The elements of a known value of integers.
 fn ints(fact: &InferenceFact) -> Option<Vec<i64>> {
-    let tensor = fact.value.concretize()?;
-    let cast = tensor.cast_to::<i64>().ok()?;
-    Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
+    ints_of(&*fact.value.concretize()?)
 }
 
 /// What tract tries while it simplifies an expression: nodes, forms in which sums with quotients are

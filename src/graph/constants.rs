@@ -12,7 +12,7 @@ use ndarray::ArrayD;
 use tract_onnx::prelude::{DatumType, Tensor};
 
 use super::bounds::Budget;
-use super::encode::{datum_type, encoded, is_concrete};
+use super::encode::{datum_type, encoded, ints_of, is_concrete};
 use super::facts::Facts;
 use super::{Graph, NodeId, ValueId};
 use crate::hash::{HashMap, HashSet};
@@ -252,8 +252,7 @@ impl<'m> Constants<'m> {
         }
         let tensor = self.evaluate(value).ok()?;
         let is_whole = tensor.datum_type().is_integer() || tensor.datum_type() == DatumType::Bool;
-        let cast = tensor.cast_to::<i64>().ok().filter(|_| is_whole)?;
-        Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
+        is_whole.then(|| ints_of(&tensor)).flatten()
     }
 
     /// A constant that nodes compute, as a tensor of the type that it has.

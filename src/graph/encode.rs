@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use tract_onnx::pb;
-use tract_onnx::prelude::{DatumType, Tensor};
+use tract_onnx::prelude::{DatumType, InferenceFact, Tensor};
+use tract_onnx::tract_hir::internal::TDim;
 
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{self, DataType};
@@ -35,6 +36,23 @@ pub fn encoded(tensor: &Tensor, data_type: DataType) -> Option<TensorProto> {
     };
     let fits = data_type.byte_size(tensor.len()) == Some(bytes.len());
     fits.then(|| TensorProto { raw_data: Some(bytes), ..tensor::without_elements(data_type, tensor.shape()) })
+}
+
+/// How many axes a value has, where that is known.
+pub fn rank(fact: &InferenceFact) -> Option<usize> {
+    (!fact.shape.is_open()).then(|| fact.shape.dims().count())
+}
+
+/// The elements of a tensor of integers or extents, in row-major order.
+pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
+    let dims = tensor.cast_to::<TDim>().ok()?;
+    Some(dims.to_plain_array_view::<TDim>().ok()?.iter().cloned().collect())
+}
+
+/// The same, where all are numbers.
+pub fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
+    let ints = tensor.cast_to::<i64>().ok()?;
+    Some(ints.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
 }
 
 /// tract's type for one of ONNX.

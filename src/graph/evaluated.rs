@@ -88,8 +88,8 @@ fn adds_up(node: &NodeProto) -> bool {
         || matches!(node.category(), Some(Elementwise | Layer | MatrixProduct | Normalizer | Reduction))
 }
 
-/// Whether tract's operator is right about the numbers of a tensor: what computes more than sums and products takes what is
-/// not finite for a number, and knows no largest one of none.
+/// Whether tract's operator is right about the numbers of a tensor. It is wrong about infinities and NaNs in operators other
+/// than sums and products, and about reductions of empty tensors.
 fn can_be_given(node: &NodeProto, tensor: &Tensor) -> bool {
     use Category::{Elementwise, Normalizer, Reduction};
     let compares = ["Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Where"];

@@ -21,7 +21,7 @@ use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, TDim};
 use super::axes::axis;
 use super::batch;
 use super::bounds::{self, Budget, Cost};
-use super::encode::{datum_type, is_concrete};
+use super::encode::{datum_type, dims_of, ints_of, is_concrete, rank};
 use super::evaluated::{Evaluated, evaluated};
 pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
@@ -33,7 +33,7 @@ use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
 use crate::onnx::node::{bodies, constant_tensor};
-use crate::onnx::operator::input_for;
+use crate::onnx::operator::{TYPES, input_for};
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 
@@ -155,8 +155,7 @@ impl Facts {
 
     /// How many axes a value has.
     pub fn rank(&self, value: ValueId) -> Option<usize> {
-        let shape = &self.facts[value.index()].shape;
-        (!shape.is_open()).then(|| shape.dims().count())
+        rank(&self.facts[value.index()])
     }
 
     /// The extent of one axis where it is a plain number.
@@ -171,9 +170,7 @@ impl Facts {
 
     /// The elements of a value that is a shape itself, symbolic or not.
     pub fn extents(&self, value: ValueId) -> Option<Shape> {
-        let tensor = self.value(value)?;
-        let dims = tensor.cast_to::<TDim>().ok()?;
-        Some(dims.to_plain_array_view::<TDim>().ok()?.iter().cloned().map(Some).collect())
+        Some(dims_of(&*self.value(value)?)?.into_iter().map(Some).collect())
     }
 
     /// The elements of a small integer constant, if none of them is symbolic.
@@ -186,8 +183,7 @@ impl Facts {
         if !tensor.datum_type().is_integer() {
             return None;
         }
-        let cast = tensor.cast_to::<i64>().ok()?;
-        Some(cast.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
+        ints_of(&tensor)
     }
 }
 
@@ -223,9 +219,7 @@ fn starts(node: &NodeProto, from: &InferenceFact, known: Known) -> Vec<(usize, T
         if let Some(ints) = node.attr_ints(name).ok().flatten() {
             return Some(ints.iter().map(|&int| TDim::from(int)).collect());
         }
-        let given = known(node.input.get(input_for("Slice", name)?.0)?)?.value.concretize()?;
-        let dims = given.cast_to::<TDim>().ok()?;
-        Some(dims.to_plain_array_view::<TDim>().ok()?.iter().cloned().collect::<Vec<_>>())
+        dims_of(&*known(node.input.get(input_for("Slice", name)?.0)?)?.value.concretize()?)
     };
     let starts = list("starts").unwrap_or_default();
     let names_none = node.input.get(3).is_none_or(String::is_empty);
@@ -724,10 +718,6 @@ fn shapes(op: &mut dyn InferenceOp, inputs: &[&InferenceFact], count: usize) -> 
 /// Whether it is known of the elements of two tensors which are equal. tract takes a symbol for no number, though a batch
 /// may well be 1; no extent is negative, which is what exporters ask for.
 fn are_told_apart(values: &[Arc<Tensor>]) -> bool {
-    let elements = |tensor: &Tensor| {
-        let cast = tensor.cast_to::<TDim>().ok()?;
-        Some(cast.to_plain_array_view::<TDim>().ok()?.iter().cloned().collect::<Vec<TDim>>())
-    };
     let is_extent = |dim: &TDim| match dim {
         TDim::Val(_) | TDim::Sym(_) => true,
         TDim::MulInt(factor, of) => *factor > 0 && matches!(**of, TDim::Sym(_)),
@@ -742,7 +732,7 @@ fn are_told_apart(values: &[Arc<Tensor>]) -> bool {
     if values.iter().all(|value| value.datum_type() != DatumType::TDim) {
         return true;
     }
-    match values.iter().map(|value| elements(value)).collect::<Option<Vec<_>>>().as_deref() {
+    match values.iter().map(|value| dims_of(value)).collect::<Option<Vec<_>>>().as_deref() {
         Some([one, other]) => is_apart(one, other) && is_apart(other, one),
         _ => false,
     }
@@ -801,7 +791,7 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> TractResult<T>) -> Option<T> {
 fn spell_bfloat16_as_float(node: &mut NodeProto) {
     let (bfloat16, float) = (DataType::BFloat16.code(), DataType::Float.code());
     for attribute in &mut node.attribute {
-        let is_type = matches!(attribute.name(), "to" | "dtype" | "output_dtype");
+        let is_type = TYPES.contains(&attribute.name());
         if is_type && attribute.i() == i64::from(bfloat16) {
             attribute.i = Some(i64::from(float));
             attribute.r#type = Some(AttributeType::Int as i32);

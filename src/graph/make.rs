@@ -113,7 +113,7 @@ pub struct Maker<'m> {
 }
 
 impl<'m> Maker<'m> {
-    /// Nothing is made yet in the place of nodes of a graph, one of which those that are made are like.
+    /// Starts empty. New nodes take the stem of their names, and their metadata, from `like`.
     pub fn new(graph: &'m Graph<'m>, like: NodeId) -> Self {
         Maker { graph, like: graph.node(like), names: HashSet::new(), nodes: vec![], constants: vec![] }
     }
@@ -159,7 +159,7 @@ impl<'m> Maker<'m> {
     }
 
     /// The node that the others are like, which calls what it makes at this place by another name. Returns the name.
-    pub fn again(&mut self, slot: usize) -> String {
+    pub fn repeat_like(&mut self, slot: usize) -> String {
         let name = self.name("whole");
         let mut node = self.like.clone();
         if let Some(output) = node.output.get_mut(slot) {

@@ -251,7 +251,7 @@ impl<'m> Graph<'m> {
         if self.order.len() < count {
             let done: HashSet<NodeId> = self.order.iter().copied().collect();
             let stuck = (0..count).find(|node| !done.contains(node)).unwrap_or_default();
-            return Err(Error::Cycle { node: self.name(stuck).to_owned() });
+            return Err(Error::Cycle { file: self.model.file(), node: self.name(stuck).to_owned() });
         }
         self.places = vec![0; count];
         for (place, &node) in self.order.iter().enumerate() {
@@ -403,6 +403,14 @@ impl<'m> Graph<'m> {
         self.places[node]
     }
 
+    /// The only reader of a value, if it is a node, and at which of its inputs.
+    pub fn only_reader(&self, value: ValueId) -> Option<(NodeId, usize)> {
+        match *self.readers(value) {
+            [Reader::Node { node, input }] => Some((node, input)),
+            _ => None,
+        }
+    }
+
     /// The only output of a node that anything could read.
     pub fn only_output(&self, node: NodeId) -> Option<ValueId> {
         match self.outputs(node) {
@@ -424,12 +432,12 @@ fn operators(nodes: &[NodeProto]) -> Vec<(&str, &str)> {
     nodes.iter().map(|node| *firsts.entry(node.op()).or_insert(node.op())).collect()
 }
 
-/// Nodes in an order in which each comes behind those that it has to, of which each pair names one and then the other, and
-/// otherwise in that of their numbers: Kahn's algorithm. Those of a cycle, and what is behind it, are left out.
-pub fn order(count: usize, after: &[(NodeId, NodeId)]) -> Vec<NodeId> {
+/// A topological order of nodes, by Kahn's algorithm. A pair `(a, b)` puts `a` before `b`; ties go by number. Nodes in or
+/// behind a cycle are left out.
+pub fn order(count: usize, pairs: &[(NodeId, NodeId)]) -> Vec<NodeId> {
     let mut waits = vec![0usize; count];
-    after.iter().for_each(|&(_, node)| waits[node] += 1);
-    let after = Lists::grouped(count, after);
+    pairs.iter().for_each(|&(_, node)| waits[node] += 1);
+    let after = Lists::grouped(count, pairs);
     let mut ready: BinaryHeap<Reverse<NodeId>> =
         (0..count).filter(|&node| waits[node] == 0).map(Reverse).collect();
     let mut order = Vec::with_capacity(count);

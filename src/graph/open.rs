@@ -9,6 +9,7 @@ use tract_onnx::prelude::{DatumType, InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;
 use tract_onnx::tract_hir::internal::{IntoArcTensor, Symbol, SymbolScope, TDim};
 
+use super::encode::dims_of;
 use super::extents::{Shape, extent};
 use super::told::closed;
 use crate::hash::HashSet;
@@ -66,10 +67,8 @@ impl Open {
 
     /// The elements of a value of integers.
     pub fn elements(&self, fact: &InferenceFact) -> Option<Shape> {
-        let value = fact.value.concretize()?;
-        let dims = value.cast_to::<TDim>().ok()?;
-        let dims = dims.to_plain_array_view::<TDim>().ok()?;
-        Some(dims.iter().map(|dim| self.closed(Some(dim.clone()))).collect())
+        let dims = dims_of(&*fact.value.concretize()?)?;
+        Some(dims.into_iter().map(|dim| self.closed(Some(dim))).collect())
     }
 
     /// Without extents that have elements in them which are open.

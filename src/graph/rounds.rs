@@ -11,6 +11,7 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::DimFact;
 
 use super::axes::axis;
+use super::encode::rank;
 use super::flat::{BEGIN, END, NUMBER};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
@@ -222,7 +223,6 @@ pub(super) fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFac
     if one.datum_type == other.datum_type {
         fact.datum_type = one.datum_type;
     }
-    let rank = |fact: &InferenceFact| (!fact.shape.is_open()).then(|| fact.shape.dims().count());
     if rank(one).is_some() && rank(one) == rank(other) {
         let dims = one.shape.dims().zip(other.shape.dims());
         let dims = dims.map(|(one, other)| if one == other { one.clone() } else { DimFact::default() });

@@ -12,7 +12,7 @@ use super::flat::{BEGIN, END};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::node::{bodies, constant_tensor};
-use crate::onnx::operator::Category;
+use crate::onnx::operator::{Category, TYPES};
 use crate::onnx::proto::{NodeProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
@@ -125,7 +125,7 @@ fn integers(graph: &Graph, node: NodeId, slot: usize, types: &[Option<DataType>]
 /// The type that an attribute of a node names, or that of the tensor it holds.
 fn named_type(node: &NodeProto) -> Option<i32> {
     let code = |name: &str| node.attr_i(name).ok().flatten().and_then(|code| code.try_into().ok());
-    let named = ["to", "dtype", "output_dtype"].into_iter().find_map(code).filter(|&code| code != 0);
+    let named = TYPES.into_iter().find_map(code).filter(|&code| code != 0);
     named.or_else(|| match node.op() {
         ("", "Constant") => constant_tensor(node)?.data_type,
         ("", "ConstantOfShape") => node.attr_t("value").ok()??.data_type,

@@ -45,7 +45,7 @@ const COMPUTE: &[&str] = &[
 ];
 
 /// What was read on the way to one value, so that a value which several read is computed once.
-type Made = RefCell<HashMap<ValueId, Option<Numbers>>>;
+type Readings = RefCell<HashMap<ValueId, Option<Numbers>>>;
 
 /// What is known of the values that are alike for every item.
 pub struct Alike<'v> {
@@ -86,10 +86,10 @@ impl<'v> Alike<'v> {
 
     /// The elements for one item: axes of the batch have extent 1.
     pub fn read(&self, value: ValueId) -> Option<Numbers> {
-        self.read_within(value, DEPTH, &Made::default())
+        self.read_within(value, DEPTH, &Readings::default())
     }
 
-    fn read_within(&self, value: ValueId, depth: usize, made: &Made) -> Option<Numbers> {
+    fn read_within(&self, value: ValueId, depth: usize, made: &Readings) -> Option<Numbers> {
         if !self.is(value) {
             return None;
         }
@@ -107,7 +107,7 @@ impl<'v> Alike<'v> {
     }
 
     /// What a node makes of its inputs, whose own constants are no farther than `depth`.
-    fn compute(&self, value: ValueId, depth: usize, made: &Made) -> Option<Numbers> {
+    fn compute(&self, value: ValueId, depth: usize, made: &Readings) -> Option<Numbers> {
         let view = self.view;
         let node = view.maker(value).filter(|&node| view.graph.only_output(node) == Some(value))?;
         let at = view.at(node);

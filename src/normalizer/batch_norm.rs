@@ -4,7 +4,6 @@ use super::chain::{batch_norm, offline};
 use super::opaque::{BETA, GAMMA, MEAN, Opaque, VARIANCE, fixed};
 use super::{Normalizer, Site, View};
 use crate::graph::NodeId;
-use crate::graph::scope::scope;
 use crate::refusal::Refusal;
 
 /// Batch Normalization.
@@ -25,11 +24,9 @@ impl Normalizer for BatchNorm {
         }
         let at = view.at(node);
         let reason = batch_norm(&at).err()?;
-        let path = scope(view.graph, node).path;
-        let name = view.graph.name(node);
         Some(Site {
             kind,
-            name: if path.is_empty() { name.to_owned() } else { path },
+            name: view.site_name(node),
             channels: at.input(1).ok().and_then(|gamma| view.facts.extent(gamma, 0)).unwrap_or(0),
             axis: 1,
             nodes: vec![node],
@@ -37,7 +34,7 @@ impl Normalizer for BatchNorm {
             post: None,
             replacement: None,
             core: None,
-            refusal: Some(Refusal::new(reason, name)),
+            refusal: Some(Refusal::new(reason, view.graph.name(node))),
         })
     }
 

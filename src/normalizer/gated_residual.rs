@@ -20,7 +20,7 @@ impl Normalizer for GatedResidual {
             (Some(product), _) => (product, right),
             (_, product) => (product?, left),
         };
-        let Product { mul, gate } = product;
+        let Gated { mul, gate } = product;
         let (data_type, rank) = (view.facts.data_type(value)?, view.facts.rank(value)?);
         let (value_name, gate_name) = (graph.value_name(value), graph.value_name(gate));
         let mut maker = Maker::new(graph, node);
@@ -45,13 +45,13 @@ impl Normalizer for GatedResidual {
 }
 
 /// A product with a gate.
-struct Product {
+struct Gated {
     mul: NodeId,
     gate: ValueId,
 }
 
 /// The product of `value` with a smaller gate that `product` is, where no other than the sum of both reads it.
-fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Product> {
+fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Gated> {
     let graph = view.graph;
     let mul = view.maker(product).filter(|&mul| graph.is(mul, "Mul"))?;
     let (left, right) = (graph.input(mul, 0)?, graph.input(mul, 1)?);
@@ -61,7 +61,7 @@ fn gated(view: &View, product: ValueId, value: ValueId) -> Option<Product> {
         && (left == value || right == value)
         && varies
         && is_spread(view, gate, value))
-    .then_some(Product { mul, gate })
+    .then_some(Gated { mul, gate })
 }
 
 /// Whether a product with a value spreads the gate over more elements than it has.

@@ -331,10 +331,7 @@ impl<'a> View<'a> {
 
     /// The only reader of a value, if it is a node.
     pub fn only_reader(&self, value: ValueId) -> Option<NodeId> {
-        match self.graph.readers(value) {
-            [Reader::Node { node, .. }] => Some(*node),
-            _ => None,
-        }
+        Some(self.graph.only_reader(value)?.0)
     }
 
     /// Whether nothing but these nodes reads the elements of a value.

@@ -38,7 +38,7 @@ pub fn widen(view: &View, site: &mut Site, taken: &mut Marks) {
 fn wider(view: &View, part: &Part) -> Option<Part> {
     let graph = view.graph;
     let (before, _) = graph.producer(part.input).filter(|&(node, _)| moves(view, node))?;
-    let [Reader::Node { node: behind, .. }] = *graph.readers(part.output) else { return None };
+    let behind = view.only_reader(part.output)?;
     let is_own = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if part.nodes.contains(node));
     let is_around = moves(view, behind) && !part.nodes.is_empty() && part.resets.is_empty();
     if !is_around || !graph.readers(part.input).iter().all(is_own) {

@@ -206,6 +206,9 @@ const RESIZE: &[&str] = &[
     "nearest_mode",
 ];
 
+/// The attributes that name an element type.
+pub const TYPES: [&str; 3] = ["to", "dtype", "output_dtype"];
+
 /// The operator set that brought LayerNormalization.
 pub const LAYER_NORMALIZATION: i64 = 17;
 

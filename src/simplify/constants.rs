@@ -153,13 +153,13 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
     }
     sites.iter().for_each(|&node| stays[node] = true);
     impossible(known).into_iter().for_each(|node| stays[node] = true);
-    again(known).into_iter().for_each(|node| stays[node] = true);
+    behind_rounded_results(known).into_iter().for_each(|node| stays[node] = true);
     stays
 }
 
 /// What a result of the model, or of a body, that no input reaches is computed of, where that takes more than arithmetic: a
 /// node has to make it, which would start from numbers that are rounded.
-fn again(known: &Analysis) -> HashSet<NodeId> {
+fn behind_rounded_results(known: &Analysis) -> HashSet<NodeId> {
     let Analysis { graph, constants, .. } = known;
     let mut more: HashSet<ValueId> = HashSet::default();
     let mut ends = vec![];

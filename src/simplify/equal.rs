@@ -89,7 +89,8 @@ pub fn find(
     let inputs = graph.node.iter().flat_map(|node| &node.input).map(String::as_str);
     let read: HashSet<&str> = inputs.filter(|name| instead.contains_key(name)).collect();
     instead.retain(|twin, _| read.contains(twin));
-    // Floats go with the operators that read them: whether two are one is not to be asked again of what was made.
+    // Floats are merged only with the operators that read them, so that a second run is not asked whether stored results
+    // are equal.
     for tensor in graph.initializer.iter().filter(|tensor| is_float(tensor)) {
         instead.remove(tensor.name());
     }

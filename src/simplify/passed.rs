@@ -19,8 +19,7 @@ pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
 /// Identities of a weight that others read too: exporters write one for each further use of a module, and what all uses
 /// want of the weight is to be asked of one value.
 pub fn sharing(graph: &Graph) -> Vec<NodeId> {
-    let annotated: HashSet<&str> =
-        graph.proto().quantization_annotation.iter().map(|annotation| annotation.tensor_name()).collect();
+    let annotated = annotated(graph);
     let shares = |node: NodeId| {
         let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else {
             return false;
@@ -34,6 +33,11 @@ pub fn sharing(graph: &Graph) -> Vec<NodeId> {
             && !annotated.contains(graph.value_name(output))
     };
     graph.order().iter().copied().filter(|&node| shares(node)).collect()
+}
+
+/// The names that notes on quantization speak of.
+fn annotated<'g>(graph: &'g Graph) -> HashSet<&'g str> {
+    graph.proto().quantization_annotation.iter().map(|annotation| annotation.tensor_name()).collect()
 }
 
 /// Whether a graph may have either: an Identity, or two Transposes or Casts of one weight.
@@ -54,8 +58,7 @@ pub fn may_share(graph: &GraphProto) -> bool {
 /// Transposes and Casts of a weight that one before them makes as well, with what that makes: exporters write one for each
 /// layer that shares the weight, and what all of them want would be folded for each.
 pub fn repeated(graph: &Graph) -> Vec<(NodeId, ValueId)> {
-    let annotated: HashSet<&str> =
-        graph.proto().quantization_annotation.iter().map(|annotation| annotation.tensor_name()).collect();
+    let annotated = annotated(graph);
     let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();
     let mut repeated = vec![];
     for &node in graph.order() {

@@ -161,7 +161,7 @@ fn a_failing_change_leaves_what_was_there() {
     let before = fs::read(&path).unwrap();
     let model = open(&folder, "in.onnx");
     let fail = |tensor: &TensorProto| match tensor.name() {
-        "tied" => Err(Error::Cycle { node: "enough".into() }),
+        "tied" => Err(Error::Cycle { file: "enough".into(), node: "enough".into() }),
         _ => Ok(Some(large(0.0).into())),
     };
     assert!(matches!(model.save_with(&path, fail), Err(Error::Cycle { .. })));

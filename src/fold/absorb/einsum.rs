@@ -74,7 +74,7 @@ struct Letters {
 impl Letters {
     /// `None` where there are other operands, or the equation says more than which axes are multiplied and added up.
     fn of(at: &At) -> Option<Self> {
-        let slot = [1, 0].into_iter().find(|&slot| at.is_constant(slot))?;
+        let slot = at.constant_operand()?;
         let letters = Self::beside(at, slot).filter(|_| !at.is_constant(1 - slot))?;
         // An axis of extent 1 may be as long as another one of its letter.
         let extents = at.extents(slot).ok()?;

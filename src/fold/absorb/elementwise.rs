@@ -33,7 +33,7 @@ impl Rule for Elementwise {
             let affine = at.only(&inputs, 0)?;
             return Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift)));
         }
-        let constant = [1, 0].into_iter().find(|&slot| at.is_constant(slot));
+        let constant = at.constant_operand();
         match (constant, &inputs[..]) {
             (Some(slot), _) => forward_constant(at, at.only(&inputs, 1 - slot)?, slot),
             (None, [left, right]) => forward_two(at, left, right),
@@ -43,7 +43,7 @@ impl Rule for Elementwise {
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         at.only_attributes(&[])?;
-        let constant = [1, 0].into_iter().find(|&slot| at.is_constant(slot));
+        let constant = at.constant_operand();
         match (at.proto().op_type(), constant) {
             ("Neg", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), -&affine.shift))),
             ("Add" | "Sub", Some(slot)) => {
@@ -152,7 +152,7 @@ fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
 /// `(s·x + t) + c = s·(x + c/s) + t`: positions stay what is added to a stream. `None` of other operators, and where the
 /// constant is the same for all positions.
 pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
-    let slot = [1, 0].into_iter().find(|&slot| at.is_constant(slot))?;
+    let slot = at.constant_operand()?;
     let takes = at.graph.is(at.node, "Add") || (at.graph.is(at.node, "Sub") && slot == 1);
     let affine = aligned(inputs.get(1 - slot)?.as_ref().filter(|_| takes)?, at.output_rank(0).ok()?).ok()?;
     let extents = at.extents(slot).ok()?;
@@ -226,7 +226,7 @@ impl Linear for Elementwise {
     }
 
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
-        let slot = [1, 0].into_iter().find(|&slot| at.is_constant(slot)).ok_or(Reason::NotConstant)?;
+        let slot = at.constant_operand().ok_or(Reason::NotConstant)?;
         match at.proto().op_type() {
             "Add" | "Sub" => Ok(Slots { weight: None, bias: Some(slot) }),
             "Mul" => Ok(Slots { weight: Some(slot), bias: None }),

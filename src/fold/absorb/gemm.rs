@@ -75,7 +75,7 @@ fn contracted(at: &At, slot: usize) -> Result<usize, Reason> {
 
 impl Linear for Gemm {
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
-        let weight = [1, 0].into_iter().find(|&slot| at.is_constant(slot)).ok_or(Reason::NotConstant)?;
+        let weight = at.constant_operand().ok_or(Reason::NotConstant)?;
         let bias_is_free = at.graph.input(at.node, 2).is_none() || at.is_constant(2);
         Ok(Slots { weight: Some(weight), bias: bias_is_free.then_some(2) })
     }

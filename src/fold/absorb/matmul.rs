@@ -231,7 +231,7 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
 
 impl Linear for MatMul {
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
-        let slot = [1, 0].into_iter().find(|&slot| at.is_constant(slot)).ok_or(Reason::NotConstant)?;
+        let slot = at.constant_operand().ok_or(Reason::NotConstant)?;
         Ok(Slots { weight: Some(slot), bias: None })
     }
 

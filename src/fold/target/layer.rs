@@ -3,7 +3,7 @@
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::extent;
 use crate::graph::flat::way;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::graph::{NodeId, ValueId};
 
 /// `y = x·W + b` as MatMul and Add, in the main graph.
 pub struct Layer {
@@ -31,7 +31,7 @@ impl Layer {
         else {
             return None;
         };
-        let [Reader::Node { node: add, .. }] = *graph.readers(product) else { return None };
+        let (add, _) = graph.only_reader(product)?;
         if !graph.is(matmul, "MatMul") || !graph.is(add, "Add") || !way(graph.node(matmul)).is_empty() {
             return None;
         }

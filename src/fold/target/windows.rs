@@ -8,7 +8,7 @@ use super::layer::Layer;
 use crate::fold::patch::{Change, Edit};
 use crate::graph::analysis::Analysis;
 use crate::graph::make::Maker;
-use crate::graph::{NodeId, Reader, ValueId};
+use crate::graph::{NodeId, ValueId};
 use crate::normalizer::Replacement;
 
 /// How an operator moves tokens, with all channels of each.
@@ -58,9 +58,8 @@ pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
 /// the value.
 fn moved(known: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
     let graph = &known.graph;
-    let ([Reader::Node { .. }], (node, _)) = (graph.readers(value), graph.producer(value)?) else {
-        return None;
-    };
+    graph.only_reader(value)?;
+    let (node, _) = graph.producer(value)?;
     let at = known.at(node);
     let (source, rank) = (at.input(0).ok()?, at.rank(0).ok()?);
     let last = rank.checked_sub(1)?;

@@ -60,7 +60,7 @@ pub fn scatter(affine: &Affine, axis: usize, taken: &[usize], whole: usize) -> R
         return Ok(affine.clone());
     }
     let place = |numbers: &Numbers, neutral: f64| {
-        // What the places left out have comes last.
+        // What the places that were left out get is appended, at index `along`.
         let along = numbers.shape()[axis];
         let mut places = vec![Some(along); whole];
         for (from, &to) in taken.iter().enumerate() {

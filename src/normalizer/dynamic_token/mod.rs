@@ -99,7 +99,7 @@ fn replacement(
     // A value that nothing else reads, to be the one without the factor: that before the affine
     // behind, or else one of those that are not there any more.
     let apart = match behind {
-        Some(_) => Some(output).filter(|&value| matches!(graph.readers(value), [Reader::Node { .. }])),
+        Some(_) => Some(output).filter(|&value| view.only_reader(value).is_some()),
         None => {
             let own = [&region.nodes[..], &meaning.moves].concat();
             let inner = region.nodes.iter().rev().filter_map(|&node| graph.only_output(node));

@@ -378,35 +378,7 @@ impl<'w> Evaluation<'w> {
                 made => return Ok((made.map_err(halt)?, false)),
             }
         }
-        let is_integer = |slot: usize| known.get(slot).and_then(|known| known.is_integer) == Some(true);
-        let made = match (node.op(), node.category().is_some_and(Category::is_elementwise)) {
-            _ if function.is_some() => Err(Unmade::Uncovered),
-            (("", "Softmax" | "LogSoftmax"), _) => softmax(&call, digest),
-            (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(&call, digest),
-            (("com.microsoft", "FusedConv" | "FusedGemm"), _) => {
-                activated(&call, self.function(&only_activation(node), None, None, place))
-            }
-            (("com.microsoft", "Attention"), _) => {
-                of_projection(&call).and_then(|inputs| self.whole(&Call { inputs, ..call }, digest, &known))
-            }
-            (("", "Softsign"), _) => {
-                let abs = NodeProto { op_type: Some("Abs".into()), ..Default::default() };
-                softsign(&call, self.function(&abs, None, None, place))
-            }
-            (("", "Clip" | "HardSigmoid" | "HardSwish"), _) => {
-                let step = NodeProto { op_type: Some("HardSigmoid".into()), ..Default::default() };
-                match ramp(&call, self.function(&step, None, None, place)) {
-                    Err(Unmade::Uncovered) => element_wise(&call, digest, is_integer(0)),
-                    made => made,
-                }
-            }
-            (_, true) => element_wise(&call, digest, is_integer(0)),
-            (("", "GRU" | "LSTM" | "RNN"), _) => {
-                of_sums(&call).and_then(|inputs| self.whole(&Call { inputs, ..call }, digest, &known))
-            }
-            _ => Err(Unmade::Uncovered),
-        };
-        let mut made = match made {
+        let mut made = match self.unknown(&call, digest, function, &known, place) {
             Err(Unmade::Uncovered) => self.whole(&call, digest, &known).map_err(halt)?,
             made => made.map_err(halt)?,
         };
@@ -423,6 +395,41 @@ impl<'w> Evaluation<'w> {
             }
         }
         Ok((made, true))
+    }
+
+    /// What a function that nobody knows makes, where it is known which of its elements come from which of those that it
+    /// reads.
+    fn unknown(
+        &self,
+        call: &Call,
+        digest: Digest,
+        function: Option<&FunctionProto>,
+        known: &[Expected],
+        place: &Around,
+    ) -> Made {
+        let is_integer = known.first().and_then(|known| known.is_integer) == Some(true);
+        let with = |inputs| self.whole(&Call { inputs, ..*call }, digest, known);
+        let of = |op: &str| {
+            let node = NodeProto { op_type: Some(op.into()), ..Default::default() };
+            self.function(&node, None, None, place)
+        };
+        match (call.node.op(), call.node.category().is_some_and(Category::is_elementwise)) {
+            _ if function.is_some() => Err(Unmade::Uncovered),
+            (("", "Softmax" | "LogSoftmax"), _) => softmax(call, digest),
+            (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(call, digest),
+            (("com.microsoft", "FusedConv" | "FusedGemm"), _) => {
+                activated(call, self.function(&only_activation(call.node), None, None, place))
+            }
+            (("com.microsoft", "Attention"), _) => of_projection(call).and_then(with),
+            (("", "Softsign"), _) => softsign(call, of("Abs")),
+            (("", "Clip" | "HardSigmoid" | "HardSwish"), _) => match ramp(call, of("HardSigmoid")) {
+                Err(Unmade::Uncovered) => element_wise(call, digest, is_integer),
+                made => made,
+            },
+            (_, true) => element_wise(call, digest, is_integer),
+            (("", "GRU" | "LSTM" | "RNN"), _) => of_sums(call).and_then(with),
+            _ => Err(Unmade::Uncovered),
+        }
     }
 
     /// Whether a node is a Cast to the type that its input has.

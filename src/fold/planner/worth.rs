@@ -1,0 +1,161 @@
+//! What folding an affine somewhere saves and costs, and whether what stays can be written.
+
+use std::collections::BTreeMap;
+
+use super::Planner;
+use crate::affine::Affine;
+use crate::fold::absorb::linear;
+use crate::fold::item::State;
+use crate::fold::rounding::Rounding;
+use crate::fold::wave::{self, Wave};
+use crate::fold::{Fold, Side};
+use crate::graph::ValueId;
+use crate::hash::HashMap;
+use crate::normalizer::Part;
+use crate::refusal::{Reason, Refusal};
+
+impl Planner<'_> {
+    /// Merges must leave fewer nodes than there were; or no more, forward along a residual stream, where others follow.
+    pub(super) fn worthwhile(&self, item: usize, wave: Wave) -> Result<Wave, Refusal> {
+        let others_follow = !wave.wants.is_empty();
+        self.saves(item, wave, others_follow)
+    }
+
+    /// Whether it is worth it, where a merge that leaves as many nodes is or is not.
+    pub(super) fn saves(&self, item: usize, wave: Wave, others_follow: bool) -> Result<Wave, Refusal> {
+        let mut merged: BTreeMap<usize, Affine> = BTreeMap::new();
+        for merge in &wave.merges {
+            let there = &self.items[merge.into];
+            let after = merge.with(merged.get(&merge.into).unwrap_or(&there.part.affine));
+            if matches!(there.state, State::Refused(_))
+                || !self.holds(&there.part, &after)
+                || !self.is_writable(&there.part, &after)
+            {
+                return Err(wave::stays(&self.draft, &there.part));
+            }
+            merged.insert(merge.into, after);
+        }
+        if let Some((&first, _)) = merged.first_key_value() {
+            let before = merged.keys().map(|&into| self.items[into].size()).sum::<usize>();
+            let after =
+                merged.iter().map(|(&into, affine)| self.items[into].size_with(affine)).sum::<usize>();
+            // A normalizer that is one operator is two where it is written anew.
+            if after >= self.items[item].size() + before + others_follow as usize {
+                return Err(wave::stays(&self.draft, &self.items[first].part));
+            }
+        }
+        if let Some(refusal) = self.copied_factor(&wave) {
+            return Err(refusal);
+        }
+        let there = &self.items[item];
+        // A parameter that goes saves no operator, and would cost one.
+        let is_parameter = there.part.nodes.is_empty();
+        let adds = |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
+        if let Some(fold) = wave.folds.iter().filter(|_| is_parameter).find(adds) {
+            let reason = Reason::NoGain("its shift would become an Add with a number for each place".into());
+            return Err(Refusal::new(reason, self.draft.graph.name(fold.node)));
+        }
+        // Its scale can go alone, or there is none: an Add for each place saves no operator.
+        let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
+        let parts = |fold: &&Fold| leaves_one && self.parts_activation(fold);
+        match wave.folds.iter().find(parts) {
+            Some(fold) => Err(Refusal::new(Reason::Activation, self.draft.graph.name(fold.node))),
+            None => Ok(wave),
+        }
+    }
+
+    /// What another factor takes in must not be there twice for it: something else may have room.
+    pub(super) fn copied_factor(&self, wave: &Wave) -> Option<Refusal> {
+        let (node, ..) = wave.factors.first().filter(|_| self.cost(wave).2 > 0)?;
+        Some(Refusal::new(Reason::NotConstant, self.draft.graph.name(*node)))
+    }
+
+    /// Whether a fold puts an Add between a convolution and its activation, which engines run as one operator.
+    fn parts_activation(&self, fold: &Fold) -> bool {
+        let graph = self.draft.graph;
+        let result = graph.only_output(fold.node).filter(|_| graph.is(fold.node, "Conv"));
+        let Some((reader, _)) = result.and_then(|result| graph.only_reader(result)) else { return false };
+        let reader = graph.domain_op(reader);
+        let is_fused =
+            matches!(reader, ("", "Clip" | "HardSigmoid" | "LeakyRelu" | "Relu" | "Sigmoid" | "Tanh"));
+        is_fused && self.is_by_place(fold)
+    }
+
+    /// Whether the numbers of an affine fit the type of a part's constants.
+    pub(super) fn is_writable(&self, part: &Part, affine: &Affine) -> bool {
+        let data_type = self.data_type(part);
+        Rounding::Factor.fits(data_type, &affine.scale) && Rounding::Sum.fits(data_type, &affine.shift)
+    }
+
+    /// Whether it is known how to write a part with an affine: parameters inside a node have the places and the
+    /// sizes for it, operators of its own an element type.
+    pub(super) fn holds(&self, part: &Part, affine: &Affine) -> bool {
+        let place = |neutral: f64| part.resets.iter().find(|reset| reset.neutral == neutral);
+        let fits = |neutral: f64, array: &ndarray::ArrayD<f64>| match place(neutral) {
+            None => array.iter().all(|&v| v == neutral),
+            Some(reset) => {
+                let value = self.draft.graph.input(reset.node, reset.slot);
+                let count = value.and_then(|value| self.draft.constants.len(value));
+                let [first, end] = reset.axes;
+                let mut axes = array.shape().iter().enumerate().filter(|(_, extent)| **extent != 1);
+                let lies_there = axes.all(|(axis, _)| (first..end).contains(&axis));
+                array.len() == 1 || lies_there && Some(array.len()) == count
+            }
+        };
+        match part.nodes.is_empty() {
+            true => fits(1.0, &affine.scale) && fits(0.0, &affine.shift),
+            false => self.data_type(part).is_some(),
+        }
+    }
+
+    /// Whether what a shift adds to the result of a linear operator varies along more than one axis.
+    pub(super) fn is_by_place(&self, fold: &Fold) -> bool {
+        let at = self.draft.at(fold.node);
+        let Side::Operand(operand) = fold.side else { return false };
+        let image = || {
+            let linear = linear(at.graph.domain_op(fold.node))?;
+            let weight = linear.slots(&at).ok()?.weight.map(|slot| at.constant(slot)).transpose().ok()?;
+            linear.image(&at, weight.as_ref(), operand, &fold.affine.shift).ok()
+        };
+        image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
+    }
+
+    /// Whether what is wanted on the result of an operator does not go into its own bias.
+    pub(super) fn adds(&self, fold: &Fold) -> bool {
+        let at = self.draft.at(fold.node);
+        let Some(linear) = linear(at.graph.domain_op(fold.node)).filter(|_| fold.side == Side::Result) else {
+            return false;
+        };
+        let has_place = linear.slots(&at).is_ok_and(|slots| slots.bias.is_some());
+        has_place
+            && linear.write_bias(&at, fold.affine.shift.recipe()).is_none()
+            && self.draft.bias_add(fold.node).is_none()
+    }
+
+    /// Nodes that are made, merges, and bytes of weights that are copied.
+    pub(super) fn cost(&self, wave: &Wave) -> (usize, usize, usize) {
+        let graph = self.draft.graph;
+        let mut taken: HashMap<ValueId, Vec<&Fold>> = HashMap::default();
+        for fold in &wave.folds {
+            let at = self.draft.at(fold.node);
+            let slot = match fold.side {
+                Side::Constant(slot) => Some(slot),
+                _ => linear(graph.domain_op(fold.node))
+                    .and_then(|l| l.slots(&at).ok())
+                    .and_then(|slots| slots.weight),
+            };
+            let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else { continue };
+            if graph.readers(weight).len() > 1 {
+                taken.entry(weight).or_default().push(fold);
+            }
+        }
+        // A table of which everybody picks rows is one table still, where they all want the same of it.
+        let bytes = |(&weight, folds): (&ValueId, &Vec<&Fold>)| {
+            let alike = |fold: &&Fold| fold.side == folds[0].side && fold.affine == folds[0].affine;
+            let is_by_all = folds.len() == graph.readers(weight).len() && folds.iter().all(alike);
+            let copies = if is_by_all { 0 } else { folds.len() };
+            copies * self.draft.constants.len(weight).unwrap_or(0)
+        };
+        (wave.makes.len(), wave.merges.len(), taken.iter().map(bytes).sum())
+    }
+}
