@@ -103,6 +103,21 @@ fn another_length_is_tried_where_the_usual_one_does_not_fit() {
     assert!(is_proved(&proof), "{proof:?}");
 }
 
+/// As an encoder of speech has it, which makes nothing of fewer samples.
+#[test]
+fn a_length_of_some_hundred_samples_is_tried() {
+    let speech = text::model(
+        "input x N 1 T
+         weight v 4 1 10
+         weight w 4 4 300
+         c = Conv(x, v) strides=[5]
+         y = Conv(c, w) strides=[2]
+         output y",
+    );
+    let proof = proof(&speech, &speech, &[]);
+    assert!(is_proved(&proof), "{proof:?}");
+}
+
 #[test]
 fn a_larger_size_is_tried_where_it_takes_no_long_time() {
     let fits = |batch: usize, width: usize| {

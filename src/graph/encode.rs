@@ -43,8 +43,11 @@ pub fn rank(fact: &InferenceFact) -> Option<usize> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().count())
 }
 
-/// The elements of a tensor of integers or extents, in row-major order.
+/// The elements of a tensor of integers or extents, in row-major order. tract casts the largest integer to an extent of −1.
 pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
+    if tensor.datum_type().is_integer() {
+        return Some(ints_of(tensor)?.into_iter().map(TDim::from).collect());
+    }
     let dims = tensor.cast_to::<TDim>().ok()?;
     Some(dims.to_plain_array_view::<TDim>().ok()?.iter().cloned().collect())
 }

@@ -18,7 +18,6 @@ use tract_onnx::prelude::{DatumType, InferenceFact, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::{Factoid, InferenceOp, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, TDim};
 
-use super::axes::axis;
 use super::batch;
 use super::bounds::{self, Budget, Cost};
 use super::encode::{datum_type, dims_of, ints_of, is_concrete, rank};
@@ -28,12 +27,13 @@ use super::memo::Memo;
 use super::open::Open;
 use super::quotients;
 use super::rounds::{Rounds, common};
+use super::slices;
 use super::told::{Asked, Contracted, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
 use crate::onnx::node::{bodies, constant_tensor};
-use crate::onnx::operator::{TYPES, input_for};
+use crate::onnx::operator::TYPES;
 use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 
@@ -185,48 +185,6 @@ impl Facts {
         }
         ints_of(&tensor)
     }
-}
-
-/// What a slice of `from` is known to be. One that reaches past the end of its value is shorter
-/// than its bounds say, and of an open extent nobody knows the end. That there is something along it
-/// is taken for granted, so that its first place and its last are there.
-fn within_reach(fact: InferenceFact, from: &InferenceFact, starts: &[(usize, TDim)]) -> InferenceFact {
-    if fact.shape.is_open() || from.shape.is_open() {
-        return fact;
-    }
-    let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
-    let is_there = |(axis, whole): (usize, &DimFact)| {
-        let ends = [Some(TDim::from(0)), Some(TDim::from(-1)), whole.concretize().map(|whole| whole - 1)];
-        starts.iter().any(|(along, start)| *along == axis && ends.iter().flatten().any(|end| end == start))
-    };
-    let dims: TVec<DimFact> = from
-        .shape
-        .dims()
-        .enumerate()
-        .zip(fact.shape.dims())
-        .map(|((axis, whole), taken)| match (number(whole), number(taken)) {
-            (None, Some(1)) if is_there((axis, whole)) => taken.clone(),
-            (None, Some(1..)) => DimFact::default(),
-            _ => taken.clone(),
-        })
-        .collect();
-    fact.with_shape(ShapeFactoid::closed(dims))
-}
-
-/// The axes that a Slice cuts and where it begins along each, as far as that is known.
-fn starts(node: &NodeProto, from: &InferenceFact, known: Known) -> Vec<(usize, TDim)> {
-    let list = |name: &str| {
-        if let Some(ints) = node.attr_ints(name).ok().flatten() {
-            return Some(ints.iter().map(|&int| TDim::from(int)).collect());
-        }
-        dims_of(&*known(node.input.get(input_for("Slice", name)?.0)?)?.value.concretize()?)
-    };
-    let starts = list("starts").unwrap_or_default();
-    let names_none = node.input.get(3).is_none_or(String::is_empty);
-    let axes = list("axes").or_else(|| names_none.then(|| (0..starts.len()).map(TDim::from).collect()));
-    let rank = from.shape.dims().count();
-    let named = axes.unwrap_or_default().into_iter().zip(starts);
-    named.filter_map(|(along, start)| Some((axis(along.to_i64().ok()?, rank).ok()?, start))).collect()
 }
 
 /// `fact`, with what it leaves open taken from `declared`.
@@ -477,7 +435,8 @@ impl Inference {
         match (node.op(), &mut outputs[..]) {
             (("", "Slice"), [taken, ..]) => {
                 let from = node.input.first().and_then(|from| known(from)).unwrap_or_default();
-                *taken = within_reach(std::mem::take(taken), &from, &starts(node, &from, known));
+                *taken =
+                    slices::within_reach(std::mem::take(taken), &from, &slices::cuts(node, &from, known));
             }
             // The sum that they normalize, which goes on as the residual stream.
             (

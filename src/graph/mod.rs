@@ -25,6 +25,7 @@ mod open;
 mod quotients;
 mod rounds;
 pub mod scope;
+mod slices;
 mod told;
 mod types;
 

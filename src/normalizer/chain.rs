@@ -169,6 +169,12 @@ impl Search<'_> {
             .collect();
         match (graph.op(node), &varying[..]) {
             (Some("Add" | "Sub"), &[left, right]) => self.join(node, left, right, output),
+            // The scale of a dynamic quantization, which engines look for where it stands.
+            (_, &[value])
+                if graph.producer(value).is_some_and(|(of, _)| graph.is(of, "DynamicQuantizeLinear")) =>
+            {
+                None
+            }
             (_, &[value]) => {
                 let rank = self.facts.rank(output)?;
                 let (before, behind) = (self.facts.shape(value)?, self.facts.shape(output)?);

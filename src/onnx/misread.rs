@@ -62,9 +62,19 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         {
             Some("tract places the elements otherwise")
         }
+        // The text of the operator has the floor there, and all implementations the ceiling.
+        "AveragePool" | "LpPool" | "MaxPool"
+            if text("auto_pad", "NOTSET") == "VALID"
+                && !node.attr_i("ceil_mode").is_ok_and(|up| up.unwrap_or(0) == 0) =>
+        {
+            Some("engines do not agree on ceil_mode where auto_pad is VALID")
+        }
+        "ConvTranspose" if pads_alike(&text("auto_pad", "NOTSET")) && has("output_padding") => {
+            Some("engines do not agree on output_padding where there is auto_pad")
+        }
         "ConvTranspose" if has("output_shape") => Some("tract pads at other ends for its output_shape"),
         "AveragePool" | "LpPool" | "MaxPool"
-            if has("dilations") && !matches!(text("auto_pad", "NOTSET").as_str(), "NOTSET" | "VALID") =>
+            if has("dilations") && pads_alike(&text("auto_pad", "NOTSET")) =>
         {
             Some("engines do not agree on auto_pad where there are dilations")
         }
@@ -76,10 +86,19 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
 pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
     match node.op() {
         ("", "Einsum" | "AveragePool" | "MaxPool" | "LpPool") => misread(node, opset).is_some(),
+        ("", "ConvTranspose") => {
+            node.attr_ints("output_padding").is_ok_and(|list| list.is_some())
+                && misread(node, opset).is_some()
+        }
         // It takes them to be as wide as the queries, whatever the values are, and a cache to grow.
         ("com.microsoft", "GroupQueryAttention" | "MultiHeadAttention") => true,
         _ => false,
     }
+}
+
+/// Whether an auto_pad makes as many places as there are, or a multiple.
+fn pads_alike(auto_pad: &str) -> bool {
+    !matches!(auto_pad, "NOTSET" | "VALID")
 }
 
 /// Whether each axis has a letter of its own, and the result has one.
@@ -132,7 +151,13 @@ pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
     let is_known = match op {
         // Nor does it shift by as many bits as there are, or more.
         "BitShift" | "ReduceLogSumExp" => false,
-        "Resize" => opset > 10,
+        // Where a factor makes no whole number of places, onnxruntime aligns the corners of those that it would have made.
+        "Resize" => {
+            let by_factors = node.input.get(2).is_some_and(|value| !value.is_empty());
+            let aligns =
+                node.attr_s("coordinate_transformation_mode").is_ok_and(|mode| mode == Some("align_corners"));
+            opset > 10 && !(by_factors && aligns)
+        }
         _ => node.category().is_some_and(|category| !category.is_random()) || COMPUTED.contains(&op),
     };
     is_known && (domain.is_empty() || domain == "com.microsoft") && misread(node, opset).is_none()

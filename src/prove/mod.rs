@@ -49,8 +49,9 @@ const ATTEMPTS: u64 = 4;
 /// Batches that are tried, the first of which is what a batch is where nobody says more.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
-/// Sizes of other symbols that are tried behind those: strides of several layers want a multiple of theirs.
-const OTHERS: [usize; 2] = [16, 64];
+/// Sizes of other symbols that are tried behind those: strides of several layers want a multiple of theirs, and the layers
+/// before an encoder of speech some hundred samples.
+const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
 /// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
 const LARGER: u64 = 1 << 20;

@@ -8,7 +8,7 @@ use super::dims::Dims;
 use super::failure::{Failure, Stage};
 use crate::onnx::Model;
 use crate::onnx::operator::Category;
-use crate::onnx::proto::{Dim, GraphProto, ValueInfoProto};
+use crate::onnx::proto::{Dim, Dimension, GraphProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
 /// An input of a model, as it is in one run.
@@ -84,17 +84,31 @@ impl Input {
     }
 }
 
-/// Writes the shapes that the inputs have in this run into their declarations.
+/// Writes the shapes that the inputs have in this run into their declarations, and the sizes of their symbols into those of
+/// all other values: of some nothing else tells the extents.
 pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
+    let mut sizes: HashMap<String, i64> = HashMap::new();
     for input in inputs {
         let declared = graph.input.iter_mut().find(|declared| declared.name() == input.name);
-        let tensor =
-            declared.and_then(|declared| declared.r#type.as_mut()).and_then(|t| t.tensor_type.as_mut());
-        let dims = tensor.and_then(|tensor| tensor.shape.as_mut()).map(|shape| shape.dim.iter_mut());
-        for (dim, &size) in dims.into_iter().flatten().zip(&input.shape) {
-            dim.value = Some(Dim::DimValue(size as i64));
+        for (dim, &size) in declared.into_iter().flat_map(dims_mut).zip(&input.shape) {
+            if let Some(Dim::DimParam(symbol)) = dim.value.replace(Dim::DimValue(size as i64)) {
+                sizes.entry(symbol).or_insert(size as i64);
+            }
         }
     }
+    for dim in graph.value_info.iter_mut().chain(&mut graph.output).flat_map(dims_mut) {
+        if let Some(Dim::DimParam(symbol)) = &dim.value
+            && let Some(&size) = sizes.get(symbol)
+        {
+            dim.value = Some(Dim::DimValue(size));
+        }
+    }
+}
+
+/// The dimensions of a value, as they are declared.
+fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> {
+    let tensor = value.r#type.as_mut().and_then(|declared| declared.tensor_type.as_mut());
+    tensor.and_then(|tensor| tensor.shape.as_mut()).into_iter().flat_map(|shape| &mut shape.dim)
 }
 
 /// The size of every symbol in the shapes of the inputs. Where a symbol appears twice, its first place

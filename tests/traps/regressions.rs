@@ -1351,3 +1351,21 @@ fn names_that_onnxruntime_gives_are_given_up() {
     assert!(!names.contains(&"gemm_input_shape") && !names.contains(&"gemm_output_shape"), "{names:?}");
     assert!(names.contains(&"gemm_input_shape_0"), "{names:?}");
 }
+
+/// Engines run a dynamically quantized product as one operator with its scale, which is found where it is multiplied.
+#[test]
+fn the_scale_of_a_dynamic_quantization_stays() {
+    let before = model(
+        "opset 18
+         input x 2 5 4
+         q, s, z = DynamicQuantizeLinear(x)
+         f = Cast(q) to=1
+         const scale = 0.01
+         t = Mul(s, scale)
+         v = Mul(f, t)
+         weight w 4 3
+         y = MatMul(v, w)
+         output y",
+    );
+    assert_eq!(fuse(&before).model.proto, before.proto);
+}

@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, IxDyn};
 use unfold::graph::analysis::Analysis;
 use unfold::graph::facts::extent;
-use unfold::onnx::Model;
+use unfold::onnx::{Model, tensor};
 
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Value};
@@ -434,7 +434,7 @@ fn a_batch_normalization_has_as_many_channels_as_numbers_for_them() {
     // The same where the target is a number, which another checker can follow.
     let mut told = before.clone();
     told.graph_mut().input.retain(|input| input.name() != "sh");
-    told.graph_mut().initializer.push(unfold::onnx::tensor::make_i64("sh", &[2, 4, 6]));
+    told.graph_mut().initializer.push(tensor::make_i64("sh", &[2, 4, 6]));
     let after = fuse(&told);
     is_not_disproved(&told, &after).unwrap();
     assert_eq!(operators(&after.model).iter().filter(|op| **op == "BatchNormalization").count(), 0);
@@ -473,4 +473,74 @@ fn a_stack_that_begins_with_what_is_multiplied_has_no_known_shape() {
          output turned plain",
     );
     assert_eq!(["turned", "plain"].map(|name| shape(&made, name)), ["", "3 1 4"]);
+}
+
+/// What onnxruntime and the reference implementation make of these; tract makes 2 and 1 places of the slices.
+#[test]
+fn a_slice_whose_end_is_before_its_start_is_empty() {
+    for (steps, left) in [
+        ("ints b 1 = 3\n ints e 1 = 1\n ints s 1 = 1", "0"),
+        ("ints b 1 = -1\n ints e 1 = -3\n ints s 1 = 2", "0"),
+        ("ints b 1 = 0\n ints e 1 = 3\n ints s 1 = -1", "0"),
+        ("ints b 1 = -1\n ints e 1 = -4\n ints s 1 = -2", "2"),
+        ("ints b 1 = 1\n ints e 1 = 9\n ints s 1 = 2", "2"),
+        ("ints b 1 = -1\n ints e 1 = 9223372036854775807\n ints s 1 = 1", "1"),
+        ("ints b 1 = -1\n ints e 1 = -9223372036854775808\n ints s 1 = -1", "4"),
+    ] {
+        let text = format!(
+            "opset 18\n input x 2 4 3\n {steps}\n ints a 1 = 1\n y = Slice(x, b, e, a, s)\n output y"
+        );
+        assert_eq!(shape(&model(&text), "y"), format!("2 {left} 3"), "{steps}");
+    }
+}
+
+#[test]
+fn what_is_behind_an_empty_slice_has_its_own_extents() {
+    let before = model(
+        "opset 18
+         input x 2 4 3
+         ints three 1 = 3
+         ints one 1 = 1
+         none = Slice(x, three, one, one)
+         all = Concat(none, x) axis=1
+         scale g 3
+         shift t 3
+         m = Mul(all, g)
+         n = Add(m, t)
+         weight w 3 5
+         p = MatMul(n, w)
+         s = Shape(all)
+         rows = Gather(s, one) axis=0
+         ints rest 1 = -1
+         target = Concat(rest, rows) axis=0
+         y = Reshape(p, target)
+         output y",
+    );
+    let after = fuse(&before);
+    let elements =
+        |model: &Model, tensor| tensor::read_i64(tensor, model.externals()).unwrap().into_iter().collect();
+    // Four rows, not six.
+    let numbers = after.model.graph().initializer.iter().filter(|tensor| tensor.data_type() == 7);
+    let numbers: Vec<Vec<i64>> = numbers.map(|tensor| elements(&after.model, tensor)).collect();
+    assert!(numbers.contains(&vec![-1, 4]), "{numbers:?}");
+    is_not_disproved(&before, &after).unwrap();
+}
+
+#[test]
+fn extents_of_which_engines_disagree_are_not_known() {
+    for (text, there) in [
+        ("input x 1 2 6\n y = MaxPool(x) auto_pad=VALID ceil_mode=1 kernel_shape=[1] strides=[2]", "1 2 ?"),
+        ("input x 1 2 6\n y = MaxPool(x) auto_pad=VALID kernel_shape=[1] strides=[2]", "1 2 3"),
+        ("input x 1 2 6\n y = MaxPool(x) ceil_mode=1 kernel_shape=[1] strides=[2]", "1 2 3"),
+        (
+            "input x 1 2 6\n weight w 2 3 3\n y = ConvTranspose(x, w) auto_pad=SAME_UPPER output_padding=[1] strides=[2]",
+            "1 3 ?",
+        ),
+        (
+            "input x 1 2 6\n weight w 2 3 3\n y = ConvTranspose(x, w) auto_pad=SAME_UPPER strides=[2]",
+            "1 3 12",
+        ),
+    ] {
+        assert_eq!(shape(&model(&format!("opset 18\n {text}\n output y")), "y"), there, "{text}");
+    }
 }

@@ -83,14 +83,18 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     if told.is_some_and(|told| !told.iter().map(|&n| n as usize).eq(kernel.iter().copied())) {
         return Err(Unmade::Misfit);
     }
-    let up = call.flag("ceil_mode", false)?;
+    let (auto, up) = (call.text("auto_pad", "NOTSET")?, call.flag("ceil_mode", false)?);
+    // What engines do not agree on is not known.
+    if up && auto == "VALID" || transposed && auto.starts_with("SAME") && more.iter().any(|&more| more != 0) {
+        return Err(Unmade::Uncovered);
+    }
     let (mut before, mut after, mut output) = (vec![], vec![], vec![]);
     for axis in 0..spatial {
         let (size, stride) = (input[axis] as i64, strides[axis]);
         let reach = (kernel[axis] as i64 - 1) * dilations[axis] + 1;
         // What a transposed one takes off to make as many places as it should.
         let taken = |places: i64| ((size - 1) * stride + more[axis] + reach - places).max(0);
-        let (first, last) = match call.text("auto_pad", "NOTSET")? {
+        let (first, last) = match auto {
             auto if transposed && (asked[axis] > 0 || auto.starts_with("SAME")) => {
                 let total = taken(if asked[axis] > 0 { asked[axis] } else { size * stride });
                 let small = total / 2;

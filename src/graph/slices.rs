@@ -1,0 +1,132 @@
+//! What is left of an axis that a Slice cuts.
+
+use tract_onnx::prelude::{InferenceFact, TVec};
+use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
+use tract_onnx::tract_hir::internal::{DimFact, TDim};
+
+use super::axes::axis;
+use super::encode::dims_of;
+use crate::onnx::operator::input_for;
+use crate::onnx::proto::NodeProto;
+
+/// How a Slice cuts an axis, as far as that is known.
+pub struct SliceCut {
+    axis: usize,
+    start: TDim,
+    end: Option<TDim>,
+    step: Option<TDim>,
+}
+
+impl SliceCut {
+    /// How many places are left of so many, where all is a number: those from the start on that are before the end. tract
+    /// counts them backwards where the end is before the start.
+    fn left(&self, whole: Option<i64>) -> Option<usize> {
+        let number = |dim: &TDim| dim.to_i64().ok().map(i128::from);
+        let (start, end) = (number(&self.start)?, number(self.end.as_ref()?)?);
+        let step = number(self.step.as_ref()?).filter(|&step| step != 0)?;
+        let is_ahead = |start: i128, end: i128| if step > 0 { start < end } else { start > end };
+        let Some(whole) = whole.map(i128::from) else {
+            // Both count from the same side: the first is not before the last, however many there are.
+            return (start.is_negative() == end.is_negative() && !is_ahead(start, end)).then_some(0);
+        };
+        let within = |place: i128, low: i128, high: i128| {
+            let place = if place < 0 { place + whole } else { place };
+            place.clamp(low, high.max(low))
+        };
+        let (start, end) = match step > 0 {
+            true => (within(start, 0, whole), within(end, 0, whole)),
+            false => (within(start, 0, whole - 1), within(end, -1, whole - 1)),
+        };
+        let is_any = whole > 0 && is_ahead(start, end);
+        usize::try_from(if is_any { (end - start - step.signum()) / step + 1 } else { 0 }).ok()
+    }
+}
+
+/// What a slice of `from` is known to be. One that reaches past the end of its value is shorter
+/// than its bounds say, and of an open extent nobody knows the end. That there is something along it
+/// is taken for granted, so that its first place and its last are there.
+pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]) -> InferenceFact {
+    if fact.shape.is_open() || from.shape.is_open() {
+        return fact;
+    }
+    let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
+    let is_there = |(axis, whole): (usize, &DimFact)| {
+        let ends = [Some(TDim::from(0)), Some(TDim::from(-1)), whole.concretize().map(|whole| whole - 1)];
+        cuts.iter().any(|cut| cut.axis == axis && ends.iter().flatten().any(|end| *end == cut.start))
+    };
+    let left = |axis: usize, whole: &DimFact| {
+        let cut = cuts.iter().find(|cut| cut.axis == axis);
+        cut.and_then(|cut| cut.left(number(whole))).map(|left| left as i64)
+    };
+    let ends = || from.shape.dims().enumerate().zip(fact.shape.dims());
+    let is_other = ends().any(|((axis, whole), taken)| {
+        let (left, taken) = (left(axis, whole), number(taken));
+        left.is_some() && taken.is_some() && left != taken
+    });
+    let dims: TVec<DimFact> = ends()
+        .map(|((axis, whole), taken)| match (left(axis, whole), number(whole), number(taken)) {
+            (Some(left), ..) => DimFact::from(TDim::from(left)),
+            (_, None, Some(1)) if is_there((axis, whole)) => taken.clone(),
+            (_, None, Some(1..)) => DimFact::default(),
+            _ => taken.clone(),
+        })
+        .collect();
+    let fact = if is_other { fact.without_value() } else { fact };
+    fact.with_shape(ShapeFactoid::closed(dims))
+}
+
+/// The axes that a Slice cuts, and how.
+pub fn cuts(
+    node: &NodeProto,
+    from: &InferenceFact,
+    known: &dyn Fn(&str) -> Option<InferenceFact>,
+) -> Vec<SliceCut> {
+    let list = |name: &str| {
+        if let Some(ints) = node.attr_ints(name).ok().flatten() {
+            return Some(ints.iter().map(|&int| TDim::from(int)).collect());
+        }
+        dims_of(&*known(node.input.get(input_for("Slice", name)?.0)?)?.value.concretize()?)
+    };
+    let is_left_out = |slot: usize| node.input.get(slot).is_none_or(String::is_empty);
+    let starts = list("starts").unwrap_or_default();
+    let ends = list("ends").unwrap_or_default();
+    let axes = list("axes").or_else(|| is_left_out(3).then(|| (0..starts.len()).map(TDim::from).collect()));
+    let steps = if is_left_out(4) { Some(vec![TDim::from(1); starts.len()]) } else { list("steps") };
+    let steps = steps.unwrap_or_default();
+    let rank = from.shape.dims().count();
+    let named = axes.unwrap_or_default().into_iter().zip(starts).enumerate();
+    named
+        .filter_map(|(place, (along, start))| {
+            let (end, step) = (ends.get(place).cloned(), steps.get(place).cloned());
+            Some(SliceCut { axis: axis(along.to_i64().ok()?, rank).ok()?, start, end, step })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_places_are_left_as_numpy_leaves() {
+        // Start, end, step, and how many are left of four places, and of any number of them.
+        let cases = [
+            (0, 4, 1, Some(4), None),
+            (1, i64::MAX, 2, Some(2), None),
+            (-1, -3, 1, Some(0), Some(0)),
+            (3, 1, 1, Some(0), Some(0)),
+            (3, 1, 2, Some(0), Some(0)),
+            (0, 3, -1, Some(0), Some(0)),
+            (-1, i64::MIN, -1, Some(4), None),
+            (-1, -5, -3, Some(2), None),
+            (9, 12, 1, Some(0), None),
+            (-9, 2, 1, Some(2), None),
+            (1, 3, 0, None, None),
+        ];
+        for (start, end, step, of_four, of_any) in cases {
+            let cut = |number: i64| TDim::from(number);
+            let cut = SliceCut { axis: 0, start: cut(start), end: Some(cut(end)), step: Some(cut(step)) };
+            assert_eq!((cut.left(Some(4)), cut.left(None)), (of_four, of_any), "{start}:{end}:{step}");
+        }
+    }
+}
