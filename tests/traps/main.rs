@@ -20,6 +20,7 @@ mod merging;
 mod modulation;
 mod numbered;
 mod places;
+mod pooled;
 mod powers;
 mod reasons;
 mod recurrent;

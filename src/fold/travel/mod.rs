@@ -7,6 +7,7 @@ mod concat;
 mod expand;
 mod gather;
 mod gather_nd;
+mod maximum;
 mod pad;
 mod pass;
 mod pool;
@@ -20,6 +21,7 @@ mod skip;
 mod slice;
 mod split;
 mod transpose;
+mod window;
 
 use super::Rule;
 
@@ -39,6 +41,7 @@ pub const RULES: &[&dyn Rule] = &[
     &reduce::Reduce,
     &pool::Pool,
     &positive::Positive,
+    &maximum::Maximum,
     &choice::Choice,
     &rearrange::Rearrange,
     &resize::Resize,
