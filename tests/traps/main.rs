@@ -30,6 +30,7 @@ mod resized;
 mod roundings;
 mod rules;
 mod runtime;
+mod sampled;
 mod scalars;
 mod scattered;
 mod shapes;

@@ -16,6 +16,8 @@ mod rearrange;
 mod reduce;
 mod reshape;
 mod resize;
+mod rotary;
+mod sample;
 mod scatter;
 mod skip;
 mod slice;
@@ -45,5 +47,7 @@ pub const RULES: &[&dyn Rule] = &[
     &choice::Choice,
     &rearrange::Rearrange,
     &resize::Resize,
+    &sample::Sample,
+    &rotary::Rotary,
     &scatter::Scatter,
 ];
