@@ -104,3 +104,38 @@ fn channels_pass_what_samples_an_image_and_a_shift_all_but_zeros() {
     let grid = "opset 20\n input x 1 2 5 5\n input g 1 3 3 2\n const k = 2\n m = Mul(g, k)\n y = GridSample(x, m) align_corners=1\n output y";
     assert_eq!(kept(&model(grid)).0, not_linear("GridSample"));
 }
+
+/// A convolution of moved taps, in two groups.
+fn deformed(before: &str, inputs: &str, behind: &str) -> Model {
+    model(&format!(
+        "opset 19
+         input x batch 4 4 4
+         input o batch 16 4 4
+         input k batch 8 4 4
+         {before}
+         weight w 6 2 2 2
+         weight b 6
+         c = DeformConv({inputs}) group=2 offset_group=2 pads=[1,1,0,0]
+         {behind}
+         output y"
+    ))
+}
+
+#[test]
+fn a_deformed_convolution_takes_in_what_is_behind_it_and_a_scale_before_it() {
+    let behind = "scale g 6 1 1\n shift t 6 1 1\n n = Mul(c, g)\n m = Add(n, t)\n y = Relu(m)";
+    for inputs in ["x, w, o", "x, w, o, b", "x, w, o, b, k", "x, w, o, , k"] {
+        becomes(&deformed("", inputs, behind), &["DeformConv", "Relu"]);
+        let scaled = "scale g 4 1 1\n m = Mul(x, g)";
+        becomes(&deformed(scaled, &inputs.replace('x', "m"), "y = Relu(c)"), &["DeformConv", "Relu"]);
+        let shifted = "shift g 4 1 1\n scale d 4 1 1\n n = Mul(x, d)\n m = Add(n, g)";
+        assert_eq!(kept(&deformed(shifted, &inputs.replace('x', "m"), "y = Relu(c)")).0, Reason::Padding);
+    }
+    // Offsets and masks are no values.
+    for (from, inputs) in [("o", "x, w, m"), ("k", "x, w, o, b, m")] {
+        let scaled = format!("const d = 2\n m = Mul({from}, d)");
+        assert_eq!(kept(&deformed(&scaled, inputs, "y = Relu(c)")).0, not_linear("DeformConv"));
+    }
+    let along = "scale g 4\n m = Mul(x, g)";
+    assert_eq!(kept(&deformed(along, "m, w, o", "y = Relu(c)")).0, Reason::WrongAxis);
+}

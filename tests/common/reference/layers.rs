@@ -1,7 +1,7 @@
 //! Operators that interpolate between places, those that go through them one after the other, and rotary embeddings.
 
 use anyhow::{Context, Result, ensure};
-use ndarray::{ArrayD, ArrayView2, Axis, IxDyn};
+use ndarray::{ArrayD, ArrayView2, Axis, IxDyn, indices};
 
 use super::{Call, Value};
 
@@ -12,6 +12,7 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
         "GRU" | "LSTM" | "RNN" => recurrent(call)?,
         "RotaryEmbedding" => turned(call)?,
         "GridSample" => sampled(call)?,
+        "DeformConv" => deformed(call)?,
         _ => return Ok(None),
     })))
 }
@@ -173,4 +174,33 @@ fn sampled(call: &Call) -> Result<ArrayD<f64>> {
 fn image(x: &ArrayD<f64>, item: usize, channel: usize) -> ArrayView2<'_, f64> {
     let image = x.index_axis(Axis(0), item).index_axis_move(Axis(0), channel);
     image.into_dimensionality().expect("two axes")
+}
+
+/// A convolution whose taps are moved by offsets, and weighed by a mask.
+fn deformed(call: &Call) -> Result<ArrayD<f64>> {
+    let (x, w, offset) = (call.floats(0)?, call.floats(1)?, call.floats(2)?);
+    let (bias, mask) = (call.optional(3)?, call.optional(4)?);
+    let mask = mask.map(Value::floats).transpose()?;
+    let bias = bias.map(Value::floats).transpose()?;
+    let (group, parts) = (call.int("group", 1)? as usize, call.int("offset_group", 1)? as usize);
+    let [strides, dilations] = ["strides", "dilations"].map(|name| call.ints_or(name, vec![1; 2]));
+    let (strides, dilations, pads) = (strides?, dilations?, call.ints_or("pads", vec![0; 4])?);
+    let &[outputs, inner, rows, columns] = w.shape() else { anyhow::bail!("no image") };
+    ensure!(x.shape()[1] == inner * group, "{:?} on {:?}", w.shape(), x.shape());
+    let shape = [x.shape()[0], outputs, offset.shape()[2], offset.shape()[3]];
+    Ok(ArrayD::from_shape_fn(IxDyn(&shape), |at| {
+        let mut sum = bias.map_or(0.0, |bias| bias[[at[1]]]);
+        for (channel, row, column) in indices((inner, rows, columns)) {
+            let from = at[1] / (outputs / group) * inner + channel;
+            let tap = (from / (x.shape()[1] / parts) * rows + row) * columns + column;
+            let moved = |part: usize, tap_at: usize| {
+                let grid = at[2 + part] as i64 * strides[part] + tap_at as i64 * dilations[part] - pads[part];
+                grid as f64 + offset[[at[0], 2 * tap + part, at[2], at[3]]]
+            };
+            let value = between(image(x, at[0], from), moved(0, row), moved(1, column), false);
+            let share = mask.map_or(1.0, |mask| mask[[at[0], tap, at[2], at[3]]]);
+            sum += w[[at[1], channel, row, column]] * value * share;
+        }
+        sum
+    }))
 }
