@@ -184,6 +184,7 @@ ELEMENTWISE = TRUTH | set("""Abs Acos Acosh Asin Asinh Atan Atanh BitShift Bitwi
 RANDOM = set("RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli Dropout".split())
 PASSES = set("""Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceMax ReduceMin Relu Max
     Min""".split())  # f(kx) = kf(x) for k > 0, of the first input or of all
+LANES = set("GlobalMaxPool GridSample MaxPool ReduceMax ReduceMin RotaryEmbedding".split())  # functions of lanes
 RECURRENT = set("LSTM GRU RNN".split())
 ADDS = MOVES | set("Add Sub Neg Sum Mean Where Concat ReduceSum ReduceMean ReduceSumSquare GlobalAveragePool Cast".split())
 GUESSES = set("Softmax LogSoftmax Softsign Clip HardSigmoid HardSwish Resize Upsample".split())  # by functions
@@ -636,6 +637,9 @@ class Run:
             x = [x[0] @ x[1] + (x[2] if len(x) > 2 and x[2] is not None else 0), None, None, *x[3:]]
         y = self.interpret(node, x) if op == "Clip" and plain and self.scales else None
         y = self.at_places(node, x, seed) if y is None and plain and op in ELEMENTWISE else y
+        own = node.domain in ("", "com.microsoft" if op == "RotaryEmbedding" else "") and not bodies(node)
+        if y is None and own and (op in LANES or op == "DeformConv"):
+            y = (self.deformed if op == "DeformConv" else self.of_lanes)(node, x, seed)
         y = self.results(node, x, seed, made) if y is None else y
         if factor:  # as the original has it, divided by what it is multiplied by there
             y = [v / factor if isinstance(v, Field) else v for v in y]
@@ -656,6 +660,70 @@ class Run:
         if factor is None and is_original:
             before.append(first)
         return factor if factor != 1 else None
+
+    def lanes(self, seed, rows, results, item, shift, linear):
+        """What a function makes of each row: its first element, and the first difference to that times what nobody knows."""
+        rest = rows - (rows[:, :1] if shift else 0)
+        first = [next((int(v) for v in row if v), 0) for row in rest.view(np.ndarray)]
+        parts, y = rest / field([[v or 1] for v in first]), []
+        for i, (row, v) in enumerate(zip(parts, first)):
+            key, like = hashed(seed, item(i), digest(row), results), 1 if linear else v
+            if self.scales and v and not linear:
+                positive, original, is_original = self.scales
+                before = original.setdefault(key, [])
+                like = next((k for k in before if k == v or k * pow(v, -1, P) % P in positive), None)
+                if like is None and is_original:
+                    before.append(v)
+                like = like or v
+                self.bound += len(positive) / P * (like != v)
+            start = rows[i, 0] if shift else 0
+            y.append((random(hashed(key, like), [results], "field") * (v * pow(like, -1, P) % P) if v else field(np.zeros(results))) + start)
+        return field(np.stack([v.view(np.ndarray) for v in y]))
+
+    def of_lanes(self, node, x, seed):
+        """Maxima, and what samples images or turns pairs of channels; None where it may be another function."""
+        op, v, a = node.op_type, x[0], {k.name: helper.get_attribute_value(k) for k in node.attribute}
+        read = {n for other in self.graph.nodes for n in reads(other)} | {*self.graph.outputs}
+        shape = getattr(self.results(node, x, "")[0], "shape", None)
+        if not isinstance(v, Field) or not v.size or shape is None or not math.prod(shape) or read & {*node.output[1:]}:
+            return None
+        others, order, outer = [digest(k) for k in x[1:]], [*range(v.ndim)], v.ndim - 1 if op[0] == "R" else 2
+        shift, linear, per = True, False, v.size
+        if op == "MaxPool":  # whose windows have to meet the image, along each axis
+            kernel, rank, auto = a["kernel_shape"], v.ndim - 2, a.get("auto_pad", b"NOTSET")
+            for i, (n, many) in enumerate(zip(v.shape[2:], shape[2:])):
+                step, gap = (a.get(k, [1] * rank)[i] for k in ("strides", "dilations"))
+                total = max((many - 1) * step + (kernel[i] - 1) * gap + 1 - n, 0)
+                before = {b"NOTSET": a.get("pads", [0] * 2 * rank)[i], b"SAME_UPPER": total // 2, b"SAME_LOWER": total - total // 2}
+                places = np.arange(many)[:, None] * step - before.get(auto, 0) + np.arange(kernel[i]) * gap
+                if not ((places >= 0) & (places < n)).any(1).all():
+                    return None
+        elif op in ("ReduceMax", "ReduceMin"):
+            axes = a.get("axes", x[1] if len(x) > 1 and x[1] is not None else [])
+            axes = {int(axis) % v.ndim for axis in axes} or (set() if a.get("noop_with_empty_axes") else set(order))
+            order, outer = [i for i in order if i not in axes] + sorted(axes), v.ndim - len(axes)
+        elif op == "GridSample":
+            shift, linear, per = a.get("padding_mode") in (b"border", b"reflection"), True, v.shape[1]
+        elif op == "RotaryEmbedding":
+            shift, linear, per = False, True, 1
+        count = math.prod(v.shape[i] for i in order[:outer])
+        rows = v.transpose(order).reshape(count, -1)
+        y = self.lanes((seed, others), rows, math.prod(shape) // count, lambda i: i // per, shift, linear)
+        return [y.reshape(shape)]
+
+    def deformed(self, node, x, seed):
+        """A DeformConv: products of the weight with what its taps sample of each channel."""
+        a = {k.name: helper.get_attribute_value(k) for k in node.attribute}
+        if not all(isinstance(v, Field) for v in x[:3]):
+            return None
+        v, w, places, groups, parts = *x[:2], x[2].shape[2:], a.get("group", 1), a.get("offset_group", 1)
+        taps, count, per = math.prod(w.shape[2:]), math.prod(places), v.shape[1] // parts
+        others = [digest(k) for k in (x[2], *x[4:5])]
+        def item(i): return i // v.shape[1] * parts + i % v.shape[1] // per
+        y = self.lanes((seed, others), v.reshape(v.shape[0] * v.shape[1], -1), taps * count, item, False, True)
+        y = y.reshape(len(v), groups, w.shape[1] * taps, count)
+        y = (w.reshape(groups, -1, w.shape[1] * taps)[None] @ y).reshape(len(v), len(w), *places)
+        return [y + x[3].reshape(-1, *[1] * len(places)) if len(x) > 3 and x[3] is not None else y]
 
     def at_places(self, node, x, seed):
         """Random ones, each by what is read at its place; None where these do not broadcast as they do today."""
@@ -786,22 +854,31 @@ def positive_factors(entries, original):
     for entry in itertools.islice(entries.values(), 4096):
         steps = zip(in_numbers(entry, original), in_field(entry, original))
         parts |= dict.fromkeys(int(v.item()) for (n, _), v in steps if v.size == 1 and 0 < n.item() < np.inf and v.item())
-        row = [*factors_of_row(entry, original)]
-        rows |= {math.prod(row[i:j]) % P for i in range(len(row)) for j in range(i + 1, len(row) + 1)}
+        of_channels = [*factors_of_row(entry, original)]
+        for row in [factor for factor in of_channels if len(factor) == 1], of_channels:
+            for i in range(len(row)):
+                product = [1]
+                for factor in row[i:]:
+                    if len({len(product), len(factor)} - {1}) > 1 or len(rows) > 1 << 15:
+                        break
+                    product = [int(p) * int(q) % P for p, q in np.broadcast(product, factor)]
+                    rows |= set(product) - {0}
     paired = {1, *[*parts][:64]}
     paired |= {pow(part, -1, P) for part in paired}
     rows |= set(parts)
     return {a * b % P for a in paired for b in paired} | rows | {pow(product, -1, P) for product in rows}
 
 def factors_of_row(entry, original):
-    """The numbers that a tensor is multiplied by, the last one first, as long as they are positive."""
+    """The images of what a tensor is multiplied by, the last one first: numbers alone or of channels, 0 if not positive."""
     numbers, values, at = in_numbers(entry, original), in_field(entry, original), len(entry["steps"]) - 1
     while (step := entry["steps"][at])["op"] in ("mul", "reshape", "round", "transpose", "neg"):
         at, *other = sorted(step["inputs"], key=lambda i: -values[i].size)
-        if other and values[other[0]].size == 1:
-            if not 0 < numbers[other[0]][0].item() < np.inf:
+        if other and values[other[0]].size <= 4096:
+            real = np.ravel(numbers[other[0]][0])
+            row = np.where((real > 0) & (real < np.inf), np.ravel(values[other[0]].view(np.ndarray)), 0)
+            if not row.any():
                 return
-            yield int(values[other[0]].item())
+            yield [int(v) for v in row]
 
 def unit_of(x, type_):
     """The unit in the last place of each number."""

@@ -191,7 +191,8 @@ pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
 pub const AVERAGE_POOL: &[&str] =
     &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];
 
-const MAX_POOL: &[&str] =
+/// The attributes of MaxPool.
+pub const MAX_POOL: &[&str] =
     &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"];
 
 const RESIZE: &[&str] = &[

@@ -2,7 +2,7 @@
 //!
 //! An element of the field has no sign. So a factor counts as positive where it is made of numbers that are: those
 //! of one element that recipes are made of, one of them, or two, multiplied or divided; or those that one tensor is
-//! multiplied by, one after the other, from some place on.
+//! multiplied by, or a channel of it, one after the other, from some place on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -19,6 +19,9 @@ use crate::recipe::{Op, Read, Recipe, evaluate};
 /// How many numbers the factors are made of, and how many of them any two of.
 const MOST: usize = 4096;
 const PAIRED: usize = 64;
+
+/// How many factors there are at most, with those of channels.
+const CHANNELS: usize = 1 << 16;
 
 /// How many of its inputs a positive factor passes together; `None` of other operators.
 fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
@@ -71,14 +74,11 @@ impl Scales {
         let products = parts.iter().flat_map(|&a| parts.iter().map(move |&b| field::mul(a, b)));
         let mut all: HashSet<u32> = products.chain(with_inverses(&own)).collect();
         for tensor in tensors.iter().take(MOST) {
-            let images: Vec<u32> = factors(&tensor.recipe).into_iter().map_while(positive).collect();
-            // Of those of a row, what lies between any two of its places may have passed something.
-            for first in 0..images.len() {
-                let mut product = 1;
-                for &image in &images[first..] {
-                    product = field::mul(product, image);
-                    all.extend([Some(product), field::inverse(product)].into_iter().flatten());
-                }
+            let of_channels = factors(&tensor.recipe);
+            let numbers = of_channels.iter().copied().filter(|factor| factor.len() == 1).collect();
+            for factors in [numbers, of_channels] {
+                let rows = factors.into_iter().map_while(|factor| images(factor, read, source, allowance));
+                extend(&mut all, &rows.collect::<Vec<_>>());
             }
         }
         let positive = all;
@@ -121,14 +121,24 @@ impl Scales {
             hash.number(other.is_some().into());
             other.iter().for_each(|other| hash.digest(other.digest(0)));
         }
+        let factor = field::mul(self.first(hash.finish(), first), part);
+        Some(factor).filter(|&factor| factor != 1)
+    }
+
+    /// The first element of what the original applies an operator to, or applied it to before, which is what is read times a
+    /// positive factor; that of what is read, where there is none. The digest is of the operator, and of all elements divided
+    /// by the first.
+    pub fn first(&self, divided: Digest, first: u32) -> u32 {
         let mut original = self.original.borrow_mut();
-        let before = original.entry(hash.finish()).or_default();
-        let mut factors = before.iter().map(|&before| field::mul(before, part));
-        let factor = factors.find(|factor| self.positive.contains(factor));
-        if factor.is_none() && self.is_original.get() {
+        let before = original.entry(divided).or_default();
+        let is_factor = |before: &u32| {
+            field::inverse(first).is_some_and(|part| self.positive.contains(&field::mul(*before, part)))
+        };
+        let found = before.iter().copied().find(is_factor);
+        if found.is_none() && self.is_original.get() {
             before.push(first);
         }
-        factor.filter(|&factor| factor != 1)
+        found.unwrap_or(first)
     }
 
     /// Whether all that a factor would multiply is 0: so is the result, for `f(k·0) = k·f(0)`.
@@ -153,14 +163,49 @@ impl Scales {
     }
 }
 
-/// The numbers that a tensor is multiplied by, the last one first, at most so many as are looked at.
+/// What lies between any two places of a row may have passed something: the products of that, and their inverses.
+fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
+    for first in 0..rows.len() {
+        let mut products = vec![Some(1)];
+        for row in &rows[first..] {
+            match multiplied(&products, row).filter(|next| all.len() + 2 * next.len() <= CHANNELS) {
+                Some(next) => products = next,
+                None => break,
+            }
+            let inverses = products.iter().flatten().map(|&product| field::inverse(product));
+            let found: Vec<u32> = products.iter().copied().chain(inverses).flatten().collect();
+            all.extend(found);
+        }
+    }
+}
+
+/// The images of numbers, `None` where one is not positive; nothing where none is.
+fn images(step: &Recipe, read: Read, source: &Sources, allowance: &Allowance) -> Option<Vec<Option<u32>>> {
+    let (numbers, elements) = (evaluate(step, read).ok()?, formula::value(step, source, allowance).ok()?);
+    let image = |(&number, &image): (&f64, &u32)| {
+        Some(image).filter(|&image| number > 0.0 && number.is_finite() && image != 0)
+    };
+    let images: Vec<Option<u32>> = numbers.iter().zip(slice(&elements)).map(image).collect();
+    images.iter().any(Option::is_some).then_some(images)
+}
+
+/// The products of two rows of as many numbers, or of one with each of them.
+fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u32>>> {
+    let (short, long) = if one.len() < other.len() { (one, other) } else { (other, one) };
+    let fits = short.len() == 1 || short.len() == long.len();
+    let product = |(&a, &b): (&Option<u32>, &Option<u32>)| Some(field::mul(a?, b?));
+    fits.then(|| long.iter().zip(short.iter().cycle()).map(product).collect())
+}
+
+/// The numbers that a tensor is multiplied by, alone or one for each channel, the last ones first, at most so many as are
+/// looked at.
 fn factors(recipe: &Recipe) -> Vec<&Recipe> {
     let (mut at, mut factors) = (recipe, vec![]);
     while factors.len() < PAIRED {
         at = match (at.op(), at.inputs()) {
             (Op::Mul, [one, other]) => {
                 let (factor, rest) = if one.len() < other.len() { (one, other) } else { (other, one) };
-                factors.extend(Some(factor).filter(|factor| factor.len() == 1));
+                factors.extend(Some(factor).filter(|factor| factor.len() <= MOST));
                 rest
             }
             (Op::Reshape | Op::Round(_) | Op::Transpose(_) | Op::Neg, [inner]) => inner,

@@ -503,7 +503,8 @@ impl Window {
     fn of(call: &Call, kernel: &[usize], input: &[usize]) -> Result<Window> {
         let n = kernel.len();
         ensure!(input.len() == n, "{n} axes of the kernel, {} of the input", input.len());
-        ensure!(call.int("ceil_mode", 0)? == 0, "ceil_mode");
+        let up = call.int("ceil_mode", 0)? == 1;
+        ensure!(!up || call.int("count_include_pad", 0)? == 0, "what counts behind the border");
         let strides = call.ints_or("strides", vec![1; n])?;
         let dilations = call.ints_or("dilations", vec![1; n])?;
         let pads = call.ints_or("pads", vec![0; 2 * n])?;
@@ -524,7 +525,8 @@ impl Window {
             let room = size + first + last - reach;
             ensure!(room >= 0, "the kernel is larger than its input");
             before.push(first);
-            output.push((room / stride + 1) as usize);
+            let more = i64::from(up && room % stride > 0 && (room / stride + 1) * stride < size + first);
+            output.push((room / stride + 1 + more) as usize);
         }
         Ok(Window { kernel: kernel.to_vec(), strides, dilations, before, output })
     }

@@ -180,20 +180,20 @@ fn groups(at: &At) -> Result<usize, Reason> {
 }
 
 /// `[O]` as `[1, O, 1...]`.
-fn per_channel(at: &At, bias: &Recipe) -> Result<Recipe, Reason> {
+pub(super) fn per_channel(at: &At, bias: &Recipe) -> Result<Recipe, Reason> {
     let mut shape = vec![1; at.rank(0)?];
     shape[1] = bias.len();
     bias.reshape(&shape).ok_or(Reason::UnknownShape)
 }
 
 /// `[1, O, 1...]` as `[O]`; `None` where the bias depends on the place.
-fn as_vector(bias: &Recipe, channels: usize) -> Option<Recipe> {
+pub(super) fn as_vector(bias: &Recipe, channels: usize) -> Option<Recipe> {
     let uniform = bias.shape().iter().enumerate().all(|(axis, &n)| axis == 1 || n == 1);
     bias.reshape(&[bias.len()]).filter(|_| uniform)?.expand(&[channels])
 }
 
 /// Multiplies along one axis of the weight by the channels of a `[1, C, 1...]` scale.
-fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Recipe, Reason> {
+pub(super) fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Recipe, Reason> {
     let mut shape = vec![1; weight.rank()];
     shape[axis] = scale.len();
     let scaled = scale.recipe().reshape(&shape).and_then(|scale| weight.mul(&scale));
@@ -201,7 +201,7 @@ fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Recipe, Reason
 }
 
 /// The same along axis 1, which counts channels within a group; the groups lie along axis 0.
-fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result<Recipe, Reason> {
+pub(super) fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result<Recipe, Reason> {
     let (group, shape) = (groups(at)?, weight.shape());
     if scale.len() == 1 || group == 1 {
         return along(weight, scale, 1);

@@ -8,6 +8,7 @@
 mod attention;
 pub mod biased;
 pub mod conv;
+mod deform;
 mod einsum;
 pub(super) mod elementwise;
 mod fused;
@@ -29,6 +30,7 @@ pub const LINEAR: &[&dyn Linear] = &[
     &gemm::Gemm,
     &conv::Conv,
     &conv::ConvTranspose,
+    &deform::DeformConv,
     &elementwise::Elementwise,
     &biased::Biased,
     &einsum::Einsum,

@@ -7,6 +7,7 @@ mod concat;
 mod expand;
 mod gather;
 mod gather_nd;
+mod maximum;
 mod pad;
 mod pass;
 mod pool;
@@ -15,11 +16,14 @@ mod rearrange;
 mod reduce;
 mod reshape;
 mod resize;
+mod rotary;
+mod sample;
 mod scatter;
 mod skip;
 mod slice;
 mod split;
 mod transpose;
+mod window;
 
 use super::Rule;
 
@@ -39,8 +43,11 @@ pub const RULES: &[&dyn Rule] = &[
     &reduce::Reduce,
     &pool::Pool,
     &positive::Positive,
+    &maximum::Maximum,
     &choice::Choice,
     &rearrange::Rearrange,
     &resize::Resize,
+    &sample::Sample,
+    &rotary::Rotary,
     &scatter::Scatter,
 ];

@@ -1,8 +1,9 @@
 //! AveragePool and GlobalAveragePool: a mean over places, so what is per channel passes.
 //!
-//! A border of zeros that is counted in the mean stops a shift. A maximum stops everything: a
-//! negative scale would turn it into a minimum.
+//! A border of zeros that is counted in the mean stops a shift. Where it is not counted, each result is a mean of places of
+//! the image, if its window meets one, though the last windows reach over the end.
 
+use super::window::meet_the_image;
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::onnx::operator::AVERAGE_POOL;
@@ -38,9 +39,10 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     at.only_attributes(AVERAGE_POOL)?;
     let is_padded = at.attr_ints("pads")?.is_some_and(|pads| pads.iter().any(|&pad| pad != 0))
         || !matches!(at.attr_text("auto_pad", "NOTSET")?, "NOTSET" | "VALID");
-    let counts_border = at.flag("count_include_pad", false)? && is_padded;
     let rounds_up = at.flag("ceil_mode", false)?;
-    if !affine.has_no_shift() && (counts_border || rounds_up) {
+    // Engines do not agree on what counts of a window that reaches over the border.
+    let counts_border = at.flag("count_include_pad", false)? && (is_padded || rounds_up);
+    if !affine.has_no_shift() && (counts_border || !meet_the_image(at)?) {
         return Err(Reason::Padding);
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Relu and its like, maxima and sums of magnitudes: `f(k·x) = k·f(x)` for one number `k > 0`.
+//! Relu and its like, and sums of magnitudes: `f(k·x) = k·f(x)` for one number `k > 0`.
 //!
-//! A negative scale would turn a maximum into a minimum; one of each channel would compare other numbers.
+//! A negative scale would turn what is kept into what is not; one of each channel would add up other numbers.
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
@@ -12,17 +12,7 @@ pub struct Positive;
 
 impl Rule for Positive {
     fn ops(&self) -> &'static [&'static str] {
-        &[
-            "Abs",
-            "GlobalMaxPool",
-            "LeakyRelu",
-            "MaxPool",
-            "PRelu",
-            "ReduceL1",
-            "ReduceMax",
-            "ReduceMin",
-            "Relu",
-        ]
+        &["Abs", "LeakyRelu", "PRelu", "ReduceL1", "Relu"]
     }
 
     fn hands_on(&self) -> bool {
@@ -34,16 +24,13 @@ impl Rule for Positive {
         passed(at, affine, at.output_rank(0)?)
     }
 
-    fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason> {
-        // The places of the maxima are no maxima.
-        if output != 0 {
-            return Err(at.not_linear());
-        }
+    fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         passed(at, affine, at.rank(0)?)
     }
 }
 
-fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reason> {
+/// One positive number, on a value of so many axes.
+pub(super) fn passed(at: &At, affine: &Affine, rank: usize) -> Result<Step, Reason> {
     let number = affine.scale.first().copied().filter(|_| affine.is_number());
     if !number.is_some_and(|number| number > 0.0) {
         return Err(at.not_linear());

@@ -34,34 +34,37 @@ impl Rule for Reduce {
                 sum
             };
         }
-        let reduced = Affine::new(affine.scale.clone(), shift).try_map(|numbers| match keep {
-            true => Ok(numbers.clone()),
-            false => without(numbers, &reduced),
-        })?;
-        Ok(Step::go_on(0, reduced))
+        let affine = Affine::new(affine.scale.clone(), shift);
+        Ok(Step::go_on(0, if keep { affine } else { without(&affine, &reduced)? }))
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        let rank = at.rank(0)?;
-        let (reduced, keep) = at.reduction(rank)?;
         if at.proto().op_type() == "ReduceSum" && !affine.has_no_shift() {
             return Err(Reason::ReducedAxis);
         }
-        let restored = affine.try_map(|numbers| {
-            let mut shape = numbers.shape().to_vec();
-            if !keep {
-                reduced.iter().for_each(|&axis| shape.insert(axis.min(shape.len()), 1));
-            }
-            let fits = shape.len() == rank;
-            numbers.reshape(&shape).filter(|_| fits).ok_or(Reason::UnknownShape)
-        })?;
-        Ok(Step::go_on(0, restored))
+        Ok(Step::go_on(0, restored(at, affine)?))
     }
 }
 
-/// Takes axes of extent 1 out.
-fn without(numbers: &Numbers, axes: &[usize]) -> Result<Numbers, Reason> {
-    let kept = (0..numbers.ndim()).filter(|axis| !axes.contains(axis));
-    let shape: Vec<usize> = kept.map(|axis| numbers.shape()[axis]).collect();
-    numbers.reshape(&shape).ok_or(Reason::ReducedAxis)
+/// Takes axes out along which it does not vary.
+pub(super) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason> {
+    affine.try_map(|numbers| {
+        let kept = (0..numbers.ndim()).filter(|axis| !axes.contains(axis));
+        let shape: Vec<usize> = kept.map(|axis| numbers.shape()[axis]).collect();
+        numbers.reshape(&shape).ok_or(Reason::ReducedAxis)
+    })
+}
+
+/// The affine on what is reduced, with the axes that are gone behind that.
+pub(super) fn restored(at: &At, affine: &Affine) -> Result<Affine, Reason> {
+    let rank = at.rank(0)?;
+    let (reduced, keep) = at.reduction(rank)?;
+    affine.try_map(|numbers| {
+        let mut shape = numbers.shape().to_vec();
+        if !keep {
+            reduced.iter().for_each(|&axis| shape.insert(axis.min(shape.len()), 1));
+        }
+        let fits = shape.len() == rank;
+        numbers.reshape(&shape).filter(|_| fits).ok_or(Reason::UnknownShape)
+    })
 }

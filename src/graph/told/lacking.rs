@@ -9,7 +9,12 @@ use crate::graph::extents::{Shape, extent};
 /// The extents of the first result of a node.
 pub fn told(asked: &Asked) -> Option<Shape> {
     match asked.node.op_type() {
-        "BitCast" | "CausalConvWithState" | "CumProd" | "ReverseSequence" | "TensorScatter" => asked.shape(0),
+        "BitCast"
+        | "CausalConvWithState"
+        | "CumProd"
+        | "ReverseSequence"
+        | "RotaryEmbedding"
+        | "TensorScatter" => asked.shape(0),
         "AffineGrid" => {
             // Of a size [N, C, H, W], the places of H and W.
             let size = asked.elements(1).filter(|size| [4, 5].contains(&size.len()))?;

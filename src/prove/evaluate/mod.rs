@@ -14,6 +14,7 @@ use prost::Message;
 use super::field;
 use super::image::{Image, of_floats, of_numbers, of_shares, of_tensor, stored};
 use super::operators::interpolated::{self, interpolated};
+use super::operators::lanes::{deformed, of_lanes};
 use super::operators::recurrent::{of_projection, of_sums};
 use super::operators::unknown::{activated, biased, element_wise, ramp, softmax, softsign};
 use super::operators::{Allowance, Call, Made, Unmade, interpret};
@@ -303,7 +304,7 @@ impl<'w> Evaluation<'w> {
     fn degree(&self, node: &NodeProto, inputs: &[f64], guessed: bool) -> f64 {
         if guessed {
             let reads = match node.op_type() {
-                "GRU" | "LSTM" | "RNN" => inputs.iter().sum::<f64>().max(1.0),
+                "DeformConv" | "GRU" | "LSTM" | "RNN" => inputs.iter().sum::<f64>().max(1.0),
                 _ => inputs.iter().copied().fold(1.0, f64::max),
             };
             self.doubt.set(self.doubt.get() + reads);
@@ -426,6 +427,17 @@ impl<'w> Evaluation<'w> {
                 Err(Unmade::Uncovered) => element_wise(call, digest, is_integer),
                 made => made,
             },
+            (("", "GlobalMaxPool" | "GridSample" | "MaxPool" | "ReduceMax" | "ReduceMin"), _)
+            | (("" | "com.microsoft", "RotaryEmbedding"), _) => {
+                let shape = known.first().and_then(|known| known.shape.as_deref());
+                let scales = self.point.scales;
+                let first = |divided, first| scales.map_or(first, |scales| scales.first(divided, first));
+                let (made, taken) = of_lanes(call, digest, shape, scales.is_some().then_some(&first))?;
+                let factors = scales.map_or(0, Scales::len);
+                self.doubt.set(self.doubt.get() + taken as f64 * factors as f64);
+                Ok(made)
+            }
+            (("", "DeformConv"), _) => deformed(call, digest),
             (_, true) => element_wise(call, digest, is_integer),
             (("", "GRU" | "LSTM" | "RNN"), _) => of_sums(call).and_then(with),
             _ => Err(Unmade::Uncovered),

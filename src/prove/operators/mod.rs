@@ -6,6 +6,7 @@
 mod arithmetic;
 mod integers;
 pub mod interpolated;
+pub mod lanes;
 pub mod movement;
 mod normalizers;
 pub mod products;
@@ -189,6 +190,18 @@ impl Call<'_> {
     /// Integers that are an attribute or an input, as the operator set has them.
     fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Unmade> {
         input_at(self.op(), name, self.opset).map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
+    }
+
+    /// The axes that a Reduce operator reduces, ascending.
+    fn reduced(&self, rank: usize) -> Result<Vec<usize>, Unmade> {
+        let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
+            Some(list) => axes(&list, rank)?,
+            None if self.flag("noop_with_empty_axes", false)? => vec![],
+            None => (0..rank).collect(),
+        };
+        reduced.sort_unstable();
+        reduced.dedup();
+        Ok(reduced)
     }
 
     fn axis(&self, absent: i64, rank: usize) -> Result<usize, Unmade> {

@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, IxDyn};
 
 use super::arithmetic::{exact, roots};
-use super::{Call, Made, Unmade, axes, axis};
+use super::{Call, Made, Unmade, axis};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
 
@@ -47,13 +47,7 @@ pub fn squares(elements: &Elements) -> Elements {
 pub(super) fn reduce(call: &Call) -> Made {
     let rank = call.shape(0)?.len();
     call.allowance.room(call.shape(0)?)?;
-    let mut reduced = match call.list("axes")?.filter(|list| !list.is_empty()) {
-        Some(list) => axes(&list, rank)?,
-        None if call.flag("noop_with_empty_axes", false)? => vec![],
-        None => (0..rank).collect(),
-    };
-    reduced.sort_unstable();
-    reduced.dedup();
+    let reduced = call.reduced(rank)?;
     let keep = call.flag("keepdims", true)?;
     if let (Image::Int(integers), "ReduceSum") = (call.value(0)?, call.op()) {
         let mut sums = integers.mapv(Some);

@@ -186,7 +186,7 @@ fn convolved(
     let outputs = weight.shape()[0] * weight.shape()[1];
     let shape = [&[samples, outputs][..], &windows.output].concat();
     call.allowance.room(&shape)?;
-    let (size, places) = (group * inner * count(&windows.input), count(&windows.output));
+    let size = group * inner * count(&windows.input);
     let mut made = Vec::with_capacity(count(&shape));
     for sample in 0..samples {
         let values = slice(values)[sample * size..][..size].to_vec();
@@ -194,8 +194,14 @@ fn convolved(
         let values = row_major(values.map_err(|_| Unmade::Uncovered)?);
         made.extend(convolution(weight, &values, windows, call.allowance)?);
     }
-    if let Some(bias) = call.optional_field(2)? {
-        if bias.shape() != [outputs] {
+    with_bias(call, 2, made, &shape)
+}
+
+/// Sums of this shape, and the bias of their channels.
+pub(super) fn with_bias(call: &Call, slot: usize, mut made: Vec<u32>, shape: &[usize]) -> Made {
+    let places = count(&shape[2..]);
+    if let Some(bias) = call.optional_field(slot)? {
+        if bias.shape() != [shape[1]] {
             return Err(Unmade::Misfit);
         }
         for (lane, &bias) in made.chunks_mut(places.max(1)).zip(slice(bias).iter().cycle()) {
@@ -205,17 +211,20 @@ fn convolved(
     Ok(vec![Image::field(ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?)])
 }
 
+/// How the windows of a pooling lie over the places of an image, and how many places stand behind the last one.
+pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>), Unmade> {
+    let kernel = call.attr_ints("kernel_shape")?.ok_or(Unmade::Uncovered)?;
+    let kernel = kernel.into_iter().map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered));
+    windows(call, &kernel.collect::<Result<Vec<_>, _>>()?, input)
+}
+
 /// AveragePool.
 pub(super) fn average(call: &Call) -> Made {
     let values = call.field(0)?;
     let &[samples, channels, ref input @ ..] = values.shape() else { return Err(Unmade::Uncovered) };
-    let kernel = call.attr_ints("kernel_shape")?.ok_or(Unmade::Uncovered)?;
-    let kernel: Vec<usize> = kernel
-        .into_iter()
-        .map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered))
-        .collect::<Result<_, _>>()?;
-    let (windows, after) = windows(call, &kernel, input)?;
-    let (places, taps) = (count(&windows.output), kernel.iter().try_fold(1_usize, |n, &k| n.checked_mul(k)));
+    let (windows, after) = pooled(call, input)?;
+    let (places, taps) =
+        (count(&windows.output), windows.kernel.iter().try_fold(1_usize, |n, &k| n.checked_mul(k)));
     let shape = [&[samples, channels][..], &windows.output].concat();
     call.allowance.room(&shape)?;
     call.allowance.room(&[taps.ok_or(Unmade::Beyond)?, places])?;

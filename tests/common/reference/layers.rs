@@ -1,7 +1,7 @@
-//! Operators that interpolate between places, and those that go through them one after the other.
+//! Operators that interpolate between places, those that go through them one after the other, and rotary embeddings.
 
 use anyhow::{Context, Result, ensure};
-use ndarray::{ArrayD, Axis, IxDyn};
+use ndarray::{ArrayD, ArrayView2, Axis, IxDyn, indices};
 
 use super::{Call, Value};
 
@@ -10,6 +10,9 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
     Ok(Some(Value::Floats(match call.proto.op_type() {
         "Resize" => resized(call)?,
         "GRU" | "LSTM" | "RNN" => recurrent(call)?,
+        "RotaryEmbedding" => turned(call)?,
+        "GridSample" => sampled(call)?,
+        "DeformConv" => deformed(call)?,
         _ => return Ok(None),
     })))
 }
@@ -102,4 +105,102 @@ fn recurrent(call: &Call) -> Result<ArrayD<f64>> {
         return Ok(y.permuted_axes(IxDyn(&[2, 0, 1, 3])));
     }
     Ok(y)
+}
+
+/// Pairs of channels of each head, turned by the angles of its token.
+fn turned(call: &Call) -> Result<ArrayD<f64>> {
+    ensure!(call.int("rotary_embedding_dim", 0)? == 0, "some channels stay");
+    let x = call.floats(0)?;
+    let is_own = call.proto.domain().is_empty();
+    let [cos, sin, places] = if is_own { [1, 2, 3] } else { [2, 3, 1] };
+    let (cos, sin) = (call.floats(cos)?, call.floats(sin)?);
+    let (half, interleaved) = (*cos.shape().last().context("no angles")?, call.int("interleaved", 0)? == 1);
+    let mut y = x.clone();
+    for (at, y) in y.indexed_iter_mut() {
+        let (item, channel) = (at[0], at[x.ndim() - 1]);
+        let (token, channel) = (at[x.ndim() - 2], channel % (2 * half));
+        let angle = |table: &ArrayD<f64>, pair: usize| match call.optional(places) {
+            Ok(Some(Value::Ints(places))) => table[[places[[item, token]] as usize, pair]],
+            _ => table[[item, token, pair]],
+        };
+        let (pair, is_second, other) = match interleaved {
+            true => (channel / 2, channel % 2 == 1, channel ^ 1),
+            false => (channel % half, channel >= half, (channel + half) % (2 * half)),
+        };
+        let mut from = at.clone();
+        from[x.ndim() - 1] = at[x.ndim() - 1] - channel + other;
+        let sign = if is_second { 1.0 } else { -1.0 };
+        *y = x[&at] * angle(cos, pair) + sign * x[&from] * angle(sin, pair);
+    }
+    Ok(y)
+}
+
+/// What is at a place of an image between others, which are those inside that are next to it, or zeros beyond it.
+fn between(image: ArrayView2<f64>, row: f64, column: f64, has_border: bool) -> f64 {
+    let inside = |row: f64, column: f64| {
+        let (rows, columns) = (image.nrows() as f64 - 1.0, image.ncols() as f64 - 1.0);
+        let (near, along) = (row.clamp(0.0, rows), column.clamp(0.0, columns));
+        let is_inside = has_border || (near == row && along == column);
+        if is_inside { image[[near as usize, along as usize]] } else { 0.0 }
+    };
+    let (top, left) = (row.floor(), column.floor());
+    let (down, right) = (row - top, column - left);
+    inside(top, left) * (1.0 - down) * (1.0 - right)
+        + inside(top, left + 1.0) * (1.0 - down) * right
+        + inside(top + 1.0, left) * down * (1.0 - right)
+        + inside(top + 1.0, left + 1.0) * down * right
+}
+
+fn sampled(call: &Call) -> Result<ArrayD<f64>> {
+    ensure!(["linear", "bilinear"].contains(&call.text("mode", "linear")?), "another mode");
+    ensure!(call.int("align_corners", 0)? == 1, "another place of the corners");
+    let has_border = match call.text("padding_mode", "zeros")? {
+        "border" => true,
+        "zeros" => false,
+        other => anyhow::bail!("{other} around the image"),
+    };
+    let (x, grid) = (call.floats(0)?, call.floats(1)?);
+    let &[items, channels, height, width] = x.shape() else { anyhow::bail!("no image") };
+    let shape = [items, channels, grid.shape()[1], grid.shape()[2]];
+    Ok(ArrayD::from_shape_fn(IxDyn(&shape), |at| {
+        let place = |part: usize, extent: usize| {
+            let place = (grid[[at[0], at[2], at[3], part]] + 1.0) / 2.0 * (extent as f64 - 1.0);
+            if has_border { place.clamp(0.0, extent as f64 - 1.0) } else { place }
+        };
+        between(image(x, at[0], at[1]), place(1, height), place(0, width), has_border)
+    }))
+}
+
+fn image(x: &ArrayD<f64>, item: usize, channel: usize) -> ArrayView2<'_, f64> {
+    let image = x.index_axis(Axis(0), item).index_axis_move(Axis(0), channel);
+    image.into_dimensionality().expect("two axes")
+}
+
+/// A convolution whose taps are moved by offsets, and weighed by a mask.
+fn deformed(call: &Call) -> Result<ArrayD<f64>> {
+    let (x, w, offset) = (call.floats(0)?, call.floats(1)?, call.floats(2)?);
+    let (bias, mask) = (call.optional(3)?, call.optional(4)?);
+    let mask = mask.map(Value::floats).transpose()?;
+    let bias = bias.map(Value::floats).transpose()?;
+    let (group, parts) = (call.int("group", 1)? as usize, call.int("offset_group", 1)? as usize);
+    let [strides, dilations] = ["strides", "dilations"].map(|name| call.ints_or(name, vec![1; 2]));
+    let (strides, dilations, pads) = (strides?, dilations?, call.ints_or("pads", vec![0; 4])?);
+    let &[outputs, inner, rows, columns] = w.shape() else { anyhow::bail!("no image") };
+    ensure!(x.shape()[1] == inner * group, "{:?} on {:?}", w.shape(), x.shape());
+    let shape = [x.shape()[0], outputs, offset.shape()[2], offset.shape()[3]];
+    Ok(ArrayD::from_shape_fn(IxDyn(&shape), |at| {
+        let mut sum = bias.map_or(0.0, |bias| bias[[at[1]]]);
+        for (channel, row, column) in indices((inner, rows, columns)) {
+            let from = at[1] / (outputs / group) * inner + channel;
+            let tap = (from / (x.shape()[1] / parts) * rows + row) * columns + column;
+            let moved = |part: usize, tap_at: usize| {
+                let grid = at[2 + part] as i64 * strides[part] + tap_at as i64 * dilations[part] - pads[part];
+                grid as f64 + offset[[at[0], 2 * tap + part, at[2], at[3]]]
+            };
+            let value = between(image(x, at[0], from), moved(0, row), moved(1, column), false);
+            let share = mask.map_or(1.0, |mask| mask[[at[0], tap, at[2], at[3]]]);
+            sum += w[[at[1], channel, row, column]] * value * share;
+        }
+        sum
+    }))
 }

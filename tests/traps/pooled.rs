@@ -1,0 +1,186 @@
+//! Maxima and means of windows: what is positive passes a maximum, and a shift all that meet the image.
+
+use unfold::onnx::Model;
+use unfold::prove::{Proof, prove};
+use unfold::refusal::Reason;
+
+use crate::branches::becomes;
+use crate::common::text::{model, print};
+use crate::common::{fuse, operators};
+use crate::kept;
+
+/// An affine of two channels, with this scale, before an operator and a layer.
+fn before(scale: &str, op: &str) -> Model {
+    model(&format!(
+        "opset 17
+         input x batch 2 5 5
+         const g {scale}
+         const t 2 1 1 = 3 -1
+         n = Mul(x, g)
+         m = Add(n, t)
+         {op}
+         weight w 3 2 1 1
+         y = Conv(v, w)
+         output y"
+    ))
+}
+
+/// The same behind both.
+fn behind(scale: &str, op: &str) -> Model {
+    model(&format!(
+        "opset 17
+         input x batch 3 5 5
+         weight w 2 3 1 1
+         m = Conv(x, w)
+         {op}
+         const g {scale}
+         const t 2 1 1 = 3 -1
+         n = Mul(v, g)
+         a = Add(n, t)
+         y = Relu(a)
+         output y"
+    ))
+}
+
+const POSITIVE: &str = "2 1 1 = 2 0.5";
+
+fn not_linear(op: &str) -> Reason {
+    Reason::NotLinear(op.into())
+}
+
+/// Holds that the affine is stopped for this reason, forward or backward.
+fn stops(model: &Model, reason: &Reason) {
+    let (forward, backward) = kept(model);
+    assert!(
+        forward == *reason || backward.as_ref() == Some(reason),
+        "{forward:?} {backward:?}\n{}",
+        print(model)
+    );
+}
+
+#[test]
+fn positive_scales_and_shifts_of_channels_pass_a_maximum() {
+    for (op, call) in [
+        ("MaxPool", "MaxPool(m) kernel_shape=[2,2] strides=[2,2]"),
+        ("MaxPool", "MaxPool(m) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]"),
+        ("MaxPool", "MaxPool(m) kernel_shape=[3,3] strides=[2,2] ceil_mode=1"),
+        ("MaxPool", "MaxPool(m) kernel_shape=[2,2] auto_pad=SAME_UPPER"),
+        ("MaxPool", "MaxPool(m) kernel_shape=[2,2] dilations=[2,2]"),
+        ("GlobalMaxPool", "GlobalMaxPool(m)"),
+        ("ReduceMin", "ReduceMin(m) axes=[-1,2]"),
+        ("ReduceMax", "ReduceMax(m) axes=[2,3]"),
+    ] {
+        let call = format!("v = {call}");
+        becomes(&before(POSITIVE, &call), &[op, "Conv"]);
+        becomes(&behind(POSITIVE, &call), &["Conv", op, "Relu"]);
+        for scale in ["2 1 1 = 2 -0.5", "2 1 1 = 2 0"] {
+            stops(&before(scale, &call), &not_linear(op));
+            let layer = "input x batch 3 5 5\n weight w 2 3 1 1\n m = Conv(x, w)";
+            let text = format!("{layer}\n {call}\n const g {scale}\n n = Mul(v, g)\n y = Relu(n)\n output y");
+            stops(&model(&text), &not_linear(op));
+        }
+    }
+}
+
+#[test]
+fn axes_that_are_gone_come_back_behind_a_maximum() {
+    let tokens = |op: &str| {
+        model(&format!(
+            "input x 2 4 6
+             const g 6 = 1 2 0.5 4 1 2
+             shift t 6
+             n = Mul(x, g)
+             m = Add(n, t)
+             {op}
+             output y"
+        ))
+    };
+    let layer = "weight w 6 3\n y = MatMul(v, w)";
+    becomes(
+        &tokens(&format!("v = ReduceMax(m) axes=[1] keepdims=0\n {layer}")),
+        &["ReduceMax", "MatMul", "Add"],
+    );
+    let back = model(
+        "input x 2 4 6
+         weight w 6 6
+         l = MatMul(x, w)
+         v = ReduceMax(l) axes=[-2] keepdims=0
+         const g 6 = 1 2 0.5 4 1 2
+         shift t 6
+         n = Mul(v, g)
+         m = Add(n, t)
+         y = Relu(m)
+         output y",
+    );
+    becomes(&back, &["MatMul", "Add", "ReduceMax", "Relu"]);
+    assert_eq!(kept(&tokens("y = ReduceMax(m) axes=[2]")).0, Reason::ReducedAxis);
+}
+
+#[test]
+fn windows_that_may_miss_the_image_stop_what_is_added_to_it() {
+    for window in [
+        "kernel_shape=[1,1] strides=[2,2] ceil_mode=1",
+        "kernel_shape=[2,2] strides=[3,3] pads=[0,0,1,1] ceil_mode=1",
+        "kernel_shape=[2,2] dilations=[2,2] pads=[1,1,1,1]",
+        "kernel_shape=[2,2] auto_pad=SAME_UPPER ceil_mode=1",
+    ] {
+        for op in ["MaxPool", "AveragePool"] {
+            let call = format!("v = {op}(m) {window}");
+            stops(&before(POSITIVE, &call), &Reason::Padding);
+            stops(&behind(POSITIVE, &call), &Reason::Padding);
+        }
+    }
+    let border = "v = MaxPool(m) kernel_shape=[2,2] pads=[2,0,0,0]";
+    stops(&before(POSITIVE, border), &Reason::Padding);
+}
+
+#[test]
+fn what_varies_along_the_windows_and_what_says_where_a_maximum_is_stop_it() {
+    let along = before("5 = 1 2 1 2 4", "v = MaxPool(m) kernel_shape=[2,2]");
+    assert_eq!(kept(&along).0, Reason::ReducedAxis);
+    let places = "v, i = MaxPool(m) kernel_shape=[2,2]";
+    becomes(&before(POSITIVE, places), &["MaxPool", "Conv"]);
+    assert_eq!(kept(&before(POSITIVE, &format!("{places}\n output i"))).0, not_linear("MaxPool"));
+}
+
+#[test]
+fn a_mean_of_what_is_inside_passes_both_though_its_windows_reach_over_the_end() {
+    for window in [
+        "kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=0",
+        "kernel_shape=[2,2] pads=[1,1,1,1] ceil_mode=1",
+        "kernel_shape=[2,2] pads=[1,1,1,1]",
+        "kernel_shape=[2,2] auto_pad=SAME_LOWER strides=[2,2]",
+    ] {
+        let call = format!("v = AveragePool(m) {window}");
+        becomes(&before("2 1 1 = 2 -0.5", &call), &["AveragePool", "Conv"]);
+        becomes(&behind("2 1 1 = 2 -0.5", &call), &["Conv", "AveragePool", "Relu"]);
+    }
+    let counted = "v = AveragePool(m) kernel_shape=[2,2] pads=[1,1,1,1] count_include_pad=1";
+    stops(&behind("2 1 1 = 2 -0.5", counted), &Reason::Padding);
+    let over = "v = AveragePool(m) kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=1";
+    let fused = fuse(&before("2 1 1 = 2 -0.5", over));
+    assert_eq!(operators(&fused.model), ["Add", "AveragePool", "Conv"]);
+}
+
+/// What is proved of a maximum in the place of a mean that a scale of channels went through: an AveragePool takes all of them.
+fn proved_of_maximum(scale: &str) -> Proof {
+    let as_maximum = |model: &Model| {
+        let mut model = model.clone();
+        let nodes = &mut model.proto.graph.as_mut().unwrap().node;
+        let pool = nodes.iter_mut().find(|node| node.op_type() == "AveragePool").unwrap();
+        pool.op_type = Some("MaxPool".into());
+        model
+    };
+    let model = before(scale, "v = AveragePool(m) kernel_shape=[2,2]");
+    let fused = fuse(&model);
+    prove(&as_maximum(&model), &as_maximum(&fused.model), &fused.plan.tensors, &Default::default())
+}
+
+#[test]
+fn the_prover_lets_what_is_positive_pass_a_maximum_channel_by_channel() {
+    assert!(matches!(proved_of_maximum(POSITIVE), Proof::Proved { .. }));
+    for scale in ["2 1 1 = 2 -0.5", "2 1 1 = -2 -2", "= -3"] {
+        let proof = proved_of_maximum(scale);
+        assert!(matches!(proof, Proof::Disproved { .. }), "{scale}: {proof:?}");
+    }
+}
