@@ -13,6 +13,7 @@ mod cropped;
 mod experts;
 mod factors;
 mod forms;
+mod functions;
 mod gated;
 mod growth;
 mod hostile;
