@@ -4,7 +4,7 @@
 //! `docs/opaque.md`, or as a call of a function that the model brings along. Both are replaced by
 //! what they stand for. Whatever is not understood to the last attribute stays as it is. And one that is
 //! written out so that nothing is the normalized value is written otherwise. So can all other functions be
-//! replaced, where whoever asks keeps them if nothing comes of it.
+//! replaced, and the Scaler of `ai.onnx.ml`, where whoever asks keeps them if nothing comes of it.
 
 mod custom;
 mod distributed;
@@ -50,7 +50,7 @@ pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<
 pub(crate) enum Lowering {
     /// Normalizers by their names, and functions that call one.
     Normalizers,
-    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has.
+    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has, and Scalers.
     All,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn written_out(
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Lowered>> {
     let inlined = function::inline(model, lowering, skip)?;
-    let expanded = custom::expand(inlined.as_ref().unwrap_or(model), skip);
+    let expanded = custom::expand(inlined.as_ref().unwrap_or(model), lowering, skip);
     let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
     let mut lowered = expanded.or(inlined);
     if let Some(collected) =
@@ -79,13 +79,13 @@ pub(crate) fn written_out(
     Ok(lowered)
 }
 
-/// How often a graph has each of the operators that [`Lowering::All`] is about: calls of functions.
+/// How often a graph has each of the operators that [`Lowering::All`] is about: calls of functions, and Scalers.
 pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
     let functions: HashSet<FunctionId> = model.proto.functions.iter().map(key).collect();
     let mut counts = HashMap::new();
     for node in &model.graph().node {
         let operator = callee(node);
-        if functions.contains(&operator) {
+        if functions.contains(&operator) || custom::is_scaler(node) {
             *counts.entry(operator).or_default() += 1;
         }
     }

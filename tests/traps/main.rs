@@ -31,6 +31,7 @@ mod roundings;
 mod rules;
 mod runtime;
 mod scalars;
+mod scaler;
 mod scattered;
 mod shapes;
 mod streams;
