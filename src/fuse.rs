@@ -1,4 +1,5 @@
-//! The whole way of a model: lower; then recognise, plan, apply, simplify, until nothing more folds.
+//! The whole way of a model: lower; then recognise, plan, apply, simplify, until nothing more folds. Where calls of
+//! functions are left, it is gone once more with all of them written out, and that holds if more folds.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use crate::graph::editor::Editor;
 use crate::graph::flat::Flat;
 use crate::graph::make::NewConstant;
 use crate::history::History;
-use crate::lower::lower;
+use crate::lower::{Lowered, Lowering, lower, opaque, written_out};
 use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
 use crate::onnx::node::canonical_domain;
@@ -88,8 +89,9 @@ impl FuseOptions<'_> {
         }
     }
 
-    /// The patterns to skip that are neither name nor kind of any site of a plan: misspelled, perhaps.
-    pub fn idle_skips(&self, plan: &Plan) -> Vec<&str> {
+    /// The patterns to skip that are neither name nor kind of any site of a plan, nor name a function of the model:
+    /// misspelled, perhaps.
+    pub fn idle_skips(&self, model: &Model, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
             let meant = |set: GlobSet| {
                 simplify::KINDS
@@ -98,6 +100,7 @@ impl FuseOptions<'_> {
                     .chain(&target::KINDS)
                     .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
+                    || model.proto.functions.iter().any(|function| set.is_match(function.name()))
                     || plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind))
             };
             !globs(std::slice::from_ref(pattern)).is_ok_and(meant)
@@ -112,8 +115,8 @@ pub struct Fused {
     pub model: Model,
     /// What was done, and what was not and why.
     pub plan: Plan,
-    /// The input with its opaque normalizers written out, where it has any: what engines that do not
-    /// know them can be compared on.
+    /// The input with its opaque normalizers written out, where it has any, and its functions, where more folds then:
+    /// what engines that do not know them can be compared on.
     pub lowered: Option<Model>,
 }
 
@@ -195,7 +198,7 @@ pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
     Ok(fused)
 }
 
-/// What comes of a model, where anything does; the plan; and the input with its opaque normalizers written out.
+/// What comes of a model, where anything does; the plan; and the input as it is written out, where it is.
 type Run = (Option<Model>, Plan, Option<Model>);
 
 /// Passes over the model until one finds nothing to do: where something went, operators meet that did not
@@ -208,7 +211,11 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     };
     let skip = globs(&options.skip)?;
     options.scale_stream.map(basis::powers::possible).transpose()?;
-    let lowered = lower(model, &|name, op| skip.is_match(name) || skip.is_match(op));
+    let is_kept = {
+        let skip = skip.clone();
+        move |name: &str, op: &str| skip.is_match(name) || skip.is_match(op)
+    };
+    let lowered = lower(model, &is_kept);
     if !matches!(lowered, Ok(None)) {
         // Checked before anything that was made of it, so that errors speak of the model as it is.
         Graph::new(model)?;
@@ -219,21 +226,25 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
     let growth = Allowed::of(model, options);
     let pass = OnePass { skip, centre, merge_norms, scale_stream, target, growth, tell: &tell };
-    if let Some(flat) = Flat::new(first) {
-        let (result, plan) = pass.until_nothing_folds(&flat.model, &formulas)?;
-        let restored = match result {
-            None => Some(None),
-            Some(result) => flat.restore(&result).map(Some),
-        };
-        if let Some(result) = restored {
-            if let Some(result) = &result {
-                check(first, result)?;
-            }
-            return Ok((result, plan, lowered));
-        }
+    let (result, plan) = pass.laid_out(first, &formulas)?;
+    // What is wrong with a body that need not be written out is no error.
+    if let Some(Lowered { model: all, formulas }) = all_written_out(model, first, &is_kept)
+        && let Ok((result, further)) = pass.laid_out(&all, &formulas)
+        && further.gone() > plan.gone()
+    {
+        return Ok((result, further, Some(all)));
     }
-    let (result, plan) = pass.until_nothing_folds(first, &formulas)?;
     Ok((result, plan, lowered))
+}
+
+/// The model with all written out that can be; `None` where that is what it is once its normalizers are, or where nothing
+/// would fold in it.
+fn all_written_out(model: &Model, lowered: &Model, is_kept: &dyn Fn(&str, &str) -> bool) -> Option<Lowered> {
+    if opaque(lowered).is_empty() || not_known(lowered).is_some() {
+        return None;
+    }
+    let all = written_out(model, Lowering::All, is_kept).ok()??;
+    (opaque(&all.model) != opaque(lowered)).then_some(all)
 }
 
 /// What is known of what came out: a graph that ONNX allows, between the inputs and outputs that were there.
@@ -309,6 +320,25 @@ struct OnePass<'p> {
 }
 
 impl OnePass<'_> {
+    /// What comes of a model, if anything does, and what was done to it: with its bodies laid out, where what comes of
+    /// that can be put back.
+    fn laid_out(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+        if let Some(flat) = Flat::new(first) {
+            let (result, plan) = self.until_nothing_folds(&flat.model, formulas)?;
+            let restored = match result {
+                None => Some(None),
+                Some(result) => flat.restore(&result).map(Some),
+            };
+            if let Some(result) = restored {
+                if let Some(result) = &result {
+                    check(first, result)?;
+                }
+                return Ok((result, plan));
+            }
+        }
+        self.until_nothing_folds(first, formulas)
+    }
+
     /// What comes of a model, if anything does, and what was done to it.
     fn until_nothing_folds(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         let mut history = History::default();

@@ -6,7 +6,7 @@ use crate::basis::powers::residual;
 use crate::error::{Error, Result};
 use crate::graph::analysis::Analysis;
 use crate::graph::make;
-use crate::lower::lower;
+use crate::lower::{Lowering, written_out};
 use crate::normalizer::{View, find};
 use crate::onnx::Model;
 use crate::onnx::node::bodies_mut;
@@ -35,7 +35,7 @@ impl Headroom {
     /// Where tract cannot run it, or a stream is not finite in float32 either.
     pub fn of(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
         let fail = |reason: String| Error::Headroom { file: model.file(), reason };
-        let lowered = lower(model, &|_, _| false)?.map(|lowered| lowered.model);
+        let lowered = written_out(model, Lowering::All, &|_, _| false)?.map(|lowered| lowered.model);
         let mut wide = widened(lowered.as_ref().unwrap_or(model))?;
         let known = Analysis::new(&wide)?;
         let view = View::new(&known);

@@ -194,7 +194,7 @@ pub fn fuse(
         target: args.target,
         progress: Some(tell),
     };
-    let idle_skips = |plan: &Plan| options.idle_skips(plan).into_iter().map(str::to_owned).collect();
+    let idle_skips = |plan: &Plan| options.idle_skips(&model, plan).into_iter().map(str::to_owned).collect();
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;
         let idle_skips = idle_skips(&planned.plan);

@@ -372,6 +372,19 @@ impl Plan {
         }
     }
 
+    /// How much goes: the operators of each site, twice where an affine of it goes whole and once where only its scale
+    /// does, or its shift; and each stream that changes, and each normalizer that is merged.
+    pub fn gone(&self) -> usize {
+        let halves = |outcome: &Outcome| match outcome {
+            Outcome::Folded { .. } => 2,
+            Outcome::Partly { .. } | Outcome::Scaled { .. } => 1,
+            Outcome::Kept { .. } => 0,
+        };
+        let of = |site: &SitePlan| site.nodes.len() * site.outcomes().map(halves).sum::<usize>();
+        let streams = self.streams.iter().filter(|stream| stream.is_changed()).count();
+        self.sites.iter().map(of).sum::<usize>() + streams + self.merged.len()
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.removals.is_empty()

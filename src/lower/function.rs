@@ -1,8 +1,8 @@
-//! Calls of local functions that are normalizers, replaced by the bodies of the functions.
+//! Calls of local functions, replaced by the bodies of the functions: of normalizers, or of all that can be.
 
 use std::collections::{HashMap, HashSet};
 
-use super::{label, plain};
+use super::{Lowering, label, plain};
 use crate::error::{Error, Result};
 use crate::graph::names::Names;
 use crate::normalizer;
@@ -21,9 +21,9 @@ const NAME_BYTES: usize = 1 << 9;
 ///
 /// # Errors
 /// Where a function calls itself, which ONNX does not allow.
-pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Model>> {
+pub fn inline(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Model>> {
     let sizes = sizes(model)?;
-    let functions = with_normalizers(model);
+    let functions = to_inline(model, lowering);
     let called = |node: &NodeProto| {
         let function = functions.get(&callee(node)).copied()?;
         (!skip(label(node), node.op_type())).then_some(function)
@@ -35,7 +35,7 @@ pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option
     let mut nodes = vec![];
     let mut left = NODES.max(model.graph().node.len().saturating_mul(TIMES_THE_NODES));
     let mut names = left.saturating_mul(NAME_BYTES);
-    let mut inlined = false;
+    let mut is_changed = false;
     for node in &model.graph().node {
         let fits = sizes.get(&callee(node)).and_then(|&size| left.checked_sub(size));
         let Some(rest) = fits.filter(|_| called(node).is_some()) else {
@@ -43,13 +43,13 @@ pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option
             continue;
         };
         left = rest;
-        let mut open = vec![node.clone()];
-        while let Some(node) = open.pop() {
+        let mut open = vec![(node.clone(), label(node).to_owned())];
+        while let Some((node, way)) = open.pop() {
             let function = called(&node).filter(|_| names > 0);
-            match function.and_then(|function| body(function, &node, &mut taken)) {
+            match function.and_then(|function| body(function, &node, &way, &mut taken)) {
                 Some(body) => {
-                    inlined = true;
-                    let made = body.iter().flat_map(|node| node.name.iter().chain(&node.output));
+                    is_changed = true;
+                    let made = body.iter().flat_map(|(node, _)| node.name.iter().chain(&node.output));
                     names = names.saturating_sub(made.map(String::len).sum());
                     open.extend(body.into_iter().rev());
                 }
@@ -57,7 +57,7 @@ pub fn inline(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option
             }
         }
     }
-    if !inlined {
+    if !is_changed {
         return Ok(None);
     }
     let mut result = model.clone();
@@ -102,9 +102,8 @@ fn sizes(model: &Model) -> Result<HashMap<FunctionId<'_>, usize>> {
     Ok(sizes)
 }
 
-/// The functions that are normalizers, and those that call one: a block has to be opened for what is in
-/// it to be seen.
-fn with_normalizers(model: &Model) -> HashMap<FunctionId<'_>, &FunctionProto> {
+/// The functions to write out, and those that call one: a block has to be opened for what is in it to be seen.
+fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &FunctionProto> {
     let functions: Vec<_> =
         model.proto.functions.iter().filter(|function| speaks_the_same(model, function)).collect();
     let mut callers: HashMap<FunctionId, Vec<&FunctionProto>> = HashMap::new();
@@ -113,7 +112,10 @@ fn with_normalizers(model: &Model) -> HashMap<FunctionId<'_>, &FunctionProto> {
         calls.into_iter().for_each(|call| callers.entry(call).or_default().push(function));
     }
     let mut found: HashMap<FunctionId, &FunctionProto> = HashMap::new();
-    let mut open: Vec<_> = functions.into_iter().filter(|function| is_normalizer(function)).collect();
+    let is_meant = |function: &&FunctionProto| {
+        is_normalizer(function) || (lowering == Lowering::All && has_operators(function))
+    };
+    let mut open: Vec<_> = functions.into_iter().filter(is_meant).collect();
     while let Some(function) = open.pop() {
         if found.insert(key(function), function).is_none() {
             open.extend(callers.get(&key(function)).into_iter().flatten());
@@ -133,13 +135,24 @@ fn is_normalizer(function: &FunctionProto) -> bool {
     [function.name(), last].iter().any(|name| normalizer::is_named(&plain(name)))
 }
 
+/// Whether it has an operator of ONNX or onnxruntime.
+fn has_operators(function: &FunctionProto) -> bool {
+    function.node.iter().any(|node| matches!(canonical_domain(node.domain()), "" | "com.microsoft"))
+}
+
 /// Whether the body means the same under the operator sets of the model.
 fn speaks_the_same(model: &Model, function: &FunctionProto) -> bool {
     function.opset_import.iter().all(|set| model.opset(set.domain()) == set.version)
 }
 
-/// The body of a function for one call.
-fn body(function: &FunctionProto, call: &NodeProto, taken: &mut Names) -> Option<Vec<NodeProto>> {
+/// The body of a function for one call, and the way to each node of it: what the names of the values begin with that
+/// it makes if it is a call itself.
+fn body(
+    function: &FunctionProto,
+    call: &NodeProto,
+    way: &str,
+    taken: &mut Names,
+) -> Option<Vec<(NodeProto, String)>> {
     let mut names: HashMap<&str, String> = HashMap::new();
     let absent = String::new();
     for (place, formal) in function.input.iter().enumerate() {
@@ -174,7 +187,7 @@ fn body(function: &FunctionProto, call: &NodeProto, taken: &mut Names) -> Option
         let formals = inner.input.iter().chain(&inner.output);
         let names_of = node.input.iter_mut().chain(&mut node.output);
         for (formal, name) in formals.zip(names_of).filter(|(formal, _)| !formal.is_empty()) {
-            let actual = || taken.fresh(&format!("{}/{formal}", label(call)));
+            let actual = || taken.fresh(&format!("{way}/{formal}"));
             names.entry(formal).or_insert_with(actual).clone_into(name);
         }
         let step = if inner.name().is_empty() { inner.op_type() } else { inner.name() };
@@ -182,7 +195,11 @@ fn body(function: &FunctionProto, call: &NodeProto, taken: &mut Names) -> Option
         if node.metadata_props.is_empty() {
             node.metadata_props = call.metadata_props.clone();
         }
-        nodes.push(node);
+        let way = match inner.name() {
+            "" => node.output.iter().find(|name| !name.is_empty()).cloned().unwrap_or_default(),
+            name => format!("{way}/{name}"),
+        };
+        nodes.push((node, way));
     }
     Some(nodes)
 }

@@ -3,13 +3,16 @@
 //! A normalizer may be exported as one node: of a custom domain, by the convention in
 //! `docs/opaque.md`, or as a call of a function that the model brings along. Both are replaced by
 //! what they stand for. Whatever is not understood to the last attribute stays as it is. And one that is
-//! written out so that nothing is the normalized value is written otherwise.
+//! written out so that nothing is the normalized value is written otherwise. So can all other functions be
+//! replaced, and the Scaler of `ai.onnx.ml`, where whoever asks keeps them if nothing comes of it.
 
 mod custom;
 mod distributed;
 pub(crate) mod function;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+
+use function::{FunctionId, callee, key};
 
 use crate::error::Result;
 use crate::graph::editor::reads;
@@ -39,8 +42,29 @@ pub struct Lowered {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Lowered>> {
-    let inlined = function::inline(model, skip)?;
-    let expanded = custom::expand(inlined.as_ref().unwrap_or(model), skip);
+    written_out(model, Lowering::Normalizers, skip)
+}
+
+/// What is written out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lowering {
+    /// Normalizers by their names, and functions that call one.
+    Normalizers,
+    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has, and Scalers.
+    All,
+}
+
+/// As [`lower`], for what is to be written out.
+///
+/// # Errors
+/// As [`lower`].
+pub(crate) fn written_out(
+    model: &Model,
+    lowering: Lowering,
+    skip: &dyn Fn(&str, &str) -> bool,
+) -> Result<Option<Lowered>> {
+    let inlined = function::inline(model, lowering, skip)?;
+    let expanded = custom::expand(inlined.as_ref().unwrap_or(model), lowering, skip);
     let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
     let mut lowered = expanded.or(inlined);
     if let Some(collected) =
@@ -53,6 +77,19 @@ pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<
         forget_unread(&mut lowered.model, model);
     }
     Ok(lowered)
+}
+
+/// How often a graph has each of the operators that [`Lowering::All`] is about: calls of functions, and Scalers.
+pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
+    let functions: HashSet<FunctionId> = model.proto.functions.iter().map(key).collect();
+    let mut counts = HashMap::new();
+    for node in &model.graph().node {
+        let operator = callee(node);
+        if functions.contains(&operator) || custom::is_scaler(node) {
+            *counts.entry(operator).or_default() += 1;
+        }
+    }
+    counts
 }
 
 /// Drops initializers that only what was written out has read.

@@ -39,6 +39,10 @@ pub const BETA: Parameter = &["beta", "bias"];
 pub const MEAN: Parameter = &["mean", "running_mean"];
 /// What it is divided by the root of, ε added.
 pub const VARIANCE: Parameter = &["var", "running_var", "phi", "running_phi"];
+/// What a Scaler takes off.
+pub const OFFSET: Parameter = &["offset"];
+/// What it multiplies by then.
+pub const FACTOR: Parameter = &["scale"];
 
 /// Where a formula ends: `scale·value + shift`, channel by channel, is left to write.
 pub struct Written {
@@ -62,6 +66,18 @@ pub fn fixed(node: &Expansion, value: String) -> Option<Written> {
         Some(mean) => &beta - &(&scale * &mean),
         None => beta,
     };
+    Some(Written { value, scale, shift })
+}
+
+/// `(x − offset)·scale` in float32. Engines want as many offsets as factors, and take several for columns of a matrix.
+pub fn scaled(node: &mut Expansion) -> Option<Written> {
+    let (offset, scale) = (node.get(OFFSET)?, node.get(FACTOR)?);
+    let is_matrix = || node.last_axis().is_some_and(|(_, rank)| rank == 2);
+    if offset.len() != scale.len() || (scale.len() != 1 && !is_matrix()) {
+        return None;
+    }
+    let value = node.in_single()?;
+    let shift = &Numbers::number(0.0, 1) - &(&scale * &offset);
     Some(Written { value, scale, shift })
 }
 
@@ -157,6 +173,19 @@ impl Expansion<'_, '_> {
     /// The value that the node reads.
     pub fn x(&self) -> String {
         self.node.input.first().cloned().unwrap_or_default()
+    }
+
+    /// The value in float32, which the constants have then; `None` where it is of neither that type nor float64.
+    pub fn in_single(&mut self) -> Option<String> {
+        let x = self.x();
+        match self.data_type? {
+            DataType::Float => Some(x),
+            DataType::Double => {
+                self.data_type = Some(DataType::Float);
+                Some(self.op("Cast", &[&x], vec![make::int("to", DataType::Float.code().into())]))
+            }
+            _ => None,
+        }
     }
 
     /// A parameter, where it is given.

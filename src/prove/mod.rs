@@ -24,7 +24,7 @@ use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
 use crate::graph::flat::Flat;
 use crate::graph::{Graph, NodeId, ValueId};
-use crate::lower::{Lowered, lower};
+use crate::lower::{Lowered, Lowering, opaque, written_out};
 use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
@@ -184,8 +184,14 @@ fn claims(
 ) -> Result<Proof, Ended> {
     same_interface(original, fused)?;
     let before = original;
-    let original = prepared(original, options)?;
-    let fused = prepared(fused, options)?;
+    let both = |lowering| {
+        Ok::<_, Proof>((prepared(before, lowering, options)?, prepared(fused, lowering, options)?))
+    };
+    let (mut original, mut fused) = both(Lowering::Normalizers)?;
+    // Formulas name the constants inside calls that only the fused one has written out.
+    if opaque(&original.model) != opaque(&fused.model) {
+        (original, fused) = both(Lowering::All)?;
+    }
     same_ends(&original.model, &fused.model)?;
     let known = Analysis::new(&original.model).map_err(|error| undecided(error.to_string()))?;
     // Recipes call the constants of bodies by the way to them.
@@ -261,8 +267,9 @@ impl Prepared {
     }
 }
 
-fn prepared(model: &Model, options: &ProveOptions) -> Result<Prepared, Proof> {
-    let lowered = lower(model, &|_, _| false).map_err(|error| undecided(error.to_string()))?;
+fn prepared(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result<Prepared, Proof> {
+    let lowered =
+        written_out(model, lowering, &|_, _| false).map_err(|error| undecided(error.to_string()))?;
     let (mut model, formulas) = match lowered {
         Some(Lowered { model, formulas }) => (model, formulas.iter().filter_map(Stored::of).collect()),
         None => (model.clone(), vec![]),

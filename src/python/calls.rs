@@ -188,7 +188,7 @@ pub fn fuse(
             progress: Some(&tell),
         };
         let fused = crate::fuse_ahead(&model, &options)?;
-        let idle = options.idle_skips(&fused.plan).into_iter().map(str::to_owned).collect();
+        let idle = options.idle_skips(&model, &fused.plan).into_iter().map(str::to_owned).collect();
         let mut report = FuseReport::of(model, fused, idle);
         let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };
         report.judge(when, &options, |step| tell(step, 0, 1));

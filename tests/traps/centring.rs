@@ -271,6 +271,6 @@ fn streams_are_skipped_by_name_and_by_kind() {
         let fused = unfold::fuse(&before, &options).unwrap();
         let Centring::Kept { why } = centring(&fused) else { panic!("{:#?}", fused.plan.streams) };
         assert_eq!(why.reason, Reason::Skipped);
-        assert_eq!(options.idle_skips(&fused.plan), Vec::<&str>::new());
+        assert_eq!(options.idle_skips(&before, &fused.plan), Vec::<&str>::new());
     }
 }

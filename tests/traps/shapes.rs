@@ -383,6 +383,29 @@ fn a_product_of_open_extents_is_divided_by_one_of_them() {
 }
 
 #[test]
+fn products_of_quantized_numbers_have_the_extents_of_others() {
+    let made = model(
+        "input x batch tokens 3
+         input image batch 4 side 7
+         indices sh 3
+         open = Reshape(x, sh)
+         weight w 3 5
+         weight k 6 4 3 3
+         q, s, z = DynamicQuantizeLinear(open)
+         i, si, zi = DynamicQuantizeLinear(image)
+         u, su, zu = DynamicQuantizeLinear(w)
+         c, sc, zc = DynamicQuantizeLinear(k)
+         product = MatMulInteger(q, u, z, zu)
+         same = QLinearMatMul(q, s, z, u, su, zu, s, z)
+         conv = ConvInteger(i, c, zi, zc) pads=[1,0,1,1] strides=[1,2]
+         also = QLinearConv(i, si, zi, c, sc, zc, si, zi)
+         output product same conv also",
+    );
+    let of = |name: &str| shape(&made, name);
+    assert_eq!(["product", "same", "conv", "also"].map(of), ["? ? 5", "? ? 5", "? 6 ? 3", "? 6 ? 5"]);
+}
+
+#[test]
 fn an_einsum_has_an_axis_for_each_letter() {
     let made = model(
         "input x batch tokens 3

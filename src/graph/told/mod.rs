@@ -122,15 +122,13 @@ impl Asked<'_> {
             (_, 1..) => None,
             ("Reshape", _) => self.reshaped(),
             ("Shape", _) => Some(vec![Some(TDim::from(read_by_shape(self)?.len()))]),
-            ("Conv", _) => self.convolved(|weight, _| weight[0].clone()),
+            ("Conv", _) => self.convolved(|weight, _| weight[0].clone(), |_| None),
+            // The engine does not say more of these.
+            ("ConvInteger" | "QLinearConv", _) => {
+                self.convolved(|weight, _| weight[0].clone(), |axis| self.swept(axis))
+            }
             ("ConvTranspose", _) => {
-                let told = self.convolved(|weight, group| Some(weight[1].clone()? * group))?;
-                Some(
-                    told.into_iter()
-                        .enumerate()
-                        .map(|(place, dim)| dim.or_else(|| self.spread(place)))
-                        .collect(),
-                )
+                self.convolved(|weight, group| Some(weight[1].clone()? * group), |axis| self.spread(axis))
             }
             ("Flatten", _) => {
                 let from = self.shape(0)?;
@@ -145,7 +143,7 @@ impl Asked<'_> {
                 Some(vec![side(0, usize::from(turned("transA"))), side(1, usize::from(!turned("transB")))])
             }
             ("Einsum", _) => Contracted::of(self.node, self.inputs)?.shape(),
-            ("MatMul", _) => self.multiplied(),
+            ("MatMul" | "MatMulInteger" | "QLinearMatMul", _) => self.multiplied(),
             ("Transpose", _) => {
                 let perm = self.node.attr_ints("perm").ok()?;
                 let from = self.shape(0).or_else(|| Some(vec![None; perm?.len()]))?;
@@ -154,7 +152,7 @@ impl Asked<'_> {
             }
             ("Attention", _) => self.attended(),
             // Whatever numbers a scale is for.
-            ("DequantizeLinear" | "QuantizeLinear", _) => self.shape(0),
+            ("DequantizeLinear" | "DynamicQuantizeLinear" | "QuantizeLinear", _) => self.shape(0),
             ("Concat", _) => self.joined(),
             ("Resize" | "Upsample", _) => self.resized(),
             ("Pad", _) => self.padded(),
@@ -246,37 +244,69 @@ impl Asked<'_> {
         Some(shape)
     }
 
+    /// Where the other operand of a product is, or the weight: an operand of QLinear operators has a scale and a zero
+    /// point behind it.
+    fn second(&self) -> usize {
+        if self.node.op_type().starts_with("QLinear") { 3 } else { 1 }
+    }
+
     /// A convolution has as many axes as its weight.
-    fn convolved(&self, channels: impl Fn(&Shape, i64) -> Option<TDim>) -> Option<Shape> {
-        let weight = self.shape(1).filter(|weight| weight.len() > 2)?;
+    fn convolved(
+        &self,
+        channels: impl Fn(&Shape, i64) -> Option<TDim>,
+        place: impl Fn(usize) -> Option<TDim>,
+    ) -> Option<Shape> {
+        let weight = self.shape(self.second()).filter(|weight| weight.len() > 2)?;
         let group = self.node.attr_i("group").ok()?.unwrap_or(1);
         let items = self.shape(0).and_then(|from| from.first()?.clone());
-        let places = vec![None; weight.len() - 2];
+        let places = (2..weight.len()).map(place).collect();
         Some([vec![items, channels(&weight, group)], places].concat())
+    }
+
+    /// The places of a window along an axis of space, what is padded there, and its stride; `None` where the padding
+    /// follows from the extent.
+    fn window(&self, axis: usize) -> Option<(i64, i64, i64)> {
+        let space = axis.checked_sub(2)?;
+        if !matches!(self.node.attr_s("auto_pad").ok()?, None | Some("NOTSET")) {
+            return None;
+        }
+        let weight = self.shape(self.second())?;
+        let (kernel, rank) = (extent(weight.get(axis)?)? as i64, weight.len() - 2);
+        let at = |name: &str, place: usize, absent: i64| self.number_at(name, place, absent);
+        let reach = (kernel - 1).checked_mul(at("dilations", space, 1)?)?.checked_add(1)?;
+        let pads = at("pads", space, 0)?.checked_add(at("pads", space + rank, 0)?)?;
+        Some((reach, pads, at("strides", space, 1)?))
+    }
+
+    /// A number of a list.
+    fn number_at(&self, name: &str, place: usize, absent: i64) -> Option<i64> {
+        self.node.attr_ints(name).ok()?.map_or(Some(&absent), |list| list.get(place)).copied()
+    }
+
+    /// The extent that a convolution makes of an axis of space: a number of a number, and of any where its stride is 1.
+    fn swept(&self, axis: usize) -> Option<TDim> {
+        let (reach, pads, stride) = self.window(axis)?;
+        let rest = (self.shape(0)?.get(axis)?.clone()? + pads.checked_sub(reach)?).simplify();
+        let steps = match stride {
+            1 => rest,
+            _ => TDim::from(rest.to_i64().ok().filter(|&rest| rest >= 0)?.checked_div(stride)?),
+        };
+        Some((steps + 1).simplify())
     }
 
     /// The extent that a transposed convolution makes of an axis of space.
     fn spread(&self, axis: usize) -> Option<TDim> {
-        let space = axis.checked_sub(2)?;
-        let has = |name: &str| self.node.attribute.iter().any(|attribute| attribute.name() == name);
-        let pads_by_itself = !matches!(self.node.attr_s("auto_pad").ok()?, None | Some("NOTSET"));
-        if pads_by_itself || has("output_shape") {
+        if self.node.attribute.iter().any(|attribute| attribute.name() == "output_shape") {
             return None;
         }
+        let (reach, pads, stride) = self.window(axis)?;
         let from = self.shape(0)?.get(axis)?.clone()?;
-        let kernel = extent(self.shape(1)?.get(axis)?)? as i64;
-        let rank = self.shape(1)?.len() - 2;
-        let at = |name: &str, place: usize, absent: i64| -> Option<i64> {
-            self.node.attr_ints(name).ok()?.map_or(Some(&absent), |list| list.get(place)).copied()
-        };
-        let taps = (kernel - 1).checked_mul(at("dilations", space, 1)?)?;
-        let pads = at("pads", space, 0)?.checked_add(at("pads", space + rank, 0)?)?;
-        let rest = taps.checked_add(1)?.checked_add(at("output_padding", space, 0)?)?.checked_sub(pads)?;
-        Some(((from - 1) * at("strides", space, 1)? + rest).simplify())
+        let rest = reach.checked_add(self.number_at("output_padding", axis - 2, 0)?)?.checked_sub(pads)?;
+        Some(((from - 1) * stride + rest).simplify())
     }
 
     fn multiplied(&self) -> Option<Shape> {
-        let (left, right) = (self.shape(0)?, self.shape(1)?);
+        let (left, right) = (self.shape(0)?, self.shape(self.second())?);
         if left.len() < 2 || right.len() < 2 {
             return None;
         }

@@ -1,0 +1,229 @@
+//! Functions of the model that are no normalizers by name: written out where something folds then, and only there.
+
+use unfold::fold::plan::SitePlan;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{FunctionProto, NodeProto, OperatorSetIdProto};
+use unfold::prove::{Proof, prove};
+use unfold::{FuseOptions, Fused};
+
+use crate::common::{options, text};
+use crate::same;
+
+/// The domain of the functions, and of what they call.
+const OWN: &str = "own";
+
+/// A model in which `own.name(…)` calls a function of this head, such as `name(x, w) -> y`, with these lines. `key=@name`
+/// in them is an attribute of the call.
+fn with_functions(lines: &str, functions: &[(&str, &str)]) -> Model {
+    let mut model = text::model(lines);
+    let sets = [("", 17), (OWN, 1)].map(|(domain, version)| OperatorSetIdProto {
+        domain: Some(domain.to_owned()),
+        version: Some(version),
+    });
+    model.proto.opset_import = sets.to_vec();
+    let function = |&(head, lines): &(&str, &str)| {
+        let (head, results) = head.split_once(" -> ").expect(head);
+        let (name, given) = head.trim_end_matches(')').split_once('(').expect(head);
+        let names = |list: &str| list.split(", ").map(str::to_owned).collect();
+        let mut function = FunctionProto {
+            name: Some(name.to_owned()),
+            domain: Some(OWN.to_owned()),
+            input: names(given),
+            output: names(results),
+            node: text::model(lines).graph().node.clone(),
+            opset_import: sets.to_vec(),
+            ..Default::default()
+        };
+        function.node.iter_mut().for_each(|node| node.input.retain(|name| !name.is_empty()));
+        for attribute in function.node.iter_mut().flat_map(|node| &mut node.attribute) {
+            let Some(name) = std::str::from_utf8(attribute.s()).ok().and_then(|said| said.strip_prefix('@'))
+            else {
+                continue;
+            };
+            function.attribute.push(name.to_owned());
+            (attribute.ref_attr_name, attribute.s) = (Some(name.to_owned()), None);
+        }
+        function
+    };
+    model.proto.functions = functions.iter().map(function).collect();
+    model
+}
+
+/// What is made of a model whose functions are all written out, which computes what this one does that has none.
+fn written_out(model: &Model, lines: &str) -> Fused {
+    let fused = unfold::fuse(model, &options()).unwrap();
+    let text = text::print(&fused.model);
+    assert!(fused.model.proto.functions.is_empty(), "{text}");
+    same(&text::model(lines), &fused.model, 0.0);
+    let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{text}");
+    assert!(fused.plan.sites.iter().any(SitePlan::is_folded), "{:#?}", fused.plan.sites);
+    let again = unfold::fuse(&fused.model, &options()).unwrap();
+    assert!(!again.changed(), "{text}");
+    fused
+}
+
+fn all_fold(fused: &Fused) {
+    let kept = fused.plan.sites.iter().find(|site| !site.is_folded());
+    assert!(kept.is_none(), "{kept:#?}");
+}
+
+/// Holds that a model comes out as it went in.
+fn untouched(model: &Model, options: &FuseOptions) {
+    let fused = unfold::fuse(model, options).unwrap();
+    assert!(!fused.changed(), "{:#?}", fused.plan.sites);
+    assert_eq!(fused.model.to_bytes().unwrap(), model.to_bytes().unwrap());
+}
+
+const LINEAR: (&str, &str) = ("Linear(v, w, b) -> r", "m = MatMul(v, w)\nr = Add(m, b)");
+const DYT: (&str, &str) = ("DyT(v, g, b) -> r", "t = Tanh(v)\nn = Mul(t, g)\nr = Add(n, b)");
+/// Of a name that says nothing to us.
+const UN: (&str, &str) = ("__main___UN_n1(v, s, g, b) -> r", "d = Div(v, s)\nm = Mul(d, g)\nr = Add(m, b)");
+const START: &str = "input x batch 4\nscale g 4\nshift b 4\ndivisor s 4\nweight w 4 3\nshift c 3\n";
+const START_OF_TWO: &str = "weight u 3 4\nshift d 4\n";
+
+#[test]
+fn a_linear_layer_in_a_function_takes_a_normalizer_in() {
+    let model = with_functions(
+        &format!("{START}n = own.DyT(x, g, b)\ny = own.Linear(n, w, c)\noutput y"),
+        &[LINEAR, DYT],
+    );
+    let written = format!(
+        "{START}t = Tanh(x)\nn = Mul(t, g)\nh = Add(n, b)\nm = MatMul(h, w)\ny = Add(m, c)\noutput y"
+    );
+    let fused = written_out(&model, &written);
+    all_fold(&fused);
+    assert_eq!(crate::operators(&fused.model), ["Tanh", "MatMul", "Add"]);
+    // Where it is by the module that it was called for.
+    let names: Vec<&str> = fused.model.graph().node.iter().map(NodeProto::name).collect();
+    assert_eq!(names, ["DyT_n/DyT/Tanh_t", "Linear_y/Linear/MatMul_m", "Linear_y/Linear/Add_r"]);
+}
+
+#[test]
+fn functions_need_no_name_that_says_what_they_are() {
+    let lines = "n = own.__main___UN_n1(x, s, g, b)\ny = own.Linear(n, w, c)\noutput y";
+    let model = with_functions(&format!("{START}{lines}"), &[UN, LINEAR]);
+    let written = "e = Div(x, s)\nm = Mul(e, g)\nn = Add(m, b)\nl = MatMul(n, w)\ny = Add(l, c)\noutput y";
+    all_fold(&written_out(&model, &format!("{START}{written}")));
+}
+
+#[test]
+fn functions_in_functions_are_written_out_as_often_as_they_are_called() {
+    let block = (
+        "Block(v, s, g, b, w, c) -> r",
+        "n = own.__main___UN_n1(v, s, g, b)\nl = own.Linear(n, w, c)\nr = Relu(l)",
+    );
+    let net = (
+        "Net(v, s, g, b, w, c, u, d) -> r",
+        "h = own.Block(v, s, g, b, w, c)\nk = own.Linear(h, u, d)\nr = own.Block(k, s, g, b, w, c)",
+    );
+    let lines = format!("{START}{START_OF_TWO}y = own.Net(x, s, g, b, w, c, u, d)\noutput y");
+    let model = with_functions(&lines, &[net, block, UN, LINEAR]);
+    let block = |from: &str, to: &str| {
+        format!(
+            "{to}e = Div({from}, s)\n{to}m = Mul({to}e, g)\n{to}n = Add({to}m, b)\n{to}l = MatMul({to}n, w)\n\
+             {to}a = Add({to}l, c)\n{to} = Relu({to}a)\n"
+        )
+    };
+    let written = format!(
+        "{START}{START_OF_TWO}{}k = MatMul(h, u)\nj = Add(k, d)\n{}output y",
+        block("x", "h"),
+        block("j", "y")
+    );
+    all_fold(&written_out(&model, &written));
+}
+
+#[test]
+fn each_call_has_its_own_attributes() {
+    let block = ("Block(v, g, w) -> r", "m = Mul(v, g)\na = LeakyRelu(m) alpha=@slope\nr = MatMul(a, w)");
+    let lines = "input x batch 4\nscale g 4\nweight w 4 4\nweight u 4 3\nscale s 4\n";
+    let called = "h = own.Block(x, g, w) slope=0.5\ny = own.Block(h, s, u) slope=0.25\noutput y";
+    let model = with_functions(&format!("{lines}{called}"), &[block]);
+    let block = |from: &str, scale: &str, slope: &str, weight: &str, to: &str| {
+        format!(
+            "{to}m = Mul({from}, {scale})\n{to}a = LeakyRelu({to}m) alpha={slope}\n{to} = MatMul({to}a, {weight})\n"
+        )
+    };
+    let written = [block("x", "g", "0.5", "w", "h"), block("h", "s", "0.25", "u", "y")].concat();
+    let fused = written_out(&model, &format!("{lines}{written}output y"));
+    // The second scale goes back into the first weight, or on into the second one.
+    assert!(crate::operators(&fused.model).iter().filter(|op| **op == "Mul").count() < 2);
+}
+
+/// A constant inside a function is one of the formula of a new weight, by the way to it.
+#[test]
+fn constants_inside_functions_are_those_of_their_calls() {
+    let scaled = ("Scaled(v) -> r", "k = Constant() value_float=0.5\nr = Mul(v, k)");
+    let block = ("Block(v, w) -> r", "h = own.Scaled(v)\nm = MatMul(h, w)\nr = own.Scaled(m)");
+    let lines = "input x batch 4\nweight w 4 3\n";
+    let model = with_functions(&format!("{lines}y = own.Block(x, w)\noutput y"), &[scaled, block]);
+    let written = "const k = 0.5\nh = Mul(x, k)\nm = MatMul(h, w)\ny = Mul(m, k)\noutput y";
+    let fused = written_out(&model, &format!("{lines}{written}"));
+    let constants: Vec<&str> =
+        fused.plan.tensors.iter().flat_map(|tensor| tensor.recipe.constants()).collect();
+    assert!(constants.contains(&"Block_y/Scaled_h/k"), "{constants:?}");
+}
+
+#[test]
+fn where_nothing_folds_functions_come_out_as_they_went_in() {
+    let untold = ("Untold(v) -> r", "a = own.Unknown(v)\nr = Relu(a)");
+    let lines = "input x batch 4\nscale g 4\nweight w 4 3\nshift c 3\n";
+    for called in [
+        "h = own.Untold(x)\ny = own.Linear(h, w, c)\noutput y",
+        "n = Mul(x, g)\nh = own.Untold(n)\ny = own.Linear(h, w, c)\noutput n y",
+    ] {
+        untouched(&with_functions(&format!("{lines}{called}"), &[untold, LINEAR]), &options());
+    }
+}
+
+/// What is wrong with a body nobody has to open is not found.
+#[test]
+fn a_body_that_reads_what_is_not_there_is_left_alone() {
+    let wrong = ("Wrong(v) -> r", "r = Add(v, nothing)");
+    let lines = "input x batch 4\nscale g 4\nn = Mul(x, g)\ny = own.Wrong(n)\noutput y";
+    untouched(&with_functions(lines, &[wrong]), &options());
+}
+
+#[test]
+fn a_function_that_is_skipped_is_kept_whole() {
+    let lines = format!("{START}n = own.__main___UN_n1(x, s, g, b)\ny = own.Linear(n, w, c)\noutput y");
+    let model = with_functions(&lines, &[UN, LINEAR]);
+    untouched(&model, &FuseOptions { skip: vec!["__main___*".into()], ..options() });
+    let skips = FuseOptions { skip: vec!["Linear".into(), "Other".into()], ..options() };
+    untouched(&model, &skips);
+    assert_eq!(skips.idle_skips(&model, &unfold::plan(&model, &skips).unwrap()), ["Other"]);
+    // Inside of another one too, beside which the rest folds.
+    let block = ("Block(v, w, u, c) -> r", "m = MatMul(v, w)\nr = own.Linear(m, u, c)");
+    let lines = "input x batch 4\nscale g 4\nweight w 4 4\nweight u 4 3\nshift c 3\n";
+    let model = with_functions(
+        &format!("{lines}n = Mul(x, g)\ny = own.Block(n, w, u, c)\noutput y"),
+        &[block, LINEAR],
+    );
+    let fused = unfold::fuse(&model, &FuseOptions { skip: vec!["Linear".into()], ..options() }).unwrap();
+    assert_eq!(crate::operators(&fused.model), ["MatMul", "Linear"]);
+    let kept: Vec<&str> = fused.model.proto.functions.iter().map(FunctionProto::name).collect();
+    assert_eq!(kept, ["Linear"]);
+    let proof = prove(&model, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+}
+
+#[test]
+fn a_model_that_grows_without_bound_is_left_as_it_is() {
+    let names: Vec<String> = (0..=15).map(|level| format!("Part{level}(v) -> r")).collect();
+    let ten = |level: usize| -> String {
+        let step = |place: usize| {
+            let from = if place == 0 { "v".to_owned() } else { format!("t{place}") };
+            let to = if place == 9 { "r".to_owned() } else { format!("t{}", place + 1) };
+            match level {
+                15 => format!("{to} = Relu({from})\n"),
+                _ => format!("{to} = own.Part{}({from})\n", level + 1),
+            }
+        };
+        (0..10).map(step).collect()
+    };
+    let bodies: Vec<String> = (0..=15).map(ten).collect();
+    let functions: Vec<(&str, &str)> =
+        names.iter().zip(&bodies).map(|(name, body)| (name.as_str(), body.as_str())).collect();
+    let lines = "input x batch 4\nscale g 4\nweight w 4 3\nn = Mul(x, g)\nh = own.Part0(n)\ny = MatMul(h, w)\noutput n y";
+    untouched(&with_functions(lines, &functions), &options());
+}

@@ -1,0 +1,83 @@
+//! The Scaler of `ai.onnx.ml`, which is written out where a layer takes it in.
+
+use unfold::onnx::Model;
+use unfold::onnx::proto::{AttributeProto, AttributeType};
+use unfold::onnx::tensor::DataType;
+use unfold::prove::{Proof, prove};
+use unfold::{Fused, fuse};
+
+use crate::common::{Attr, attribute, declared, options, text};
+use crate::{operators, same};
+
+const START: &str = "input x batch 3\nweight w 3 2\n";
+
+/// A Scaler before these lines.
+fn scaler(offset: &[f32], scale: &[f32], lines: &str) -> Model {
+    let mut model = text::model(&format!("{START}n = ai.onnx.ml.Scaler(x)\n{lines}"));
+    let list = |(name, list): (&str, &[f32])| AttributeProto {
+        name: Some(name.to_owned()),
+        floats: list.to_vec(),
+        r#type: Some(AttributeType::Floats.into()),
+        ..Default::default()
+    };
+    model.graph_mut().node[0].attribute = [("offset", offset), ("scale", scale)].map(list).to_vec();
+    model
+}
+
+/// What becomes of it, which is proved.
+fn folded(model: &Model) -> Model {
+    let Fused { model: after, plan, .. } = fuse(model, &options()).unwrap();
+    let proof = prove(model, &after, &plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", text::print(&after));
+    let again = fuse(&after, &options()).unwrap();
+    assert!(!again.changed());
+    after
+}
+
+#[test]
+fn a_layer_takes_in_what_scikit_learn_scales_by() {
+    let layer = "y = MatMul(n, w)\noutput y";
+    let after = folded(&scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], layer));
+    assert_eq!(operators(&after), ["MatMul", "Add"]);
+    let written =
+        format!("{START}const o 3 = 1 -2 0.5\nconst s 3 = 0.5 2 4\nc = Sub(x, o)\nn = Mul(c, s)\n{layer}");
+    same(&text::model(&written), &after, 0.0);
+    let one = folded(&scaler(&[1.0], &[0.5], layer));
+    assert_eq!(operators(&one), ["MatMul", "Add"]);
+}
+
+/// What it makes is float32 whatever it reads.
+#[test]
+fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
+    let mut model = scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], "y = MatMul(n, w)\noutput y");
+    model.graph_mut().input[0] = declared("x", DataType::Double, &["batch", "3"]);
+    assert_eq!(operators(&folded(&model)), ["Cast", "MatMul", "Add"]);
+}
+
+#[test]
+fn a_scaler_that_nothing_takes_in_comes_out_as_it_went_in() {
+    let (offset, scale) = ([1.0, -2.0, 0.5], [0.5, 2.0, 4.0]);
+    let layer = "y = MatMul(n, w)\noutput y";
+    let mut integers = scaler(&offset, &scale, layer);
+    integers.graph_mut().input[0] = declared("x", DataType::Int64, &["batch", "3"]);
+    // It may be of integers.
+    let mut unknown = scaler(&offset, &scale, layer);
+    let encoder =
+        text::model("input x batch 3\ne = ai.onnx.ml.OrdinalEncoder(x)\noutput e").graph().node[0].clone();
+    unknown.graph_mut().node[0].input = vec!["e".to_owned()];
+    unknown.graph_mut().node.insert(0, encoder);
+    let mut other = scaler(&offset, &scale, layer);
+    other.graph_mut().node[0].attribute.push(attribute("axis", Attr::Int(1)));
+    for model in [
+        scaler(&offset, &scale, "y = MatMul(n, w)\noutput y n"),
+        // Engines refuse it.
+        scaler(&offset, &scale[..1], layer),
+        scaler(&offset, &[], layer),
+        integers,
+        unknown,
+        other,
+    ] {
+        let fused = fuse(&model, &options()).unwrap();
+        assert!(!fused.changed(), "{}", text::print(&fused.model));
+    }
+}
