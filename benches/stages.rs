@@ -80,14 +80,16 @@ fn plan(bencher: Bencher, size: Size) {
     let model = size.model();
     let known = Analysis::new(&model).unwrap();
     let sites = sites(&known);
-    bencher.bench_local(|| planner::plan(&known, black_box(&sites), &HashMap::new()));
+    let none = HashMap::new();
+    bencher.bench_local(|| planner::plan(&known, black_box(&sites), &HashMap::new(), &none));
 }
 
 #[divan::bench(args = SIZES)]
 fn carry_out(bencher: Bencher, size: Size) {
     let model = size.model();
     let known = Analysis::new(&model).unwrap();
-    let plan = planner::plan(&known, &sites(&known), &HashMap::new());
+    let none = HashMap::new();
+    let plan = planner::plan(&known, &sites(&known), &HashMap::new(), &none);
     bencher.bench_local(|| {
         let mut editor = Editor::new(&known.graph);
         let edits = draw(black_box(&plan), &known).unwrap();

@@ -258,23 +258,26 @@ fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
 }
 
 /// Refuses the sites on whose behalf something was to be written that cannot be: of several, those that are no
-/// normalizers, as what is left without them may fit.
+/// normalizers, as what is left without them may fit. Those that copied too much may still go where nothing is copied.
 fn blame(
     model: &Model,
     sites: &[Site],
     why: Vec<Failed>,
     refused: &mut HashMap<usize, Refusal>,
+    uncopied: &mut HashMap<usize, Refusal>,
 ) -> Result<()> {
-    let before = refused.len();
+    let before = refused.len() + uncopied.len();
     for failed in &why {
         let is_scale =
             |site: &usize| sites[*site].kind.family == Family::Scale && !refused.contains_key(site);
         let scales: Vec<usize> = failed.sites.iter().copied().filter(is_scale).collect();
         for &site in if scales.is_empty() { &failed.sites } else { &scales } {
-            refused.entry(site).or_insert_with(|| failed.refusal.clone());
+            let may_go = matches!(failed.refusal.reason, Reason::Growth(_)) && !uncopied.contains_key(&site);
+            let stays = if may_go { &mut *uncopied } else { &mut *refused };
+            stays.entry(site).or_insert_with(|| failed.refusal.clone());
         }
     }
-    if refused.len() == before { Err(defect(model, &why)) } else { Ok(()) }
+    if refused.len() + uncopied.len() == before { Err(defect(model, &why)) } else { Ok(()) }
 }
 
 /// What fails although nobody is left who could go without.
@@ -411,10 +414,11 @@ impl OnePass<'_> {
         };
         let mut refused: HashMap<usize, Refusal> =
             (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();
-        // At most once for each site that cannot go after all, which only the new tensors tell.
-        for _ in 0..=sites.len() {
+        let mut uncopied = HashMap::new();
+        // At most twice for each site that cannot go after all, which only the new tensors tell.
+        for _ in 0..=2 * sites.len() {
             tell("plan", 0, 1);
-            let mut plan = planner::plan(known, &sites, &refused);
+            let mut plan = planner::plan(known, &sites, &refused, &uncopied);
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
                 let centred = self.centre(known, history)?;
@@ -433,7 +437,7 @@ impl OnePass<'_> {
             let (stored, grown) = match outcome {
                 Ok(made) => made,
                 Err(why) => {
-                    blame(model, &sites, why, &mut refused)?;
+                    blame(model, &sites, why, &mut refused, &mut uncopied)?;
                     continue;
                 }
             };

@@ -6,8 +6,8 @@ use unfold::onnx::tensor::byte_size;
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused, fuse};
 
-use crate::common::new_tensors_are_told;
 use crate::common::text::model;
+use crate::common::{is_not_disproved, new_tensors_are_told};
 use crate::{folded, operators, same, untidied};
 
 fn at_most(model: &Model, max_growth: f64) -> Fused {
@@ -25,9 +25,8 @@ fn matrices(model: &Model) -> u64 {
 
 /// The names of the sites that stay because of what they would add.
 fn beyond(fused: &Fused) -> Vec<&str> {
-    let is_beyond = |outcome: &Outcome| match outcome {
-        Outcome::Kept { forward, .. } => matches!(forward.reason, Reason::Growth(_)),
-        _ => false,
+    let is_beyond = |outcome: &Outcome| {
+        outcome.refusals().any(|(_, refusal)| matches!(refusal.reason, Reason::Growth(_)))
     };
     let sites = fused.plan.sites.iter().filter(|site| site.outcomes().any(is_beyond));
     sites.map(|site| site.name.as_str()).collect()
@@ -249,4 +248,41 @@ fn a_second_run_may_add_the_rest_of_what_is_allowed() {
     assert_eq!(unfold::provenance::Provenance::of(&refused.model).first().and_then(|time| time.grown), None);
     let again = fuse(&once.model, &options(12.0)).unwrap();
     assert!(!again.changed());
+}
+
+/// What has a table of its own would go back into it, but two read it: it goes on along the stream, where nothing is copied.
+#[test]
+fn what_would_copy_a_table_goes_another_way() {
+    let part = |name: &str| {
+        format!(
+            "e{name} = Gather(table, ids{name})
+             const g{name} 4 = 2 0.5 -1 4
+             shift t{name} 4
+             m{name} = Mul(e{name}, g{name})
+             n{name} = Add(m{name}, t{name})
+             weight up{name} 4 6
+             h{name} = MatMul(n{name}, up{name})
+             r{name} = Relu(h{name})
+             weight down{name} 6 4
+             d{name} = MatMul(r{name}, down{name})
+             s{name} = Add(n{name}, d{name})
+             weight head{name} 4 3
+             y{name} = MatMul(s{name}, head{name})"
+        )
+    };
+    let before = model(&format!(
+        "indices ids1 2 5
+         indices ids2 2 5
+         weight table 200 4
+         {}
+         {}
+         output y1 y2",
+        part("1"),
+        part("2")
+    ));
+    let after = fuse(&before, &FuseOptions::default()).unwrap();
+    is_not_disproved(&before, &after).unwrap();
+    assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", after.plan.sites);
+    assert_eq!(after.plan.growth, 0);
+    assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 0);
 }

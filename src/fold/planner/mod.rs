@@ -35,9 +35,15 @@ const LARGEST_SHIFT: f64 = 16.0;
 /// Numbers that differ by less of the largest may be the same once they are stored, in half precision.
 const TOLD: f64 = 1e-2;
 
-/// Plans the folds of a model's sites. `refused` has those of which nothing is to be touched, and why.
-pub fn plan(known: &Analysis, sites: &[Site], refused: &Map<usize, Refusal>) -> Plan {
-    let mut planner = Planner::new(known, sites, refused);
+/// Plans the folds of a model's sites. `refused` has those of which nothing is to be touched, and why; `uncopied` those that
+/// may go where no weight is copied for them, and why.
+pub fn plan<'a>(
+    known: &'a Analysis<'a>,
+    sites: &[Site],
+    refused: &Map<usize, Refusal>,
+    uncopied: &'a Map<usize, Refusal>,
+) -> Plan {
+    let mut planner = Planner::new(known, sites, refused, uncopied);
     planner.fold_all();
     planner.join_rows(sites);
     planner.finish(sites, refused)
@@ -51,13 +57,20 @@ struct Planner<'a> {
     removals: Vec<Removal>,
     resets: Vec<(Reset, usize)>,
     replacements: Vec<(Replacement, usize)>,
+    /// Sites for which no weight is to be copied, and why.
+    uncopied: &'a Map<usize, Refusal>,
     returns: Cell<usize>,
     /// How often a shift may still try to.
     shifts: usize,
 }
 
 impl<'a> Planner<'a> {
-    fn new(known: &'a Analysis<'a>, sites: &[Site], refused: &Map<usize, Refusal>) -> Self {
+    fn new(
+        known: &'a Analysis<'a>,
+        sites: &[Site],
+        refused: &Map<usize, Refusal>,
+        uncopied: &'a Map<usize, Refusal>,
+    ) -> Self {
         let mut planner = Planner {
             draft: Draft::new(known),
             items: vec![],
@@ -65,6 +78,7 @@ impl<'a> Planner<'a> {
             removals: vec![],
             resets: vec![],
             replacements: vec![],
+            uncopied,
             returns: Cell::new(RETURNS),
             shifts: SHIFTS,
         };
@@ -110,9 +124,9 @@ impl<'a> Planner<'a> {
         for _ in 0..SWEEPS {
             let apart_or_together = self.sweep(Self::fold_apart) | self.sweep(Self::fold_together);
             if !apart_or_together
-                && !self.sweep(Self::fold_stream_shift)
-                && !(self.sweep(Self::fold_shift) | self.sweep(Self::fold_scale))
-                && !self.sweep(Self::fold_factor)
+                && !self.sweep_partly(Self::fold_stream_shift)
+                && !(self.sweep_partly(Self::fold_shift) | self.sweep_partly(Self::fold_scale))
+                && !self.sweep_partly(Self::fold_factor)
             {
                 return;
             }
@@ -121,8 +135,18 @@ impl<'a> Planner<'a> {
 
     /// Whether anything went that way.
     fn sweep(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
+        self.sweep_those(fold, |_, _| true)
+    }
+
+    /// As [`Planner::sweep`], where a part of an affine goes: of those that must not be copied for all of it goes, or nothing.
+    fn sweep_partly(&mut self, fold: fn(&mut Self, usize) -> bool) -> bool {
+        self.sweep_those(fold, |planner, item| !planner.uncopied.contains_key(&planner.items[item].site))
+    }
+
+    fn sweep_those(&mut self, fold: fn(&mut Self, usize) -> bool, may: fn(&Self, usize) -> bool) -> bool {
         let mut went = false;
-        let open: Vec<usize> = (0..self.items.len()).filter(|&item| self.items[item].is_open()).collect();
+        let is_open = |&item: &usize| self.items[item].is_open() && may(self, item);
+        let open: Vec<usize> = (0..self.items.len()).filter(is_open).collect();
         for item in open {
             went |= fold(self, item);
         }
@@ -264,7 +288,7 @@ impl<'a> Planner<'a> {
         }
         let Some(Tried { forward, backward }) = there.tried.clone() else { return false };
         let (items, scale) = (self.items(false), Affine::scale(affine.scale.clone()));
-        let is_free = |wave: &Wave| wave.makes.is_empty() && self.copied_factor(wave).is_none();
+        let is_free = |wave: &Wave| wave.makes.is_empty() && self.copies(item, wave).is_none();
         let free = |wave: Result<Wave, Refusal>| wave.ok().filter(is_free);
         let ahead = || {
             let left = Affine::shift(&affine.shift / &affine.scale);
@@ -443,9 +467,17 @@ impl<'a> Planner<'a> {
             }
             let SitePlan { pre, post, basis, .. } = &mut plans[item.site];
             *basis = Basis::around(basis.take().into_iter().chain(item.basis));
-            match item.role {
-                Role::Before => *pre = item.outcome(),
-                Role::Behind => *post = item.outcome(),
+            let (role, too_much) = (item.role, self.uncopied.get(&item.site));
+            let outcome = item.outcome().map(|outcome| match too_much {
+                // It would go, but for what copies add.
+                Some(refusal) if !outcome.goes() => {
+                    Outcome::Kept { forward: refusal.clone(), backward: None }
+                }
+                _ => outcome,
+            });
+            match role {
+                Role::Before => *pre = outcome,
+                Role::Behind => *post = outcome,
             }
         }
         Plan {

@@ -44,7 +44,7 @@ impl Planner<'_> {
                 return Err(wave::stays(&self.draft, &self.items[first].part));
             }
         }
-        if let Some(refusal) = self.copied_factor(&wave) {
+        if let Some(refusal) = self.copies(item, &wave) {
             return Err(refusal);
         }
         let there = &self.items[item];
@@ -64,10 +64,15 @@ impl Planner<'_> {
         }
     }
 
-    /// What another factor takes in must not be there twice for it: something else may have room.
-    pub(super) fn copied_factor(&self, wave: &Wave) -> Option<Refusal> {
-        let (node, ..) = wave.factors.first().filter(|_| self.cost(wave).2 > 0)?;
-        Some(Refusal::new(Reason::NotConstant, self.draft.graph.name(*node)))
+    /// Why what a wave copies must not be there twice: another factor may have room, or copies add too much.
+    pub(super) fn copies(&self, item: usize, wave: &Wave) -> Option<Refusal> {
+        let (_, _, bytes) = self.cost(wave);
+        let factor = || {
+            let (node, ..) = wave.factors.first()?;
+            Some(Refusal::new(Reason::NotConstant, self.draft.graph.name(*node)))
+        };
+        let too_much = || self.uncopied.get(&self.items[item].site).cloned();
+        if bytes > 0 { factor().or_else(too_much) } else { None }
     }
 
     /// Whether a fold puts an Add between a convolution and its activation, which engines run as one operator.
