@@ -34,7 +34,9 @@ use crate::hash::HashMap;
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::TYPES;
-use crate::onnx::proto::{AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::onnx::proto::{
+    AttributeProto, AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto,
+};
 use crate::onnx::tensor::{self, DataType};
 
 /// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
@@ -395,6 +397,7 @@ impl Inference {
         lean.metadata_props.clear();
         lean.device_configurations.clear();
         spell_bfloat16_as_float(&mut lean);
+        spell_zero_as_float(&mut lean);
         let node = pb::NodeProto::decode(lean.encode_to_vec().as_slice()).ok()?;
         guarded(|| builder(&self.context(), &node)).map(|(op, _)| op)
     }
@@ -745,6 +748,24 @@ fn transposed(fact: &InferenceFact) -> InferenceFact {
 /// What tract answers, or nothing: its operators panic on some input that they do not expect.
 pub(super) fn guarded<T>(f: impl FnOnce() -> TractResult<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()?.ok()
+}
+
+/// The zeros that a ConstantOfShape makes where it is not told of what: tract has them in float64.
+fn spell_zero_as_float(node: &mut NodeProto) {
+    if node.op_type() == "ConstantOfShape" && node.attribute.is_empty() {
+        let zero = TensorProto {
+            dims: vec![1],
+            data_type: Some(DataType::Float.code()),
+            raw_data: Some(0_f32.to_le_bytes().to_vec().into()),
+            ..Default::default()
+        };
+        node.attribute.push(AttributeProto {
+            name: Some("value".into()),
+            t: Some(zero.into()),
+            r#type: Some(AttributeType::Tensor as i32),
+            ..Default::default()
+        });
+    }
 }
 
 fn spell_bfloat16_as_float(node: &mut NodeProto) {

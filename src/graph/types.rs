@@ -128,7 +128,10 @@ fn named_type(node: &NodeProto) -> Option<i32> {
     let named = TYPES.into_iter().find_map(code).filter(|&code| code != 0);
     named.or_else(|| match node.op() {
         ("", "Constant") => constant_tensor(node)?.data_type,
-        ("", "ConstantOfShape") => node.attr_t("value").ok()??.data_type,
+        ("", "ConstantOfShape") => match node.attr_t("value").ok()? {
+            Some(value) => value.data_type,
+            None => Some(DataType::Float.code()),
+        },
         _ => None,
     })
 }

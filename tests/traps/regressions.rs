@@ -1369,3 +1369,24 @@ fn the_scale_of_a_dynamic_quantization_stays() {
     );
     assert_eq!(fuse(&before).model.proto, before.proto);
 }
+
+/// A ConstantOfShape that is not told what of makes floats; tract makes doubles.
+#[test]
+fn zeros_of_no_type_are_floats() {
+    let before = model(
+        "opset 18
+         input x 2 4
+         ints s 2 = 2 1
+         z = ConstantOfShape(s)
+         scale g 4
+         m = Mul(x, g)
+         weight w 4 3
+         p = MatMul(m, w)
+         y = Concat(z, p) axis=1
+         output y",
+    );
+    let after = fuse(&before);
+    is_not_disproved(&before, &after).unwrap();
+    let zeros = after.model.graph().initializer.iter().find(|tensor| tensor.name() == "z").unwrap();
+    assert_eq!((zeros.data_type(), zeros.dims.as_slice()), (DataType::Float.code(), &[2, 1][..]));
+}
