@@ -183,7 +183,11 @@ impl<'m> Constants<'m> {
                 self.graph.category(node),
                 Some(Category::Movement | Category::Selection | Category::Shape | Category::Like)
             );
-            for &input in self.graph.inputs(node).iter().flatten() {
+            // Where numbers are moved to, and how many they become, is no question of their bits.
+            let is_place = |value: ValueId| self.facts.data_type(value).is_some_and(DataType::is_integer);
+            for &input in
+                self.graph.inputs(node).iter().flatten().filter(|&&value| !(hands_on && is_place(value)))
+            {
                 if !hands_on && !self.is_uniform(input) {
                     return true;
                 }

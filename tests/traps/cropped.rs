@@ -103,3 +103,41 @@ fn what_is_not_known_to_be_left_carries_nothing() {
     // What repeats the inside is not cut like it.
     assert_eq!(kept(&padded("2 4 6", "0 0 -1 0 0 1", "mode=edge", 6)).0, Reason::Padding);
 }
+
+/// Numbers that are computed may be the same for want of bits. Zeros stay zeros whatever these are, and where numbers are
+/// moved to has nothing to do with it.
+#[test]
+fn a_deviation_that_is_computed_passes_zeros() {
+    let windows = model(
+        "opset 18
+         input x batch 4 8
+         const v 8 = 1 4 0.25 16 4 1 64 0.0625
+         const eps = 0
+         a = Add(v, eps)
+         s = Sqrt(a)
+         n = Div(x, s)
+         ints p 6 = 0 0 0 0 2 0
+         q = Pad(n, p)
+         weight w 8 3
+         z = MatMul(q, w)
+         y = Relu(z)
+         output y",
+    );
+    becomes(&windows, &["Pad", "MatMul", "Relu"]);
+    let ones = model(
+        "opset 18
+         input x batch 4 8
+         r = Relu(x)
+         h = Shape(x)
+         ints at 1 = 2
+         c = Gather(h, at)
+         ints one 1 = 1
+         t = Concat(one, one, c) axis=0
+         const g 8 = 1 1 1 1 1 1 1 1
+         k = Reshape(g, t)
+         m = Mul(r, k)
+         y = Softmax(m) axis=-1
+         output y",
+    );
+    becomes(&ones, &["Relu", "Softmax"]);
+}

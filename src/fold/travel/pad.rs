@@ -135,8 +135,11 @@ impl Padding {
         Ok(numbers)
     }
 
-    /// What the border needs behind the scale: `c − s·c`.
+    /// What the border needs behind the scale: `c − s·c`, and nothing where c is 0, whatever s is.
     fn border(&self, scale: &Numbers) -> Numbers {
+        if self.value == 0.0 {
+            return Numbers::number(0.0, scale.ndim());
+        }
         let value = Numbers::number(self.value, scale.ndim());
         &value - &(scale * &value)
     }
