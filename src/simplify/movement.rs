@@ -2,6 +2,7 @@
 
 use crate::graph::facts::extent;
 use crate::graph::layout::Trace;
+use crate::graph::make;
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto};
@@ -21,8 +22,11 @@ pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> 
 }
 
 /// Lets the last node of a chain of movements through a seed do all of it: where it is a Reshape and
-/// the elements keep their order, or a Transpose and the chain is a permutation of axes. Only
+/// the elements keep their order, or where the chain is a permutation of axes, for which it becomes a Transpose. Only
 /// movements may read what is in between. Returns whether any does.
+///
+/// Exporters turn keys by a Reshape to three axes, a Transpose of the last two and a Reshape back. Engines take one Transpose
+/// into the product behind it.
 pub fn join(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> bool {
     let edits = find(graph, seeds, known, Goal::OneNode);
     edits.carry_out(graph);
@@ -126,9 +130,10 @@ impl Edits {
             let node = &mut graph.node[place];
             start.clone_into(&mut node.input[0]);
             if let Some(perm) = perm {
-                for attribute in node.attribute.iter_mut().filter(|attribute| attribute.name() == "perm") {
-                    attribute.ints = perm.iter().map(|&axis| axis as i64).collect();
-                }
+                node.input.truncate(1);
+                node.op_type = Some("Transpose".into());
+                let perm: Vec<i64> = perm.iter().map(|&axis| axis as i64).collect();
+                node.attribute = vec![make::ints("perm", &perm)];
             }
         }
         if !self.instead.is_empty() {
@@ -170,10 +175,9 @@ impl<'w> Walk<'w> {
         let mut here = Reached { value: self.start, trace, alone: true, length: 0 };
         for &value in between.iter().rev() {
             let place = *self.links.makers.get(value)?;
+            let chain = here.length > 0;
             here = self.step(&here, place)?;
-            if self.goal == Goal::Nothing {
-                self.note(place, &here.trace, false, edits);
-            }
+            self.note(place, &here.trace, chain && here.alone, edits);
         }
         let mut open = vec![here];
         for _ in 0..BUDGET {
@@ -212,9 +216,7 @@ impl<'w> Walk<'w> {
             {
                 edits.rewired.entry(place).or_insert_with(|| (self.start.to_owned(), None));
             }
-            (Goal::OneNode, "Transpose")
-                if chain && node.attr_ints("perm").is_ok_and(|perm| perm.is_some()) =>
-            {
+            (Goal::OneNode, op) if chain && (op == "Transpose" || !trace.keeps_order()) => {
                 if let Some(perm) = trace.as_transpose() {
                     edits.rewired.entry(place).or_insert_with(|| (self.start.to_owned(), Some(perm)));
                 }

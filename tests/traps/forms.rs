@@ -1,6 +1,7 @@
 //! Operators in other forms, which those behind them can see through.
 
 use super::{folded, fuse, operators};
+use crate::branches::becomes;
 use crate::common::is_not_disproved;
 use crate::common::text::model;
 
@@ -365,4 +366,42 @@ fn the_axes_of_a_normalizer_go_with_it() {
     );
     let after = fuse(&row);
     super::same(&row, &after.model, 1e-5);
+}
+
+/// Keys as exporters turn them, with the scale of attention behind: engines take one Transpose into the product.
+#[test]
+fn keys_are_turned_at_once() {
+    let attention = |turned: &str| {
+        format!(
+            "opset 18
+             input x batch 4 6
+             weight wq 6 6
+             weight wk 6 6
+             a = MatMul(x, wq)
+             b = MatMul(x, wk)
+             ints heads 4 = 0 4 2 3
+             c = Reshape(a, heads)
+             d = Reshape(b, heads)
+             q = Transpose(c) perm=[0,2,1,3]
+             k = Transpose(d) perm=[0,2,1,3]
+             {turned}
+             const s = 0.5
+             m = Mul(t, s)
+             p = MatMul(q, m)
+             y = Softmax(p) axis=-1
+             output y"
+        )
+    };
+    let by_three = attention(
+        "ints flat 3 = -1 4 3
+         u = Reshape(k, flat)
+         v = Transpose(u) perm=[0,2,1]
+         ints back 4 = -1 2 3 4
+         t = Reshape(v, back)",
+    );
+    let expected = ["MatMul", "MatMul", "Reshape", "Reshape", "Transpose", "Transpose", "MatMul", "Softmax"];
+    let after = becomes(&model(&by_three), &expected);
+    let perms: Vec<&[i64]> =
+        after.graph().node.iter().filter_map(|node| node.attr_ints("perm").ok()?).collect();
+    assert_eq!(perms, [[0, 2, 1, 3], [0, 2, 3, 1]]);
 }

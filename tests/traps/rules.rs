@@ -183,12 +183,15 @@ fn movements_that_become_the_same_are_one() {
     assert_eq!(behind("v = Transpose(m) perm=[0,2,1]", "q = Transpose(p) perm=[2,0,1]"), 2);
     let heads = |name: &str, from: &str, to: &str, extents: &str| {
         format!(
-            "ints {name}s 4 = {extents}\n {name}h = Reshape({from}, {name}s)\n {name}f = Transpose({name}h) perm=[0,2,3,1]\n ints {name}r 3 = 0 4 6\n {to} = Reshape({name}f, {name}r)"
+            "ints {name}s 4 = {extents}\n {name}h = Reshape({from}, {name}s)\n {name}f = Transpose({name}h) perm=[0,2,3,1]\n ints {name}r 4 = 0 4 1 6\n {to} = Reshape({name}f, {name}r)"
         )
     };
     let (first, second) = (heads("a", "m", "v", "0 6 2 2"), heads("b", "p", "q", "-1 6 2 2"));
     assert_eq!(behind(&first, &second), 3);
     assert_eq!(behind(&first, &heads("b", "p", "q", "-1 6 4 1")), 6);
+    // What comes to a Transpose is one.
+    let turned = |text: &str| text.replace("4 = 0 4 1 6", "3 = 0 4 6");
+    assert_eq!(behind(&turned(&first), &turned(&second)), 1);
 }
 
 #[test]
