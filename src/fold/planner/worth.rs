@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use super::Planner;
 use crate::affine::Affine;
 use crate::fold::absorb::linear;
+use crate::fold::draft::Draft;
 use crate::fold::item::State;
 use crate::fold::rounding::Rounding;
 use crate::fold::wave::{self, Wave};
 use crate::fold::{Fold, Side};
 use crate::graph::ValueId;
-use crate::hash::HashMap;
+use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
 use crate::refusal::{Reason, Refusal};
 
@@ -150,17 +151,36 @@ impl Planner<'_> {
                     .and_then(|slots| slots.weight),
             };
             let Some(weight) = slot.and_then(|slot| graph.input(fold.node, slot)) else { continue };
-            if graph.readers(weight).len() > 1 {
+            if graph.readers(weight).len() > 1 || self.is_of_shared(weight) {
                 taken.entry(weight).or_default().push(fold);
             }
         }
         // A table of which everybody picks rows is one table still, where they all want the same of it.
         let bytes = |(&weight, folds): (&ValueId, &Vec<&Fold>)| {
             let alike = |fold: &&Fold| fold.side == folds[0].side && fold.affine == folds[0].affine;
-            let is_by_all = folds.len() == graph.readers(weight).len() && folds.iter().all(alike);
+            let is_by_all = folds.len() == graph.readers(weight).len()
+                && folds.iter().all(alike)
+                && !self.is_of_shared(weight);
             let copies = if is_by_all { 0 } else { folds.len() };
             copies * self.draft.constants.len(weight).unwrap_or(0)
         };
         (wave.makes.len(), wave.merges.len(), taken.iter().map(bytes).sum())
+    }
+
+    /// Whether something else reads what a weight is computed from, such as the table of a head that is turned.
+    fn is_of_shared(&self, weight: ValueId) -> bool {
+        let Draft { graph, constants, .. } = &self.draft;
+        let (mut open, mut seen) = (vec![weight], HashSet::default());
+        while let Some(value) = open.pop() {
+            let made_of =
+                graph.producer(value).into_iter().flat_map(|(node, _)| graph.inputs(node)).flatten();
+            for &source in made_of.filter(|&&source| constants.len(source) >= constants.len(weight)) {
+                if graph.readers(source).len() > 1 {
+                    return true;
+                }
+                open.extend(Some(source).filter(|&source| seen.insert(source)));
+            }
+        }
+        false
     }
 }
