@@ -44,6 +44,9 @@ pub struct Tidied {
 }
 
 /// Lets all nodes that read one weight read it by its own name; `None` where they do.
+///
+/// # Errors
+/// Where its graph is none that ONNX allows.
 pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option<Tidied>> {
     if !passed::may_share(model.graph()) || !model.proto.training_info.is_empty() || is_skipped(equal::KIND) {
         return Ok(None);

@@ -23,6 +23,9 @@ const LARGEST: i64 = 1 << 31;
 const LAID_OUT: usize = 1 << 24;
 
 /// A weight `[group, outer, inner, taps]` on values `[group, inner, places]`, as in a recipe.
+///
+/// # Errors
+/// Where they have other axes, or the products are more than is allowed.
 pub fn convolution(
     weight: &Elements,
     values: &Elements,
