@@ -139,6 +139,11 @@ pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
     DataType::from_code(code).ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
 }
 
+/// The element type of a tensor, if it is one of [floats](DataType::is_float).
+pub fn float_type(tensor: &TensorProto) -> Option<DataType> {
+    DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float())
+}
+
 /// The shape of a tensor.
 ///
 /// # Errors

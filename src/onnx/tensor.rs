@@ -12,7 +12,7 @@ use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
 use super::data::Data;
 use super::element::error;
-pub use super::element::{DataType, byte_size, count, data_type, is_external, is_held, shape};
+pub use super::element::{DataType, byte_size, count, data_type, float_type, is_external, is_held, shape};
 use super::external::Externals;
 use super::magnitudes::Magnitudes;
 use super::proto::TensorProto;
