@@ -122,10 +122,10 @@ impl<'v> Alike<'v> {
         let one = || Numbers::number(1.0, 0);
         match view.graph.op(node)? {
             "Identity" => input(0),
-            "Cast" => {
-                let to = DataType::from_code(i32::try_from(at.attr("to", 0).ok()?).ok()?)?;
-                matches!(to, DataType::Float | DataType::Double).then(|| input(0)).flatten()
-            }
+            "Cast" => match at.proto().cast_to()? {
+                DataType::Float | DataType::Double => input(0),
+                _ => None,
+            },
             "Transpose" => {
                 let numbers = input(0)?;
                 numbers.transpose(&at.permutation(numbers.ndim()).ok()?)

@@ -114,6 +114,11 @@ impl NodeProto {
         self.attr(name, AttributeType::Floats, |attribute| Some(attribute.floats.as_slice()))
     }
 
+    /// The element type that a Cast names, if this version knows it.
+    pub fn cast_to(&self) -> Option<DataType> {
+        DataType::from_code(i32::try_from(self.attr_i("to").ok()??).ok()?)
+    }
+
     /// The value of an attribute of a type. A number or string that is not set is 0 or empty, as
     /// proto3 writers have it.
     fn attr<'a, T>(

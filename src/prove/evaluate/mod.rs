@@ -449,8 +449,7 @@ impl<'w> Evaluation<'w> {
         let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
         let types = || {
             let node = place.node.filter(|_| node.op() == ("", "Cast"))?;
-            let to = DataType::from_code(i32::try_from(graph.node(node).attr_i("to").ok()??).ok()?)?;
-            Some((to, facts.data_type(graph.input(node, 0)?)?))
+            Some((graph.node(node).cast_to()?, facts.data_type(graph.input(node, 0)?)?))
         };
         types().is_some_and(|(to, from)| to == from)
     }
