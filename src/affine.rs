@@ -135,6 +135,9 @@ impl Affine {
     }
 
     /// Applies one array operation to both arrays (a transpose, a slice, a reshape).
+    ///
+    /// # Errors
+    /// Where `f` fails on one of them.
     pub fn try_map<E>(&self, mut f: impl FnMut(&Numbers) -> Result<Numbers, E>) -> Result<Affine, E> {
         Ok(Affine::new(f(&self.scale)?, f(&self.shift)?))
     }

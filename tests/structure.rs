@@ -67,8 +67,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files of `src`, each with its module and its code: no comments, no tests.
-fn code() -> Vec<(String, PathBuf, String)> {
+/// The files of `src`, each with its module and its text, but for its tests.
+fn texts() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = vec![];
     sources(&root, &mut files);
@@ -76,11 +76,16 @@ fn code() -> Vec<(String, PathBuf, String)> {
         let inside = path.strip_prefix(&root).unwrap().to_owned();
         let module = inside.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();
         let text = fs::read_to_string(path).unwrap();
-        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned();
-        let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        (module, inside, lines.collect::<Vec<_>>().join("\n"))
+        (module, inside, text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned())
     };
     files.into_iter().map(read).collect()
+}
+
+/// The same without comments.
+fn code() -> Vec<(String, PathBuf, String)> {
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    let only_code = |text: String| text.lines().filter(is_code).collect::<Vec<_>>().join("\n");
+    texts().into_iter().map(|(module, file, text)| (module, file, only_code(text))).collect()
 }
 
 /// A file or folder below `src`, by the names that lead to it; `lib.rs`, `main.rs` and each `mod.rs` stand for
@@ -243,6 +248,57 @@ fn no_two_types_have_one_name() {
     assert!(found.contains_key("Graph") && found.contains_key("NodeId") && found.contains_key("Normalizer"));
     found.retain(|_, files| files.len() > 1);
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// What a function returns, by the code that begins with its name.
+fn returned(code: &str) -> &str {
+    let (mut depth, mut arrow) = (0, None);
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            '-' if depth == 0 && code[at..].starts_with("->") => arrow = Some(at),
+            '{' | ';' if depth == 0 => return arrow.map_or("", |arrow| &code[arrow..at]),
+            _ => {}
+        }
+    }
+    ""
+}
+
+/// The names of the public functions in a text that may fail, each with whether its documentation says when.
+fn fallible(text: &str) -> Vec<(&str, bool)> {
+    let mut found = vec![];
+    for (at, _) in text.match_indices("pub fn ") {
+        let code = &text[at + "pub fn ".len()..];
+        if returned(code).contains("Result<") {
+            let above = text[..at].trim_end_matches(' ').lines().rev().map(str::trim_start);
+            let mut above = above.take_while(|line| line.starts_with("///") || line.starts_with("#["));
+            let name = code.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap();
+            found.push((name, above.any(|line| line == "/// # Errors")));
+        }
+    }
+    found
+}
+
+/// The commands, and what Python calls, are documented where their users read it.
+#[test]
+fn public_functions_that_may_fail_say_when() {
+    let mut silent = vec![];
+    for (_, file, text) in
+        texts().iter().filter(|(module, _, _)| !["cli", "python"].contains(&module.as_str()))
+    {
+        let lacking = fallible(text).into_iter().filter(|(_, told)| !told);
+        silent.extend(lacking.map(|(name, _)| format!("{}: {name}", file.display())));
+    }
+    assert!(silent.is_empty(), "their documentation has no `# Errors`: {silent:#?}");
+}
+
+#[test]
+fn functions_that_may_fail_are_known_by_what_they_return() {
+    let text = "/// # Errors\n/// As [`a`].\n#[inline]\npub fn told<T>(of: [u8; 2]) -> Result<T>;\n/// It may.\npub fn \
+                silent(\n    of: impl Fn(&str) -> u8,\n) -> Option<Result<(), Reason>> {\n\n/// # Errors\n\n\
+                pub fn apart() -> io::Result<()> {\npub fn sure(of: impl Fn() -> Result<u8>) {\npub fn one() -> u8 {";
+    assert_eq!(fallible(text), [("told", true), ("silent", false), ("apart", false)]);
 }
 
 /// Whether code uses a name, or something in it.

@@ -141,7 +141,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     }
 }
 
-/// Forgets the peak of the resident set of this process so far. Fails where the system does not offer that.
+/// Forgets the peak of the resident set of this process so far.
+///
+/// # Errors
+/// Where the system does not offer that.
 pub fn forget_resident_peak() -> io::Result<()> {
     fs::write("/proc/self/clear_refs", "5")
 }

@@ -55,6 +55,9 @@ fn by_operator(name: &str) -> Class {
 }
 
 /// The time of each class of operators in one run.
+///
+/// # Errors
+/// As [`Session::run`].
 pub fn profile(session: &mut Session, inputs: &[TValue], classes: &[Class]) -> Result<Vec<Share>, Failure> {
     let mut shares = Class::ALL.map(|class| Share { class, seconds: 0.0 });
     let mut last = Instant::now();

@@ -71,6 +71,9 @@ impl Drop for Running {
 ///
 /// What loading and preparing the model took is not counted where the system can forget it, but what is
 /// kept of it is.
+///
+/// # Errors
+/// Where tract cannot run the model.
 pub fn measure_here(model: &Model, dims: &Dims, threads: usize) -> Result<Option<u64>, Failure> {
     let engine = Engine::load_with(model, dims, threads)?;
     let inputs: Vec<_> = random(engine.inputs(), 0).into_iter().map(Into::into).collect();

@@ -11,7 +11,7 @@ use super::draft::{Draft, Way};
 use super::item::{Item, Items, Merge};
 use super::wave::{Returned, Wave, contradicts, hands_on, passes, rule_of, step_forward};
 use super::zeros::is_zeros;
-use super::{Fold, Side, Step, range, wave};
+use super::{Fold, Rule, Side, Step, range, wave};
 use crate::affine::Affine;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::normalizer::Part;
@@ -315,10 +315,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         if !affine.is_finite() {
             return Err(refuse(Reason::NotFinite));
         }
-        self.budget = self.budget.checked_sub(1).ok_or_else(|| refuse(Reason::TooFar))?;
-        if depth > DEPTH {
-            return Err(refuse(Reason::TooFar));
-        }
+        self.visit(depth).map_err(refuse)?;
         let value = self.draft.source(value);
         if affine.has_no_shift() && is_zeros(self.draft, value) {
             return Ok(None);
@@ -329,36 +326,11 @@ impl<'d, 'a> Pull<'d, 'a> {
             let (side, affine, site) = (Side::Constant(slot), affine.clone(), wave.site);
             return wave.take(self.draft, Fold { node, side, affine, site }).map(|()| None);
         }
-        let alone = self.nobody_else(value, wanted, affine);
-        match &alone {
-            Ok(others) => self.met.parts |= *others == Others::SeeNothing,
-            Err(refusal) => self.met.others |= refusal.reason == Reason::OtherReader,
-        }
-        if let Err(refusal) = alone {
-            match *wanted {
-                Wanted::At(node, slot) if self.mode.joins && self.draft.readers(value).count() <= READERS => {
-                    self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
-                    return Ok(None);
-                }
-                _ => {
-                    let inverse = affine.inverse().filter(|_| self.mode.returns).ok_or(refusal)?;
-                    range::returned(self.draft, value, &inverse).map_err(refuse)?;
-                    self.returned.push(Returned { value, wanted: wanted.inputs(graph), inverse });
-                }
-            }
+        if self.waits_for_others(value, wanted, affine, depth, &refuse)? {
+            return Ok(None);
         }
         if let Some(&other) = self.items.by_output.get(&value) {
-            if other == self.item {
-                // What goes cannot take anything in on its way.
-                return Err(refuse(Reason::ResidualStream));
-            }
-            if !self.items.merge {
-                return Err(refuse(Reason::NotLinear("a normalizer that stays".into())));
-            }
-            if !affine.broadcasts_with(&self.items.all[other].part.affine) {
-                return Err(refuse(Reason::UnknownShape));
-            }
-            wave.merges.push(Merge { into: other, affine: affine.clone(), before: false });
+            wave.merges.push(self.merge(other, affine).map_err(refuse)?);
             return Ok(None);
         }
         if let Some(refusal) = self.draft.dead_end(value, Way::Back).filter(|_| !affine.has_no_scale()) {
@@ -371,23 +343,10 @@ impl<'d, 'a> Pull<'d, 'a> {
         let Some((node, slot)) = graph.producer(value) else { return Err(end(refuse(Reason::GraphInput))) };
         let refuse = |reason| Refusal::new(reason, graph.name(node));
         let rule = rule_of(self.draft, node).map_err(refuse).map_err(end)?;
-        let at = self.draft.at(node);
-        if contradicts(Some(affine), at.output_shape(slot)) {
+        if contradicts(Some(affine), self.draft.at(node).output_shape(slot)) {
             return Err(refuse(Reason::UnknownShape));
         }
-        let mut step = rule.backward(&at, slot, affine);
-        let takes = step.as_ref().is_ok_and(|step| step.fold.is_some());
-        let is_spared = self.mode.spares && takes && is_shared(self.draft, node);
-        // What is wanted of a part of a stream is wanted of all of it: one basis is for all tokens.
-        let axes = affine.axes().len();
-        let parts = |step: &Step| step.ways.iter().flatten().any(|(_, wanted)| wanted.axes().len() > axes);
-        let is_whole = self.mode.returns && step.as_ref().is_ok_and(parts);
-        if self.mode.joins && (is_whole || is_spared || !self.has_own(node, &step)) {
-            step = self.whole(node, affine).map_or(step, Ok);
-        } else if !self.mode.joins {
-            step = self.or_whole(node, affine, step, &parts);
-        }
-        let step = passes(self.draft, node, step.map_err(refuse)?)?;
+        let step = passes(self.draft, node, self.step(node, rule, slot, affine).map_err(refuse)?)?;
         range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
         if let Some(fold) = step.fold {
             wave.note(self.draft, node, fold, step.by_place)?;
@@ -397,6 +356,75 @@ impl<'d, 'a> Pull<'d, 'a> {
             ways.sort_by_key(|way| self.waits(node, way));
         }
         Ok(Some((node, ways)))
+    }
+
+    /// Counts one more node that is visited, so far from where it began.
+    fn visit(&mut self, depth: usize) -> Result<(), Reason> {
+        self.budget = self.budget.checked_sub(1).ok_or(Reason::TooFar)?;
+        if depth > DEPTH { Err(Reason::TooFar) } else { Ok(()) }
+    }
+
+    /// Whether a value waits until all others that read it want the same. Where it does not, they see nothing of it, or take
+    /// it back.
+    fn waits_for_others(
+        &mut self,
+        value: ValueId,
+        wanted: &Wanted,
+        affine: &Affine,
+        depth: usize,
+        refuse: &dyn Fn(Reason) -> Refusal,
+    ) -> Result<bool, Refusal> {
+        let refusal = match self.nobody_else(value, wanted, affine) {
+            Ok(others) => {
+                self.met.parts |= others == Others::SeeNothing;
+                return Ok(false);
+            }
+            Err(refusal) => refusal,
+        };
+        self.met.others |= refusal.reason == Reason::OtherReader;
+        if let &Wanted::At(node, slot) = wanted
+            && self.mode.joins
+            && self.draft.readers(value).count() <= READERS
+        {
+            self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
+            return Ok(true);
+        }
+        let inverse = affine.inverse().filter(|_| self.mode.returns).ok_or(refusal)?;
+        range::returned(self.draft, value, &inverse).map_err(refuse)?;
+        self.returned.push(Returned { value, wanted: wanted.inputs(self.draft.graph), inverse });
+        Ok(false)
+    }
+
+    /// What another part takes in that makes the value. What goes cannot take anything in on its way.
+    fn merge(&self, into: usize, affine: &Affine) -> Result<Merge, Reason> {
+        if into == self.item {
+            return Err(Reason::ResidualStream);
+        }
+        if !self.items.merge {
+            return Err(Reason::NotLinear("a normalizer that stays".into()));
+        }
+        if !affine.broadcasts_with(&self.items.all[into].part.affine) {
+            return Err(Reason::UnknownShape);
+        }
+        Ok(Merge { into, affine: affine.clone(), before: false })
+    }
+
+    /// What a rule does with an affine that is wanted behind its node, or what is wanted on all of an operand instead.
+    fn step(&self, node: NodeId, rule: &dyn Rule, slot: usize, affine: &Affine) -> Result<Step, Reason> {
+        let step = rule.backward(&self.draft.at(node), slot, affine);
+        let takes = step.as_ref().is_ok_and(|step| step.fold.is_some());
+        let is_spared = self.mode.spares && takes && is_shared(self.draft, node);
+        // What is wanted of a part of a stream is wanted of all of it: one basis is for all tokens.
+        let axes = affine.axes().len();
+        let parts = |step: &Step| step.ways.iter().flatten().any(|(_, wanted)| wanted.axes().len() > axes);
+        let is_whole = self.mode.returns && step.as_ref().is_ok_and(parts);
+        if !self.mode.joins {
+            return self.or_whole(node, affine, step, &parts);
+        }
+        match is_whole || is_spared || !self.has_own(node, &step) {
+            true => self.whole(node, affine).map_or(step, Ok),
+            false => step,
+        }
     }
 
     /// Behind what a node takes of a value: where what is left out must stay as it is no operator may have a place for that,

@@ -45,6 +45,9 @@ pub struct Going<'g> {
 }
 
 /// Whether an affine that comes to a node may go on behind it.
+///
+/// # Errors
+/// [`Reason::Narrow`] where a type may not hold the numbers that come to it then.
 pub fn forward(
     draft: &Draft,
     going: &Going,
@@ -77,6 +80,9 @@ pub fn forward(
 }
 
 /// Whether an affine of an item that is wanted behind a node may go before it.
+///
+/// # Errors
+/// As [`forward`].
 pub fn backward(
     draft: &Draft,
     item: &Item,
@@ -106,6 +112,9 @@ pub fn backward(
 }
 
 /// Whether a value of a stream may be in another basis, in which it is smaller by the factors of an affine.
+///
+/// # Errors
+/// [`Reason::Narrow`] where its type does not hold them.
 pub fn returned(draft: &Draft, value: ValueId, inverse: &Affine) -> Result<(), Reason> {
     let data_type = draft.facts.data_type(value);
     if holds_stream(data_type, &inverse.scale) { Ok(()) } else { refused(data_type) }

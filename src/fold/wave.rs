@@ -344,7 +344,10 @@ impl<'d, 'a> Front<'d, 'a> {
     }
 }
 
-/// The rule for a node, or why there is none.
+/// The rule for a node.
+///
+/// # Errors
+/// Why there is none.
 pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if draft.replaced.contains(&node) {
         // What comes in its place may pass, once it is there.
@@ -382,6 +385,10 @@ fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     rule_of(draft, node)
 }
 
+/// What a node does with the affines that come to it.
+///
+/// # Errors
+/// A refusal at the node, where they cannot pass and cannot stay.
 pub fn step_forward(draft: &Draft, node: NodeId, inputs: &[Option<Affine>]) -> Result<Step, Refusal> {
     let refuse = |reason| Refusal::new(reason, draft.graph.name(node));
     let at = draft.at(node);
@@ -407,6 +414,9 @@ pub fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> boo
 
 /// A rule sees the node as it is in the model, and alone: what passes there does not pass what the node adds
 /// by now, and an activation stays as it is.
+///
+/// # Errors
+/// A refusal at the node, where that stands in the way.
 pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
     let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
     let changes = step.fold.is_some() || step.bypass.is_some();
@@ -418,6 +428,9 @@ pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> 
 
 impl Wave {
     /// Whether nothing is wanted on what carries something: it would have to be in two bases at once.
+    ///
+    /// # Errors
+    /// A refusal at a value that would have to be.
     pub fn in_one_basis(self, draft: &Draft) -> Result<Self, Refusal> {
         match self.wanted.iter().find(|value| self.carried.contains(value)) {
             Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
@@ -441,6 +454,9 @@ impl Wave {
     }
 
     /// Notes what a node takes, and whether an Add has to be made for it.
+    ///
+    /// # Errors
+    /// As [`Wave::take`], and where it would go into an Add that another fold replaces.
     pub fn note(
         &mut self,
         draft: &Draft,
@@ -469,6 +485,9 @@ impl Wave {
     }
 
     /// Notes what a node takes into its constants, if it can.
+    ///
+    /// # Errors
+    /// A refusal at the node, where it cannot.
     pub fn take(&mut self, draft: &Draft, fold: Fold) -> Result<(), Refusal> {
         let Fold { node, side, affine, .. } = &fold;
         check(&draft.at(*node), *side, affine)

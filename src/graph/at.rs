@@ -35,11 +35,17 @@ impl At<'_> {
     }
 
     /// One input.
+    ///
+    /// # Errors
+    /// [`Reason::NotConstant`] where the node has none there.
     pub fn input(&self, slot: usize) -> Result<ValueId, Reason> {
         self.graph.input(self.node, slot).ok_or(Reason::NotConstant)
     }
 
     /// One output.
+    ///
+    /// # Errors
+    /// [`Reason::UnknownShape`] where the node has none there.
     pub fn output(&self, slot: usize) -> Result<ValueId, Reason> {
         self.graph.output(self.node, slot).ok_or(Reason::UnknownShape)
     }
@@ -73,6 +79,9 @@ impl At<'_> {
     }
 
     /// An input that must be a constant whose numbers can be changed.
+    ///
+    /// # Errors
+    /// [`Reason::NotConstant`], or [`Reason::Quantized`].
     pub fn weight(&self, slot: usize) -> Result<ValueId, Reason> {
         let value = self.input(slot)?;
         if !self.constants.is_constant(value) {
@@ -85,17 +94,26 @@ impl At<'_> {
     }
 
     /// A constant input of floats, and its numbers.
+    ///
+    /// # Errors
+    /// Where there is no such input, and as [`Constants::numbers`].
     pub fn numbers(&self, slot: usize) -> Result<Numbers, Reason> {
         self.constants.numbers(self.input(slot)?).map_err(|refusal| refusal.reason)
     }
 
     /// A constant input, whose numbers are not read.
+    ///
+    /// # Errors
+    /// As [`At::weight`], and as [`At::extents`].
     pub fn constant(&self, slot: usize) -> Result<Recipe, Reason> {
         let value = self.weight(slot)?;
         Ok(Recipe::constant(self.graph.value_name(value), &self.extents(slot)?))
     }
 
     /// The elements of a constant input of integers, if the input is there.
+    ///
+    /// # Errors
+    /// Where the input is no constant, or its integers are not known.
     pub fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Reason> {
         match self.graph.input(self.node, slot) {
             None => Ok(None),
@@ -108,32 +126,50 @@ impl At<'_> {
     }
 
     /// Extents of an input.
+    ///
+    /// # Errors
+    /// Where there is no such input, or its shape is not known.
     pub fn shape(&self, slot: usize) -> Result<Shape, Reason> {
         self.facts.shape(self.input(slot)?).ok_or(Reason::UnknownShape)
     }
 
     /// Extents of an output.
+    ///
+    /// # Errors
+    /// Where there is no such output, or its shape is not known.
     pub fn output_shape(&self, slot: usize) -> Result<Shape, Reason> {
         self.facts.shape(self.output(slot)?).ok_or(Reason::UnknownShape)
     }
 
     /// Extents of an input as numbers.
+    ///
+    /// # Errors
+    /// As [`At::shape`], and where one of them is no number.
     pub fn extents(&self, slot: usize) -> Result<Vec<usize>, Reason> {
         self.shape(slot)?.iter().map(extent).collect::<Option<_>>().ok_or(Reason::UnknownShape)
     }
 
     /// Extent of an axis of an input as a number. What is known of a model that contradicts itself may be of
     /// another rank than what axes are counted in.
+    ///
+    /// # Errors
+    /// As [`At::shape`], and where it is no number, or there is no such axis.
     pub fn extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         self.shape(slot)?.get(axis).and_then(extent).ok_or(Reason::UnknownShape)
     }
 
     /// Extent of an axis of an output as a number.
+    ///
+    /// # Errors
+    /// As [`At::output_shape`], and where it is no number, or there is no such axis.
     pub fn output_extent(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         self.output_shape(slot)?.get(axis).and_then(extent).ok_or(Reason::UnknownShape)
     }
 
     /// Extent of an axis of an input, where its places can be listed.
+    ///
+    /// # Errors
+    /// As [`At::extent`], and [`Reason::TooLarge`] where there are too many.
     pub fn places(&self, slot: usize, axis: usize) -> Result<usize, Reason> {
         match self.extent(slot, axis)? {
             count if count > LARGEST => Err(Reason::TooLarge(count)),
@@ -142,22 +178,34 @@ impl At<'_> {
     }
 
     /// Number of axes of an input.
+    ///
+    /// # Errors
+    /// Where there is no such input, or its rank is not known.
     pub fn rank(&self, slot: usize) -> Result<usize, Reason> {
         self.facts.rank(self.input(slot)?).ok_or(Reason::UnknownShape)
     }
 
     /// Number of axes of an output.
+    ///
+    /// # Errors
+    /// Where there is no such output, or its rank is not known.
     pub fn output_rank(&self, slot: usize) -> Result<usize, Reason> {
         self.facts.rank(self.output(slot)?).ok_or(Reason::UnknownShape)
     }
 
     /// An integer attribute, or what its absence means.
+    ///
+    /// # Errors
+    /// [`Reason::Attribute`] where it is no integer.
     pub fn attr(&self, name: &str, absent: i64) -> Result<i64, Reason> {
         let read = self.proto().attr_i(name);
         read.map(|value| value.unwrap_or(absent)).map_err(|_| Reason::Attribute(name.into()))
     }
 
     /// An integer attribute that says yes or no. What another number means engines do not agree on.
+    ///
+    /// # Errors
+    /// [`Reason::Attribute`] where it is neither 0 nor 1.
     pub fn flag(&self, name: &str, absent: bool) -> Result<bool, Reason> {
         match self.attr(name, absent.into())? {
             0 => Ok(false),
@@ -166,7 +214,10 @@ impl At<'_> {
         }
     }
 
-    /// A float attribute, or what its absence means; one that is no number is not read.
+    /// A float attribute, or what its absence means.
+    ///
+    /// # Errors
+    /// [`Reason::Attribute`] where it is no float, or not finite.
     pub fn attr_float(&self, name: &str, absent: f32) -> Result<f64, Reason> {
         let read = self.proto().attr_f(name).ok();
         let value = read.filter(|value| value.is_none_or(f32::is_finite));
@@ -174,12 +225,18 @@ impl At<'_> {
     }
 
     /// A list attribute.
+    ///
+    /// # Errors
+    /// [`Reason::Attribute`] where it is no list of integers.
     pub fn attr_ints(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
         let read = self.proto().attr_ints(name).map_err(|_| Reason::Attribute(name.into()))?;
         Ok(read.map(<[i64]>::to_vec))
     }
 
     /// A string attribute, or what its absence means.
+    ///
+    /// # Errors
+    /// [`Reason::Attribute`] where it is no string.
     pub fn attr_text<'s>(&'s self, name: &str, absent: &'s str) -> Result<&'s str, Reason> {
         let read = self.proto().attr_s(name).map_err(|_| Reason::Attribute(name.into()))?;
         Ok(read.unwrap_or(absent))
@@ -191,11 +248,17 @@ impl At<'_> {
     }
 
     /// Integers that are an attribute or a constant input, as the operator set has them.
+    ///
+    /// # Errors
+    /// As [`At::attr_ints`] of an attribute, and as [`At::ints`] of an input.
     pub fn list(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
         self.input_for(name).map_or_else(|| self.attr_ints(name), |slot| self.ints(slot))
     }
 
     /// The axes that a Reduce operator reduces, ascending, and whether they stay with extent 1.
+    ///
+    /// # Errors
+    /// Where what says so cannot be read, or names an axis that is not there.
     pub fn reduction(&self, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
         let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
             Some(list) => axes(&list, rank)?,
@@ -208,6 +271,9 @@ impl At<'_> {
     }
 
     /// The axis along which alone a Softmax normalizes.
+    ///
+    /// # Errors
+    /// [`Reason::Attribute`] where there is no such axis, or it is not the only one.
     pub fn softmax_axis(&self, rank: usize) -> Result<usize, Reason> {
         let (absent, alone) = softmax_axis(self.opset());
         let along = axis(self.attr("axis", absent)?, rank)?;
@@ -215,17 +281,26 @@ impl At<'_> {
     }
 
     /// The permutation of a Transpose.
+    ///
+    /// # Errors
+    /// [`Reason::Attribute`] where it is none of so many axes.
     pub fn permutation(&self, rank: usize) -> Result<Vec<usize>, Reason> {
         permutation(self.attr_ints("perm")?.as_deref(), rank)
     }
 
     /// Refuses every attribute that the caller does not list.
+    ///
+    /// # Errors
+    /// [`Reason::Attribute`] of the first one.
     pub fn only_attributes(&self, known: &[&str]) -> Result<(), Reason> {
         let unknown = self.proto().attribute.iter().find(|attribute| !known.contains(&attribute.name()));
         unknown.map_or(Ok(()), |attribute| Err(Reason::Attribute(attribute.name().into())))
     }
 
     /// The only input that carries an affine, which must be this one.
+    ///
+    /// # Errors
+    /// [`Reason::NotLinear`] where it carries none, or another one does.
     pub fn only<'i, T>(&self, inputs: &'i [Option<T>], slot: usize) -> Result<&'i T, Reason> {
         if inputs.iter().enumerate().any(|(i, input)| i != slot && input.is_some()) {
             return Err(self.not_linear());

@@ -3,18 +3,27 @@
 use crate::refusal::Reason;
 
 /// An axis given as `-rank..rank`, counted from the front.
+///
+/// # Errors
+/// [`Reason::Attribute`] where it is outside of that range.
 pub fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
     let counted = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(counted).ok().filter(|&axis| axis < rank).ok_or(Reason::Attribute("axis".into()))
 }
 
 /// Several axes, counted from the front.
+///
+/// # Errors
+/// As [`axis`].
 pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
     list.iter().map(|&one| axis(one, rank)).collect()
 }
 
 /// The permutation that a Transpose with this `perm` does: new axis `i` is old axis `perm[i]`; reversed
 /// where it has none.
+///
+/// # Errors
+/// [`Reason::Attribute`] where it does not name every axis once.
 pub fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Reason> {
     let perm = match perm {
         Some(perm) => axes(perm, rank)?,

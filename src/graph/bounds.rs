@@ -194,7 +194,7 @@ pub fn beyond_symbols(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bo
     let first = match op {
         // Of which whoever asks for all of an axis writes the largest number that there is.
         "Slice" => return false,
-        "Cast" if node.attr_i("to").ok().flatten() == Some(DataType::Int64.code().into()) => 0,
+        "Cast" if node.cast_to() == Some(DataType::Int64) => 0,
         _ if inputs.iter().flatten().any(|fact| is_symbolic(fact)) => 0,
         _ => match EXTENTS.iter().find(|(name, _)| *name == op) {
             Some(&(_, first)) => first,

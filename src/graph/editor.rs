@@ -1,6 +1,6 @@
 //! Changing a graph by names, one small edit at a time. Deciding is done elsewhere.
 
-use super::names::Names;
+use super::names::{Names, collect_training};
 use super::{Graph, make};
 use crate::hash::{HashMap, HashSet, set_of};
 use crate::onnx::node::bodies;
@@ -49,12 +49,7 @@ impl<'m> Editor<'m> {
         let captured = captured(graph);
         let outputs = graph.output.iter().map(|info| info.name()).collect();
         let mut pinned: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
-        for training in &model.proto.training_info {
-            let bindings = training.initialization_binding.iter().chain(&training.update_binding);
-            pinned.extend(bindings.flat_map(|b| [b.key(), b.value()]));
-            let graphs = training.initialization.iter().chain(&training.algorithm);
-            graphs.for_each(|graph| collect_names(graph, &mut pinned));
-        }
+        collect_training(model, &mut pinned, collect_names);
         Editor {
             names: Names::beside(before),
             graph: graph.clone(),

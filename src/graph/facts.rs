@@ -435,7 +435,27 @@ impl Inference {
         let mut outputs: Vec<InferenceFact> = outputs
             .map(|name| if name.is_empty() { None } else { inferred.next() }.unwrap_or_default())
             .collect();
-        match (node.op(), &mut outputs[..]) {
+        self.correct(node, known, &inputs, &mut outputs);
+        let elements = |fact: &InferenceFact| self.open.elements(fact);
+        let asked = Asked { node, opset: self.opset, inputs: &inputs, elements: &elements };
+        let outputs = outputs.into_iter().enumerate();
+        let symbols = &self.template.symbols;
+        let complete = |(slot, fact)| {
+            let fact = self.budget.admit(told(&asked, slot, self.open.without(fact)));
+            self.open.named(symbols, read_by_shape(&asked), fact)
+        };
+        outputs.map(complete).collect()
+    }
+
+    /// Puts right what tract says of some operators.
+    fn correct(
+        &self,
+        node: &NodeProto,
+        known: Known,
+        inputs: &[Option<InferenceFact>],
+        outputs: &mut [InferenceFact],
+    ) {
+        match (node.op(), outputs) {
             (("", "Slice"), [taken, ..]) => {
                 let from = node.input.first().and_then(|from| known(from)).unwrap_or_default();
                 *taken =
@@ -446,31 +466,17 @@ impl Inference {
                 ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"),
                 [normed, _, _, sum],
             ) => *sum = normed.clone(),
-            (("", "Cast"), [made]) => {
-                let to = node.attr_i("to").ok().flatten().and_then(|code| datum_type(code.try_into().ok()?));
+            (("", op @ ("Cast" | "CastLike")), [made]) => {
+                let like = || inputs.get(1)?.as_ref()?.datum_type.concretize();
+                let named = || datum_type(node.attr_i("to").ok()??.try_into().ok()?);
+                let to = if op == "Cast" { named() } else { like() };
                 if let Some(Some(from)) = inputs.first() {
                     *made = self.narrowed(std::mem::take(made), from, to);
                 }
             }
-            (("", "CastLike"), [made]) => {
-                let like =
-                    inputs.get(1).and_then(Option::as_ref).and_then(|like| like.datum_type.concretize());
-                if let Some(Some(from)) = inputs.first() {
-                    *made = self.narrowed(std::mem::take(made), from, like);
-                }
-            }
-            (("", "Div" | "Mod"), [made]) => *made = quotients::settled(node, &inputs, std::mem::take(made)),
+            (("", "Div" | "Mod"), [made]) => *made = quotients::settled(node, inputs, std::mem::take(made)),
             _ => {}
         }
-        let elements = |fact: &InferenceFact| self.open.elements(fact);
-        let asked = Asked { node, opset: self.opset, inputs: &inputs, elements: &elements };
-        let outputs = outputs.into_iter().enumerate();
-        let symbols = &self.template.symbols;
-        let complete = |(slot, fact)| {
-            let fact = self.budget.admit(told(&asked, slot, self.open.without(fact)));
-            self.open.named(symbols, read_by_shape(&asked), fact)
-        };
-        outputs.map(complete).collect()
     }
 
     /// What came of a Cast of a value to a type. tract knows extents of one type alone: those that are cast to another are the

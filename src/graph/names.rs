@@ -48,12 +48,7 @@ impl<'m> Names<'m> {
     }
 
     fn with(beside: Option<&'m Graph<'m>>, mut there: HashSet<&'m str>, model: &'m Model) -> Self {
-        for training in &model.proto.training_info {
-            let graphs = training.initialization.iter().chain(&training.algorithm);
-            graphs.for_each(|graph| collect(graph, &mut there));
-            let bindings = training.initialization_binding.iter().chain(&training.update_binding);
-            there.extend(bindings.flat_map(|binding| [binding.key(), binding.value()]));
-        }
+        collect_training(model, &mut there, collect);
         Names { beside, there, given: HashSet::default(), counts: HashMap::default() }
     }
 
@@ -76,6 +71,20 @@ impl<'m> Names<'m> {
         self.beside.is_some_and(|graph| graph.value(name).is_some())
             || self.there.contains(name)
             || self.given.contains(name)
+    }
+}
+
+/// The names by which what trains a model refers to it, and those that its graphs have.
+pub(super) fn collect_training<'m>(
+    model: &'m Model,
+    names: &mut HashSet<&'m str>,
+    collect: impl Fn(&'m GraphProto, &mut HashSet<&'m str>),
+) {
+    for training in &model.proto.training_info {
+        let bindings = training.initialization_binding.iter().chain(&training.update_binding);
+        names.extend(bindings.flat_map(|binding| [binding.key(), binding.value()]));
+        let graphs = training.initialization.iter().chain(&training.algorithm);
+        graphs.for_each(|graph| collect(graph, names));
     }
 }
 

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use tract_onnx::tract_hir::internal::{SymbolValues, TDim};
 
 use super::View;
+use crate::graph::at::At;
 use crate::graph::axes::axis;
 use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, ValueId};
@@ -119,13 +120,12 @@ impl<'v> Alike<'v> {
             let shape = at.shape(1).ok()?;
             shape.iter().rev().take(2).all(|dim| extent(dim).is_some()).then(|| input(1))?
         };
-        let one = || Numbers::number(1.0, 0);
         match view.graph.op(node)? {
             "Identity" => input(0),
-            "Cast" => {
-                let to = DataType::from_code(i32::try_from(at.attr("to", 0).ok()?).ok()?)?;
-                matches!(to, DataType::Float | DataType::Double).then(|| input(0)).flatten()
-            }
+            "Cast" => match at.proto().cast_to()? {
+                DataType::Float | DataType::Double => input(0),
+                _ => None,
+            },
             "Transpose" => {
                 let numbers = input(0)?;
                 numbers.transpose(&at.permutation(numbers.ndim()).ok()?)
@@ -139,7 +139,7 @@ impl<'v> Alike<'v> {
             "Neg" => Some(-&input(0)?),
             "Exp" => Some(input(0)?.exp()),
             "Sqrt" => Some(input(0)?.sqrt()),
-            "Reciprocal" => Some(&one() / &input(0)?),
+            "Reciprocal" => power(input(0)?, -1.0),
             "Sigmoid" => Some(input(0)?.sigmoid().flushed(DECIDED)),
             "Softmax" => {
                 let numbers = input(0)?;
@@ -147,65 +147,20 @@ impl<'v> Alike<'v> {
                 view.facts.extent(at.input(0).ok()?, along)?;
                 numbers.softmax(along)
             }
-            op @ ("Add" | "Sub" | "Mul" | "Div") => {
-                let (left, right) = (input(0)?, input(1)?);
-                left.broadcasts_with(&right).then_some(())?;
-                Some(match op {
-                    "Add" => &left + &right,
-                    "Sub" => &left - &right,
-                    "Mul" => &left * &right,
-                    _ => &left / &right,
-                })
-            }
-            "Pow" => {
-                let numbers = input(0)?;
-                match view.scalar(view.graph.input(node, 1)?)? {
-                    2.0 => Some(&numbers * &numbers),
-                    1.0 => Some(numbers),
-                    0.5 => Some(numbers.sqrt()),
-                    -0.5 => Some(&one() / &numbers.sqrt()),
-                    -1.0 => Some(&one() / &numbers),
-                    _ => None,
-                }
-            }
+            op @ ("Add" | "Sub" | "Mul" | "Div") => arithmetic(op, &input(0)?, &input(1)?),
+            "Pow" => power(input(0)?, view.scalar(view.graph.input(node, 1)?)?),
             "MatMul" => input(0)?.product(&factor()?),
             "Gemm" => {
-                at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
-                let turn = |numbers: Numbers, name: &str| match at.flag(name, false).ok()? {
-                    false => Some(numbers),
-                    true => numbers.turned(),
-                };
-                let by = |name: &str| Some(Numbers::number(at.attr_float(name, 1.0).ok()?, 0));
-                let product = turn(input(0)?, "transA")?.product(&turn(factor()?, "transB")?)?;
-                let product = &product * &by("alpha")?;
-                match view.graph.input(node, 2) {
-                    Some(_) => {
-                        let added = &input(2)? * &by("beta")?;
-                        product.broadcasts_with(&added).then(|| &product + &added)
-                    }
-                    None => Some(product),
-                }
+                let (left, right) = (input(0)?, factor()?);
+                let added = if view.graph.input(node, 2).is_some() { Some(input(2)?) } else { None };
+                gemm(&at, left, right, added)
             }
             "Gather" => self.gather(node, input(0)?),
             op @ ("ReduceSum" | "ReduceMean" | "ReduceMax") => {
                 let from = view.facts.shape(view.graph.input(node, 0)?)?;
                 let (axes, keep) = at.reduction(from.len()).ok()?;
                 let known = axes.iter().all(|&axis| extent(&from[axis]).is_some());
-                let mut numbers = known.then(|| input(0)).flatten()?;
-                for &axis in axes.iter().rev() {
-                    let count = *numbers.shape().get(axis)?;
-                    numbers = match op {
-                        "ReduceSum" => numbers.sum(axis)?,
-                        "ReduceMean" => &numbers.sum(axis)? / &Numbers::number(count as f64, 0),
-                        _ => numbers.largest(axis)?,
-                    };
-                    if !keep {
-                        let mut shape = numbers.shape().to_vec();
-                        shape.remove(axis);
-                        numbers = numbers.reshape(&shape)?;
-                    }
-                }
-                Some(numbers)
+                reduced(op, known.then(|| input(0)).flatten()?, &axes, keep)
             }
             _ => None,
         }
@@ -239,6 +194,62 @@ impl<'v> Alike<'v> {
         let count = extents.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent))?;
         (count <= LARGEST).then_some(extents)
     }
+}
+
+/// A sum, a difference, a product or a quotient.
+fn arithmetic(op: &str, left: &Numbers, right: &Numbers) -> Option<Numbers> {
+    left.broadcasts_with(right).then(|| match op {
+        "Add" => left + right,
+        "Sub" => left - right,
+        "Mul" => left * right,
+        _ => left / right,
+    })
+}
+
+/// One of the powers that normalizers are written with.
+fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
+    let one = Numbers::number(1.0, 0);
+    match exponent {
+        2.0 => Some(&numbers * &numbers),
+        1.0 => Some(numbers),
+        0.5 => Some(numbers.sqrt()),
+        -0.5 => Some(&one / &numbers.sqrt()),
+        -1.0 => Some(&one / &numbers),
+        _ => None,
+    }
+}
+
+/// What a Gemm makes of its factors, and of what it adds.
+fn gemm(at: &At, left: Numbers, right: Numbers, added: Option<Numbers>) -> Option<Numbers> {
+    at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
+    let turn = |numbers: Numbers, name: &str| match at.flag(name, false).ok()? {
+        false => Some(numbers),
+        true => numbers.turned(),
+    };
+    let by = |name: &str| Some(Numbers::number(at.attr_float(name, 1.0).ok()?, 0));
+    let product = &turn(left, "transA")?.product(&turn(right, "transB")?)? * &by("alpha")?;
+    match added {
+        Some(added) => arithmetic("Add", &product, &(&added * &by("beta")?)),
+        None => Some(product),
+    }
+}
+
+/// Sums, means or maxima along axes.
+fn reduced(op: &str, mut numbers: Numbers, axes: &[usize], keep: bool) -> Option<Numbers> {
+    for &axis in axes.iter().rev() {
+        let count = *numbers.shape().get(axis)?;
+        numbers = match op {
+            "ReduceSum" => numbers.sum(axis)?,
+            "ReduceMean" => &numbers.sum(axis)? / &Numbers::number(count as f64, 0),
+            _ => numbers.largest(axis)?,
+        };
+        if !keep {
+            let mut shape = numbers.shape().to_vec();
+            shape.remove(axis);
+            numbers = numbers.reshape(&shape)?;
+        }
+    }
+    Some(numbers)
 }
 
 /// Whether no axis but the first has an extent that is no number: then the items lie one after another.

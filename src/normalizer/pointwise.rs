@@ -56,8 +56,7 @@ pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
 /// Whether a node changes nothing but the type of floats: in mixed precision the function is
 /// computed in float32.
 pub fn is_cast(view: &View, node: NodeId) -> bool {
-    let to = view.at(node).attr("to", 0).ok().and_then(|code| DataType::from_code(i32::try_from(code).ok()?));
-    view.graph.is(node, "Cast") && to.is_some_and(DataType::is_float)
+    view.graph.is(node, "Cast") && view.graph.node(node).cast_to().is_some_and(DataType::is_float)
 }
 
 /// The value before casts, and these.

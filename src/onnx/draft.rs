@@ -74,6 +74,9 @@ pub(super) struct FileDraft {
 
 impl FileDraft {
     /// A draft of nothing yet.
+    ///
+    /// # Errors
+    /// Where the path leads in a circle, or to what is no regular file, and where nothing can be made beside it.
     pub fn new(path: &Path) -> io::Result<Self> {
         let path = destination(path)?;
         let replaced = path.metadata().ok();
@@ -105,11 +108,17 @@ impl FileDraft {
     }
 
     /// The model, empty.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
     pub fn model(&self) -> io::Result<File> {
         self.create(MODEL)
     }
 
     /// The data file, empty.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
     pub fn data(&self) -> io::Result<File> {
         self.create(DATA)
     }
@@ -136,6 +145,9 @@ impl FileDraft {
 
     /// A name for a data file that no model refers to: `MODEL.data`, or `MODEL.n.data` with the number after
     /// the last one that is there.
+    ///
+    /// # Errors
+    /// Where the name of the model is not UTF-8.
     pub fn fresh_name(&self) -> io::Result<String> {
         let model = self.name()?;
         let last = self.data_names().last().and_then(|name| number(model, name));
@@ -148,6 +160,9 @@ impl FileDraft {
     /// Lets the files take their names: the data file one that is free, then the model its own, which is the
     /// moment at which the save happens. An obsolete data file is removed after it, unless a model in the folder
     /// refers to it.
+    ///
+    /// # Errors
+    /// Where the name of the data file is not free any more, or the system does not let a file take its name.
     pub fn commit(&mut self, data: Option<&str>, obsolete: Option<&str>) -> io::Result<()> {
         let names: Vec<&str> = data.into_iter().chain(obsolete).collect();
         let list = match names[..] {

@@ -130,14 +130,24 @@ impl DataType {
     }
 }
 
-/// The element type of a tensor; an error where it is missing or unknown.
+/// The element type of a tensor.
+///
+/// # Errors
+/// Where it is missing or unknown.
 pub fn data_type(tensor: &TensorProto) -> Result<DataType> {
     let code = tensor.data_type();
     DataType::from_code(code).ok_or_else(|| error(tensor, format!("its element type {code} is unknown")))
 }
 
-/// The shape of a tensor; an error where it is negative, or where its elements could not be
-/// counted.
+/// The element type of a tensor, if it is one of [floats](DataType::is_float).
+pub fn float_type(tensor: &TensorProto) -> Option<DataType> {
+    DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float())
+}
+
+/// The shape of a tensor.
+///
+/// # Errors
+/// Where it is negative, or where its elements could not be counted.
 pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
     let dims: Option<Vec<usize>> = tensor.dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
     let dims = dims.ok_or_else(|| error(tensor, format!("its shape {:?} is negative", tensor.dims)))?;
@@ -151,11 +161,17 @@ pub fn shape(tensor: &TensorProto) -> Result<Vec<usize>> {
 }
 
 /// How many elements a tensor has.
+///
+/// # Errors
+/// As [`shape`].
 pub fn count(tensor: &TensorProto) -> Result<usize> {
     Ok(shape(tensor)?.iter().product())
 }
 
 /// How many bytes the elements of a tensor take, as its shape and element type have it.
+///
+/// # Errors
+/// As [`data_type`] and [`shape`], and where so many elements of the type have no size.
 pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
     let (data_type, count) = (data_type(tensor)?, count(tensor)?);
     data_type

@@ -49,6 +49,10 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Lays a model out, with its elements where the storage has them.
+    ///
+    /// # Errors
+    /// Where data that a tensor refers to is not there, or it is not known how to refer to it anew.
     pub fn new(model: &Model, storage: Storage) -> Result<Self> {
         let mut message = model.proto.clone();
         let (mut longest, mut count) = (0, 0);
@@ -100,11 +104,17 @@ impl Layout {
 
     /// Writes the message into a file, and gives what is to be moved into its gaps. A digest that may still be computed is
     /// for [`Layout::write_digest`].
+    ///
+    /// # Errors
+    /// Where elements cannot be read, or the file cannot be written.
     pub fn write_file<'f>(&self, file: &'f File) -> io::Result<Vec<Transfer<'f>>> {
         sink::write_file(&self.message, &self.gaps, file)
     }
 
     /// Writes the digest where the message has zeros for it.
+    ///
+    /// # Errors
+    /// Where it cannot be computed, or the file cannot be written.
     pub fn write_digest(&self, file: &File) -> io::Result<()> {
         let Some(pending) = &self.pending else { return Ok(()) };
         let place = pending.place(&self.message);
@@ -112,6 +122,9 @@ impl Layout {
     }
 
     /// Writes the message, with its elements.
+    ///
+    /// # Errors
+    /// Where elements cannot be read, or the writer fails.
     pub fn write_message(&mut self, out: &mut impl Write) -> io::Result<()> {
         if let Some(pending) = self.pending.take() {
             pending.settle(&mut self.message)?;
@@ -143,6 +156,9 @@ impl Layout {
     }
 
     /// Writes what belongs into the data file.
+    ///
+    /// # Errors
+    /// Where elements cannot be read, or the writer fails.
     pub fn write_weights(&self, out: &mut impl Write) -> io::Result<()> {
         let mut position = 0;
         for (offset, data) in &self.weights {

@@ -167,6 +167,9 @@ pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
 ///
 /// From operator set 14 on `training_mode` says so, and before 7 `is_test`. In between a node is in training
 /// that lists outputs behind the first, whether anything reads them or not.
+///
+/// # Errors
+/// Where the attribute is no integer.
 pub fn batch_norm_trains(node: &NodeProto, opset: i64) -> Result<bool> {
     Ok(match opset {
         14.. => node.attr_i("training_mode")?.unwrap_or(0) != 0,

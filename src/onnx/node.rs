@@ -57,16 +57,25 @@ impl NodeProto {
     }
 
     /// An integer.
+    ///
+    /// # Errors
+    /// Where the attribute is of another type, is there twice, or is that of a function around the node.
     pub fn attr_i(&self, name: &str) -> Result<Option<i64>> {
         self.attr(name, AttributeType::Int, |attribute| Some(attribute.i()))
     }
 
     /// A float.
+    ///
+    /// # Errors
+    /// As [`NodeProto::attr_i`].
     pub fn attr_f(&self, name: &str) -> Result<Option<f32>> {
         self.attr(name, AttributeType::Float, |attribute| Some(attribute.f()))
     }
 
     /// A string.
+    ///
+    /// # Errors
+    /// As [`NodeProto::attr_i`], and where it is not UTF-8.
     pub fn attr_s(&self, name: &str) -> Result<Option<&str>> {
         let bytes = self.attr(name, AttributeType::String, |attribute| Some(attribute.s()))?;
         let text = bytes.map(std::str::from_utf8).transpose();
@@ -74,23 +83,40 @@ impl NodeProto {
     }
 
     /// A tensor.
+    ///
+    /// # Errors
+    /// As [`NodeProto::attr_i`], and where it has no value.
     pub fn attr_t(&self, name: &str) -> Result<Option<&TensorProto>> {
         self.attr(name, AttributeType::Tensor, |attribute| attribute.t.as_deref())
     }
 
     /// A graph.
+    ///
+    /// # Errors
+    /// As [`NodeProto::attr_i`], and where it has no value.
     pub fn attr_g(&self, name: &str) -> Result<Option<&GraphProto>> {
         self.attr(name, AttributeType::Graph, |attribute| attribute.g.as_deref())
     }
 
     /// Integers.
+    ///
+    /// # Errors
+    /// As [`NodeProto::attr_i`].
     pub fn attr_ints(&self, name: &str) -> Result<Option<&[i64]>> {
         self.attr(name, AttributeType::Ints, |attribute| Some(attribute.ints.as_slice()))
     }
 
     /// Numbers.
+    ///
+    /// # Errors
+    /// As [`NodeProto::attr_i`].
     pub fn attr_floats(&self, name: &str) -> Result<Option<&[f32]>> {
         self.attr(name, AttributeType::Floats, |attribute| Some(attribute.floats.as_slice()))
+    }
+
+    /// The element type that a Cast names, if this version knows it.
+    pub fn cast_to(&self) -> Option<DataType> {
+        DataType::from_code(i32::try_from(self.attr_i("to").ok()??).ok()?)
     }
 
     /// The value of an attribute of a type. A number or string that is not set is 0 or empty, as

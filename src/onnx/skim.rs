@@ -135,6 +135,9 @@ impl Skimmed {
     }
 
     /// The message, with tokens for the elements that were not read.
+    ///
+    /// # Errors
+    /// Where it is no valid protobuf.
     pub fn decode(&self) -> std::result::Result<ModelProto, DecodeError> {
         let gaps = self.gaps.iter().map(|gap| gap.length).sum::<u64>() as usize;
         let remaining = self.pieces.iter().map(Bytes::len).sum::<usize>() + gaps;
@@ -142,6 +145,9 @@ impl Skimmed {
     }
 
     /// Lets a tensor that was decoded refer to its elements in the file, where they were not read.
+    ///
+    /// # Errors
+    /// Where elements have to be in the message after all, and cannot be read.
     pub fn settle(
         &self,
         tensor: &mut TensorProto,

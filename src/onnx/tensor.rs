@@ -12,7 +12,7 @@ use ndarray::{ArrayD, ArrayViewD, IxDyn};
 
 use super::data::Data;
 use super::element::error;
-pub use super::element::{DataType, byte_size, count, data_type, is_external, is_held, shape};
+pub use super::element::{DataType, byte_size, count, data_type, float_type, is_external, is_held, shape};
 use super::external::Externals;
 use super::magnitudes::Magnitudes;
 use super::proto::TensorProto;
@@ -41,11 +41,17 @@ pub enum NotRepresentable {
 /// row-major order.
 ///
 /// They are not copied, unless they are in a file, or the tensor keeps them in a field of their type.
+///
+/// # Errors
+/// As [`data`], and where they cannot be read.
 pub fn raw(tensor: &TensorProto, externals: &Externals) -> Result<Bytes> {
     data(tensor, externals)?.all().map_err(|reason| externals.error(tensor, reason))
 }
 
 /// Where the elements of a tensor are, as [`raw`] gives them. They are not read for it.
+///
+/// # Errors
+/// Where they are not there, in two places, or not as many as its shape and type take, and where it is a segment.
 pub fn data(tensor: &TensorProto, externals: &Externals) -> Result<Data> {
     if tensor.segment.is_some() {
         return Err(error(tensor, "it is a segment of a tensor, which cannot be read"));
@@ -118,6 +124,9 @@ fn narrow<T: Copy + fmt::Display, U, E>(
 }
 
 /// The elements of a tensor of half, bfloat16, float or double, exactly.
+///
+/// # Errors
+/// As [`Floats::new`], and where they cannot be read.
 pub fn read_f64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<f64>> {
     Floats::new(tensor, externals)?.all()
 }
@@ -146,6 +155,9 @@ pub struct Floats {
 
 impl Floats {
     /// The elements of a tensor of half, bfloat16, float or double.
+    ///
+    /// # Errors
+    /// As [`data`], and where they are no floats.
     pub fn new(tensor: &TensorProto, externals: &Externals) -> Result<Self> {
         let data_type = data_type(tensor)?;
         if !data_type.is_float() {
@@ -162,6 +174,9 @@ impl Floats {
     }
 
     /// All elements.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
     pub fn all(&self) -> Result<ArrayD<f64>> {
         let count = self.shape.iter().product();
         shaped(&self.name, &self.shape, self.numbers(0..count)?)
@@ -256,7 +271,10 @@ impl Floats {
     }
 }
 
-/// The elements of a tensor of integers or bool, exactly; a uint64 that no `i64` holds is an error.
+/// The elements of a tensor of integers or bool, exactly.
+///
+/// # Errors
+/// As [`raw`], and where they are no integers, or a uint64 is one that no `i64` holds.
 pub fn read_i64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<i64>> {
     use DataType::*;
     let data_type = data_type(tensor)?;
@@ -317,8 +335,7 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
 
 /// The bytes of a tensor with the given elements, each rounded once, to the nearest, ties to even.
 ///
-/// Infinities and NaNs stay what they are. A finite number that would become an infinity is
-/// refused, and so is an element type other than half, bfloat16, float and double.
+/// Infinities and NaNs stay what they are.
 ///
 /// ```
 /// use ndarray::arr0;
@@ -328,6 +345,10 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
 /// assert!(encode_f64(DataType::Float16, &arr0(65520.0).into_dyn().view()).is_err());
 /// # Ok::<(), unfold::onnx::tensor::NotRepresentable>(())
 /// ```
+///
+/// # Errors
+/// Where a finite number would become an infinity, and where the element type is none of half, bfloat16, float and
+/// double.
 pub fn encode_f64(
     data_type: DataType,
     values: &ArrayViewD<'_, f64>,
@@ -445,6 +466,9 @@ pub fn rounded(data_type: DataType, value: f64) -> f64 {
 }
 
 /// A tensor of floats, as [`encode_f64`] stores them.
+///
+/// # Errors
+/// As [`encode_f64`].
 pub fn make(name: &str, data_type: DataType, values: &ArrayViewD<'_, f64>) -> Result<TensorProto> {
     let bytes = encode_f64(data_type, values)
         .map_err(|reason| Error::Tensor { tensor: name.to_owned(), reason: reason.to_string() })?;
@@ -480,8 +504,8 @@ pub(crate) fn append(data_type: DataType, numbers: &[f64], bytes: &mut Vec<u8>) 
 
 /// Puts other elements into a tensor, as [`raw`] gives them, and forgets where it kept its own.
 ///
-/// An error where they are not as many as its shape and type take. Where the type is unknown, any
-/// number is fine.
+/// # Errors
+/// Where they are not as many as its shape and type take. Where the type is unknown, any number is fine.
 pub fn replace(tensor: &mut TensorProto, bytes: Bytes) -> Result<()> {
     if DataType::from_code(tensor.data_type()).is_some() {
         expect_size(tensor, bytes.len())?;

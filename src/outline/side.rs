@@ -24,6 +24,10 @@ pub struct GraphSide<'m> {
 }
 
 impl<'m> GraphSide<'m> {
+    /// The graph of a model.
+    ///
+    /// # Errors
+    /// Where it is none that ONNX allows.
     pub fn new(model: &'m Model) -> Result<Self> {
         let graph = Graph::new(model)?;
         let facts = Facts::infer(&graph);

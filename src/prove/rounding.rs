@@ -27,8 +27,7 @@ use crate::refusal::Refusal;
 /// # Errors
 /// Where elements that are outside of the model are not there: nothing follows from that.
 fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data)>, Proof> {
-    let data_type = DataType::from_code(tensor.data_type()).filter(|data_type| data_type.is_float());
-    let Some(data_type) = data_type else { return Ok(None) };
+    let Some(data_type) = tensor::float_type(tensor) else { return Ok(None) };
     match tensor::data(tensor, model.externals()) {
         Ok(data) => Ok(Some((data_type, data))),
         Err(error @ Error::ExternalData { .. }) => Err(unread(tensor.name(), &error)),

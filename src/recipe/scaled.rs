@@ -75,6 +75,9 @@ impl Scaled {
     }
 
     /// As [`Scaled::bounds`], of the elements of a range, whose constant is looked at.
+    ///
+    /// # Errors
+    /// Where the constant cannot be read.
     pub fn bounds_in(&self, range: Range<usize>) -> Result<Option<Magnitudes>, Refusal> {
         if !self.steps.iter().all(Applied::scales) {
             return Ok(None);
@@ -92,6 +95,9 @@ impl Scaled {
     }
 
     /// Computes the elements of a range, block by block.
+    ///
+    /// # Errors
+    /// As [`Scaled::bounds_in`], where a product is 0 though no factor is, and what taking them says.
     pub fn each(
         &self,
         range: Range<usize>,

@@ -107,6 +107,9 @@ impl Engine {
     }
 
     /// What is kept from one run to the next. Sessions of one engine share its weights.
+    ///
+    /// # Errors
+    /// Where tract cannot make it.
     pub fn session(&self) -> Result<Session, Failure> {
         let state = self.operators.attempt(Stage::Run, || self.plan.spawn())?;
         Ok(Session { engine: self.clone(), state })
@@ -130,6 +133,9 @@ impl Session {
     }
 
     /// Computes the outputs, and tells `after` the number of each node of [`Engine::graph`] when it is done.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
     pub fn run_with(
         &mut self,
         inputs: &[TValue],

@@ -27,8 +27,9 @@ pub struct Input {
 impl Input {
     /// The inputs of a model that no initializer gives a value, in order, with symbolic dimensions fixed.
     ///
-    /// Fails for an input that is no tensor, whose type tract does not have, whose rank is unknown, and for
-    /// a name in `dims` that no input has.
+    /// # Errors
+    /// For an input that is no tensor, whose type tract does not have, whose rank is unknown, and for a name in
+    /// `dims` that no input has.
     pub fn of(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
         let graph = model.graph();
         let free: Vec<&ValueInfoProto> = graph

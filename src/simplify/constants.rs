@@ -13,7 +13,7 @@ use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::HashSet;
 use crate::onnx::operator::{Category, is_more_than_arithmetic, is_quantized};
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor::{DataType, shape};
+use crate::onnx::tensor::{DataType, float_type, shape};
 use crate::refusal::{Reason, Refusal};
 
 /// What `--skip` calls them.
@@ -100,8 +100,7 @@ impl Settled {
         for (node, tensors) in self.stored {
             let named = tensors.into_iter().map(|(value, tensor)| {
                 let tensor = TensorProto { name: Some(name(value)), ..tensor };
-                let data_type = DataType::from_code(tensor.data_type()).filter(|found| found.is_float());
-                if let (Some(data_type), Ok(shape)) = (data_type, shape(&tensor)) {
+                if let (Some(data_type), Ok(shape)) = (float_type(&tensor), shape(&tensor)) {
                     floats.push(NamedFloats { name: name(value), data_type, shape });
                 }
                 tensor
@@ -365,8 +364,7 @@ impl Frontier<'_> {
         let are_floats = model.proto.ir_version() < 4 && model.own_opset() < 9;
         let tensor = |value| {
             let tensor = constants.tensor(value)?;
-            let is_float = DataType::from_code(tensor.data_type()).is_some_and(DataType::is_float);
-            if are_floats && !is_float {
+            if are_floats && float_type(&tensor).is_none() {
                 let why = "no Constant of this operator set holds it".to_owned();
                 return Err(Refusal::new(Reason::Constant(why), graph.name(node)));
             }

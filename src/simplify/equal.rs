@@ -13,7 +13,7 @@ use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::{Category, is_quantized};
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::tensor;
 
 /// What `--skip` calls them.
 pub const KIND: &str = "duplicate";
@@ -91,7 +91,7 @@ pub fn find(
     instead.retain(|twin, _| read.contains(twin));
     // Floats are merged only with the operators that read them, so that a second run is not asked whether stored results
     // are equal.
-    for tensor in graph.initializer.iter().filter(|tensor| is_float(tensor)) {
+    for tensor in graph.initializer.iter().filter(|tensor| tensor::float_type(tensor).is_some()) {
         instead.remove(tensor.name());
     }
     instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect()
@@ -206,10 +206,6 @@ fn elements(tensor: &TensorProto, model: &Model) -> Option<Bytes> {
 fn way_to<'n>(name: &'n str, ways: &HashSet<&str>) -> &'n str {
     let mut beginnings = name.rmatch_indices('/').map(|(end, _)| &name[..=end]);
     beginnings.find(|way| ways.contains(way)).unwrap_or_default()
-}
-
-fn is_float(tensor: &TensorProto) -> bool {
-    DataType::from_code(tensor.data_type()).is_some_and(DataType::is_float)
 }
 
 /// The tensor of a Constant node, where it is one.

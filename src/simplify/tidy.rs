@@ -1,6 +1,7 @@
 //! What is left to do once nothing folds any more: constants are computed, and equal things are there once.
 
 use super::constants::{self, NamedFloats, Settled, cone};
+use super::equal::Same;
 use super::{dead, equal, extents, order, passed};
 use crate::error::Result;
 use crate::graph::analysis::Analysis;
@@ -26,6 +27,37 @@ pub struct Limits<'l> {
     pub growth: f64,
 }
 
+impl Limits<'_> {
+    /// Whether a tensor was stored for the original model, and is none of its own.
+    fn is_new(&self, name: &str) -> bool {
+        let is_own = |recipe: &Recipe| matches!(recipe.op(), Op::Constant(own) if **own == *name);
+        (self.recipe)(name).is_some_and(|recipe| !is_own(recipe))
+    }
+
+    /// What a tensor holds. What a parameter is reset to is what any constant of these numbers is.
+    fn told(&self, name: &str) -> Option<&Recipe> {
+        let is_reset = |number: &f64| [0.0, 1.0].contains(number);
+        let is_plain =
+            |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(is_reset));
+        (self.recipe)(name).filter(|recipe| !is_plain(recipe))
+    }
+
+    /// Whether two tensors hold what was made in equal ways.
+    fn are_told_alike(&self, one: &str, other: &str, model: &Model) -> bool {
+        // What is made of equal tensors in equal ways is equal, as these are where they are read as they are.
+        let is_stored_alike = |one: &str, other: &str| match ((self.stored)(one), (self.stored)(other)) {
+            (Some(one_stored), Some(other_stored)) => {
+                one == other || equal::are_alike(one_stored, other_stored, model)
+            }
+            _ => one == other,
+        };
+        match (self.told(one), self.told(other)) {
+            (Some(one), Some(other)) => one.is_alike(other, &is_stored_alike),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+}
+
 /// What was made of a graph.
 #[derive(Default)]
 pub struct Tidied {
@@ -44,6 +76,9 @@ pub struct Tidied {
 }
 
 /// Lets all nodes that read one weight read it by its own name; `None` where they do.
+///
+/// # Errors
+/// Where its graph is none that ONNX allows.
 pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option<Tidied>> {
     if !passed::may_share(model.graph()) || !model.proto.training_info.is_empty() || is_skipped(equal::KIND) {
         return Ok(None);
@@ -72,33 +107,19 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         return tidied;
     }
     let sites = cone(known, &limits.sites);
-    let is_new = |name: &str| {
-        (limits.recipe)(name)
-            .is_some_and(|recipe| !matches!(recipe.op(), Op::Constant(own) if **own == *name))
-    };
     let (found, shapes) = match (limits.is_skipped)(constants::KIND) {
         true => Default::default(),
-        false => (Settled::find(known, &sites, &is_new, limits.growth), extents::find(known, &sites)),
+        false => {
+            let is_new = |name: &str| limits.is_new(name);
+            (Settled::find(known, &sites, &is_new, limits.growth), extents::find(known, &sites))
+        }
     };
     let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());
     let read: HashSet<&str> = named.map(|&value| known.graph.value_name(value)).collect();
     let merges = !(limits.is_skipped)(equal::KIND);
     tidied.kept = found.kept.clone();
     tidied.growth = found.growth;
-    // What a parameter is reset to is what any constant of these numbers is.
-    let is_plain = |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(|&number| number == 0.0 || number == 1.0));
-    let told = |name: &str| (limits.recipe)(name).filter(|recipe| !is_plain(recipe));
-    // What is made of equal tensors in equal ways is equal, as these are where they are read as they are.
-    let is_stored_alike = |one: &str, other: &str| match ((limits.stored)(one), (limits.stored)(other)) {
-        (Some(one_stored), Some(other_stored)) => {
-            one == other || equal::are_alike(one_stored, other_stored, model)
-        }
-        _ => one == other,
-    };
-    let is_told_alike = |one: &str, other: &str| match (told(one), told(other)) {
-        (Some(one), Some(other)) => one.is_alike(other, &is_stored_alike),
-        (one, other) => one.is_none() && other.is_none(),
-    };
+    let is_told_alike = |one: &str, other: &str| limits.are_told_alike(one, other, model);
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
     let is_asked = merges && (shapes.is_empty() || !found.is_empty());
     let before = if is_asked { find() } else { HashMap::default() };
@@ -124,12 +145,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
             computed.map(|name| (name, before.get(name).map_or(name, String::as_str))).collect();
         let same =
             |one: &str, other: &str| is_told_alike(one, other) && sources.get(one) == sources.get(other);
-        let instead = equal::find(&graph, model, &pinned, &same);
-        // New constants may be equal as well.
-        let now_read: HashSet<String> =
-            reads(&graph).into_iter().filter(|name| !was.reads(name)).map(str::to_owned).collect();
-        equal::merge_into(&mut graph, &instead);
-        dead::remove(&mut graph, &|name| was.reads(name) || now_read.contains(name), &pinned);
+        merge(&mut graph, was, &pinned, &same);
     }
     let all = operators(&model.graph().node);
     tidied.constants = (all - between).saturating_sub(tidied.duplicates);
@@ -138,6 +154,16 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let size = |graph: &GraphProto| (graph.node.len(), graph.initializer.len());
     tidied.graph = (!are_equals_all || size(&graph) != size(model.graph())).then_some(graph);
     tidied
+}
+
+/// Lets what is equal now be one, and removes what nobody reads then.
+fn merge(graph: &mut GraphProto, was: &Graph, pinned: &HashSet<&str>, same: Same) {
+    let instead = equal::find(graph, was.model(), pinned, same);
+    // New constants may be equal as well.
+    let now_read: HashSet<String> =
+        reads(graph).into_iter().filter(|name| !was.reads(name)).map(str::to_owned).collect();
+    equal::merge_into(graph, &instead);
+    dead::remove(graph, &|name| was.reads(name) || now_read.contains(name), pinned);
 }
 
 /// How many nodes compute something.

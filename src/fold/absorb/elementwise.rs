@@ -202,11 +202,17 @@ fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
 }
 
 /// An affine on an operand, as one on a result of more axes.
+///
+/// # Errors
+/// [`Reason::UnknownShape`] where the result has fewer axes than it.
 pub fn aligned(affine: &Affine, rank: usize) -> Result<Affine, Reason> {
     affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
 /// An affine on the result, as the same on an operand that may be broadcast.
+///
+/// # Errors
+/// Where the shape of the operand is not known, or the affine varies along axes that it is broadcast along.
 pub fn shrunk(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let shape = at.shape(slot)?;
     let extra = affine.rank().checked_sub(shape.len()).ok_or(Reason::UnknownShape)?;

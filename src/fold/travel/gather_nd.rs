@@ -31,6 +31,9 @@ impl Rule for GatherND {
 }
 
 /// The axes of the value that are indexed, and those of the result that take their place.
+///
+/// # Errors
+/// Where the shapes are not known, or `batch_dims` does not fit them.
 pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
     let (rank, indices) = (at.rank(0)?, at.shape(1)?);
     let length = extent(indices.last().ok_or(Reason::UnknownShape)?).ok_or(Reason::UnknownShape)?;
@@ -41,6 +44,9 @@ pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
 }
 
 /// Puts axes in the place of others, along neither of which the affine varies.
+///
+/// # Errors
+/// [`Reason::WrongAxis`] where it does.
 pub fn replaced(affine: &Affine, axes: Range<usize>, others: Range<usize>) -> Result<Affine, Reason> {
     if axes.clone().any(|axis| !affine.is_uniform_along(axis)) {
         return Err(Reason::WrongAxis);

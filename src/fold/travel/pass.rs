@@ -38,13 +38,10 @@ fn check(at: &At) -> Result<(), Reason> {
     match at.proto().op_type() {
         op @ ("Cast" | "CastLike") => {
             let to = match op {
-                "Cast" => DataType::from_code(at.attr("to", 0)? as i32),
+                "Cast" => at.proto().cast_to(),
                 _ => at.facts.data_type(at.input(1)?),
             };
-            let is_plain_float = |t: DataType| {
-                matches!(t, DataType::Float | DataType::Double | DataType::Float16 | DataType::BFloat16)
-            };
-            if !to.is_some_and(is_plain_float) {
+            if !to.is_some_and(DataType::is_float) {
                 return Err(Reason::NotLinear(format!("{op} to a type that is no float")));
             }
         }

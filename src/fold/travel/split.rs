@@ -56,6 +56,9 @@ fn parts(at: &At, axis: usize) -> Result<Vec<Range<usize>>, Reason> {
 }
 
 /// The numbers in a range along an axis; all of them where they do not vary along it.
+///
+/// # Errors
+/// [`Reason::UnknownShape`] where there are no such places.
 pub fn cut(numbers: &Numbers, axis: usize, range: Range<usize>) -> Result<Numbers, Reason> {
     match numbers.shape()[axis] {
         1 => Ok(numbers.clone()),

@@ -6,6 +6,9 @@ use crate::fold::At;
 use crate::refusal::Reason;
 
 /// Whether every window is known to meet a place of the image, whatever its extents.
+///
+/// # Errors
+/// [`Reason::Attribute`] of the first one that is not understood.
 pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
     let list = |name: &str, absent: Vec<i64>, least: i64| -> Result<Vec<i64>, Reason> {
         let count = absent.len();

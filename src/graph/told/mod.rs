@@ -111,102 +111,55 @@ impl Asked<'_> {
     }
 
     fn told(&self, slot: usize) -> Option<Shape> {
-        match canonical_domain(self.node.domain()) {
-            "" => {}
-            "com.microsoft" if slot == 0 => return microsoft::told(self),
-            _ => return None,
+        match (canonical_domain(self.node.domain()), self.node.op_type(), slot) {
+            ("", "Split", _) => self.parted(slot),
+            ("", _, 0) => self.first(),
+            ("com.microsoft", _, 0) => microsoft::told(self),
+            _ => None,
         }
-        let op = self.node.op_type();
-        match (op, slot) {
-            ("Split", _) => self.parted(slot),
-            (_, 1..) => None,
-            ("Reshape", _) => self.reshaped(),
-            ("Shape", _) => Some(vec![Some(TDim::from(read_by_shape(self)?.len()))]),
-            ("Conv", _) => self.convolved(|weight, _| weight[0].clone(), |_| None),
+    }
+
+    /// What an operator of ONNX says of its first result.
+    fn first(&self) -> Option<Shape> {
+        match self.node.op_type() {
+            "Reshape" => self.reshaped(),
+            "Shape" => Some(vec![Some(TDim::from(read_by_shape(self)?.len()))]),
+            "Conv" => self.convolved(|weight, _| weight[0].clone(), |_| None),
             // The engine does not say more of these.
-            ("ConvInteger" | "QLinearConv", _) => {
+            "ConvInteger" | "QLinearConv" => {
                 self.convolved(|weight, _| weight[0].clone(), |axis| self.swept(axis))
             }
-            ("ConvTranspose", _) => {
+            "ConvTranspose" => {
                 self.convolved(|weight, group| Some(weight[1].clone()? * group), |axis| self.spread(axis))
             }
-            ("Flatten", _) => {
-                let from = self.shape(0)?;
-                let axis = self.node.attr_i("axis").ok()?.unwrap_or(1);
-                let axis = if axis < 0 { axis + from.len() as i64 } else { axis };
-                let (before, behind) = from.split_at_checked(usize::try_from(axis).ok()?)?;
-                Some(vec![joint(before), joint(behind)])
-            }
-            ("Gemm", _) => {
-                let turned = |name| self.node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
-                let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
-                Some(vec![side(0, usize::from(turned("transA"))), side(1, usize::from(!turned("transB")))])
-            }
-            ("Einsum", _) => Contracted::of(self.node, self.inputs)?.shape(),
-            ("MatMul" | "MatMulInteger" | "QLinearMatMul", _) => self.multiplied(),
-            ("Transpose", _) => {
-                let perm = self.node.attr_ints("perm").ok()?;
-                let from = self.shape(0).or_else(|| Some(vec![None; perm?.len()]))?;
-                let perm = permutation(perm, from.len()).ok()?;
-                Some(perm.into_iter().map(|axis| from[axis].clone()).collect())
-            }
-            ("Attention", _) => self.attended(),
+            "Flatten" => self.flattened(),
+            "Gemm" => self.turned(),
+            "Einsum" => Contracted::of(self.node, self.inputs)?.shape(),
+            "MatMul" | "MatMulInteger" | "QLinearMatMul" => self.multiplied(),
+            "Transpose" => self.transposed(),
+            "Attention" => self.attended(),
             // Whatever numbers a scale is for.
-            ("DequantizeLinear" | "DynamicQuantizeLinear" | "QuantizeLinear", _) => self.shape(0),
-            ("Concat", _) => self.joined(),
-            ("Resize" | "Upsample", _) => self.resized(),
-            ("Pad", _) => self.padded(),
-            ("Squeeze", _) => self.squeezed(),
-            ("Slice", _) => {
-                let mut shape = self.shape(0)?;
-                let cut = self.list("axes").and_then(|list| axes(&list, shape.len()).ok());
-                shape.iter_mut().enumerate().for_each(|(place, dim)| {
-                    if cut.as_ref().is_none_or(|cut| cut.contains(&place)) {
-                        *dim = None;
-                    }
-                });
-                Some(shape)
-            }
-            ("Gather", _) => {
-                let (from, indices) = (self.shape(0)?, self.shape(1)?);
-                let along = self.axis(0, from.len())?;
-                Some([&from[..along], &indices, &from[along + 1..]].concat())
-            }
-            ("Expand", _) => {
+            "DequantizeLinear" | "DynamicQuantizeLinear" | "QuantizeLinear" => self.shape(0),
+            "Concat" => self.joined(),
+            "Resize" | "Upsample" => self.resized(),
+            "Pad" => self.padded(),
+            "Squeeze" => self.squeezed(),
+            "Slice" => self.cut(),
+            "Gather" => self.gathered(),
+            "Expand" => {
                 let target = self.elements(1)?;
                 broadcast(&self.shape(0)?, &target)
             }
-            ("ConstantOfShape", _) => self.elements(0),
-            ("AveragePool" | "LpPool" | "MaxPool", _)
-            | ("GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool", _) => {
-                let from = self.shape(0)?;
-                let place = |(place, dim)| match place {
-                    0 | 1 => dim,
-                    _ if op.starts_with("Global") => Some(TDim::from(1)),
-                    _ => None,
-                };
-                Some(from.into_iter().enumerate().map(place).collect())
-            }
-            // As many channels as there are numbers for them.
-            ("BatchNormalization", _) => {
-                let mut shape = self.shape(0)?;
-                let channels = self.shape(1).and_then(|gamma| gamma.first()?.clone());
-                let known = shape.get_mut(1)?;
-                *known = channels.or(known.take());
-                Some(shape)
-            }
-            ("Cast" | "CastLike" | "Clip" | "CumSum" | "Dropout" | "LogSoftmax" | "PRelu" | "Softmax", _)
-            | ("ScatterElements" | "ScatterND" | "Trilu", _) => self.shape(0),
-            ("GatherElements", _) => self.shape(1),
+            "ConstantOfShape" => self.elements(0),
+            "AveragePool" | "LpPool" | "MaxPool" => self.pooled(None),
+            "GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool" => self.pooled(Some(1)),
+            "BatchNormalization" => self.normalized(),
+            "Cast" | "CastLike" | "Clip" | "CumSum" | "Dropout" | "LogSoftmax" | "PRelu" | "Softmax"
+            | "ScatterElements" | "ScatterND" | "Trilu" => self.shape(0),
+            "GatherElements" => self.shape(1),
             _ => match self.node.category() {
                 Some(Category::Normalizer) => self.shape(0),
-                Some(Category::Arithmetic | Category::Elementwise) => {
-                    let shapes: Option<Vec<Shape>> =
-                        (0..self.inputs.len()).map(|slot| self.shape(slot)).collect();
-                    let mut shapes = shapes?.into_iter();
-                    let first = shapes.next()?;
-                    shapes.try_fold(first, |one, other| broadcast(&one, &other))
-                }
+                Some(Category::Arithmetic | Category::Elementwise) => self.together(),
                 _ => lacking::told(self),
             },
         }
@@ -305,6 +258,22 @@ impl Asked<'_> {
         Some(((from - 1) * stride + rest).simplify())
     }
 
+    /// A matrix: the axes before one, and those behind it.
+    fn flattened(&self) -> Option<Shape> {
+        let from = self.shape(0)?;
+        let axis = self.node.attr_i("axis").ok()?.unwrap_or(1);
+        let axis = if axis < 0 { axis + from.len() as i64 } else { axis };
+        let (before, behind) = from.split_at_checked(usize::try_from(axis).ok()?)?;
+        Some(vec![joint(before), joint(behind)])
+    }
+
+    /// The rows of one matrix, and the columns of the other, each as it is turned; either may be unknown.
+    fn turned(&self) -> Option<Shape> {
+        let is_turned = |name| self.node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
+        let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
+        Some(vec![side(0, usize::from(is_turned("transA"))), side(1, usize::from(!is_turned("transB")))])
+    }
+
     fn multiplied(&self) -> Option<Shape> {
         let (left, right) = (self.shape(0)?, self.shape(self.second())?);
         if left.len() < 2 || right.len() < 2 {
@@ -313,6 +282,14 @@ impl Asked<'_> {
         let (stack, rows) = left.split_at(left.len() - 2);
         let (other, columns) = right.split_at(right.len() - 2);
         Some([broadcast(stack, other)?, vec![rows[0].clone(), columns[1].clone()]].concat())
+    }
+
+    /// The axes in another order. Where nothing is known of them the order tells how many there are.
+    fn transposed(&self) -> Option<Shape> {
+        let perm = self.node.attr_ints("perm").ok()?;
+        let from = self.shape(0).or_else(|| Some(vec![None; perm?.len()]))?;
+        let perm = permutation(perm, from.len()).ok()?;
+        Some(perm.into_iter().map(|axis| from[axis].clone()).collect())
     }
 
     /// As many tokens as there are queries, each as wide as the values of all heads.
@@ -329,6 +306,49 @@ impl Asked<'_> {
             }
         };
         Some(shape)
+    }
+
+    /// The extents of axes that a Slice leaves as they are; any may be cut where it is not known which.
+    fn cut(&self) -> Option<Shape> {
+        let mut shape = self.shape(0)?;
+        let cut = self.list("axes").and_then(|list| axes(&list, shape.len()).ok());
+        shape.iter_mut().enumerate().for_each(|(place, dim)| {
+            if cut.as_ref().is_none_or(|cut| cut.contains(&place)) {
+                *dim = None;
+            }
+        });
+        Some(shape)
+    }
+
+    /// The axes of the indices in the place of the one that is indexed.
+    fn gathered(&self) -> Option<Shape> {
+        let (from, indices) = (self.shape(0)?, self.shape(1)?);
+        let along = self.axis(0, from.len())?;
+        Some([&from[..along], &indices, &from[along + 1..]].concat())
+    }
+
+    /// The same items and channels, and for each axis of space this extent.
+    fn pooled(&self, places: Option<usize>) -> Option<Shape> {
+        let mut shape = self.shape(0)?;
+        shape.iter_mut().skip(2).for_each(|dim| *dim = places.map(TDim::from));
+        Some(shape)
+    }
+
+    /// The same extents, and as many channels as there are numbers for them.
+    fn normalized(&self) -> Option<Shape> {
+        let mut shape = self.shape(0)?;
+        let channels = self.shape(1).and_then(|gamma| gamma.first()?.clone());
+        let known = shape.get_mut(1)?;
+        *known = channels.or(known.take());
+        Some(shape)
+    }
+
+    /// What comes of all inputs place by place.
+    fn together(&self) -> Option<Shape> {
+        let shapes: Option<Vec<Shape>> = (0..self.inputs.len()).map(|slot| self.shape(slot)).collect();
+        let mut shapes = shapes?.into_iter();
+        let first = shapes.next()?;
+        shapes.try_fold(first, |one, other| broadcast(&one, &other))
     }
 
     /// A part of the value, whose extent is told where those of all are, or follows from their number.

@@ -20,7 +20,6 @@ use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::normalizer::region::Region;
 use crate::onnx::operator::AVERAGE_POOL;
-use crate::onnx::tensor::DataType;
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
@@ -258,10 +257,7 @@ impl<'r> Reading<'r> {
 
     fn node(&mut self, node: NodeId) -> Option<Value> {
         match self.view.graph.op(node)? {
-            "Cast" => {
-                let to = i32::try_from(self.at(node).attr("to", 0).ok()?).ok()?;
-                DataType::from_code(to)?.is_float().then(|| self.operand(node, 0))?
-            }
+            "Cast" => self.at(node).proto().cast_to()?.is_float().then(|| self.operand(node, 0))?,
             _ if self.view.graph.is_movement(node) => self.moved(node),
             "Add" => self.sum(node, false),
             "Sub" => self.sum(node, true),

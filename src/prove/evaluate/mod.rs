@@ -323,13 +323,8 @@ impl<'w> Evaluation<'w> {
         place: &Around,
     ) -> Result<(Vec<Image>, bool), Stopped> {
         let halt = |stop| Stopped { stop, at: node.label() };
-        if node.op() == ("", "Constant")
-            && let (Some(tensor), Some(name)) = (constant_tensor(node), node.output.first())
-        {
-            // In a function names are its own.
-            let made =
-                if place.way.is_some() { self.tensor(name, &tensor) } else { self.held(name, &tensor) };
-            return Ok((vec![made?], false));
+        if let Some(image) = self.literal(node, place) {
+            return Ok((vec![image?], false));
         }
         let function =
             if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
@@ -360,17 +355,9 @@ impl<'w> Evaluation<'w> {
             return Ok((integers.into_iter().flatten().collect(), false));
         }
         let digest = self.function(node, function, bodies.as_ref(), place);
-        if let Some(scales) = self.point.scales.filter(|_| function.is_none())
-            && let Some(factor) = scales.factor(node.op(), digest, &call.inputs)
-        {
-            // As the original has it, divided by what it is multiplied by there.
-            self.doubt.set(self.doubt.get() + scales.len() as f64);
-            let inputs = Scales::scaled(node.op(), &call.inputs, factor);
-            let (mut made, guessed) = self.node(node, wanted, opset, inputs, place)?;
-            if let (Some(Image::Field(elements)), Some(part)) = (made.first_mut(), field::inverse(factor)) {
-                *elements = times(elements, part);
-            }
-            return Ok((made, guessed));
+        let scales = self.point.scales.filter(|_| function.is_none());
+        if let Some(factor) = scales.and_then(|scales| scales.factor(node.op(), digest, &call.inputs)) {
+            return self.rescaled(&call, factor, place);
         }
         let known = self.results(&call, bodies, place);
         if function.is_none() && matches!(node.op(), ("", "Resize" | "Upsample")) {
@@ -383,9 +370,8 @@ impl<'w> Evaluation<'w> {
             Err(Unmade::Uncovered) => self.whole(&call, digest, &known).map_err(halt)?,
             made => made.map_err(halt)?,
         };
-        let vanishes = self.point.scales.is_some() && function.is_none();
         if let Some(Image::Field(elements)) = made.first_mut()
-            && vanishes
+            && scales.is_some()
             && Scales::is_nothing(node.op(), &call.inputs)
         {
             *elements = times(elements, 0);
@@ -396,6 +382,26 @@ impl<'w> Evaluation<'w> {
             }
         }
         Ok((made, true))
+    }
+
+    /// What a node holds that is a Constant.
+    fn literal(&self, node: &NodeProto, place: &Around) -> Option<Result<Image, Stopped>> {
+        let tensor = (node.op() == ("", "Constant")).then(|| constant_tensor(node))??;
+        let name = node.output.first()?;
+        // In a function names are its own.
+        Some(if place.way.is_some() { self.tensor(name, &tensor) } else { self.held(name, &tensor) })
+    }
+
+    /// What a node makes as the original has it, divided by what it is multiplied by there.
+    fn rescaled(&self, call: &Call, factor: u32, place: &Around) -> Result<(Vec<Image>, bool), Stopped> {
+        let factors = self.point.scales.map_or(0, Scales::len);
+        self.doubt.set(self.doubt.get() + factors as f64);
+        let inputs = Scales::scaled(call.node.op(), &call.inputs, factor);
+        let (mut made, guessed) = self.node(call.node, call.wanted, call.opset, inputs, place)?;
+        if let (Some(Image::Field(elements)), Some(part)) = (made.first_mut(), field::inverse(factor)) {
+            *elements = times(elements, part);
+        }
+        Ok((made, guessed))
     }
 
     /// What a function that nobody knows makes, where it is known which of its elements come from which of those that it
@@ -449,8 +455,7 @@ impl<'w> Evaluation<'w> {
         let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
         let types = || {
             let node = place.node.filter(|_| node.op() == ("", "Cast"))?;
-            let to = DataType::from_code(i32::try_from(graph.node(node).attr_i("to").ok()??).ok()?)?;
-            Some((to, facts.data_type(graph.input(node, 0)?)?))
+            Some((graph.node(node).cast_to()?, facts.data_type(graph.input(node, 0)?)?))
         };
         types().is_some_and(|(to, from)| to == from)
     }

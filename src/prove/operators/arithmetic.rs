@@ -89,6 +89,9 @@ pub(super) fn div(call: &Call) -> Made {
 }
 
 /// `1/x`
+///
+/// # Errors
+/// [`Unmade::Zero`] where one of them is 0.
 pub fn inverses(elements: &Elements) -> Result<Elements, Unmade> {
     let mut inverses = slice(elements).to_vec();
     field::invert(&mut inverses).ok_or(Unmade::Zero)?;

@@ -14,9 +14,7 @@ pub(super) fn cast(call: &Call) -> Made {
     let to = match (call.op(), call.optional(1)) {
         ("CastLike", Some(Image::Field(_))) => DataType::Float,
         ("CastLike", _) => return Err(Unmade::Uncovered),
-        _ => {
-            i32::try_from(call.attr("to", 0)?).ok().and_then(DataType::from_code).ok_or(Unmade::Uncovered)?
-        }
+        _ => call.node.cast_to().ok_or(Unmade::Uncovered)?,
     };
     call.allowance.room(call.shape(0)?)?;
     let made = match value {

@@ -41,6 +41,9 @@ enum Multiples<'p> {
 }
 
 /// What an operator makes of lanes, and how many of these were taken for others times a positive factor.
+///
+/// # Errors
+/// [`Unmade::Uncovered`] where it does not compute each of them by itself, or nothing says what it makes.
 pub fn of_lanes(
     call: &Call,
     function: Digest,

@@ -68,6 +68,9 @@ impl Allowance {
     }
 
     /// Room for a value of this shape.
+    ///
+    /// # Errors
+    /// [`Unmade::Beyond`] where there is none.
     pub fn room(&self, shape: &[usize]) -> Result<(), Unmade> {
         // As arrays do: an extent of 0 does not excuse the others.
         let counted = shape.iter().filter(|&&extent| extent != 0);
@@ -77,6 +80,9 @@ impl Allowance {
     }
 
     /// So many products.
+    ///
+    /// # Errors
+    /// [`Unmade::Beyond`] where that is too many.
     pub fn products(&self, factors: &[usize]) -> Result<(), Unmade> {
         let count = factors.iter().fold(1_u64, |count, &factor| count.saturating_mul(factor as u64));
         if spend(&self.products, count) { Ok(()) } else { Err(Unmade::Beyond) }

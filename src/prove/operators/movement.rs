@@ -24,6 +24,9 @@ pub(super) const RESIZE: &[&str] = &[
 ];
 
 /// The same elements in another shape.
+///
+/// # Errors
+/// [`Unmade::Misfit`] where it has room for more or fewer, and [`Unmade::Uncovered`] where its shape is not known.
 pub fn reshaped(value: &Image, shape: &[usize]) -> Result<Image, Unmade> {
     let fits =
         value.shape().is_some_and(|from| from.iter().product::<usize>() == shape.iter().product::<usize>());
@@ -330,6 +333,9 @@ pub(super) fn expand(call: &Call) -> Made {
 }
 
 /// Repeated along axes of extent 1.
+///
+/// # Errors
+/// [`Unmade::Uncovered`] where that does not lead to this shape, or its own is not known.
 pub fn expanded(value: &Image, shape: &[usize]) -> Result<Image, Unmade> {
     Ok(either!(
         value,

@@ -15,6 +15,9 @@ use crate::recipe::broadcast;
 pub(super) const FUSED: &[&str] = &["alpha", "transA", "transB", "transBatchA", "transBatchB"];
 
 /// Matrix products over the last two axes, where the axes before them broadcast.
+///
+/// # Errors
+/// Where they are no matrices, do not fit each other, or are more than is allowed.
 pub fn product(left: &Elements, right: &Elements, allowance: &Allowance) -> Result<ArrayD<u32>, Unmade> {
     let (&[ref outer_left @ .., rows, inner], &[ref outer_right @ .., other, columns]) =
         (left.shape(), right.shape())

@@ -11,6 +11,9 @@ use crate::prove::image::{Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
 /// The sums in the place of X, and the second half of the biases; W is in the sums.
+///
+/// # Errors
+/// Where what it reads is not known or does not fit, or the sums are more than is allowed.
 pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
     let (x, weight) = (call.field(0)?, call.field(1)?);
     let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape()) else {
@@ -49,6 +52,9 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
 }
 
 /// The projection in the place of X; the weight and the bias are in it.
+///
+/// # Errors
+/// As [`product`], and where the bias does not fit.
 pub fn of_projection(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
     let mut sums = row_major(product(call.field(0)?, call.field(1)?, call.allowance)?);
     if let Some(bias) = call.optional_field(2)? {

@@ -33,6 +33,9 @@ pub fn sum(elements: &Elements, axes: &[usize], keep: bool) -> ArrayD<u32> {
 }
 
 /// The means along these axes.
+///
+/// # Errors
+/// [`Unmade::Uncovered`] where nothing can be divided by how many they are.
 pub fn mean(elements: &Elements, axes: &[usize], keep: bool) -> Result<ArrayD<u32>, Unmade> {
     let count: usize = axes.iter().map(|&axis| elements.shape()[axis]).product();
     let part = field::inverse(field::of_int(count as i64)).ok_or(Unmade::Uncovered)?;

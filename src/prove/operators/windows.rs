@@ -23,6 +23,9 @@ const LARGEST: i64 = 1 << 31;
 const LAID_OUT: usize = 1 << 24;
 
 /// A weight `[group, outer, inner, taps]` on values `[group, inner, places]`, as in a recipe.
+///
+/// # Errors
+/// Where they have other axes, or the products are more than is allowed.
 pub fn convolution(
     weight: &Elements,
     values: &Elements,
@@ -96,16 +99,12 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         let taken = |places: i64| ((size - 1) * stride + more[axis] + reach - places).max(0);
         let (first, last) = match auto {
             auto if transposed && (asked[axis] > 0 || auto.starts_with("SAME")) => {
-                let total = taken(if asked[axis] > 0 { asked[axis] } else { size * stride });
-                let small = total / 2;
-                if auto == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
+                halves(taken(if asked[axis] > 0 { asked[axis] } else { size * stride }), auto)
             }
             "NOTSET" => (pads[axis], pads[axis + spatial]),
             "VALID" => (0, 0),
-            same @ ("SAME_UPPER" | "SAME_LOWER") if !transposed => {
-                let total = (((size + stride - 1) / stride - 1) * stride + reach - size).max(0);
-                let small = total / 2;
-                if same == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
+            "SAME_UPPER" | "SAME_LOWER" if !transposed => {
+                halves((((size + stride - 1) / stride - 1) * stride + reach - size).max(0), auto)
             }
             _ => return Err(Unmade::Uncovered),
         };
@@ -134,6 +133,12 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         output,
     };
     Ok((windows, after))
+}
+
+/// What stands before the places, and what behind them; an odd one stands at the end that `auto_pad` names.
+fn halves(total: i64, auto: &str) -> (i64, i64) {
+    let small = total / 2;
+    if auto == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
 }
 
 fn count(extents: &[usize]) -> usize {

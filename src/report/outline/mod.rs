@@ -202,6 +202,9 @@ pub enum OutlineItem {
 /// A page to look at a model: the graph before and after, by its blocks, and all that is known of its sites.
 ///
 /// It needs nothing else, and asks for nothing. What is looked at is in its address, such as `#site=3`.
+///
+/// # Errors
+/// Where the outline has no form in JSON.
 pub fn outline_html(outline: &Outline) -> serde_json::Result<String> {
     // In a string of JSON it is the same; in a page it would begin a tag, which may be the end of the script.
     let data = serde_json::to_string(outline)?.replace('<', "\\u003c");
