@@ -47,7 +47,10 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
     let copies = |wave: &Wave| wave.folds.iter().any(|fold| is_shared(draft, fold.node));
     match &alone {
         Err(_) if met.parts || (met.others && is_number) => {
-            together(draft, items, item, affine, false).find(Result::is_ok).unwrap_or(alone)
+            // A rotary embedding of some tokens leaves its tables as they are where others are scaled beside it.
+            let ways = [false, true].into_iter().filter(|spares| is_number || !spares);
+            let mut all = ways.flat_map(|spares| together(draft, items, item, affine, spares));
+            all.find(Result::is_ok).unwrap_or(alone)
         }
         // Such as the tables of a rotary embedding, which queries and keys are multiplied by.
         Ok(wave) if is_number && copies(wave) => {
@@ -244,16 +247,10 @@ impl<'d, 'a> Pull<'d, 'a> {
             let waits = std::mem::take(&mut self.waiting).into_iter();
             let (here, others) = waits.partition(|waiting| waiting.value == last);
             self.waiting = others;
-            let here: Vec<Waiting> = here;
-            let Waiting { affine, depth, .. } = &here[0];
-            let mut by: Vec<(NodeId, usize)> = here.iter().map(|waiting| waiting.by).collect();
-            by.sort_unstable();
-            by.dedup();
-            // What one node wants twice is not wanted once.
-            if by.len() < here.len() || here.iter().any(|waiting| waiting.affine != *affine) {
-                return Err(Refusal::new(Reason::OtherReader, graph.value_name(last)));
-            }
-            self.value(wave, last, &Wanted::Together(by), affine, *depth)?;
+            let agreed = agreed(graph, here);
+            let (by, affine, depth) =
+                agreed.ok_or_else(|| Refusal::new(Reason::OtherReader, graph.value_name(last)))?;
+            self.value(wave, last, &Wanted::Together(by), &affine, depth)?;
         }
         Ok(())
     }
@@ -557,6 +554,25 @@ impl<'d, 'a> Pull<'d, 'a> {
         let step = step_forward(self.draft, node, &inputs);
         step.is_ok_and(|step| step.only_goes_on() && step.ways.iter().flatten().all(|(_, a)| a.is_identity()))
     }
+}
+
+/// Who waits at a value, what all of them want of it, and how far from where it began; `None` where they want different things.
+fn agreed(graph: &Graph, mut here: Vec<Waiting>) -> Option<(Vec<(NodeId, usize)>, Affine, usize)> {
+    here.sort_by_key(|waiting| waiting.by);
+    let mut wanted = here.chunk_by(|one, other| one.by == other.by).map(|of_one| {
+        let (first, others) = of_one.split_first()?;
+        // Each result of a node, as of a Split, takes a part. What one result wants twice is not wanted once.
+        let has_each = of_one.len() <= graph.outputs(first.by.0).len();
+        let all = others.iter().try_fold(first.affine.clone(), |all, next| {
+            all.broadcasts_with(&next.affine).then(|| all.then(&next.affine))
+        });
+        all.filter(|_| has_each)
+    });
+    let affine = wanted.next()??;
+    let are_one = wanted.all(|other| other.as_ref() == Some(&affine));
+    let mut by: Vec<(NodeId, usize)> = here.iter().map(|waiting| waiting.by).collect();
+    by.dedup();
+    are_one.then_some((by, affine, here[0].depth))
 }
 
 /// Whether a node multiplies by many constants that others read as well.

@@ -8,7 +8,7 @@ use unfold::refusal::Reason;
 use crate::branches::becomes;
 use crate::common::operators;
 use crate::common::text::model;
-use crate::{fused, kept, untidied};
+use crate::{folded, fused, kept, untidied};
 
 /// Two operators on a value, the second of which is y.
 fn row(input: &str, lines: &str) -> Model {
@@ -119,4 +119,53 @@ fn a_shared_weight_is_copied_only_as_far_as_that_is_allowed() {
     let [site] = &refused.plan.sites[..] else { panic!("{:#?}", refused.plan.sites) };
     assert_eq!(crate::reasons_of(site).0.name(), "growth");
     becomes(&model, &["MatMul", "Relu", "MatMul", "Relu", "MatMul", "Add"]);
+}
+
+/// The scale of attention behind a rotary embedding of all tokens but the first (DINOv3): its tables, which queries and keys
+/// read, stay as they are, since the first token is scaled beside it.
+#[test]
+fn a_rotary_embedding_beside_a_token_passes_the_scale_of_attention() {
+    let part = |name: &str| {
+        format!(
+            "first{name} = Slice({name}, zero, one, one)
+             rest{name} = Slice({name}, one, end, one)
+             low{name}, high{name} = Split(rest{name}) axis=2 num_outputs=2
+             turned{name} = Neg(high{name})
+             half{name} = Concat(turned{name}, low{name}) axis=2
+             a{name} = Mul(rest{name}, cos)
+             b{name} = Mul(half{name}, sin)
+             c{name} = Add(a{name}, b{name})
+             d{name} = Concat(first{name}, c{name}) axis=1"
+        )
+    };
+    let text = format!(
+        "opset 18
+         input x batch 5 6
+         weight w 6 8
+         shift o 8
+         weight cos 4 4
+         weight sin 4 4
+         ints zero 1 = 0
+         ints one 1 = 1
+         ints end 1 = 5
+         const s = 0.5
+         p = MatMul(x, w)
+         e = Add(p, o)
+         q, k = Split(e) axis=2 num_outputs=2
+         {}
+         {}
+         mq = Mul(dq, s)
+         t = Transpose(dk) perm=[0,2,1]
+         mk = Mul(t, s)
+         z = MatMul(mq, mk)
+         y = Softmax(z) axis=-1
+         output y",
+        part("q"),
+        part("k"),
+    );
+    let after = folded(&model(&text));
+    assert_eq!(operators(&after).iter().filter(|&&op| op == "Mul").count(), 4);
+    // Where one half is read without the scale as well, nothing goes.
+    let read = text.replace("output y", "u = Relu(lowq)\n output y u");
+    assert_eq!(operators(&fused(&model(&read)).model).iter().filter(|&&op| op == "Mul").count(), 5);
 }
