@@ -253,8 +253,7 @@ impl Prepared {
         let is_more =
             |step: &&Recipe| matches!(step.op(), Op::Exp | Op::Max(_) | Op::Sigmoid | Op::Softmax(_));
         let has_formulas = || tensors.iter().any(|tensor| tensor.recipe.steps().iter().any(is_more));
-        let open = self.open.as_ref().filter(|_| has_more_than_arithmetic(known) && !has_formulas());
-        let Some(open) = open else { return HashSet::new() };
+        let Some(open) = self.open.as_ref().filter(|_| !has_formulas()) else { return HashSet::new() };
         let mut graph = known.graph.proto().clone();
         graph.input.clone_from(open);
         let model = self.model.with_graph(graph);

@@ -1390,3 +1390,29 @@ fn zeros_of_no_type_are_floats() {
     let zeros = after.model.graph().initializer.iter().find(|tensor| tensor.name() == "z").unwrap();
     assert_eq!((zeros.data_type(), zeros.dims.as_slice()), (DataType::Float.code(), &[2, 1][..]));
 }
+
+/// A table that is expanded by an open batch is a constant at the sizes of a proof alone, where an activation of it is of no
+/// numbers that were rounded.
+#[test]
+fn an_activation_of_an_expanded_table_is_proved() {
+    let before = model(
+        "opset 20
+         input x batch 4
+         weight table 3 4
+         h = Shape(x) end=1
+         ints rest 2 = 3 4
+         t = Concat(h, rest) axis=0
+         e = Expand(table, t)
+         const g 4 = 0.3 1.7 -0.6 1.1
+         shift b 4
+         n = Mul(e, g)
+         m = Add(n, b)
+         weight w 4 5
+         z = MatMul(m, w)
+         y = Gelu(z)
+         output y",
+    );
+    let after = fuse(&before);
+    assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 0);
+    is_not_disproved(&before, &after).unwrap();
+}
