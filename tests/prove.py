@@ -143,7 +143,7 @@ def scramble(seed, *arrays):
     return mix(state + np.uint64(1))
 
 def drawn(bits, sort):
-    return field(bits % P) if sort == "field" else bits % 2 == 1 if sort == "bool" else (bits % 100).astype(np.int64)
+    return field(bits % P) if sort == "field" else bits % 2 == 1 if sort == "bool" else np.where(bits // 128 % 2, bits % 100, bits % 4).astype(np.int64)
 
 def random(seed, shape, sort):
     if math.prod(shape) > LARGEST:

@@ -12,7 +12,8 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
 use super::axes::axis;
-use super::encode::{ints_of, rank};
+use super::encode::{ints_of, only, rank};
+use crate::onnx::misread::read_as_one;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::{AttributeType, NodeProto};
@@ -130,7 +131,7 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
     if beyond_symbols(node, inputs) || splits_in_excess(node, inputs) || too_many_axes(node, inputs) {
         return false;
     }
-    if begins_nowhere(node, inputs) {
+    if begins_nowhere(node, inputs) || lacks_a_number(node, inputs) {
         return false;
     }
     // tract counts only the inputs that are there, and would take the second for the first.
@@ -226,6 +227,12 @@ fn splits_in_excess(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
         Some(parts.iter().any(|&part| part < 0) || whole.is_some_and(|whole| sum != Some(whole)))
     };
     node.op_type() == "Split" && excess() == Some(true)
+}
+
+/// Whether nothing is where tract reads a number.
+fn lacks_a_number(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
+    let is_empty = |fact: &InferenceFact| fact.value.concretize().is_some_and(|tensor| tensor.len() == 0);
+    read_as_one(node.op_type()).iter().any(|&slot| inputs.get(slot).copied().flatten().is_some_and(is_empty))
 }
 
 /// Whether a Slice goes backward from before the first place: the specification takes that place, and its reference none.
@@ -348,7 +355,7 @@ fn has_negative_pads(node: &NodeProto, inputs: &[&InferenceFact]) -> bool {
 fn range(inputs: &[&InferenceFact]) -> Option<u64> {
     let number = |slot: usize| {
         let tensor = inputs.get(slot)?.value.concretize()?;
-        tensor.cast_to_scalar::<f64>().ok()
+        only::<f64>(&tensor)
     };
     let length = ((number(1)? - number(0)?) / number(2)?).ceil();
     (length.is_finite()).then_some(length.max(0.0) as u64)

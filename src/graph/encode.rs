@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tract_onnx::pb;
-use tract_onnx::prelude::{DatumType, InferenceFact, Tensor};
+use tract_onnx::prelude::{Datum, DatumType, InferenceFact, Tensor};
 use tract_onnx::tract_hir::internal::TDim;
 
 use crate::onnx::proto::TensorProto;
@@ -56,6 +56,11 @@ pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
 pub fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
     let ints = tensor.cast_to::<i64>().ok()?;
     Some(ints.to_plain_array_view::<i64>().ok()?.iter().copied().collect())
+}
+
+/// The element of a tensor that has one. tract would read it of one that has none, too.
+pub fn only<T: Datum + Copy>(tensor: &Tensor) -> Option<T> {
+    if tensor.len() == 1 { tensor.cast_to_scalar().ok() } else { None }
 }
 
 /// tract's type for one of ONNX.

@@ -20,7 +20,7 @@ use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, TDim};
 
 use super::batch;
 use super::bounds::{self, Budget, Cost};
-use super::encode::{datum_type, dims_of, ints_of, is_concrete, rank};
+use super::encode::{datum_type, dims_of, ints_of, is_concrete, only, rank};
 use super::evaluated::{Evaluated, evaluated};
 pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
@@ -584,7 +584,7 @@ impl Inference {
         };
         let condition = node.input.first().and_then(|name| known(name));
         let condition = condition.and_then(|fact| fact.value.concretize());
-        match condition.and_then(|value| value.cast_to_scalar::<bool>().ok()) {
+        match condition.and_then(|value| only::<bool>(&value)) {
             Some(true) => facts("then_branch"),
             Some(false) => facts("else_branch"),
             None => {

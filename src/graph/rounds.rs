@@ -11,7 +11,7 @@ use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::DimFact;
 
 use super::axes::axis;
-use super::encode::rank;
+use super::encode::{only, rank};
 use super::flat::{BEGIN, END, NUMBER};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
@@ -72,7 +72,7 @@ impl Rounds {
             BEGIN => Some(slots.map(|slot| self.given(graph, node, slot, &fact)).collect()),
             END if proto.op_type() == "If" => {
                 let condition = fact(graph.input(node, 0)).value.concretize();
-                let taken = condition.and_then(|value| value.cast_to_scalar::<bool>().ok());
+                let taken = condition.and_then(|value| only::<bool>(&value));
                 let of =
                     |branch: usize, slot: usize| fact(graph.input(node, 1 + branch * slots.len() + slot));
                 let either = |slot| match taken {

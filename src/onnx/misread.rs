@@ -14,6 +14,16 @@ pub fn is_read(domain: &str) -> bool {
     ["", "ai.onnx.ml", "com.microsoft"].contains(&domain)
 }
 
+/// The inputs of an operator of which tract reads a number without asking whether there is one.
+pub fn read_as_one(op: &str) -> &'static [usize] {
+    match op {
+        "If" => &[0],
+        "OneHot" => &[1],
+        "DFT" => &[1, 2],
+        _ => &[],
+    }
+}
+
 /// What tract does with a node, under a version of ONNX's operator set, that it should not; `None` where
 /// nothing is known against it.
 pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {

@@ -13,10 +13,11 @@ use super::failure::{Failure, Stage};
 use super::input::Input;
 use super::origins::Origins;
 use super::skeleton::{WeightStore, skeleton};
+use crate::hash::HashSet;
 use crate::onnx::Model;
-use crate::onnx::misread::is_read;
-use crate::onnx::node::{bodies, states};
-use crate::onnx::proto::GraphProto;
+use crate::onnx::misread::{is_read, read_as_one};
+use crate::onnx::node::{bodies, constant_tensor, states};
+use crate::onnx::proto::{GraphProto, TensorProto};
 
 /// A model in tract, with concrete shapes. Clones share the graph and the weights.
 ///
@@ -181,7 +182,34 @@ fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<()> {
 fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
     let mut operators = Origins::default();
     add_operators(onnx, model, model.graph(), &mut operators)?;
+    let mut empty = HashSet::default();
+    add_empty(model.graph(), &mut empty);
+    numbers_are_there(model.graph(), &empty)?;
     Ok(operators)
+}
+
+/// The stored tensors that have no elements, by name.
+fn add_empty<'g>(graph: &'g GraphProto, empty: &mut HashSet<&'g str>) {
+    let is_empty = |tensor: &TensorProto| tensor.dims.contains(&0);
+    empty.extend(graph.initializer.iter().filter(|tensor| is_empty(tensor)).map(TensorProto::name));
+    for node in &graph.node {
+        if constant_tensor(node).is_some_and(|tensor| is_empty(&tensor)) {
+            empty.extend(node.output.iter().map(String::as_str));
+        }
+        bodies(node).for_each(|body| add_empty(body, empty));
+    }
+}
+
+/// A failure at a node that has no number where tract reads one.
+fn numbers_are_there(graph: &GraphProto, empty: &HashSet<&str>) -> Result<(), Failure> {
+    graph.node.iter().try_for_each(|node| {
+        let mut read = read_as_one(node.op_type()).iter().filter_map(|&slot| node.input.get(slot));
+        if let Some(name) = read.find(|name| empty.contains(name.as_str())) {
+            let reason = format!("`{name}` has no element, and tract reads one");
+            return Err(Failure::new(Stage::Load, reason).at(node.op_type(), node.label()));
+        }
+        bodies(node).try_for_each(|body| numbers_are_there(body, empty))
+    })
 }
 
 fn add_operators(

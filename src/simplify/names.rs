@@ -11,28 +11,36 @@ use crate::onnx::proto::{GraphProto, NodeProto};
 /// What its MatMulAddFusion adds.
 const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
 
+/// What it puts behind a name that is taken, with a number.
+const AGAIN: &str = "_token_";
+
 /// Renames stored tensors that have such a name.
 pub fn give_way(graph: &mut GraphProto) {
-    for given in GIVEN {
+    let stored =
+        graph.initializer.iter().filter_map(|tensor| Some((tensor.name().to_owned(), base(tensor.name())?)));
+    for (given, base) in stored.collect::<Vec<_>>() {
         let is_listed =
             |graph: &GraphProto| graph.input.iter().chain(&graph.output).any(|end| end.name() == given);
-        let is_stored = graph.initializer.iter().any(|tensor| tensor.name() == given);
-        if !is_stored
-            || is_listed(graph)
-            || graph.node.iter().flat_map(bodies).any(|body| defines(body, given))
-        {
+        if is_listed(graph) || graph.node.iter().flat_map(bodies).any(|body| defines(body, &given)) {
             continue;
         }
         let mut names = HashSet::default();
         collect_names(graph, &mut names);
-        let name =
-            (0..).map(|number| format!("{given}_{number}")).find(|name| !names.contains(name.as_str()));
+        let name = (0..).map(|number| format!("{base}_{number}")).find(|name| !names.contains(name.as_str()));
         let Some(name) = name else { continue };
         let tensors = graph.initializer.iter_mut().filter(|tensor| tensor.name() == given);
         tensors.for_each(|tensor| tensor.name = Some(name.clone()));
         graph.value_info.retain(|value| value.name() != given);
-        rename(&mut graph.node, given, &name);
+        rename(&mut graph.node, &given, &name);
     }
+}
+
+/// The name that onnxruntime made one of, if it did.
+fn base(name: &str) -> Option<&'static str> {
+    let is_of = |given: &&str| {
+        name.strip_prefix(*given).is_some_and(|rest| rest.is_empty() || rest.starts_with(AGAIN))
+    };
+    GIVEN.into_iter().find(is_of)
 }
 
 /// Whether a body, or one in it, has a value of its own of that name.

@@ -8,6 +8,7 @@ use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::{DataType, read_f64};
 use unfold::refusal::{Reason, Refusal};
+use unfold::run::{Dims, Engine};
 
 use super::{folded, fuse, fused, initializer, kept, operators, reasons_of, same};
 use crate::common::is_not_disproved;
@@ -1330,26 +1331,32 @@ fn an_erf_has_all_its_digits() {
     assert_eq!(numbers.into_raw_vec_and_offset().0, expected.map(f64::from));
 }
 
-/// onnxruntime does not load a file with a new bias in which its own names for what it adds are taken already.
+/// onnxruntime does not load a file with a new bias in which its own names for what it adds are taken already, with or without
+/// a number behind.
 #[test]
 fn names_that_onnxruntime_gives_are_given_up() {
-    let after = folded(&model(
-        "input x 2 3 4
-         scale g 4
-         shift b 4
-         weight w 4 5
-         ints gemm_input_shape 2 = 6 4
-         ints gemm_output_shape 3 = 2 3 5
-         r = Reshape(x, gemm_input_shape)
-         a = Mul(r, g)
-         c = Add(a, b)
-         m = MatMul(c, w)
-         y = Reshape(m, gemm_output_shape)
-         output y",
-    ));
-    let names: Vec<&str> = after.graph().initializer.iter().map(|tensor| tensor.name()).collect();
-    assert!(!names.contains(&"gemm_input_shape") && !names.contains(&"gemm_output_shape"), "{names:?}");
-    assert!(names.contains(&"gemm_input_shape_0"), "{names:?}");
+    for number in ["", "_token_0"] {
+        let after = folded(&model(&format!(
+            "input x 2 3 4
+             scale g 4
+             shift b 4
+             weight w 4 5
+             ints gemm_input_shape{number} 2 = 6 4
+             ints gemm_output_shape{number} 3 = 2 3 5
+             r = Reshape(x, gemm_input_shape{number})
+             a = Mul(r, g)
+             c = Add(a, b)
+             m = MatMul(c, w)
+             y = Reshape(m, gemm_output_shape{number})
+             output y",
+        )));
+        let names: Vec<&str> = after.graph().initializer.iter().map(|tensor| tensor.name()).collect();
+        assert!(
+            ["gemm_input_shape_0", "gemm_output_shape_0"].iter().all(|name| names.contains(name)),
+            "{names:?}"
+        );
+        assert!(!names.iter().any(|name| name.ends_with("shape") || name.contains("_token_")), "{names:?}");
+    }
 }
 
 /// Engines run a dynamically quantized product as one operator with its scale, which is found where it is multiplied.
@@ -1415,4 +1422,19 @@ fn an_activation_of_an_expanded_table_is_proved() {
     let after = fuse(&before);
     assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 0);
     is_not_disproved(&before, &after).unwrap();
+}
+
+/// tract reads the first number of what has none, and ends the process with it.
+#[test]
+fn a_number_that_is_not_there_is_not_read() {
+    for text in [
+        "input x batch 4\n ints depth 0 =\n const values 2 = 0 1\n indices i 2\n o = OneHot(i, depth, values)\n scale g 4\n m = Mul(x, g)\n weight w 4 3\n y = MatMul(m, w)\n output y o",
+        "input x batch 4\n ints axis 0 =\n s = DFT(x, , axis)\n scale g 4\n m = Mul(x, g)\n weight w 4 3\n y = MatMul(m, w)\n output y s",
+    ] {
+        let before = model(&format!("opset 20\n {text}"));
+        let after = fuse(&before);
+        assert!(!operators(&after.model).contains(&"Mul"));
+        let failure = Engine::load(&before, &Dims::default()).unwrap_err().to_string();
+        assert!(failure.contains("has no element"), "{failure}");
+    }
 }
