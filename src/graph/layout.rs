@@ -98,8 +98,20 @@ impl Atoms {
                 let perm = permutation(node.attr_ints("perm").ok()?, axes.len()).ok()?;
                 Some(perm.into_iter().map(|axis| axes[axis].clone()).collect())
             }
+            "Squeeze" | "Unsqueeze" => self.kept(axes, shape).or_else(|| self.reshape(axes, shape)),
             _ => self.reshape(axes, shape),
         }
+    }
+
+    /// The axes where others of extent 1 come among them, or go: their own extents need not be known.
+    fn kept(&self, axes: &Axes, shape: &Shape) -> Option<Axes> {
+        let mut kept = axes.iter().filter(|axis| !self.leaves(axis).is_empty());
+        let is_one = |dim: &Option<TDim>| dim.as_ref().is_some_and(TDim::is_one);
+        let made: Axes = shape
+            .iter()
+            .map(|dim| if is_one(dim) { Some(vec![]) } else { kept.next().cloned() })
+            .collect::<Option<_>>()?;
+        kept.next().is_none().then_some(made)
     }
 
     /// The axes after a reshape; `None` where it cannot be followed.

@@ -23,39 +23,76 @@ pub fn widen(view: &View, site: &mut Site, taken: &mut Marks) {
     else {
         return;
     };
-    for _ in 0..DEPTH {
-        let Some(wide) = wider(view, part) else { return };
-        let [before, .., behind] = wide.nodes[..] else { return };
-        if taken.contains(before) || taken.contains(behind) {
-            return;
-        }
-        taken.extend([before, behind]);
+    while let Some(wide) = wider(view, part, taken) {
+        taken.extend(wide.nodes.iter().copied().filter(|node| !part.nodes.contains(node)));
         *part = wide;
     }
 }
 
-/// The part with one movement more on either side.
-fn wider(view: &View, part: &Part) -> Option<Part> {
-    let graph = view.graph;
-    let (before, _) = graph.producer(part.input).filter(|&(node, _)| moves(view, node))?;
-    let behind = view.only_reader(part.output)?;
-    let is_own = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if part.nodes.contains(node));
-    let is_around = moves(view, behind) && !part.nodes.is_empty() && part.resets.is_empty();
-    if !is_around || !graph.readers(part.input).iter().all(is_own) {
+/// The part with the fewest movements more that undo each other, be they on one side alone.
+fn wider(view: &View, part: &Part, taken: &Marks) -> Option<Part> {
+    if part.nodes.is_empty() || !part.resets.is_empty() {
         return None;
     }
-    let (input, output) = (graph.input(before, 0)?, graph.only_output(behind)?);
-    let shape = |value: ValueId| view.facts.shape(value);
-    let mut trace = Trace::new(&shape(input)?);
-    trace.follow(graph.node(before), &shape(part.input)?)?;
-    trace.follow(graph.node(behind), &shape(output)?)?;
-    let affine = part.affine.try_map(|numbers| undone(view, before, numbers)).ok()?;
-    let nodes = [&[before], &part.nodes[..], &[behind]].concat();
-    trace.is_identity().then(|| Part { affine, input, output, nodes, resets: vec![] })
+    let graph = view.graph;
+    let is_free =
+        |node: &NodeId| view.graph.category(*node) == Some(Category::Movement) && !taken.contains(*node);
+    let (mut before, mut behind) = (vec![], vec![]);
+    let (mut input, mut output) = (part.input, part.output);
+    while let Some(node) = view.graph.producer(input).map(|(node, _)| node).filter(is_free)
+        && before.len() < DEPTH
+        && graph
+            .readers(input)
+            .iter()
+            .all(|reader| is_of(reader, before.last().map_or(&part.nodes[..], std::slice::from_ref)))
+    {
+        before.push(node);
+        input = graph.input(node, 0)?;
+    }
+    while let Some(node) = view.only_reader(output).filter(is_free)
+        && behind.len() < DEPTH
+    {
+        behind.push(node);
+        output = graph.only_output(node)?;
+    }
+    let mut sides: Vec<(usize, usize)> =
+        (0..=before.len()).flat_map(|b| (0..=behind.len()).map(move |h| (b, h))).skip(1).collect();
+    sides.sort_by_key(|(before, behind)| before + behind);
+    // An Identity alone is not there for the normalizer.
+    let moves = |nodes: &[NodeId]| nodes.iter().any(|&node| !graph.is(node, "Identity"));
+    let mut sides = sides.into_iter().map(|(b, h)| (&before[..b], &behind[..h]));
+    sides.find_map(|(before, behind)| {
+        let is_own = moves(before) || moves(behind);
+        is_own.then(|| between(view, part, before, behind)).flatten()
+    })
 }
 
-fn moves(view: &View, node: NodeId) -> bool {
-    view.graph.category(node) == Some(Category::Movement)
+/// Whether one of these nodes reads it.
+fn is_of(reader: &Reader, nodes: &[NodeId]) -> bool {
+    matches!(reader, Reader::Node { node, .. } if nodes.contains(node))
+}
+
+/// The part with these movements around it, those nearest to it first, if they undo each other.
+fn between(view: &View, part: &Part, before: &[NodeId], behind: &[NodeId]) -> Option<Part> {
+    let graph = view.graph;
+    let input = before.last().map_or(Some(part.input), |&node| graph.input(node, 0))?;
+    let output = behind.last().map_or(Some(part.output), |&node| graph.only_output(node))?;
+    let shape = |value: ValueId| view.facts.shape(value);
+    let mut trace = Trace::new(&shape(input)?);
+    for &node in before.iter().rev().chain(behind) {
+        trace.follow(graph.node(node), &shape(graph.only_output(node)?)?)?;
+    }
+    let affine = before.iter().try_fold(part.affine.clone(), |affine, &node| {
+        affine.try_map(|numbers| undone(view, node, numbers)).ok()
+    });
+    let nodes = || before.iter().rev().chain(&part.nodes).chain(behind).copied().collect();
+    trace.is_identity().then_some(affine).flatten().map(|affine| Part {
+        affine,
+        input,
+        output,
+        nodes: nodes(),
+        resets: vec![],
+    })
 }
 
 /// What broadcasts over the result of a movement, over what it moves.

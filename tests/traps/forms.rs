@@ -325,7 +325,12 @@ fn the_axes_of_a_normalizer_go_with_it() {
         "ints last 1 = 2\n f = Reshape(x, flat)\n a = Unsqueeze(f, last)",
         "s = Squeeze(n, last)\n z = Reshape(s, whole)",
     );
-    for (before, behind) in [turned, flat, both] {
+    // On one side something moves nothing, as where the extents are computed.
+    let one_side = (
+        "t = Transpose(x) perm=[0,2,1]\n ints same 3 = 0 4 -1\n a = Reshape(t, same)",
+        "z = Transpose(n) perm=[0,2,1]",
+    );
+    for (before, behind) in [turned, flat, both, one_side] {
         // Nothing takes it, and it is two operators.
         let stays = by_channels(before, behind, "y = Relu(z)");
         let after = fuse(&stays);

@@ -91,17 +91,22 @@ fn a_number_that_nobody_knows_is_no_extent() {
          indices n 1
          ints c 1 = 4
          m = Neg(n)
-         s = Concat(m, c) axis=0
+         s = Concat(m, m, c) axis=0
          a = Reshape(x, s)
          b = Reshape(z, s)
          y = Add(a, b)
-         output y",
+         r = Concat(m, c) axis=0
+         left = Reshape(x, r)
+         output y left",
     );
     let known = Analysis::new(&model).unwrap();
     for name in ["a", "b"] {
         let dims = known.facts.shape(known.graph.value(name).unwrap()).unwrap();
-        assert_eq!((&dims[0], extent(&dims[1])), (&None, Some(4)), "{name}");
+        assert_eq!((&dims[..2], extent(&dims[2])), (&[None, None][..], Some(4)), "{name}");
     }
+    // There are as many elements as before, whatever the number is.
+    let first = |name: &str| known.facts.shape(known.graph.value(name).unwrap()).unwrap()[0].clone();
+    assert_eq!(first("left"), first("x").map(|batch| batch * 6));
     let value = |name: &str| known.facts.value(known.graph.value(name).unwrap());
     assert!(value("m").is_none() && value("s").is_none() && value("c").is_some());
 }
@@ -566,4 +571,66 @@ fn extents_of_which_engines_disagree_are_not_known() {
     ] {
         assert_eq!(shape(&model(&format!("opset 18\n {text}\n output y")), "y"), there, "{text}");
     }
+}
+
+/// Axes of one place come and go beside extents that nobody knows.
+#[test]
+fn an_unsqueeze_of_an_unknown_extent_is_undone_by_a_squeeze() {
+    let model = model(
+        "opset 18
+         input x batch t c
+         ints to 3 = 0 -1 8
+         o = Reshape(x, to)
+         a = Transpose(o) perm=[0,2,1]
+         ints last 1 = -1
+         u = Unsqueeze(a, last)
+         scale g 8 1 1
+         shift b 8 1 1
+         m = Mul(u, g)
+         n = Add(m, b)
+         s = Squeeze(n, last)
+         z = Transpose(s) perm=[0,2,1]
+         weight w 8 3
+         y = MatMul(z, w)
+         output y",
+    );
+    let fused = fuse(&model);
+    assert_eq!(operators(&fused.model), ["Reshape", "MatMul", "Add"]);
+    is_not_disproved(&model, &fused).unwrap();
+}
+
+/// There are as many elements behind a Reshape as before, however the one extent is computed that is left.
+#[test]
+fn an_extent_that_is_computed_otherwise_is_what_is_left() {
+    let model = model(
+        "opset 18
+         input x batch t 4
+         items = Shape(x) start=0 end=1
+         tokens = Shape(x) start=1 end=2
+         ints two 1 = 2
+         pairs = Pow(tokens, two)
+         ints one 1 = 1
+         p = Unsqueeze(x, one)
+         q = Unsqueeze(x, two)
+         d = Sub(p, q)
+         e = Relu(d)
+         ints rest 1 = -1
+         ints four 1 = 4
+         r = Concat(items, rest, four) axis=0
+         f = Reshape(e, r)
+         scale g 4
+         shift b 4
+         m = Mul(f, g)
+         n = Add(m, b)
+         s = Concat(items, pairs, four) axis=0
+         k = Reshape(n, s)
+         weight w 4 3
+         z = MatMul(k, w)
+         y = Relu(z)
+         output y",
+    );
+    let fused = fuse(&model);
+    let reshapes = operators(&fused.model).iter().filter(|&&op| op == "Reshape").count();
+    assert_eq!((reshapes, fused.plan.sites.iter().filter(|site| site.is_folded()).count()), (1, 1));
+    is_not_disproved(&model, &fused).unwrap();
 }

@@ -48,9 +48,11 @@ pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFac
     let both = match known {
         None => told,
         Some(known) if known.len() == told.len() => {
-            // A number says more than a symbol.
+            // A number says more than a symbol, and what is left of the extents before more than how a length is computed.
+            let is_left = asked.node.op_type() == "Reshape";
             let more = |(known, told): (Option<TDim>, Option<TDim>)| match (extent(&known), extent(&told)) {
                 (None, Some(_)) => told,
+                (None, None) if is_left => told.or(known),
                 _ => known.or(told),
             };
             known.into_iter().zip(told).map(more).collect()
@@ -58,6 +60,34 @@ pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFac
         Some(_) => return fact,
     };
     fact.with_shape(closed(both))
+}
+
+/// The one extent of a new shape that is none of those before, and what these leave for it, as there are as many elements.
+fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
+    let mut left: Vec<TDim> = from.into_iter().collect::<Option<_>>()?;
+    if left.iter().any(|dim| dim.to_i64().is_ok_and(|extent| extent == 0)) {
+        return None;
+    }
+    let mut open = vec![];
+    let mut told = 1_i64;
+    for (place, dim) in shape.iter().enumerate() {
+        match (left.iter().position(|other| Some(other) == dim.as_ref()), extent(dim)) {
+            (Some(found), _) => _ = left.swap_remove(found),
+            (None, Some(number)) => told = told.checked_mul(number.try_into().ok()?)?,
+            (None, None) => open.push(place),
+        }
+    }
+    let [place] = open[..] else { return None };
+    let mut there = 1_i64;
+    let mut symbols = TDim::from(1);
+    for dim in left {
+        match dim.to_i64() {
+            Ok(number) => there = there.checked_mul(number)?,
+            Err(_) => symbols = symbols * dim,
+        }
+    }
+    let is_whole = told > 0 && there % told == 0;
+    is_whole.then(|| (place, (symbols * (there / told)).simplify()))
 }
 
 /// The extents that a Shape reads, where it has a value's; it may read some axes alone.
@@ -144,6 +174,7 @@ impl Asked<'_> {
             "Resize" | "Upsample" => self.resized(),
             "Pad" => self.padded(),
             "Squeeze" => self.squeezed(),
+            "Unsqueeze" => self.unsqueezed(),
             "Slice" => self.cut(),
             "Gather" => self.gathered(),
             "Expand" => {
@@ -193,6 +224,9 @@ impl Asked<'_> {
         let rest = rest();
         if let Some(place) = target.iter().position(|dim| number(dim) == Some(-1)) {
             shape[place] = rest;
+        }
+        if let Some((place, left)) = from.and_then(|from| left_over(from, &shape)) {
+            shape[place] = Some(left);
         }
         Some(shape)
     }
@@ -372,6 +406,16 @@ impl Asked<'_> {
         let gone = axes(&self.list("axes")?, shape.len()).ok()?;
         let left = shape.into_iter().enumerate().filter(|(place, _)| !gone.contains(place));
         Some(left.map(|(_, dim)| dim).collect())
+    }
+
+    /// The value with axes of extent 1, which are told.
+    fn unsqueezed(&self) -> Option<Shape> {
+        let (from, told) = (self.shape(0)?, self.list("axes")?);
+        let rank = from.len() + told.len();
+        let new = axes(&told, rank).ok()?;
+        let mut from = from.into_iter();
+        let place = |place| if new.contains(&place) { Some(Some(TDim::from(1))) } else { from.next() };
+        (0..rank).map(place).collect()
     }
 
     /// All that is put together has the same extents along the other axes.
