@@ -9,6 +9,7 @@ use super::patch::{Change, Edit};
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::axes::axis;
+use crate::graph::facts::extent;
 use crate::graph::make::{Maker, int};
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Replacement;
@@ -41,21 +42,29 @@ fn apart(known: &Analysis, node: NodeId) -> Option<Edit> {
     let mut maker = Maker::new(graph, node);
     let value = graph.value_name(source);
     let split = match &parts[0] {
-        WithoutAxis::Squeezed(_) => maker.split(value, from as i64, &vec![1; parts.len()]),
         WithoutAxis::Gathered(..) => vec![],
+        _ => maker.split(value, from as i64, &vec![1; parts.len()]),
     };
     for (place, part) in parts.iter().enumerate() {
-        let (name, part) = match *part {
-            WithoutAxis::Squeezed(part) => (maker.squeeze(&split[place], from as i64), part),
-            WithoutAxis::Gathered(part, index) => {
+        let mut name = match *part {
+            WithoutAxis::Gathered(_, index) => {
                 let axis = vec![int("axis", from as i64)];
-                (maker.op("Gather", &[value, graph.value_name(index)], axis), part)
+                maker.op("Gather", &[value, graph.value_name(index)], axis)
             }
+            _ => maker.squeeze(&split[place], from as i64),
         };
         if !stays {
-            maker.transpose(&name, &order);
+            name = maker.transpose(&name, &order);
         }
-        maker.makes(graph.value_name(part));
+        let made = match *part {
+            WithoutAxis::Squeezed(made) | WithoutAxis::Gathered(made, _) => made,
+            WithoutAxis::Reshaped(made, node) => {
+                let target = graph.input(node, 1).map_or("", |target| graph.value_name(target));
+                maker.op("Reshape", &[&name, target], graph.node(node).attribute.clone());
+                made
+            }
+        };
+        maker.makes(graph.value_name(made));
     }
     let (made, constants) = maker.done();
     let nodes = [vec![node], nodes].concat();
@@ -67,6 +76,8 @@ fn apart(known: &Analysis, node: NodeId) -> Option<Edit> {
 enum WithoutAxis {
     /// Of one output of a Split, all of which are.
     Squeezed(ValueId),
+    /// Of one output of a Split, which this Reshape reads as it is, since an axis of one place is nothing to it.
+    Reshaped(ValueId, NodeId),
     /// Of a Gather at this index.
     Gathered(ValueId, ValueId),
 }
@@ -80,12 +91,11 @@ fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<Wi
         let at = known.at(split);
         let along = axis(at.attr("axis", 0).ok()?, rank).ok()?;
         let parts = graph.outputs(split).iter();
-        let squeezes: Vec<NodeId> =
-            parts.map(|&part| squeezed(known, part?, along, rank)).collect::<Option<_>>()?;
-        let made = squeezes.iter().map(|&node| graph.only_output(node).map(WithoutAxis::Squeezed));
-        let is_whole = squeezes.len() > 1 && at.extent(0, along) == Ok(squeezes.len());
-        let nodes = [&[split], &squeezes[..]].concat();
-        return is_whole.then_some((along, made.collect::<Option<_>>()?, nodes));
+        let found = parts.map(|&part| squeezed(known, part?, along, rank).or_else(|| reshaped(known, part?)));
+        let (made, readers): (Vec<WithoutAxis>, Vec<NodeId>) =
+            found.collect::<Option<Vec<_>>>()?.into_iter().unzip();
+        let is_whole = made.len() > 1 && at.extent(0, along) == Ok(made.len());
+        return is_whole.then(|| (along, made, [&[split], &readers[..]].concat()));
     }
     let gather = |reader: &Reader| match *reader {
         Reader::Node { node, input: 0 } if graph.is(node, "Gather") => {
@@ -104,11 +114,20 @@ fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<Wi
     is_one_axis.then(|| (along, found.into_iter().map(|(_, part, _)| part).collect(), nodes))
 }
 
-/// The Squeeze of one axis that alone reads a value.
-fn squeezed(known: &Analysis, part: ValueId, along: usize, rank: usize) -> Option<NodeId> {
+/// What the Squeeze of one axis makes that alone reads a value, and which it is.
+fn squeezed(known: &Analysis, part: ValueId, along: usize, rank: usize) -> Option<(WithoutAxis, NodeId)> {
     let (node, 0) = known.graph.only_reader(part)? else { return None };
     let at: At = known.at(node);
     let [named] = at.list("axes").ok()??[..] else { return None };
     let is_one = known.graph.is(node, "Squeeze") && axis(named, rank) == Ok(along);
-    is_one.then_some(node)
+    is_one.then_some((WithoutAxis::Squeezed(known.graph.only_output(node)?), node))
+}
+
+/// The same of a Reshape that alone reads a value, to extents of which none is taken over from those there.
+fn reshaped(known: &Analysis, part: ValueId) -> Option<(WithoutAxis, NodeId)> {
+    let (node, 0) = known.graph.only_reader(part)? else { return None };
+    let target = known.facts.extents(known.graph.input(node, 1)?)?;
+    let is_told = target.iter().all(|dim| dim.is_some() && extent(dim) != Some(0));
+    let is_own = known.graph.is(node, "Reshape") && is_told;
+    is_own.then_some((WithoutAxis::Reshaped(known.graph.only_output(node)?, node), node))
 }

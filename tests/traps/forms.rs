@@ -285,6 +285,13 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
         let before = three(opset, "[2,0,3,1,4]", apart);
         assert_eq!(operators(&fuse(&before).model), operators(&before));
     }
+    // A Reshape takes no notice of the axis.
+    let reshaped = split.replace("v = Squeeze(c0, zeros)", "ints flat 4 = 2 4 2 5\n v = Reshape(c0, flat)");
+    let before = three(17, "[2,0,3,4,1]", &reshaped);
+    let after = fuse(&before);
+    let orders = after.model.graph().node.iter().filter_map(|node| node.attr_ints("perm").ok()?);
+    assert_eq!(orders.collect::<Vec<_>>(), [[0, 2, 3, 1]; 3]);
+    super::same(&before, &after.model, 0.0);
     // Who reads all three wants them in order; and a part of two places is none of one.
     for apart in [
         "q = Gather(t, i)\nh = Gather(t, j)\nv = Identity(t)",
