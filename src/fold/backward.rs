@@ -245,11 +245,14 @@ impl<'d, 'a> Pull<'d, 'a> {
             self.waiting.iter().map(|waiting| waiting.value).max_by_key(|&value| place(value))
         {
             let waits = std::mem::take(&mut self.waiting).into_iter();
-            let (here, others) = waits.partition(|waiting| waiting.value == last);
+            let (mut here, others): (Vec<Waiting>, _) = waits.partition(|waiting| waiting.value == last);
             self.waiting = others;
-            let agreed = agreed(graph, here);
-            let (by, affine, depth) =
-                agreed.ok_or_else(|| Refusal::new(Reason::OtherReader, graph.value_name(last)))?;
+            here.sort_by_key(|waiting| waiting.by);
+            let depth = here[0].depth;
+            let mut by: Vec<(NodeId, usize)> = here.iter().map(|waiting| waiting.by).collect();
+            by.dedup();
+            let agreed = agreed(graph, &here);
+            let affine = agreed.ok_or_else(|| Refusal::new(Reason::OtherReader, graph.value_name(last)))?;
             self.value(wave, last, &Wanted::Together(by), &affine, depth)?;
         }
         Ok(())
@@ -556,9 +559,8 @@ impl<'d, 'a> Pull<'d, 'a> {
     }
 }
 
-/// Who waits at a value, what all of them want of it, and how far from where it began; `None` where they want different things.
-fn agreed(graph: &Graph, mut here: Vec<Waiting>) -> Option<(Vec<(NodeId, usize)>, Affine, usize)> {
-    here.sort_by_key(|waiting| waiting.by);
+/// What all that wait at a value, in order, want of it; `None` where they want different things.
+fn agreed(graph: &Graph, here: &[Waiting]) -> Option<Affine> {
     let mut wanted = here.chunk_by(|one, other| one.by == other.by).map(|of_one| {
         let (first, others) = of_one.split_first()?;
         // Each result of a node, as of a Split, takes a part. What one result wants twice is not wanted once.
@@ -569,10 +571,7 @@ fn agreed(graph: &Graph, mut here: Vec<Waiting>) -> Option<(Vec<(NodeId, usize)>
         all.filter(|_| has_each)
     });
     let affine = wanted.next()??;
-    let are_one = wanted.all(|other| other.as_ref() == Some(&affine));
-    let mut by: Vec<(NodeId, usize)> = here.iter().map(|waiting| waiting.by).collect();
-    by.dedup();
-    are_one.then_some((by, affine, here[0].depth))
+    wanted.all(|other| other.as_ref() == Some(&affine)).then_some(affine)
 }
 
 /// Whether a node multiplies by many constants that others read as well.

@@ -1,5 +1,6 @@
 //! A model in tract, ready to run.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tract_core::internal::{RunOptions, TractErrorContext, TypedSimplePlan, TypedSimpleState, bail};
@@ -13,7 +14,6 @@ use super::failure::{Failure, Stage};
 use super::input::Input;
 use super::origins::Origins;
 use super::skeleton::{WeightStore, skeleton};
-use crate::hash::HashSet;
 use crate::onnx::Model;
 use crate::onnx::misread::{is_read, read_as_one};
 use crate::onnx::node::{bodies, constant_tensor, states};
@@ -182,7 +182,7 @@ fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<()> {
 fn known_operators(onnx: &Onnx, model: &Model) -> Result<Origins, Failure> {
     let mut operators = Origins::default();
     add_operators(onnx, model, model.graph(), &mut operators)?;
-    let mut empty = HashSet::default();
+    let mut empty = HashSet::new();
     add_empty(model.graph(), &mut empty);
     numbers_are_there(model.graph(), &empty)?;
     Ok(operators)

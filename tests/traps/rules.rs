@@ -679,6 +679,30 @@ fn einsum_takes_scales_of_its_result() {
 }
 
 #[test]
+fn einsum_hands_scales_on_along_letters_that_stay() {
+    // Tokens that are mixed, by a weight or by others, have a scale of channels before and behind.
+    let mixed =
+        ["weight k 4 5\n e = Einsum(k, n) equation=kn,bnc->bkc", "e = Einsum(n, z) equation=btc,bts->bsc"];
+    for mix in mixed {
+        let forward = format!(
+            "input x batch 5 6\n input z batch 5 4\n scale g 6\n weight w 6 3
+             f = Floor(x)\n n = Mul(f, g)\n {mix}\n y = MatMul(e, w)\n output y"
+        );
+        assert_eq!(operators(&folded(&model(&forward))), ["Floor", "Einsum", "MatMul"], "{mix}");
+        let backward = format!(
+            "input x batch 5 6\n input z batch 5 4\n scale g 6\n weight w 6 6
+             n = MatMul(x, w)\n {mix}\n m = Mul(e, g)\n y = Floor(m)\n output y"
+        );
+        assert_eq!(operators(&folded(&model(&backward))), ["MatMul", "Einsum", "Floor"], "{mix}");
+    }
+    // A shift is added up.
+    let shifted =
+        "input x batch 5 6\n input z batch 5 4\n shift t 6\n weight w 6 3\n f = Floor(x)\n n = Add(f, t)
+         e = Einsum(n, z) equation=btc,bts->bsc\n y = MatMul(e, w)\n output y";
+    assert!(!unfold::fuse(&model(shifted), &Default::default()).unwrap().changed());
+}
+
+#[test]
 fn einsum_takes_nothing_along_letters_that_its_weight_has_not() {
     // Tokens are not in the weight; the same letter twice is a diagonal; what is added up over the value alone is no
     // product of the weight; and an axis of extent 1 may stand for a longer one.

@@ -23,8 +23,10 @@ impl Rule for Einsum {
         if let Some(letters) = Letters::of(at) {
             let operand = 1 - letters.slot;
             let affine = at.only(inputs, operand)?;
-            letters.check(at, affine, &letters.operand)?;
-            return Ok(Step::taken(Side::Operand(operand), affine.clone()));
+            return match letters.check(at, affine, &letters.operand) {
+                Ok(()) => Ok(Step::taken(Side::Operand(operand), affine.clone())),
+                Err(reason) => letters.passed(affine).map(|passed| Step::go_on(0, passed)).ok_or(reason),
+            };
         }
         if let Some((slot, factor)) = Letters::factor(at, inputs) {
             return Ok(Step::into_factor(slot, factor));
@@ -32,7 +34,13 @@ impl Rule for Einsum {
         let rank = at.output_rank(0)?;
         let mut all = Affine::identity(rank);
         for affine in inputs.iter().flatten() {
-            all = all.then(&number(affine, rank)?);
+            match number(affine, rank) {
+                Ok(number) => all = all.then(&number),
+                Err(reason) => {
+                    let passed = Letters::product(at, inputs, rank);
+                    return passed.map(|passed| Step::go_on(0, passed)).ok_or(reason);
+                }
+            }
         }
         match (0..at.arity()).find(|&slot| at.weight(slot).is_ok()) {
             Some(slot) => {
@@ -45,10 +53,16 @@ impl Rule for Einsum {
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         if let Some(letters) = Letters::of(at) {
-            letters.check(at, affine, &letters.result)?;
-            return Ok(Step::taken(Side::Result, affine.clone()));
+            return match letters.check(at, affine, &letters.result) {
+                Ok(()) => Ok(Step::taken(Side::Result, affine.clone())),
+                Err(reason) => {
+                    letters.pulled(affine).map(|pulled| Step::go_on(1 - letters.slot, pulled)).ok_or(reason)
+                }
+            };
         }
-        let on = |slot: usize| Some(vec![(slot, number(affine, at.rank(slot).ok()?).ok()?)]);
+        let pulled = |slot: usize| Letters::beside(at, 1usize.checked_sub(slot)?)?.pulled(affine);
+        let one = |slot: usize| number(affine, at.rank(slot).ok()?).ok();
+        let on = |slot: usize| Some(vec![(slot, one(slot).or_else(|| pulled(slot))?)]);
         let constants_first = (0..at.arity()).filter(|&slot| at.is_constant(slot));
         let all = constants_first.chain((0..at.arity()).filter(|&slot| !at.is_constant(slot)));
         let ways: Vec<_> = all.filter_map(on).collect();
@@ -120,6 +134,25 @@ impl Letters {
         (is_summed && is_made).then_some(Self { operand, weight, result, slot })
     }
 
+    /// A scale along letters of the operand that the result has as well, as one on the result: each product has one factor
+    /// of the operand.
+    fn passed(&self, affine: &Affine) -> Option<Affine> {
+        moved(affine, &self.operand, &self.result)
+    }
+
+    /// The other way: a scale that is wanted on the result, as one on the operand.
+    fn pulled(&self, affine: &Affine) -> Option<Affine> {
+        moved(affine, &self.result, &self.operand)
+    }
+
+    /// The scales of both operands on the result, of this rank.
+    fn product(at: &At, inputs: &[Option<Affine>], rank: usize) -> Option<Affine> {
+        let carried = inputs.iter().enumerate().filter_map(|(slot, affine)| Some((slot, affine.as_ref()?)));
+        let passed =
+            |(slot, affine): (usize, &Affine)| Self::beside(at, 1usize.checked_sub(slot)?)?.passed(affine);
+        carried.map(passed).try_fold(Affine::identity(rank), |all, affine| Some(all.then(&affine?)))
+    }
+
     /// Whether the weight has what an affine varies along, on a value of these letters.
     fn check(&self, at: &At, affine: &Affine, letters: &[char]) -> Result<(), Reason> {
         at.weight(self.slot)?;
@@ -132,6 +165,14 @@ impl Letters {
     fn summed(&self) -> impl Iterator<Item = usize> {
         (0..self.weight.len()).filter(|&axis| !self.result.contains(&self.weight[axis]))
     }
+}
+
+/// A scale over some letters as one over others, which must have those that it varies along.
+fn moved(affine: &Affine, from: &[char], to: &[char]) -> Option<Affine> {
+    let axes = affine.axes();
+    let place = |&axis: &usize| to.iter().position(|letter| *letter == from[axis]);
+    let places: Vec<usize> = axes.iter().map(place).collect::<Option<_>>()?;
+    affine.placed(&axes, &places, to.len()).filter(|_| affine.has_no_shift())
 }
 
 /// A recipe over some letters as one over others; along those that it lacks it has extent 1, and so it must along those

@@ -83,7 +83,7 @@ fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
     for dim in left {
         match dim.to_i64() {
             Ok(number) => there = there.checked_mul(number)?,
-            Err(_) => symbols = symbols * dim,
+            Err(_) => symbols *= dim,
         }
     }
     let is_whole = told > 0 && there % told == 0;
