@@ -65,7 +65,7 @@ impl Default for FoldOptions {
 /// let fused = unfold::fuse(&model, &Default::default())?.model;
 /// let [once] = &Provenance::of(&fused)[..] else { panic!("it was folded once") };
 /// assert_eq!(once.original.as_deref(), model.sha256()?);
-/// assert_eq!(once.folded, "UN 7, attention scale 6, constant 18");
+/// assert_eq!(once.folded, "UN 7, attention scale 6");
 /// assert!(Provenance::of(&model).is_empty());
 /// # Ok::<(), unfold::error::Error>(())
 /// ```

@@ -25,7 +25,7 @@ fn a_model_is_loaded_planned_folded_and_saved() {
     let folder = tempfile::tempdir().unwrap();
     fused.model.save(folder.path().join("fused.onnx")).unwrap();
     let saved = Model::open(folder.path().join("fused.onnx")).unwrap();
-    assert_eq!((model.graph().node.len(), saved.graph().node.len()), (167, 87));
+    assert_eq!((model.graph().node.len(), saved.graph().node.len()), (167, 81));
 
     // The rows of a weight behind a UN, each by γ / √(σ² + ε) of its channel.
     let [weight, deviation, gamma] = ["val_122", "sqrt_1", "view_10"].map(|name| constant(&model, name));
