@@ -116,7 +116,7 @@ def test_an_intermediate_representation_stays_one(digits: Path, tmp_path: Path) 
     path = digits / "un-dynamo.onnx"
     fused = unfold.fuse(ir.load(path))
     assert isinstance(fused, ir.Model)
-    assert len(list(fused.graph)) == 87
+    assert len(list(fused.graph)) == 81
     assert unfold.verify(path, ir.to_proto(fused))
     split = unfold.fuse(path, tmp_path / "m.onnx", external_data="always", skip="*")
     again = unfold.fuse(ir.load(split))
