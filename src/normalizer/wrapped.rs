@@ -35,11 +35,10 @@ fn wider(view: &View, part: &Part, taken: &Marks) -> Option<Part> {
         return None;
     }
     let graph = view.graph;
-    let is_free =
-        |node: &NodeId| view.graph.category(*node) == Some(Category::Movement) && !taken.contains(*node);
+    let is_free = |node: &NodeId| graph.category(*node) == Some(Category::Movement) && !taken.contains(*node);
     let (mut before, mut behind) = (vec![], vec![]);
     let (mut input, mut output) = (part.input, part.output);
-    while let Some(node) = view.graph.producer(input).map(|(node, _)| node).filter(is_free)
+    while let Some(node) = graph.producer(input).map(|(node, _)| node).filter(is_free)
         && before.len() < DEPTH
         && graph
             .readers(input)

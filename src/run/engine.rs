@@ -193,7 +193,7 @@ fn add_empty<'g>(graph: &'g GraphProto, empty: &mut HashSet<&'g str>) {
     let is_empty = |tensor: &TensorProto| tensor.dims.contains(&0);
     empty.extend(graph.initializer.iter().filter(|tensor| is_empty(tensor)).map(TensorProto::name));
     for node in &graph.node {
-        if constant_tensor(node).is_some_and(|tensor| is_empty(&tensor)) {
+        if node.op() == ("", "Constant") && constant_tensor(node).is_some_and(|tensor| is_empty(&tensor)) {
             empty.extend(node.output.iter().map(String::as_str));
         }
         bodies(node).for_each(|body| add_empty(body, empty));

@@ -346,3 +346,16 @@ fn an_if_over_constants_is_proved_to_be_the_branch_that_it_takes() {
     let proof = prove(&picking("Less"), &other.model, &other.plan.tensors, &Default::default());
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
+
+/// tract reads a condition that has no element, and ends the process with it.
+#[test]
+fn a_condition_without_an_element_takes_no_branch() {
+    let before = branching(
+        "input x batch 4\n ints c 0 =\n scale g 4\n m = Mul(x, g)\n weight w 4 3\n y = MatMul(m, w)\n output y",
+        "t = Neg(x)\n output t",
+        "e = Relu(x)\n output e",
+        &["z"],
+    );
+    let after = unfold::fuse(&before, &Default::default()).unwrap();
+    assert!(!operators(&after.model).contains(&"Mul") && operators(&after.model).contains(&"If"));
+}

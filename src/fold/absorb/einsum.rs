@@ -170,7 +170,7 @@ impl Letters {
 /// A scale over some letters as one over others, which must have those that it varies along.
 fn moved(affine: &Affine, from: &[char], to: &[char]) -> Option<Affine> {
     let axes = affine.axes();
-    let place = |&axis: &usize| to.iter().position(|letter| *letter == from[axis]);
+    let place = |&axis: &usize| to.iter().position(|letter| Some(letter) == from.get(axis));
     let places: Vec<usize> = axes.iter().map(place).collect::<Option<_>>()?;
     affine.placed(&axes, &places, to.len()).filter(|_| affine.has_no_shift())
 }
