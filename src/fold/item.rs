@@ -19,6 +19,8 @@ pub struct Item {
     pub role: Role,
     /// Whether its value is one that a core has brought into bounds.
     pub is_bounded: bool,
+    /// Whether it is one BatchNormalization, which stays one whatever it takes in.
+    pub is_batch_norm: bool,
     /// What is decided.
     pub state: State,
     /// Whether it is written anew: it took another in, or its shift went alone.
@@ -92,6 +94,7 @@ impl Item {
     pub fn size_with(&self, affine: &Affine) -> usize {
         match self.part.nodes.is_empty() {
             true => 0,
+            false if self.is_batch_norm && is_of_batch_norm(affine) => 1,
             false => !affine.has_no_scale() as usize + !affine.has_no_shift() as usize,
         }
     }
@@ -109,6 +112,11 @@ impl Item {
             }
         })
     }
+}
+
+/// Whether a BatchNormalization is what computes an affine with the fewest operators.
+pub fn is_of_batch_norm(affine: &Affine) -> bool {
+    !affine.has_no_scale() && !affine.has_no_shift() && affine.axes() == [1]
 }
 
 /// One affine that goes into another which stays.

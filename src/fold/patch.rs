@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::absorb::{Linear, linear};
+use super::item::is_of_batch_norm;
 use super::plan::{Plan, Rewrite};
 use super::rounding::Rounding;
 use super::{At, Fold, Side};
@@ -18,7 +19,7 @@ use crate::hash::HashMap;
 use crate::normalizer::{Replacement, Reset};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
-use crate::recipe::Recipe;
+use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 
 /// How many operators move what is picked from a table before it is multiplied, at most.
@@ -383,11 +384,15 @@ impl<'d> Drawing<'d> {
         self.input(reset.node, reset.slot, recipe, rounding)
     }
 
-    /// A part that took another in, as the fewest operators: a Mul, an Add, or both.
+    /// A part that took another in, as the fewest operators: a BatchNormalization that was there, a Mul, an Add, or both.
     fn rewrite(&self, rewrite: &Rewrite) -> Result<Vec<Change>, Reason> {
         let part = &rewrite.part;
         if part.nodes.is_empty() {
             return part.resets.iter().map(|reset| self.rewritten_parameter(reset, &part.affine)).collect();
+        }
+        if let Some(node) = part.batch_norm(self.graph, self.facts).filter(|_| is_of_batch_norm(&part.affine))
+        {
+            return self.batch_norm(node, &part.affine);
         }
         let output = self.graph.value_name(part.output);
         let tensor = |op: &str, recipe: &Recipe, rounding| {
@@ -408,6 +413,20 @@ impl<'d> Drawing<'d> {
             made.push(("Add", tensor("add", shift.recipe(), Rounding::Sum)?));
         }
         Ok(vec![Change::Chain { nodes: part.nodes.clone(), input: part.input, output: part.output, made }])
+    }
+
+    /// A BatchNormalization with the statistics that it has, as another affine: `γ = s·√(σ²+ε)`, `β = t + s·μ`.
+    fn batch_norm(&self, node: NodeId, Affine { scale, shift }: &Affine) -> Result<Vec<Change>, Reason> {
+        let at = self.at(node);
+        let (mean, var) = (at.numbers(3)?, at.numbers(4)?);
+        let deviation = (&var + &Numbers::number(at.attr_float("epsilon", 1e-5)?, 1)).sqrt();
+        let along = |numbers: &Numbers| numbers.reshape(&[numbers.len()]).ok_or(Reason::WrongAxis);
+        let (scale, shift) = (along(scale)?, along(shift)?);
+        let (gamma, beta) = (&scale * &deviation, &shift + &(&scale * &mean));
+        Ok(vec![
+            self.input(node, 1, gamma.recipe(), Rounding::Factor)?,
+            self.input(node, 2, beta.recipe(), Rounding::Sum)?,
+        ])
     }
 
     fn rewritten_parameter(&self, reset: &Reset, affine: &Affine) -> Result<Change, Reason> {

@@ -38,6 +38,7 @@ mod residual_scale;
 mod rms_norm;
 mod scalar;
 mod scale_norm;
+mod shift;
 mod soft_capping;
 mod standardisation;
 pub mod statistics;
@@ -148,6 +149,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &per_channel::PerChannel,
     &scalar::Scalar,
     &bias::Bias,
+    &shift::Shift,
     &branches::SubtractedMean,
 ];
 
@@ -224,6 +226,17 @@ pub struct Part {
     pub nodes: Vec<NodeId>,
     /// Parameters inside a node that stays, such as the scale of a LayerNormalization.
     pub resets: Vec<Reset>,
+}
+
+impl Part {
+    /// The BatchNormalization that is all of it, if it is one, and all that it reads is of one type.
+    pub fn batch_norm(&self, graph: &Graph, facts: &Facts) -> Option<NodeId> {
+        let &[node] = &self.nodes[..] else { return None };
+        let data_type = |input: &ValueId| facts.data_type(*input);
+        let types: Vec<_> = graph.inputs(node).iter().flatten().map(data_type).collect();
+        let is_one = types.iter().all(|&data_type| data_type.is_some() && data_type == types[0]);
+        Some(node).filter(|&node| graph.is(node, "BatchNormalization") && is_one)
+    }
 }
 
 /// An input of a node that gets its neutral value when the affine it holds is folded.

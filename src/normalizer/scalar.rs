@@ -29,7 +29,7 @@ impl Normalizer for Scalar {
 }
 
 /// Whether a value is computed from the extents of another alone: no element of a tensor is scaled there.
-fn is_of_extents(view: &View, mut value: ValueId) -> bool {
+pub fn is_of_extents(view: &View, mut value: ValueId) -> bool {
     for _ in 0..LOOKED_AT {
         let Some(node) = view.maker(value) else { return false };
         if matches!(view.graph.op(node), Some("Shape" | "Size")) {

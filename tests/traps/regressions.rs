@@ -162,7 +162,7 @@ fn a_slice_of_an_open_extent_holds_one_place_for_certain_only_at_its_ends() {
     let sliced = |start: i64, step: i64| {
         model(&format!(
             "input x batch 8 4
-             const g 8 = 2 2 2 2 2 2 2 2
+             const g 8 = 4 4 4 4 4 4 4 4
              shift t 8
              const v 8 = 4 4 4 4 4 4 4 4
              weight w 3 1

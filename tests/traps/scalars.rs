@@ -1,7 +1,7 @@
 //! One number for all channels, and halves of affines: what they pass, and what stops them.
 
 use unfold::FuseOptions;
-use unfold::fold::plan::Outcome;
+use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -465,9 +465,83 @@ fn a_factor_beside_the_reciprocal_of_a_deviation_goes() {
     for narrow in ["o = Mul(mu, f)", "i = Mul(mu, f)\n o = Add(i, b)", "o = Mul(f, f)"] {
         let model = beside(narrow, matmul);
         let fused = fuse(&model);
-        assert!(!fused.plan.sites.iter().any(|site| site.is_folded()), "{narrow}: {:#?}", fused.plan.sites);
+        let goes = |site: &&SitePlan| site.is_folded() && site.kind.name != "shift";
+        assert!(!fused.plan.sites.iter().any(|site| goes(&site)), "{narrow}: {:#?}", fused.plan.sites);
         same(&model, &fused.model, 1e-6);
     }
+}
+
+#[test]
+fn a_shift_before_linear_operators_goes_into_a_bias() {
+    let layers = [
+        "weight w 4 3\n y = MatMul(m, w)",
+        "weight w 4 3\n shift b 3\n y = Gemm(m, w, b)",
+        "weight w 3 4\n const c 3 = 1 2 3\n k = Transpose(m) perm=[1,0]\n u = MatMul(w, k)\n y = Transpose(u) perm=[1,0]",
+    ];
+    for layer in layers {
+        for shift in ["m = Add(x, t)", "m = Sub(x, t)", "m = Sub(t, x)", "n = Add(x, t)\n m = Sub(n, t)"] {
+            let before = model(&format!("input x batch 4\n shift t 4\n {shift}\n {layer}\n output y"));
+            let after = folded(&before);
+            same(&before, &after, 0.0);
+            assert!(!operators(&after).contains(&"Sub"), "{layer} {shift}");
+        }
+    }
+}
+
+#[test]
+fn a_shift_that_would_become_more_stays() {
+    // A number for each place, or an Add for each of two products.
+    for layer in [
+        "weight w 3 5\n y = MatMul(w, m)",
+        "weight v 4 3\n weight w 4 3\n k = MatMul(m, v)\n q = MatMul(m, w)\n r = Relu(k)\n u = Relu(q)\n y = Add(r, u)",
+    ] {
+        let shifted = format!("input x 5 4\n shift t 4\n i = Relu(x)\n m = Add(i, t)\n {layer}\n output y");
+        let (forward, backward) = kept(&model(&shifted));
+        assert!(matches!(forward, Reason::NoGain(_)), "{layer}: {forward:?}");
+        assert!(matches!(backward, Some(Reason::NotLinear(_))), "{layer}: {backward:?}");
+    }
+    // Before an activation a shift is nothing that engines would rather not have.
+    let before = model("input x batch 4\n shift t 4\n m = Add(x, t)\n y = Relu(m)\n output y");
+    assert!(fuse(&before).plan.sites.is_empty());
+}
+
+#[test]
+fn what_multiplies_by_one_goes_and_the_shift_stays() {
+    let before = model(
+        "input x batch 4
+         const g 4 = 1 1 1 1
+         shift t 4
+         r = Relu(x)
+         m = Mul(r, g)
+         n = Add(m, t)
+         y = Relu(n)
+         output y",
+    );
+    let after = fuse(&before);
+    same(&before, &after.model, 0.0);
+    assert_eq!(operators(&after.model), ["Relu", "Add", "Relu"]);
+}
+
+#[test]
+fn a_batch_norm_that_stays_takes_a_scale_in_and_is_one_operator() {
+    let before = model(
+        "input x 1 4 6 6
+         scale s 4 1 1
+         const g 8 = 1 -2 3 4 1 2 -1 2
+         shift b 8
+         shift mean 8
+         const var 8 = 3 8 15 0 3 8 15 0
+         r = Relu(x)
+         k = Mul(r, s)
+         p = MaxPool(r) kernel_shape=[3,3] pads=[1,1,1,1]
+         c = Concat(k, p) axis=1
+         n = BatchNormalization(c, g, b, mean, var) epsilon=1.0
+         y = Relu(n)
+         output y",
+    );
+    let after = fuse(&before);
+    same(&before, &after.model, 1e-6);
+    assert_eq!(operators(&after.model), ["Relu", "MaxPool", "Concat", "BatchNormalization", "Relu"]);
 }
 
 /// A HardSwish between two products, as exporters write it, at some operator set.

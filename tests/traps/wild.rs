@@ -30,7 +30,7 @@ fn of(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
 #[test]
 fn scikit_learn_s_whitening_goes_into_the_perceptron() {
     let (sites, left) = of("sklearn.onnx");
-    assert_eq!(sites, [vec!["per-channel affine"], vec![]]);
+    assert_eq!(sites, [vec!["shift", "per-channel affine"], vec![]]);
     assert_eq!(left.iter().filter(|op| *op == "Div").count(), 0);
 }
 

@@ -97,6 +97,7 @@ impl<'a> Planner<'a> {
                     part: part.clone(),
                     site: index,
                     role,
+                    is_batch_norm: part.batch_norm(&known.graph, &known.facts).is_some(),
                     is_bounded: role == Role::Behind && site.kind.is_bounded,
                     state,
                     is_rewritten,
@@ -160,17 +161,15 @@ impl<'a> Planner<'a> {
             let Item { part, site, state, is_rewritten, .. } = &self.items[item];
             let is_row = match sites[*site].kind.family {
                 // Numbers beside others than products by them belong to forms that engines know.
-                Family::Scale if part.affine.scale.len() == 1 => {
+                Family::Scale if part.affine.scale.len() == 1 && !part.affine.has_no_scale() => {
                     let multiplies = |&node: &NodeId| matches!(graph.op(node), Some("Mul" | "Div" | "Neg"));
-                    part.affine.has_no_shift()
-                        && !part.affine.has_no_scale()
-                        && part.nodes.iter().all(multiplies)
+                    part.affine.has_no_shift() && part.nodes.iter().all(multiplies)
                 }
                 Family::Offline | Family::Scale => {
+                    let Affine { scale, shift } = &part.affine;
                     !part.affine.is_identity()
-                        && [&part.affine.scale, &part.affine.shift]
-                            .into_iter()
-                            .all(|numbers| is_told(numbers))
+                        && (part.affine.has_no_scale() || is_told(scale))
+                        && (part.affine.has_no_shift() || is_told(shift))
                 }
                 _ => false,
             };

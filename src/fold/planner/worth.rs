@@ -49,12 +49,18 @@ impl Planner<'_> {
             return Err(refusal);
         }
         let there = &self.items[item];
-        // A parameter that goes saves no operator, and would cost one.
+        // A parameter that goes saves no operator, and would cost one; an Add that does comes again.
         let is_parameter = there.part.nodes.is_empty();
+        let is_add = there.size() == 1 && there.part.affine.has_no_scale();
         let adds = |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
-        if let Some(fold) = wave.folds.iter().filter(|_| is_parameter).find(adds) {
-            let reason = Reason::NoGain("its shift would become an Add with a number for each place".into());
-            return Err(Refusal::new(reason, self.draft.graph.name(fold.node)));
+        let no_gain = |fold: &Fold, gain: &str| {
+            Refusal::new(Reason::NoGain(gain.into()), self.draft.graph.name(fold.node))
+        };
+        if let Some(fold) = wave.folds.iter().filter(|_| is_parameter || is_add).find(adds) {
+            return Err(no_gain(fold, "its shift would become an Add with a number for each place"));
+        }
+        if let Some(fold) = wave.folds.iter().filter(|fold| is_add && self.makes_add(fold)).nth(1) {
+            return Err(no_gain(fold, "it would become several Adds"));
         }
         // Its scale can go alone, or there is none: an Add for each place saves no operator.
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
@@ -124,6 +130,14 @@ impl Planner<'_> {
             linear.image(&at, weight.as_ref(), operand, &fold.affine.shift).ok()
         };
         image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
+    }
+
+    /// Whether a shift is added behind an operator that neither has a place for a bias nor an Add behind it.
+    fn makes_add(&self, fold: &Fold) -> bool {
+        let at = self.draft.at(fold.node);
+        let slots = linear(at.graph.domain_op(fold.node)).and_then(|linear| linear.slots(&at).ok());
+        let has_place = slots.is_some_and(|slots| slots.bias.is_some());
+        !fold.affine.has_no_shift() && !has_place && self.draft.bias_add(fold.node).is_none()
     }
 
     /// Whether what is wanted on the result of an operator does not go into its own bias.

@@ -1,0 +1,43 @@
+//! Shift: a constant that is added, or taken away, before a linear operator that takes it in.
+
+use super::scalar::is_of_extents;
+use super::{Family, Kind, Normalizer, Site, View};
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
+use crate::onnx::tensor::DataType;
+
+/// How many movements a linear operator may be behind.
+const MOVES: usize = 8;
+
+/// Any other chain that adds a constant: before linear operators, or in more operators than one.
+pub struct Shift;
+
+impl Normalizer for Shift {
+    fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
+        let chain = view.chain(node)?;
+        let is_float = view.facts.data_type(chain.output).is_some_and(DataType::is_float);
+        let shifts = chain.affine.has_no_scale() && !chain.affine.has_no_shift();
+        let is_more = chain.nodes.len() > 1 || are_linear(view, chain.output, MOVES);
+        (is_float && shifts && is_more && !is_of_extents(view, chain.input))
+            .then(|| chain.site(view, Kind::new("shift", Family::Scale)))
+    }
+}
+
+/// Whether all that reads a value is linear, up to movements.
+fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
+    let readers = view.graph.readers(value);
+    !readers.is_empty()
+        && readers.iter().all(|reader| {
+            let &Reader::Node { node, .. } = reader else { return false };
+            let goes_on = || {
+                let output = view.graph.only_output(node);
+                moves > 0
+                    && view.graph.is_movement(node)
+                    && output.is_some_and(|output| are_linear(view, output, moves - 1))
+            };
+            let is_constant = |&operand: &ValueId| view.constants.is_constant(operand);
+            let is_linear = view.graph.category(node).is_some_and(Category::is_product)
+                && view.graph.inputs(node).iter().flatten().any(is_constant);
+            is_linear || goes_on()
+        })
+}
