@@ -15,11 +15,13 @@ pub fn keep_freed() {
     unsafe { mi_option_set(PURGE_DELAY, -1) };
 }
 
-/// Gives back what this thread has freed, for a process that needs it for other things.
+/// Gives back what this thread and those that work for it have freed, for a process that needs it for other things.
 #[cfg(feature = "python")]
 pub fn give_back_freed() {
     // SAFETY: touches nothing but free memory.
-    unsafe { mi_collect(true) };
+    let collect = || unsafe { mi_collect(true) };
+    rayon::broadcast(|_| collect());
+    collect();
 }
 
 #[cfg(test)]

@@ -3,27 +3,10 @@
 
 use super::draft::Draft;
 use crate::graph::ValueId;
-use crate::onnx::external::Externals;
-use crate::onnx::tensor::read_f64;
+use crate::graph::zeros::repeats_zero;
 
 /// Whether a value is zeros, and stays so.
 pub fn is_zeros(draft: &Draft, value: ValueId) -> bool {
-    let Some((node, _)) = draft.graph.producer(value).filter(|&(node, _)| !draft.is_touched(node)) else {
-        return false;
-    };
-    let at = draft.at(node);
-    match draft.graph.domain_op(node) {
-        // One number is read, and no table.
-        ("", "Expand") => {
-            let is_one = at.input(0).is_ok_and(|input| draft.constants.len(input) == Some(1));
-            is_one && at.numbers(0).is_ok_and(|numbers| numbers.are_all(0.0))
-        }
-        ("", "ConstantOfShape") => match at.proto().attr_t("value") {
-            Ok(Some(filler)) => read_f64(filler, &Externals::none())
-                .is_ok_and(|numbers| numbers.iter().all(|&number| number == 0.0)),
-            Ok(None) => true,
-            Err(_) => false,
-        },
-        _ => false,
-    }
+    let made_by = draft.graph.producer(value).filter(|&(node, _)| !draft.is_touched(node));
+    made_by.is_some_and(|(node, _)| repeats_zero(&draft.at(node)))
 }

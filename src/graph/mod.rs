@@ -28,6 +28,7 @@ pub mod scope;
 mod slices;
 mod told;
 mod types;
+pub mod zeros;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

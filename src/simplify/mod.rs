@@ -12,6 +12,7 @@ mod movement;
 mod names;
 mod order;
 mod passed;
+mod states;
 mod tidy;
 mod twins;
 

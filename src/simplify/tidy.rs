@@ -2,7 +2,7 @@
 
 use super::constants::{self, NamedFloats, Settled, cone};
 use super::equal::Same;
-use super::{dead, equal, extents, order, passed};
+use super::{dead, equal, extents, order, passed, states};
 use crate::error::Result;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::{Edited, Editor, reads};
@@ -107,11 +107,12 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         return tidied;
     }
     let sites = cone(known, &limits.sites);
-    let (found, shapes) = match (limits.is_skipped)(constants::KIND) {
+    let (found, shapes, begun) = match (limits.is_skipped)(constants::KIND) {
         true => Default::default(),
         false => {
             let is_new = |name: &str| limits.is_new(name);
-            (Settled::find(known, &sites, &is_new, limits.growth), extents::find(known, &sites))
+            let settled = Settled::find(known, &sites, &is_new, limits.growth);
+            (settled, extents::find(known, &sites), states::find(known, &sites))
         }
     };
     let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());
@@ -121,18 +122,20 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     tidied.growth = found.growth;
     let is_told_alike = |one: &str, other: &str| limits.are_told_alike(one, other, model);
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
-    let is_asked = merges && (shapes.is_empty() || !found.is_empty());
+    let is_written = !shapes.is_empty() || !begun.is_empty();
+    let is_asked = merges && (!is_written || !found.is_empty());
     let before = if is_asked { find() } else { HashMap::default() };
     let passed = if merges { passed::find(known, &read) } else { vec![] };
-    if found.is_empty() && shapes.is_empty() && before.is_empty() && passed.is_empty() {
+    if found.is_empty() && !is_written && before.is_empty() && passed.is_empty() {
         return tidied;
     }
-    let are_equals_all = found.is_empty() && shapes.is_empty() && passed.is_empty();
+    let are_equals_all = found.is_empty() && !is_written && passed.is_empty();
     tidied.duplicates = passed.len();
     let mut editor = Editor::new(&known.graph);
     passed::remove(passed, &known.graph, &mut editor);
     tidied.computed = found.store(known, &mut editor);
     extents::write(shapes, known, &mut editor);
+    states::write(begun, &mut editor);
     let Edited { mut graph, before: was, mut pinned } = editor.edited();
     dead::remove(&mut graph, &|name| was.reads(name), &pinned);
     order::sort(&mut graph);

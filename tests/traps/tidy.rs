@@ -4,6 +4,7 @@ use ndarray::{Array2, Axis};
 use unfold::onnx::Model;
 use unfold::onnx::tensor::read_f64;
 use unfold::refusal::Reason;
+use unfold::verify::{VerifyOptions, compare};
 use unfold::{FuseOptions, Fused};
 
 use crate::common::text::model;
@@ -163,6 +164,54 @@ fn a_reshape_reads_no_extents_that_it_finds_itself() {
     // Neither is where it was, and one alone can be found.
     let turned = tidied(&heads("ints h 1 = 8\n s = Concat(l, b, h) axis=0"));
     assert_eq!(operators(&turned), ["Shape", "Gather", "Gather", "Concat", "Reshape"]);
+}
+
+/// An LSTM that begins with what `makes` makes of `shape`, two numbers for each row of an open batch.
+fn begun(makes: &str) -> Model {
+    model(&format!(
+        "input x 4 batch 3
+         weight w 1 8 3
+         weight r 1 8 2
+         weight b 1 16
+         const nothing = 0
+         const halves = 0.5
+         ints one 1 = 1
+         ints two 1 = 2
+         ints zero 1 = 0
+         ints last 1 = 1000
+         extents = Shape(x)
+         batch = Gather(extents, one) axis=0
+         shape = Concat(one, batch, two) axis=0
+         {makes}
+         y = LSTM(x, w, r, b, , s, s) hidden_size=2
+         output y"
+    ))
+}
+
+#[test]
+fn a_recurrent_operator_is_not_given_the_zeros_that_it_begins_with() {
+    for (makes, runs) in [
+        ("s = Expand(nothing, shape)", true),
+        ("m = Expand(nothing, shape)\n n = Identity(m)\n s = Slice(n, zero, last, one)", true),
+        // tract makes float64 of it, and does not run it.
+        ("s = ConstantOfShape(shape)", false),
+    ] {
+        let before = begun(makes);
+        let after = fuse(&before);
+        is_not_disproved(&before, &after).unwrap();
+        let verdict = compare(&before, &after.model, &VerifyOptions::default());
+        assert_eq!(verdict.passed(), runs, "{makes}: {verdict:?}");
+        assert_eq!(operators(&after.model), ["LSTM"], "{makes}");
+        assert_eq!(after.model.graph().node[0].input, ["x", "w", "r", "b"], "{makes}");
+        let skip = vec!["constant".to_owned()];
+        let kept = unfold::fuse(&before, &FuseOptions { skip, ..FuseOptions::default() }).unwrap();
+        assert!(operators(&kept.model).len() > 1, "{makes}");
+    }
+    // Other numbers, and what is made of zeros, are given.
+    for makes in ["s = Expand(halves, shape)", "m = Expand(nothing, shape)\n s = Cos(m)"] {
+        let after = fuse(&begun(makes)).model;
+        assert_eq!(after.graph().node.last().unwrap().input.len(), 7, "{makes}");
+    }
 }
 
 #[test]

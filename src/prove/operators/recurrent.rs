@@ -44,6 +44,13 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
         Ok(Some(Image::field(ArrayD::from_shape_vec(shape, elements).map_err(|_| Unmade::Misfit)?)))
     };
     let mut inputs = call.inputs.clone();
+    // It begins with zeros where it is given nothing.
+    for state in inputs.iter_mut().skip(5).take(2) {
+        state.take_if(|state| matches!(state, Image::Field(zeros) if zeros.iter().all(|&zero| zero == 0)));
+    }
+    while inputs.last().is_some_and(Option::is_none) {
+        inputs.pop();
+    }
     inputs.resize(inputs.len().max(4), None);
     inputs[0] = image(&[first, second, columns], sums)?;
     inputs[1] = None;
