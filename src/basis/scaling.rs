@@ -260,7 +260,7 @@ impl Exponents<'_> {
 /// The rank of what a power comes to.
 fn rank(at: &At, side: Side) -> Result<usize, Reason> {
     match side {
-        Side::Result | Side::Rows(_) => at.output_rank(0),
+        Side::Result | Side::Rows { .. } => at.output_rank(0),
         Side::Operand(slot) | Side::Constant(slot) => at.rank(slot),
     }
 }

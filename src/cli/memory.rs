@@ -8,11 +8,11 @@ use libmimalloc_sys::{mi_option_set, mi_option_t};
 /// system, or -1 for never.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Keeps what one step frees for the next one, which needs it at once. Between the two the system would clear every page
-/// of it: up to a third of the time that a large graph takes.
-pub fn keep_freed() {
+/// Keeps what one step frees for the next one, which needs it at once, for so many milliseconds, or for ever. Between the
+/// two the system would clear every page of it: up to a third of the time that a large graph takes.
+pub fn keep_freed(milliseconds: Option<u16>) {
     // SAFETY: sets a number, which threads may read at any time.
-    unsafe { mi_option_set(PURGE_DELAY, -1) };
+    unsafe { mi_option_set(PURGE_DELAY, milliseconds.map_or(-1, Into::into)) };
 }
 
 /// Gives back what this thread and those that work for it have freed, for a process that needs it for other things.

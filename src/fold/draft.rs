@@ -151,8 +151,10 @@ impl<'a> Draft<'a> {
     pub fn fold(&mut self, folds: Vec<Fold>) {
         for fold in &folds {
             self.touched.insert(fold.node);
-            let is_rows = matches!(fold.side, Side::Rows(_));
-            if is_rows || !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
+            let beside = if let Side::Rows { of, .. } = fold.side { Some(of) } else { None };
+            // What is added behind the layer whose rows they are is theirs.
+            self.bias_adds.extend(beside.and_then(|of| Some((of, self.bias_add(of)?))));
+            if beside.is_some() || !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
                 self.shifted.insert(fold.node);
             }
             if !matches!(fold.side, Side::Constant(_))

@@ -51,9 +51,14 @@ pub enum Side {
     Result,
     /// This input is a constant, and the affine is wanted on that constant itself.
     Constant(usize),
-    /// To each row of the result the one so many rows further on is to be added, times the affine's scale; and its
-    /// shift.
-    Rows(i64),
+    /// To each row of the result one of a layer beside it, or of its own, is to be added, times the affine's scale; and
+    /// its shift.
+    Rows {
+        /// The layer, of which nothing is changed by then.
+        of: NodeId,
+        /// How many rows further on.
+        distance: i64,
+    },
 }
 
 /// One affine that a node takes into its constants.

@@ -1,7 +1,7 @@
 //! A shift before a modulation, as of adaptive normalization (DiT's adaLN, FiLM).
 //!
-//! In `(x + t)·(a + γ) + β`, γ and β are parts of what one layer makes of a condition, `W·c + b`. The shift comes to
-//! `β + t·(a + γ)`, which that layer makes as well: to the rows of β, t times those of γ are added,
+//! In `(x + t)·(a + γ) + β`, γ and β are parts of what one layer makes of a condition, `W·c + b`, or two layers make of the
+//! same. The shift comes to `β + t·(a + γ)`, which the layer of β makes as well: to its rows, t times those of γ are added,
 //!
 //! ```text
 //! W_β ← W_β + diag(t)·W_γ        b_β ← b_β + t·(a + b_γ)
@@ -43,14 +43,15 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
         && draft.at(product).output_shape(0).ok()? == draft.at(sum).output_shape(0).ok()?;
     let factor = origin(draft, (product, 1 - slot), &marks, false).filter(|_| alike)?;
     let added = origin(draft, (sum, 1 - read), &marks, true)?;
-    (factor.layer == added.layer && factor.moves == added.moves && draft.is_free(added.layer))
-        .then_some(())?;
+    let is_one = factor.layer == added.layer;
+    let is_there = is_one || are_beside(draft, factor.layer, added.layer)?;
+    (is_there && factor.moves == added.moves && draft.is_free(added.layer)).then_some(())?;
     let (from, into) = (rows(&factor.affine.shift, count)?, rows(&added.affine.shift, count)?);
     let distance = i64::try_from(*from.first()?).ok()? - i64::try_from(*into.first()?).ok()?;
     let is_apart =
         |(&from, &into): (&usize, &usize)| into.checked_add_signed(distance as isize) == Some(from);
-    let are_apart = from.iter().zip(&into).all(is_apart) && !into.iter().any(|row| from.contains(row));
-    are_apart.then_some(())?;
+    let shares = is_one && into.iter().any(|row| from.contains(row));
+    (from.iter().zip(&into).all(is_apart) && !shares).then_some(())?;
     let layer = draft.at(added.layer);
     let bias = holds(draft, &layer)?;
     let placed = origin(draft, (sum, 1 - read), &Affine::shift(shift.clone()), true)?.affine.shift;
@@ -64,8 +65,33 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
     };
     let affine = Affine::new(placed, constants);
     let mut wave = Wave { site, ..Wave::default() };
-    wave.take(draft, Fold { node: layer.node, side: Side::Rows(distance), affine, site }).ok()?;
+    let side = Side::Rows { of: factor.layer, distance };
+    wave.take(draft, Fold { node: layer.node, side, affine, site }).ok()?;
     bias.then_some(wave)
+}
+
+/// Whether two layers do the same with one value, by weights as large, and nothing is decided of either yet.
+fn are_beside(draft: &Draft, one: NodeId, other: NodeId) -> Option<bool> {
+    let graph = draft.graph;
+    let read = |node: NodeId| Some(draft.source(graph.input(node, 0)?));
+    let weight = |node: NodeId| draft.at(node).extents(1).ok();
+    let attributes = |node: NodeId| {
+        let mut attributes = graph.node(node).attribute.clone();
+        attributes.sort_by(|one, other| one.name().cmp(other.name()));
+        attributes
+    };
+    let is_open = |node: NodeId| {
+        let add = draft.bias_add(node);
+        draft.is_free(node) && !draft.is_touched(node) && !add.is_some_and(|(add, _)| draft.is_touched(add))
+    };
+    Some(
+        graph.domain_op(one) == graph.domain_op(other)
+            && read(one)? == read(other)?
+            && weight(one)? == weight(other)?
+            && attributes(one) == attributes(other)
+            && is_open(one)
+            && is_open(other),
+    )
 }
 
 /// Whether a layer of one matrix, on the right and read by nobody else, has a place for a bias; `None` of other layers.

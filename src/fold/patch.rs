@@ -237,23 +237,34 @@ impl<'d> Drawing<'d> {
 
     fn unit(&self, node: NodeId, folds: &[usize]) -> Result<Vec<Change>, Reason> {
         let (at, rules) = (self.at(node), self.rules(node)?);
+        let mut unit = self.unchanged(node)?;
+        for &index in folds {
+            let fold = &self.plan.folds[index];
+            let beside = match fold.side {
+                Side::Rows { of, .. } if of != node => Some(self.unchanged(of)?),
+                _ => None,
+            };
+            unit.take(&at, rules, fold, beside.as_ref())?;
+        }
+        self.changes(&at, rules, &unit)
+    }
+
+    /// The constants of an operator as they are.
+    fn unchanged(&self, node: NodeId) -> Result<Unit, Reason> {
+        let (at, rules) = (self.at(node), self.rules(node)?);
         let slots = rules.slots(&at)?;
         let read = |node: NodeId, slot| {
             let at = self.at(node);
             self.rules(node)?.read_bias(&at, at.constant(slot)?)
         };
         let own = slots.bias.filter(|&slot| self.graph.input(node, slot).is_some());
-        let mut unit = Unit {
+        Ok(Unit {
             weight: Changing::new(slots.weight.map(|slot| at.constant(slot)).transpose()?),
             bias: Changing::new(own.map(|slot| read(node, slot)).transpose()?),
             added: Changing::new(
                 self.plan.bias_adds.get(&node).map(|&(add, slot)| read(add, slot)).transpose()?,
             ),
-        };
-        for &index in folds {
-            unit.take(&at, rules, &self.plan.folds[index])?;
-        }
-        self.changes(&at, rules, &unit)
+        })
     }
 
     /// Where the new constants of an operator go.
@@ -442,13 +453,20 @@ impl<'d> Drawing<'d> {
 }
 
 impl Unit {
-    /// Takes one fold in: the operator as it is by now, with the affine in front of it or behind.
-    fn take(&mut self, at: &At, rules: &dyn Linear, fold: &Fold) -> Result<(), Reason> {
+    /// Takes one fold in: the operator as it is by now, with the affine in front of it or behind. One of rows takes those of
+    /// the layer `beside`, or else of its own.
+    fn take(
+        &mut self,
+        at: &At,
+        rules: &dyn Linear,
+        fold: &Fold,
+        beside: Option<&Unit>,
+    ) -> Result<(), Reason> {
         let Affine { scale, shift } = &fold.affine;
         let shifts = !fold.affine.has_no_shift();
         let scales = !fold.affine.has_no_scale();
-        if let Side::Rows(distance) = fold.side {
-            return self.take_rows(rules.contracted(at)?, distance, &fold.affine);
+        if let Side::Rows { distance, .. } = fold.side {
+            return self.take_rows(&rules.contracted(at)?, distance, &fold.affine, beside);
         }
         let is_result = matches!(fold.side, Side::Result);
         // A fold on the Add behind: a scale of its result reaches the operator as a fold of its own.
@@ -479,12 +497,13 @@ impl Unit {
         Ok(())
     }
 
-    /// Adds rows of the operator to others, times a number for each: see [`super::modulation`].
+    /// Adds rows of the operator, or of one beside it, to others, times a number for each: see [`super::modulation`].
     fn take_rows(
         &mut self,
-        contracted: Vec<usize>,
+        contracted: &[usize],
         distance: i64,
         Affine { scale, shift }: &Affine,
+        beside: Option<&Unit>,
     ) -> Result<(), Reason> {
         let count = scale.len();
         let factor = scale.recipe().reshape(&[count]).ok_or(Reason::WrongAxis)?;
@@ -493,29 +512,45 @@ impl Unit {
             usize::try_from(row).ok().filter(|&row| row < count)
         };
         // Of what has a number for each row along an axis.
-        let mixed = |recipe: &Recipe, axis: usize| {
+        let moved = |recipe: &Recipe, axis: usize| {
             let mut shape = vec![1; recipe.rank()];
             shape[axis] = count;
-            let moved = recipe.pick(axis, (0..count).map(further))?;
-            recipe.add(&moved.mul(&factor.reshape(&shape)?)?)
+            recipe.pick(axis, (0..count).map(further))?.mul(&factor.reshape(&shape)?)
+        };
+        let along_the_last = |recipe: &Recipe| {
+            let mut shape = recipe.shape().to_vec();
+            *shape.last_mut()? = count;
+            recipe.expand(&shape)
         };
         let weight = self.weight.now.as_ref().ok_or(Reason::NotConstant)?;
         let axis = (0..weight.rank()).find(|axis| !contracted.contains(axis)).ok_or(Reason::WrongAxis)?;
-        let whole = weight.shape()[axis] == count;
-        let weight = whole.then(|| mixed(weight, axis)).flatten();
+        let from = beside.and_then(|beside| beside.weight.now.as_ref()).unwrap_or(weight);
+        let whole = weight.shape()[axis] == count && from.shape() == weight.shape();
+        let weight = whole.then(|| weight.add(&moved(from, axis)?)).flatten();
         self.weight.set(weight)?;
-        for bias in [&mut self.bias, &mut self.added] {
-            let Some(now) = &bias.now else { continue };
-            let last = now.rank().checked_sub(1).ok_or(Reason::UnknownShape)?;
-            let mut shape = now.shape().to_vec();
-            shape[last] = count;
-            let now = now.expand(&shape);
-            bias.set(now.and_then(|now| mixed(&now, last)))?;
+        let mut shifts = vec![];
+        match beside {
+            Some(beside) => {
+                for bias in [&beside.bias.now, &beside.added.now].into_iter().flatten() {
+                    let moved = along_the_last(bias).and_then(|bias| moved(&bias, bias.rank() - 1));
+                    shifts.push(moved.ok_or(Reason::WrongAxis)?);
+                }
+            }
+            None => {
+                for bias in [&mut self.bias, &mut self.added] {
+                    let Some(now) = &bias.now else { continue };
+                    let mixed = along_the_last(now).and_then(|now| now.add(&moved(&now, now.rank() - 1)?));
+                    bias.set(mixed)?;
+                }
+            }
         }
         if !shift.are_all(0.0) {
+            shifts.push(shift.recipe().clone());
+        }
+        for shift in shifts {
             let bias = if self.added.now.is_some() { &mut self.added } else { &mut self.bias };
-            let now = bias.now.clone().unwrap_or_else(|| Recipe::number(0.0, shift.ndim()));
-            bias.set(now.add(shift.recipe()))?;
+            let now = bias.now.clone().unwrap_or_else(|| Recipe::number(0.0, shift.rank()));
+            bias.set(now.add(&shift))?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pyo3::prelude::*;
@@ -59,9 +59,13 @@ pub fn attend<T: Send + 'static>(
     let (send, mut receive) = channel();
     let working = attended.clone();
     let body = move || {
+        let begun = Instant::now();
         let done = caught(|| work(&working));
-        // What was needed on the way is not there while Python takes what was made.
-        give_back_freed();
+        // What was needed on the way is not there while Python takes what was made. What took no longer than this had
+        // little.
+        if begun.elapsed() > TICK {
+            give_back_freed();
+        }
         // Nobody may be there to take it.
         let _ = send.send(done);
     };

@@ -16,6 +16,10 @@ use crate::cli;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator(MiMalloc);
 
+/// Milliseconds for which one call keeps what it frees for the next one: where many small models are folded, by many
+/// threads, all of them would wait for the system.
+const KEPT: u16 = 1000;
+
 /// Runs the command line, and returns its exit code.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
@@ -48,6 +52,7 @@ mod _native {
 /// What holds for the process from the import on.
 fn init(py: Python<'_>) -> PyResult<()> {
     cli::panics::kept();
+    cli::memory::keep_freed(Some(KEPT));
     let program: Option<std::path::PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
     if let Some(program) = program {
         let arguments = ["-m", "unfold_onnx", "resident"].map(Into::into).into();

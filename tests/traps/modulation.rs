@@ -107,6 +107,31 @@ fn parts_may_be_slices_and_the_factor_may_be_gamma_alone_or_with_any_number() {
 
 /// Each reads something that is no longer what it was, or is not made by one layer.
 #[test]
+fn two_layers_of_one_condition_make_what_modulates() {
+    let given = "weight wg 5 4\n weight bg 4\n weight wb 5 4\n weight bb 4";
+    for (parts, folds) in [
+        ("p = Gemm(c, wg, bg)\n q = Gemm(c, wb, bb)", true),
+        ("p = Gemm(c, wg)\n q = Gemm(c, wb, bb)", true),
+        ("p = Gemm(c, wg, bg) alpha=0.5 beta=2.0\n q = Gemm(c, wb, bb) beta=2.0 alpha=0.5", true),
+        ("o = MatMul(c, wg)\n p = Add(o, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)", true),
+        // They would have to be scaled alike, laid out alike, and read the same.
+        ("p = Gemm(c, wg, bg)\n q = Gemm(c, wb, bb) alpha=0.5", false),
+        ("p = Gemm(c, wg, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)", false),
+        ("d = Relu(c)\n p = Gemm(d, wg, bg)\n q = Gemm(c, wb, bb)", false),
+    ] {
+        for factor in ["f = Identity(gamma)", FACTOR] {
+            let before = modulated("", &format!("{given}\n{parts}"), factor, "");
+            let after = fuse(&before);
+            is_as_planned(&before, &after);
+            assert_eq!(is_gone(&after), folds, "{parts} {factor}: {:#?}", after.plan.sites);
+            if folds {
+                folded(&before);
+            }
+        }
+    }
+}
+
+#[test]
 fn what_others_read_or_make_stays() {
     let other = "weight w2 5 4\n q = MatMul(c, w2)\n p, rest = Split(h, two)  axis=1\n ints two 2 = 4 8\n output rest";
     for (layer, parts, factor, more) in [
