@@ -3,7 +3,7 @@
 //! Such nodes have no known value, and a model that has one is not verified. What is computed of constants is only what was
 //! held against onnxruntime.
 
-use super::operator::Category;
+use super::operator::{Category, input_at};
 use super::proto::NodeProto;
 use super::tensor::DataType;
 use crate::error::Result;
@@ -59,6 +59,15 @@ pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
         "Einsum" if !is_plain_einsum(&text("equation", "")) => Some(
             "tract takes an ellipsis for one axis, one number for an axis, and a letter twice for any places",
         ),
+        "DFT" if node.input.get(1).is_some_and(|length| !length.is_empty()) => {
+            Some("tract transforms all of an axis, whatever length is given")
+        }
+        "DFT"
+            if input_at("DFT", "axis", opset)
+                .is_some_and(|slot| node.input.get(slot).is_none_or(String::is_empty)) =>
+        {
+            Some("tract transforms another axis where none is given")
+        }
         "GlobalLpPool" => Some("tract takes another mean"),
         "SpaceToDepth" if has("mode") => {
             Some("tract puts the places of a block before the channels, whatever its mode")
@@ -100,6 +109,8 @@ pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
             node.attr_ints("output_padding").is_ok_and(|list| list.is_some())
                 && misread(node, opset).is_some()
         }
+        // It takes the second axis for the one that is transformed.
+        ("", "DFT") => true,
         // It takes them to be as wide as the queries, whatever the values are, and a cache to grow.
         ("com.microsoft", "GroupQueryAttention" | "MultiHeadAttention") => true,
         _ => false,

@@ -50,6 +50,27 @@ fn what_no_integer_is_cast_from_has_its_extents_all_the_same() {
 }
 
 #[test]
+fn a_fourier_transform_has_its_length_on_its_own_axis() {
+    for (opset, text, expected) in [
+        (17, "y = DFT(x, n) axis=2 onesided=1", "2 4 5 2"),
+        (17, "y = DFT(x, n) axis=2", "2 4 8 2"),
+        (18, "y = DFT(x, n) axis=0 inverse=1", "8 4 16 2"),
+        (19, "y = DFT(x, n) axis=-2 onesided=1", "2 4 5 2"),
+        (19, "y = DFT(x)", "2 4 16 2"),
+        (17, "y = DFT(x) axis=2 onesided=1", "2 4 9 2"),
+        (17, "y = DFT(x) axis=2 onesided=1 inverse=1", "2 4 ? 1"),
+        (20, "y = DFT(x)", "2 4 16 2"),
+        (20, "y = DFT(x, n, two) onesided=1", "2 4 5 2"),
+        (20, "y = DFT(x, , last) onesided=1", "2 4 9 2"),
+    ] {
+        let text = format!(
+            "opset {opset}\ninput x 2 4 16 1\nints n = 8\nints two = 2\nints last = -2\n{text}\noutput y"
+        );
+        assert_eq!(shape(&model(&text), "y"), expected, "{text}");
+    }
+}
+
+#[test]
 fn what_stands_beside_an_extent_that_nobody_knows_stays_known() {
     let cases = [
         ("ints c 2 = 2 4\n s = Concat(items, halved, c) axis=0\n y = Reshape(x, s)", "? ? 2 4"),

@@ -1,10 +1,11 @@
-//! Operators of ONNX that tract does not have.
+//! Operators of ONNX that tract does not have, or says something else of.
 
 use tract_onnx::tract_hir::internal::TDim;
 
 use super::Asked;
-use crate::graph::axes::axes;
+use crate::graph::axes::{axes, axis};
 use crate::graph::extents::{Shape, extent};
+use crate::onnx::operator::input_at;
 
 /// The extents of the first result of a node.
 pub fn told(asked: &Asked) -> Option<Shape> {
@@ -54,6 +55,7 @@ pub fn told(asked: &Asked) -> Option<Shape> {
             shape.truncate(shape.len().checked_sub(2)?);
             Some(shape)
         }
+        "DFT" => transformed(asked),
         "LinearAttention" => {
             let (mut shape, values) = (asked.shape(0)?, asked.shape(2)?);
             let heads = |name: &str| asked.node.attr_i(name).ok()?.filter(|&heads| heads > 0);
@@ -69,6 +71,31 @@ pub fn told(asked: &Asked) -> Option<Shape> {
         "SwiGLU" => super::broadcast(&asked.shape(0)?, &asked.shape(1)?),
         _ => None,
     }
+}
+
+/// What a Fourier transform makes: of an axis as many numbers as its length says, or half of them where the rest follows
+/// from these. The last axis has the real and the imaginary part, or the real one alone.
+fn transformed(asked: &Asked) -> Option<Shape> {
+    let mut shape = asked.shape(0)?;
+    let flag = |name: &str| Some(asked.node.attr_i(name).ok()?.unwrap_or(0) != 0);
+    let (inverse, onesided) = (flag("inverse")?, flag("onesided")?);
+    let along = match input_at("DFT", "axis", asked.opset) {
+        None => asked.node.attr_i("axis").ok()?.unwrap_or(1),
+        Some(slot) if asked.has(slot) => asked.elements(slot)?.first()?.as_ref()?.to_i64().ok()?,
+        Some(_) => -2,
+    };
+    let along = axis(along, shape.len()).ok().filter(|&along| along + 1 < shape.len())?;
+    let length = match asked.has(1) {
+        true => asked.elements(1).and_then(|length| length.first()?.clone()),
+        false if inverse && onesided => None,
+        false => shape[along].clone(),
+    };
+    shape[along] = match onesided && !inverse {
+        true => length.map(|length| (length / 2 + 1).simplify()),
+        false => length,
+    };
+    *shape.last_mut()? = Some(TDim::from(if inverse && onesided { 1 } else { 2 }));
+    Some(shape)
 }
 
 /// One image for each region, whose places are told.
