@@ -353,6 +353,13 @@ impl OnePass<'_> {
                 None => Analysis::new(first)?,
                 Some(result) => check(first, result)?,
             };
+            if passes == 0
+                && let Some(next) = self.read_directly(&known, &mut history)
+            {
+                drop(known);
+                result = Some(next);
+                continue;
+            }
             if passes < PASSES
                 && let Some(next) = self.rewritten(&known, &mut history, self.forms(&known), false)?
             {
@@ -397,6 +404,18 @@ impl OnePass<'_> {
         };
         history.tidied(&tidied);
         Ok(tidied.graph.map(|graph| model.with_graph(graph)))
+    }
+
+    /// The model without what only hands values on; `None` where that is how it is.
+    fn read_directly(&self, known: &Analysis, history: &mut History) -> Option<Model> {
+        let model = known.graph.model();
+        // Who names sites has seen them with what is between them.
+        if !self.skip.is_empty() || not_known(model).is_some() {
+            return None;
+        }
+        let tidied = simplify::read_directly(known)?;
+        history.tidied(&tidied);
+        tidied.graph.map(|graph| model.with_graph(graph))
     }
 
     /// The model, which was the first one, with everything folded that folds; `None` where nothing does.
@@ -623,7 +642,14 @@ impl OnePass<'_> {
         let recipes = history.recipes();
         let stored: OnceCell<HashMap<&str, &TensorProto>> = OnceCell::new();
         let stored = |name: &str| {
-            let named = || first.graph().initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+            let graph = first.graph();
+            let constants = graph.node.iter().filter(|node| node.op() == ("", "Constant"));
+            let of_nodes = || {
+                constants
+                    .filter_map(|node| Some((node.output.first()?.as_str(), node.attr_t("value").ok()??)))
+            };
+            let named =
+                || graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).chain(of_nodes()).collect();
             stored.get_or_init(named).get(name).copied()
         };
         let tidied = tidy(

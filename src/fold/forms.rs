@@ -3,6 +3,7 @@
 //! `x[..., 0]` of an axis that has one place is a Squeeze, which moves nothing; exporters write a Gather, which picks
 //! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, and
 //! `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again.
+//! And a pooling by whose mean a value is centred is a mean.
 
 use super::patch::{Change, Edit};
 use crate::graph::analysis::Analysis;
@@ -10,7 +11,7 @@ use crate::graph::axes::axis;
 use crate::graph::facts::{extent, same};
 use crate::graph::make::Maker;
 use crate::graph::movement::LARGEST;
-use crate::graph::{NodeId, ValueId};
+use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Replacement;
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::{self, DataType};
@@ -25,8 +26,10 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
         if !is_float || constants.is_constant(output) {
             return None;
         }
-        let made =
-            squeezed(known, node).or_else(|| broadcast(known, node)).or_else(|| narrowed(known, node))?;
+        let made = squeezed(known, node)
+            .or_else(|| pooled(known, node))
+            .or_else(|| broadcast(known, node))
+            .or_else(|| narrowed(known, node))?;
         let (made, constants) = made.finish(graph.value_name(output));
         let replacement = Replacement { nodes: vec![node], made, constants };
         Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
@@ -49,6 +52,31 @@ fn squeezed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     }
     let mut maker = Maker::new(graph, node);
     maker.squeeze(graph.value_name(*value), along as i64);
+    Some(maker)
+}
+
+/// A pooling over all places as the mean that it is, where a normalization reads it: TensorFlow's over the channels of
+/// tokens is written as one.
+fn pooled<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, .. } = known;
+    if !graph.is(node, "GlobalAveragePool") || known.at(node).only_attributes(&[]).is_err() {
+        return None;
+    }
+    let value = graph.input(node, 0)?;
+    let rank = facts.rank(value).filter(|&rank| rank > 2)?;
+    // Of what is centred by it, or the square of something.
+    let is_square = graph.producer(value).is_some_and(|(maker, _)| match graph.op(maker) {
+        Some("Mul") => graph.input(maker, 0) == graph.input(maker, 1),
+        Some("Pow") => graph.input(maker, 1).and_then(|power| known.constants.scalar(power)) == Some(2.0),
+        _ => false,
+    });
+    let mean = graph.only_output(node)?;
+    let centres = |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.is(*node, "Sub") && graph.inputs(*node) == [Some(value), Some(mean)]);
+    if !is_square && !graph.readers(mean).iter().any(centres) {
+        return None;
+    }
+    let mut maker = Maker::new(graph, node);
+    maker.mean(graph.value_name(value), &(2..rank as i64).collect::<Vec<_>>(), true);
     Some(maker)
 }
 

@@ -75,8 +75,10 @@ fn are_beside(draft: &Draft, one: NodeId, other: NodeId) -> Option<bool> {
     let graph = draft.graph;
     let read = |node: NodeId| Some(draft.source(graph.input(node, 0)?));
     let weight = |node: NodeId| draft.at(node).extents(1).ok();
+    // What the bias is multiplied by is in the bias as it is read.
     let attributes = |node: NodeId| {
         let mut attributes = graph.node(node).attribute.clone();
+        attributes.retain(|attribute| attribute.name() != "beta");
         attributes.sort_by(|one, other| one.name().cmp(other.name()));
         attributes
     };

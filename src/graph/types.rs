@@ -54,10 +54,14 @@ pub(super) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<Da
     types
 }
 
-/// The type of the floats that an operator makes, where it has to be that of those it reads: a constant beside a value
-/// of which nothing is known tells.
+/// The type of the floats that an operator makes, where it makes one type alone, or has to make that of those it reads: a
+/// constant beside a value of which nothing is known tells.
 fn shared(graph: &Graph, node: NodeId, types: &[Option<DataType>]) -> Option<DataType> {
     use Category::{Arithmetic, Layer, MatrixProduct, Movement};
+    // Whatever they read.
+    if let ("ai.onnx.ml", "Normalizer" | "Scaler") = graph.node(node).op() {
+        return Some(DataType::Float);
+    }
     let category = graph.node(node).category()?;
     let mut read = graph.inputs(node).iter().flatten().filter_map(|input| types[input.index()]);
     let is_shared = matches!(category, Arithmetic | Layer | MatrixProduct | Movement);

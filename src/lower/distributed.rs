@@ -25,8 +25,7 @@ struct Distributed<'m> {
 /// Writes normalizations with the mean taken off before they are scaled; `None` where there are none.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     let nodes = &model.graph().node;
-    let means: HashSet<&str> =
-        nodes.iter().filter(|node| node.op() == ("", "ReduceMean")).flat_map(output).collect();
+    let means: HashSet<&str> = nodes.iter().filter(|node| is_mean(node)).flat_map(output).collect();
     let scales_mean = |node: &NodeProto| {
         matches!(node.op(), ("", "Mul" | "Neg"))
             && node.input.iter().any(|name| means.contains(name.as_str()))
@@ -76,6 +75,11 @@ fn written(last: &NodeProto, found: &Distributed, names: &mut Names) -> Vec<Node
 
 fn output(node: &NodeProto) -> Option<&str> {
     node.output.first().map(String::as_str).filter(|name| !name.is_empty())
+}
+
+/// Whether a node makes a mean; of tokens, TensorFlow's is a pooling over their channels.
+fn is_mean(node: &NodeProto) -> bool {
+    matches!(node.op(), ("", "GlobalAveragePool" | "ReduceMean"))
 }
 
 /// Who makes what, and how often it is read.
@@ -174,9 +178,9 @@ impl<'m> Wiring<'m> {
                     false => self.rest(rest, scale)?,
                 };
                 let maker = &self.nodes[*self.makers.get(mean)?];
-                let is_mean = maker.op() == ("", "ReduceMean") && maker.input.first()? == x;
+                let is_of_it = is_mean(maker) && maker.input.first()? == x;
                 let gone = [nodes, vec![place]].concat();
-                is_mean.then_some(Distributed { x, mean, scale, shift, gone })
+                is_of_it.then_some(Distributed { x, mean, scale, shift, gone })
             })
         })
     }

@@ -1,4 +1,5 @@
-//! Shift: a constant that is added, or taken away, before a linear operator that takes it in.
+//! Shift: a constant that is added, or taken away, before a linear operator that takes it in, or behind one that has a
+//! place for it.
 
 use super::scalar::is_of_extents;
 use super::{Family, Kind, Normalizer, Site, View};
@@ -9,7 +10,8 @@ use crate::onnx::tensor::DataType;
 /// How many movements a linear operator may be behind.
 const MOVES: usize = 8;
 
-/// Any other chain that adds a constant: before linear operators, or in more operators than one.
+/// Any other chain that adds a constant: before linear operators, in more operators than one, or where one is added
+/// already.
 pub struct Shift;
 
 impl Normalizer for Shift {
@@ -17,7 +19,9 @@ impl Normalizer for Shift {
         let chain = view.chain(node)?;
         let is_float = view.facts.data_type(chain.output).is_some_and(DataType::is_float);
         let shifts = chain.affine.has_no_scale() && !chain.affine.has_no_shift();
-        let is_more = chain.nodes.len() > 1 || are_linear(view, chain.output, MOVES);
+        let is_more = chain.nodes.len() > 1
+            || are_linear(view, chain.output, MOVES)
+            || has_place(view, chain.input, chain.nodes[0]);
         (is_float && shifts && is_more && !is_of_extents(view, chain.input))
             .then(|| chain.site(view, Kind::new("shift", Family::Scale)))
     }
@@ -40,4 +44,27 @@ fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
                 && view.graph.inputs(node).iter().flatten().any(is_constant);
             is_linear || goes_on()
         })
+}
+
+/// Whether a value that one node alone reads is moved from a layer with a place for a bias, or from where a constant is
+/// added.
+fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
+    let graph = view.graph;
+    for _ in 0..MOVES {
+        let Some(node) = view.maker(value).filter(|_| view.only_reader(value) == Some(reader)) else {
+            return false;
+        };
+        let is_constant =
+            |slot: usize| graph.input(node, slot).is_some_and(|operand| view.constants.is_constant(operand));
+        match (graph.op(node), graph.category(node)) {
+            (Some("Add" | "Sub"), _) => return is_constant(0) || is_constant(1),
+            (_, Some(Category::Layer)) => return is_constant(1),
+            (_, Some(Category::Movement)) if !graph.is_output(value) => {
+                let Some(input) = graph.input(node, 0) else { return false };
+                (value, reader) = (input, node);
+            }
+            _ => return false,
+        }
+    }
+    false
 }

@@ -53,6 +53,9 @@ const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 /// before an encoder of speech some hundred samples.
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
+/// How many times fewer elements all inputs have where sizes are tried behind those at which something took too much.
+const FEWER: u64 = 4;
+
 /// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
 const LARGER: u64 = 1 << 20;
 
@@ -123,14 +126,23 @@ pub enum Proof {
 /// ```
 pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &ProveOptions) -> Proof {
     let mut first = None;
+    let mut room = u64::MAX;
     // A model may be written for one batch though it says that any would do.
     for dims in sizes(original, &options.dims) {
+        let given = inputs(original, &dims).map_or(0, |inputs| elements(&inputs));
+        if given > room {
+            continue;
+        }
         match claims(original, fused, tensors, &ProveOptions { dims, ..options.clone() }) {
             Ok(proof) | Err(Ended::With(proof)) => return proof,
             Err(Ended::Unknown(at)) => {
                 first.get_or_insert_with(|| {
                     undecided(format!("what the bodies of `{at}` compute is not known"))
                 });
+            }
+            Err(Ended::Beyond(at)) => {
+                room = given / FEWER;
+                first.get_or_insert_with(|| too_much(&at));
             }
             Err(Ended::Misfit(at) | Ended::Zero(at)) => {
                 first.get_or_insert_with(|| {
@@ -171,6 +183,10 @@ fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
     let batches = batches.filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims)).map(|(_, dims)| dims);
     let tried = if others.is_empty() { &[][..] } else { &OTHERS[..] };
     batches.chain(tried.iter().map(|&size| with(&others, size)).filter(is_small)).collect()
+}
+
+fn too_much(at: &str) -> Proof {
+    undecided(format!("`{at}` takes more than a model of its size is known to take"))
 }
 
 fn undecided(reason: impl Into<String>) -> Proof {
@@ -369,6 +385,8 @@ enum Ended {
     Zero(String),
     /// The bodies of what makes this value could not be evaluated, perhaps for the extents.
     Unknown(String),
+    /// This value takes too much, as attention between the pixels of an image does.
+    Beyond(String),
     With(Proof),
 }
 
@@ -384,9 +402,7 @@ impl From<Stopped> for Ended {
         Ended::With(match stop {
             Unmade::Zero => return Ended::Zero(at),
             Unmade::Misfit => return Ended::Misfit(at),
-            Unmade::Beyond => {
-                undecided(format!("`{at}` takes more than a model of its size is known to take"))
-            }
+            Unmade::Beyond => return Ended::Beyond(at),
             Unmade::Uncovered => undecided(format!("what `{at}` stands for cannot be computed, or read")),
         })
     }
@@ -460,6 +476,7 @@ fn fits(second: Result<Findings, Ended>) -> Result<Findings, Ended> {
         Ended::Misfit(at) => {
             Ended::With(undecided(format!("what `{at}` reads does not fit it, where the original fits")))
         }
+        Ended::Beyond(at) => Ended::With(too_much(&at)),
         ended => ended,
     })
 }

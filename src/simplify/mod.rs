@@ -26,7 +26,7 @@ use crate::onnx::proto::GraphProto;
 
 pub use constants::NamedFloats;
 pub use movement::is_movement;
-pub use tidy::{Limits, Tidied, shared, tidy};
+pub use tidy::{Limits, Tidied, read_directly, shared, tidy};
 
 /// What `--skip` calls that which [`tidy()`] does.
 pub const KINDS: [&str; 2] = [constants::KIND, equal::KIND];

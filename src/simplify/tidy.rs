@@ -13,6 +13,9 @@ use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 use crate::recipe::{Op, Recipe};
 use crate::refusal::Refusal;
 
+/// The largest whole number up to which every type of floats has all of them.
+const WHOLE: f64 = 256.0;
+
 /// What is to be left alone.
 pub struct Limits<'l> {
     /// Nodes of sites that stay, which are known by what they read.
@@ -34,11 +37,11 @@ impl Limits<'_> {
         (self.recipe)(name).is_some_and(|recipe| !is_own(recipe))
     }
 
-    /// What a tensor holds. What a parameter is reset to is what any constant of these numbers is.
+    /// What a tensor holds. Small whole numbers, which no type rounds, are what any constant of these numbers is.
     fn told(&self, name: &str) -> Option<&Recipe> {
-        let is_reset = |number: &f64| [0.0, 1.0].contains(number);
+        let is_small = |number: &f64| number.fract() == 0.0 && number.abs() <= WHOLE;
         let is_plain =
-            |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(is_reset));
+            |recipe: &&Recipe| matches!(recipe.op(), Op::Literal(numbers) if numbers.iter().all(is_small));
         (self.recipe)(name).filter(|recipe| !is_plain(recipe))
     }
 
@@ -53,9 +56,17 @@ impl Limits<'_> {
         };
         match (self.told(one), self.told(other)) {
             (Some(one), Some(other)) => one.is_alike(other, &is_stored_alike),
-            (one, other) => one.is_none() && other.is_none(),
+            (None, None) => true,
+            // What was written anew as the constant that it was.
+            (Some(told), None) => constant_of(told).is_some_and(|of| is_stored_alike(of, other)),
+            (None, Some(told)) => constant_of(told).is_some_and(|of| is_stored_alike(one, of)),
         }
     }
+}
+
+/// The constant that a recipe says by its name.
+fn constant_of(recipe: &Recipe) -> Option<&str> {
+    if let Op::Constant(name) = recipe.op() { Some(name) } else { None }
 }
 
 /// What was made of a graph.
@@ -96,6 +107,20 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
         editor.remove(&[node], output, graph.value_name(first));
     }
     Ok(Some(Tidied { graph: Some(editor.finish()), duplicates, ..Tidied::default() }))
+}
+
+/// Lets all that read what is only handed on read it where it is made: an affine is not to end where an exporter asked for
+/// the type that a value has already. `None` where nothing is handed on.
+pub fn read_directly(known: &Analysis) -> Option<Tidied> {
+    let graph = &known.graph;
+    if !graph.model().proto.training_info.is_empty() {
+        return None;
+    }
+    let passed = passed::find(known, &HashSet::default());
+    let duplicates = Some(passed.len()).filter(|&count| count > 0)?;
+    let mut editor = Editor::new(graph);
+    passed::remove(passed, graph, &mut editor);
+    Some(Tidied { graph: Some(editor.finish()), duplicates, ..Tidied::default() })
 }
 
 /// Computes what is constant, and then lets equal operators on equal values be one.

@@ -489,6 +489,31 @@ fn a_shift_before_linear_operators_goes_into_a_bias() {
 }
 
 #[test]
+fn a_shift_goes_back_to_where_a_bias_is() {
+    for (made, left) in [
+        // Beside a bias that was added already.
+        ("k = MatMul(x, w)\n o = Add(k, b)\n m = Add(o, t)", &["MatMul", "Add", "Relu"][..]),
+        (
+            "k = MatMul(x, w)\n o = Add(k, b)\n q = Transpose(o) perm=[1,0]\n u = Sub(q, each)\n m = Transpose(u) perm=[1,0]",
+            &["MatMul", "Add", "Relu"],
+        ),
+        // Past movements into a bias of its own.
+        (
+            "v = Reshape(x, image)\n c = Conv(v, kernel)\n q = Transpose(c) perm=[0,2,1]\n m = Add(q, t)",
+            &["Reshape", "Conv", "Transpose", "Relu"],
+        ),
+    ] {
+        let before = model(&format!(
+            "input x 5 4\n weight w 4 3\n weight kernel 3 4 1\n shift b 3\n shift t 3\n shift each 3 1
+             ints image 3 = 5 4 1\n {made}\n y = Relu(m)\n output y"
+        ));
+        let after = folded(&before);
+        same(&before, &after, 0.0);
+        assert_eq!(operators(&after), left, "{made}");
+    }
+}
+
+#[test]
 fn a_shift_that_would_become_more_stays() {
     // A number for each place, or an Add for each of two products.
     for layer in [

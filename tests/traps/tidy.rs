@@ -525,3 +525,28 @@ fn what_is_made_in_equal_ways_of_equal_weights_is_there_once() {
     let other = tidied(&of("1 2 3 4 5 7"));
     assert_eq!(operators(&other).iter().filter(|operator| **operator == "MatMul").count(), 2);
 }
+
+#[test]
+fn what_hands_a_value_on_is_gone_before_anything_folds() {
+    let text = "input x batch 4
+        weight w 4 4
+        scale g 4
+        shift t 4
+        shift b 4
+        m = MatMul(x, w)
+        i = Identity(m)
+        a = Add(i, b)
+        c = Cast(a) to=1
+        n = Mul(c, g)
+        d = Identity(n)
+        o = Add(d, t)
+        y = Relu(o)
+        output y";
+    let fused = with(&model(text), &FuseOptions::default());
+    assert_eq!(operators(&fused.model), ["MatMul", "Add", "Relu"]);
+    // One chain: whoever names a site has seen two.
+    assert_eq!(fused.plan.sites.len(), 1);
+    let skip = vec!["Mul_n".to_owned()];
+    let skipped = with(&model(text), &FuseOptions { skip, ..FuseOptions::default() });
+    assert!(operators(&skipped.model).contains(&"Mul"), "{:?}", operators(&skipped.model));
+}

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use unfold::lower::lower;
 use unfold::onnx::Model;
 use unfold::verify::{VerifyOptions, compare};
 
@@ -13,9 +12,8 @@ use crate::common::{fuse, is_not_disproved, new_tensors_are_told, operators};
 fn of(name: &str) -> ([Vec<&'static str>; 2], Vec<String>) {
     let model = Model::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wild").join(name)).unwrap();
     let fused = fuse(&model);
-    // The engine knows no functions.
-    let lowered = lower(&model, &|_, _| false).unwrap();
-    let written_out = lowered.as_ref().map_or(&model, |lowered| &lowered.model);
+    // The engine knows neither functions nor Scalers.
+    let written_out = fused.lowered.as_ref().unwrap_or(&model);
     assert!(compare(written_out, &fused.model, &VerifyOptions::default()).passed(), "{name}");
     is_not_disproved(&model, &fused).unwrap();
     new_tensors_are_told(&model, &fused).unwrap();
@@ -55,4 +53,31 @@ fn the_dense_layers_of_jax_take_what_is_before_and_behind_them() {
     assert_eq!(sites[0], ["affine of a quotient", "scalar affine", "RMSNorm"]);
     assert!(sites[1].iter().all(|kind| *kind == "scalar affine"), "{sites:?}");
     assert_eq!(left.iter().filter(|op| *op == "Einsum").count(), 3);
+}
+
+#[test]
+fn standard_scalers_behind_each_other_are_written_out_and_fold() {
+    let (sites, left) = of("scalers.onnx");
+    assert_eq!(sites, [vec!["standardisation", "per-channel affine"], vec![]]);
+    assert!(!left.contains(&"Scaler".to_owned()), "{left:?}");
+}
+
+#[test]
+fn the_layer_norm_of_tensorflow_is_one_though_its_means_are_poolings() {
+    let (sites, left) = of("tensorflow.onnx");
+    assert_eq!(sites, [vec!["LN", "shift"], vec![]]);
+    assert_eq!(left.iter().filter(|op| *op == "ReduceMean").count(), 2);
+    assert!(!left.contains(&"GlobalAveragePool".to_owned()), "{left:?}");
+}
+
+#[test]
+fn what_keras_and_paddle_put_between_operators_hides_nothing() {
+    let (sites, left) = of("keras.onnx");
+    assert_eq!(sites, [vec!["standardisation", "per-channel affine"], vec![]]);
+    assert_eq!(left, ["MatMul", "Add", "Relu", "MatMul", "Add"]);
+    // Nothing is left of UN but what is added to a stream, where it was.
+    let (sites, left) = of("paddle.onnx");
+    assert_eq!(sites, [vec!["per-channel affine"; 2], vec![]]);
+    let count = |op: &str| left.iter().filter(|other| *other == op).count();
+    assert_eq!(["MatMul", "Add", "Relu"].map(count), [6, 8, 2]);
 }

@@ -144,6 +144,7 @@ impl Asked<'_> {
         match (canonical_domain(self.node.domain()), self.node.op_type(), slot) {
             ("", "Split", _) => self.parted(slot),
             ("", _, 0) => self.first(),
+            ("ai.onnx.ml", "Normalizer" | "Scaler", 0) => self.shape(0),
             ("com.microsoft", _, 0) => microsoft::told(self),
             _ => None,
         }
