@@ -1438,3 +1438,31 @@ fn a_number_that_is_not_there_is_not_read() {
         assert!(failure.contains("has no element"), "{failure}");
     }
 }
+
+#[test]
+fn a_batch_norm_before_a_product_over_tokens_goes_in_two_halves() {
+    // The spatial gate of gMLP: the shift joins the bias of the product, and the scale what is behind the gate.
+    let before = model(
+        "input x batch 6 4
+         input u batch 6 4
+         scale g 4
+         shift t 4
+         shift mean 4
+         const var 4 = 1 4 0.25 16
+         weight w 6 6
+         shift b 6
+         weight v 4 3
+         i = Relu(x)
+         r = Transpose(i) perm=[0,2,1]
+         n = BatchNormalization(r, g, t, mean, var) epsilon=0.0
+         p = MatMul(n, w)
+         o = Add(p, b)
+         q = Transpose(o) perm=[0,2,1]
+         k = Mul(u, q)
+         y = MatMul(k, v)
+         output y",
+    );
+    let after = folded(&before);
+    same(&before, &after, 1e-6);
+    assert_eq!(operators(&after), ["Relu", "Transpose", "MatMul", "Add", "Transpose", "Mul", "MatMul"]);
+}

@@ -4,6 +4,7 @@ use ndarray::{ArrayD, IxDyn};
 use unfold::graph::analysis::Analysis;
 use unfold::graph::facts::extent;
 use unfold::onnx::{Model, tensor};
+use unfold::prove::{Proof, prove};
 
 use crate::common::numbers::Kind;
 use crate::common::reference::{self, Value};
@@ -654,4 +655,29 @@ fn an_extent_that_is_computed_otherwise_is_what_is_left() {
     let reshapes = operators(&fused.model).iter().filter(|&&op| op == "Reshape").count();
     assert_eq!((reshapes, fused.plan.sites.iter().filter(|site| site.is_folded()).count()), (1, 1));
     is_not_disproved(&model, &fused).unwrap();
+}
+
+#[test]
+fn attention_between_all_pixels_of_an_open_image_is_proved_at_a_smaller_one() {
+    // At the sizes that an image has where nobody says more, its scores alone are 20 GB.
+    let before = model(
+        "input x batch 4 height width
+         scale g 4 1 1
+         weight w 4 4 1 1
+         weight v 4 4
+         ints s 3 = 0 4 -1
+         m = Mul(x, g)
+         c = Conv(m, w)
+         f = Reshape(c, s)
+         t = Transpose(f) perm=[0,2,1]
+         q = MatMul(t, v)
+         a = MatMul(q, f)
+         p = Softmax(a) axis=-1
+         y = MatMul(p, t)
+         output y",
+    );
+    let after = fuse(&before);
+    assert!(after.plan.sites.iter().all(|site| site.is_folded()));
+    let proof = prove(&before, &after.model, &after.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }

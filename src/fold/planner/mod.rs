@@ -198,22 +198,23 @@ impl<'a> Planner<'a> {
         if !holds || affine.has_no_shift() || affine.has_no_scale() {
             return false;
         }
-        let forward = |half: Affine, merge| stream::beside(&self.draft, &self.items(merge), item, &half);
         // A BatchNormalization is one operator with its scale alone, too, but where that then goes as well: as before a
         // product over tokens, which takes the shift of a channel in, and hands the scale on.
         let graph = self.draft.graph;
         let is_normalizer = |&node: &NodeId| graph.category(node) == Some(Category::Normalizer);
+        let scale = Affine::scale(affine.scale.clone());
         let drops = there.size() > 1
             || resets.iter().any(|reset| reset.neutral == 0.0)
             || there.part.nodes.iter().all(is_normalizer)
-                && (forward(Affine::scale(affine.scale.clone()), true)
+                && (stream::forward(&self.draft, &self.items(true), item, &scale)
                     .is_ok_and(|wave| self.worthwhile(item, wave).is_ok())
-                    || self.returning(item, &Affine::scale(affine.scale.clone()), false).is_some());
+                    || self.returning(item, &scale, false).is_some());
         if !drops {
             return false;
         }
         let ahead = || {
-            let wave = forward(Affine::shift(affine.shift.clone()), false).ok()?;
+            let shift = Affine::shift(affine.shift.clone());
+            let wave = stream::beside(&self.draft, &self.items(false), item, &shift).ok()?;
             // A parameter that goes saves no operator, and engines know a bias of one axis.
             let is_dear = there.part.nodes.is_empty() && wave.folds.iter().any(|fold| self.is_by_place(fold));
             (wave.makes.is_empty() && !is_dear).then_some(wave)
