@@ -27,6 +27,7 @@ use super::memo::Memo;
 use super::open::Open;
 use super::quotients;
 use super::rounds::{Rounds, common};
+use super::sequences;
 use super::slices;
 use super::told::{Asked, Contracted, complete as told, read_by_shape};
 use super::{Graph, NodeId, ValueId};
@@ -265,7 +266,8 @@ impl Inference {
         for &node in graph.order() {
             let known = |name: &str| Some(InferenceFact::clone(&facts[graph.value(name)?.index()]));
             let infer = || self.infer(graph, graph.node(node), &known);
-            let inferred = match rounds.infer(graph, node, &facts) {
+            let told = rounds.infer(graph, node, &facts).or_else(|| sequences::infer(graph, node, &facts));
+            let inferred = match told {
                 Some(known) => known.into_iter().map(Rc::new).collect(),
                 None => memo.get_or(graph, node, &facts, infer),
             };

@@ -25,6 +25,7 @@ mod open;
 mod quotients;
 mod rounds;
 pub mod scope;
+pub mod sequences;
 mod slices;
 mod told;
 mod types;

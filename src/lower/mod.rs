@@ -4,11 +4,13 @@
 //! `docs/opaque.md`, or as a call of a function that the model brings along. Both are replaced by
 //! what they stand for. Whatever is not understood to the last attribute stays as it is. And one that is
 //! written out so that nothing is the normalized value is written otherwise. So can all other functions be
-//! replaced, and the Scaler of `ai.onnx.ml`, where whoever asks keeps them if nothing comes of it.
+//! replaced, the Scaler of `ai.onnx.ml`, and sequences that only parts are taken out of, where whoever asks keeps them if
+//! nothing comes of it.
 
 mod custom;
 mod distributed;
 pub(crate) mod function;
+mod sequences;
 
 use std::collections::{HashMap, HashSet};
 
@@ -50,9 +52,13 @@ pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<
 pub(crate) enum Lowering {
     /// Normalizers by their names, and functions that call one.
     Normalizers,
-    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has, and Scalers.
+    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has, Scalers, and sequences that
+    /// are a Split.
     All,
 }
+
+/// Writes operators in another form that needs no new numbers; `None` where there are none of those.
+type Collect = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
 
 /// As [`lower`], for what is to be written out.
 ///
@@ -67,11 +73,12 @@ pub(crate) fn written_out(
     let expanded = custom::expand(inlined.as_ref().unwrap_or(model), lowering, skip);
     let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
     let mut lowered = expanded.or(inlined);
-    if let Some(collected) =
-        distributed::collect(lowered.as_ref().map_or(model, |lowered| &lowered.model), skip)
-    {
-        let formulas = lowered.map_or(vec![], |lowered| lowered.formulas);
-        lowered = Some(Lowered { model: collected, formulas });
+    let sequences = (lowering == Lowering::All).then_some(sequences::collect as Collect);
+    for collect in sequences.into_iter().chain([distributed::collect as Collect]) {
+        if let Some(collected) = collect(lowered.as_ref().map_or(model, |lowered| &lowered.model), skip) {
+            let formulas = lowered.map_or(vec![], |lowered| lowered.formulas);
+            lowered = Some(Lowered { model: collected, formulas });
+        }
     }
     if let Some(lowered) = &mut lowered {
         forget_unread(&mut lowered.model, model);
@@ -79,13 +86,14 @@ pub(crate) fn written_out(
     Ok(lowered)
 }
 
-/// How often a graph has each of the operators that [`Lowering::All`] is about: calls of functions, and Scalers.
+/// How often a graph has each of the operators that [`Lowering::All`] is about: calls of functions, Scalers, and what makes
+/// sequences.
 pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
     let functions: HashSet<FunctionId> = model.proto.functions.iter().map(key).collect();
     let mut counts = HashMap::new();
     for node in &model.graph().node {
         let operator = callee(node);
-        if functions.contains(&operator) || custom::is_scaler(node) {
+        if functions.contains(&operator) || custom::is_scaler(node) || sequences::is_split(node) {
             *counts.entry(operator).or_default() += 1;
         }
     }

@@ -35,6 +35,7 @@ mod sampled;
 mod scalars;
 mod scaler;
 mod scattered;
+mod sequences;
 mod shapes;
 mod streams;
 mod subtracted;
@@ -48,6 +49,7 @@ use common::numbers::Kind;
 use common::{fuse, initializer, judge, operators, options, retype};
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
+use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::{FuseOptions, Fused, plan};
 
@@ -84,6 +86,16 @@ fn folded(model: &Model) -> Model {
     assert!(!plan.sites.is_empty(), "there is no site");
     let kept = plan.sites.iter().find(|site| !site.is_folded());
     assert!(kept.is_none(), "{kept:#?}");
+    after
+}
+
+/// What becomes of a model with operators that only the proof knows.
+fn proved(model: &Model) -> Model {
+    let Fused { model: after, plan, .. } = fuse(model);
+    let proof = prove(model, &after, &plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", common::text::print(&after));
+    let again = unfold::fuse(&after, &options()).unwrap();
+    assert!(!again.changed());
     after
 }
 

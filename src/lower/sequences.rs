@@ -1,0 +1,131 @@
+//! Sequences that parts are taken out of, as torch's exporter writes every chunk, split and unbind that it does not optimise:
+//! a SplitToSequence and SequenceAts at numbers are a Split.
+
+use super::label;
+use crate::graph::analysis::Analysis;
+use crate::graph::names::Names;
+use crate::graph::sequences::SequenceParts;
+use crate::graph::{NodeId, Reader, ValueId, make};
+use crate::hash::HashMap;
+use crate::onnx::Model;
+use crate::onnx::operator::input_at;
+use crate::onnx::proto::{NodeProto, TensorProto};
+use crate::onnx::tensor;
+
+/// A sequence of which only parts are taken.
+struct Sequence {
+    parts: SequenceParts,
+    /// The nodes that take one, and which.
+    taken: Vec<(NodeId, usize)>,
+}
+
+/// Writes such sequences as Splits; `None` where there are none.
+pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
+    if !model.graph().node.iter().any(is_split) {
+        return None;
+    }
+    let known = Analysis::new(model).ok()?;
+    let nodes = &model.graph().node;
+    let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
+    let found = (0..nodes.len()).filter(|&node| is_split(&nodes[node]) && !is_kept(&nodes[node]));
+    let found: Vec<(NodeId, Sequence)> =
+        found.filter_map(|node| Some((node, Sequence::of(&known, node)?))).collect();
+    if found.is_empty() {
+        return None;
+    }
+    let mut writing = Writing { opset: model.own_opset(), names: Names::of(model), constants: vec![] };
+    let mut written: HashMap<NodeId, Vec<NodeProto>> = HashMap::default();
+    for (node, sequence) in &found {
+        writing.split(nodes, *node, sequence, &mut written);
+    }
+    let left = nodes.iter().enumerate();
+    let left = left.flat_map(|(node, proto)| written.remove(&node).unwrap_or_else(|| vec![proto.clone()]));
+    let left = left.collect();
+    let mut result = model.clone();
+    result.graph_mut().node = left;
+    result.graph_mut().initializer.extend(writing.constants);
+    Some(result)
+}
+
+/// Whether a node splits a value into a sequence.
+pub fn is_split(node: &NodeProto) -> bool {
+    node.op() == ("", "SplitToSequence")
+}
+
+impl Sequence {
+    /// The sequence that a node makes, if all that reads it takes parts which are known to be there.
+    fn of(Analysis { graph, facts, .. }: &Analysis, node: NodeId) -> Option<Self> {
+        let ints = |value: ValueId| Some((facts.ints(value)?, facts.rank(value)?));
+        let parts = SequenceParts::of(graph, node, |value| facts.shape(value), ints)?;
+        let taken = graph.readers(graph.only_output(node)?).iter().map(|reader| {
+            let &Reader::Node { node, input: 0 } = reader else { return None };
+            let is_plain = graph.is(node, "SequenceAt") && graph.node(node).attribute.is_empty();
+            let position = facts.ints(graph.input(node, 1).filter(|_| is_plain)?)?;
+            graph.only_output(node)?;
+            Some((node, parts.taken(*position.first()?)?))
+        });
+        let taken: Vec<_> = taken.collect::<Option<_>>()?;
+        (!taken.is_empty()).then_some(Sequence { parts, taken })
+    }
+}
+
+struct Writing<'m> {
+    opset: i64,
+    names: Names<'m>,
+    constants: Vec<TensorProto>,
+}
+
+impl Writing<'_> {
+    /// Writes a sequence as a Split, and what takes its parts as what is left to do of that.
+    fn split(
+        &mut self,
+        nodes: &[NodeProto],
+        node: NodeId,
+        Sequence { parts, taken }: &Sequence,
+        written: &mut HashMap<NodeId, Vec<NodeProto>>,
+    ) {
+        let like = &nodes[node];
+        let mut fresh = |what: String| self.names.fresh(&format!("{}_{what}", label(like)));
+        let mut outputs: Vec<String> = (0..parts.extents.len()).map(|part| fresh(part.to_string())).collect();
+        let mut is_named = vec![false; outputs.len()];
+        let axes = if parts.keeps_axis { vec![] } else { vec![parts.axis as i64] };
+        for &(reader, part) in taken {
+            let result = &nodes[reader].output[0];
+            let left = if !parts.keeps_axis {
+                Some(self.listed(&nodes[reader], ("Squeeze", "axes"), &outputs[part], &axes, result))
+            } else if is_named[part] {
+                Some(make::node(&nodes[reader], "Identity", label(&nodes[reader]), &[&outputs[part]], result))
+            } else {
+                outputs[part].clone_from(result);
+                is_named[part] = true;
+                None
+            };
+            written.insert(reader, left.into_iter().collect());
+        }
+        let extents: Vec<i64> = parts.extents.iter().map(|&extent| extent as i64).collect();
+        let mut split = self.listed(like, ("Split", "split"), &like.input[0], &extents, "");
+        split.attribute.push(make::int("axis", parts.axis as i64));
+        split.output = outputs;
+        written.insert(node, vec![split]);
+    }
+
+    /// A node on one value in the place of another, with integers that are an input or an attribute.
+    fn listed(
+        &mut self,
+        like: &NodeProto,
+        (op, name): (&str, &str),
+        value: &str,
+        list: &[i64],
+        output: &str,
+    ) -> NodeProto {
+        let mut made = make::node(like, op, label(like), &[value], output);
+        if input_at(op, name, self.opset).is_some() {
+            let constant = self.names.fresh(&format!("{}_{name}", label(like)));
+            self.constants.push(tensor::make_i64(&constant, list));
+            made.input.push(constant);
+        } else {
+            made.attribute.push(make::ints(name, list));
+        }
+        made
+    }
+}

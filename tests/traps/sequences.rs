@@ -1,0 +1,107 @@
+//! Sequences of parts, which are Splits where what is split folds.
+
+use crate::common::options;
+use crate::common::text::{model, print};
+use crate::{operators, proved, same, untidied};
+
+/// A value that is scaled, and products of parts of it.
+const SCALED: &str = "input x batch 2 8
+    scale g 8
+    weight u 3 4
+    weight v 3 4
+    weight w 2 4
+    n = Mul(x, g)\n";
+const PRODUCTS: &str = "d = MatMul(a, u)
+    e = MatMul(b, v)
+    f = MatMul(c, w)
+    h = Add(d, e)
+    y = Add(h, f)
+    output y";
+/// Positions, some of them from the end.
+const TAKEN: &str = "ints zero = 0
+    ints one = -2
+    ints two = -1
+    c = SequenceAt(p, two)
+    a = SequenceAt(p, zero)
+    b = SequenceAt(p, one)\n";
+
+#[test]
+fn a_sequence_that_parts_are_taken_out_of_is_a_split() {
+    let lists = ["k = 3", "k 3 = 3 3 2"];
+    for (opset, list, axis) in [(11, lists[0], 2), (12, lists[1], -1), (13, lists[0], -1), (18, lists[1], 2)]
+    {
+        let start = format!("opset {opset}\n{SCALED}");
+        let split = format!("ints {list}\np = SplitToSequence(n, k) axis={axis} keepdims=0\n");
+        let after = proved(&model(&format!("{start}{split}{TAKEN}{PRODUCTS}")));
+        assert_eq!(
+            operators(&after),
+            ["Split", "MatMul", "MatMul", "MatMul", "Add", "Add"],
+            "{opset} {list}"
+        );
+        let written = match opset {
+            ..13 => "a, b, c = Split(n) axis=2 split=[3,3,2]\n",
+            _ => "ints k 3 = 3 3 2\na, b, c = Split(n, k) axis=2\n",
+        };
+        same(&model(&format!("{start}{written}{PRODUCTS}")), &after, 0.0);
+    }
+}
+
+/// Without a split each part has one place, and the axis if it is to be kept.
+#[test]
+fn parts_of_one_place_are_squeezed_where_they_have_no_axis() {
+    let products = "weight o 8 3
+        weight q 8 3
+        d = MatMul(a, o)
+        e = MatMul(b, q)
+        f = MatMul(c, q)
+        h = Mul(d, e)
+        y = Add(h, f)
+        output y";
+    let taken = "ints zero = 0
+        ints one = -1
+        a = SequenceAt(p, one)
+        b = SequenceAt(p, zero)
+        c = SequenceAt(p, one)\n";
+    for (opset, keep) in [(11, 0), (11, 1), (17, 0), (17, 1)] {
+        let start = format!("opset {opset}\n{SCALED}");
+        let split = format!("p = SplitToSequence(n) axis=1 keepdims={keep}\n");
+        let after = proved(&model(&format!("{start}{split}{taken}{products}")));
+        let is_left = |op: &&str| ["Mul", "SequenceAt", "SplitToSequence"].contains(op);
+        // That of two values stays.
+        assert_eq!(operators(&after).iter().filter(|&op| is_left(op)).count(), 1, "{}", print(&after));
+        let dims = if keep == 1 { " 1" } else { "" };
+        let written = format!(
+            "ints first{dims} = 0
+             ints last{dims} = 1
+             a = Gather(n, last) axis=1
+             b = Gather(n, first) axis=1
+             c = Identity(a)\n"
+        );
+        same(&model(&format!("{start}{written}{products}")), &after, 0.0);
+    }
+}
+
+#[test]
+fn a_sequence_that_is_not_known_comes_out_as_it_went_in() {
+    let split = "ints k = 3\np = SplitToSequence(n, k) axis=2\n";
+    let beside = |lines: &str| format!("{SCALED}{split}{TAKEN}{PRODUCTS}\n{lines}");
+    let instead = |split: &str| format!("{SCALED}{split}{TAKEN}{PRODUCTS}");
+    for text in [
+        beside("l = SequenceLength(p)\noutput l"),
+        beside("indices i\nz = SequenceAt(p, i)\noutput z"),
+        // There is none.
+        beside("ints far = 4\nz = SequenceAt(p, far)\noutput z"),
+        beside("ints far = -4\nz = SequenceAt(p, far)\noutput z"),
+        instead("ints k 3 = 3 3 3\np = SplitToSequence(n, k) axis=2\n"),
+        instead("ints k = 0\np = SplitToSequence(n, k) axis=2\n"),
+        instead("indices k\np = SplitToSequence(n, k) axis=2\n"),
+        instead("ints k = 3\np = SplitToSequence(n, k) axis=2 mode=1\n"),
+        // Nobody knows how many there are.
+        instead("ints k = 1\np = SplitToSequence(n, k)\n"),
+        // There is nothing that would fold.
+        format!("{SCALED}{split}{TAKEN}r = Relu(a)\noutput r b c"),
+    ] {
+        let fused = untidied(&model(&text), &options());
+        assert!(!fused.changed(), "{}", print(&fused.model));
+    }
+}
