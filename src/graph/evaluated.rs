@@ -3,11 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use ndarray::ArrayD;
 use tract_core::tract_data::TooEarly;
 use tract_onnx::prelude::{DatumType, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::InferenceOp;
-use tract_onnx::tract_hir::internal::{IntoArcTensor, IntoTValue};
+use tract_onnx::tract_hir::internal::{IntoArcTensor, IntoTValue, TDim};
 
+use super::encode::dims_of;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
 
@@ -31,6 +33,11 @@ pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>])
     if let (Some(function), [x]) = (function(node), inputs) {
         let made = is_float(x).then(|| by_each(function, x)).and_then(Result::ok);
         return made.map_or(Evaluated::Failed, |made| Evaluated::Values(vec![made]));
+    }
+    if let (("", "ReduceProd"), [x, ..]) = (node.op(), inputs)
+        && x.datum_type().is_tdim()
+    {
+        return product(node, x).map_or(Evaluated::Failed, |made| Evaluated::Values(vec![made]));
     }
     if !adds_up(node) || !inputs.iter().any(is_half) {
         return asked(op, inputs.to_vec());
@@ -61,6 +68,17 @@ fn asked(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {
         Ok(Err(error)) if error.root_cause().is::<TooEarly>() => Evaluated::TooEarly,
         _ => Evaluated::Failed,
     }
+}
+
+/// The product of a list of extents, which tract's reductions know nothing of.
+fn product(node: &NodeProto, x: &Tensor) -> Option<Arc<Tensor>> {
+    // Of one axis, where none need be named for all.
+    let is_reduced = x.rank() == 1 && node.attr_i("noop_with_empty_axes").ok()?.unwrap_or(0) == 0;
+    let extents = dims_of(x).filter(|_| is_reduced)?;
+    let product = extents.into_iter().fold(TDim::from(1), |product, extent| product * extent).simplify();
+    let keeps_axis = node.attr_i("keepdims").ok()?.unwrap_or(1) != 0;
+    let shape = vec![1; usize::from(keeps_axis)];
+    Some(Tensor::from(ArrayD::from_elem(shape, product)).into_arc_tensor())
 }
 
 /// Functions that tract has only near to: of a large negative number its Sigmoid keeps not one digit, its Erf ends after the

@@ -10,7 +10,7 @@ use crate::common::numbers::Kind;
 use crate::common::reference::{self, Value};
 use crate::common::text::model;
 use crate::common::{fuse, is_not_disproved, judge};
-use crate::{folded, fused, operators};
+use crate::{folded, fused, operators, proved, same};
 
 /// The extents of a value, those that are no numbers as `?`; nothing where not even the rank is known.
 fn shape(model: &Model, name: &str) -> String {
@@ -48,6 +48,47 @@ fn what_no_integer_is_cast_from_has_its_extents_all_the_same() {
          output y",
     );
     assert_eq!(["cast", "places", "rows"].map(|name| shape(&found, name)), ["2", "2", "2 3"]);
+}
+
+/// As tf2onnx counts the rows of a Dense.
+#[test]
+fn a_product_of_extents_is_one_by_whatever_operator() {
+    let dense = |opset: i64, rows: &str| {
+        model(&format!(
+            "opset {opset}
+             input x batch 12 6
+             scale g 6
+             shift t 6
+             weight w 6 3
+             ints first = 0
+             ints second = 1
+             ints zero 1 = 0
+             ints both 2 = 0 1
+             ints six 1 = 6
+             ints out 3 = -1 12 3
+             r = Relu(x)
+             n = Mul(r, g)
+             m = Add(n, t)
+             s = Shape(m)
+             {rows}
+             c = Concat(rows, six) axis=0
+             f = Reshape(m, c)
+             z = MatMul(f, w)
+             y = Reshape(z, out)
+             output y"
+        ))
+    };
+    let multiplied = "a = Gather(s, first)\nb = Gather(s, second)\np = Mul(a, b)\nrows = Unsqueeze(p, zero)";
+    for (opset, product) in [
+        (13, "l = Gather(s, both)\np = ReduceProd(l) axes=[0] keepdims=0\nrows = Unsqueeze(p, zero)"),
+        (17, "l = Gather(s, both)\nrows = ReduceProd(l)"),
+        (18, "l = Gather(s, both)\nrows = ReduceProd(l, zero)"),
+    ] {
+        let after = proved(&dense(opset, product));
+        let expected = proved(&dense(opset, multiplied));
+        assert_eq!(operators(&after), operators(&expected), "{product}");
+        same(&expected, &after, 0.0);
+    }
 }
 
 #[test]
