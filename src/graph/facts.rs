@@ -29,7 +29,7 @@ use super::quotients;
 use super::rounds::{Rounds, common};
 use super::sequences;
 use super::slices;
-use super::told::{Asked, Contracted, complete as told, read_by_shape};
+use super::told::{Asked, Contracted, complete as told, read_by_shape, shape, takes_all_of_one};
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
@@ -474,6 +474,13 @@ impl Inference {
                 let to = if op == "Cast" { named() } else { like() };
                 if let Some(Some(from)) = inputs.first() {
                     *made = self.narrowed(std::mem::take(made), from, to);
+                }
+            }
+            // tract takes no axis of an open extent for one of one place.
+            (("", "Squeeze"), [made]) if takes_all_of_one(node, self.opset) => {
+                let is_whole = shape(made).is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
+                if !is_whole {
+                    *made = InferenceFact { datum_type: made.datum_type, ..Default::default() };
                 }
             }
             (("", "Div" | "Mod"), [made]) => *made = quotients::settled(node, inputs, std::mem::take(made)),

@@ -92,6 +92,31 @@ fn a_product_of_extents_is_one_by_whatever_operator() {
 }
 
 #[test]
+fn a_squeeze_that_names_no_axes_takes_all_of_one_place() {
+    for opset in [9, 13] {
+        let squeezed = |dims: &str, around: &str| {
+            model(&format!(
+                "opset {opset}
+                 input x {dims}
+                 weight w 4 6 1 1
+                 scale g 4 1
+                 shift t 4 1
+                 c = Conv(x, w)
+                 s = Squeeze(c)
+                 n = Mul(s, g)
+                 m = Add(n, t)
+                 {around}
+                 output y"
+            ))
+        };
+        let after = folded(&squeezed("3 6 5 1", "y = Relu(m)"));
+        assert_eq!(operators(&after), ["Conv", "Squeeze", "Relu"]);
+        // A batch may be one.
+        assert_eq!(shape(&squeezed("batch 6 5 1", "y = Relu(m)"), "s"), "");
+    }
+}
+
+#[test]
 fn a_fourier_transform_has_its_length_on_its_own_axis() {
     for (opset, text, expected) in [
         (17, "y = DFT(x, n) axis=2 onesided=1", "2 4 5 2"),

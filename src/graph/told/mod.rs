@@ -102,6 +102,15 @@ pub fn read_by_shape(asked: &Asked) -> Option<Shape> {
     shape.get(start..end).map(<[_]>::to_vec)
 }
 
+/// Whether a node is a Squeeze that names no axes, and takes all of one place: one of an open extent may be among them.
+pub fn takes_all_of_one(node: &NodeProto, opset: i64) -> bool {
+    let is_told = || match input_at("Squeeze", "axes", opset) {
+        None => node.attr_ints("axes").map_or(true, |list| list.is_some()),
+        Some(slot) => node.input.get(slot).is_some_and(|name| !name.is_empty()),
+    };
+    node.op() == ("", "Squeeze") && !is_told()
+}
+
 /// A shape of so many axes, some of them open.
 pub fn closed(shape: Shape) -> ShapeFactoid {
     ShapeFactoid::closed(
@@ -401,10 +410,15 @@ impl Asked<'_> {
         Some(shape)
     }
 
-    /// The value without axes of extent 1, which are told.
+    /// The value without axes of extent 1, which are told, or all that there are.
     fn squeezed(&self) -> Option<Shape> {
         let shape = self.shape(0)?;
-        let gone = axes(&self.list("axes")?, shape.len()).ok()?;
+        let gone = if takes_all_of_one(self.node, self.opset) {
+            let extents: Vec<usize> = shape.iter().map(extent).collect::<Option<_>>()?;
+            (0..extents.len()).filter(|&place| extents[place] == 1).collect()
+        } else {
+            axes(&self.list("axes")?, shape.len()).ok()?
+        };
         let left = shape.into_iter().enumerate().filter(|(place, _)| !gone.contains(place));
         Some(left.map(|(_, dim)| dim).collect())
     }
