@@ -2,8 +2,8 @@
 //!
 //! `x[..., 0]` of an axis that has one place is a Squeeze, which moves nothing; exporters write a Gather, which picks
 //! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, and
-//! `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again.
-//! And a pooling by whose mean a value is centred is a mean.
+//! `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again. A
+//! Sum of two values is an Add, and a pooling by whose mean a value is centred is a mean.
 
 use super::patch::{Change, Edit};
 use crate::graph::analysis::Analysis;
@@ -17,6 +17,9 @@ use crate::onnx::operator::Category;
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::Numbers;
 
+/// The operator set from which on a Sum broadcasts.
+const SUM_BROADCASTS: i64 = 8;
+
 /// What is written in another form, of floats.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     let Analysis { graph, facts, constants, .. } = known;
@@ -28,6 +31,7 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
         }
         let made = squeezed(known, node)
             .or_else(|| pooled(known, node))
+            .or_else(|| added(known, node))
             .or_else(|| broadcast(known, node))
             .or_else(|| narrowed(known, node))?;
         let (made, constants) = made.finish(graph.value_name(output));
@@ -80,6 +84,29 @@ fn pooled<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
+/// A Sum of two values as an Add, or of one as that.
+fn added<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &known.graph;
+    if !graph.is(node, "Sum") || known.at(node).only_attributes(&[]).is_err() {
+        return None;
+    }
+    let mut maker = Maker::new(graph, node);
+    match *graph.inputs(node) {
+        [Some(only)] => maker.op("Identity", &[graph.value_name(only)], vec![]),
+        [Some(one), Some(other)] if maker.opset() >= SUM_BROADCASTS || is_as_large(known, one, other) => {
+            maker.op("Add", &[one, other].map(|value| graph.value_name(value)), vec![])
+        }
+        _ => return None,
+    };
+    Some(maker)
+}
+
+/// Whether two values are known to have the same extents.
+fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) -> bool {
+    let (Some(shape), Some(beside)) = (facts.shape(one), facts.shape(other)) else { return false };
+    shape.len() == beside.len() && shape.iter().zip(&beside).all(|(a, b)| same(a, b))
+}
+
 /// What is expanded, and to which shape.
 fn expanded(known: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
     let graph = &known.graph;
@@ -92,16 +119,14 @@ fn expanded(known: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
 
 /// An operator of two values, one of which is only expanded to the shape of the other.
 fn broadcast<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
-    let Analysis { graph, facts, .. } = known;
+    let graph = &known.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else { return None };
     if graph.category(node) != Some(Category::Arithmetic) || known.at(node).only_attributes(&[]).is_err() {
         return None;
     }
     let of = |wide: ValueId, beside: ValueId| {
         let (of, _) = expanded(known, wide)?;
-        let (shape, beside) = (facts.shape(wide)?, facts.shape(beside)?);
-        let is_same = shape.len() == beside.len() && shape.iter().zip(&beside).all(|(a, b)| same(a, b));
-        is_same.then_some(of)
+        is_as_large(known, wide, beside).then_some(of)
     };
     let operands = match (of(other, one), of(one, other)) {
         (Some(narrow), _) => [one, narrow],

@@ -93,6 +93,47 @@ fn queries_for_each_of_a_batch_are_a_bias() {
     assert!(!operators(&after).contains(&"Expand"));
 }
 
+/// Of more values it stays, and so does one of values that may not be alike where it does not broadcast.
+#[test]
+fn a_sum_of_two_is_an_add() {
+    let sum = |opset: i64, start: &str, sum: &str| {
+        model(&format!(
+            "opset {opset}
+             {start}
+             divisor g 6
+             divisor h 6
+             shift t 6
+             weight w 6 4
+             weight b 4
+             n = Mul(x, g)
+             o = Tanh(x)
+             p = Mul(o, h)
+             {sum}
+             y = Gemm(s, w, b)
+             output y"
+        ))
+    };
+    let open = "input x batch 6";
+    for (opset, start, text) in [
+        (8, open, "s = Sum(n, p)"),
+        (7, open, "s = Sum(n, p)"),
+        (13, open, "s = Sum(n, t)"),
+        (13, open, "s = Sum(n)"),
+    ] {
+        let after = fuse(&sum(opset, start, text));
+        assert!(after.plan.sites.iter().any(|site| site.is_folded()), "{:#?}", after.plan.sites);
+        assert!(!operators(&after.model).contains(&"Sum"));
+        assert!(is_not_disproved(&sum(opset, start, text), &after).is_ok());
+    }
+    let biased = model(
+        "input x batch 6\nweight w 6 4\nshift t 4\nl = MatMul(x, w)\ns = Sum(l, t)\ny = Relu(s)\noutput y",
+    );
+    assert!(operators(&fuse(&biased).model).contains(&"Add"));
+    for (opset, text) in [(13, "s = Sum(n, p, t)"), (7, "s = Sum(n, t)")] {
+        assert!(operators(&fuse(&sum(opset, open, text)).model).contains(&"Sum"), "{text}");
+    }
+}
+
 /// A value that is expanded to more than what it is added to makes the result larger.
 #[test]
 fn an_expand_that_makes_the_result_larger_stays() {
