@@ -8,10 +8,11 @@ use ndarray::Array1;
 
 use super::absorb::matmul;
 use super::draft::Draft;
-use super::{Side, Step, rule_of};
+use super::{Side, rule_of};
 use crate::affine::Affine;
 use crate::graph::at::At;
 use crate::graph::facts::extent;
+use crate::graph::layout::Trace;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
@@ -67,19 +68,43 @@ impl KeySearch<'_, '_> {
                         && at.output(0).is_ok_and(|output| self.keys(output, shift, depth - 1))
                 }
                 _ if is_stacks && !at.is_constant(1 - slot) => self.product(&at, slot, shift, depth),
-                _ => {
-                    let inputs: Vec<_> =
-                        (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
-                    let step = rule_of(&at).and_then(|rule| rule.forward(&at, &inputs)).ok();
-                    let Some(step) = step.filter(Step::only_goes_on) else { return false };
-                    let way = step.ways.into_iter().next().unwrap_or_default();
-                    way.into_iter().all(|(slot, affine)| {
+                _ => match one_way(&at, slot, shift) {
+                    Some(way) => way.into_iter().all(|(slot, affine)| {
                         affine.has_no_scale()
                             && at.output(slot).is_ok_and(|output| self.keys(output, &affine.shift, depth - 1))
-                    })
-                }
+                    }),
+                    None => draft
+                        .facts
+                        .shape(value)
+                        .is_some_and(|shape| self.moved(node, &Trace::new(&shape), shift, depth)),
+                },
             }
         })
+    }
+
+    /// The same of a movement that a value has come to by others, since one of them put what the shift varies along into an
+    /// axis with what it does not: heads beside an open batch, which the next ones take apart again.
+    fn moved(&mut self, node: NodeId, trace: &Trace, shift: &Numbers, depth: usize) -> bool {
+        let draft = self.draft;
+        let mut trace = trace.clone();
+        let Some(output) = draft.graph.only_output(node).filter(|_| draft.graph.is_movement(node)) else {
+            return false;
+        };
+        let shape = draft.facts.shape(output);
+        let Some(shape) = shape.filter(|shape| trace.follow(draft.graph.node(node), shape).is_some()) else {
+            return false;
+        };
+        let varying: Vec<usize> = (0..shift.ndim()).filter(|&axis| shift.shape()[axis] != 1).collect();
+        if let Some(places) = trace.places(&varying) {
+            let mut extents = vec![1; shape.len()];
+            varying.iter().zip(places).for_each(|(&axis, place)| extents[place] = shift.shape()[axis]);
+            // In whichever order: any numbers would do.
+            return shift.reshape(&extents).is_some_and(|shift| self.keys(output, &shift, depth - 1));
+        }
+        let Some(readers) = depth.checked_sub(2).and_then(|_| readers(draft, output)) else { return false };
+        readers
+            .into_iter()
+            .all(|(node, _)| self.spend(&draft.at(node)) && self.moved(node, &trace, shift, depth - 1))
     }
 
     /// Whether nobody notices the shift of an operand of a product: the product of the shift with the other
@@ -116,6 +141,13 @@ impl KeySearch<'_, '_> {
             }
         })
     }
+}
+
+/// Where a shift of an operand goes on, past a node that stays as it is.
+fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>> {
+    let inputs: Vec<_> = (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
+    let step = rule_of(at).and_then(|rule| rule.forward(at, &inputs)).ok()?;
+    step.only_goes_on().then(|| step.ways.into_iter().next().unwrap_or_default())
 }
 
 /// The nodes that read the elements of a value, and where; `None` where something else reads it, or

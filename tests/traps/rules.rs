@@ -4,11 +4,11 @@ use unfold::fold::plan::Outcome;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{NodeProto, OperatorSetIdProto};
-use unfold::onnx::tensor;
+use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
 
 use crate::common::text::model;
-use crate::common::{fuse, undeclared};
+use crate::common::{declared, fuse, undeclared};
 use crate::{folded, initializer, kept, operators, same};
 
 /// A normalizer of six channels on the last axis of `[2, 4, 6]`, what follows, and a MatMul.
@@ -463,7 +463,7 @@ fn attention(keys: &str, scores: &str) -> Model {
         "weight wq 6 6
          weight wk 6 6
          weight wv 6 6
-         ints heads 4 = 2 4 2 3
+         ints heads 4 = 0 4 2 3
          q = MatMul(m, wq)
          k = MatMul(m, wk)
          v = MatMul(m, wv)
@@ -520,6 +520,31 @@ fn what_a_softmax_ignores_is_not_computed() {
     let mut cached = attention(keys, softmax);
     cached.graph_mut().output.push(undeclared("kt"));
     assert_eq!(biases(&cached), 3);
+}
+
+/// As torch's exporter turns them: the heads are beside an open batch, and apart again.
+#[test]
+fn keys_that_are_turned_beside_the_batch_need_no_bias() {
+    let turned = |perm: &str| {
+        let keys = format!(
+            "kh = Transpose(kr) perm=[0,2,1,3]
+             ints flat 3 = -1 4 3
+             ints back 4 = -1 2 3 4
+             ku = Reshape(kh, flat)
+             kv = Transpose(ku) perm=[{perm}]
+             kt = Reshape(kv, back)"
+        );
+        let mut model = attention(&keys, "a = Softmax(z) axis=-1");
+        model.graph_mut().input[0] = declared("x", DataType::Float, &["batch", "4", "6"]);
+        model
+    };
+    assert_eq!(biases(&turned("0,2,1")), 2);
+    // Channels and tokens are mixed.
+    assert_eq!(biases(&turned("0,1,2")), 3);
+    // What is between the two is somebody's.
+    let mut shared = turned("0,2,1");
+    shared.graph_mut().output.push(undeclared("kv"));
+    assert_eq!(biases(&shared), 3);
 }
 
 /// The same model, its operators of that name being a runtime's.
