@@ -12,6 +12,10 @@ use crate::onnx::operator::input_at;
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor;
 
+/// How many parts all sequences may have whatever the graph is, and how many for each node of it: few bytes ask for many.
+const PARTS: usize = 1 << 15;
+const TIMES_THE_NODES: usize = 8;
+
 /// A sequence of which only parts are taken.
 struct Sequence {
     parts: SequenceParts,
@@ -30,7 +34,8 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     let found = (0..nodes.len()).filter(|&node| is_split(&nodes[node]) && !is_kept(&nodes[node]));
     let found: Vec<(NodeId, Sequence)> =
         found.filter_map(|node| Some((node, Sequence::of(&known, node)?))).collect();
-    if found.is_empty() {
+    let parts: usize = found.iter().map(|(_, sequence)| sequence.parts.extents.len()).sum();
+    if found.is_empty() || parts > PARTS.max(nodes.len().saturating_mul(TIMES_THE_NODES)) {
         return None;
     }
     let mut writing = Writing { opset: model.own_opset(), names: Names::of(model), constants: vec![] };

@@ -1,7 +1,7 @@
 //! Sequences of parts, which are Splits where what is split folds.
 
-use crate::common::options;
 use crate::common::text::{model, print};
+use crate::common::{fuse, options};
 use crate::{operators, proved, same, untidied};
 
 /// A value that is scaled, and products of parts of it.
@@ -104,4 +104,20 @@ fn a_sequence_that_is_not_known_comes_out_as_it_went_in() {
         let fused = untidied(&model(&text), &options());
         assert!(!fused.changed(), "{}", print(&fused.model));
     }
+}
+
+#[test]
+fn sequences_of_more_parts_than_a_graph_may_become_stay() {
+    let of = |count: usize| {
+        let one = |i: usize| {
+            format!(
+                "p{i} = SplitToSequence(n, one) axis=1\na{i} = SequenceAt(p{i}, zero)\ny{i} = MatMul(a{i}, w)\noutput y{i}\n"
+            )
+        };
+        let start =
+            "input x batch 1024\nconst g = 2\nweight w 1 3\nints one = 1\nints zero = 0\nn = Mul(x, g)\n";
+        model(&[start.to_owned(), (0..count).map(one).collect()].concat())
+    };
+    assert!(!operators(&fuse(&of(2)).model).contains(&"SplitToSequence"));
+    assert!(!untidied(&of(33), &options()).changed());
 }
