@@ -120,7 +120,9 @@ pub fn read_directly(known: &Analysis) -> Option<Tidied> {
     let duplicates = Some(passed.len()).filter(|&count| count > 0)?;
     let mut editor = Editor::new(graph);
     passed::remove(passed, graph, &mut editor);
-    Some(Tidied { graph: Some(editor.finish()), duplicates, ..Tidied::default() })
+    let Edited { mut graph, before, pinned } = editor.edited();
+    dead::remove(&mut graph, &|name| before.reads(name), &pinned);
+    Some(Tidied { graph: Some(graph), duplicates, ..Tidied::default() })
 }
 
 /// Computes what is constant, and then lets equal operators on equal values be one.
