@@ -277,7 +277,6 @@ fn the_affine_of_a_quotient_is_one_of_statistics_of_the_input() {
         ));
         let fused = fuse(&model);
         let others = ["subtracted mean", "shift"];
-        assert!(fused.plan.sites.iter().all(is_folded));
         let affines = fused.plan.sites.iter().filter(|site| !others.contains(&site.kind.name));
         let found: Vec<_> = affines.map(|site| (site.kind.family, is_folded(site))).collect();
         assert!(!found.is_empty() && found.iter().all(|&found| found == (Family::Online, true)), "{found:?}");
