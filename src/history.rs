@@ -79,7 +79,13 @@ impl History {
         let gone: HashSet<String> = plan.removals.iter().map(|removal| removal.output.clone()).collect();
         let sites = std::mem::take(&mut plan.sites);
         match self.passes {
-            0 => self.plan = plan,
+            0 => {
+                let Plan { tidy, growth, .. } = std::mem::replace(&mut self.plan, plan);
+                // What was written in another form is a change only if something comes of it.
+                self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0;
+                self.plan.growth += growth;
+                self.plan.tidy = tidy;
+            }
             _ => self.plan.growth += plan.growth,
         }
         self.makers.clear();

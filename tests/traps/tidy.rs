@@ -546,6 +546,9 @@ fn what_hands_a_value_on_is_gone_before_anything_folds() {
     assert_eq!(operators(&fused.model), ["MatMul", "Add", "Relu"]);
     // One chain: whoever names a site has seen two.
     assert_eq!(fused.plan.sites.len(), 1);
+    // And where nothing folds.
+    let plain = "input x batch 4\n weight w 4 4\n shift b 4\n m = MatMul(x, w)\n i = Identity(m)\n a = Add(i, b)\n y = Relu(a)\n output y";
+    assert_eq!(operators(&tidied(&model(plain))), ["MatMul", "Add", "Relu"]);
     let skip = vec!["Mul_n".to_owned()];
     let skipped = with(&model(text), &FuseOptions { skip, ..FuseOptions::default() });
     assert!(operators(&skipped.model).contains(&"Mul"), "{:?}", operators(&skipped.model));
