@@ -24,7 +24,7 @@ pub mod rounding;
 mod softmax;
 mod stream;
 pub mod target;
-
+mod token_norm;
 pub mod travel;
 mod wave;
 mod zeros;

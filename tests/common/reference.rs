@@ -276,7 +276,8 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
             let spatial: Vec<usize> = (2..x.ndim()).collect();
             Value::Floats(reduce(x, &spatial, true, true))
         }
-        "ReduceMean" | "ReduceSum" | "ReduceL2" => reduction(&call)?,
+        "ReduceMean" | "ReduceSum" | "ReduceSumSquare" | "ReduceL2" => reduction(&call)?,
+        "ReduceProd" => Value::Ints(ndarray::arr0(call.value(0)?.ints()?.iter().product()).into_dyn()),
         "Transpose" => transpose(&call)?,
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => reshape(&call)?,
         "Slice" => slice(&call)?,
@@ -752,6 +753,7 @@ fn reduction(call: &Call) -> Result<Value> {
     let keep = call.int("keepdims", 1)? != 0;
     Ok(Value::Floats(match call.proto.op_type() {
         "ReduceL2" => reduce(&x.mapv(|v| v * v), &axes, keep, false).mapv(f64::sqrt),
+        "ReduceSumSquare" => reduce(&x.mapv(|v| v * v), &axes, keep, false),
         op => reduce(x, &axes, keep, op == "ReduceMean"),
     }))
 }

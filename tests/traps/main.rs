@@ -41,6 +41,7 @@ mod streams;
 mod subtracted;
 mod target;
 mod tidy;
+mod token_norm;
 mod tokenizer;
 mod types;
 mod wild;
