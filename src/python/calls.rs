@@ -29,10 +29,9 @@ use crate::cli::storage::{External, StorageArgs};
 use crate::cli::target::{page_target, target};
 use crate::cli::variants;
 use crate::error::Error;
-use crate::fold::target::Target;
 use crate::onnx::{MessagePart, Model};
 use crate::prove::{Proof, ProveOptions};
-use crate::provenance::Provenance;
+use crate::provenance::{FoldOptions, Provenance};
 use crate::report::{html, markdown, terminal};
 use crate::run::Dims;
 use crate::verify::{VerifyOptions, compare};
@@ -148,45 +147,45 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
-/// The engine of this name.
-fn engine(name: &str) -> std::result::Result<Target, BadOption> {
-    name.parse().map_err(|_| BadOption(format!("target: `{name}`")))
+/// What is chosen that changes the result.
+#[pyclass(frozen, module = "unfold_onnx._native")]
+pub struct Chosen(FoldOptions);
+
+#[pymethods]
+impl Chosen {
+    #[new]
+    fn new(
+        skip: Vec<String>,
+        max_growth: f64,
+        centre: bool,
+        merge_norms: bool,
+        scale_stream: Option<u32>,
+        target: &str,
+    ) -> PyResult<Self> {
+        let target = target.parse().map_err(|_| raised(&BadOption(format!("target: `{target}`")).into()))?;
+        Ok(Self(FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target }))
+    }
 }
 
 /// Folds, and finds out whether the result computes what the model does.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)]
 pub fn fuse(
     py: Python<'_>,
     source: &ModelSource,
-    skip: Vec<String>,
-    max_growth: f64,
-    centre: bool,
-    merge_norms: bool,
-    scale_stream: Option<u32>,
-    target: String,
+    chosen: &Chosen,
     verify: String,
     dim: SizesByName,
     tolerance: Option<f64>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Folded> {
-    let read = source.reader();
+    let (read, chosen) = (source.reader(), chosen.0.clone());
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        let target = engine(&target)?;
         let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
         tell("load", 0, 1);
         let model = read()?;
         let dims = dims(&dim, &model)?;
-        let options = FuseOptions {
-            skip,
-            max_growth,
-            centre,
-            merge_norms,
-            scale_stream,
-            target,
-            progress: Some(&tell),
-        };
+        let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
         let fused = crate::fuse_ahead(&model, &options)?;
         let idle = options.idle_skips(&model, &fused.plan).into_iter().map(str::to_owned).collect();
         let mut report = FuseReport::of(model, fused, idle);
@@ -218,33 +217,18 @@ fn told(model: Model, planned: Planned) -> Result<PlanAsText> {
 
 /// Plans.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)]
 pub fn plan(
     py: Python<'_>,
     source: &ModelSource,
-    skip: Vec<String>,
-    max_growth: f64,
-    centre: bool,
-    merge_norms: bool,
-    scale_stream: Option<u32>,
-    target: String,
+    chosen: &Chosen,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PlanAsText> {
-    let read = source.reader();
+    let (read, chosen) = (source.reader(), chosen.0.clone());
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
-        let target = engine(&target)?;
         tell("load", 0, 1);
         let model = read()?;
-        let options = FuseOptions {
-            skip,
-            max_growth,
-            centre,
-            merge_norms,
-            scale_stream,
-            target,
-            progress: Some(&tell),
-        };
+        let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
         let planned = crate::dry_run(&model, &options)?;
         told(model, planned)
     };

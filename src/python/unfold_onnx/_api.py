@@ -138,15 +138,18 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
     if output is None and options.get("external_data", "auto") == "always":
         raise ValueError("external_data: there is no output that a file could be beside")
     source, kind = opened(model, options.get("allow_external", ()), options.get("resolver"))
+    chosen = _native.Chosen(
+        _patterns(options.get("skip", ())),
+        options.get("max_growth", 5.0),
+        options.get("centre", False),
+        options.get("merge_norms", False),
+        options.get("scale_stream"),
+        options.get("target", "portable"),
+    )
     with told(options.get("progress", False)) as tell:
         folded = _native.fuse(
             source,
-            _patterns(options.get("skip", ())),
-            options.get("max_growth", 5.0),
-            options.get("centre", False),
-            options.get("merge_norms", False),
-            options.get("scale_stream"),
-            options.get("target", "portable"),
+            chosen,
             options.get("verify", "auto"),
             options.get("dims") or {},
             options.get("tolerance"),
@@ -187,9 +190,9 @@ def plan(
     <Plan: 13 of 13 sites fold, 14 new tensors>
     """
     source, _ = opened(model, allow_external, resolver)
+    chosen = _native.Chosen(_patterns(skip), max_growth, centre, merge_norms, scale_stream, target)
     with told(progress) as tell:
-        patterns = _patterns(skip)
-        data, text, _ = _native.plan(source, patterns, max_growth, centre, merge_norms, scale_stream, target, tell)
+        data, text, _ = _native.plan(source, chosen, tell)
     return Plan.of(data, text)
 
 

@@ -31,6 +31,17 @@ class Wire:
         self, folder: str | PathLike[str] | None, resolver: Callable[[str, int, int], object] | None
     ) -> Source: ...
 
+class Chosen:
+    def __init__(
+        self,
+        skip: Sequence[str],
+        max_growth: float,
+        centre: bool,
+        merge_norms: bool,
+        scale_stream: int | None,
+        target: str,
+    ) -> None: ...
+
 class Parts:
     def __iter__(self) -> Parts: ...
     def __next__(self) -> bytes: ...
@@ -49,27 +60,13 @@ class Folded:
 
 def fuse(
     source: Source,
-    skip: Sequence[str],
-    max_growth: float,
-    centre: bool,
-    merge_norms: bool,
-    scale_stream: int | None,
-    target: str,
+    chosen: Chosen,
     verify: str,
     dim: Mapping[str, int],
     tolerance: float | None,
     progress: Progress | None,
 ) -> Folded: ...
-def plan(
-    source: Source,
-    skip: Sequence[str],
-    max_growth: float,
-    centre: bool,
-    merge_norms: bool,
-    scale_stream: int | None,
-    target: str,
-    progress: Progress | None,
-) -> tuple[str, str, str]: ...
+def plan(source: Source, chosen: Chosen, progress: Progress | None) -> tuple[str, str, str]: ...
 def inspect(
     source: Source, name: str, html: str | PathLike[str] | None, progress: Progress | None
 ) -> tuple[str, str, str]: ...
