@@ -1,5 +1,5 @@
-//! Shift: a constant that is added, or taken away, before a linear operator that takes it in, or behind one that has a
-//! place for it.
+//! Shift: a constant that is added, or taken away, before a linear operator that takes it in, or behind one, or a
+//! normalizer, that has a place for it.
 
 use super::scalar::is_of_extents;
 use super::{Family, Kind, Normalizer, Site, View};
@@ -46,8 +46,8 @@ fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
         })
 }
 
-/// Whether a value that one node alone reads is moved from a layer with a place for a bias, or from where a constant is
-/// added.
+/// Whether a value that one node alone reads is moved from a layer with a place for a bias, from a normalizer with its own,
+/// or from where a constant is added.
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;
     for _ in 0..MOVES {
@@ -59,6 +59,7 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
         match (graph.op(node), graph.category(node)) {
             (Some("Add" | "Sub"), _) => return is_constant(0) || is_constant(1),
             (_, Some(Category::Layer)) => return is_constant(1),
+            (_, Some(Category::Normalizer)) => return is_constant(2),
             (_, Some(Category::Movement)) if !graph.is_output(value) => {
                 let Some(input) = graph.input(node, 0) else { return false };
                 (value, reader) = (input, node);

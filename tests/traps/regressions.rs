@@ -714,6 +714,33 @@ fn a_movement_with_an_attribute_that_nobody_knows_stays() {
 
 /// A parameter of a normalizer lies along the channels, and as many numbers may lie along another axis.
 #[test]
+fn what_is_behind_a_normalizer_goes_into_its_parameters() {
+    for behind in [
+        // Three operators of a UN, one of which the parameters of the normalizer would have saved.
+        "e = Div(n, sigma)\n m = Mul(e, g2)\n a = Add(m, t2)\n y = Relu(a)",
+        "m = Mul(n, g2)\n a = Add(m, t2)\n y = Relu(a)",
+        "a = Add(n, t2)\n y = Relu(a)",
+        "a = Sub(t2, n)\n y = Relu(a)",
+    ] {
+        let before = model(&format!(
+            "input x batch 5 4
+             scale g 4
+             shift t 4
+             n = LayerNormalization(x, g, t) axis=-1
+             divisor sigma 4
+             scale g2 4
+             shift t2 4
+             {behind}
+             output y"
+        ));
+        let after = fuse(&before);
+        same(&before, &after.model, 1e-6);
+        assert_eq!(operators(&after.model), ["LayerNormalization", "Relu"], "{behind}");
+        assert!(!fuse(&after.model).changed());
+    }
+}
+
+#[test]
 fn a_shift_along_another_axis_is_no_parameter_of_a_normalizer() {
     for normalizer in [
         "n = InstanceNormalization(x, g, b)",

@@ -119,11 +119,13 @@ impl<'a> Planner<'a> {
     /// Folds until nothing more goes: what goes may take away what stopped another item.
     ///
     /// An affine goes by itself, into linear operators, where it can; where it cannot, it may join another
-    /// that stays, for two affines in a row are one; and where neither, its shift or its scale may go alone, or into
-    /// another factor.
+    /// that stays, for two affines in a row are one: those that are operators first, for parameters of a normalizer that
+    /// go save none. Where neither, its shift or its scale may go alone, or into another factor.
     fn fold_all(&mut self) {
         for _ in 0..SWEEPS {
-            let apart_or_together = self.sweep(Self::fold_apart) | self.sweep(Self::fold_together);
+            let apart_or_together = self.sweep(Self::fold_apart)
+                | self.sweep_those(Self::fold_together, |planner, item| planner.has_operators(item))
+                | self.sweep_those(Self::fold_together, |planner, item| !planner.has_operators(item));
             if !apart_or_together
                 && !self.sweep_partly(Self::fold_stream_shift)
                 && !(self.sweep_partly(Self::fold_shift) | self.sweep_partly(Self::fold_scale))
@@ -132,6 +134,11 @@ impl<'a> Planner<'a> {
                 return;
             }
         }
+    }
+
+    /// Whether an affine is operators, and not parameters of one that stays.
+    fn has_operators(&self, item: usize) -> bool {
+        !self.items[item].part.nodes.is_empty()
     }
 
     /// Whether anything went that way.
