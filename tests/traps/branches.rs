@@ -243,6 +243,31 @@ fn a_mean_that_counts_its_border_is_a_kernel() {
     );
 }
 
+/// As in Diverse Branch Block: a shift behind the mean would not reach the border that it counts.
+#[test]
+fn an_affine_behind_such_a_mean_is_a_part_of_its_kernel() {
+    let around = |affine: &str, more: &str| {
+        model(&format!(
+            "input x batch 2 7
+             weight v 2 2 4
+             a = Conv(x, v) pads=[2,1]
+             b = AveragePool(x) kernel_shape=[4] pads=[2,1] count_include_pad=1
+             divisor sigma 2 1
+             scale g 2 1
+             shift t 2 1
+             {affine}
+             y = Sub(a, d)
+             output y {more}"
+        ))
+    };
+    becomes(&around("d = Mul(b, g)", ""), &["Conv"]);
+    becomes(&around("e = Div(b, sigma)\n c = Mul(e, g)\n d = Add(c, t)", ""), &["Conv"]);
+    // What something else reads as well is made all the same.
+    let before = around("d = Mul(b, g)", "b");
+    let after = crate::fused(&before).model;
+    assert!(operators(&after).contains(&"AveragePool"));
+}
+
 #[test]
 fn products_merge_with_their_biases() {
     becomes(

@@ -4,7 +4,7 @@ use super::window::{LARGEST, Taps, Window};
 use crate::graph::at::At;
 use crate::graph::facts::extent;
 use crate::graph::flat::way;
-use crate::graph::{NodeId, ValueId};
+use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::{Chain, View};
 use crate::onnx::operator::AVERAGE_POOL;
 use crate::recipe::Recipe;
@@ -86,6 +86,20 @@ impl Windowed {
             self.branch.as_ref().ok()?.clone().plus(&if op == "Sub" { shift.neg() } else { shift })?;
         let nodes = [&self.nodes[..], &[node]].concat();
         Some(Self { nodes, branch: Ok(branch), ..self.clone() })
+    }
+
+    /// The mean over windows that an affine alone reads, with that: it has no weight that could take it in, and where a
+    /// border is counted no shift passes it.
+    pub fn before_affine(view: &View, chain: &Chain) -> Option<Self> {
+        let mean = Self::making(view, chain.input).filter(|mean| !mean.has_weight(view))?;
+        let place = way(view.graph.node(mean.node));
+        let is_beside = chain.nodes.iter().all(|&node| way(view.graph.node(node)) == place);
+        let is_own = view.graph.readers(chain.input).iter().all(
+            |reader| matches!(reader, Reader::Node { node, .. } if is_beside && chain.nodes.contains(node)),
+        );
+        let branch = mean.branch.as_ref().ok().filter(|_| is_own)?;
+        let branch = branch.clone().then(&Branch::affine(chain, &branch.window)?).ok()?;
+        Some(Self { nodes: [&mean.nodes[..], &chain.nodes].concat(), branch: Ok(branch), ..mean })
     }
 
     /// Whether it has no place for a bias.

@@ -28,7 +28,12 @@ impl<'v> Summand<'v> {
         let what = match Windowed::making(view, term.value) {
             _ if view.constants.is_constant(term.value) => What::Constant,
             Some(operator) => What::Operator(operator),
-            None => chain().map_or(What::Value, What::Chain),
+            None => match chain() {
+                Some(chain) => {
+                    Windowed::before_affine(view, chain).map_or(What::Chain(chain), What::Operator)
+                }
+                None => What::Value,
+            },
         };
         Summand { term, what }
     }
