@@ -50,14 +50,47 @@ fn an_affine_behind_goes_back_into_the_table_and_the_rows() {
     becomes(&model(text), &["MatMul", "Add", "MatMul", "Add", "ScatterND", "Relu"]);
 }
 
+/// As the messages of a graph are added up.
 #[test]
-fn one_side_alone_shifts_and_sums_stay() {
+fn a_scale_passes_where_rows_are_added_to_others() {
+    let rows = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n) reduction=add");
+    becomes(&rows, &["ScatterND", "MatMul"]);
+    let elements = "indices j 2 6\n n = Mul(u, g)\n v = ScatterElements(zeros, j, n) reduction=add";
+    becomes(&scattered(elements), &["ScatterElements", "MatMul"]);
+    let both = "ints zero 1 = 0
+         ints two 1 = 2
+         n = Mul(x, g)
+         r = Slice(n, zero, two, zero)
+         v = ScatterND(n, i, r) reduction=add";
+    becomes(&scattered(both), &["Slice", "ScatterND", "MatMul"]);
+    let back = "input x 4 6
+         input u 2 6
+         indices i 2 1
+         weight a 6 5
+         weight b 6 5
+         scale g 5
+         shift t 5
+         p = MatMul(x, a)
+         q = MatMul(u, b)
+         v = ScatterND(p, i, q) reduction=add
+         n = Mul(v, g)
+         m = Add(n, t)
+         y = Relu(m)
+         output y";
+    becomes(&model(back), &["MatMul", "Add", "MatMul", "ScatterND", "Relu"]);
+}
+
+#[test]
+fn one_side_alone_and_shifts_stay() {
     let one = scattered("n = Mul(u, g)\n v = ScatterND(x, i, n)");
     assert_eq!(kept(&one).0, Reason::ResidualStream);
     let shifted = scattered("shift t 6\n n = Add(u, t)\n m = Mul(n, g)\n v = ScatterND(zeros, i, m)");
     assert_eq!(kept(&shifted).0, Reason::ResidualStream);
-    let summed = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n) reduction=add");
-    assert_eq!(kept(&summed).0, Reason::Attribute("reduction".into()));
+    let added =
+        scattered("shift t 6\n n = Add(u, t)\n m = Mul(n, g)\n v = ScatterND(zeros, i, m) reduction=add");
+    assert_eq!(kept(&added).0, Reason::ResidualStream);
+    let largest = scattered("n = Mul(u, g)\n v = ScatterND(zeros, i, n) reduction=max");
+    assert_eq!(kept(&largest).0, Reason::Attribute("reduction".into()));
     let along = scattered("const h 2 1 = 2 -1\n n = Mul(u, h)\n v = ScatterND(zeros, i, n)");
     assert_eq!(kept(&along).0, Reason::WrongAxis);
 }

@@ -1,5 +1,8 @@
 //! ScatterND and ScatterElements: what is overwritten and what is written must carry the same. Zeros carry every scale.
 //!
+//! Where what is written is added, as messages of a graph are, both carry one scale, and the value alone a shift: how often
+//! another one would be added is not known.
+//!
 //! Where to is not known, so it must be the same along the axes that are indexed.
 
 use super::choice::is_zero;
@@ -29,8 +32,14 @@ impl Rule for Scatter {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let side = |slot: usize| inputs.get(slot).cloned().flatten();
         let written = side(WRITTEN).map(|affine| moved(at, &affine, false)).transpose()?;
+        let adds = adds(at)?;
         let affine = match (side(VALUE), written) {
-            (Some(value), Some(written)) if value == written => value,
+            (Some(value), Some(written)) if !adds && value == written => value,
+            (Some(value), Some(written))
+                if adds && value.scale == written.scale && written.has_no_shift() =>
+            {
+                value
+            }
             (Some(only), None) if only.has_no_shift() && is_zero(at, WRITTEN) => only,
             (None, Some(only)) if only.has_no_shift() && is_zero(at, VALUE) => only,
             _ => return Err(Reason::ResidualStream),
@@ -40,17 +49,24 @@ impl Rule for Scatter {
     }
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
-        let sides = [(VALUE, affine.clone()), (WRITTEN, moved(at, affine, true)?)];
+        let written = if adds(at)? { Affine::scale(affine.scale.clone()) } else { affine.clone() };
+        let sides = [(VALUE, affine.clone()), (WRITTEN, moved(at, &written, true)?)];
         let wanted = sides.into_iter().filter(|(slot, affine)| !affine.has_no_shift() || !is_zero(at, *slot));
         Ok(Step { ways: vec![wanted.collect()], ..Step::default() })
     }
 }
 
+/// Whether what is written is added to what is there, and does not take its place.
+fn adds(at: &At) -> Result<bool, Reason> {
+    match at.attr_text("reduction", "none")? {
+        "none" => Ok(false),
+        "add" => Ok(true),
+        _ => Err(Reason::Attribute("reduction".into())),
+    }
+}
+
 /// An affine of the value as one of what is written into it, or the other way.
 fn moved(at: &At, affine: &Affine, to_written: bool) -> Result<Affine, Reason> {
-    if at.attr_text("reduction", "none")? != "none" {
-        return Err(Reason::Attribute("reduction".into()));
-    }
     if at.proto().op_type() == "ScatterND" {
         let (indexed, picks) = axes(at)?;
         return if to_written { replaced(affine, indexed, picks) } else { replaced(affine, picks, indexed) };

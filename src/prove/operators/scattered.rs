@@ -1,9 +1,10 @@
-//! ScatterND and ScatterElements: elements written into a copy of a value, one after the other.
+//! ScatterND and ScatterElements: elements written into a copy of a value, or added to it, one after the other.
 
 use ndarray::ArrayD;
 
 use super::movement::place;
 use super::{Call, Made, Unmade};
+use crate::prove::field;
 use crate::prove::image::{Elements, Image, slice};
 
 pub(super) fn nd(call: &Call) -> Made {
@@ -17,13 +18,13 @@ pub(super) fn nd(call: &Call) -> Made {
         return Err(Unmade::Misfit);
     }
     let width = rest.iter().product::<usize>();
-    let mut made = copied(call, value)?;
+    let (mut made, put) = copied(call, value)?;
     for (tuple, row) in slice(&indices).chunks(length).zip(slice(written).chunks(width.max(1))) {
         let flat = tuple
             .iter()
             .zip(indexed)
             .try_fold(0, |flat, (&index, &extent)| Ok::<_, Unmade>(flat * extent + place(index, extent)?))?;
-        made[flat * width..][..width].copy_from_slice(row);
+        made[flat * width..][..width].iter_mut().zip(row).for_each(|(there, &new)| *there = put(*there, new));
     }
     image(value, made)
 }
@@ -36,24 +37,29 @@ pub(super) fn elements(call: &Call) -> Made {
     if indices.shape() != written.shape() || indices.ndim() != shape.len() || !(0..shape.len()).all(inside) {
         return Err(Unmade::Misfit);
     }
-    let mut made = copied(call, value)?;
+    let (mut made, put) = copied(call, value)?;
     for ((at, &index), &element) in indices.indexed_iter().zip(slice(written)) {
         let mut flat = 0;
         for (axis, &extent) in shape.iter().enumerate() {
             flat = flat * extent + if axis == along { place(index, extent)? } else { at[axis] };
         }
-        made[flat] = element;
+        made[flat] = put(made[flat], element);
     }
     image(value, made)
 }
 
-/// The elements of a value, where nothing is added to any of them.
-fn copied(call: &Call, value: &Elements) -> Result<Vec<u32>, Unmade> {
-    if call.text("reduction", "none")? != "none" {
-        return Err(Unmade::Uncovered);
-    }
+/// What is there once something is written to where something is.
+type Put = fn(u32, u32) -> u32;
+
+/// The elements of a value, and how others are written to it.
+fn copied(call: &Call, value: &Elements) -> Result<(Vec<u32>, Put), Unmade> {
+    let put: Put = match call.text("reduction", "none")? {
+        "none" => |_, new| new,
+        "add" => field::add,
+        _ => return Err(Unmade::Uncovered),
+    };
     call.allowance.room(value.shape())?;
-    Ok(slice(value).to_vec())
+    Ok((slice(value).to_vec(), put))
 }
 
 fn image(like: &Elements, made: Vec<u32>) -> Made {

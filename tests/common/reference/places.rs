@@ -69,7 +69,8 @@ fn taken(call: &Call) -> Result<Value> {
 /// Elements, or blocks of them, in a copy of a value.
 fn written(call: &Call) -> Result<Value> {
     let (mut y, new) = (call.floats(0)?.clone(), call.floats(2)?);
-    ensure!(call.text("reduction", "none")? == "none", "a sum");
+    let reduction = call.text("reduction", "none")?;
+    ensure!(["none", "add"].contains(&reduction), "another reduction");
     let Value::Ints(places) = call.value(1)? else { anyhow::bail!("no places") };
     let by_element = call.proto.op_type() == "ScatterElements";
     let outer = places.ndim() - usize::from(!by_element);
@@ -84,7 +85,8 @@ fn written(call: &Call) -> Result<Value> {
             let indexed = (0..length).map(|part| counted(place(part), y.shape()[part]));
             to.splice(..outer, indexed.collect::<Result<Vec<_>>>()?);
         }
-        y[&to[..]] = element;
+        let there = if reduction == "add" { y[&to[..]] } else { 0.0 };
+        y[&to[..]] = there + element;
     }
     Ok(Value::Floats(y))
 }
