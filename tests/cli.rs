@@ -760,6 +760,37 @@ fn what_is_no_model_is_one_line() {
     }
 }
 
+/// Nothing fails for the name of a file: it is shown as far as it is text.
+#[cfg(unix)]
+#[test]
+fn names_of_files_that_are_no_text_are_in_json_too() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempdir().unwrap();
+    let named = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
+    let shown = |name: &str| folder.path().join(name).display().to_string();
+    let (model, fused, certificate) = (named(b"a\xff.onnx"), named(b"b\xfe.onnx"), named(b"c\xff.json"));
+    fs::copy(un(), &model).unwrap();
+    let json =
+        unfold([&"fuse", &model, &"-o", &fused, &"--certificate", &certificate, &"--json", &"--no-verify"])
+            .json();
+    assert_eq!(json["model"], shown("a\u{fffd}.onnx"));
+    assert_eq!(json["written"], shown("b\u{fffd}.onnx"));
+    assert_eq!(json["certificate"], shown("c\u{fffd}.json"));
+    assert_eq!(unfold([&"inspect", &model, &"--json"]).json()["model"], shown("a\u{fffd}.onnx"));
+    assert_eq!(
+        unfold([&"inspect", &model, &"--streams", &"--json"]).json()["model"],
+        shown("a\u{fffd}.onnx")
+    );
+    let json = unfold([&"prove", &model, &fused, &"--certificate", &certificate, &"--json"]).json();
+    assert_eq!(json["fused"], shown("b\u{fffd}.onnx"));
+    assert_eq!(json["certificate"], shown("c\u{fffd}.json"));
+    let missing = named(b"no\xff.onnx");
+    let run = unfold([&"fuse", &missing, &model, &"-o", &folder.path().join("all"), &"--json"]);
+    let models: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((run.code, &models["models"][0]["model"]), (FAILED, &shown("no\u{fffd}.onnx").into()));
+}
+
 #[test]
 fn what_is_not_there_is_one_line() {
     let (folder, path) = out();

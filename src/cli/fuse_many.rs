@@ -22,6 +22,7 @@ use super::made::MadeFolders;
 use super::misused::misused;
 use super::out::{self, Paint, Tone};
 use super::panics::caught;
+use super::path::JsonPath;
 use super::room::Room;
 use super::steps::Steps;
 
@@ -167,7 +168,7 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     };
     Line {
         end: End::Failed,
-        json: json!({ "model": task.model, "error": failure }),
+        json: json!({ "model": JsonPath(&task.model), "error": failure }),
         complaints: vec![("error", failure)],
         cells: [String::new(), String::new(), String::new(), "failed".to_owned()],
         idle_skips: None,

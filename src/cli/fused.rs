@@ -1,6 +1,6 @@
 //! What `unfold fuse` tells: as text, and as JSON.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use unfold::fold::plan::{MergedNorm, StreamPlan, Tidy};
@@ -17,6 +17,7 @@ use super::judged::{Judged, When};
 use super::norms;
 use super::operators::{self, Operators};
 use super::out::Paint;
+use super::path::JsonPath;
 use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite, Summary};
 use super::streams;
@@ -176,11 +177,11 @@ impl FuseReport {
     /// The report for programs.
     pub fn json(&self) -> impl Serialize {
         FuseJson {
-            model: self.before.path(),
+            model: self.before.path().map(JsonPath),
             changed: self.changes(),
-            written: self.written.as_ref().map(|saved| &*saved.path),
-            data: self.written.as_ref().and_then(|saved| saved.data.as_deref()),
-            certificate: self.certificate.as_deref(),
+            written: self.written.as_ref().map(|saved| JsonPath(&saved.path)),
+            data: self.written.as_ref().and_then(|saved| saved.data.as_deref()).map(JsonPath),
+            certificate: self.certificate.as_deref().map(JsonPath),
             sites: sites::json(&self.plan),
             tensors: outline::tensors(&self.plan),
             summary: self.summary(),
@@ -201,17 +202,17 @@ impl FuseReport {
 
 #[derive(Serialize)]
 struct FuseJson<'j> {
-    model: Option<&'j Path>,
+    model: Option<JsonPath<'j>>,
     /// Whether the result differs from the input, or would in a dry run.
     changed: bool,
     /// The file that was written, if one was.
-    written: Option<&'j Path>,
+    written: Option<JsonPath<'j>>,
     /// The file with its weights, if they were written into one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<&'j Path>,
+    data: Option<JsonPath<'j>>,
     /// The certificate, if one was written.
     #[serde(skip_serializing_if = "Option::is_none")]
-    certificate: Option<&'j Path>,
+    certificate: Option<JsonPath<'j>>,
     sites: Vec<JsonSite<'j>>,
     /// The tensors that the result has and the model has not.
     tensors: Vec<ReportedTensor>,

@@ -15,6 +15,7 @@ use unfold::{FuseOptions, Fused, Planned};
 
 use super::end::End;
 use super::out::{self, Paint};
+use super::path::JsonPath;
 use super::sites::{self, JsonSite, Summary};
 use super::steps::Steps;
 use super::storage::ReachArgs;
@@ -64,7 +65,7 @@ pub struct InspectArgs {
 
 #[derive(Serialize)]
 struct InspectJson<'p> {
-    model: &'p std::path::Path,
+    model: JsonPath<'p>,
     sites: Vec<JsonSite<'p>>,
     summary: Summary,
     /// What would be done beside the sites, where anything would.
@@ -77,7 +78,7 @@ struct InspectJson<'p> {
 
 #[derive(Serialize)]
 struct StreamsJson<'p> {
-    model: &'p std::path::Path,
+    model: JsonPath<'p>,
     streams: &'p [StreamPlan],
 }
 
@@ -104,8 +105,8 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     if args.streams {
         let text = match args.json {
             true => {
-                serde_json::to_string_pretty(&StreamsJson { model: &args.model, streams: &plan.streams })?
-                    + "\n"
+                let json = StreamsJson { model: JsonPath(&args.model), streams: &plan.streams };
+                serde_json::to_string_pretty(&json)? + "\n"
             }
             false => streams::table(&plan, Paint::stdout()),
         };
@@ -117,7 +118,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     if args.json {
         let sites = sites::json(&plan);
         let tidy = Some(&plan.tidy).filter(|tidy| **tidy != Tidy::default());
-        let json = InspectJson { model: &args.model, sites, summary, tidy, provenance };
+        let json = InspectJson { model: JsonPath(&args.model), sites, summary, tidy, provenance };
         out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
         return Ok(End::Done);
     }

@@ -19,6 +19,7 @@ mod norms;
 mod operators;
 pub(crate) mod out;
 pub(crate) mod panics;
+mod path;
 pub(crate) mod prove;
 mod resident;
 mod room;

@@ -16,6 +16,7 @@ use super::end::{EXIT_CODES, End};
 use super::inputs::sizes;
 use super::judged::proved;
 use super::out::{self, Paint};
+use super::path::JsonPath;
 use super::steps::Steps;
 use super::storage::ReachArgs;
 use super::values::file;
@@ -73,10 +74,10 @@ pub struct ProveArgs {
 
 #[derive(Serialize)]
 struct ProveJson<'j> {
-    original: &'j Path,
-    fused: &'j Path,
+    original: JsonPath<'j>,
+    fused: JsonPath<'j>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    certificate: Option<&'j Path>,
+    certificate: Option<JsonPath<'j>>,
     proof: &'j Proof,
     /// The name of the site that is to blame.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,7 +104,8 @@ pub fn run(args: &ProveArgs) -> Result<End> {
         _ => None,
     };
     if args.json {
-        let (original, fused, certificate) = (&*args.original, &*args.fused, args.certificate.as_deref());
+        let (original, fused) = (JsonPath(&args.original), JsonPath(&args.fused));
+        let certificate = args.certificate.as_deref().map(JsonPath);
         let json = ProveJson { original, fused, certificate, proof: &proof, site };
         out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
     } else if let Some(line) = proved(&proof, Paint::stdout()).filter(|_| !args.quiet) {

@@ -1,0 +1,14 @@
+//! Paths as programs read them.
+
+use std::path::Path;
+
+use serde::{Serialize, Serializer};
+
+/// A path in JSON, which is text: what of it is none is shown as it is in the text for people.
+pub struct JsonPath<'p>(pub &'p Path);
+
+impl Serialize for JsonPath<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0.display())
+    }
+}
