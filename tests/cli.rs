@@ -760,6 +760,48 @@ fn what_is_no_model_is_one_line() {
     }
 }
 
+/// Anybody can name a node: what is shown of it neither colours nor moves nor turns what is around it.
+#[test]
+fn names_do_nothing_to_a_terminal() {
+    let (_folder, path) = changed(|proto| {
+        let names = ["\u{1b}]0;mine\u{7}", "two\nlines", "a\ttab", "\u{202e}turned"];
+        let kept = nodes(proto).iter_mut().filter(|node| ["MatMul", "Gemm", "Add"].contains(&node.op_type()));
+        for (number, node) in kept.enumerate() {
+            node.name = Some(format!("{}{number}", names[number % names.len()]));
+            node.metadata_props.clear();
+        }
+        let end = proto.graph.as_mut().unwrap().node.last_mut().unwrap();
+        end.op_type = Some("Sof\u{1b}[31mtmax".into());
+    });
+    let (_results, out) = out();
+    let shown = [
+        unfold([&"inspect", &path]),
+        unfold([&"fuse", &path, &"--dry-run"]),
+        unfold([&"fuse", &path, &"-o", &out]),
+        unfold([&"inspect", &path, &"--streams"]),
+    ];
+    let mut told = String::new();
+    for run in shown {
+        for text in [run.stdout, run.stderr] {
+            let acts = |c: char| c != '\n' && (c.is_control() || ('\u{202a}'..='\u{2069}').contains(&c));
+            assert!(!text.contains(acts), "{text:?}");
+            told += &text;
+        }
+    }
+    assert!(told.contains("\\u{1b}]0;mine\\u{7}"), "{told}");
+    assert!(told.contains("two\\nlines"), "{told}");
+    // Of an error too.
+    let (_folder, path) = changed(|proto| {
+        let [first, second, ..] = &mut nodes(proto)[..] else { panic!("too few") };
+        second.output.clone_from(&first.output);
+        for node in [first, second] {
+            node.name = Some("\u{1b}[2Jgone".into());
+        }
+    });
+    let run = unfold([&"inspect", &path]);
+    assert_eq!((run.code, run.stderr.contains('\u{1b}')), (FAILED, false), "{}", run.stderr);
+}
+
 /// Nothing fails for the name of a file: it is shown as far as it is text.
 #[cfg(unix)]
 #[test]

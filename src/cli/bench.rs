@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use unfold::bench::{Stop, Variant};
 use unfold::onnx::Model;
 use unfold::report::{
-    Report, ReportedSite, html, markdown, overview_heading, overview_lines, overview_markdown, terminal,
+    Report, ReportedSite, html, markdown, overview_heading, overview_lines, overview_markdown, plain,
+    terminal,
 };
 use unfold::zoo;
 
@@ -114,7 +115,8 @@ impl BenchArgs {
             out::print(&format!("{}\n\n{}", names.join(", "), overview_heading()))?;
         }
         let tell = |report: &Report| {
-            let wrong = if report.differs { report.notes.join("\n") + "\n" } else { String::new() };
+            let notes = report.notes.iter().filter(|_| report.differs);
+            let wrong: String = notes.map(|note| plain(note) + "\n").collect();
             if tells { out::print(&(overview_lines(report) + &wrong)) } else { Ok(()) }
         };
         let (reports, left_out) = bench_zoo::measure(&entries, self.all, &self.measure, stop, &tell)?;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use comfy_table::{CellAlignment, ColumnConstraint};
 use serde_json::{Value, json};
 use unfold::onnx::destination;
-use unfold::report::bytes;
+use unfold::report::{bytes, plain};
 
 use super::causes;
 use super::end::End;
@@ -225,8 +225,8 @@ fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     for (task, line) in tasks.iter().zip(lines) {
         let [sites, operators, file, word] = &line.cells;
         let tone = if line.end == End::Done { Tone::Good } else { Tone::Bad };
-        let name = shortened(&task.model.display().to_string(), room);
-        let mut cells: Vec<_> = [&name, sites, operators, file].map(comfy_table::Cell::new).into();
+        let name = shortened(&plain(&task.model.display().to_string()), room);
+        let mut cells: Vec<_> = [&name, sites, operators, file].map(out::cell).into();
         cells.push(paint.cell(tone, word));
         table.add_row(cells);
     }

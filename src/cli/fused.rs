@@ -7,7 +7,7 @@ use unfold::fold::plan::{MergedNorm, StreamPlan, Tidy};
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
 use unfold::prove::Proof;
-use unfold::report::{ReportedTensor, bytes};
+use unfold::report::{ReportedTensor, bytes, plain};
 use unfold::run::Failure;
 use unfold::slack::Slack;
 use unfold::verify::{Verdict, VerifyOptions};
@@ -137,12 +137,13 @@ impl FuseReport {
             Some(saved) => {
                 let done = if self.after.is_some() { "written" } else { "copied" };
                 let data = saved.data.as_ref().map(|data| format!(", its weights to {}", data.display()));
-                format!("{done} to {}{}\n", saved.path.display(), data.unwrap_or_default())
+                let line = format!("{done} to {}{}", saved.path.display(), data.unwrap_or_default());
+                plain(&line) + "\n"
             }
             None => "nothing was written\n".to_owned(),
         };
         if let Some(certificate) = &self.certificate {
-            text += &format!("its certificate is {}\n", certificate.display());
+            text += &(plain(&format!("its certificate is {}", certificate.display())) + "\n");
         }
         text
     }

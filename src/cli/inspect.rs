@@ -10,7 +10,7 @@ use unfold::fold::plan::{StreamPlan, Tidy};
 use unfold::onnx::Model;
 use unfold::outline::outline;
 use unfold::provenance::Provenance;
-use unfold::report::outline_html;
+use unfold::report::{outline_html, plain};
 use unfold::{FuseOptions, Fused, Planned};
 
 use super::end::End;
@@ -157,7 +157,5 @@ fn told(time: &Provenance) -> String {
     };
     let scaled =
         options.scale_stream.map_or_else(String::new, |power| format!("; streams scaled by 2^-{power}"));
-    let line = format!("folded by unfold {version}{from}: {folded}{skipped}{growth}{scaled}");
-    // Anybody can have written it.
-    line.chars().filter(|letter| !letter.is_control()).chain(['\n']).collect()
+    plain(&format!("folded by unfold {version}{from}: {folded}{skipped}{growth}{scaled}")) + "\n"
 }

@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use unfold::fold::plan::Stored;
 use unfold::onnx::Model;
 use unfold::prove::{Proof, ProveOptions, prove};
+use unfold::report::plain;
 use unfold::sensitivity::sensitivity;
 use unfold::verify::{Comparison, Verdict, VerifyOptions, compare};
 
@@ -115,8 +116,10 @@ impl Judged {
             text += &(compared(comparison, paint) + "\n");
         }
         match self.run.as_ref().filter(|_| self.is_proved()) {
-            Some(Verdict::CouldNotVerify { reason }) => text += &format!("not run: {reason}\n"),
-            Some(Verdict::Broken { reason }) => text += &format!("not run, unlike the original: {reason}\n"),
+            Some(Verdict::CouldNotVerify { reason }) => text += &format!("not run: {}\n", plain(reason)),
+            Some(Verdict::Broken { reason }) => {
+                text += &format!("not run, unlike the original: {}\n", plain(reason))
+            }
             _ => {}
         }
         if let Some(proved) = self.proof.as_ref().and_then(|proof| proved(proof, paint)) {

@@ -1,6 +1,7 @@
 //! The normalizers that are gone as others follow them, and what that comes to.
 
 use unfold::fold::plan::MergedNorm;
+use unfold::report::plain;
 use unfold::run::Failure;
 use unfold::slack::Slack;
 
@@ -9,7 +10,7 @@ pub fn told(merged: &[MergedNorm], slack: Option<&Result<Slack, Failure>>) -> St
     let mut lines = String::new();
     for MergedNorm { name, followers } in merged {
         let followers: Vec<&str> = followers.iter().map(|follower| &*follower.name).collect();
-        lines += &format!("{name} is gone, before {}\n", followers.join(", "));
+        lines += &(plain(&format!("{name} is gone, before {}", followers.join(", "))) + "\n");
     }
     let epsilon = merged.iter().flat_map(|norm| &norm.followers).map(|follower| follower.epsilon);
     let Some(epsilon) = epsilon.reduce(f64::max) else { return lines };
@@ -17,7 +18,9 @@ pub fn told(merged: &[MergedNorm], slack: Option<&Result<Slack, Failure>>) -> St
         Some(Ok(Slack { bound })) => {
             format!("what follows makes the same up to a part of {bound:.1e}, on the inputs of the run\n")
         }
-        Some(Err(failure)) => format!("how far that is from the model was not measured: {failure}\n"),
+        Some(Err(failure)) => {
+            format!("how far that is from the model was not measured: {}\n", plain(&failure.to_string()))
+        }
         None => format!(
             "where it sees a variance v instead of u, that is the same up to {:.0e}·|1/u - 1/v|\n",
             epsilon / 2.0

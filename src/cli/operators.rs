@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{Cell, CellAlignment};
+use comfy_table::CellAlignment;
 use serde::Serialize;
 use unfold::onnx::Model;
 use unfold::onnx::node::bodies;
@@ -43,10 +43,10 @@ pub fn table(before: &Operators, after: &Operators, paint: Paint) -> String {
         let change = after as i64 - before as i64;
         let tone = if change < 0 { Tone::Good } else { Tone::Bad };
         let change = match change {
-            0 => Cell::new("="),
+            0 => out::cell("="),
             change => paint.cell(tone, format!("{change:+}")),
         };
-        table.add_row([Cell::new(name), Cell::new(before), Cell::new(after), change]);
+        table.add_row([out::cell(name), out::cell(before), out::cell(after), change]);
     };
     let count = |operators: &Operators, name: &str| operators.0.get(name).copied().unwrap_or(0);
     let names: std::collections::BTreeSet<&String> = before.0.keys().chain(after.0.keys()).collect();

@@ -4,6 +4,7 @@ use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
+use unfold::report::plain;
 
 /// How wide a table is where no terminal says how wide it may be, and how narrow at least.
 const WIDTH: u16 = 80;
@@ -48,7 +49,7 @@ impl Paint {
 
     /// A cell of a table in a tone.
     pub fn cell(self, tone: Tone, text: impl ToString) -> Cell {
-        let cell = Cell::new(text);
+        let cell = cell(text);
         match tone {
             _ if !self.0 => cell,
             Tone::Good => cell.fg(Color::DarkGreen),
@@ -70,6 +71,11 @@ impl Paint {
         }
         table
     }
+}
+
+/// A cell of a table. What is in it may be a name out of a model.
+pub fn cell(text: impl ToString) -> Cell {
+    Cell::new(plain(&text.to_string()))
 }
 
 /// A table as lines.
@@ -94,5 +100,5 @@ pub fn print(text: &str) -> io::Result<()> {
 /// Prints one line to the standard error stream, after what it is: `error` or `warning`.
 pub fn complain(what: &str, text: &str) {
     // There is nobody left to tell where this fails.
-    let _ = writeln!(io::stderr(), "{what}: {}", text.replace('\n', " "));
+    let _ = writeln!(io::stderr(), "{what}: {}", plain(&text.replace('\n', " ")));
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use comfy_table::{Cell, CellAlignment, ColumnConstraint, Width};
+use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
 use unfold::error::Result;
 use unfold::fold::plan::Tidy;
@@ -115,7 +115,7 @@ fn legend(rows: &[Row], paint: Paint) -> String {
         return String::new();
     }
     let mut table = paint.table(&["why not", ""]);
-    table.add_rows(reasons);
+    table.add_rows(reasons.into_iter().map(|reason| reason.map(out::cell)));
     if let Some(names) = table.column_mut(0) {
         names.set_constraint(ColumnConstraint::ContentWidth);
     }
@@ -179,8 +179,8 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
         for Told { place, folded, fold, what } in &row.outcomes {
             let tone = if *folded { Tone::Good } else { Tone::Bad };
             let [name, kind, channels] = first;
-            let mut cells: Vec<_> = [name, format!("{kind} {place}").trim(), channels].map(Cell::new).into();
-            cells.extend([paint.cell(tone, fold), Cell::new(what)]);
+            let mut cells: Vec<_> = [name, format!("{kind} {place}").trim(), channels].map(out::cell).into();
+            cells.extend([paint.cell(tone, fold), out::cell(what)]);
             table.add_row(cells);
             first = [""; 3];
         }

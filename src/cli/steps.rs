@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use unfold::report::plain;
 
 /// How long something may last before it is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -25,7 +26,7 @@ impl Steps {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {wide_bar} {msg}") {
             bar.set_style(style);
         }
-        bar.set_prefix(command.to_owned());
+        bar.set_prefix(plain(command));
         let done = Arc::new(AtomicBool::new(false));
         if !quiet {
             let (weak, done) = (bar.downgrade(), done.clone());
@@ -48,7 +49,7 @@ impl Steps {
     /// What the library tells its steps to.
     pub fn progress(&self) -> impl Fn(&str, usize, usize) {
         |step, done, of| {
-            self.bar.set_message(step.to_owned());
+            self.bar.set_message(plain(step));
             self.bar.set_length(of.max(1) as u64);
             self.bar.set_position(done as u64);
         }

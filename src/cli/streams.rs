@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{Cell, CellAlignment};
 use unfold::Plan;
 use unfold::fold::plan::{Basis, Centring, Member, Scaling, StreamPlan};
+use unfold::report::plain;
 
 use super::out::{self, Paint, Tone};
 use super::sites;
@@ -26,8 +27,8 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
             Some(scaling @ Scaling::Scaled { .. }) => (Tone::Good, takes(scaling)),
             Some(Scaling::Kept { why }) => (Tone::Bad, sites::in_short(why)),
         };
-        let mut cells: Vec<Cell> = vec![Cell::new(name), Cell::new(channels)];
-        cells.extend([writers, readers].map(|members| Cell::new(counted(members))));
+        let mut cells: Vec<Cell> = vec![out::cell(name), out::cell(channels)];
+        cells.extend([writers, readers].map(|members| out::cell(counted(members))));
         cells.extend([centring, scaling].map(|(tone, told)| paint.cell(tone, told)));
         table.add_row(cells);
     }
@@ -51,7 +52,8 @@ pub fn told(plan: &Plan) -> String {
     let mut kept: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for stream in &plan.streams {
         let mut line = |told: String| {
-            lines += &format!("stream {} ({} channels) {told}\n", stream.name, stream.channels);
+            lines += &plain(&format!("stream {} ({} channels) {told}", stream.name, stream.channels));
+            lines.push('\n');
         };
         match &stream.centring {
             None => {}

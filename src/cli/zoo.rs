@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use unfold::report::bytes;
+use unfold::report::{bytes, plain};
 use unfold::zoo::{Entry, entries, find};
 
 use super::end::End;
@@ -56,7 +56,7 @@ pub fn run(args: &ZooArgs) -> Result<End> {
     end_between_saves()?;
     model.save(target)?;
     let size = bytes(output.metadata()?.len());
-    out::print(&format!("{}: {}, {size}\n", output.display(), entry.name()))?;
+    out::print(&(plain(&format!("{}: {}, {size}", output.display(), entry.name())) + "\n"))?;
     Ok(End::Done)
 }
 

@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::onnx::{MessagePart, Model};
 use crate::prove::{Proof, ProveOptions};
 use crate::provenance::{FoldOptions, Provenance};
-use crate::report::{html, markdown, terminal};
+use crate::report::{html, markdown, plain, terminal};
 use crate::run::Dims;
 use crate::verify::{VerifyOptions, compare};
 use crate::{FuseOptions, Planned};
@@ -201,6 +201,7 @@ pub fn fuse(
             (End::Unverified, Some((_, line))) => return Err(Withheld::Unverified(line).into()),
             (_, complaint) => warnings.extend(complaint.map(|(_, line)| line)),
         }
+        let warnings = warnings.iter().map(|line| plain(line)).collect();
         Ok(Folded { report: report.into(), warnings })
     };
     source.settled(py, attend(py, progress, work))

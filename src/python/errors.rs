@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use crate::cli::causes;
 use crate::error::Error;
+use crate::report::plain;
 
 create_exception!(unfold_onnx, UnfoldError, PyException, "Whatever unfold could not do.");
 create_exception!(
@@ -59,7 +60,7 @@ pub struct BadOption(pub String);
 
 /// The exception for an error.
 pub fn raised(error: &anyhow::Error) -> PyErr {
-    let text = causes(error);
+    let text = plain(&causes(error));
     match error.downcast_ref::<Withheld>() {
         Some(Withheld::Differs(_)) => return DiffersError::new_err(text),
         Some(Withheld::Unverified(_)) => return UnverifiedError::new_err(text),

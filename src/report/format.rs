@@ -24,6 +24,26 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// Text as a terminal may have it: of what a name can hold, all that moves the cursor, colours, rings, or turns the letters
+/// around it is written as an escape.
+///
+/// ```
+/// assert_eq!(unfold::report::plain("blocks.0\u{1b}[2J"), "blocks.0\\u{1b}[2J");
+/// ```
+pub fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                plain.extend(letter.escape_default());
+            }
+            _ if letter.is_control() => plain.extend(letter.escape_default()),
+            _ => plain.push(letter),
+        }
+    }
+    plain
+}
+
 /// Bytes, or a dash where nothing was measured.
 pub(super) fn maybe_bytes(value: Option<u64>) -> String {
     value.map_or_else(|| "-".into(), bytes)
@@ -149,6 +169,14 @@ pub(super) fn how(setting: &Setting) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_do_is_shown_instead() {
+        let told = "a\u{1b}[31mb\u{7}c\nd\te\u{202e}f\u{2066}g\u{2069}h\u{9b}i";
+        let shown = r"a\u{1b}[31mb\u{7}c\nd\te\u{202e}f\u{2066}g\u{2069}h\u{9b}i";
+        assert_eq!(plain(told), shown);
+        assert_eq!(plain("…attn.q ÷ ε, 层"), "…attn.q ÷ ε, 层");
+    }
 
     #[test]
     fn units_fit() {

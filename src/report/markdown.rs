@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::data::{Report, Setting};
-use super::format::{failures, how, machine, memory_sentence, verdicts};
+use super::format::{failures, how, machine, memory_sentence, plain, verdicts};
 use super::overview;
 use super::table::{self, Cells, Column, Table};
 
@@ -64,7 +64,7 @@ fn lines(table: &Table) -> String {
 /// Text in which nothing is markup.
 fn escape(text: &str) -> String {
     let special = |c: char| matches!(c, '|' | '<' | '>' | '*' | '_' | '`' | '[' | ']' | '\\' | '#');
-    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
+    plain(text).chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Several reports in one table: a line for each model and size of its inputs.
 
 use super::data::{Measurement, Memory, Ratio, Report, Setting};
-use super::format::{maybe_bytes, ratio};
+use super::format::{maybe_bytes, plain, ratio};
 use super::table::{Cells, Table};
 
 /// Which variant is divided by which.
@@ -29,7 +29,7 @@ pub fn overview_heading() -> String {
 /// The ratios of each setting of a report, a line each, in 80 columns.
 pub fn overview_lines(report: &Report) -> String {
     let line = |setting: &Setting| {
-        let name = format!("{} {}", report.model, setting.label);
+        let name = plain(&format!("{} {}", report.model, setting.label));
         let cells = NARROW.map(|pair| format!("{:>19}", cell(setting, pair)));
         format!("{name:<22} {}\n", cells.concat().trim_end())
     };

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::data::{Report, Setting};
-use super::format::{failures, how, machine, memory_sentence, time, verdicts};
+use super::format::{failures, how, machine, memory_sentence, plain, time, verdicts};
 use super::table::{self, Cells, Table};
 
 /// How wide a line is at most.
@@ -36,7 +36,7 @@ fn write(out: &mut String, report: &Report) -> std::fmt::Result {
             writeln!(out)?;
             lines(out, &table::shares(setting))?;
         }
-        failures(setting).try_for_each(|failure| writeln!(out, "{failure}"))?;
+        failures(setting).try_for_each(|failure| writeln!(out, "{}", plain(&failure)))?;
     }
     if !report.sites.is_empty() {
         writeln!(out)?;
@@ -53,7 +53,7 @@ fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
     let is_text = |at: usize| table.columns[at].kind == Cells::Text;
     let widest = |at: usize| {
         let cells = table.rows.iter().map(|row| &row[at]).chain([&table.columns[at].head]);
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        cells.map(|cell| plain(cell).chars().count()).max().unwrap_or(0)
     };
     let least = |at: usize| if is_text(at) { widest(at).min(SHORT) } else { widest(at) };
     let room = |shown: &[usize]| (WIDTH + GAP).checked_sub(shown.iter().map(|&at| least(at) + GAP).sum());
@@ -102,7 +102,7 @@ fn bars(out: &mut String, setting: &Setting) -> std::fmt::Result {
 /// Writes words on lines that are not too long.
 fn wrap(out: &mut String, text: &str) -> std::fmt::Result {
     let mut column = 0;
-    for word in text.split_whitespace() {
+    for word in text.split_whitespace().map(plain) {
         let length = word.chars().count();
         if column > 0 && column + 1 + length > WIDTH {
             out.push('\n');
@@ -112,7 +112,7 @@ fn wrap(out: &mut String, text: &str) -> std::fmt::Result {
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
+        out.push_str(&word);
         column += length;
     }
     writeln!(out)
@@ -120,9 +120,10 @@ fn wrap(out: &mut String, text: &str) -> std::fmt::Result {
 
 /// The text, with its middle left out where it is too long: names differ at both ends.
 fn cut(text: &str, width: usize) -> String {
+    let text = plain(text);
     let characters: Vec<char> = text.chars().collect();
     if characters.len() <= width {
-        return text.to_owned();
+        return text;
     }
     let (head, tail) = (width / 2, width - width / 2 - 1);
     characters[..head].iter().chain(&['…']).chain(&characters[characters.len() - tail..]).collect()
@@ -165,6 +166,16 @@ mod tests {
         lines(&mut out, &Table { title: "", columns, rows }).unwrap();
         let name = cut(&"n".repeat(30), LONG);
         assert_eq!(out, format!("{:<LONG$}  {fits}\n{name}  {:>40}\n", "name", "2"));
+    }
+
+    #[test]
+    fn names_do_nothing_to_the_terminal() {
+        let mut told = report();
+        told.model = "m\u{1b}]0;x\u{7}.onnx".into();
+        told.notes = vec!["at `n\u{202e}`".into()];
+        let text = terminal(&told);
+        assert!(text.starts_with("m\\u{1b}]0;x\\u{7}.onnx\n"), "{text}");
+        assert!(text.ends_with("at `n\\u{202e}`\n"), "{text}");
     }
 
     #[test]

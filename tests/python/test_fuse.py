@@ -176,6 +176,27 @@ def test_errors_name_what_is_wrong(model: Path, tmp_path: Path) -> None:
     assert text.read_text() == "mine"
 
 
+def test_names_out_of_a_model_do_nothing_to_a_terminal() -> None:
+    refusal = {"reason": {"kind": "other-reader"}, "at": "a\u202eb"}
+    post = {"outcome": "kept", "forward": refusal}
+    site = unfold.Site.of(
+        {
+            "name": "x\x1b[31m",
+            "kind": {"name": "LN", "family": "online"},
+            "channels": 4,
+            "axis": -1,
+            "nodes": [],
+            "pre": None,
+            "core": None,
+            "post": post,
+            "folded": False,
+        }
+    )
+    shown = "<Site x\\u{1b}[31m (LN, 4 channels): stays: other-reader at a\\u{202e}b>"
+    assert repr(site) == shown
+    assert site.name == "x\x1b[31m"
+
+
 def test_a_result_beyond_the_tolerance_is_not_handed_out(model: Path) -> None:
     with pytest.raises(unfold.DiffersError, match="differs"):
         unfold.fuse(model, verify="run", tolerance=0.0)

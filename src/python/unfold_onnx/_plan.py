@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from unfold_onnx import _html
+from unfold_onnx._text import plain
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Refusal:
         return cls(data["reason"]["kind"], data["at"], data["reason"].get("detail"))
 
     def __str__(self) -> str:
-        return f"{self.reason} at {self.at}" if self.at else self.reason
+        return plain(f"{self.reason} at {self.at}" if self.at else self.reason)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Outcome:
         )
 
     def __str__(self) -> str:
-        into = ", ".join(self.into)
+        into = plain(", ".join(self.into))
         why = "; ".join(map(str, self.refusals))
         if self.outcome == "folded":
             return f"{self.direction} into {into}"
@@ -111,7 +112,7 @@ class Site:
 
     def __repr__(self) -> str:
         outcomes = "; ".join(map(str, self.outcomes))
-        return f"<Site {self.name} ({self.kind}, {self.channels} channels): {outcomes}>"
+        return plain(f"<Site {self.name} ({self.kind}, {self.channels} channels): {outcomes}>")
 
     def _repr_html_(self) -> str:
         return _html.table(
@@ -146,7 +147,7 @@ class Tensor:
 
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
-        return f"<Tensor {self.name}: {self.data_type}[{shape}] = {self.formula}>"
+        return plain(f"<Tensor {self.name}: {self.data_type}[{shape}] = {self.formula}>")
 
 
 @dataclass(frozen=True)

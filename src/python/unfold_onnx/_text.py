@@ -1,0 +1,13 @@
+"""Text as it may be shown."""
+
+from __future__ import annotations
+
+import re
+
+_ACTS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def plain(text: str) -> str:
+    """Names come out of models: what would act on a terminal is written as an escape, as the command writes it."""
+    return _ACTS.sub(lambda found: _SHORT.get(found[0], f"\\u{{{ord(found[0]):x}}}"), text)
