@@ -737,6 +737,42 @@ fn where_the_weights_went_is_said() {
 }
 
 #[test]
+fn sizes_are_those_of_the_files() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let size = |file: &Path| fs::metadata(file).unwrap().len();
+    let told = |run: Run| {
+        let bytes = &run.json()["result"]["file_bytes"];
+        ["before", "after"].map(|when| bytes[when].as_u64().unwrap())
+    };
+    let (inside, beside) = (path("inside.onnx"), path("beside.onnx"));
+    let fused = told(unfold([&"fuse", &un(), &"-o", &inside, &"--json"]));
+    assert_eq!(fused, [size(&un()), size(&inside)]);
+    let fused = told(unfold([&"fuse", &un(), &"-o", &beside, &"--external-data", &"always", &"--json"]));
+    let files = size(&beside) + size(&path("beside.onnx.data"));
+    assert_eq!(fused, [size(&un()), files]);
+    // What was split before, and what is brought together.
+    let split = path("split.onnx");
+    let run = unfold([
+        &"fuse",
+        &un(),
+        &"-o",
+        &split,
+        &"--external-data",
+        &"always",
+        &"--skip",
+        &"*",
+        &"--no-verify",
+    ]);
+    assert_eq!(run.code, DONE, "{}", run.stderr);
+    let files = size(&split) + size(&path("split.onnx.data"));
+    let fused = told(unfold([&"fuse", &split, &"-o", &inside, &"--external-data", &"never", &"--json"]));
+    assert_eq!(fused, [files, size(&inside)]);
+    let fused = told(unfold([&"fuse", &split, &"--in-place", &"--json"]));
+    assert_eq!(fused, [files, size(&split) + size(&path("split.onnx.1.data"))]);
+}
+
+#[test]
 fn what_is_no_model_is_one_line() {
     let whole = fs::read(un()).unwrap();
     let cases: [(&[u8], &str); 5] = [

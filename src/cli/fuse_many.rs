@@ -149,7 +149,7 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
         let own = task.model.metadata().map_or(0, |metadata| metadata.len());
         let mut place = room.take(own);
         let model = args.reach.open(&task.model)?;
-        let all = model.file_bytes();
+        let all = model.read_bytes();
         if all > own {
             // Only the model itself tells of weights in other files.
             drop(place);
@@ -184,7 +184,10 @@ fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
             format!("{} to {}", sizes.operators.before.total(), sizes.operators.after.total()),
             bytes(sizes.file_bytes.after),
         ],
-        None => [String::new(), bytes(report.before.file_bytes())],
+        None => {
+            let read = || report.before.read_bytes();
+            [String::new(), bytes(report.written.as_ref().map_or_else(read, |saved| saved.bytes))]
+        }
     };
     let word = match (&sizes, &report.written) {
         (None, _) if args.dry_run => "planned",

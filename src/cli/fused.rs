@@ -110,7 +110,8 @@ impl FuseReport {
 
     /// The model before and after, if anything was made of it.
     pub fn sizes(&self) -> Option<Sizes> {
-        self.after.as_ref().map(|after| Sizes::of(&self.before, after))
+        let written = self.written.as_ref().map(|saved| saved.bytes);
+        self.after.as_ref().map(|after| Sizes::of(&self.before, after, written))
     }
 
     fn growth(&self) -> Option<Growth> {
@@ -273,10 +274,12 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    fn of(before: &Model, after: &Model) -> Self {
+    fn of(before: &Model, after: &Model, written: Option<u64>) -> Self {
+        let file_bytes =
+            BeforeAfter { before: before.read_bytes(), after: written.unwrap_or_else(|| after.file_bytes()) };
         Self {
             operators: BeforeAfter { before: Operators::of(before), after: Operators::of(after) },
-            file_bytes: BeforeAfter { before: before.file_bytes(), after: after.file_bytes() },
+            file_bytes,
             weight_bytes: BeforeAfter { before: before.weight_bytes(), after: after.weight_bytes() },
         }
     }

@@ -52,6 +52,8 @@ pub struct Saved {
     pub path: PathBuf,
     /// The data file, if one was written.
     pub data: Option<PathBuf>,
+    /// How many bytes they have, and what the model keeps referring to in the data files that it had.
+    pub bytes: u64,
     /// Data files of the model that was replaced, which this one does not need, and which are left: they may not be
     /// unfold's own, or another model refers to them.
     pub left: Vec<PathBuf>,
@@ -189,23 +191,27 @@ impl Model {
         if settled {
             let layout = Layout::new(self, Storage::AsItIs)?;
             self.check_size(&layout, draft.path())?;
-            return self.finish(&mut draft, layout, None);
-        }
-        if options.place == DataPlace::Inside || options.place == DataPlace::Auto && !self.external {
-            let layout = Layout::new(self, Storage::Inside)?;
-            if options.place == DataPlace::Inside || layout.message_bytes() <= MAX_MESSAGE {
-                self.check_size(&layout, draft.path())?;
-                return self.finish(&mut draft, layout, None);
-            }
+            let saved = self.finish(&mut draft, layout, None)?;
+            return Ok(Saved { bytes: saved.bytes + self.outside_bytes(), ..saved });
         }
         let name = draft.fresh_name();
         // A name that cannot be written matters where there is something to write.
-        let location = name.as_deref().unwrap_or_default();
-        let layout = Layout::new(self, Storage::Beside { location, threshold: options.threshold })?;
+        let layout = self.laid_out(options, name.as_deref().unwrap_or_default())?;
         self.check_size(&layout, draft.path())?;
         let name = if layout.has_weights() { Some(name) } else { None };
         let name = name.transpose().map_err(|source| failed(draft.path(), source))?;
         self.finish(&mut draft, layout, name)
+    }
+
+    /// How it is written where nothing of it stays in other files; its data file is at this location, if it has one.
+    pub(super) fn laid_out(&self, options: &SaveOptions, location: &str) -> Result<Layout> {
+        if options.place == DataPlace::Inside || options.place == DataPlace::Auto && !self.external {
+            let layout = Layout::new(self, Storage::Inside)?;
+            if options.place == DataPlace::Inside || layout.message_bytes() <= MAX_MESSAGE {
+                return Ok(layout);
+            }
+        }
+        Layout::new(self, Storage::Beside { location, threshold: options.threshold })
     }
 
     /// As [`Model::save`], with other elements for some of the initializers.
@@ -281,7 +287,7 @@ impl Model {
         let mut draft = FileDraft::new(path).map_err(|source| failed(path, source))?;
         let file = draft.model().map_err(|source| failed(path, source))?;
         let whole = Transfer { file: &file, offset: 0, data: source.data.clone() };
-        self.commit(&mut draft, vec![whole], None, || Ok(()))
+        self.commit(&mut draft, vec![whole], None, source.data.len() as u64, || Ok(()))
     }
 
     /// Whether a path is that of the file that the model was read from.
@@ -311,15 +317,18 @@ impl Model {
             reserve(file, layout.weight_bytes()).map_err(of_draft)?;
             work.extend(layout.weights().map(|(offset, data)| Transfer { file, offset, data }));
         }
-        self.commit(draft, work, data, || layout.write_digest(&model).map_err(|source| self.io(source)))
+        let bytes = layout.message_bytes() as u64 + layout.weight_bytes();
+        let last = || layout.write_digest(&model).map_err(|source| self.io(source));
+        self.commit(draft, work, data, bytes, last)
     }
 
-    /// Moves data to where it belongs, does what is last, and lets the files take their names.
+    /// Moves data to where it belongs, does what is last, and lets the files, which have so many bytes, take their names.
     fn commit(
         &self,
         draft: &mut FileDraft,
         work: Vec<Transfer>,
         data: Option<String>,
+        bytes: u64,
         last: impl FnOnce() -> Result<()>,
     ) -> Result<Saved> {
         let path = draft.path().to_owned();
@@ -334,7 +343,7 @@ impl Model {
         let beside = |name: String| path.with_file_name(name);
         let left = replaced.used.into_iter().filter(|name| draft.is_left(name));
         let left = left.map(beside).collect();
-        Ok(Saved { data: data.map(beside), left, path })
+        Ok(Saved { data: data.map(beside), bytes, left, path })
     }
 
     /// Refuses to have written half of one file and half of another.

@@ -1,10 +1,17 @@
 //! How large a model is.
 
+use std::collections::HashMap;
+use std::path::Path;
+
 use prost::Message;
 
 use super::node::bodies;
 use super::proto::TensorProto;
+use super::save::SaveOptions;
 use super::{Model, tensor};
+
+/// What a model is called that is in no file, where the name of its data file depends on it.
+const UNNAMED: &str = "model.onnx";
 
 impl Model {
     /// Bytes of the initializers and of what Constant nodes hold, those of bodies too, in the model's own file or in
@@ -13,21 +20,118 @@ impl Model {
         self.tensor_bytes(|_| true)
     }
 
-    /// Bytes of the model's message, and of the tensors that it keeps in other files.
+    /// Bytes of the files that [`Model::save`] writes: of the model, and of its data file if it has one.
+    ///
+    /// ```
+    /// use unfold::onnx::Model;
+    ///
+    /// let model = Model::open("models/digits/un-dynamo.onnx")?;
+    /// let fused = unfold::fuse(&model, &Default::default())?.model;
+    /// let folder = tempfile::tempdir()?;
+    /// let saved = fused.save(folder.path().join("un-dynamo.onnx"))?;
+    /// assert_eq!(fused.file_bytes(), saved.path.metadata()?.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn file_bytes(&self) -> u64 {
+        let own = self.path().and_then(Path::file_name).map(|name| name.to_string_lossy());
+        let data = format!("{}.data", own.as_deref().unwrap_or(UNNAMED));
+        match self.laid_out(&SaveOptions::default(), &data) {
+            Ok(layout) => layout.message_bytes() as u64 + layout.weight_bytes(),
+            // What is not there is not written either.
+            Err(_) => self.about_bytes(),
+        }
+    }
+
+    /// Bytes of the files that the model was read from: of its own, and of those that its tensors keep data in, from the first
+    /// to the last byte that they take of each. Of one that was made in memory those that it would have.
+    pub fn read_bytes(&self) -> u64 {
+        match &self.source {
+            Some(source) => source.data.len() as u64 + self.outside_bytes(),
+            None => self.file_bytes(),
+        }
+    }
+
+    /// About as many bytes as its files have, for who needs no more than that, and that at once.
+    pub(crate) fn about_bytes(&self) -> u64 {
         self.proto.encoded_len() as u64
             + self.tensor_bytes(|tensor| tensor::is_external(tensor) || tensor::is_held(tensor))
     }
 
+    /// Bytes of the files that its tensors keep data in, from the first to the last that they take of each.
+    pub(super) fn outside_bytes(&self) -> u64 {
+        let mut taken: HashMap<String, (u64, u64)> = HashMap::new();
+        self.each_tensor(&mut |tensor| {
+            if tensor::is_external(tensor)
+                && let Ok(span) = self.externals.span(tensor)
+            {
+                let end = span.offset + span.length as u64;
+                let (first, last) = taken.entry(span.location).or_insert((span.offset, end));
+                (*first, *last) = (span.offset.min(*first), end.max(*last));
+            }
+        });
+        taken.into_values().map(|(first, last)| last - first).sum()
+    }
+
     fn tensor_bytes(&self, counts: impl Fn(&TensorProto) -> bool) -> u64 {
-        let (mut bytes, mut open) = (0, vec![self.graph()]);
+        let mut bytes = 0;
+        self.each_tensor(&mut |tensor| {
+            if counts(tensor) {
+                bytes += tensor::byte_size(tensor).unwrap_or_default() as u64;
+            }
+        });
+        bytes
+    }
+
+    /// The initializers, and what Constant nodes hold, those of bodies too.
+    fn each_tensor<'m>(&'m self, visit: &mut dyn FnMut(&'m TensorProto)) {
+        let mut open = vec![self.graph()];
         while let Some(graph) = open.pop() {
             let attributes = graph.node.iter().flat_map(|node| &node.attribute);
             let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
-            let counted = graph.initializer.iter().chain(constants).filter(|tensor| counts(tensor));
-            bytes += counted.filter_map(|tensor| tensor::byte_size(tensor).ok()).sum::<usize>() as u64;
+            graph.initializer.iter().chain(constants).for_each(&mut *visit);
             open.extend(graph.node.iter().flat_map(bodies));
         }
-        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_disk(files: &[&Path]) -> u64 {
+        files.iter().map(|file| file.metadata().unwrap().len()).sum()
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_files() {
+        let path = Path::new("models/digits/un-dynamo.onnx");
+        let model = Model::open(path).unwrap();
+        assert_eq!((model.read_bytes(), model.file_bytes()), (on_disk(&[path]), on_disk(&[path])));
+        let mut fused = crate::fuse(&model, &Default::default()).unwrap().model;
+        let folder = tempfile::tempdir().unwrap();
+        let saved = fused.save(folder.path().join("inside.onnx")).unwrap();
+        assert_eq!((saved.bytes, fused.file_bytes()), (on_disk(&[&saved.path]), on_disk(&[&saved.path])));
+        // With weights in a file of their own, whose places are aligned.
+        fused.external = true;
+        let saved = fused.save(folder.path().join("un-dynamo.onnx")).unwrap();
+        let files = on_disk(&[&saved.path, saved.data.as_deref().unwrap()]);
+        assert_eq!((saved.bytes, fused.file_bytes()), (files, files));
+        let again = Model::open(&saved.path).unwrap();
+        assert_eq!((again.read_bytes(), again.file_bytes()), (files, files));
+        // Nothing of the data is written where it stays in its file.
+        assert_eq!(again.save(&saved.path).unwrap().bytes, files);
+        let copied = again.copy(folder.path().join("copy.onnx")).unwrap();
+        assert_eq!(copied.bytes, on_disk(&[&copied.path, copied.data.as_deref().unwrap()]));
+    }
+
+    #[test]
+    fn a_file_in_which_the_data_of_others_is_counts_as_far_as_it_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+        model.external = true;
+        let saved = model.save(folder.path().join("model.onnx")).unwrap();
+        let data = std::fs::OpenOptions::new().append(true).open(saved.data.unwrap()).unwrap();
+        data.set_len(1 << 24).unwrap();
+        assert_eq!(Model::open(&saved.path).unwrap().read_bytes(), saved.bytes);
     }
 }

@@ -49,7 +49,7 @@ pub fn outline(name: &str, model: &Model, fused: &Fused) -> Result<Outline> {
     Ok(Outline {
         model: name.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        file_bytes: [model.file_bytes(), fused.model.file_bytes()],
+        file_bytes: [model.read_bytes(), fused.model.file_bytes()],
         sites: plan.sites.iter().map(site).collect(),
         tensors: tensors(plan),
         reasons: refusals.map(|(_, Refusal { reason, .. })| (reason.name(), reason.explained())).collect(),

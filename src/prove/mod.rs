@@ -260,7 +260,7 @@ fn elements(inputs: &[Input]) -> u64 {
 
 impl Prepared {
     fn allowance(&self) -> Allowance {
-        Allowance::new(self.model.file_bytes(), elements(&self.inputs))
+        Allowance::new(self.model.about_bytes(), elements(&self.inputs))
     }
 
     /// The values that nothing reaches but an extent which is open in the model: they are constants at these sizes alone.

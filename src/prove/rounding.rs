@@ -53,7 +53,7 @@ pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Store
     let recipes: HashMap<&str, &Stored> = new.iter().map(|stored| (stored.name.as_str(), stored)).collect();
     let mut others: Option<HashSet<(DataType, String)>> = None;
     after.sort_by_key(|(name, _)| *name);
-    let allowance = Allowance::new(original.file_bytes(), 0);
+    let allowance = Allowance::new(original.about_bytes(), 0);
     let mut recomputed = 0;
     for (name, tensor) in &after {
         let name = *name;
