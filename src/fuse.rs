@@ -138,7 +138,8 @@ pub struct Planned {
 /// Plans without changing anything: does all that [`fuse`] does, but for keeping what comes of it.
 ///
 /// # Errors
-/// Where the model's graph is none that ONNX allows, a `skip` is no valid glob, or there is no such scale of streams.
+/// Where the model's graph is none that ONNX allows, a `skip` is no valid glob, there is no such scale of streams, or a resolver does
+/// not give the data that it is asked for.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
     Ok(dry_run(model, options)?.plan)
 }
@@ -149,6 +150,7 @@ pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
 /// As [`plan`].
 pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
     let (_, plan, lowered) = run(model, options)?;
+    model.find_refused()?;
     Ok(Planned { plan, lowered })
 }
 
@@ -189,6 +191,7 @@ pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
 pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
     model.begin_sha256();
     let (result, plan, lowered) = run(model, options)?;
+    model.find_refused()?;
     let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
     let mut fused = Fused { model: result, plan, lowered };
     if fused.changed() {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -45,7 +45,8 @@ pub trait Resolver: Debug + Send + Sync {
     /// Where there is no such location.
     fn length(&self, location: &str) -> io::Result<u64>;
 
-    /// So many bytes of a location, from an offset on. It is only asked for bytes that are there.
+    /// So many bytes of a location, from an offset on. It is only asked for bytes that are there; where it gives more or fewer,
+    /// that is an error of whoever asked for the model's data.
     ///
     /// # Errors
     /// Where they cannot be had.
@@ -195,7 +196,8 @@ pub struct DataFile {
 enum Origin {
     /// Its length, and when it was last changed, as it was opened.
     File(File, u64, Option<SystemTime>),
-    Resolver(Arc<dyn Resolver>),
+    /// With why it did not give what it was asked for, the first time that it did not.
+    Resolver(Arc<dyn Resolver>, OnceLock<String>),
 }
 
 impl DataFile {
@@ -206,14 +208,14 @@ impl DataFile {
     }
 
     pub(super) fn resolved(location: &str, resolver: Arc<dyn Resolver>) -> Self {
-        Self { location: location.to_owned(), origin: Origin::Resolver(resolver) }
+        Self { location: location.to_owned(), origin: Origin::Resolver(resolver, OnceLock::new()) }
     }
 
     /// The file, where it is one.
     pub(super) fn file(&self) -> Option<&File> {
         match &self.origin {
             Origin::File(file, ..) => Some(file),
-            Origin::Resolver(_) => None,
+            Origin::Resolver(..) => None,
         }
     }
 
@@ -221,7 +223,7 @@ impl DataFile {
     pub(super) fn length(&self) -> Found<u64> {
         let length = match &self.origin {
             Origin::File(file, ..) => file.metadata().map(|metadata| metadata.len()),
-            Origin::Resolver(resolver) => resolver.length(&self.location),
+            Origin::Resolver(resolver, _) => resolver.length(&self.location),
         };
         length.map_err(|source| self.unreadable(source))
     }
@@ -233,7 +235,7 @@ impl DataFile {
                 let now = file.metadata();
                 now.is_ok_and(|now| now.len() != *length || now.modified().ok() != *modified)
             }
-            Origin::Resolver(_) => false,
+            Origin::Resolver(..) => false,
         }
     }
 
@@ -241,7 +243,7 @@ impl DataFile {
     pub(super) fn ahead(self: &Arc<Self>, offset: u64, length: usize) -> Found<Bytes> {
         let length = match &self.origin {
             Origin::File(..) => length,
-            Origin::Resolver(resolver) => resolver.ahead(&self.location, offset, length).clamp(1, length),
+            Origin::Resolver(resolver, _) => resolver.ahead(&self.location, offset, length).clamp(1, length),
         };
         self.read(offset, length)
     }
@@ -253,9 +255,10 @@ impl DataFile {
     fn read_into(&self, offset: u64, into: &mut [u8]) -> Found<()> {
         let read = match &self.origin {
             Origin::File(file, ..) => read_at(file, into, offset),
-            Origin::Resolver(resolver) => {
-                let read = self.ask(resolver.as_ref(), offset, into.len());
-                read.map(|bytes| into.copy_from_slice(&bytes))
+            Origin::Resolver(resolver, refused) => {
+                let bytes = self.ask(resolver.as_ref(), refused, offset, into.len())?;
+                into.copy_from_slice(&bytes);
+                return Ok(());
             }
         };
         read.map_err(|source| self.unread(source))
@@ -265,16 +268,38 @@ impl DataFile {
     fn lent(&self, offset: u64, length: usize) -> Option<Found<Bytes>> {
         match &self.origin {
             Origin::File(..) => None,
-            Origin::Resolver(resolver) => {
-                let read = self.ask(resolver.as_ref(), offset, length);
-                Some(read.map_err(|source| self.unread(source)))
-            }
+            Origin::Resolver(resolver, refused) => Some(self.ask(resolver.as_ref(), refused, offset, length)),
         }
     }
 
-    fn ask(&self, resolver: &dyn Resolver, offset: u64, length: usize) -> io::Result<Bytes> {
-        let bytes = resolver.read(&self.location, offset, length)?;
-        if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    /// Asks for so many bytes, and sees to it that there are as many.
+    fn ask(
+        &self,
+        resolver: &dyn Resolver,
+        refused: &OnceLock<String>,
+        offset: u64,
+        length: usize,
+    ) -> Found<Bytes> {
+        let read = match resolver.read(&self.location, offset, length) {
+            Ok(bytes) if bytes.len() != length => {
+                let given = bytes.len();
+                Err(io::Error::other(format!("the resolver gave {given} bytes, {length} were asked for")))
+            }
+            read => read,
+        };
+        let read = read.map_err(|source| self.unread(source));
+        if let Err(reason) = &read {
+            refused.get_or_init(|| reason.clone());
+        }
+        read
+    }
+
+    /// Why a resolver did not give what it was asked for, if that ever was.
+    pub(super) fn refused(&self) -> Option<&str> {
+        match &self.origin {
+            Origin::File(..) => None,
+            Origin::Resolver(_, refused) => refused.get().map(String::as_str),
+        }
     }
 
     fn unread(&self, source: io::Error) -> String {

@@ -171,6 +171,12 @@ impl Externals {
         changed.next()
     }
 
+    /// A location at which a resolver did not give what it was asked for, and why not.
+    pub(super) fn refused(&self) -> Option<(String, String)> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.iter().find_map(|(name, file)| Some((name.clone(), file.refused()?.to_owned())))
+    }
+
     fn locate(&self, tensor: &TensorProto) -> Result<(Arc<DataFile>, Span)> {
         let fixed = DataType::from_code(tensor.data_type()).is_some_and(|it| it.bits().is_some());
         let needed = if fixed { Some(element::byte_size(tensor)?) } else { None };

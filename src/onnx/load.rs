@@ -98,6 +98,25 @@ impl Model {
         })
     }
 
+    /// Sees to it that whoever was asked for what tensors keep outside of the message gave it.
+    ///
+    /// A constant that cannot be read is only not known to whoever looks for what folds, who would seem to find nothing.
+    pub(crate) fn find_refused(&self) -> Result<()> {
+        let Some((location, reason)) = self.externals.refused() else { return Ok(()) };
+        let (mut all, mut at) = (self.proto.clone(), String::new());
+        walk::parts(&mut all, &mut |part| {
+            if let Visited::Initializer(tensor) | Visited::Tensor(tensor) = part
+                && tensor::is_external(tensor)
+                && self.externals.span(tensor).is_ok_and(|span| span.location == location)
+                && at.is_empty()
+            {
+                tensor.name().clone_into(&mut at);
+            }
+            Ok(())
+        })?;
+        Err(Error::ExternalData { file: self.file(), tensor: at, reason })
+    }
+
     /// Reads a model from memory. Data in other files is out of its reach.
     ///
     /// # Errors

@@ -245,6 +245,15 @@ def test_what_a_resolver_raises_is_the_cause(model: Path, tmp_path: Path) -> Non
         assert isinstance(caught.value.__cause__, LookupError)
 
 
+def test_a_resolver_that_gives_too_little_or_too_much_is_an_error(model: Path, tmp_path: Path) -> None:
+    split = unfold.fuse(model, tmp_path / "split.onnx", external_data="always", skip="*").read_bytes()
+    weights = (tmp_path / "split.onnx.data").read_bytes()
+    with pytest.raises(unfold.ExternalDataError, match=r"gave 0 bytes, \d+ were asked for"):
+        unfold.fuse_with_report(split, resolver=lambda location, offset, length: b"")
+    with pytest.raises(unfold.ExternalDataError, match=r"gave \d+ bytes, \d+ were asked for"):
+        unfold.plan(split, resolver=lambda location, offset, length: weights[offset : offset + length + 1])
+
+
 def test_the_command_is_that_of_the_package(command: Command, digits: Path, tmp_path: Path) -> None:
     version = command("--version")
     assert (version.stdout, version.returncode) == (f"unfold {unfold.__version__}\n", 0)

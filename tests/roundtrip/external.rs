@@ -1,12 +1,15 @@
 //! Tensors in other files: what is read, and what is not to be trusted.
 
-use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::{fs, io};
 
+use bytes::Bytes;
 use ndarray::arr1;
 use prost::Message;
 use tempfile::TempDir;
 use unfold::onnx::Model;
+use unfold::onnx::external::Resolver;
 use unfold::onnx::proto::TensorProto;
 use unfold::onnx::tensor::{self, DataType};
 
@@ -187,4 +190,45 @@ fn tensors_of_several_files() {
     assert_eq!(read(0).unwrap(), arr1(&[1.0, 2.0]).into_dyn());
     assert_eq!(read(1).unwrap(), arr1(&[-1.0, -2.0]).into_dyn());
     assert_eq!(read(2).unwrap(), arr1(&[0.5]).into_dyn());
+}
+
+/// Data in memory, of which too little is given, too much, or none.
+#[derive(Debug)]
+struct Wrong(fn(Vec<u8>) -> io::Result<Vec<u8>>, Vec<u8>);
+
+impl Resolver for Wrong {
+    fn length(&self, _: &str) -> io::Result<u64> {
+        Ok(self.1.len() as u64)
+    }
+
+    fn read(&self, _: &str, offset: u64, length: usize) -> io::Result<Bytes> {
+        self.0(self.1[offset as usize..][..length].to_vec()).map(Bytes::from)
+    }
+}
+
+/// A constant that is not known would be one that cannot be folded: nobody is told that there is nothing to fold.
+#[test]
+fn a_resolver_that_gives_something_else_is_an_error_of_folding() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = Model::open("models/digits/un-dynamo.onnx").unwrap();
+    model.external = true;
+    let saved = model.save(folder.path().join("model.onnx")).unwrap();
+    let [message, data] = [saved.path, saved.data.unwrap()].map(|file| fs::read(file).unwrap());
+    let planned = |give| {
+        let model = Model::from_bytes_with(message.clone(), Arc::new(Wrong(give, data.clone()))).unwrap();
+        let fused = unfold::fuse(&model, &Default::default()).map(|fused| fused.plan);
+        let plan = unfold::plan(&model, &Default::default());
+        assert_eq!(plan.is_ok(), fused.is_ok());
+        plan.map(|plan| plan.sites.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(planned(Ok), Ok(13));
+    let few = planned(|_| Ok(vec![])).unwrap_err();
+    assert!(few.contains("gave 0 bytes, ") && few.ends_with(" were asked for"), "{few}");
+    let many = planned(|mut bytes| {
+        bytes.push(0);
+        Ok(bytes)
+    });
+    assert!(many.unwrap_err().contains("the external data of tensor `"));
+    let none = planned(|_| Err(io::Error::other("not today")));
+    assert!(none.unwrap_err().ends_with("cannot be read: not today"));
 }
