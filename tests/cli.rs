@@ -978,6 +978,17 @@ fn a_number_that_is_too_small_is_told_with_the_least_one() {
 }
 
 #[test]
+fn a_dimension_that_no_model_has_is_a_mistake_on_the_command_line() {
+    let run = unfold([&"bench", &un(), &"--dim", &"nobody=3"]);
+    assert_eq!(run.code, USAGE);
+    assert!(
+        run.error().contains("no input has a symbolic dimension `nobody`; those there are: "),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
 fn a_network_of_the_zoo_is_written_over_nothing_but_a_model() {
     let (folder, path) = out();
     fs::write(&path, "notes").unwrap();

@@ -96,6 +96,7 @@ impl BenchArgs {
     fn one(&self, stop: &Stop) -> Result<Report> {
         let (title, variants, sites) = subject(&self.models)?;
         self.measure.refer_to(variants.iter().map(|variant| variant.name.as_str()))?;
+        self.measure.size_what_is_there(&variants)?;
         let report = self.measure.measure(title, &variants, sites, &self.measure.batch, stop)?;
         out::print(&match (self.json, self.markdown) {
             (true, _) => serde_json::to_string_pretty(&report)? + "\n",

@@ -1,5 +1,6 @@
 //! Inputs of models: their sizes, and what NumPy's files have for them.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 
@@ -22,6 +23,21 @@ pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
         Input::of(model, &dims).map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
     }
     Ok(dims)
+}
+
+/// Sees to it that each dimension that is given a size is one of some input of these models.
+pub fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
+    let inputs =
+        models.iter().flat_map(|model| model.graph().input.iter().map(|input| (*model, input.name())));
+    let known: BTreeSet<String> = inputs.flat_map(|(model, name)| symbols(model, name)).flatten().collect();
+    let Some((name, _)) = given.iter().flat_map(Dims::iter).find(|(name, _)| !known.contains(*name)) else {
+        return Ok(());
+    };
+    let there = match known.is_empty() {
+        true => "none".to_owned(),
+        false => known.into_iter().collect::<Vec<_>>().join(", "),
+    };
+    Err(misused(format!("--dim: no input has a symbolic dimension `{name}`; those there are: {there}")))
 }
 
 /// Reads the inputs of a model from `file`, and the sizes that they give to its symbolic dimensions.

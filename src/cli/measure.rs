@@ -10,7 +10,7 @@ use unfold::report::{Report, ReportedSite};
 use unfold::run::{Dims, Input};
 use unfold::verify::{Verdict, VerifyOptions, compare};
 
-use super::inputs::read_inputs;
+use super::inputs::{known_to_some, read_inputs};
 use super::itself::resident;
 use super::misused::misused;
 use super::steps::Steps;
@@ -69,6 +69,12 @@ impl MeasureArgs {
             }
             None => Ok(()),
         }
+    }
+
+    /// Sees to it that each dimension that is given a size is there in some variant.
+    pub fn size_what_is_there(&self, variants: &[Variant]) -> Result<()> {
+        let models: Vec<_> = variants.iter().map(|variant| &variant.model).collect();
+        known_to_some(&self.dims, &models)
     }
 
     /// Measures variants with each size of the batch, and compares the fused one with the exported one.

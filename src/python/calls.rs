@@ -350,7 +350,9 @@ pub fn bench(
             }
         };
         let known = measure.refer_to(variants.iter().map(|variant| variant.name.as_str()));
-        known.map_err(|error| BadOption(error.to_string()))?;
+        known
+            .and_then(|()| measure.size_what_is_there(&variants))
+            .map_err(|error| BadOption(error.to_string()))?;
         let report = measure.measure(names.join(", "), &variants, sites, &measure.batch, &stop)?;
         let page = html(std::slice::from_ref(&report));
         Ok([serde_json::to_string(&report)?, terminal(&report), markdown(&report), page])

@@ -6,7 +6,10 @@ import mmap
 import subprocess
 import warnings
 from collections.abc import Callable
+from functools import partial
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,6 +177,29 @@ def test_errors_name_what_is_wrong(model: Path, tmp_path: Path) -> None:
     with pytest.raises(unfold.UnfoldError, match="is not overwritten"):
         unfold.fuse(model, text)
     assert text.read_text() == "mine"
+
+
+def test_options_that_mean_nothing_are_refused_by_name(model: Path) -> None:
+    wrong: Any = "x"
+    calls: list[tuple[str, Callable[[], object]]] = [
+        *[("tolerance", partial(unfold.fuse, model, tolerance=value)) for value in (inf, nan, -1.0)],
+        *[("tolerance", partial(unfold.verify, model, model, tolerance=value)) for value in (inf, nan, -1.0)],
+        *[("max_growth", partial(unfold.plan, model, max_growth=value)) for value in (inf, nan, -1.0)],
+        ("max_growth", partial(unfold.fuse, model, max_growth=-1.0)),
+        ("points", partial(unfold.prove, model, model, points=0)),
+        ("seeds", partial(unfold.verify, model, model, seeds=())),
+        ("rounds", partial(unfold.bench, model, rounds=0)),
+        ("time", partial(unfold.bench, model, time=nan)),
+        ("batch", partial(unfold.bench, model, batch=[2, 0])),
+        ("threads.*at most 1024", partial(unfold.bench, model, threads=100_000)),
+        ("nobody.*batch", partial(unfold.bench, model, dims={"nobody": 3})),
+        ("verify: 'x' is none of auto, run, prove, require, off", partial(unfold.fuse, model, verify=wrong)),
+        ("target: 'x' is none of portable, onnxruntime, tract", partial(unfold.plan, model, target=wrong)),
+        ("external_data: 'x' is none of auto, always, never", partial(unfold.fuse, model, external_data=wrong)),
+    ]
+    for message, call in calls:
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_names_out_of_a_model_do_nothing_to_a_terminal() -> None:

@@ -6,9 +6,9 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args, overload
 
-from unfold_onnx import _native
+from unfold_onnx import _native, _options
 from unfold_onnx._bench import BenchReport
 from unfold_onnx._models import AnyModel, Buffer, Resolver, StrPath, opened
 from unfold_onnx._plan import Inspection, Plan
@@ -135,11 +135,14 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
     unknown = set(options) - set(FuseOptions.__annotations__)
     if unknown:
         raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
+    _options.one_of("verify", options.get("verify", "auto"), get_args(Verify))
+    _options.one_of("external_data", options.get("external_data", "auto"), get_args(Storage))
+    _check_tolerance(options.get("tolerance"))
     if output is None and options.get("external_data", "auto") == "always":
         raise ValueError("external_data: there is no output that a file could be beside")
     source, kind = opened(model, options.get("allow_external", ()), options.get("resolver"))
-    chosen = _native.Chosen(
-        _patterns(options.get("skip", ())),
+    chosen = _chosen(
+        options.get("skip", ()),
         options.get("max_growth", 5.0),
         options.get("centre", False),
         options.get("merge_norms", False),
@@ -164,8 +167,23 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
     return kind.made(folded) if folded.changed else kind.same(), report
 
 
-def _patterns(skip: str | Sequence[str]) -> list[str]:
-    return [skip] if isinstance(skip, str) else list(skip)
+def _chosen(
+    skip: str | Sequence[str],
+    max_growth: float,
+    centre: bool,
+    merge_norms: bool,
+    scale_stream: int | None,
+    target: Target,
+) -> _native.Chosen:
+    _options.from_zero("max_growth", max_growth)
+    _options.one_of("target", target, get_args(Target))
+    patterns = [skip] if isinstance(skip, str) else list(skip)
+    return _native.Chosen(patterns, max_growth, centre, merge_norms, scale_stream, target)
+
+
+def _check_tolerance(tolerance: float | None) -> None:
+    if tolerance is not None:
+        _options.from_zero("tolerance", tolerance)
 
 
 def plan(
@@ -190,7 +208,7 @@ def plan(
     <Plan: 13 of 13 sites fold, 14 new tensors>
     """
     source, _ = opened(model, allow_external, resolver)
-    chosen = _native.Chosen(_patterns(skip), max_growth, centre, merge_norms, scale_stream, target)
+    chosen = _chosen(skip, max_growth, centre, merge_norms, scale_stream, target)
     with told(progress) as tell:
         data, text, _ = _native.plan(source, chosen, tell)
     return Plan.of(data, text)
@@ -235,6 +253,9 @@ def verify(
     The other arguments and what is raised are those of :func:`fuse`. A model that cannot be run is no error: the
     result says why, and is not true.
     """
+    _check_tolerance(tolerance)
+    if not seeds:
+        raise ValueError("seeds: there is none to draw inputs from")
     first, second = _sources(original, fused, allow_external, resolver)
     _, data = _native.verify(first, second, dims or {}, tolerance, list(seeds))
     return Verification.of(json.loads(data))
@@ -267,6 +288,7 @@ def prove(
         CertificateError: the certificate cannot be used.
         UnfoldError: what :func:`fuse` raises, or the certificate is for other files.
     """
+    _options.count("points", points)
     first, second = _sources(original, fused, allow_external, resolver)
     return Proof.of(json.loads(_native.prove(first, second, certificate, dims or {}, points, seed)))
 
@@ -304,7 +326,14 @@ def bench(
 
     Raises:
         UnfoldError: what :func:`fuse` raises, or a size that does not fit the model.
+        ValueError: an option means nothing, or no model has a dimension of ``dims``.
     """
+    for size in batch:
+        _options.count("batch", size)
+    if rounds is not None:
+        _options.count("rounds", rounds)
+    _options.above_zero("time", time)
+    _options.count("threads", threads, _options.THREADS)
     models = model if isinstance(model, Mapping) else {_name(model): model}
     sources = [(name, opened(one, (), resolver)[0]) for name, one in models.items()]
     return BenchReport.of(_native.bench(sources, list(batch), dims or {}, rounds, time, threads, list(references)))
