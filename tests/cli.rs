@@ -989,6 +989,13 @@ fn a_dimension_that_no_model_has_is_a_mistake_on_the_command_line() {
 }
 
 #[test]
+fn more_threads_than_any_machine_has_use_for_are_a_mistake_on_the_command_line() {
+    let run = unfold([&"bench", &un(), &"--threads", &"100000"]);
+    assert_eq!(run.code, USAGE);
+    assert!(run.stderr.contains("100000 are too many: at most 1024"), "{}", run.stderr);
+}
+
+#[test]
 fn a_network_of_the_zoo_is_written_over_nothing_but_a_model() {
     let (folder, path) = out();
     fs::write(&path, "notes").unwrap();

@@ -14,7 +14,7 @@ use super::inputs::{known_to_some, read_inputs};
 use super::itself::resident;
 use super::misused::misused;
 use super::steps::Steps;
-use super::values::{from_one, seconds};
+use super::values::{from_one, seconds, threads};
 
 /// How to measure.
 #[derive(Debug, clap::Args)]
@@ -36,7 +36,7 @@ pub struct MeasureArgs {
     pub time: f64,
 
     /// Threads for matrix products
-    #[arg(long, value_name = "N", value_parser = from_one, default_value_t = NonZeroUsize::MIN)]
+    #[arg(long, value_name = "N", value_parser = threads, default_value_t = NonZeroUsize::MIN)]
     pub threads: NonZeroUsize,
 
     /// Inputs, as a .npy or .npz file; random ones where it is not given

@@ -20,6 +20,17 @@ pub fn from_one(text: &str) -> Result<NonZeroUsize, String> {
     NonZeroUsize::new(count).ok_or_else(|| "0 is too few: at least 1".to_owned())
 }
 
+/// More threads than that compute nothing faster, on any machine.
+const THREADS: usize = 1024;
+
+/// How many threads there are to be.
+pub fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    match from_one(text)? {
+        count if count.get() > THREADS => Err(format!("{count} are too many: at most {THREADS}")),
+        count => Ok(count),
+    }
+}
+
 /// A time, in seconds, that is not over at once.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let given = text.parse().ok().filter(|&seconds| seconds > 0.0);
@@ -54,6 +65,8 @@ mod tests {
         assert_eq!(from_one("3").map(NonZeroUsize::get), Ok(3));
         assert_eq!(from_one("0"), Err("0 is too few: at least 1".to_owned()));
         assert!(["-1", "1.5", ""].into_iter().all(|text| from_one(text).is_err()));
+        assert_eq!(threads("1024").map(NonZeroUsize::get), Ok(1024));
+        assert_eq!(threads("1025"), Err("1025 are too many: at most 1024".to_owned()));
         assert_eq!(seconds("0.5"), Ok(0.5));
         assert!(["0", "-1", "nan", "1e30", "x"].into_iter().all(|text| seconds(text).is_err()));
     }
