@@ -246,6 +246,20 @@ fn inspect_writes_a_page_and_over_nothing_but_a_page() {
 }
 
 #[test]
+fn a_page_that_has_nowhere_to_go_is_told_before_anything_is_done() {
+    let folder = tempdir().unwrap();
+    let nowhere = folder.path().join("no").join("page.html");
+    for command in ["inspect", "bench"] {
+        let run = unfold([&command, &un(), &"--html", &nowhere]);
+        assert_eq!(run.code, FAILED);
+        assert!(run.error().contains("there is no folder"), "{}", run.stderr);
+        let run = unfold([&command, &un(), &"--html", &folder.path()]);
+        assert!(run.error().ends_with("is a folder"), "{}", run.stderr);
+    }
+    assert!(names_in(&folder).is_empty());
+}
+
+#[test]
 fn inspect_lists_the_streams() {
     let path = digits("ln", "dynamo");
     let run = unfold([&"inspect", &path, &"--streams"]);

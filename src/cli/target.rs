@@ -70,9 +70,13 @@ fn in_folder(path: &Path) -> Result<PathBuf> {
 /// Whether a page may be written there: what is no page is not replaced by one.
 pub fn page_target(path: &Path) -> Result<()> {
     const BEGIN: &[u8] = b"<!doctype html>";
+    let file = in_folder(path)?;
+    if file.is_dir() {
+        bail!("{} is a folder", path.display());
+    }
     let mut begin = vec![];
-    if path.is_file() {
-        let file = File::open(path).with_context(|| path.display().to_string())?;
+    if file.is_file() {
+        let file = File::open(file).with_context(|| path.display().to_string())?;
         file.take(BEGIN.len() as u64).read_to_end(&mut begin)?;
     }
     match begin.is_empty() || begin == BEGIN {
