@@ -401,6 +401,38 @@ fn the_star_of_a_kind_is_part_of_its_name() {
 }
 
 #[test]
+fn an_option_that_nothing_comes_of_is_a_warning() {
+    let asked = [
+        ("--centre", "centre", "no residual stream was centred"),
+        ("--merge-norms", "merge_norms", "no normalizer was taken out before others"),
+        ("--scale-stream=2^-2", "scale_stream", "no residual stream was scaled"),
+    ];
+    let model =
+        text::model("input x 2 4\n scale g 4\n weight w 4 4\n y = Mul(x, g)\n z = MatMul(y, w)\n output z");
+    let (folder, path) = out();
+    model.save(&path).unwrap();
+    let results = folder.path().join("results");
+    for (option, name, reason) in asked {
+        let shown = option.split('=').next().unwrap();
+        let warning = format!("warning: {shown}: {reason}\n");
+        for run in [
+            unfold([&"fuse", &path, &"--dry-run", &option]),
+            // Once for all models.
+            unfold([&"fuse", &path, &path, &"--dry-run", &"-o", &results, &option]),
+        ] {
+            assert_eq!((run.code, run.stderr), (DONE, warning.clone()));
+        }
+        let json = unfold([&"fuse", &path, &"--dry-run", &"--json", &option]).json();
+        assert_eq!(json["idle"], serde_json::json!([{ "option": name, "reason": reason }]));
+    }
+    let json = unfold([&"fuse", &path, &"--dry-run", &"--json"]).json();
+    assert_eq!(json.get("idle"), None);
+    let (_results, fused) = out();
+    let run = unfold([&"fuse", &digits("ln", "dynamo"), &"-o", &fused, &"--centre"]);
+    assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
+}
+
+#[test]
 fn a_skip_that_means_nothing_is_a_warning_and_one_that_is_no_glob_an_error() {
     let run = unfold([&"fuse", &un(), &"--dry-run", &"--skip", &"bolcks.0"]);
     assert_eq!(

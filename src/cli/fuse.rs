@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use strum::VariantNames;
+use unfold::FuseOptions;
 use unfold::certificate::Certificate;
 use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::run::Dims;
 use unfold::verify::VerifyOptions;
-use unfold::{FuseOptions, Plan};
 
 use super::end::{EXIT_CODES, End};
 use super::fused::FuseReport;
+use super::idle::Idle;
 use super::inputs::sizes;
 use super::judged::When;
 use super::made::make;
@@ -164,7 +165,7 @@ pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     steps.begin("load");
     let report = fuse(args, task, args.reach.open(&task.model)?, &steps.progress())?;
     drop(steps);
-    warn_of_idle_skips(&report.idle_skips);
+    warn_of_idle(&report.idle);
     if args.json {
         out::print(&(serde_json::to_string_pretty(&report.json())? + "\n"))?;
     } else if !args.quiet {
@@ -194,18 +195,17 @@ pub fn fuse(
         target: args.target,
         progress: Some(tell),
     };
-    let idle_skips = |plan: &Plan| options.idle_skips(&model, plan).into_iter().map(str::to_owned).collect();
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;
-        let idle_skips = idle_skips(&planned.plan);
-        return Ok(FuseReport::dry(model, planned, idle_skips).with(scaling));
+        let idle = Idle::all(&options, &model, &planned.plan);
+        return Ok(FuseReport::dry(model, planned, idle).with(scaling));
     }
     let path = target(&task.model, task.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
     let dims = sizes(&args.dims, &model)?;
     let fused = unfold::fuse_ahead(&model, &options)?;
-    let idle_skips = idle_skips(&fused.plan);
-    let mut report = FuseReport::of(model, fused, idle_skips).with(scaling);
+    let idle = Idle::all(&options, &model, &fused.plan);
+    let mut report = FuseReport::of(model, fused, idle).with(scaling);
     let begin = |step: &str| tell(step, 0, 1);
     let verify = VerifyOptions { dims, tolerance: args.tolerance, ..VerifyOptions::default() };
     report.judge(args.when(), &verify, begin);
@@ -227,11 +227,9 @@ pub fn fuse(
     Ok(report)
 }
 
-/// Warns of patterns to skip that no site has.
-pub fn warn_of_idle_skips(patterns: &[String]) {
-    for pattern in patterns {
-        out::complain("warning", &format!("--skip `{pattern}`: no site has this name or kind"));
-    }
+/// Warns of what was asked for and nothing came of.
+pub fn warn_of_idle(options: &[Idle]) {
+    options.iter().for_each(|idle| out::complain("warning", &idle.on_command_line()));
 }
 
 impl FuseArgs {

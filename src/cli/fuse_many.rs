@@ -15,8 +15,9 @@ use unfold::report::{bytes, plain};
 
 use super::causes;
 use super::end::End;
-use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle_skips};
+use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle};
 use super::fused::FuseReport;
+use super::idle::Idle;
 use super::interrupt::end_between_saves;
 use super::made::MadeFolders;
 use super::misused::misused;
@@ -40,7 +41,8 @@ struct Line {
     /// Sites, operators, bytes of the result, and the word for it.
     cells: [String; 4],
     json: Value,
-    idle_skips: Option<Vec<String>>,
+    /// What was asked for and nothing came of, of a model that did not fail.
+    idle: Option<Vec<Idle>>,
 }
 
 /// Runs the command.
@@ -69,7 +71,7 @@ fn many(args: &FuseArgs, tasks: &[Task]) -> Result<End> {
     for (what, complaint) in lines.iter().flat_map(|line| &line.complaints) {
         out::complain(what, complaint);
     }
-    warn_of_idle_skips(&idle_everywhere(&lines));
+    warn_of_idle(&idle_everywhere(&lines));
     if args.json {
         let models: Vec<&Value> = lines.iter().map(|line| &line.json).collect();
         out::print(&(serde_json::to_string_pretty(&json!({ "models": models }))? + "\n"))?;
@@ -171,7 +173,7 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
         json: json!({ "model": JsonPath(&task.model), "error": failure }),
         complaints: vec![("error", failure)],
         cells: [String::new(), String::new(), String::new(), "failed".to_owned()],
-        idle_skips: None,
+        idle: None,
     }
 }
 
@@ -202,16 +204,16 @@ fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
         complaints: complaints.map(|(what, line)| (what, format!("{shown}: {line}"))).collect(),
         cells: [format!("{folded} of {sites}"), operators, file, word.to_owned()],
         json: if args.json { serde_json::to_value(report.json())? } else { Value::Null },
-        idle_skips: Some(report.idle_skips.clone()),
+        idle: Some(report.idle.clone()),
     })
 }
 
-/// The patterns to skip that no model has a site for.
-fn idle_everywhere(lines: &[Line]) -> Vec<String> {
-    let mut idle = lines.iter().filter_map(|line| line.idle_skips.as_ref());
+/// What was asked for and nothing came of in any model.
+fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
+    let mut idle = lines.iter().filter_map(|line| line.idle.as_ref());
     let first = idle.next().cloned().unwrap_or_default();
     let others: Vec<_> = idle.collect();
-    first.into_iter().filter(|pattern| others.iter().all(|idle| idle.contains(pattern))).collect()
+    first.into_iter().filter(|option| others.iter().all(|idle| idle.contains(option))).collect()
 }
 
 /// A line for each model, and one for all of them.

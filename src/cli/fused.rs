@@ -13,6 +13,7 @@ use unfold::slack::Slack;
 use unfold::verify::{Verdict, VerifyOptions};
 use unfold::{Fused, Plan, Planned};
 
+use super::idle::Idle;
 use super::judged::{Judged, When};
 use super::norms;
 use super::operators::{self, Operators};
@@ -36,8 +37,8 @@ pub struct FuseReport {
     pub certificate: Option<PathBuf>,
     /// What was done, and what was not and why.
     pub plan: Plan,
-    /// What was asked to be skipped and is nowhere.
-    pub idle_skips: Vec<String>,
+    /// What was asked for and nothing came of.
+    pub idle: Vec<Idle>,
     /// By what residual streams are scaled.
     scaling: ScalingChoice,
     /// What normalizers make without those before them, where that was measured.
@@ -48,19 +49,19 @@ pub struct FuseReport {
 
 impl FuseReport {
     /// A plan that is not carried out.
-    pub fn dry(before: Model, planned: Planned, idle_skips: Vec<String>) -> Self {
+    pub fn dry(before: Model, planned: Planned, idle: Vec<Idle>) -> Self {
         let Planned { plan, lowered } = planned;
-        Self { dry: true, ..Self::new(before, plan, lowered, idle_skips) }
+        Self { dry: true, ..Self::new(before, plan, lowered, idle) }
     }
 
     /// A plan that was carried out.
-    pub fn of(before: Model, fused: Fused, idle_skips: Vec<String>) -> Self {
+    pub fn of(before: Model, fused: Fused, idle: Vec<Idle>) -> Self {
         let after = fused.changed().then_some(fused.model);
         let Fused { lowered, plan, .. } = fused;
-        Self { after, ..Self::new(before, plan, lowered, idle_skips) }
+        Self { after, ..Self::new(before, plan, lowered, idle) }
     }
 
-    fn new(before: Model, plan: Plan, lowered: Option<Model>, idle_skips: Vec<String>) -> Self {
+    fn new(before: Model, plan: Plan, lowered: Option<Model>, idle: Vec<Idle>) -> Self {
         Self {
             before,
             lowered,
@@ -69,7 +70,7 @@ impl FuseReport {
             written: None,
             certificate: None,
             plan,
-            idle_skips,
+            idle,
             scaling: ScalingChoice::default(),
             slack: None,
             dry: false,
@@ -188,6 +189,7 @@ impl FuseReport {
             tensors: outline::tensors(&self.plan),
             summary: self.summary(),
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
+            idle: &self.idle,
             scaling: self.scaling,
             streams: &self.plan.streams,
             merged: &self.plan.merged,
@@ -222,6 +224,9 @@ struct FuseJson<'j> {
     /// What is done beside the sites, where anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,
+    /// What was asked for and nothing came of, where there is any of it.
+    #[serde(skip_serializing_if = "<[Idle]>::is_empty")]
+    idle: &'j [Idle],
     #[serde(flatten)]
     scaling: ScalingChoice,
     /// The residual streams, where another basis was asked for.

@@ -6,6 +6,7 @@ pub(crate) mod end;
 mod fuse;
 mod fuse_many;
 pub(crate) mod fused;
+pub(crate) mod idle;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
 mod interrupt;

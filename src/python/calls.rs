@@ -18,6 +18,7 @@ use super::source::ModelSource;
 use crate::bench::{Stop, Variant};
 use crate::cli::end::End;
 use crate::cli::fused::FuseReport;
+use crate::cli::idle::Idle;
 use crate::cli::inputs::sizes;
 use crate::cli::inspect::with_page;
 use crate::cli::judged::When;
@@ -187,15 +188,11 @@ pub fn fuse(
         let dims = dims(&dim, &model)?;
         let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
         let fused = crate::fuse_ahead(&model, &options)?;
-        let idle = options.idle_skips(&model, &fused.plan).into_iter().map(str::to_owned).collect();
+        let idle = Idle::all(&options, &model, &fused.plan);
         let mut report = FuseReport::of(model, fused, idle);
         let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };
         report.judge(when, &options, |step| tell(step, 0, 1));
-        let idle = report
-            .idle_skips
-            .iter()
-            .map(|pattern| format!("skip {pattern:?}: no site has this name or kind"));
-        let mut warnings: Vec<String> = idle.collect();
+        let mut warnings: Vec<String> = report.idle.iter().map(Idle::in_python).collect();
         match (report.judged.end(when), report.judged.complaint(when)) {
             (End::Differs, Some((_, line))) => return Err(Withheld::Differs(line).into()),
             (End::Unverified, Some((_, line))) => return Err(Withheld::Unverified(line).into()),

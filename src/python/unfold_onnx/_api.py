@@ -97,7 +97,8 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         ValueError: an option means nothing.
 
     Warns:
-        UnfoldWarning: where the result could not be verified, or a pattern of ``skip`` is nowhere.
+        UnfoldWarning: where the result could not be verified, a pattern of ``skip`` is nowhere, or nothing came of
+            ``centre``, ``merge_norms`` or ``scale_stream``.
 
     >>> import unfold_onnx as unfold
     >>> data = unfold.fuse("models/digits/un-dynamo.onnx")

@@ -12,7 +12,7 @@ from unfold_onnx._plan import Plan
 
 
 class UnfoldWarning(UserWarning):
-    """What somebody should know who folds a model: that it could not be verified, or that a pattern skips nothing."""
+    """What somebody should know who folds a model: that it could not be verified, or that nothing came of an option."""
 
 
 def _number(value: Optional[float]) -> float:

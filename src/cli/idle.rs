@@ -1,0 +1,50 @@
+//! Options that nothing came of.
+
+use serde::Serialize;
+use unfold::onnx::Model;
+use unfold::{FuseOptions, Plan};
+
+/// An option that nothing came of in a model: misspelled, perhaps, or for other models.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Idle {
+    /// Its name, as Python has it.
+    option: &'static str,
+    /// Which one of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    reason: &'static str,
+}
+
+impl Idle {
+    /// All of a plan.
+    pub fn all(options: &FuseOptions, model: &Model, plan: &Plan) -> Vec<Self> {
+        let skips = options.idle_skips(model, plan).into_iter().map(|pattern| Self {
+            option: "skip",
+            value: Some(pattern.to_owned()),
+            reason: "no site has this name or kind",
+        });
+        let others = options.idle_changes(plan).into_iter().map(|option| Self {
+            option,
+            value: None,
+            reason: match option {
+                "centre" => "no residual stream was centred",
+                "scale_stream" => "no residual stream was scaled",
+                _ => "no normalizer was taken out before others",
+            },
+        });
+        skips.chain(others).collect()
+    }
+
+    /// A line about it, for who uses the command.
+    pub fn on_command_line(&self) -> String {
+        let value = self.value.as_ref().map_or_else(String::new, |value| format!(" `{value}`"));
+        format!("--{}{value}: {}", self.option.replace('_', "-"), self.reason)
+    }
+
+    /// A line about it, for who calls from Python.
+    #[cfg(feature = "python")]
+    pub fn in_python(&self) -> String {
+        let value = self.value.as_ref().map_or_else(String::new, |value| format!(" {value:?}"));
+        format!("{}{value}: {}", self.option, self.reason)
+    }
+}
