@@ -2,7 +2,7 @@
 //! functions are left, it is gone once more with all of them written out, and that holds if more folds.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
@@ -44,7 +44,7 @@ const PASSES: usize = 16;
 
 /// What to fold, and what to tell on the way.
 pub struct FuseOptions<'o> {
-    /// Sites that are left as they are: names or kinds, with `*` and `?`.
+    /// Sites that are left as they are: names or kinds, or patterns of them with `*` and `?`.
     pub skip: Vec<String>,
     /// How much copies of weights that something else reads too may add, in percent of the weights. Sites beyond it
     /// stay, those first that add the most; by default 5.
@@ -93,7 +93,7 @@ impl FuseOptions<'_> {
     /// misspelled, perhaps.
     pub fn idle_skips(&self, model: &Model, plan: &Plan) -> Vec<&str> {
         let is_idle = |pattern: &&String| {
-            let meant = |set: GlobSet| {
+            let meant = |set: Skips| {
                 simplify::KINDS
                     .iter()
                     .chain(&basis::KINDS)
@@ -101,11 +101,17 @@ impl FuseOptions<'_> {
                     .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || model.proto.functions.iter().any(|function| set.is_match(function.name()))
-                    || plan.sites.iter().any(|site| is_skipped(&set, &site.name, &site.kind))
+                    || plan.sites.iter().any(|site| set.has(&site.name, &site.kind))
             };
-            !globs(std::slice::from_ref(pattern)).is_ok_and(meant)
+            !Skips::of(std::slice::from_ref(pattern)).is_ok_and(meant)
         };
         self.skip.iter().filter(is_idle).map(String::as_str).collect()
+    }
+
+    /// Refuses a pattern that is none, unless it is a name or a kind as it is.
+    fn check_skips(&self, model: &Model, plan: &Plan) -> Result<()> {
+        let wrong = |pattern: &str| Glob::new(pattern).err().map(|error| no_pattern(pattern, &error));
+        self.idle_skips(model, plan).into_iter().find_map(wrong).map_or(Ok(()), Err)
     }
 
     /// The changes of more than one site that were asked for, by the names of their fields, and that a plan has none of.
@@ -150,7 +156,7 @@ pub struct Planned {
 /// Plans without changing anything: does all that [`fuse`] does, but for keeping what comes of it.
 ///
 /// # Errors
-/// Where the model's graph is none that ONNX allows, a `skip` is no valid glob, there is no such scale of streams, or a resolver does
+/// Where the model's graph is none that ONNX allows, a `skip` is neither a name nor a valid glob, there is no such scale of streams, or a resolver does
 /// not give the data that it is asked for.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
     Ok(dry_run(model, options)?.plan)
@@ -162,7 +168,6 @@ pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
 /// As [`plan`].
 pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
     let (_, plan, lowered) = run(model, options)?;
-    model.find_refused()?;
     Ok(Planned { plan, lowered })
 }
 
@@ -203,7 +208,6 @@ pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
 pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
     model.begin_sha256();
     let (result, plan, lowered) = run(model, options)?;
-    model.find_refused()?;
     let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
     let mut fused = Fused { model: result, plan, lowered };
     if fused.changed() {
@@ -216,15 +220,23 @@ pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
 /// What comes of a model, where anything does; the plan; and the input as it is written out, where it is.
 type Run = (Option<Model>, Plan, Option<Model>);
 
+/// Passes over the model, and sees to it that all of it was known, and all that was to be skipped is a name or a pattern.
+fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
+    let ran = passed_over(model, options)?;
+    model.find_refused()?;
+    options.check_skips(model, &ran.1)?;
+    Ok(ran)
+}
+
 /// Passes over the model until one finds nothing to do: where something went, operators meet that did not
 /// before.
-fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
+fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
     let tell = |stage: &str, done, of| {
         if let Some(progress) = options.progress {
             progress(stage, done, of);
         }
     };
-    let skip = globs(&options.skip)?;
+    let skip = Skips::of(&options.skip)?;
     options.scale_stream.map(basis::powers::possible).transpose()?;
     let is_kept = {
         let skip = skip.clone();
@@ -328,7 +340,7 @@ impl Allowed {
 
 /// One time over a model.
 struct OnePass<'p> {
-    skip: GlobSet,
+    skip: Skips,
     centre: bool,
     merge_norms: bool,
     growth: Allowed,
@@ -442,7 +454,7 @@ impl OnePass<'_> {
         let seen = history.recognise(&known.graph, &sites);
         let untouched = |index: usize| {
             let site: &Site = &sites[index];
-            let skipped = is_skipped(&self.skip, &site.name, &site.kind);
+            let skipped = self.skip.has(&site.name, &site.kind);
             let skipped = skipped.then(|| Refusal::new(Reason::Skipped, ""));
             history.refusal(&seen[index]).or(skipped).or_else(|| not_known(model))
         };
@@ -698,21 +710,38 @@ fn not_known(model: &Model) -> Option<Refusal> {
     Some(Refusal::new(reason, ""))
 }
 
-fn is_skipped(skip: &GlobSet, name: &str, kind: &Kind) -> bool {
-    skip.is_match(name) || skip.is_match(kind.name)
+fn no_pattern(pattern: &str, error: &globset::Error) -> Error {
+    Error::Skip { pattern: pattern.to_owned(), reason: error.kind().to_string() }
 }
 
-fn globs(patterns: &[String]) -> Result<GlobSet> {
-    let mut set = GlobSetBuilder::new();
-    let wrong = |pattern: &str, error: globset::Error| Error::Skip {
-        pattern: pattern.to_owned(),
-        reason: error.kind().to_string(),
-    };
-    for pattern in patterns {
-        // The star of PN* is part of a name.
-        let literal = pattern.replace('*', "[*]");
-        set.add(Glob::new(pattern).map_err(|error| wrong(pattern, error))?);
-        set.add(Glob::new(&literal).map_err(|error| wrong(pattern, error))?);
+/// What is to be skipped: by an exact name, or by a pattern.
+#[derive(Clone)]
+struct Skips {
+    exact: HashSet<String>,
+    patterns: GlobSet,
+}
+
+impl Skips {
+    /// What is no pattern may still be a name: see [`FuseOptions::check_skips`].
+    fn of(skip: &[String]) -> Result<Self> {
+        let mut set = GlobSetBuilder::new();
+        for pattern in skip.iter().filter_map(|pattern| Glob::new(pattern).ok()) {
+            set.add(pattern);
+        }
+        let patterns = set.build().map_err(|error| no_pattern("", &error))?;
+        Ok(Self { exact: skip.iter().cloned().collect(), patterns })
     }
-    set.build().map_err(|error| wrong("", error))
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty()
+    }
+
+    /// Whether a name is skipped: the star of `PN*` and the brackets of `layers[0]` are parts of names.
+    fn is_match(&self, name: &str) -> bool {
+        self.exact.contains(name) || self.patterns.is_match(name)
+    }
+
+    fn has(&self, name: &str, kind: &Kind) -> bool {
+        self.is_match(name) || self.is_match(kind.name)
+    }
 }

@@ -43,7 +43,7 @@ extern "C" {
 // `folder` is where the model has its external data, or NULL where it has none.
 //
 // `options` is NULL or a JSON object with any of
-//   "skip":         ["NAME OR KIND", ...]  sites that are left as they are, with * and ?
+//   "skip":         ["NAME OR KIND", ...]  sites that are left as they are; patterns with * and ?
 //   "max_growth":   PERCENT                how much copies of shared weights may add; 5 if nothing is said
 //   "centre":       true                   residual streams without a mean, where that is exact
 //   "merge_norms":  true                   no normalizers that others follow, which is equal up to their epsilon

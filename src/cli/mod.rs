@@ -43,7 +43,6 @@ use clap::{Parser, Subcommand};
 use end::{EXIT_CODES, End};
 #[cfg(feature = "python")]
 pub(crate) use itself::started_by;
-use misused::Misused;
 
 /// Folds the normalizers of transformers in ONNX files into the linear layers around them.
 #[derive(Debug, Parser)]
@@ -74,7 +73,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => dispatch(&cli.command).map_or_else(
             |error| {
                 out::complain("error", &causes(&error));
-                if error.is::<Misused>() { misused::CODE } else { End::Failed as u8 }
+                if misused::is_misuse(&error) { misused::CODE } else { End::Failed as u8 }
             },
             |end| end as u8,
         ),

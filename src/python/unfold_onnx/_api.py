@@ -60,7 +60,7 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
     Args:
         model: An ``onnx.ModelProto``, an ``onnx_ir.Model``, the bytes of an ONNX file, or its path.
         output: Where the result is written. An ONNX model that is there is replaced, and nothing else is.
-        skip: Sites that are left as they are: names or kinds, with ``*`` and ``?``.
+        skip: Sites that are left as they are: names or kinds, or patterns of them with ``*`` and ``?``.
         max_growth: How much copies of shared weights may add, in percent of the weights; 5 if nothing is said.
         centre: Whether residual streams are centred, so that LayerNormalizations on them become RMS normalizations.
         merge_norms: Whether a normalizer goes where only others follow it, which is equal up to what those add to their
