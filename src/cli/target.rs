@@ -10,8 +10,8 @@ use unfold::onnx::{Model, destination};
 
 /// The file that a result replaces or makes, after links are followed.
 ///
-/// What is there already is replaced if it is an ONNX model, as a compiler replaces what it made before;
-/// anything else, such as the weights of a model, is left alone. The input is replaced only `in_place`.
+/// What is there already is replaced if it is an ONNX model, as a compiler replaces what it made before, or if it is
+/// empty, as who makes a temporary file leaves it; anything else, such as the weights of a model, is left alone. The input is replaced only `in_place`.
 pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     let Some(output) = output else { return in_folder(input) };
     let existing = output.canonicalize();
