@@ -1842,4 +1842,7 @@ fn weights_in_other_folders_are_read_where_that_is_allowed() {
     let run = unfold([&"fuse", &moved, &"-o", &path, &"--allow-external", &far, &"--json"]);
     assert_eq!(run.json()["data"], folder.path().join("out.onnx.data").to_str().unwrap());
     assert_eq!(unfold([&"prove", &moved, &path, &"--allow-external", &far, &"-q"]).code, DONE);
+    let nowhere = folder.path().join("nowhere");
+    let run = unfold([&"fuse", &un(), &un(), &"-o", &folder.path(), &"--allow-external", &nowhere]);
+    assert!(run.code == USAGE && run.stderr.contains("there is no such folder"), "{}", run.stderr);
 }

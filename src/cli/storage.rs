@@ -6,11 +6,13 @@ use clap::ValueEnum;
 use unfold::error::Result;
 use unfold::onnx::{DataPlace, Model, SaveOptions};
 
+use super::values::folder;
+
 /// Where the weights of a model may be.
 #[derive(Debug, Default, clap::Args)]
 pub struct ReachArgs {
     /// Lets a model have data in files below this folder too, and not only below its own (may be repeated)
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = folder())]
     allow_external: Vec<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! What stands behind options: numbers from some number on, and names of files.
+//! What stands behind options: numbers from some number on, and names of files and folders.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -52,6 +52,11 @@ pub fn file() -> impl TypedValueParser<Value = PathBuf> {
         Some(Err(reason)) => Err(reason),
         _ => Ok(path),
     })
+}
+
+/// A folder that is there.
+pub fn folder() -> impl TypedValueParser<Value = PathBuf> {
+    file().try_map(|path| if path.is_dir() { Ok(path) } else { Err("there is no such folder") })
 }
 
 #[cfg(test)]

@@ -48,6 +48,9 @@ def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | N
     if _is_path(model):
         if resolver is not None:
             raise TypeError("a model with a path has its external data beside it: see allow_external")
+        for folder in allow_external:
+            if not os.path.isdir(folder):
+                raise ValueError(f"allow_external: there is no folder {os.fspath(folder)}")
         path = Path(model)
         return Source.file(path, list(allow_external)), Kind(path.read_bytes, Folded.to_bytes)
     if allow_external:
