@@ -136,6 +136,18 @@ fn what_is_not_there_is_one_line() {
 }
 
 #[test]
+fn what_contradicts_itself_is_a_mistake_on_the_command_line() {
+    let un = digits("un");
+    let un = un.to_str().unwrap();
+    let refused = |args: &[&str], reason: &str| {
+        let (code, line) = error(args);
+        assert_eq!((code, line), (2, format!("error: {reason}\n")));
+    };
+    refused(&[un, un], "two variants are called `un-dynamo`; NAME=FILE gives them names");
+    refused(&[un, "--batch", "2", "--dim", "batch=3"], "--batch and --dim give the same dimension a size");
+}
+
+#[test]
 fn one_round_is_one() {
     let (code, text) = bench(&[digits("un").to_str().unwrap(), "--rounds", "1", "--reference", "fused"]);
     assert_eq!(code, 0, "{text}");

@@ -715,7 +715,7 @@ fn the_input_is_overwritten_only_in_place() {
     let before = fs::read(&model).unwrap();
     let other_spelling = folder.path().join(".").join("model.onnx");
     let run = unfold([&"fuse", &model, &"-o", &other_spelling]);
-    assert_eq!(run.code, FAILED);
+    assert_eq!(run.code, USAGE);
     assert!(run.error().ends_with("is the input; --in-place overwrites it"), "{}", run.stderr);
     assert_eq!(fs::read(&model).unwrap(), before);
     assert_eq!(unfold([&"fuse", &model, &"-o", &model, &"--in-place"]).code, USAGE);
@@ -737,7 +737,7 @@ fn a_link_to_the_input_is_the_input() {
     let (model, link) = (folder.path().join("model.onnx"), folder.path().join("link.onnx"));
     fs::copy(un(), &model).unwrap();
     std::os::unix::fs::symlink(&model, &link).unwrap();
-    assert_eq!(unfold([&"fuse", &model, &"-o", &link]).code, FAILED);
+    assert_eq!(unfold([&"fuse", &model, &"-o", &link]).code, USAGE);
     assert_eq!(unfold([&"fuse", &link, &"--in-place"]).code, DONE);
     assert!(link.symlink_metadata().unwrap().is_symlink());
     assert_ne!(fs::read(&model).unwrap(), fs::read(un()).unwrap());
@@ -1057,9 +1057,9 @@ fn a_dimension_that_no_model_has_is_a_mistake_on_the_command_line() {
 
 #[test]
 fn more_threads_than_any_machine_has_use_for_are_a_mistake_on_the_command_line() {
-    let run = unfold([&"bench", &un(), &"--threads", &"100000"]);
+    let run = unfold([&"bench", &un(), &"--threads", &"1025"]);
     assert_eq!(run.code, USAGE);
-    assert!(run.stderr.contains("100000 are too many: at most 1024"), "{}", run.stderr);
+    assert!(run.stderr.contains("1025 are too many: at most 1024"), "{}", run.stderr);
 }
 
 #[test]
@@ -1620,7 +1620,7 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
         "error: the result of {0} would replace {0}, which is an input; --in-place overwrites inputs",
         path("out/n.onnx").display()
     );
-    assert_eq!((own.code, own.error()), (FAILED, line.as_str()));
+    assert_eq!((own.code, own.error()), (USAGE, line.as_str()));
     let same = fuse_all(&[path("a/m.onnx"), path("b/../a/m.onnx")], &["--in-place"]);
     assert!(same.error().contains("would both be written to"), "{}", same.stderr);
     #[cfg(unix)]

@@ -15,6 +15,7 @@ use unfold::zoo;
 use super::end::End;
 use super::interrupt::end;
 use super::measure::MeasureArgs;
+use super::misused::misused;
 use super::storage::ReachArgs;
 use super::target::page_target;
 use super::values::{file, named};
@@ -149,7 +150,7 @@ fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>
     let variants = models.iter().map(variant).collect::<Result<Vec<_>>>()?;
     let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();
     if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-        bail!("two variants are called `{name}`; NAME=FILE gives them names");
+        return Err(misused(format!("two variants are called `{name}`; NAME=FILE gives them names")));
     }
     Ok((names.join(", "), variants, vec![]))
 }

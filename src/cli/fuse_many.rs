@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint};
 use serde_json::{Value, json};
 use unfold::onnx::destination;
@@ -94,9 +94,9 @@ fn no_collisions(tasks: &[Task]) -> Result<()> {
         let shown = output.as_deref().unwrap_or(model).display();
         if let Some(input) = inputs.get(&file).filter(|_| output.is_some()) {
             let (model, input) = (model.display(), input.display());
-            bail!(
+            return Err(misused(format!(
                 "the result of {model} would replace {input}, which is an input; --in-place overwrites inputs"
-            );
+            )));
         }
         if let Some(other) = outputs.insert(file, model) {
             let (other, model) = (other.display(), model.display());

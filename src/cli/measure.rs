@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use unfold::bench::{BenchOptions, Stop, Variant, bench, machine};
 use unfold::report::{Report, ReportedSite};
 use unfold::run::{Dims, Input};
@@ -138,8 +138,12 @@ impl MeasureArgs {
         let given = symbols.iter().any(|symbol| base.dims.get(symbol).is_some());
         match (symbols.is_empty() || given, batches) {
             (true, []) => return Ok(vec![labelled(base)]),
-            (true, _) if given => bail!("--batch and --dim give the same dimension a size"),
-            (true, _) => bail!("--batch: the first dimension of no input of this model is symbolic"),
+            (true, _) if given => {
+                return Err(misused("--batch and --dim give the same dimension a size"));
+            }
+            (true, _) => {
+                return Err(misused("--batch: the first dimension of no input of this model is symbolic"));
+            }
             (false, _) => {}
         }
         let sized = |batch: usize| {

@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 use unfold::certificate::Certificate;
 use unfold::onnx::{Model, destination};
 
+use super::misused::misused;
+
 /// The file that a result replaces or makes, after links are followed.
 ///
 /// What is there already is replaced if it is an ONNX model, as a compiler replaces what it made before, or if it is
@@ -16,7 +18,7 @@ pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     let Some(output) = output else { return in_folder(input) };
     let existing = output.canonicalize();
     if existing.is_ok_and(|existing| input.canonicalize().is_ok_and(|input| input == existing)) {
-        bail!("{} is the input; --in-place overwrites it", output.display());
+        return Err(misused(format!("{} is the input; --in-place overwrites it", output.display())));
     }
     model_target(output)
 }

@@ -191,7 +191,7 @@ def test_options_that_mean_nothing_are_refused_by_name(model: Path) -> None:
         ("rounds", partial(unfold.bench, model, rounds=0)),
         ("time", partial(unfold.bench, model, time=nan)),
         ("batch", partial(unfold.bench, model, batch=[2, 0])),
-        ("threads.*at most 1024", partial(unfold.bench, model, threads=100_000)),
+        ("threads.*at most 1024", partial(unfold.bench, model, threads=1025)),
         ("nobody.*batch", partial(unfold.bench, model, dims={"nobody": 3})),
         ("verify: 'x' is none of auto, run, prove, require, off", partial(unfold.fuse, model, verify=wrong)),
         ("target: 'x' is none of portable, onnxruntime, tract", partial(unfold.plan, model, target=wrong)),
