@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import unfold_onnx as unfold
+from unfold_onnx._html import shown
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -179,6 +180,22 @@ def test_errors_name_what_is_wrong(model: Path, tmp_path: Path) -> None:
     assert text.read_text() == "mine"
 
 
+def test_a_proof_is_told_in_a_line(model: Path, digits: Path) -> None:
+    proof = unfold.prove(model, unfold.fuse(model))
+    assert str(proof) == "proved to be the same function: 14 new tensors, 1 point, wrong with p < 1e-8"
+    assert "<td" in shown(proof) and ">14</td>" in shown(proof)
+    wrong = unfold.Proof("disproved", at="y\x1b", site="norm", reason="it is another tensor")
+    assert str(wrong) == "something else is computed at `y\\u{1b}` (for the site norm): it is another tensor"
+    assert "it is another tensor" in shown(wrong)
+    assert str(unfold.Proof("undecided", reason="Loop")) == "it could not be decided: Loop"
+
+
+def test_one_new_tensor_is_one() -> None:
+    tensor = unfold.Tensor("w", "float32", (2,), "mul(a, b)", ("a", "b"), ("norm",))
+    assert repr(unfold.Plan((), (tensor,), 0, 0, 0, "")) == "<Plan: 0 of 0 sites fold, 1 new tensor>"
+    assert repr(unfold.Plan((), (), 0, 0, 0, "")) == "<Plan: 0 of 0 sites fold, 0 new tensors>"
+
+
 def test_options_that_mean_nothing_are_refused_by_name(model: Path) -> None:
     wrong: Any = "x"
     calls: list[tuple[str, Callable[[], object]]] = [
@@ -219,8 +236,8 @@ def test_names_out_of_a_model_do_nothing_to_a_terminal() -> None:
             "folded": False,
         }
     )
-    shown = "<Site x\\u{1b}[31m (LN, 4 channels): stays: other-reader at a\\u{202e}b>"
-    assert repr(site) == shown
+    told = "<Site x\\u{1b}[31m (LN, 4 channels): stays: other-reader at a\\u{202e}b>"
+    assert repr(site) == told
     assert site.name == "x\x1b[31m"
 
 

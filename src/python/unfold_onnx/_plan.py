@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from unfold_onnx import _html
-from unfold_onnx._text import plain
+from unfold_onnx._text import counted, plain
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Plan:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<Plan: {len(self.folded)} of {len(self.sites)} sites fold, {len(self.tensors)} new tensors>"
+        return f"<Plan: {len(self.folded)} of {len(self.sites)} sites fold, {counted(len(self.tensors), 'new tensor')}>"
 
     def _repr_html_(self) -> str:
         rows = [

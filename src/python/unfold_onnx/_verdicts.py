@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 from unfold_onnx import _html
 from unfold_onnx._plan import Plan
+from unfold_onnx._text import counted, plain, power
 
 
 class UnfoldWarning(UserWarning):
@@ -88,6 +89,20 @@ class Proof:
 
     def __bool__(self) -> bool:
         return self.verdict == "proved"
+
+    def __str__(self) -> str:
+        if self.verdict == "proved":
+            tensors, points = counted(self.tensors, "new tensor"), counted(self.points, "point")
+            return f"proved to be the same function: {tensors}, {points}, wrong with p < {power(self.bound)}"
+        if self.verdict == "undecided":
+            return plain(f"it could not be decided: {self.reason}")
+        site = f" (for the site {self.site})" if self.site else ""
+        return plain(f"something else is computed at `{self.at}`{site}: {self.reason}")
+
+    def _repr_html_(self) -> str:
+        told = [self.tensors, self.points, power(self.bound)] if self else [self.at, self.site or "", self.reason]
+        heads = ["new tensors", "points", "wrong with p <"] if self else ["at", "site", "reason"]
+        return _html.table(self.verdict, heads, [told])
 
 
 _UNCHANGED: Any = {"operators": {"before": {}, "after": {}}, "file_bytes": {"before": 0, "after": 0}}
