@@ -76,14 +76,14 @@ impl Folded {
         Ok(Parts { left: Mutex::new(Box::new(parts)) })
     }
 
-    /// Writes the result, and returns the paths of the model and of its data.
+    /// Writes the result, and returns the paths of the model and of its data, and how many bytes they have.
     fn save(
         &self,
         py: Python<'_>,
         path: PathBuf,
         external_data: String,
         external_threshold: usize,
-    ) -> PyResult<(PathBuf, Option<PathBuf>)> {
+    ) -> PyResult<(PathBuf, Option<PathBuf>, u64)> {
         let report = self.report.clone();
         attend(py, None, move |attended| {
             let external_data = External::from_str(&external_data, false).map_err(BadOption)?;
@@ -95,7 +95,7 @@ impl Folded {
                 Some(after) => after.save_as(path, &options)?,
                 None => report.before.copy_as(path, &options)?,
             };
-            Ok((saved.path, saved.data))
+            Ok((saved.path, saved.data, saved.bytes))
         })
     }
 }

@@ -196,6 +196,12 @@ def test_one_new_tensor_is_one() -> None:
     assert repr(unfold.Plan((), (), 0, 0, 0, "")) == "<Plan: 0 of 0 sites fold, 0 new tensors>"
 
 
+def test_sizes_are_those_of_the_files(model: Path, tmp_path: Path) -> None:
+    split, report = unfold.fuse_with_report(model, tmp_path / "split.onnx", external_data="always")
+    files = split.stat().st_size + (tmp_path / "split.onnx.data").stat().st_size
+    assert report.file_bytes == (model.stat().st_size, files)
+
+
 def test_options_that_mean_nothing_are_refused_by_name(model: Path) -> None:
     wrong: Any = "x"
     calls: list[tuple[str, Callable[[], object]]] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args, overload
 
@@ -164,7 +165,10 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
     report = FuseReport.of(*folded.told())
     if output is not None:
         storage = options.get("external_data", "auto"), options.get("external_threshold", 1024)
-        return Path(folded.save(output, *storage)[0]), report
+        path, _, size = folded.save(output, *storage)
+        if report.changed:
+            report = replace(report, file_bytes=(report.file_bytes[0], size))
+        return Path(path), report
     return kind.made(folded) if folded.changed else kind.same(), report
 
 
