@@ -10,6 +10,14 @@ use unfold::onnx::{Model, destination};
 
 use super::misused::misused;
 
+/// There is no folder for a file that is to be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: there is no folder {}", path.display(), folder.display())]
+pub struct NoFolder {
+    pub path: PathBuf,
+    pub folder: PathBuf,
+}
+
 /// The file that a result replaces or makes, after links are followed.
 ///
 /// What is there already is replaced if it is an ONNX model, as a compiler replaces what it made before, or if it is
@@ -64,7 +72,7 @@ fn in_folder(path: &Path) -> Result<PathBuf> {
     let file = destination(path).with_context(|| path.display().to_string())?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        bail!("{}: there is no folder {}", path.display(), folder.display());
+        return Err(NoFolder { path: path.to_owned(), folder: folder.to_owned() }.into());
     }
     Ok(file)
 }

@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyException, PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::cli::causes;
+use crate::cli::target::NoFolder;
 use crate::error::Error;
 use crate::report::plain;
 
@@ -58,6 +59,9 @@ pub enum Withheld {
 #[error("{0}")]
 pub struct BadOption(pub String);
 
+/// The number that systems have for what is not there, by which Python tells its exceptions apart.
+const NOT_FOUND: i32 = 2;
+
 /// The exception for an error.
 pub fn raised(error: &anyhow::Error) -> PyErr {
     let text = plain(&causes(error));
@@ -68,6 +72,10 @@ pub fn raised(error: &anyhow::Error) -> PyErr {
     }
     if error.is::<BadOption>() {
         return PyValueError::new_err(text);
+    }
+    if let Some(NoFolder { path, folder }) = error.downcast_ref() {
+        let said = plain(&format!("there is no folder {}", folder.display()));
+        return PyOSError::new_err((NOT_FOUND, said, path.as_os_str().to_owned()));
     }
     match error.downcast_ref::<Error>() {
         Some(Error::Io { path, source }) => of_system(path, source, text),

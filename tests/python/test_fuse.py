@@ -131,6 +131,8 @@ def test_the_page_is_that_of_the_command_and_replaces_nothing_but_a_page(
     assert page.read_text() == "mine"
     with pytest.raises(FileNotFoundError):
         unfold.inspect(model, html=tmp_path / "nowhere" / "page.html")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        unfold.fuse(model, tmp_path / "nowhere" / "out.onnx")
 
 
 def test_the_model_says_what_was_done_to_it(model: Path) -> None:
