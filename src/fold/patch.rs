@@ -143,7 +143,7 @@ pub fn draw(plan: &Plan, known: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
         add(drawing.sites(&folds), graph.name(node), drawing.constant(node, slot, &folds));
     }
     for (reset, site) in &plan.resets {
-        add(vec![*site], graph.name(reset.node), drawing.reset(reset).map(|change| vec![change]));
+        add(vec![*site], graph.name(reset.node), drawing.reset(reset).map(Vec::from_iter));
     }
     for (replacement, site) in &plan.replacements {
         let at = replacement.nodes.first().map_or("", |&node| graph.name(node));
@@ -378,28 +378,38 @@ impl<'d> Drawing<'d> {
         false
     }
 
-    fn reset(&self, reset: &Reset) -> Result<Change, Reason> {
+    /// A parameter that is neutral from now on; `None` where it is not there.
+    fn reset(&self, reset: &Reset) -> Result<Option<Change>, Reason> {
         let Reset { node, slot, neutral, optional, .. } = *reset;
+        if self.graph.input(node, slot).is_none() {
+            return Ok(None);
+        }
         // An empty name before another input is more than some runtimes read.
         let is_last = self.graph.inputs(node).iter().rposition(Option::is_some) == Some(slot);
         if optional && is_last && neutral == 0.0 {
-            return Ok(Change::NoInput(node, slot));
+            return Ok(Some(Change::NoInput(node, slot)));
         }
         let there = self.at(node).constant(slot)?;
-        self.parameter(reset, &Recipe::filled(neutral, there.shape()))
+        self.parameter(reset, &Recipe::filled(neutral, there.shape())).map(Some)
     }
 
     /// A parameter inside a node, written anew.
     fn parameter(&self, reset: &Reset, recipe: &Recipe) -> Result<Change, Reason> {
-        let rounding = if reset.neutral == 1.0 { Rounding::Factor } else { Rounding::Sum };
-        self.input(reset.node, reset.slot, recipe, rounding)
+        let Reset { node, slot, neutral, .. } = *reset;
+        if self.graph.input(node, slot).is_none() {
+            return Ok(Change::Input(node, slot, self.bias(&self.at(node), recipe.clone())));
+        }
+        let rounding = if neutral == 1.0 { Rounding::Factor } else { Rounding::Sum };
+        self.input(node, slot, recipe, rounding)
     }
 
     /// A part that took another in, as the fewest operators: a BatchNormalization that was there, a Mul, an Add, or both.
     fn rewrite(&self, rewrite: &Rewrite) -> Result<Vec<Change>, Reason> {
         let part = &rewrite.part;
         if part.nodes.is_empty() {
-            return part.resets.iter().map(|reset| self.rewritten_parameter(reset, &part.affine)).collect();
+            let changes =
+                part.resets.iter().map(|reset| self.rewritten_parameter(reset, &part.affine).transpose());
+            return changes.flatten().collect();
         }
         if let Some(node) = part.batch_norm(self.graph, self.facts).filter(|_| is_of_batch_norm(&part.affine))
         {
@@ -440,15 +450,15 @@ impl<'d> Drawing<'d> {
         ])
     }
 
-    fn rewritten_parameter(&self, reset: &Reset, affine: &Affine) -> Result<Change, Reason> {
+    fn rewritten_parameter(&self, reset: &Reset, affine: &Affine) -> Result<Option<Change>, Reason> {
         let numbers = if reset.neutral == 1.0 { &affine.scale } else { &affine.shift };
         if numbers.iter().all(|&v| v == reset.neutral) {
             return self.reset(reset);
         }
-        let there = self.at(reset.node).extents(reset.slot)?;
+        let there = self.at(reset.node).extents(reset.like)?;
         let flat = numbers.recipe().reshape(&[numbers.len()]).ok_or(Reason::UnknownShape)?;
         let flat = flat.expand(&[there.iter().product()]).ok_or(Reason::WrongAxis)?;
-        self.parameter(reset, &flat.reshape(&there).ok_or(Reason::UnknownShape)?)
+        self.parameter(reset, &flat.reshape(&there).ok_or(Reason::UnknownShape)?).map(Some)
     }
 }
 

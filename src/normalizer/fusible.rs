@@ -53,7 +53,14 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
         let given = view.at(node).shape(slot).ok()?;
         let is_vector = given.len() == 1 && extent(&given[0]) == Some(channels);
         let axes = [core.rank - 1, core.rank];
-        (graph.is(node, op) && is_vector).then_some(Reset { node, slot, neutral, optional: false, axes })
+        (graph.is(node, op) && is_vector).then_some(Reset {
+            node,
+            slot,
+            neutral,
+            optional: false,
+            like: slot,
+            axes,
+        })
     };
     let resets = chain.nodes.iter().zip(wanted).map(reset).collect::<Option<_>>()?;
     Some(Part {

@@ -250,6 +250,8 @@ pub struct Reset {
     pub neutral: f64,
     /// Whether the operator does without it.
     pub optional: bool,
+    /// The input of the node that has its shape, also where it is not there.
+    pub like: usize,
     /// The axes of the value that it lies along: from the first to before the second.
     pub axes: [usize; 2],
 }

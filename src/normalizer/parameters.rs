@@ -38,21 +38,23 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
         (Along::Trailing, rank) => rank.unwrap_or(1) - 1,
     };
     let (post, refusal) = match affine(view, node, operator) {
-        Ok(affine) if affine.is_identity() => (None, Some(Reason::Identity)),
+        // Where it is the identity, it is there for what is behind it.
         Ok(affine) => {
-            let axes = |slot: usize| match operator.along {
+            let axes = match operator.along {
                 Along::Axis(axis) | Along::Groups(axis, _) => [axis, axis + 1],
                 Along::Trailing => {
-                    let given = view.at(node).shape(slot).map_or(0, |shape| shape.len());
+                    let given = view.at(node).shape(operator.scale).map_or(0, |shape| shape.len());
                     [affine.rank().saturating_sub(given), affine.rank()]
                 }
             };
-            let reset = |slot, neutral, optional| Reset { node, slot, neutral, optional, axes: axes(slot) };
-            let bias = operator.bias.filter(|&slot| view.graph.input(node, slot).is_some());
+            let reset =
+                |slot, neutral, optional| Reset { node, slot, neutral, optional, like: operator.scale, axes };
             let optional = matches!(operator.along, Along::Trailing);
+            let bias = operator.bias.filter(|&slot| optional || view.graph.input(node, slot).is_some());
             let shift = bias.map(|slot| reset(slot, 0.0, optional));
             let resets = [reset(operator.scale, 1.0, false)].into_iter().chain(shift).collect();
-            (Some(Part { affine, input: output, output, nodes: vec![], resets }), None)
+            let refusal = affine.is_identity().then_some(Reason::Identity);
+            (Some(Part { affine, input: output, output, nodes: vec![], resets }), refusal)
         }
         Err(reason) => (None, Some(reason)),
     };

@@ -28,6 +28,6 @@ fn part(view: &View, core: &statistics::Core, factor: NodeId) -> Option<Part> {
         input: core.output,
         output: core.output,
         nodes: vec![],
-        resets: vec![Reset { node: factor, slot: 0, neutral: 1.0, optional: false, axes: [0, 0] }],
+        resets: vec![Reset { node: factor, slot: 0, neutral: 1.0, optional: false, like: 0, axes: [0, 0] }],
     })
 }

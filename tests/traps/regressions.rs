@@ -712,21 +712,15 @@ fn a_movement_with_an_attribute_that_nobody_knows_stays() {
     assert_eq!(operators(&after("turn=[2,1,0]")), ["Transpose", "Transpose", "MatMul"]);
 }
 
-/// A parameter of a normalizer lies along the channels, and as many numbers may lie along another axis.
 #[test]
 fn what_is_behind_a_normalizer_goes_into_its_parameters() {
-    for behind in [
-        // Three operators of a UN, one of which the parameters of the normalizer would have saved.
-        "e = Div(n, sigma)\n m = Mul(e, g2)\n a = Add(m, t2)\n y = Relu(a)",
-        "m = Mul(n, g2)\n a = Add(m, t2)\n y = Relu(a)",
-        "a = Add(n, t2)\n y = Relu(a)",
-        "a = Sub(t2, n)\n y = Relu(a)",
-    ] {
+    let becomes = |normalizer: &str, behind: &str, expected: &[&str]| {
         let before = model(&format!(
-            "input x batch 5 4
+            "input x batch 4 4
+             const ones 4 = 1 1 1 1
              scale g 4
              shift t 4
-             n = LayerNormalization(x, g, t) axis=-1
+             {normalizer}
              divisor sigma 4
              scale g2 4
              shift t2 4
@@ -735,11 +729,32 @@ fn what_is_behind_a_normalizer_goes_into_its_parameters() {
         ));
         let after = fuse(&before);
         same(&before, &after.model, 1e-6);
-        assert_eq!(operators(&after.model), ["LayerNormalization", "Relu"], "{behind}");
+        assert_eq!(operators(&after.model), expected, "{normalizer} {behind}");
         assert!(!fuse(&after.model).changed());
+    };
+    // Three operators of a UN, one of which the parameters of the normalizer would have saved.
+    let un = "e = Div(n, sigma)\n m = Mul(e, g2)\n a = Add(m, t2)\n y = Relu(a)";
+    let affine = "m = Mul(n, g2)\n a = Add(m, t2)\n y = Relu(a)";
+    for behind in [un, affine, "a = Add(n, t2)\n y = Relu(a)", "a = Sub(t2, n)\n y = Relu(a)"] {
+        becomes("n = LayerNormalization(x, g, t) axis=-1", behind, &["LayerNormalization", "Relu"]);
     }
+    // Parameters that are neutral take something in, and a shift that is not there comes.
+    for normalizer in ["n = LayerNormalization(x, ones) axis=-1", "n = LayerNormalization(x, g) axis=-1"] {
+        for behind in [un, affine] {
+            becomes(normalizer, behind, &["LayerNormalization", "Relu"]);
+        }
+    }
+    let root = "n = SimplifiedLayerNormalization(x, ones) axis=-1 epsilon=0.001";
+    becomes(root, "m = Mul(n, g2)\n y = Relu(m)", &["SimplifiedLayerNormalization", "Relu"]);
+    // It has no place for a shift.
+    becomes(root, affine, &["SimplifiedLayerNormalization", "Mul", "Add", "Relu"]);
+    let batch_norm = "const mean 4 = 1 2 3 4\n const var 4 = 1 4 9 16\n
+        m = BatchNormalization(n, g2, t2, mean, var)\n y = Relu(m)";
+    let groups = "const zeros 4 = 0 0 0 0\n n = GroupNormalization(x, ones, zeros) num_groups=2";
+    becomes(&format!("opset 21\n {groups}"), batch_norm, &["GroupNormalization", "Relu"]);
 }
 
+/// A parameter of a normalizer lies along the channels, and as many numbers may lie along another axis.
 #[test]
 fn a_shift_along_another_axis_is_no_parameter_of_a_normalizer() {
     for normalizer in [

@@ -28,10 +28,10 @@ impl Planner<'_> {
         for merge in &wave.merges {
             let there = &self.items[merge.into];
             let after = merge.with(merged.get(&merge.into).unwrap_or(&there.part.affine));
-            if matches!(there.state, State::Refused(_))
-                || !self.holds(&there.part, &after)
-                || !self.is_writable(&there.part, &after)
-            {
+            // Parameters that are neutral have nothing to give, and room for all.
+            let is_refused =
+                matches!(&there.state, State::Refused(refusal) if refusal.reason != Reason::Identity);
+            if is_refused || !self.holds(&there.part, &after) || !self.is_writable(&there.part, &after) {
                 return Err(wave::stays(&self.draft, &there.part));
             }
             merged.insert(merge.into, after);
@@ -106,7 +106,7 @@ impl Planner<'_> {
         let fits = |neutral: f64, array: &ndarray::ArrayD<f64>| match place(neutral) {
             None => array.iter().all(|&v| v == neutral),
             Some(reset) => {
-                let value = self.draft.graph.input(reset.node, reset.slot);
+                let value = self.draft.graph.input(reset.node, reset.like);
                 let count = value.and_then(|value| self.draft.constants.len(value));
                 let [first, end] = reset.axes;
                 let mut axes = array.shape().iter().enumerate().filter(|(_, extent)| **extent != 1);
