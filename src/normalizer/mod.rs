@@ -136,6 +136,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &scale_norm::ScaleNorm,
     &branches::Branches,
     &branches::Factors,
+    &branches::RepeatedPart,
     &bias_norm::BiasNorm,
     &rep_bn::RepBn,
     &mabn::Mabn,

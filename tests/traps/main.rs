@@ -27,6 +27,7 @@ mod reasons;
 mod recurrent;
 mod regressions;
 mod relative;
+mod repeated;
 mod resized;
 mod roundings;
 mod rules;

@@ -157,7 +157,8 @@ impl Difference {
         let mut results = vec![];
         for (like, branch) in merged {
             let refuse = |reason| Refusal::new(reason, graph.name(like.node));
-            let made = operator(view, like, branch, &mut maker).map_err(refuse)?;
+            let made =
+                operator(view, like, graph.value_name(like.base), branch, &mut maker).map_err(refuse)?;
             let ends_here = like.base != self.input;
             let output = if ends_here { Some(self.output) } else { graph.only_output(like.node) };
             let output = output.ok_or_else(|| refuse(Reason::UnknownShape))?;

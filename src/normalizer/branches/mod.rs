@@ -9,6 +9,7 @@
 mod mean;
 mod operator;
 mod read;
+mod repeated;
 mod row;
 mod sum;
 mod summand;
@@ -18,6 +19,7 @@ mod window;
 use std::cmp::Reverse;
 
 pub use mean::SubtractedMean;
+pub use repeated::RepeatedPart;
 pub use row::Factors;
 use sum::Sum;
 use summand::Summand;

@@ -7,11 +7,17 @@ use crate::normalizer::View;
 use crate::onnx::proto::AttributeProto;
 use crate::refusal::Reason;
 
-/// Makes one that is `like` another, and reads what that reads. Returns the name of its result.
+/// Makes one that is `like` another, and reads `x`. Returns the name of its result.
 ///
 /// # Errors
 /// Where it is not known what the weight is made of.
-pub fn operator(view: &View, like: &Windowed, branch: &Branch, maker: &mut Maker) -> Result<String, Reason> {
+pub fn operator(
+    view: &View,
+    like: &Windowed,
+    x: &str,
+    branch: &Branch,
+    maker: &mut Maker,
+) -> Result<String, Reason> {
     let graph = view.graph;
     let old = graph.input(like.node, 1).ok_or(Reason::NotConstant)?;
     let unknown = || Reason::Constant("its element type is not known".into());
@@ -22,7 +28,6 @@ pub fn operator(view: &View, like: &Windowed, branch: &Branch, maker: &mut Maker
     let contracted = if is_product { vec![0] } else { (1..turned.rank()).collect() };
     let weight = maker.weight(data_type, &turned, graph.value_name(old), contracted);
     let bias = branch.bias.as_ref().map(|bias| maker.floats(data_type, bias));
-    let x = graph.value_name(like.base);
     Ok(match bias {
         Some(bias) if is_product => {
             let product = maker.op("MatMul", &[x, &weight], vec![]);

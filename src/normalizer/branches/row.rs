@@ -48,7 +48,7 @@ fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
 }
 
 /// A product takes the Add behind it along.
-fn with_bias(view: &View, row: Windowed) -> Windowed {
+pub fn with_bias(view: &View, row: Windowed) -> Windowed {
     let output = view.graph.only_output(row.node).filter(|_| row.is_product(view));
     let next = output.and_then(|output| view.only_reader(output));
     next.and_then(|next| row.shifted(view, next)).unwrap_or(row)
@@ -79,7 +79,7 @@ fn replacement(view: &View, row: &Windowed) -> Result<Replacement, Reason> {
     let branch = row.branch.as_ref().map_err(|refusal| refusal.reason.clone())?;
     let output = output(view, row).ok_or(Reason::UnknownShape)?;
     let mut maker = Maker::new(view.graph, row.node);
-    operator(view, row, branch, &mut maker)?;
+    operator(view, row, view.graph.value_name(row.base), branch, &mut maker)?;
     let (mut made, constants) = maker.finish(view.graph.value_name(output));
     made[0].name = Some(view.graph.name(row.node).to_owned());
     Ok(Replacement { nodes: row.nodes.clone(), made, constants })

@@ -117,7 +117,8 @@ impl<'m> Union<'m> {
         let (graph, node) = (view.graph, self.like.node);
         let refuse = |reason| Refusal::new(reason, graph.name(node));
         let mut maker = Maker::new(graph, node);
-        let mut value = operator(view, self.like, &self.branch, &mut maker).map_err(refuse)?;
+        let mut value = operator(view, self.like, graph.value_name(self.like.base), &self.branch, &mut maker)
+            .map_err(refuse)?;
         for (_, Summand { term, .. }) in
             parts.iter().enumerate().filter(|(place, _)| !self.parts.contains(place))
         {

@@ -1,0 +1,121 @@
+//! Channels that are the same at all places, beside others, before a linear operator.
+
+use unfold::onnx::Model;
+
+use crate::branches::becomes;
+use crate::common::text::model;
+use crate::common::{fuse, operators};
+use crate::same;
+
+/// Points of four channels, what is known of all of them, and what is done with both.
+fn points(lines: &str) -> Model {
+    model(&format!(
+        "input x batch 4 points
+         input b batch 6 1
+         all = Shape(x)
+         ints last 1 = 2
+         ints ones 2 = 1 1
+         n = Gather(all, last)
+         shape = Concat(ones, n) axis=0
+         weight w 5 10 1
+         shift t 5
+         {lines}
+         output y"
+    ))
+}
+
+/// The operators that are left, of a model that computes the same.
+fn left(before: &Model) -> Vec<String> {
+    let after = fuse(before);
+    same(before, &after.model, 1e-9);
+    assert!(!fuse(&after.model).changed());
+    operators(&after.model).into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_product_with_what_is_repeated_is_taken_once() {
+    for lines in [
+        "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n y = Conv(c, w, t)",
+        "e = Tile(b, shape)\n c = Concat(e, x) axis=1\n y = Conv(c, w)",
+        "e = Expand(b, shape)\n c = Concat(x, e) axis=-2\n y = Conv(c, w) kernel_shape=[1] pads=[0,0]",
+    ] {
+        assert_eq!(left(&points(lines)), ["Conv", "Conv", "Add"], "{lines}");
+    }
+    // What goes into the operator first stands between.
+    let norm =
+        "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n scale g 10 1\n m = Mul(c, g)\n y = Conv(m, w, t)";
+    assert_eq!(left(&points(norm)), ["Conv", "Conv", "Add"]);
+}
+
+#[test]
+fn a_bias_behind_a_product_is_added_where_there_is_least() {
+    let text = "input x batch 3 4
+         input b batch 1 6
+         ints shape 3 = 1 3 6
+         e = Expand(b, shape)
+         c = Concat(x, e) axis=-1
+         weight w 10 5
+         shift t 5
+         p = MatMul(c, w)
+         y = Add(p, t)
+         output y";
+    let after = becomes(&model(text), &["MatMul", "Add", "MatMul", "Add"]);
+    let add = &after.graph().node[1];
+    assert!(add.input.iter().any(|input| after.graph().initializer.iter().any(|it| it.name() == input)));
+}
+
+#[test]
+fn pairs_of_all_with_all_are_two_products_of_each() {
+    let text = "input a batch 3 1 4
+         input b batch 1 3 4
+         ints one 4 = 1 1 3 1
+         ints two 4 = 1 3 1 1
+         d = Expand(a, one)
+         e = Expand(b, two)
+         c = Concat(d, e) axis=-1
+         weight w 8 5
+         p = MatMul(c, w)
+         y = Relu(p)
+         output y";
+    becomes(&model(text), &["MatMul", "MatMul", "Add", "Relu"]);
+}
+
+#[test]
+fn what_else_is_put_together_stays_together() {
+    let lines = "u = Relu(x)\n weight v 5 14 1\n e = Expand(b, shape)\n c = Concat(u, e, x) axis=1\n y = Conv(c, v, t)";
+    assert_eq!(left(&points(lines)), ["Relu", "Conv", "Concat", "Conv", "Add"]);
+    // So few that the sum would take more.
+    let few = "input b batch 2 1
+         input x batch 4 3
+         ints shape 3 = 1 1 3
+         e = Expand(b, shape)
+         u = Relu(x)
+         c = Concat(u, e, x) axis=1
+         weight w 5 10 1
+         y = Conv(c, w)
+         output y";
+    assert_eq!(left(&model(few)), ["Expand", "Relu", "Concat", "Conv"]);
+}
+
+#[test]
+fn an_operator_that_sees_more_stays() {
+    for (lines, is_wide) in [
+        // Several places, or a border.
+        (
+            "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n weight k 5 10 3\n y = Conv(c, k) pads=[1,1]",
+            false,
+        ),
+        ("e = Expand(b, shape)\n c = Concat(x, e) axis=1\n y = Conv(c, w) pads=[1,1]", false),
+        ("e = Expand(b, shape)\n c = Concat(x, e) axis=1\n weight k 6 5 1\n y = Conv(c, k) group=2", false),
+        // The places are put together, or something else reads them.
+        ("e = Expand(b, shape)\n d = Concat(x, e) axis=1\n y = Conv(d, w)\n output d", false),
+        // Nothing has all of them.
+        (
+            "e = Expand(b, shape)\n f = Relu(b)\n g = Expand(f, shape)\n c = Concat(g, e) axis=1\n weight k 5 12 1\n y = Conv(c, k)",
+            true,
+        ),
+    ] {
+        let left = left(&points(lines));
+        assert_eq!(left.iter().filter(|op| *op == "Expand").count(), 1 + usize::from(is_wide), "{left:?}");
+    }
+}
