@@ -13,9 +13,10 @@ use super::window::Window;
 use crate::graph::axes::axis;
 use crate::graph::facts::{extent, same};
 use crate::graph::flat::way;
-use crate::graph::make::{self, Maker};
+use crate::graph::make::{self, Maker, NewConstant};
 use crate::graph::{NodeId, ValueId};
 use crate::normalizer::{Family, Kind, Normalizer, Replacement, Site, View};
+use crate::onnx::proto::NodeProto;
 use crate::refusal::{Reason, Refusal};
 
 /// How many repeated channels take more than one more sum.
@@ -53,7 +54,7 @@ impl Normalizer for RepeatedPart {
 }
 
 /// An operand of the Concat before an operator.
-struct Part {
+struct Beside {
     /// What the operator reads of it: of what is repeated, one.
     value: ValueId,
     is_repeated: bool,
@@ -68,7 +69,7 @@ struct Apart<'l> {
     branch: &'l Branch,
     concat: NodeId,
     axis: usize,
-    parts: Vec<Part>,
+    parts: Vec<Beside>,
 }
 
 impl<'l> Apart<'l> {
@@ -93,7 +94,7 @@ impl<'l> Apart<'l> {
             let value = operand?;
             let width = facts.extent(value, along)?;
             let once = once(view, value, along);
-            parts.push(Part { value: once.unwrap_or(value), is_repeated: once.is_some(), first, width });
+            parts.push(Beside { value: once.unwrap_or(value), is_repeated: once.is_some(), first, width });
             first = first.checked_add(width)?;
         }
         let apart = Self { layer, branch, concat, axis: along, parts };
@@ -106,7 +107,7 @@ impl<'l> Apart<'l> {
             self.parts.iter_mut().for_each(|part| part.is_repeated &= part.width >= WIDE);
         }
         let whole = view.facts.shape(self.layer.base)?;
-        let has_all = |part: &Part, axis: usize| {
+        let has_all = |part: &Beside, axis: usize| {
             let shape = view.facts.shape(part.value);
             !part.is_repeated || shape.is_some_and(|shape| same(&shape[axis], &whole[axis]))
         };
@@ -116,7 +117,7 @@ impl<'l> Apart<'l> {
     }
 
     /// The operator of some channels alone.
-    fn columns(&self, parts: &[&Part]) -> Option<Branch> {
+    fn columns(&self, parts: &[&Beside]) -> Option<Branch> {
         let places = parts.iter().flat_map(|part| part.first..part.first + part.width).map(Some);
         let weight = self.branch.weight.pick(1, places)?;
         let channels = [weight.shape()[1], self.branch.window.channels[1]];
@@ -124,17 +125,14 @@ impl<'l> Apart<'l> {
         Some(Branch { work: window.work(), window, weight, bias: None })
     }
 
-    fn replacement(
-        &self,
-        view: &View,
-    ) -> Result<(Vec<crate::onnx::proto::NodeProto>, Vec<make::NewConstant>), Reason> {
+    fn replacement(&self, view: &View) -> Result<(Vec<NodeProto>, Vec<NewConstant>), Reason> {
         let graph = view.graph;
         let output = self.layer.nodes.last().and_then(|&node| graph.only_output(node));
         let output = output.ok_or(Reason::UnknownShape)?;
         let mut maker = Maker::new(graph, self.layer.node);
-        let (repeated, others): (Vec<&Part>, Vec<&Part>) =
+        let (repeated, others): (Vec<&Beside>, Vec<&Beside>) =
             self.parts.iter().partition(|part| part.is_repeated);
-        let name = |part: &Part| graph.value_name(part.value);
+        let name = |part: &Beside| graph.value_name(part.value);
         let mut bias = self.branch.bias.clone();
         let mut sum: Option<String> = None;
         for part in repeated {
