@@ -461,10 +461,20 @@ impl OnePass<'_> {
         let mut refused: HashMap<usize, Refusal> =
             (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();
         let mut uncopied = HashMap::new();
-        // At most twice for each site that cannot go after all, which only the new tensors tell.
-        for _ in 0..=2 * sites.len() {
+        let mut scales_go_last = true;
+        // At most thrice for each site that cannot go after all, which only the new tensors tell.
+        for _ in 0..=3 * sites.len() {
             tell("plan", 0, 1);
             let mut plan = planner::plan(known, &sites, &refused, &uncopied);
+            // Scales stay first where normalizers want copies of the same weight. Without those, all that read it may want
+            // one scale of it, which is no copy.
+            if plan.is_empty() && std::mem::take(&mut scales_go_last) {
+                let before = uncopied.len();
+                uncopied.retain(|&site: &usize, _| sites[site].kind.family != Family::Scale);
+                if uncopied.len() < before {
+                    continue;
+                }
+            }
             if plan.is_empty() {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
                 let centred = self.centre(known, history)?;

@@ -224,8 +224,16 @@ impl History {
     }
 }
 
-/// What has become of an affine, once a later pass has got hold of what was left.
+/// What has become of an affine, once a later pass has got hold of what was left; or why it still stays, where that was
+/// another fold.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
+    if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) = (&*before, &now) {
+        let was_changed = |refusal: &Refusal| refusal.reason == Reason::Changed;
+        if was_changed(forward) || backward.as_ref().is_some_and(was_changed) {
+            *before = now;
+        }
+        return;
+    }
     let (
         Some(Outcome::Folded { into, .. } | Outcome::Partly { into, .. } | Outcome::Scaled { into, .. }),
         false,

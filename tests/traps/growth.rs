@@ -286,3 +286,28 @@ fn what_would_copy_a_table_goes_another_way() {
     assert_eq!(after.plan.growth, 0);
     assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 0);
 }
+
+/// Two calls of one layer behind different normalizers, whose results are multiplied by one number.
+#[test]
+fn scales_that_agree_on_a_shared_weight_go_where_normalizers_do_not() {
+    let call = |place: usize| {
+        format!(
+            "scale g{place} 4
+             shift t{place} 4
+             n{place} = LayerNormalization(x{place}, g{place}, t{place}) axis=-1
+             p{place} = MatMul(n{place}, w)
+             m{place} = Mul(p{place}, half)
+             y{place} = Relu(m{place})"
+        )
+    };
+    let before = model(&format!(
+        "input x0 batch 4\n input x1 batch 4\n weight w 4 4\n const half = 0.5\n {}\n {}\n output y0 y1",
+        call(0),
+        call(1)
+    ));
+    let after = unfold::fuse(&before, &FuseOptions::default()).unwrap();
+    same(&before, &after.model, 1e-9);
+    let call = ["LayerNormalization", "MatMul", "Relu"];
+    assert_eq!(operators(&after.model), [call, call].concat());
+    assert_eq!(after.plan.growth, 0);
+}

@@ -712,6 +712,35 @@ fn a_movement_with_an_attribute_that_nobody_knows_stays() {
     assert_eq!(operators(&after("turn=[2,1,0]")), ["Transpose", "Transpose", "MatMul"]);
 }
 
+/// Behind a mean of what is not masked, whose count the model computes.
+#[test]
+fn three_operators_behind_a_quotient_are_two() {
+    let before = model(
+        "input x batch 5 4
+         input mask batch 5 1
+         ints places 1 = 1
+         const one = 1
+         const most = 1000
+         v = Mul(x, mask)
+         s = ReduceSum(v, places) keepdims=0
+         n = ReduceSum(mask, places) keepdims=0
+         c = Clip(n, one, most)
+         q = Div(s, c)
+         divisor sigma 4
+         scale g 4
+         shift t 4
+         e = Div(q, sigma)
+         m = Mul(e, g)
+         a = Add(m, t)
+         y = Relu(a)
+         output y",
+    );
+    let after = fuse(&before);
+    same(&before, &after.model, 1e-9);
+    let left = operators(&after.model);
+    assert_eq!(left[left.len() - 4..], ["Div", "Mul", "Add", "Relu"], "{left:?}");
+}
+
 #[test]
 fn what_is_behind_a_normalizer_goes_into_its_parameters() {
     let becomes = |normalizer: &str, behind: &str, expected: &[&str]| {

@@ -166,13 +166,15 @@ impl<'a> Planner<'a> {
         let graph = self.draft.graph;
         for item in 0..self.items.len() {
             let Item { part, site, state, is_rewritten, .. } = &self.items[item];
+            let is_online = sites[*site].kind.family == Family::Online;
             let is_row = match sites[*site].kind.family {
                 // Numbers beside others than products by them belong to forms that engines know.
                 Family::Scale if part.affine.scale.len() == 1 && !part.affine.has_no_scale() => {
                     let multiplies = |&node: &NodeId| matches!(graph.op(node), Some("Mul" | "Div" | "Neg"));
                     part.affine.has_no_shift() && part.nodes.iter().all(multiplies)
                 }
-                Family::Offline | Family::Scale => {
+                // Behind a normalization a Mul and an Add are what engines know, be they of ones and zeros.
+                Family::Offline | Family::Online | Family::Scale if part.nodes.len() > 2 || !is_online => {
                     let Affine { scale, shift } = &part.affine;
                     !part.affine.is_identity()
                         && (part.affine.has_no_scale() || is_told(scale))
