@@ -461,17 +461,18 @@ impl OnePass<'_> {
         let mut refused: HashMap<usize, Refusal> =
             (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();
         let mut uncopied = HashMap::new();
-        let mut scales_go_last = true;
+        let mut scales: Option<Vec<(usize, Refusal)>> = None;
         // At most thrice for each site that cannot go after all, which only the new tensors tell.
         for _ in 0..=3 * sites.len() {
             tell("plan", 0, 1);
             let mut plan = planner::plan(known, &sites, &refused, &uncopied);
             // Scales stay first where normalizers want copies of the same weight. Without those, all that read it may want
             // one scale of it, which is no copy.
-            if plan.is_empty() && std::mem::take(&mut scales_go_last) {
-                let before = uncopied.len();
-                uncopied.retain(|&site: &usize, _| sites[site].kind.family != Family::Scale);
-                if uncopied.len() < before {
+            if plan.is_empty() && scales.is_none() {
+                let is_scale = |&(site, _): &(usize, Refusal)| sites[site].kind.family == Family::Scale;
+                let (again, others): (Vec<_>, Vec<_>) = uncopied.into_iter().partition(is_scale);
+                uncopied = HashMap::from_iter(others);
+                if !scales.insert(again).is_empty() {
                     continue;
                 }
             }
@@ -497,6 +498,10 @@ impl OnePass<'_> {
                     continue;
                 }
             };
+            if let Some(again) = scales.as_mut().filter(|again| grown > 0 && !again.is_empty()) {
+                uncopied.extend(again.drain(..));
+                continue;
+            }
             plan.growth = grown;
             tell("simplify", 0, 1);
             let removed = plan.removals.iter().map(|removal| removal.source.as_str());
