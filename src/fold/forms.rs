@@ -4,7 +4,7 @@
 //! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, and
 //! `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again. A
 //! Sum of two values is an Add, a pooling by whose mean a value is centred is a mean, and a BatchNormalization of which
-//! each token is a channel is a LayerNormalization ([`token_norm`]).
+//! each token is a channel is a LayerNormalization.
 
 use super::patch::{Change, Edit};
 use super::token_norm;
