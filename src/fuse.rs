@@ -156,8 +156,8 @@ pub struct Planned {
 /// Plans without changing anything: does all that [`fuse`] does, but for keeping what comes of it.
 ///
 /// # Errors
-/// Where the model's graph is none that ONNX allows, a `skip` is neither a name nor a valid glob, there is no such scale of streams, or a resolver does
-/// not give the data that it is asked for.
+/// Where the model's graph is none that ONNX allows, a `skip` is neither a name nor a valid glob, there is no such scale of
+/// streams, or a resolver does not give the data that it is asked for.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
     Ok(dry_run(model, options)?.plan)
 }
