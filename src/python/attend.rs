@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pyo3::prelude::*;
 
+use super::KEPT;
 use super::errors::{InternalError, UnfoldError, raised};
+use super::turn::Turn;
 use crate::cli::memory::give_back_freed;
 use crate::cli::panics::caught;
 
@@ -59,13 +61,14 @@ pub fn attend<T: Send + 'static>(
     let (send, mut receive) = channel();
     let working = attended.clone();
     let body = move || {
+        let turn = Turn::take();
         let begun = Instant::now();
         let done = caught(|| work(&working));
-        // What was needed on the way is not there while Python takes what was made. What took no longer than this had
-        // little.
-        if begun.elapsed() > TICK {
+        // What took longer than freed memory is kept needed more of it than others should wait for.
+        if begun.elapsed() > KEPT {
             give_back_freed();
         }
+        drop(turn);
         // Nobody may be there to take it.
         let _ = send.send(done);
     };

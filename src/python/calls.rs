@@ -23,6 +23,7 @@ use crate::cli::inputs::sizes;
 use crate::cli::inspect::with_page;
 use crate::cli::judged::When;
 use crate::cli::measure::MeasureArgs;
+use crate::cli::memory::give_back_freed;
 use crate::cli::out::Paint;
 use crate::cli::panics::caught;
 use crate::cli::prove::Claim;
@@ -37,6 +38,9 @@ use crate::report::{html, markdown, plain, terminal};
 use crate::run::Dims;
 use crate::verify::{VerifyOptions, compare};
 use crate::{FuseOptions, Planned};
+
+/// Bytes of a model whose folding needs as much memory as another process would miss.
+const LARGE: u64 = 1 << 24;
 
 /// A model that was folded, before it goes anywhere.
 #[pyclass(frozen, module = "unfold_onnx._native")]
@@ -179,7 +183,7 @@ pub fn fuse(
     tolerance: Option<f64>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Folded> {
-    let (read, chosen) = (source.reader(), chosen.0.clone());
+    let (read, chosen, large) = (source.reader(), chosen.0.clone(), source.bytes() >= LARGE);
     let work = move |attended: &Attended| {
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
         let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
@@ -199,6 +203,10 @@ pub fn fuse(
             (_, complaint) => warnings.extend(complaint.map(|(_, line)| line)),
         }
         let warnings = warnings.iter().map(|line| plain(line)).collect();
+        if large {
+            // What was needed on the way is not there while Python takes what was made.
+            give_back_freed();
+        }
         Ok(Folded { report: report.into(), warnings })
     };
     source.settled(py, attend(py, progress, work))

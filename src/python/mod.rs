@@ -5,6 +5,9 @@ mod attend;
 mod calls;
 mod errors;
 mod source;
+mod turn;
+
+use std::time::Duration;
 
 use mimalloc::MiMalloc;
 use pyo3::prelude::*;
@@ -16,9 +19,9 @@ use crate::cli;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator(MiMalloc);
 
-/// Milliseconds for which one call keeps what it frees for the next one: where many small models are folded, by many
-/// threads, all of them would wait for the system.
-const KEPT: u16 = 1000;
+/// For how long one call keeps what it frees for the next one: where many small models are folded, by many threads, all of
+/// them would wait for the system.
+const KEPT: Duration = Duration::from_secs(1);
 
 /// Runs the command line, and returns its exit code.
 #[pyfunction]

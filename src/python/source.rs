@@ -198,6 +198,11 @@ impl Referring {
         recent.push_front((number, bytes.clone()));
         Ok(bytes)
     }
+
+    /// Keeps a field no longer, whose end was read.
+    fn forget(&self, number: usize) {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).retain(|(piece, _)| *piece != number);
+    }
 }
 
 impl fmt::Debug for Referring {
@@ -220,7 +225,11 @@ impl Resolver for Referring {
             let there = match piece {
                 Piece::Written(bytes) => Bytes::copy_from_slice(&bytes[range(bytes.len())]),
                 Piece::Referred { message, field, length } => {
-                    self.field(number, message, field, *length)?.slice(range(*length))
+                    let (range, bytes) = (range(*length), self.field(number, message, field, *length)?);
+                    if range.end == *length {
+                        self.forget(number);
+                    }
+                    bytes.slice(range)
                 }
             };
             if there.len() == length {
@@ -248,6 +257,15 @@ impl ModelSource {
     pub fn reader(&self) -> impl FnOnce() -> Result<Model> + Send + use<> {
         let from = self.from.clone();
         move || from.read()
+    }
+
+    /// How many bytes there are of it, external data apart.
+    pub fn bytes(&self) -> u64 {
+        match &self.from {
+            ReadFrom::File { path, .. } => path.metadata().map_or(0, |file| file.len()),
+            ReadFrom::Memory { bytes, .. } => bytes.len() as u64,
+            ReadFrom::Message { message, .. } => message.length,
+        }
     }
 
     /// What came of work with this model: an error, if its resolver raised one.

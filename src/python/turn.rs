@@ -1,0 +1,35 @@
+//! Who works now, where more want to than there are cores.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How many work.
+static WORKING: Mutex<usize> = Mutex::new(0);
+/// That one of them has ended.
+static ENDED: Condvar = Condvar::new();
+
+/// For how long one waits at most: who works may wait for this one, as one who asks Python for data that Python folds first.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The turn of one who works. More of them at once than there are cores take more memory, and with it more time.
+pub struct Turn(());
+
+impl Turn {
+    /// Waits for it.
+    pub fn take() -> Self {
+        let cores = rayon::current_num_threads();
+        let working = WORKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut working, _) = ENDED
+            .wait_timeout_while(working, PATIENCE, |working| *working >= cores)
+            .unwrap_or_else(PoisonError::into_inner);
+        *working += 1;
+        Self(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *WORKING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
+    }
+}
