@@ -16,7 +16,7 @@ use unfold::onnx::Model;
 use unfold::onnx::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
 };
-use unfold::onnx::tensor;
+use unfold::onnx::tensor::{self, DataType};
 
 const OFFLINE: [&str; 6] = ["bn", "bnt", "repbn", "un", "mabn", "pnstar"];
 const EXPORTERS: [&str; 2] = ["dynamo", "legacy"];
@@ -1130,6 +1130,23 @@ fn an_interrupt_takes_back_the_folder_that_was_made() {
     assert_eq!(names_in(&folder), ["out.onnx"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_command_that_writes_nothing_is_interrupted_as_others_are() {
+    use std::process::{Command, Stdio};
+    let (_folder, path) = out();
+    assert_eq!(unfold([&"zoo", &"vit-s.un", &"-o", &path]).code, DONE);
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
+        .args([&"prove".into(), &path, &path])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // A proof takes four.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    Command::new("kill").args(["-s", "INT", &child.id().to_string()]).output().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
 #[test]
 fn what_was_written_is_told_as_it_was_asked_for() {
     let folder = tempdir().unwrap();
@@ -1535,6 +1552,13 @@ fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
     let plain = path("plain/a-model-that-has-a-rather-long-name-and-nothing-to-fold.onnx");
     assert_eq!(unfold([&"fuse", &un(), &"-o", &plain]).code, DONE);
     let models = [un(), broken.clone(), ln.clone(), path("none.onnx"), plain.clone()];
+    let file = path("fused.onnx");
+    let run = fuse_all(&models, &["-o", file.to_str().unwrap()]);
+    assert!(
+        run.code == USAGE && run.error().contains("ends with a slash") && !file.exists(),
+        "{}",
+        run.stderr
+    );
     let out = path("deep/out");
     let rest = ["-o", out.to_str().unwrap(), "--jobs", "3"];
     let run = fuse_all(&models, &rest);
@@ -1797,20 +1821,21 @@ fn weights_go_where_they_are_asked_to_go() {
     assert_eq!(run.json()["data"], data.to_str().unwrap());
     let (outside, bytes) = stored(&beside);
     assert!(bytes == expected && outside.len() > 5);
-    let large = folder.path().join("large.onnx");
-    unfold([
-        &"fuse",
-        &un(),
-        &"-o",
-        &large,
-        &"--external-data",
-        &"always",
-        &"--external-threshold",
-        &"12000",
-        &"-q",
-    ]);
-    let (larger, bytes) = stored(&large);
+    let from = |least: &str| {
+        let file = folder.path().join(format!("{least}.onnx"));
+        let (always, threshold) = (&"--external-data=always", format!("--external-threshold={least}"));
+        assert_eq!(unfold([&"fuse", &un(), &"-o", &file, always, &threshold, &"-q"]).code, DONE);
+        file
+    };
+    let (larger, bytes) = stored(&from("12000"));
     assert!(bytes == expected && !larger.is_empty() && larger.len() < outside.len());
+    // All, but for shapes, which engines read before.
+    let all = from("1");
+    let (smaller, bytes) = stored(&all);
+    let initializers = &Model::open(&all).unwrap().graph().initializer.clone();
+    let floats = initializers.iter().filter(|tensor| tensor.data_type() == DataType::Float.code());
+    assert!(bytes == expected && smaller.len() > outside.len() && smaller.len() < initializers.len());
+    assert!(floats.map(|tensor| tensor.name()).eq(smaller));
     // What has nothing to fold any more goes there too.
     let inside = folder.path().join("inside.onnx");
     unfold([&"fuse", &beside, &"-o", &inside, &"--external-data", &"never", &"-q"]);

@@ -256,6 +256,12 @@ impl FuseArgs {
             if folder.exists() && !folder.is_dir() {
                 bail!("{} is no folder, in which several models could go", folder.display());
             }
+            // Whoever names a model for several of them forgot a slash, or a model too much.
+            if !is_folder(folder) && folder.extension().is_some_and(|extension| extension == "onnx") {
+                let why =
+                    "several models go into a folder: the name of one that ends with .onnx ends with a slash";
+                return Err(misused(format!("-o {}: {why}", folder.display())));
+            }
             make(folder)?;
         }
         let task = |model: &PathBuf| {

@@ -18,7 +18,6 @@ use super::end::End;
 use super::fuse::{FuseArgs, Task, fuse, one, warn_of_idle};
 use super::fused::FuseReport;
 use super::idle::Idle;
-use super::interrupt::end_between_saves;
 use super::made::MadeFolders;
 use super::misused::misused;
 use super::out::{self, Paint, Tone};
@@ -47,9 +46,6 @@ struct Line {
 
 /// Runs the command.
 pub fn run(args: &FuseArgs) -> Result<End> {
-    if !args.dry_run {
-        end_between_saves()?;
-    }
     let _made = MadeFolders;
     let tasks = args.tasks()?;
     match &tasks[..] {

@@ -101,6 +101,10 @@ pub fn causes(error: &anyhow::Error) -> String {
 }
 
 fn dispatch(command: &Command) -> Result<End> {
+    // To measure is what alone has something to tell when it is interrupted.
+    if !matches!(command, Command::Bench(_) | Command::Resident(_)) {
+        interrupt::end_between_saves()?;
+    }
     match command {
         Command::Inspect(args) => inspect::run(args),
         Command::Fuse(args) => fuse_many::run(args),

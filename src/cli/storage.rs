@@ -43,7 +43,8 @@ pub struct StorageArgs {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = External::Auto)]
     pub external_data: External,
 
-    /// From how many bytes on a weight goes into the data file, if there is one
+    /// From how many bytes on a weight goes into the data file, if there is one;
+    /// integers of less than 1 kB never do, since engines need them to load a model
     #[arg(long, value_name = "BYTES", default_value_t = SaveOptions::default().threshold)]
     pub external_threshold: usize,
 }

@@ -8,7 +8,6 @@ use unfold::report::{bytes, plain};
 use unfold::zoo::{Entry, entries, find};
 
 use super::end::End;
-use super::interrupt::end_between_saves;
 use super::misused::misused;
 use super::out;
 use super::target::model_target;
@@ -53,7 +52,6 @@ pub fn run(args: &ZooArgs) -> Result<End> {
     let Some(output) = &args.output else { return Err(misused("-o FILE says where to write the model")) };
     let target = model_target(output)?;
     let model = entry.model(args.seed)?;
-    end_between_saves()?;
     model.save(target)?;
     let size = bytes(output.metadata()?.len());
     out::print(&(plain(&format!("{}: {}, {size}", output.display(), entry.name())) + "\n"))?;

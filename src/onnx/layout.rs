@@ -9,6 +9,7 @@ use prost::Message;
 
 use super::data::{Data, write_at};
 use super::digest::Pending;
+use super::element::DataType;
 use super::external::Span;
 use super::gaps::Gaps;
 use super::proto::{DataLocation, GraphProto, ModelProto, TensorProto};
@@ -278,8 +279,16 @@ fn refer(tensor: &mut TensorProto, span: Span) {
     tensor.data_location = Some(DataLocation::External.into());
 }
 
+/// The least bytes of integers that go into a data file: shapes, axes and the like are read while a model is loaded, by
+/// engines that have no data file at hand yet.
+const LEAST_INTEGERS: usize = 1024;
+
 /// Whether the elements of an initializer are with the model, and so many that they belong into a data file.
 pub(super) fn is_inside(tensor: &TensorProto, threshold: usize) -> bool {
+    let threshold = match DataType::from_code(tensor.data_type()) {
+        Some(DataType::Int32 | DataType::Int64) => threshold.max(LEAST_INTEGERS),
+        _ => threshold,
+    };
     let inline = tensor.raw_data.as_ref().is_some_and(|bytes| bytes.len() >= threshold);
     let held = || tensor::is_held(tensor) && tensor::byte_size(tensor).is_ok_and(|size| size >= threshold);
     !tensor::is_external(tensor) && (inline || held())

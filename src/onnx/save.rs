@@ -34,7 +34,8 @@ pub enum DataPlace {
 pub struct SaveOptions {
     /// Where its weights go.
     pub place: DataPlace,
-    /// From how many bytes on an initializer goes into the data file, if the model has one.
+    /// From how many bytes on an initializer goes into the data file, if the model has one. Integers of less than 1 kB
+    /// never do: engines read shapes before they look for data.
     pub threshold: usize,
 }
 
