@@ -3,8 +3,8 @@
 //! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as an operator or written out. After: `γ·x/√(mean(x²) + ε)`, written out as
 //! tract and onnxruntime find it and make one operator of it; for onnxruntime a scale has to follow, be it of ones.
 
-use crate::graph::ValueId;
 use crate::graph::make::Maker;
+use crate::graph::{NodeId, ValueId};
 use crate::normalizer::statistics::Core;
 use crate::normalizer::{Replacement, Site, View};
 use crate::onnx::tensor::DataType;
@@ -22,6 +22,9 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     let scale = scale(view, site, core)?;
     let last = view.graph.producer(core.output)?.0;
     let graph = view.graph;
+    // Such as ones and zeros that were left for an engine to know a LayerNormalization by.
+    let neutral = if matches!(scale, Scale::None) { neutral_behind(view, core.output) } else { vec![] };
+    let output = neutral.last().and_then(|&node| graph.only_output(node)).unwrap_or(core.output);
     let mut maker = Maker::new(graph, last);
     // The operator computes in float32 whatever it is given, and so does what takes its place.
     let is_wide = data_type == DataType::BFloat16 && core.nodes.len() == 1;
@@ -37,8 +40,26 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
         }
         Scale::None | Scale::Behind => {}
     }
-    let (made, constants) = maker.finish(graph.value_name(core.output));
-    Some(Replacement { nodes: vec![last], made, constants })
+    let (made, constants) = maker.finish(graph.value_name(output));
+    Some(Replacement { nodes: [&[last], &neutral[..]].concat(), made, constants })
+}
+
+/// The operators behind a value, each the only reader of what is before it, that change no number.
+fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
+    let mut nodes = vec![];
+    while let Some((node, slot)) = view.graph.only_reader(value) {
+        let (at, neutral) = match view.graph.op(node) {
+            Some("Mul") => (view.known.at(node), 1.0),
+            Some("Add") => (view.known.at(node), 0.0),
+            _ => break,
+        };
+        let changes_nothing = at.numbers(1 - slot).is_ok_and(|numbers| numbers.are_all(neutral))
+            && at.shape(slot) == at.output_shape(0);
+        let Some(output) = view.graph.only_output(node).filter(|_| changes_nothing) else { break };
+        nodes.push(node);
+        value = output;
+    }
+    nodes
 }
 
 /// The nodes of an RMS normalization of a value, which compute in another type than its own where that is given.

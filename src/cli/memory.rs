@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "python")]
-use libmimalloc_sys::mi_collect;
 use libmimalloc_sys::{mi_option_set, mi_option_t};
 
 /// `mi_option_purge_delay`, for which the bindings have no name: the milliseconds until free memory goes back to the
@@ -15,21 +13,6 @@ const PURGE_DELAY: mi_option_t = 15;
 pub fn keep_freed(time: Option<Duration>) {
     // SAFETY: sets a number, which threads may read at any time.
     unsafe { mi_option_set(PURGE_DELAY, time.map_or(-1, |time| time.as_millis() as _)) };
-}
-
-/// Gives back what this thread, those that work for it, and Python have freed, for a process that needs it for other things.
-#[cfg(feature = "python")]
-pub fn give_back_freed() {
-    // SAFETY: touches nothing but free memory.
-    let collect = || unsafe { mi_collect(true) };
-    rayon::broadcast(|_| collect());
-    collect();
-    // What the C library keeps of Python's bytes, which were read and dropped.
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: as above.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 #[cfg(test)]

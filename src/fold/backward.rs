@@ -4,6 +4,8 @@
 //! want one number, and both ends of what is rolled want one affine of channels. Such a value waits until everything behind
 //! it has said what it wants. Those who want nothing may take it back: then a residual stream is in another basis.
 
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::absorb::elementwise::shrunk;
@@ -14,7 +16,9 @@ use super::zeros::is_zeros;
 use super::{Fold, Rule, Side, Step, range, wave};
 use crate::affine::Affine;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::hash::HashSet;
 use crate::normalizer::Part;
+use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 use crate::refusal::{Reason, Refusal};
 
@@ -23,6 +27,9 @@ const BUDGET: usize = 4096;
 
 /// How many readers may have to want the same on a value.
 const READERS: usize = 64;
+
+/// How many of the nodes that make a part's input are known by a wave.
+const MAKERS: usize = 256;
 
 /// How far one wave may go backward.
 const DEPTH: usize = 512;
@@ -75,10 +82,15 @@ fn together(
     affine: &Affine,
     spares: bool,
 ) -> impl Iterator<Item = Result<Wave, Refusal>> {
-    let parts = [false, true].into_iter().filter(|&parts| affine.is_number() || !parts);
-    parts.map(move |parts| {
+    let parts = [Takers::Together, Takers::Led, Takers::Apart].into_iter();
+    // The last is as the one before where nobody led to the same.
+    let mut leads = false;
+    parts.filter(|&parts| affine.is_number() || parts == Takers::Together).filter_map(move |parts| {
         let mode = Mode { joins: true, parts, spares, returns: false };
-        attempt(draft, items, item, affine, mode).0
+        let (wave, met) =
+            (parts != Takers::Apart || leads).then(|| attempt(draft, items, item, affine, mode))?;
+        leads = met.leads;
+        Some(wave)
     })
 }
 
@@ -95,7 +107,7 @@ fn attempt(
     let begun = pull.value(&mut wave, part.input, &Wanted::By(part), affine, 0);
     let done = begun.and_then(|()| pull.all_waiting(&mut wave));
     // Found from the consumer up; a producer's constants change first.
-    (done.map(|()| wave), pull.met)
+    (done.map(|()| wave), Met { leads: pull.makers.get().is_some(), ..pull.met })
 }
 
 /// Sends a scale backward from the part's input, past values that others read too: these take it back.
@@ -202,13 +214,25 @@ struct Waiting {
 struct Mode {
     /// Whether a value that several nodes read waits until all of them want the same.
     joins: bool,
-    /// Whether a node that takes a part of a value wants something of that part, where all others take other ones; else
-    /// they have to want the same of it.
-    parts: bool,
+    /// Who may want something of a part of a value, where all others take other ones.
+    parts: Takers,
     /// Whether one number goes on where it would be taken by a constant that others read as well.
     spares: bool,
     /// Whether those who want nothing of a value take back what is wanted on it.
     returns: bool,
+}
+
+/// Which node that takes a part of a value wants something of that part alone, where all others take other ones; else they
+/// have to want the same of all of it.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Takers {
+    /// None does.
+    #[default]
+    Together,
+    /// One beside which no other leads to where the affine comes from.
+    Led,
+    /// Each does.
+    Apart,
 }
 
 struct Pull<'d, 'a> {
@@ -220,6 +244,8 @@ struct Pull<'d, 'a> {
     waiting: Vec<Waiting>,
     met: Met,
     returned: Vec<Returned>,
+    /// What the part's input is made by, as far as that was looked for.
+    makers: OnceCell<HashSet<NodeId>>,
 }
 
 /// What else read a value on the way.
@@ -229,12 +255,45 @@ struct Met {
     others: bool,
     /// Something that takes other parts of it.
     parts: bool,
+    /// Whether it was looked for where others lead.
+    leads: bool,
 }
 
 impl<'d, 'a> Pull<'d, 'a> {
     fn new(draft: &'d Draft<'a>, items: &'d Items<'d>, item: usize) -> Self {
-        let (waiting, met, returned) = (vec![], Met::default(), vec![]);
-        Pull { draft, items, item, budget: BUDGET, mode: Mode::default(), waiting, met, returned }
+        let (waiting, met, returned, makers) = (vec![], Met::default(), vec![], OnceCell::new());
+        Pull { draft, items, item, budget: BUDGET, mode: Mode::default(), waiting, met, returned, makers }
+    }
+
+    /// Whether a node may want something of its part of a value that others take other parts of. Those may lead to the same
+    /// place, as class tokens do beside what a rotary embedding turns.
+    fn are_apart(&self, value: ValueId, node: NodeId) -> bool {
+        if self.mode.parts != Takers::Led {
+            return self.mode.parts == Takers::Apart;
+        }
+        let mut others = self.draft.readers(value).filter_map(|(_, reader)| match reader {
+            Reader::Node { node: other, input } if other != node => {
+                self.draft.graph.reads_elements(other, input).then_some(other)
+            }
+            _ => None,
+        });
+        let makers = self.makers.get_or_init(|| self.makers());
+        !others.any(|other| makers.contains(&other))
+    }
+
+    /// The last nodes that the part's input is made by.
+    fn makers(&self) -> HashSet<NodeId> {
+        let graph = self.draft.graph;
+        let maker =
+            |value| graph.producer(self.draft.source(value)).map(|(node, _)| (graph.place(node), node));
+        let mut next: BTreeSet<(usize, NodeId)> =
+            maker(self.items.all[self.item].part.input).into_iter().collect();
+        let mut makers = HashSet::default();
+        while let Some((_, node)) = next.pop_last().filter(|_| makers.len() < MAKERS) {
+            makers.insert(node);
+            next.extend(graph.inputs(node).iter().flatten().filter_map(|&input| maker(input)));
+        }
+        makers
     }
 
     /// Goes on from the values that wait, the last one first: all that can want something of it did so.
@@ -374,14 +433,14 @@ impl<'d, 'a> Pull<'d, 'a> {
         depth: usize,
         refuse: &dyn Fn(Reason) -> Refusal,
     ) -> Result<bool, Refusal> {
-        let refusal = match self.nobody_else(value, wanted, affine) {
-            Ok(others) => {
-                self.met.parts |= others == Others::SeeNothing;
+        let alone = self.nobody_else(value, wanted, affine);
+        if let Ok(others) = &alone {
+            self.met.parts |= *others == Others::SeeNothing;
+            if !self.mode.joins || !self.has_results(wanted) {
                 return Ok(false);
             }
-            Err(refusal) => refusal,
-        };
-        self.met.others |= refusal.reason == Reason::OtherReader;
+        }
+        self.met.others |= alone.as_ref().is_err_and(|refusal| refusal.reason == Reason::OtherReader);
         if let &Wanted::At(node, slot) = wanted
             && self.mode.joins
             && self.draft.readers(value).count() <= READERS
@@ -389,10 +448,18 @@ impl<'d, 'a> Pull<'d, 'a> {
             self.waiting.push(Waiting { value, by: (node, slot), affine: affine.clone(), depth });
             return Ok(true);
         }
+        let Err(refusal) = alone else { return Ok(false) };
         let inverse = affine.inverse().filter(|_| self.mode.returns).ok_or(refusal)?;
         range::returned(self.draft, value, &inverse).map_err(refuse)?;
         self.returned.push(Returned { value, wanted: wanted.inputs(self.draft.graph), inverse });
         Ok(false)
+    }
+
+    /// Whether who wants something is one node with several results, each of which may want its own: as a Split of tokens.
+    fn has_results(&self, wanted: &Wanted) -> bool {
+        let graph = self.draft.graph;
+        let read = |&value: &ValueId| self.draft.readers(value).next().is_some();
+        matches!(wanted, &Wanted::At(node, _) if graph.outputs(node).iter().flatten().filter(|value| read(value)).count() > 1)
     }
 
     /// What another part takes in that makes the value. What goes cannot take anything in on its way.
@@ -477,7 +544,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         let has_own = |(slot, affine): &(usize, Affine)| {
             let input = self.draft.graph.input(node, *slot).map(|input| self.draft.source(input));
             let own = |input| match self.nobody_else(input, &Wanted::At(node, *slot), affine) {
-                Ok(others) => others == Others::None || self.mode.parts,
+                Ok(others) => others == Others::None || self.are_apart(input, node),
                 Err(_) => false,
             };
             affine.scale.len() == 1 || input.is_some_and(own)
@@ -512,6 +579,10 @@ impl<'d, 'a> Pull<'d, 'a> {
             Some(1) => (0..rank).filter_map(|axis| reshaped(&wider(axis))).collect(),
             _ => vec![],
         };
+        // A product has one factor of each side, whatever the other one could take in.
+        if affine.is_number() && graph.category(node) == Some(Category::MatrixProduct) {
+            return wanted.into_iter().next().map(|wanted| Step::go_on(slot, wanted));
+        }
         // Where it broadcasts, it may have one number for many of the result, and nothing would be right for all of those.
         let has_all = |wanted: &Affine| shrunk(&at, slot, wanted).is_ok();
         wanted.into_iter().filter(has_all).find_map(|wanted| {
@@ -574,12 +645,21 @@ fn agreed(graph: &Graph, here: &[Waiting]) -> Option<Affine> {
     wanted.all(|other| other.as_ref() == Some(&affine)).then_some(affine)
 }
 
-/// Whether a node multiplies by many constants that others read as well.
+/// Whether a node multiplies by many constants that others read as well: a table of angles, or one of tokens that is the head,
+/// too.
 fn is_shared(draft: &Draft, node: NodeId) -> bool {
-    let mut constants = draft.graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
-    draft.graph.is(node, "Mul")
+    let graph = draft.graph;
+    let mut constants = graph.inputs(node).iter().flatten().map(|&input| draft.source(input));
+    let multiplies = graph.is(node, "Mul") || graph.category(node) == Some(Category::MatrixProduct);
+    multiplies
         && constants.any(|input| {
             let is_table = draft.constants.is_constant(input) && draft.constants.len(input) != Some(1);
-            is_table && draft.readers(input).count() > 1
+            is_table && draft.readers(moved_from(draft, input)).count() > 1
         })
+}
+
+/// What a constant is that was only moved.
+fn moved_from(draft: &Draft, constant: ValueId) -> ValueId {
+    let maker = draft.graph.producer(constant).filter(|&(node, _)| draft.graph.is_movement(node));
+    maker.and_then(|(node, _)| draft.graph.input(node, 0)).map_or(constant, |input| draft.source(input))
 }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! and nothing of the shift is left to compute. A scale goes on past a product of two values; where what is behind it takes
-//! none, such as an activation, it goes into the other factor: `(s·x)·f = x·(s·f)`.
+//! none, such as an activation, it goes into the other factor: `(s·x)·f = x·(s·f)`; and a number past a product of matrices,
+//! `(s·Q)·Kᵀ = Q·(s·K)ᵀ`.
 
 use super::absorb::elementwise::shrunk;
 use super::absorb::linear;
@@ -20,6 +21,7 @@ use crate::affine::Affine;
 use crate::graph::axes::axis;
 use crate::graph::facts::Shape;
 use crate::graph::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 
 /// How many operators lie between a layer and what it modulates, at most.
@@ -127,8 +129,17 @@ pub fn scale(
     scale: &Numbers,
 ) -> Option<()> {
     let (product, slot, affine) = moved(draft, value, Affine::scale(scale.clone()))?;
-    multiplies(draft, product, slot)?.then_some(())?;
-    let wanted = shrunk(&draft.at(product), 1 - slot, &affine).ok()?;
+    let at = draft.at(product);
+    let wanted = match draft.graph.category(product) {
+        // Queries that others read as well, or that come from outside, leave their scale to the keys.
+        Some(Category::MatrixProduct) if slot < 2 && affine.is_number() && draft.is_free(product) => {
+            Affine::scale(affine.scale.reshape(&vec![1; at.rank(1 - slot).ok()?])?)
+        }
+        _ => {
+            multiplies(draft, product, slot)?.then_some(())?;
+            shrunk(&at, 1 - slot, &affine).ok()?
+        }
+    };
     backward::wanted(draft, items, item, wave, (product, 1 - slot, wanted)).ok()
 }
 

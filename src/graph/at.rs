@@ -7,6 +7,7 @@ use super::movement::LARGEST;
 use super::{Graph, NodeId, ValueId};
 use crate::onnx::operator::{input_at, softmax_axis};
 use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::DataType;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
@@ -278,6 +279,34 @@ impl At<'_> {
         let (absent, alone) = softmax_axis(self.opset());
         let along = axis(self.attr("axis", absent)?, rank)?;
         (alone || along + 1 == rank).then_some(along).ok_or(Reason::Attribute("axis".into()))
+    }
+
+    /// Refuses an operator that usually hands its input on, and does more here: a Cast to integers, a Dropout in training.
+    ///
+    /// # Errors
+    /// What it does.
+    pub fn check_handing_on(&self) -> Result<(), Reason> {
+        match self.proto().op_type() {
+            op @ ("Cast" | "CastLike") => {
+                let to = match op {
+                    "Cast" => self.proto().cast_to(),
+                    _ => self.facts.data_type(self.input(1)?),
+                };
+                if !to.is_some_and(DataType::is_float) {
+                    return Err(Reason::NotLinear(format!("{op} to a type that is no float")));
+                }
+            }
+            "Dropout" => {
+                // Opset 12 made training a run-time input.
+                let training = self.graph.input(self.node, 2).is_some();
+                let is_off = training && self.ints(2)?.is_some_and(|values| values.iter().all(|&v| v == 0));
+                if training && !is_off {
+                    return Err(Reason::TrainingMode);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// The permutation of a Transpose.

@@ -13,8 +13,8 @@ use pyo3::prelude::*;
 
 use super::KEPT;
 use super::errors::{InternalError, UnfoldError, raised};
+use super::memory::give_back_freed;
 use super::turn::Turn;
-use crate::cli::memory::give_back_freed;
 use crate::cli::panics::caught;
 
 /// How often it is looked whether somebody wants the work to end, and what it is at.

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::attend::{Attended, attend, check_process};
 use super::errors::{BadOption, InternalError, Withheld, raised};
+use super::memory::give_back_freed;
 use super::source::ModelSource;
 use crate::bench::{Stop, Variant};
 use crate::cli::end::End;
@@ -23,7 +24,6 @@ use crate::cli::inputs::sizes;
 use crate::cli::inspect::with_page;
 use crate::cli::judged::When;
 use crate::cli::measure::MeasureArgs;
-use crate::cli::memory::give_back_freed;
 use crate::cli::out::Paint;
 use crate::cli::panics::caught;
 use crate::cli::prove::Claim;

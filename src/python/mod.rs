@@ -4,6 +4,7 @@
 mod attend;
 mod calls;
 mod errors;
+mod memory;
 mod source;
 mod turn;
 

@@ -274,3 +274,35 @@ fn streams_are_skipped_by_name_and_by_kind() {
         assert_eq!(options.idle_skips(&before, &fused.plan), Vec::<&str>::new());
     }
 }
+
+/// What is left of the parameters of a LayerNormalization that is written out, for engines to know it by, is not left of an RMS
+/// normalization: one Mul is enough.
+#[test]
+fn neutral_parameters_that_are_written_out_go_with_the_mean() {
+    let text = "opset 14
+         input z 2 4
+         weight w0 4 6
+         scale g 6
+         shift t 6
+         weight w 6 3
+         shift b 3
+         const two = 2
+         const eps = 0.0009765625
+         x = MatMul(z, w0)
+         m = ReduceMean(x) axes=[-1]
+         c = Sub(x, m)
+         s = Pow(c, two)
+         v = ReduceMean(s) axes=[-1]
+         e = Add(v, eps)
+         r = Sqrt(e)
+         d = Div(c, r)
+         n = Mul(d, g)
+         a = Add(n, t)
+         p = MatMul(a, w)
+         y = Add(p, b)
+         output y";
+    assert_eq!(is_centred(text), (1, 1, vec![]));
+    let fused = centre(&model(text));
+    let left = ["MatMul", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "MatMul", "Add"];
+    assert_eq!(operators(&fused.model), left);
+}

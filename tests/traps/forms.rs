@@ -1,6 +1,6 @@
 //! Operators in other forms, which those behind them can see through.
 
-use super::{folded, fuse, operators};
+use super::{folded, fuse, operators, proved};
 use crate::branches::becomes;
 use crate::common::is_not_disproved;
 use crate::common::text::model;
@@ -457,4 +457,52 @@ fn keys_are_turned_at_once() {
     let perms: Vec<&[i64]> =
         after.graph().node.iter().filter_map(|node| node.attr_ints("perm").ok()?).collect();
     assert_eq!(perms, [[0, 2, 1, 3], [0, 2, 3, 1]]);
+}
+
+/// As torch writes `as_strided` of a mean over a turned image.
+fn strided(count: &str, step: usize, first: usize) -> unfold::onnx::Model {
+    let places: String = (first..first + 6).map(|place| format!("{place} ")).collect();
+    model(&format!(
+        "input x {count} 4 6
+         scale g 6
+         shift t 6
+         weight w 6 3
+         ints zero = 0
+         ints one = 1
+         ints step = {step}
+         ints axes 3 = 1 2 3
+         ints places 1 6 1 1 = {places}
+         ints row 1 = -1
+         ints flat 2 = -1 6
+         n = Mul(x, g)
+         b = Add(n, t)
+         m = ReduceMean(b) axes=[1]
+         r = Reshape(m, row)
+         s = Shape(x) start=0 end=1
+         c = Squeeze(s)
+         i = Range(zero, c, one)
+         j = Mul(i, step)
+         k = Unsqueeze(j, axes)
+         p = Add(k, places)
+         v = Gather(r, p)
+         f = Reshape(v, flat)
+         y = MatMul(f, w)
+         output y"
+    ))
+}
+
+/// tract makes no Range of open extents.
+#[test]
+fn all_places_in_order_are_the_value() {
+    let after = proved(&strided("batch", 6, 0));
+    assert_eq!(operators(&after), ["ReduceMean", "Reshape", "Reshape", "MatMul", "Add"]);
+}
+
+#[test]
+fn other_places_are_not() {
+    for other in [strided("batch", 1, 0), strided("3", 5, 2), strided("batch", 0, 0)] {
+        let fused = fuse(&other);
+        assert!(operators(&fused.model).contains(&"Gather"));
+        assert!(is_not_disproved(&other, &fused).is_ok());
+    }
 }

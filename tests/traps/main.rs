@@ -38,6 +38,7 @@ mod scaler;
 mod scattered;
 mod sequences;
 mod shapes;
+mod shares;
 mod streams;
 mod subtracted;
 mod target;

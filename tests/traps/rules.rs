@@ -548,7 +548,7 @@ fn keys_that_are_turned_beside_the_batch_need_no_bias() {
 }
 
 /// The same model, its operators of that name being a runtime's.
-fn of_a_runtime(mut model: Model, op: &str) -> Model {
+pub fn of_a_runtime(mut model: Model, op: &str) -> Model {
     for node in model.graph_mut().node.iter_mut().filter(|node| node.op_type() == op) {
         node.domain = Some("com.microsoft".into());
     }

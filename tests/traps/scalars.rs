@@ -692,3 +692,108 @@ fn no_shift_for_each_place_comes_between_a_convolution_and_its_activation() {
     let after = fuse(&padded(block, "y = Softmax(d)"));
     assert_eq!(operators(&after.model), ["Conv", "Relu", "Conv", "Add", "Softmax"]);
 }
+
+/// Tokens of which the first is not turned, as a class token beside a rotary embedding; queries, keys and values of one product.
+#[test]
+fn a_number_goes_back_past_tokens_that_are_apart_in_between() {
+    let slices = "ones = Slice(q, zero, one, one)\n rest = Slice(q, one, four, one)";
+    let split = "ones, rest = Split(q, apart) axis=1";
+    for tokens in [slices, split] {
+        let before = model(&format!(
+            "input x 2 4 6
+             weight w 6 18
+             weight cos 3 6
+             ints sizes 3 = 6 6 6
+             ints apart 2 = 1 3
+             ints zero 1 = 0
+             ints one 1 = 1
+             ints four 1 = 4
+             p = MatMul(x, w)
+             q, k, v = Split(p, sizes) axis=2
+             {tokens}
+             flip = Neg(rest)
+             turned = Tanh(x)
+             turn = ReduceMean(turned) axes=[1,2]
+             a = Mul(rest, turn)
+             b = Mul(flip, turn)
+             both = Add(a, b)
+             put = Concat(ones, both) axis=1
+             const h = 0.5
+             m = Mul(put, h)
+             t = Transpose(k) perm=[0,2,1]
+             z = MatMul(m, t)
+             s = Softmax(z)
+             y = MatMul(s, v)
+             output y"
+        ));
+        let fused = fuse(&before);
+        let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        assert_eq!(tensors, ["w_folded"], "{tokens}: {:#?}", fused.plan.sites);
+        same(&before, &fused.model, 1e-6);
+        assert!(is_not_disproved(&before, &fused).is_ok());
+    }
+}
+
+#[test]
+fn queries_that_are_given_leave_their_number_to_the_keys_and_a_cache_its_own_to_the_queries() {
+    let scores = |lines: &str| {
+        let attention = "t = Transpose(k) perm=[0,2,1]\n z = MatMul(q, t)\n y = Softmax(z)\n output y";
+        model(&format!(
+            "input x 2 4 6\n input given 2 4 6\n weight w 6 6\n const h = 0.5\n {lines}\n {attention}"
+        ))
+    };
+    let of_queries = scores("q = Mul(given, h)\n k = MatMul(x, w)");
+    let of_keys = scores(
+        "q = MatMul(x, w)\n new = Tanh(x)\n all = Concat(given, new) axis=1\n output all\n k = Mul(all, h)",
+    );
+    for before in [of_queries, of_keys] {
+        let fused = fuse(&before);
+        let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        assert_eq!((tensors, fused.plan.growth), (vec!["w_folded"], 0), "{:#?}", fused.plan.sites);
+        assert!(!operators(&fused.model).contains(&"Mul"));
+        same(&before, &fused.model, 1e-6);
+        assert!(is_not_disproved(&before, &fused).is_ok());
+    }
+    // A number for each channel belongs to the keys' channels, which are no queries'.
+    let by_channel = scores("scale g 6\n q = Mul(given, h)\n n = Mul(x, g)\n r = Relu(n)\n k = Relu(r)");
+    assert!(fuse(&by_channel).plan.sites.iter().any(|site| !site.is_folded()));
+}
+
+/// The scale of the logits, behind a head that is the table of the tokens.
+#[test]
+fn a_number_behind_a_shared_table_goes_past_it() {
+    let before = model(
+        "indices ids 2 4
+         weight table 2048 6
+         x = Gather(table, ids)
+         r = Relu(x)
+         scale g 6
+         n = LayerNormalization(r, g)
+         e = Transpose(table) perm=[1,0]
+         l = MatMul(n, e)
+         const c = 0.0625
+         y = Mul(l, c)
+         output y",
+    );
+    let fused = unfold::fuse(&before, &FuseOptions::default()).unwrap();
+    let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!((tensors, fused.plan.growth), (vec!["g_folded"], 0), "{:#?}", fused.plan.sites);
+    assert!(!operators(&fused.model).contains(&"Mul"));
+    same(&before, &fused.model, 1e-6);
+    assert!(is_not_disproved(&before, &fused).is_ok());
+}
+
+/// β is free where it is; behind each product without a bias it would be an Add.
+#[test]
+fn a_shift_inside_of_a_normalizer_stays_where_it_would_be_several_adds() {
+    let before = |layers: &str| {
+        model(&format!(
+            "input x 2 4\n scale g 4\n shift t 4\n weight w 4 4\n weight v 4 4
+             n = LayerNormalization(x, g, t)\n {layers}\n a = Relu(k)\n b = Relu(q)\n y = Add(a, b)\n output y"
+        ))
+    };
+    let bare = before("k = MatMul(n, w)\n q = MatMul(n, v)");
+    assert!(matches!(kept(&bare).0, Reason::NoGain(_)));
+    let biased = before("shift u 4\n kb = MatMul(n, w)\n k = Add(kb, u)\n q = MatMul(n, v)");
+    assert!(fuse(&biased).plan.sites.iter().all(SitePlan::is_folded));
+}

@@ -553,3 +553,31 @@ fn what_hands_a_value_on_is_gone_before_anything_folds() {
     let skipped = with(&model(text), &FuseOptions { skip, ..FuseOptions::default() });
     assert!(operators(&skipped.model).contains(&"Mul"), "{:?}", operators(&skipped.model));
 }
+
+/// A mask that is computed of constants is none of what one sees a normalizer by.
+#[test]
+fn what_makes_a_mask_of_a_site_that_stays_is_computed_once() {
+    let before = model(
+        "input x 2 8 6
+         weight w 6 6
+         weight places 1 8 1
+         const zero = 0
+         g = Greater(places, zero)
+         n = Not(g)
+         mask = Cast(n) to=1
+         h = MatMul(x, w)
+         m = Mul(h, mask)
+         y = Softmax(m)
+         output y",
+    );
+    let fused = fuse(&before);
+    assert!(fused.plan.sites.iter().all(|site| !site.is_folded()));
+    assert_eq!(operators(&fused.model), ["MatMul", "Mul", "Softmax"]);
+    let numbers = |name: &str| {
+        let model = if name == "mask" { &fused.model } else { &before };
+        read_f64(initializer(model, name), model.externals()).unwrap()
+    };
+    let (places, mask) = (numbers("places"), numbers("mask"));
+    assert!(places.iter().zip(&mask).all(|(&place, &mask)| mask == f64::from(u8::from(place <= 0.0))));
+    assert!(is_not_disproved(&before, &fused).is_ok());
+}

@@ -6,6 +6,7 @@
 
 use super::{Linear, Slots};
 use crate::affine::Affine;
+use crate::fold::shares::add_up_to_one;
 use crate::fold::{At, Rule, Side, Step};
 use crate::graph::equation::{Equation, is_once};
 use crate::recipe::{Numbers, Recipe};
@@ -25,7 +26,7 @@ impl Rule for Einsum {
             let affine = at.only(inputs, operand)?;
             return match letters.check(at, affine, &letters.operand) {
                 Ok(()) => Ok(Step::taken(Side::Operand(operand), affine.clone())),
-                Err(reason) => letters.passed(affine).map(|passed| Step::go_on(0, passed)).ok_or(reason),
+                Err(reason) => letters.passed(at, affine).map(|passed| Step::go_on(0, passed)).ok_or(reason),
             };
         }
         if let Some((slot, factor)) = Letters::factor(at, inputs) {
@@ -55,12 +56,13 @@ impl Rule for Einsum {
         if let Some(letters) = Letters::of(at) {
             return match letters.check(at, affine, &letters.result) {
                 Ok(()) => Ok(Step::taken(Side::Result, affine.clone())),
-                Err(reason) => {
-                    letters.pulled(affine).map(|pulled| Step::go_on(1 - letters.slot, pulled)).ok_or(reason)
-                }
+                Err(reason) => letters
+                    .pulled(at, affine)
+                    .map(|pulled| Step::go_on(1 - letters.slot, pulled))
+                    .ok_or(reason),
             };
         }
-        let pulled = |slot: usize| Letters::beside(at, 1usize.checked_sub(slot)?)?.pulled(affine);
+        let pulled = |slot: usize| Letters::beside(at, 1usize.checked_sub(slot)?)?.pulled(at, affine);
         let one = |slot: usize| number(affine, at.rank(slot).ok()?).ok();
         let on = |slot: usize| Some(vec![(slot, one(slot).or_else(|| pulled(slot))?)]);
         let constants_first = (0..at.arity()).filter(|&slot| at.is_constant(slot));
@@ -134,22 +136,33 @@ impl Letters {
         (is_summed && is_made).then_some(Self { operand, weight, result, slot })
     }
 
-    /// A scale along letters of the operand that the result has as well, as one on the result: each product has one factor
+    /// An affine along letters of the operand that the result has as well, as one on the result: each product has one factor
     /// of the operand.
-    fn passed(&self, affine: &Affine) -> Option<Affine> {
-        moved(affine, &self.operand, &self.result)
+    fn passed(&self, at: &At, affine: &Affine) -> Option<Affine> {
+        moved(affine, &self.operand, &self.result).filter(|_| affine.has_no_shift() || self.mixes(at))
     }
 
-    /// The other way: a scale that is wanted on the result, as one on the operand.
-    fn pulled(&self, affine: &Affine) -> Option<Affine> {
-        moved(affine, &self.result, &self.operand)
+    /// The other way: an affine that is wanted on the result, as one on the operand.
+    fn pulled(&self, at: &At, affine: &Affine) -> Option<Affine> {
+        moved(affine, &self.result, &self.operand).filter(|_| affine.has_no_shift() || self.mixes(at))
     }
 
-    /// The scales of both operands on the result, of this rank.
+    /// Whether the result takes what is added to the operand along the only letter that is added up: the other operand has
+    /// shares.
+    fn mixes(&self, at: &At) -> bool {
+        let mut summed = self.summed();
+        let along = summed.next().filter(|_| summed.next().is_none());
+        along.is_some_and(|axis| add_up_to_one(at, self.slot, axis))
+    }
+
+    /// The scales of both operands on the result, of this rank, or the affine of one.
     fn product(at: &At, inputs: &[Option<Affine>], rank: usize) -> Option<Affine> {
         let carried = inputs.iter().enumerate().filter_map(|(slot, affine)| Some((slot, affine.as_ref()?)));
-        let passed =
-            |(slot, affine): (usize, &Affine)| Self::beside(at, 1usize.checked_sub(slot)?)?.passed(affine);
+        let is_only = inputs.iter().flatten().count() == 1;
+        let passed = |(slot, affine): (usize, &Affine)| {
+            let letters = Self::beside(at, 1usize.checked_sub(slot)?)?;
+            letters.passed(at, affine).filter(|_| is_only || affine.has_no_shift())
+        };
         carried.map(passed).try_fold(Affine::identity(rank), |all, affine| Some(all.then(&affine?)))
     }
 
@@ -167,12 +180,12 @@ impl Letters {
     }
 }
 
-/// A scale over some letters as one over others, which must have those that it varies along.
+/// An affine over some letters as one over others, which must have those that it varies along.
 fn moved(affine: &Affine, from: &[char], to: &[char]) -> Option<Affine> {
     let axes = affine.axes();
     let place = |&axis: &usize| to.iter().position(|letter| Some(letter) == from.get(axis));
     let places: Vec<usize> = axes.iter().map(place).collect::<Option<_>>()?;
-    affine.placed(&axes, &places, to.len()).filter(|_| affine.has_no_shift())
+    affine.placed(&axes, &places, to.len())
 }
 
 /// A recipe over some letters as one over others; along those that it lacks it has extent 1, and so it must along those

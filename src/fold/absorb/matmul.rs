@@ -3,10 +3,12 @@
 //!
 //! `(x·diag(s) + t)·W = x·(diag(s)·W) + t·W` and `(x·W)·diag(s) + t = x·(W·diag(s)) + t`; for a
 //! weight on the left, the same transposed. Between two operands that both vary only a scale can
-//! pass, along the axes that are not contracted.
+//! pass, along the axes that are not contracted; a shift where the other one has shares, as in
+//! attention.
 
 use super::{Linear, Slots};
 use crate::affine::Affine;
+use crate::fold::shares::add_up_to_one;
 use crate::fold::{At, Rule, Side, Step};
 use crate::graph::movement::LARGEST;
 use crate::recipe::{Numbers, Recipe};
@@ -23,6 +25,9 @@ impl Rule for MatMul {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         check_form(at)?;
         if inputs.iter().flatten().count() == 2 {
+            if inputs.iter().flatten().any(|affine| !affine.has_no_shift()) {
+                return Err(Reason::NotConstant);
+            }
             let moved = [0, 1].map(|slot| pass(at, slot, inputs[slot].as_ref()));
             let [Ok(left), Ok(right)] = moved else { return Err(Reason::NotConstant) };
             return Ok(Step::go_on(0, left.then(&right)));
@@ -173,21 +178,28 @@ fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<V
     Ok([&vec![1; room - (batch.len() - extra)], &batch[extra..], &matrix].concat())
 }
 
-/// A scale on an operand, as a scale on the result.
+/// Whether the result takes what is added to an operand along the contracted axis: the other operand has shares.
+fn mixes(at: &At, slot: usize) -> bool {
+    let other = 1 - slot;
+    let alpha = at.graph.domain_op(at.node) == ("", "MatMul") || at.attr_float("alpha", 1.0) == Ok(1.0);
+    at.rank(other).is_ok_and(|rank| {
+        let (contracted, kept) = matrix_axes(other, rank);
+        alpha && add_up_to_one(at, other, if is_turned(at, other) { kept } else { contracted })
+    })
+}
+
+/// An affine on an operand, as one on the result.
 fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason> {
     let affine = &turned_affine(at, slot, affine.ok_or(Reason::NotConstant)?);
     if affine.rank() < 2 || at.rank(1 - slot)? < 2 {
         return Err(Reason::WrongAxis);
     }
-    if !affine.has_no_shift() {
-        return Err(Reason::NotConstant);
-    }
     let (contracted, _) = matrix_axes(slot, affine.rank());
-    if affine.scale.shape()[contracted] != 1 {
+    if !affine.is_uniform_along(contracted) || !(affine.has_no_shift() || mixes(at, slot)) {
         return Err(Reason::NotConstant);
     }
-    let scale = affine.scale.align(at.output_rank(0)?).ok_or(Reason::UnknownShape)?;
-    Ok(Affine::scale(scale))
+    let rank = at.output_rank(0)?;
+    affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
 /// A scale along what is contracted, as one on the other operand.
@@ -202,15 +214,15 @@ fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
     Some(turned_affine(at, 1 - slot, &Affine::scale(scale)))
 }
 
-/// A scale on the result, as a scale on one operand.
+/// An affine on the result, as one on an operand.
 fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     let rank = at.rank(slot)?;
-    if rank < 2 || affine.rank() < 2 || at.rank(1 - slot)? < 2 || !affine.has_no_shift() {
+    let are_matrices = rank >= 2 && affine.rank() >= 2 && at.rank(1 - slot)? >= 2;
+    if !are_matrices || !(affine.has_no_shift() || mixes(at, slot)) {
         return Err(Reason::NotConstant);
     }
-    let scale = affine.scale.shape();
     let (contracted, _) = matrix_axes(slot, affine.rank());
-    if scale[contracted] != 1 {
+    if !affine.is_uniform_along(contracted) {
         return Err(Reason::WrongAxis);
     }
     let extra = affine.rank().checked_sub(rank).ok_or(Reason::UnknownShape)?;
@@ -218,15 +230,18 @@ fn pull(at: &At, slot: usize, affine: &Affine) -> Result<Affine, Reason> {
     if is_turned(at, slot) {
         shape.swap(rank - 1, rank - 2);
     }
-    let fits = |axis: usize| {
-        let wanted = scale[axis + extra];
-        wanted == 1 || crate::graph::facts::extent(&shape[axis]) == Some(wanted)
-    };
-    if scale[..extra].iter().any(|&n| n != 1) || !(0..rank).all(fits) {
-        return Err(Reason::WrongAxis);
-    }
-    let scale = affine.scale.reshape(&scale[extra..]).ok_or(Reason::UnknownShape)?;
-    Ok(turned_affine(at, slot, &Affine::scale(scale)))
+    let there = affine.try_map(|numbers| {
+        let all = numbers.shape();
+        let fits = |axis: usize| {
+            let wanted = all[axis + extra];
+            wanted == 1 || crate::graph::facts::extent(&shape[axis]) == Some(wanted)
+        };
+        if all[..extra].iter().any(|&n| n != 1) || !(0..rank).all(fits) {
+            return Err(Reason::WrongAxis);
+        }
+        numbers.reshape(&all[extra..]).ok_or(Reason::UnknownShape)
+    })?;
+    Ok(turned_affine(at, slot, &there))
 }
 
 impl Linear for MatMul {

@@ -334,6 +334,7 @@ impl<'a> Planner<'a> {
         if modulation::scale(sides, item, &mut wave, *output, scale).is_none() || !wave.makes.is_empty() {
             return false;
         }
+        let Ok(wave) = self.worthwhile(item, wave) else { return false };
         self.commit(item, Direction::Forward, wave);
         true
     }

@@ -59,7 +59,8 @@ impl Planner<'_> {
         if let Some(fold) = wave.folds.iter().filter(|_| is_parameter || is_add).find(adds) {
             return Err(no_gain(fold, "its shift would become an Add with a number for each place"));
         }
-        if let Some(fold) = wave.folds.iter().filter(|fold| is_add && self.makes_add(fold)).nth(1) {
+        let is_one = is_add || is_parameter;
+        if let Some(fold) = wave.folds.iter().filter(|fold| is_one && self.makes_add(fold)).nth(1) {
             return Err(no_gain(fold, "it would become several Adds"));
         }
         // Its scale can go alone, or there is none: an Add for each place saves no operator.

@@ -122,7 +122,7 @@ fn slope(number: f32) -> Result<u32, Unmade> {
     inverse.map_or_else(|| field::of_float(number.into()), field::inverse).ok_or(Unmade::Uncovered)
 }
 
-/// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one.
+/// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one. What a Softmax makes adds up to 1.
 pub fn softmax(call: &Call, function: Digest) -> Made {
     let elements = call.field(0)?;
     let shape = elements.shape();
@@ -133,6 +133,7 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
     let (lane, inner) =
         (shape[along..behind].iter().product::<usize>(), shape[behind..].iter().product::<usize>());
     let unknown = Unknown::new(function);
+    let are_shares = call.node.op_type() == "Softmax";
     let mut made = slice(elements).to_vec();
     for block in made.chunks_mut((lane * inner).max(1)) {
         for start in 0..inner {
@@ -144,8 +145,11 @@ pub fn softmax(call: &Call, function: Digest) -> Made {
                 states.map(|state| unknown.with(state, difference))
             });
             let of_lane = Unknown::new(u128::from(states[0]) << 64 | u128::from(states[1]));
-            for (count, place) in lane().enumerate() {
-                block[place] = of_lane.of(count as u64);
+            let numbers = (0..).map(|count| of_lane.of(count));
+            let sum = numbers.clone().take(lane().count()).fold(0, field::add);
+            let share = field::inverse(sum).filter(|_| are_shares).unwrap_or(1);
+            for (number, place) in numbers.zip(lane()) {
+                block[place] = field::mul(number, share);
             }
         }
     }

@@ -1,0 +1,125 @@
+//! What attention adds up with shares, numbers that add up to 1, takes along what is added to all of it; with numbers that do
+//! not, it does not.
+
+use unfold::fold::plan::{Outcome, SitePlan};
+use unfold::onnx::Model;
+use unfold::prove::{Proof, prove};
+use unfold::refusal::Reason;
+
+use crate::common::text::model;
+use crate::common::{fuse, operators};
+use crate::rules::of_a_runtime;
+use crate::{proved, same};
+
+/// A normalizer behind what shares `p` of scores `z` make of values, and a Relu.
+fn behind(scores: &str, product: &str) -> Model {
+    model(&format!(
+        "input x batch 5 4
+         input z batch 5 5
+         weight wv 4 6
+         scale g 6
+         shift t 6
+         v = MatMul(x, wv)
+         {scores}
+         {product}
+         n = Mul(o, g)
+         m = Add(n, t)
+         y = Relu(m)
+         output y"
+    ))
+}
+
+/// Holds that nothing of the normalizer is left but a bias of the values, or behind a layer, and that this is proved.
+fn goes(model: &Model) {
+    let after = proved(model);
+    let left = operators(&after);
+    let count = |op: &str| left.iter().filter(|left| **left == op).count();
+    assert_eq!([count("Mul"), count("Add")], [0, 1], "{left:?}");
+}
+
+/// Whether the shift of the normalizer stays, for one of the reasons there are.
+fn stays(model: &Model) -> bool {
+    // A product of matrices wants a constant, an Einsum another axis.
+    let is_held = |site: &SitePlan| match &site.post {
+        Some(Outcome::Scaled { shift, .. }) => {
+            [Reason::NotConstant, Reason::WrongAxis].contains(&shift.reason)
+        }
+        _ => false,
+    };
+    fuse(model).plan.sites.iter().any(is_held)
+}
+
+#[test]
+fn a_shift_passes_what_adds_up_with_shares() {
+    let plain = behind("p = Softmax(z) axis=-1", "o = MatMul(p, v)");
+    goes(&plain);
+    // Up to the rounding of what adds up to 1.
+    same(&plain, &fuse(&plain).model, 1e-6);
+    goes(&behind("p = Softmax(z) axis=2", "o = Einsum(p, v) equation=bqk,bkd->bqd"));
+    // Behind what hands them on.
+    goes(&behind("s = Softmax(z) axis=-1\n p = Dropout(s)", "o = MatMul(p, v)"));
+    goes(&behind("s = Softmax(z) axis=1\n p = Transpose(s) perm=[0,2,1]", "o = MatMul(p, v)"));
+    let heads = "ints split 4 = -1 1 5 5\n ints back 3 = -1 5 5
+        s = Reshape(z, split)\n q = Softmax(s) axis=-1\n p = Reshape(q, back)";
+    goes(&behind(heads, "o = MatMul(p, v)"));
+    // On the other side.
+    let turned = "vt = Transpose(v) perm=[0,2,1]\n p = Softmax(z) axis=1\n ot = MatMul(vt, p)
+        o = Transpose(ot) perm=[0,2,1]";
+    goes(&behind("", turned));
+    let fused = behind("p = Softmax(z) axis=1", "o = FusedMatMul(p, v) transA=1");
+    goes(&of_a_runtime(fused, "FusedMatMul"));
+}
+
+#[test]
+fn a_shift_passes_from_before_as_well() {
+    let text = "input x batch 5 6
+         input z batch 5 5
+         scale g 6
+         shift t 6
+         weight w 6 3
+         n = Mul(x, g)
+         m = Add(n, t)
+         p = Softmax(z) axis=-1
+         o = MatMul(p, m)
+         y = MatMul(o, w)
+         output y";
+    goes(&model(text));
+}
+
+#[test]
+fn what_does_not_add_up_to_one_along_the_values_holds_a_shift() {
+    assert!(stays(&behind("p = Softmax(z) axis=1", "o = MatMul(p, v)")));
+    assert!(stays(&behind("p = Softmax(z) axis=-1", "o = Einsum(p, v) equation=bkq,bkd->bqd")));
+    assert!(stays(&behind("p = Sigmoid(z)", "o = MatMul(p, v)")));
+    assert!(stays(&behind("p = LogSoftmax(z) axis=-1", "o = MatMul(p, v)")));
+    assert!(stays(&behind("s = Softmax(z) axis=-1\n input mask 5 5\n p = Mul(s, mask)", "o = MatMul(p, v)")));
+    assert!(stays(&behind(
+        "s = Softmax(z) axis=-1\n condition c\n zero = Sub(s, s)\n p = Where(c, s, zero)",
+        "o = MatMul(p, v)"
+    )));
+    let swapped = "ints back 3 = -1 25 1\n ints there 3 = -1 5 5
+        s = Softmax(z) axis=-1\n f = Reshape(s, back)\n p = Reshape(f, there)";
+    assert!(stays(&behind(swapped, "o = MatMul(p, v)")));
+    // A sink takes a part of the attention.
+    let sink = "input extra batch 5 1\n ints begin 1 = 0\n ints end 1 = 5\n ints last 1 = 2
+        c = Concat(z, extra) axis=2\n s = Softmax(c) axis=-1\n p = Slice(s, begin, end, last)";
+    assert!(stays(&behind(sink, "o = MatMul(p, v)")));
+    let fused = behind("p = Softmax(z) axis=-1", "o = FusedMatMul(p, v) alpha=0.5");
+    assert!(stays(&of_a_runtime(fused, "FusedMatMul")));
+}
+
+#[test]
+fn the_proof_knows_along_which_axis_shares_add_up() {
+    let mixed = |axis: usize, lines: &str| {
+        model(&format!(
+            "input x 5 4\n input z 5 5\n shift t 4\n p = Softmax(z) axis={axis}\n{lines}\n output y"
+        ))
+    };
+    let proof = |axis| {
+        let before = mixed(axis, "v = Add(x, t)\n y = MatMul(p, v)");
+        let after = mixed(axis, "o = MatMul(p, x)\n y = Add(o, t)");
+        prove(&before, &after, &[], &Default::default())
+    };
+    assert!(matches!(proof(1), Proof::Proved { .. }), "{:?}", proof(1));
+    assert!(matches!(proof(0), Proof::Disproved { .. }), "{:?}", proof(0));
+}
