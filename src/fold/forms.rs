@@ -4,10 +4,11 @@
 //! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, and
 //! `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again. A
 //! Sum of two values is an Add, a pooling by whose mean a value is centred is a mean, a BatchNormalization of which each
-//! token is a channel is a LayerNormalization, and a Gather of all places in order is a Reshape.
+//! token is a channel is a LayerNormalization, a Gather of all places in order is a Reshape, and zeros around an image are
+//! the padding of the convolution behind.
 
 use super::patch::{Change, Edit};
-use super::{strided, token_norm};
+use super::{padded, strided, token_norm};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
 use crate::graph::facts::{extent, same};
@@ -35,6 +36,7 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
             .or_else(|| pooled(known, node))
             .or_else(|| token_norm::written_out(known, node))
             .or_else(|| strided::whole(known, node))
+            .or_else(|| padded::by_itself(known, node))
             .or_else(|| added(known, node))
             .or_else(|| broadcast(known, node))
             .or_else(|| narrowed(known, node))?;

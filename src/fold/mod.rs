@@ -15,6 +15,7 @@ pub mod forms;
 pub mod growth;
 mod item;
 mod modulation;
+mod padded;
 pub mod parts;
 pub mod patch;
 pub mod plan;

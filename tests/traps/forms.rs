@@ -506,3 +506,49 @@ fn other_places_are_not() {
         assert!(is_not_disproved(&other, &fused).is_ok());
     }
 }
+
+/// A convolution behind a Pad, and a scale that folds into it.
+fn behind_padding(pads: &str, pad: &str, conv: &str) -> unfold::onnx::Model {
+    model(&format!(
+        "input x batch 4 6 6
+         const zero = 0
+         const one = 1
+         weight w 5 4 3 3
+         scale g 5 1 1
+         ints pads 8 = {pads}
+         p = Pad({pad}
+         c = Conv(p, w) {conv}
+         n = Mul(c, g)
+         y = Relu(n)
+         output y"
+    ))
+}
+
+#[test]
+fn zeros_around_an_image_are_padding_of_the_convolution() {
+    for (pads, pad, conv) in [
+        ("0 0 1 0 0 0 2 1", "x, pads)", ""),
+        ("0 0 0 0 0 0 1 1", "x, pads, zero) mode=constant", "pads=[0,1,2,0] strides=[2,2]"),
+        ("0 0 3 0 0 0 0 3", "x, pads)", "dilations=[2,1] kernel_shape=[3,3]"),
+    ] {
+        becomes(&behind_padding(pads, pad, conv), &["Conv", "Relu"]);
+    }
+}
+
+#[test]
+fn what_else_is_put_around_an_image_stays() {
+    for (pads, pad, conv) in [
+        ("0 0 1 0 0 0 2 1", "x, pads, one)", ""),
+        ("0 0 1 0 0 0 2 1", "x, pads) mode=edge", ""),
+        ("0 0 1 0 0 0 -1 1", "x, pads)", ""),
+        ("0 0 0 0 1 0 0 0", "x, pads)", ""),
+        ("0 0 1 0 0 0 1 1", "x, pads)", "auto_pad=SAME_UPPER"),
+    ] {
+        let before = behind_padding(pads, pad, conv);
+        let fused = fuse(&before);
+        assert!(operators(&fused.model).contains(&"Pad"), "{pads}, {pad}");
+        assert!(is_not_disproved(&before, &fused).is_ok());
+    }
+    let read = behind_padding("0 0 1 0 0 0 2 1", "x, pads)\n output p", "");
+    assert!(operators(&fuse(&read).model).contains(&"Pad"));
+}
