@@ -21,6 +21,9 @@ pub fn by_itself<'m>(known: &'m Analysis, conv: NodeId) -> Option<Maker<'m>> {
     let padded = at.input(0).ok().filter(|_| is_told)?;
     let (pad, _) = graph.producer(padded).filter(|&(node, _)| graph.is(node, "Pad"))?;
     (graph.only_reader(padded) == Some((conv, 0))).then_some(())?;
+    // What computes how much is stored first, and counts as that.
+    let computed = known.at(pad).input_for("pads").and_then(|slot| graph.producer(graph.input(pad, slot)?));
+    computed.is_none_or(|(node, _)| graph.is(node, "Constant")).then_some(())?;
     let more = zeros(&known.at(pad), at.rank(0).ok()?)?;
     let own = at.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; more.len()]);
     (own.len() == more.len()).then_some(())?;

@@ -552,3 +552,23 @@ fn what_else_is_put_around_an_image_stays() {
     let read = behind_padding("0 0 1 0 0 0 2 1", "x, pads)\n output p", "");
     assert!(operators(&fuse(&read).model).contains(&"Pad"));
 }
+
+/// Where nothing else goes, how much is padded is stored all the same.
+#[test]
+fn padding_that_is_computed_is_stored_where_nothing_folds() {
+    let before = model(
+        "input x batch 4 6 6
+         weight w 5 4 3 3
+         ints some 4 = 0 0 1 1
+         ints more 4 = 0 0 2 0
+         pads = Concat(some, more) axis=0
+         r = Relu(x)
+         p = Pad(r, pads)
+         c = Conv(p, w)
+         y = Relu(c)
+         output y",
+    );
+    let fused = fuse(&before);
+    assert_eq!(operators(&fused.model), ["Relu", "Conv", "Relu"]);
+    assert!(is_not_disproved(&before, &fused).is_ok());
+}
