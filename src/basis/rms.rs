@@ -48,11 +48,12 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
 fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
     let mut nodes = vec![];
     while let Some((node, slot)) = view.graph.only_reader(value) {
-        let (at, neutral) = match view.graph.op(node) {
-            Some("Mul") => (view.known.at(node), 1.0),
-            Some("Add") => (view.known.at(node), 0.0),
+        let neutral = match view.graph.op(node) {
+            Some("Mul") => 1.0,
+            Some("Add") => 0.0,
             _ => break,
         };
+        let at = view.known.at(node);
         let changes_nothing = at.numbers(1 - slot).is_ok_and(|numbers| numbers.are_all(neutral))
             && at.shape(slot) == at.output_shape(0);
         let Some(output) = view.graph.only_output(node).filter(|_| changes_nothing) else { break };

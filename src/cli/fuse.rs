@@ -71,8 +71,8 @@ pub struct FuseArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Leaves sites as they are: a name or a kind, or a pattern with * and ? (may be repeated). `constant` stands for operators whose
-    /// results are known, `duplicate` for those that compute what others do
+    /// Leaves sites as they are: a name or a kind, or a pattern with * and ? (may be repeated). `constant` stands for
+    /// operators whose results are known, `duplicate` for those that compute what others do
     #[arg(long, visible_alias = "keep", value_name = "SITE_OR_KIND")]
     skip: Vec<String>,
 

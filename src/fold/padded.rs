@@ -3,10 +3,9 @@
 //! PyTorch's ports of TensorFlow pad by more at one end than at the other, and have an operator for it. What is behind it meets
 //! a convolution like others, and engines read the image once.
 
+use super::travel::pad::Padding;
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
-use crate::graph::at::At;
-use crate::graph::axes::axes;
 use crate::graph::make::{Maker, ints};
 
 /// The attributes of a convolution, the rest of which stay as they are.
@@ -21,10 +20,12 @@ pub fn by_itself<'m>(known: &'m Analysis, conv: NodeId) -> Option<Maker<'m>> {
     let padded = at.input(0).ok().filter(|_| is_told)?;
     let (pad, _) = graph.producer(padded).filter(|&(node, _)| graph.is(node, "Pad"))?;
     (graph.only_reader(padded) == Some((conv, 0))).then_some(())?;
+    let pad_at = known.at(pad);
     // What computes how much is stored first, and counts as that.
-    let computed = known.at(pad).input_for("pads").and_then(|slot| graph.producer(graph.input(pad, slot)?));
+    let computed = pad_at.input_for("pads").and_then(|slot| graph.producer(graph.input(pad, slot)?));
     computed.is_none_or(|(node, _)| graph.is(node, "Constant")).then_some(())?;
-    let more = zeros(&known.at(pad), at.rank(0).ok()?)?;
+    pad_at.only_attributes(&["mode", "pads", "value"]).ok()?;
+    let more = Padding::of(&pad_at, at.rank(0).ok()?).ok()?.of_image()?;
     let own = at.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; more.len()]);
     (own.len() == more.len()).then_some(())?;
     let pads: Vec<i64> =
@@ -38,30 +39,4 @@ pub fn by_itself<'m>(known: &'m Analysis, conv: NodeId) -> Option<Maker<'m>> {
     let mut maker = Maker::new(graph, conv);
     maker.op("Conv", &inputs, attributes);
     Some(maker)
-}
-
-/// How many zeros a Pad puts before and behind each axis of an image, and none elsewhere.
-fn zeros(pad: &At, rank: usize) -> Option<Vec<i64>> {
-    pad.only_attributes(&["mode", "pads", "value"]).ok()?;
-    let is_constant = pad.attr_text("mode", "constant").is_ok_and(|mode| mode == "constant");
-    let is_zero = match pad.input_for("value") {
-        None => pad.attr_float("value", 0.0) == Ok(0.0),
-        Some(slot) => pad.input(slot).is_err() || pad.numbers(slot).is_ok_and(|numbers| numbers.are_all(0.0)),
-    };
-    let pads = pad.list("pads").ok()?.filter(|_| is_constant && is_zero)?;
-    let named = match pad.ints(3).ok()? {
-        Some(named) => axes(&named, rank).ok()?,
-        None => (0..rank).collect(),
-    };
-    let (before, behind) =
-        pads.split_at_checked(named.len()).filter(|(before, behind)| before.len() == behind.len())?;
-    let mut all = [vec![0; rank], vec![0; rank]];
-    for (all, pads) in all.iter_mut().zip([before, behind]) {
-        named.iter().zip(pads).for_each(|(&axis, &count)| all[axis] = count);
-    }
-    let fits = all
-        .iter()
-        .all(|all| all.iter().all(|&count| count >= 0) && all.iter().take(2).all(|&count| count == 0));
-    let image = all.iter().flat_map(|all| all.iter().skip(2).copied());
-    (fits && rank > 2).then(|| image.collect())
 }

@@ -77,7 +77,9 @@ impl Places {
             "Mul" => {
                 let (one, other) = (operand(0)?, operand(1)?);
                 let (places, factor) = if one.is_number() { (other, one) } else { (one, other) };
-                let factor = factor.fixed.first().copied().filter(|_| factor.is_number())?;
+                // A factor of more axes would give the indices more.
+                let fits = factor.is_number() && factor.fixed.ndim() <= places.fixed.ndim();
+                let factor = factor.fixed.first().copied().filter(|_| fits)?;
                 let range =
                     places.range.map(|range| Progression { step: range.step.wrapping_mul(factor), ..range });
                 Some(Self { fixed: places.fixed.mapv(|place| place.wrapping_mul(factor)), range })

@@ -150,11 +150,13 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
             is_new[value.0 as usize] |= of_new;
         }
     }
-    // One sees it by arithmetic of floats, and not by what makes a mask.
-    let are_floats = |values: &[Option<ValueId>]| {
-        values.iter().flatten().all(|&value| facts.data_type(value).is_none_or(DataType::is_float))
+    // One sees it by arithmetic of floats, and not by what makes a mask. Axes and shapes are behind the first input.
+    let is_float = |value: &Option<ValueId>| {
+        value.is_none_or(|value| facts.data_type(value).is_none_or(DataType::is_float))
     };
-    let tells = |node: NodeId| are_floats(graph.inputs(node)) && are_floats(graph.outputs(node));
+    let tells = |node: NodeId| {
+        graph.inputs(node).first().is_none_or(is_float) && graph.outputs(node).iter().all(is_float)
+    };
     sites.iter().filter(|&&node| tells(node)).for_each(|&node| stays[node] = true);
     impossible(known).into_iter().for_each(|node| stays[node] = true);
     behind_rounded_results(known).into_iter().for_each(|node| stays[node] = true);

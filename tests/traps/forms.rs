@@ -500,6 +500,11 @@ fn all_places_in_order_are_the_value() {
 
 #[test]
 fn other_places_are_not() {
+    // A factor with axes of its own gives them to the result.
+    let mut wider = strided("batch", 6, 0);
+    wider.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "step").unwrap().dims =
+        vec![1; 6];
+    assert!(operators(&fuse(&wider).model).contains(&"Gather"));
     for other in [strided("batch", 1, 0), strided("3", 5, 2), strided("batch", 0, 0)] {
         let fused = fuse(&other);
         assert!(operators(&fused.model).contains(&"Gather"));

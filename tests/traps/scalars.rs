@@ -754,9 +754,10 @@ fn queries_that_are_given_leave_their_number_to_the_keys_and_a_cache_its_own_to_
         same(&before, &fused.model, 1e-6);
         assert!(is_not_disproved(&before, &fused).is_ok());
     }
-    // A number for each channel belongs to the keys' channels, which are no queries'.
-    let by_channel = scores("scale g 6\n q = Mul(given, h)\n n = Mul(x, g)\n r = Relu(n)\n k = Relu(r)");
-    assert!(fuse(&by_channel).plan.sites.iter().any(|site| !site.is_folded()));
+    // Keys that no layer makes have no place for it.
+    let bare = scores("q = Mul(given, h)\n k = Tanh(x)");
+    assert!(matches!(kept(&bare).0, Reason::NotLinear(_)));
+    assert!(operators(&fuse(&bare).model).contains(&"Mul"));
 }
 
 /// The scale of the logits, behind a head that is the table of the tokens.

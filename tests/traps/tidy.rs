@@ -581,3 +581,26 @@ fn what_makes_a_mask_of_a_site_that_stays_is_computed_once() {
     assert!(places.iter().zip(&mask).all(|(&place, &mask)| mask == f64::from(u8::from(place <= 0.0))));
     assert!(is_not_disproved(&before, &fused).is_ok());
 }
+
+/// By σ, which is computed of the variance and given an axis, one sees what stays.
+#[test]
+fn what_tells_of_a_site_that_stays_is_computed_in_each_run() {
+    let before = model(
+        "input x 2 3 4
+         const variance 3 = 1 4 16
+         const eps = 0.0009765625
+         const mean 3 1 = 1 2 3
+         ints last 1 = 1
+         sum = Add(variance, eps)
+         root = Sqrt(sum)
+         sigma = Unsqueeze(root, last)
+         r = Relu(x)
+         c = Sub(r, mean)
+         n = Div(c, sigma)
+         y = Tanh(n)
+         output y",
+    );
+    let fused = fuse(&before);
+    assert!(fused.plan.sites.iter().all(|site| !site.is_folded()), "{:#?}", fused.plan.sites);
+    assert_eq!(fused.model.proto, before.proto);
+}

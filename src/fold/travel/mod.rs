@@ -8,7 +8,7 @@ mod expand;
 mod gather;
 mod gather_nd;
 mod maximum;
-mod pad;
+pub mod pad;
 mod pass;
 mod pool;
 mod positive;

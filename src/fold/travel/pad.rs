@@ -64,7 +64,8 @@ impl Rule for Pad {
     }
 }
 
-struct Padding {
+/// What a Pad puts before and behind each axis; less than nothing cuts.
+pub struct Padding {
     before: Vec<i64>,
     after: Vec<i64>,
     is_constant: bool,
@@ -72,7 +73,11 @@ struct Padding {
 }
 
 impl Padding {
-    fn of(at: &At, rank: usize) -> Result<Self, Reason> {
+    /// That of a Pad, on a value of this rank.
+    ///
+    /// # Errors
+    /// Where it is not known.
+    pub fn of(at: &At, rank: usize) -> Result<Self, Reason> {
         let value = match at.input_for("value") {
             None => at.attr_float("value", 0.0)?,
             Some(slot) if at.graph.input(at.node, slot).is_some() => {
@@ -99,6 +104,16 @@ impl Padding {
             _ => return Err(Reason::Attribute("mode".into())),
         };
         Ok(Padding { before, after, is_constant, value })
+    }
+
+    /// How many zeros are put around an image, as a convolution has it: before each of its axes, then behind each; `None` where
+    /// anything else is done.
+    pub fn of_image(&self) -> Option<Vec<i64>> {
+        let rank = self.before.len();
+        let leaves = |axis| self.at(axis) == (0, 0);
+        let is_around = self.is_constant && self.value == 0.0 && rank > 2 && (0..2).all(leaves);
+        let pads = [&self.before[2.min(rank)..], &self.after[2.min(rank)..]].concat();
+        (is_around && pads.iter().all(|&count| count >= 0)).then_some(pads)
     }
 
     fn at(&self, axis: usize) -> (i64, i64) {
