@@ -52,6 +52,12 @@ const TIMES_EACH_BYTE: f64 = (1_u64 << 16) as f64;
 const DIM_COST: u64 = 1 << 12;
 const DIMS_COST: u64 = 1 << 20;
 
+/// A value of up to so many bytes is small.
+const SMALL: u64 = 1 << 16;
+
+/// What part of a budget is for small values.
+const KEPT: u64 = 8;
+
 /// How much symbolic arithmetic may go into one node.
 const NODE_COST: u64 = 1 << 14;
 
@@ -396,6 +402,8 @@ fn measure(dim: &TDim) -> [u64; 3] {
             [a[0].saturating_add(b[0]), a[1].saturating_mul(b[1]), a[2].saturating_add(b[2])]
         }),
         TDim::MulInt(_, inner) => measure(inner),
+        // A negative divisor that was taken for an extent: tract's rules for it have no end.
+        TDim::Div(_, divisor) if *divisor > LARGEST_VALUE => return [u64::MAX; 3],
         TDim::Div(inner, _) => {
             let [nodes, forms, products] = measure(inner);
             [nodes, forms.saturating_mul(2), products]
@@ -438,6 +446,7 @@ fn symbols(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
 /// What may be spent on one graph.
 pub struct Budget {
     bytes: Cell<u64>,
+    kept: u64,
     dims: Cell<u64>,
     known: RefCell<HashMap<TDim, bool>>,
 }
@@ -445,12 +454,21 @@ pub struct Budget {
 impl Budget {
     /// So many bytes of evaluated constants, and symbols within bounds.
     pub fn new(bytes: u64) -> Self {
-        Self { bytes: Cell::new(bytes), dims: Cell::new(DIMS_COST), known: RefCell::default() }
+        Self {
+            bytes: Cell::new(bytes),
+            kept: bytes / KEPT,
+            dims: Cell::new(DIMS_COST),
+            known: RefCell::default(),
+        }
     }
 
-    /// Takes bytes from what is left; `false` where it is not enough.
+    /// Takes the bytes of a value from what is left; `false` where it is not enough.
+    ///
+    /// Of what is left large values leave a part to small ones: shapes are made of those, also behind zeros that
+    /// an exporter writes as large as a batch of attention.
     pub fn spend(&self, bytes: u64) -> bool {
-        spend(&self.bytes, bytes)
+        let is_left = bytes <= SMALL || bytes.saturating_add(self.kept) <= self.bytes.get();
+        is_left && spend(&self.bytes, bytes)
     }
 
     /// Takes the bytes of a value from what is left; without it where it is not enough.
@@ -656,5 +674,11 @@ mod tests {
     fn a_budget_is_spent_once() {
         let budget = Budget::new(10);
         assert_eq!([6, 6, 4, 1].map(|bytes| budget.spend(bytes)), [true, false, true, false]);
+        let budget = Budget::new(4 * SMALL);
+        let large = 2 * SMALL;
+        assert_eq!(
+            [large, large, SMALL, SMALL, 1].map(|bytes| budget.spend(bytes)),
+            [true, false, true, true, false]
+        );
     }
 }
