@@ -523,6 +523,15 @@ impl Inference {
 
     /// What tract's operator says of the outputs that are there.
     fn ask(&self, node: &NodeProto, inputs: Vec<Option<InferenceFact>>) -> Vec<InferenceFact> {
+        // tract takes a step down for a huge one up.
+        if let Some(up) = ascending(node, &inputs) {
+            return self.ask(node, up).into_iter().map(InferenceFact::without_value).collect();
+        }
+        let inputs = if quotients::is_by_less_than_nothing(node, &inputs) {
+            inputs.into_iter().map(|input| Some(input?.without_value())).collect()
+        } else {
+            inputs
+        };
         // A stack of matrices that begins with what is multiplied has another shape.
         let is_set = |name: &&str| node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
         let is_stacked = node.op().0 == "com.microsoft" && ["transBatchA", "transBatchB"].iter().any(is_set);
@@ -683,6 +692,22 @@ impl Inference {
     fn note(&self, name: impl FnOnce() -> String) {
         self.out_of_bounds.borrow_mut().get_or_insert_with(name);
     }
+}
+
+/// What a Range down over extents reads as one up that is as long: `−start`, `−limit` and `−delta`.
+fn ascending(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Vec<Option<InferenceFact>>> {
+    let known = |fact: &Option<InferenceFact>| fact.as_ref()?.value.concretize();
+    let values =
+        inputs.iter().map(known).collect::<Option<Vec<_>>>().filter(|_| node.op() == ("", "Range"))?;
+    let down = only::<i64>(values.get(2)?).filter(|step| step.is_negative())?;
+    if down == i64::MIN || values.iter().all(|value| is_concrete(value)) {
+        return None;
+    }
+    let negative = |value: &Arc<Tensor>| {
+        let [dim] = &dims_of(value)?[..] else { return None };
+        InferenceFact::try_from(Tensor::from(-dim.clone()).into_arc_tensor()).ok()
+    };
+    values.iter().map(|value| negative(value).map(Some)).collect()
 }
 
 /// What tract infers from shapes and values, without evaluating anything.

@@ -43,6 +43,15 @@ pub fn settled(node: &NodeProto, inputs: &[Option<InferenceFact>], result: Infer
     computed(&a, &b, both).unwrap_or_else(|| result.without_value())
 }
 
+/// Whether extents are divided by less than nothing, which tract takes for more than there is.
+pub fn is_by_less_than_nothing(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
+    let [Some(a), Some(b)] = inputs else { return false };
+    let divides = matches!(node.op(), ("", "Div" | "Mod"));
+    let Some((a, b)) = elements(a).zip(elements(b)).filter(|_| divides) else { return false };
+    let is_open = a.iter().chain(&b).any(|dim| dim.to_i64().is_err());
+    is_open && b.iter().any(|divisor| matches!(divisor, TDim::Val(..0)))
+}
+
 type Formulas = ndarray::ArrayD<TDim>;
 
 fn elements(fact: &InferenceFact) -> Option<Formulas> {

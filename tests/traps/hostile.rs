@@ -7,6 +7,7 @@ use std::time::Duration;
 use ndarray::ArrayD;
 use unfold::error::Error;
 use unfold::fold::plan::Outcome;
+use unfold::graph::analysis::Analysis;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use unfold::onnx::tensor::{self, DataType};
@@ -601,5 +602,71 @@ fn groups_that_are_none_are_refused() {
              output y"
         ));
         left_alone(&before);
+    }
+}
+
+/// The engine takes a step down for a huge one up, and a negative divisor too: from there on its formulas have no end.
+#[test]
+fn what_goes_down_over_open_extents_ends() {
+    let positions = model(
+        "input x batch 4 length
+         weight v 4 4 3
+         c = Conv(x, v) pads=[1,1] strides=[2]
+         t = Transpose(c) perm=[0,2,1]
+         z = Shape(t)
+         ints one = 1
+         n = Gather(z, one)
+         m = Sub(n, one)
+         u = Neg(n)
+         ints down = -1
+         r = Range(m, u, down)
+         f = Cast(r) to=1
+         ints last 1 = 1
+         p = Unsqueeze(f, last)
+         scale g 4
+         q = Mul(p, g)
+         k = Transpose(q) perm=[1,0]
+         s = MatMul(t, k)
+         ints pads 6 = 0 0 1 0 0 0
+         d = Pad(s, pads)
+         ints zero 1 = 0
+         b = Gather(z, zero)
+         l = Gather(z, last)
+         ints rest 1 = -1
+         a = Concat(b, rest, l) axis=0
+         y = Reshape(d, a)
+         output y",
+    );
+    let facts = in_time(move || {
+        let known = Analysis::new(&positions).unwrap();
+        let shape =
+            |name: &str| format!("{:?}", known.facts.shape(known.graph.value(name).unwrap()).unwrap());
+        [shape("d"), shape("y")]
+    });
+    // From n − 1 down to 1 − n, and one more: 2n.
+    let twice = "MulInt(2, Div(Add([Sym(length), Val(1)]), 2))";
+    assert!(facts.iter().all(|shape| shape.contains(twice)), "{facts:?}");
+    for op in ["Div", "Mod"] {
+        let backwards = model(&format!(
+            "input x batch length 4
+             scale g 4
+             weight w 4 3
+             z = Shape(x)
+             ints one = 1
+             n = Gather(z, one)
+             m = Add(n, one)
+             ints by = -2
+             q = {op}(m, by)
+             a = Abs(q)
+             ints none = 0
+             r = Range(none, a, one)
+             f = Cast(r) to=1
+             s = ReduceSum(f) keepdims=0
+             v = Mul(x, g)
+             o = MatMul(v, w)
+             y = Add(o, s)
+             output y"
+        ));
+        assert!(fused(&backwards).plan.sites.iter().any(SitePlan::is_folded), "{op}");
     }
 }
