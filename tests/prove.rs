@@ -1265,3 +1265,33 @@ fn masks_of_integers_are_seen() {
     assert!(is_proved(&proof(&masked("w"), &masked("w"), &[])));
     assert!(is_told_apart(&masked("w"), &masked("x")));
 }
+
+/// In-place writes to places that follow from extents: linear in what is written, however many there are.
+#[test]
+fn extents_have_no_degree() {
+    let mut text = "input x 2 8 4\nz = Shape(x)\nints one = 1\nints first 1 = 1\nints start = 0\nn = Gather(z, one)\np = Range(start, n, one)\nm0 = Neg(x)\n".to_owned();
+    for step in 0..12 {
+        text += &format!(
+            "ints i{step} 1 = {}\nc{step} = Mod(p, n)\nj{step} = Gather(c{step}, i{step})\nu{step} = Gather(x, j{step}) axis=1\nt{step} = Transpose(m{step}) perm=[1,0,2]\nv{step} = Transpose(u{step}) perm=[1,0,2]\nk{step} = Unsqueeze(j{step}, first)\ns{step} = ScatterND(t{step}, k{step}, v{step})\nm{} = Transpose(s{step}) perm=[1,0,2]\n",
+            step % 8,
+            step + 1
+        );
+    }
+    let writes = text::model(&format!("{text}output m12"));
+    let Proof::Proved { points, bound, .. } = proof(&writes, &writes, &[]) else { panic!("no proof") };
+    assert!(points == 1 && bound < 1e-7, "{points} {bound}");
+}
+
+/// Equal numbers say little of polynomials of a high degree: more of them say more, and beyond the field nothing does.
+#[test]
+fn where_a_point_leaves_doubt_there_are_more() {
+    let squared = |times: usize| {
+        let squares: String = (0..times).map(|i| format!("m{} = Mul(m{i}, m{i})\n", i + 1)).collect();
+        text::model(&format!("input m0 2 3\n{squares}output m{times}"))
+    };
+    let proved = |times| match proof(&squared(times), &squared(times), &[]) {
+        Proof::Proved { points, bound, .. } => Some((points, bound < 1e-4)),
+        _ => None,
+    };
+    assert_eq!([4, 20, 26, 33].map(proved), [Some((1, true)), Some((2, true)), Some((3, true)), None]);
+}

@@ -52,7 +52,8 @@ pub struct ProveArgs {
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<Dims>,
 
-    /// At how many random points; each makes it less likely that models which differ are taken for the same
+    /// At how many random points, or more where doubt is left; each makes it less likely that models which differ are
+    /// taken for the same
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     points: u16,
 

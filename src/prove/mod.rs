@@ -63,6 +63,10 @@ const LARGER: u64 = 1 << 20;
 const INTEGERS: u64 = 100;
 const SMALL: u64 = 4;
 
+/// What may be left of the doubt whether two functions are the same, and at how many points there may be less of it.
+const DOUBT: f64 = 1e-4;
+const MOST_POINTS: usize = 8;
+
 /// Bytes of stack for the evaluation of the second graph, as a main thread has them.
 const STACK: usize = 8 << 20;
 
@@ -71,7 +75,7 @@ const STACK: usize = 8 << 20;
 pub struct ProveOptions {
     /// Sizes for symbolic dimensions.
     pub dims: Dims,
-    /// At how many points both are evaluated.
+    /// At how many points both are evaluated; at more where that leaves a doubt.
     pub points: usize,
     /// What the points are drawn from.
     pub seed: u64,
@@ -218,8 +222,16 @@ fn claims(
     let all = all.map_err(|error| undecided(error.to_string()))?;
     let sources = (before, all.as_ref().unwrap_or(&known));
     let recomputed = rounding::check(sources, &fused.model, tensors)?;
-    let mut bound = 1.0;
-    for point in 0..options.points.max(1) as u64 {
+    let (mut bound, mut points) = (1.0, 0);
+    while points < options.points.max(1) || bound > DOUBT {
+        if points >= options.points.max(MOST_POINTS) {
+            return Err(undecided(
+                "what is computed has too high a degree for equal numbers to say that it is the same",
+            )
+            .into());
+        }
+        let point = points as u64;
+        points += 1;
         let mut at = String::new();
         let mut found = None;
         for attempt in 0..ATTEMPTS {
@@ -239,7 +251,7 @@ fn claims(
         let degree = found.ok_or_else(|| undecided(format!("`{at}` divides by 0 at every point")))?;
         bound *= (degree / P as f64).min(1.0);
     }
-    Ok(Proof::Proved { points: options.points.max(1), bound, tensors: recomputed })
+    Ok(Proof::Proved { points, bound, tensors: recomputed })
 }
 
 /// A model with its opaque normalizers written out and a number for every extent of its inputs.
