@@ -452,11 +452,20 @@ impl OnePass<'_> {
         let view = View::new(known);
         let sites = normalizer::find(&view);
         let seen = history.recognise(&known.graph, &sites);
+        let before = OnceCell::new();
+        // What was stored is computed of constants of the first model.
+        let read = |name: &str| {
+            let unknown = || Refusal::new(Reason::NotConstant, name);
+            let before = before.get_or_init(|| Analysis::new(first).ok());
+            let before = before.as_ref().ok_or_else(unknown)?;
+            before.constants.read(before.graph.value(name).ok_or_else(unknown)?)
+        };
         let untouched = |index: usize| {
             let site: &Site = &sites[index];
             let skipped = self.skip.has(&site.name, &site.kind);
             let skipped = skipped.then(|| Refusal::new(Reason::Skipped, ""));
-            history.refusal(&seen[index]).or(skipped).or_else(|| not_known(model))
+            let rounded = || history.rounded(&known.graph, site, &read);
+            history.refusal(&seen[index]).or(skipped).or_else(|| not_known(model)).or_else(rounded)
         };
         let mut refused: HashMap<usize, Refusal> =
             (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();

@@ -8,9 +8,12 @@ use crate::graph::make::NewConstant;
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::{Family, Site};
 use crate::onnx::Model;
-use crate::recipe::Recipe;
+use crate::recipe::{Read, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 use crate::simplify::{NamedFloats, Tidied};
+
+/// Numbers that differ by no more are the same but for the arithmetic.
+const EXACT: f64 = 1e-12;
 
 /// The sites of all passes so far.
 #[derive(Default)]
@@ -64,6 +67,22 @@ impl History {
     /// Why nothing is to be done with a site, as it was decided before.
     pub fn refusal(&self, seen: &Seen) -> Option<Refusal> {
         self.refused.get(&seen.known?).cloned()
+    }
+
+    /// Why a site stays whose constants are 1 and 0 in the model as it is now, of which earlier passes stored some: what these
+    /// are computed of, by constants of the first model, only comes near to that.
+    pub fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
+        let parts = [&site.pre, &site.post].into_iter().flatten().filter(|part| part.affine.is_identity());
+        let nodes = parts.flat_map(|part| &part.nodes);
+        let names =
+            nodes.flat_map(|&node| graph.inputs(node)).flatten().map(|&value| graph.value_name(value));
+        let is_near = |name: &str| {
+            let recipe = &self.tensors.iter().find(|tensor| tensor.name == name)?.recipe;
+            let numbers = evaluate(recipe, read).ok()?;
+            Some(numbers.iter().any(|number| (number - number.round()).abs() > EXACT))
+        };
+        let near = names.into_iter().find(|name| is_near(name) == Some(true))?;
+        Some(Refusal::new(Reason::Rounded, near))
     }
 
     /// Notes what a pass plans for the sites that it saw, which of them it was not to touch, and what values are
@@ -229,7 +248,10 @@ impl History {
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) = (&*before, &now) {
         let was_changed = |refusal: &Refusal| refusal.reason == Reason::Changed;
-        if was_changed(forward) || backward.as_ref().is_some_and(was_changed) {
+        // Or once all that is left of it goes nowhere.
+        let is_rounded =
+            matches!(&now, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Rounded);
+        if is_rounded || was_changed(forward) || backward.as_ref().is_some_and(was_changed) {
             *before = now;
         }
         return;

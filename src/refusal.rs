@@ -189,6 +189,9 @@ pub enum Reason {
     /// Without the mean of a residual stream there would be as much to compute as with it.
     #[error("nothing is saved: {0}")]
     NoGain(String),
+    /// What an earlier fold left is 1 and 0 as it is stored, and not as it is computed.
+    #[error("what is left of it is 1 and 0 only as it is rounded")]
+    Rounded,
     /// The site's parameters are the identity already.
     #[error("nothing to fold: the affine part is the identity")]
     Identity,

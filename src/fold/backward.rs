@@ -158,6 +158,33 @@ pub fn wanted(
     Pull::new(draft, items, item).inputs(wave, node, &[(slot, affine)], 0)
 }
 
+/// The same for a number, past values that others read who want it too, such as both halves of a rotary embedding.
+///
+/// # Errors
+/// As [`backward`], where all of them do not want the same either.
+pub fn wanted_by_all(
+    draft: &Draft,
+    items: &Items,
+    item: usize,
+    wave: &mut Wave,
+    (node, slot, affine): (NodeId, usize, Affine),
+) -> Result<(), Refusal> {
+    let before = wave.clone();
+    let alone = wanted(draft, items, item, wave, (node, slot, affine.clone()));
+    if alone.is_ok() || !affine.is_number() {
+        return alone;
+    }
+    let joined = |spares| {
+        let mode = Mode { joins: true, spares, ..Mode::default() };
+        let (mut pull, mut wave) = (Pull { mode, ..Pull::new(draft, items, item) }, before.clone());
+        pull.inputs(&mut wave, node, &[(slot, affine.clone())], 0).ok()?;
+        pull.all_waiting(&mut wave).ok()?;
+        Some(wave)
+    };
+    *wave = joined(false).or_else(|| joined(true)).ok_or_else(|| alone.unwrap_err())?;
+    Ok(())
+}
+
 /// A node, and the ways on from it, each enough by itself.
 type Onward = (NodeId, Vec<Vec<(usize, Affine)>>);
 

@@ -140,7 +140,7 @@ pub fn scale(
             shrunk(&at, 1 - slot, &affine).ok()?
         }
     };
-    backward::wanted(draft, items, item, wave, (product, 1 - slot, wanted)).ok()
+    backward::wanted_by_all(draft, items, item, wave, (product, 1 - slot, wanted)).ok()
 }
 
 /// Whether a node multiplies one of its inputs by another value, and leaves its shape.

@@ -1,42 +1,62 @@
-//! A Pad with zeros before a convolution, as the padding that the convolution has itself.
+//! A Pad before a convolution or a pooling, as the padding that this has itself.
 //!
-//! PyTorch's ports of TensorFlow pad by more at one end than at the other, and have an operator for it. What is behind it meets
-//! a convolution like others, and engines read the image once.
+//! PyTorch's ports of TensorFlow pad by more at one end than at the other, and have an operator for it: by zeros before a
+//! convolution, which counts them, and a mean that does, and by −∞ before a maximum, which sees none of it. What is behind
+//! it meets the operator like others, and engines read the image once.
 
 use super::travel::pad::Padding;
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
-use crate::graph::make::{Maker, ints};
+use crate::graph::make::{Maker, int, ints};
+use crate::onnx::operator::{AVERAGE_POOL, MAX_POOL};
 
 /// The attributes of a convolution, the rest of which stay as they are.
-const ATTRIBUTES: [&str; 6] = ["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
 
-/// A convolution that pads as what it reads does; `None` where nothing else pads.
-pub fn by_itself<'m>(known: &'m Analysis, conv: NodeId) -> Option<Maker<'m>> {
+/// An operator that pads as what it reads does; `None` where nothing else pads, or it would not do the same.
+pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &known.graph;
-    let at = known.at(conv);
-    let told = graph.is(conv, "Conv") && at.only_attributes(&ATTRIBUTES).is_ok();
-    let is_told = told && at.attr_text("auto_pad", "NOTSET").is_ok_and(|kind| kind == "NOTSET");
-    let padded = at.input(0).ok().filter(|_| is_told)?;
-    let (pad, _) = graph.producer(padded).filter(|&(node, _)| graph.is(node, "Pad"))?;
-    (graph.only_reader(padded) == Some((conv, 0))).then_some(())?;
+    let at = known.at(node);
+    let op = graph.op(node).filter(|_| graph.outputs(node).len() == 1)?;
+    let (attributes, border) = match graph.domain_op(node) {
+        ("", "Conv") => (CONV, 0.0),
+        ("", "AveragePool") => (AVERAGE_POOL, 0.0),
+        ("", "MaxPool") => (MAX_POOL, f64::NEG_INFINITY),
+        _ => return None,
+    };
+    at.only_attributes(attributes).ok()?;
+    let flag = |name: &str| at.attr(name, 0).is_ok_and(|flag| flag != 0);
+    let is_told = at.attr_text("auto_pad", "NOTSET").is_ok_and(|kind| kind == "NOTSET");
+    // By how much a last window may reach beyond the end depends on what is padded there.
+    let padded = at.input(0).ok().filter(|_| is_told && !flag("ceil_mode"))?;
+    let (pad, _) = graph.producer(padded).filter(|&(maker, _)| graph.is(maker, "Pad"))?;
+    (graph.only_reader(padded) == Some((node, 0))).then_some(())?;
     let pad_at = known.at(pad);
     // What computes how much is stored first, and counts as that.
     let computed = pad_at.input_for("pads").and_then(|slot| graph.producer(graph.input(pad, slot)?));
-    computed.is_none_or(|(node, _)| graph.is(node, "Constant")).then_some(())?;
+    computed.is_none_or(|(maker, _)| graph.is(maker, "Constant")).then_some(())?;
     pad_at.only_attributes(&["mode", "pads", "value"]).ok()?;
-    let more = Padding::of(&pad_at, at.rank(0).ok()?).ok()?.of_image()?;
+    let more = Padding::of(&pad_at, at.rank(0).ok()?).ok()?.of_image(border)?;
     let own = at.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; more.len()]);
     (own.len() == more.len()).then_some(())?;
     let pads: Vec<i64> =
         own.iter().zip(&more).map(|(own, more)| own.checked_add(*more)).collect::<Option<_>>()?;
-    let mut attributes = graph.node(conv).attribute.clone();
-    attributes.retain(|attribute| attribute.name() != "pads");
+    // A mean counts its own zeros or does not.
+    let counts = op != "AveragePool" || flag("count_include_pad") || own.iter().all(|&own| own == 0);
+    // Engines pool no window that may lie in the border alone.
+    let kernel = at.attr_ints("kernel_shape").ok()?;
+    let kernel = || kernel.iter().flatten().cycle();
+    let meets =
+        op == "Conv" || kernel().next().is_some() && pads.iter().zip(kernel()).all(|(pad, size)| pad < size);
+    (counts && meets).then_some(())?;
+    let mut attributes = graph.node(node).attribute.clone();
+    attributes.retain(|attribute| !["count_include_pad", "pads"].contains(&attribute.name()));
     attributes.push(ints("pads", &pads));
+    attributes.extend((op == "AveragePool").then(|| int("count_include_pad", 1)));
     let mut inputs: Vec<&str> =
-        graph.inputs(conv).iter().map(|input| input.map_or("", |value| graph.value_name(value))).collect();
+        graph.inputs(node).iter().map(|input| input.map_or("", |value| graph.value_name(value))).collect();
     inputs[0] = graph.value_name(graph.input(pad, 0)?);
-    let mut maker = Maker::new(graph, conv);
-    maker.op("Conv", &inputs, attributes);
+    let mut maker = Maker::new(graph, node);
+    maker.op(op, &inputs, attributes);
     Some(maker)
 }

@@ -58,10 +58,12 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
         }
         Err(reason) => (None, Some(reason)),
     };
+    // Where nothing else is known of a value, its parameters say how wide it is.
+    let given = || view.constants.len(view.graph.input(node, operator.scale)?);
     Some(Site {
         kind: Kind::new(operator.kind, Family::Online),
         name: view.site_name(node),
-        channels: view.facts.extent(output, axis).unwrap_or(0),
+        channels: view.facts.extent(output, axis).or_else(given).unwrap_or(0),
         axis,
         nodes: vec![node],
         pre: None,

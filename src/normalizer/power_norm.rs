@@ -22,7 +22,10 @@ impl Normalizer for PowerNorm {
             return None;
         }
         let named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
-        if let Some(scaling) = group_scaling(view, chain.input) {
+        // What is as wide as one group is a normalizer of each head.
+        let width = chain.affine.scale.len().max(chain.affine.shift.len());
+        let is_wider = |scaling: &Core| view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width);
+        if let Some(scaling) = group_scaling(view, chain.input).filter(is_wider) {
             let site = chain.site(view, Kind::new("PN", Family::Online));
             let nodes = [&scaling.nodes[..], &site.nodes].concat();
             return Some(Site { nodes, replacement: fewest(view, &scaling), ..site });

@@ -46,8 +46,8 @@ fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
         })
 }
 
-/// Whether a value that one node alone reads is moved from a layer with a place for a bias, from a normalizer with its own,
-/// or from where a constant is added.
+/// Whether a value that one node alone reads is moved, or split off, from what a layer makes with a place for a bias, a
+/// normalizer with its own, or an Add of a constant: as the 1 beside a scale that is computed of a condition.
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;
     for _ in 0..MOVES {
@@ -60,7 +60,7 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
             (Some("Add" | "Sub"), _) => return is_constant(0) || is_constant(1),
             (_, Some(Category::Layer)) => return is_constant(1),
             (_, Some(Category::Normalizer)) => return is_constant(2),
-            (_, Some(Category::Movement)) if !graph.is_output(value) => {
+            (Some("Split"), _) | (_, Some(Category::Movement)) if !graph.is_output(value) => {
                 let Some(input) = graph.input(node, 0) else { return false };
                 (value, reader) = (input, node);
             }

@@ -131,10 +131,12 @@ pub fn around(
     let mut nodes = nodes.to_vec();
     nodes.extend(post.iter().flat_map(|part| &part.nodes));
     let refusal = post.is_none().then(|| Refusal::new(Reason::Identity, view.graph.name(last)));
+    // Where nothing else is known of a value, its parameters say how wide it is.
+    let given = || post.as_ref().map(|part| part.affine.scale.len().max(part.affine.shift.len()));
     Site {
         kind: Kind::new(kind, Family::Online),
         name: view.site_name(last),
-        channels: view.facts.extent(output, axis).unwrap_or(0),
+        channels: view.facts.extent(output, axis).or_else(given).unwrap_or(0),
         axis,
         nodes,
         pre: None,

@@ -132,8 +132,18 @@ pub fn of_floats(floats: ArrayD<f64>, key: u64) -> Image {
     if floats.iter().all(|number| number.is_finite()) {
         return Image::field(floats.mapv(|number| field::of_float(number).unwrap_or_default()));
     }
-    let unknown = Unknown::new(Hash::new(key, "bits").finish());
+    let unknown = of_bits(key);
     Image::field(floats.mapv(|number| unknown.of(number.to_bits())))
+}
+
+/// The element that stands for −∞.
+pub fn lowest(key: u64) -> u32 {
+    of_bits(key).of(f64::NEG_INFINITY.to_bits())
+}
+
+/// What makes a random element of the bits of a number.
+fn of_bits(key: u64) -> Unknown {
+    Unknown::new(Hash::new(key, "bits").finish())
 }
 
 /// The value of what is computed by more than arithmetic.

@@ -30,7 +30,7 @@ fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     if constants.is_constant(*shape) || graph.node(node).attr_i("allowzero").ok()?.unwrap_or(0) != 0 {
         return None;
     }
-    let before = facts.shape(*value)?;
+    let (before, after) = (facts.shape(*value)?, facts.shape(graph.output(node, 0)?)?);
     let mut rest = false;
     let extents: Option<Vec<i64>> = facts
         .extents(*shape)?
@@ -39,6 +39,10 @@ fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .map(|(axis, dim)| match extent(&dim) {
             // What is 0 or negative says something else than how many there are.
             Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
+            // The rest, where what is left beside the others is a number.
+            None if dim.as_ref()?.to_i64().ok() == Some(-1) => {
+                i64::try_from(extent(after.get(axis)?)?).ok().filter(|&extent| extent > 0)
+            }
             None if dim.as_ref()?.to_i64().is_ok() => None,
             None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
             None if !std::mem::replace(&mut rest, true) => Some(-1),

@@ -165,7 +165,10 @@ fn a_rotary_embedding_beside_a_token_passes_the_scale_of_attention() {
     );
     let after = folded(&model(&text));
     assert_eq!(operators(&after).iter().filter(|&&op| op == "Mul").count(), 4);
-    // Where one half is read without the scale as well, nothing goes.
+    // Where one half is read without the scale as well, it goes to the keys.
     let read = text.replace("output y", "u = Relu(lowq)\n output y u");
-    assert_eq!(operators(&fused(&model(&read)).model).iter().filter(|&&op| op == "Mul").count(), 5);
+    assert_eq!(operators(&fused(&model(&read)).model).iter().filter(|&&op| op == "Mul").count(), 4);
+    // Where both are, nothing goes.
+    let read = text.replace("output y", "u = Relu(lowq)\n v = Relu(lowk)\n output y u v");
+    assert_eq!(operators(&fused(&model(&read)).model).iter().filter(|&&op| op == "Mul").count(), 6);
 }

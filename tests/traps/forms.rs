@@ -577,3 +577,106 @@ fn padding_that_is_computed_is_stored_where_nothing_folds() {
     assert_eq!(operators(&fused.model), ["Relu", "Conv", "Relu"]);
     assert!(is_not_disproved(&before, &fused).is_ok());
 }
+
+/// What is padded before a pooling of 3 by 3, and a BatchNormalization before that which folds behind.
+fn pooled(filling: &str, pads: &str, pool: &str) -> unfold::onnx::Model {
+    model(&format!(
+        "opset 19
+         input x batch 4 6 6
+         const filling = {filling}
+         const g 4 = 1 0.5 2 3
+         shift b 4
+         shift m 4
+         const v 4 = 4 1 4 16
+         weight w 5 4 1 1
+         ints pads 8 = {pads}
+         f = Floor(x)
+         n = BatchNormalization(f, g, b, m, v) epsilon=0.0
+         p = Pad(n, pads, filling)
+         q = {pool}
+         y = Conv(q, w)
+         output y"
+    ))
+}
+
+#[test]
+fn what_a_maximum_does_not_see_is_its_own_padding() {
+    for (pads, pool) in [
+        ("0 0 0 0 0 0 1 1", "MaxPool(p) kernel_shape=[3,3] strides=[2,2]"),
+        ("0 0 1 1 0 0 0 1", "MaxPool(p) kernel_shape=[3,3] pads=[1,0,2,0]"),
+    ] {
+        becomes(&pooled("-inf", pads, pool), &["Floor", "MaxPool", "Conv"]);
+    }
+    let around = "0 0 1 1 0 0 1 1";
+    for (filling, pads, pool) in [
+        // A zero is more than what is below.
+        ("0", around, "MaxPool(p) kernel_shape=[3,3]"),
+        // By how much the last window reaches out is another question with padding of its own.
+        ("-inf", around, "MaxPool(p) kernel_shape=[3,3] strides=[2,2] ceil_mode=1"),
+        // A window that sees nothing.
+        ("-inf", "0 0 3 3 0 0 3 3", "MaxPool(p) kernel_shape=[3,3]"),
+    ] {
+        let before = pooled(filling, pads, pool);
+        let fused = fuse(&before);
+        assert!(operators(&fused.model).contains(&"Pad"), "{filling} {pads} {pool}");
+        assert!(is_not_disproved(&before, &fused).is_ok());
+    }
+}
+
+#[test]
+fn zeros_that_a_mean_counts_are_its_own_padding() {
+    let mean = |behind: &str| {
+        model(&format!(
+            "input x batch 4 6 6
+             ints pads 8 = 0 0 0 0 0 0 1 1
+             const two = 2
+             weight w 5 4 1 1
+             f = Floor(x)
+             p = Pad(f, pads)
+             q = AveragePool(p) kernel_shape=[3,3] strides=[2,2] {behind}
+             n = Mul(q, two)
+             y = Conv(n, w)
+             output y"
+        ))
+    };
+    becomes(&mean(""), &["Floor", "AveragePool", "Conv"]);
+    becomes(&mean("count_include_pad=1 pads=[1,0,0,1]"), &["Floor", "AveragePool", "Conv"]);
+    // Some are counted and some are not.
+    assert!(operators(&fuse(&mean("pads=[1,0,0,1]")).model).contains(&"Pad"));
+}
+
+/// A shift before real padding is another one at the edges, and one of channels where it is written to the stream.
+#[test]
+fn a_shift_before_padding_goes_back_along_the_stream() {
+    let before = |image: &str| {
+        model(&format!(
+            "input x batch 3 {image}
+             weight a 4 3 1 1
+             shift ab 4
+             scale s 4 1 1
+             shift t 4 1 1
+             weight b 6 4 1 1
+             shift bb 6
+             weight c 4 6 1 1
+             shift cb 4
+             scale u 4 1 1
+             shift v 4 1 1
+             weight d 5 4 3 3
+             shift db 5
+             r = Conv(x, a, ab)
+             m = Mul(r, s)
+             n = Add(m, t)
+             h = Conv(n, b, bb)
+             i = Relu(h)
+             j = Conv(i, c, cb)
+             k = Add(r, j)
+             l = Mul(k, u)
+             o = Add(l, v)
+             y = Conv(o, d, db) pads=[1,1,1,1] strides=[2,2]
+             output y"
+        ))
+    };
+    for image in ["8 8", "height width"] {
+        becomes(&before(image), &["Conv", "Conv", "Relu", "Conv", "Add", "Conv"]);
+    }
+}

@@ -1537,3 +1537,34 @@ fn a_batch_norm_before_a_product_over_tokens_goes_in_two_halves() {
     same(&before, &after, 0.0);
     assert_eq!(operators(&after), ["Relu", "Transpose", "MatMul", "Add", "Transpose", "Mul", "MatMul"]);
 }
+
+/// As queries and keys are normalized head by head: the mean of squares is over one, and so is what it is scaled by.
+#[test]
+fn a_normalizer_of_each_head_is_no_power_norm() {
+    let with = |behind: &str| {
+        model(&format!(
+            "opset 18
+             input x 2 5 8
+             weight w 8 8
+             ints apart 4 = 0 0 2 4
+             ints together 3 = 0 0 8
+             ints last 1 = -1
+             const e = 1e-6
+             const two = 2
+             m = MatMul(x, w)
+             h = Reshape(m, apart)
+             s = Pow(h, two)
+             a = ReduceMean(s, last)
+             d = Add(a, e)
+             q = Sqrt(d)
+             n = Div(h, q)
+             {behind}
+             y = Relu(o)
+             output y"
+        ))
+    };
+    let kinds =
+        |model: &Model| -> Vec<&str> { fuse(model).plan.sites.iter().map(|site| site.kind.name).collect() };
+    assert_eq!(kinds(&with("scale g 4\n o = Mul(n, g)")), ["RMSNorm"]);
+    assert_eq!(kinds(&with("scale g 8\n c = Reshape(n, together)\n o = Mul(c, g)")), ["PN"]);
+}

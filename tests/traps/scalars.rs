@@ -798,3 +798,79 @@ fn a_shift_inside_of_a_normalizer_stays_where_it_would_be_several_adds() {
     let biased = before("shift u 4\n kb = MatMul(n, w)\n k = Add(kb, u)\n q = MatMul(n, v)");
     assert!(fuse(&biased).plan.sites.iter().all(SitePlan::is_folded));
 }
+
+/// Queries of a rotary embedding take the scale of cached keys as they take their own.
+#[test]
+fn a_number_on_cached_keys_goes_to_queries_that_are_turned() {
+    let turned = |name: &str| {
+        format!(
+            "{name}m = MatMul(x, {name}w)
+             {name}l, {name}r = Split({name}m, halves) axis=-1
+             {name}n = Neg({name}r)
+             {name}t = Concat({name}n, {name}l) axis=-1
+             {name}c = Mul({name}m, cos)
+             {name}s = Mul({name}t, sin)
+             {name} = Add({name}c, {name}s)\n"
+        )
+    };
+    let before = model(&format!(
+        "input x 2 4 6
+         input past 2 3 6
+         input cos 4 6
+         input sin 4 6
+         ints halves 2 = 3 3
+         weight qw 6 6
+         weight kw 6 6
+         {}{}
+         all = Concat(past, k) axis=1
+         output all
+         e = Transpose(all) perm=[0,2,1]
+         const h = 0.5
+         f = Mul(e, h)
+         z = MatMul(q, f)
+         y = Softmax(z)
+         output y",
+        turned("q"),
+        turned("k")
+    ));
+    let fused = fuse(&before);
+    let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(tensors, ["qw_folded"], "{:#?}", fused.plan.sites);
+    assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 4);
+    same(&before, &fused.model, 1e-6);
+    assert!(is_not_disproved(&before, &fused).is_ok());
+}
+
+/// `1 + scale`, where the scale is a part of what a layer makes of a condition.
+#[test]
+fn what_is_added_to_a_part_of_a_layer_goes_into_its_bias() {
+    let before = |layer: &str| {
+        model(&format!(
+            "input x 2 5 4
+             input c 2 3
+             weight w 3 12
+             shift b 12
+             ints three 3 = 4 4 4
+             ints axis 1 = 1
+             const one = 1
+             m = {layer}
+             s, f, g = Split(m, three) axis=1
+             fu = Unsqueeze(f, axis)
+             su = Unsqueeze(s, axis)
+             gu = Unsqueeze(g, axis)
+             k = Add(fu, one)
+             r = Softmax(x)
+             n = Mul(r, k)
+             o = Add(n, su)
+             p = Tanh(o)
+             y = Mul(p, gu)
+             output y"
+        ))
+    };
+    let with = before("Gemm(c, w, b)");
+    let after = folded(&with);
+    let count = |model: &Model| operators(model).iter().filter(|&&op| op == "Add").count();
+    assert_eq!((count(&with), count(&after)), (2, 1), "{:?}", operators(&after));
+    // There is no place for it, and it would be as wide as all parts.
+    assert_eq!(count(&fuse(&before("MatMul(c, w)")).model), 2);
+}

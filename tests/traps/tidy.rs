@@ -149,6 +149,9 @@ fn a_reshape_reads_no_extents_that_it_finds_itself() {
     };
     let split = tidied(&heads("ints h 2 = 2 4\n s = Concat(b, l, h) axis=0"));
     assert_eq!(shape(&split).into_raw_vec_and_offset().0, [0, 0, 2, 4]);
+    // As many heads as there are in the width.
+    let left = tidied(&heads("ints h 2 = -1 4\n s = Concat(b, l, h) axis=0"));
+    assert_eq!(shape(&left).into_raw_vec_and_offset().0, [0, 0, 2, 4]);
     let moved = model(
         "input x batch 4 8
          z = Shape(x)

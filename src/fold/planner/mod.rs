@@ -5,6 +5,7 @@ mod worth;
 use std::cell::Cell;
 use std::collections::HashMap as Map;
 
+use self::worth::ADD_BY_PLACE;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
 use super::plan::{Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, Tidy};
@@ -245,6 +246,11 @@ impl<'a> Planner<'a> {
     /// Where only the shift stands in the way, it may go back along a residual stream, whose other normalizers take it into
     /// the shifts that they have: so there is one less each time. Then the scale goes on.
     fn fold_stream_shift(&mut self, item: usize) -> bool {
+        self.fold_shift_back(item, None)
+    }
+
+    /// Or where it would be added for each place ahead, and why that is dear.
+    fn fold_shift_back(&mut self, item: usize, added: Option<&Refusal>) -> bool {
         let there = &self.items[item];
         let Part { affine, nodes, .. } = &there.part;
         let is_wide = matches!(self.data_type(&there.part), Some(DataType::Float | DataType::Double));
@@ -256,6 +262,12 @@ impl<'a> Planner<'a> {
         // What is added to the stream is rounded with it.
         let is_small = before.iter().all(|shift| shift.abs() <= LARGEST_SHIFT);
         let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else { return false };
+        // Why it may have to stay is why it did not go with the shift.
+        let Some(refusal) =
+            there.tried.as_ref().map(|tried| tried.forward.clone()).or_else(|| added.cloned())
+        else {
+            return false;
+        };
         let (items, scale) = (self.items(true), Affine::scale(affine.scale.clone()));
         let goes_on = stream::forward(&self.draft, &items, item, &scale)
             .is_ok_and(|wave| self.worthwhile(item, wave).is_ok());
@@ -271,10 +283,10 @@ impl<'a> Planner<'a> {
                 matches!(self.cost(&wave), (0, _, 0)) && !wave.folds.iter().any(|fold| self.adds(fold));
             is_free.then_some(wave)
         };
-        let found = back().zip(there.tried.clone());
+        let found = back();
         self.shifts = left;
-        let Some((wave, Tried { forward: scale, .. })) = found else { return false };
-        self.leave_scale(item, wave, scale)
+        let Some(wave) = found else { return false };
+        self.leave_scale(item, wave, refusal)
     }
 
     /// Carries a shift out, and leaves the scale for what may come.
@@ -367,10 +379,17 @@ impl<'a> Planner<'a> {
         let backward = backward::backward(&self.draft, &items, item, affine)
             .and_then(|wave| self.worthwhile(item, wave));
         let (direction, wave) = match (forward, backward) {
-            (Ok(forward), Ok(backward)) if self.cost(&backward) < self.cost(&forward) => {
+            (Ok(forward), Ok(backward)) if self.dearness(&backward) < self.dearness(&forward) => {
                 (Direction::Backward, backward)
             }
-            (Ok(forward), _) => (Direction::Forward, forward),
+            (Ok(forward), _) => {
+                // Where a convolution reads zeros around, a shift is another one at its edges.
+                let dear = self.adds_by_place(&forward).first().map(|fold| self.no_gain(fold, ADD_BY_PLACE));
+                if dear.is_some() && self.fold_shift_back(item, dear.as_ref()) {
+                    return true;
+                }
+                (Direction::Forward, forward)
+            }
             (_, Ok(backward)) => (Direction::Backward, backward),
             (Err(forward), Err(backward)) => {
                 let by_all = || {

@@ -15,6 +15,9 @@ use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
 use crate::refusal::{Reason, Refusal};
 
+/// Why a shift is dear that is another one at each place.
+pub(super) const ADD_BY_PLACE: &str = "its shift would become an Add with a number for each place";
+
 impl Planner<'_> {
     /// Merges must leave fewer nodes than there were; or no more, forward along a residual stream, where others follow.
     pub(super) fn worthwhile(&self, item: usize, wave: Wave) -> Result<Wave, Refusal> {
@@ -52,16 +55,12 @@ impl Planner<'_> {
         // A parameter that goes saves no operator, and would cost one; an Add that does comes again.
         let is_parameter = there.part.nodes.is_empty();
         let is_add = there.size() == 1 && there.part.affine.has_no_scale();
-        let adds = |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
-        let no_gain = |fold: &Fold, gain: &str| {
-            Refusal::new(Reason::NoGain(gain.into()), self.draft.graph.name(fold.node))
-        };
-        if let Some(fold) = wave.folds.iter().filter(|_| is_parameter || is_add).find(adds) {
-            return Err(no_gain(fold, "its shift would become an Add with a number for each place"));
-        }
         let is_one = is_add || is_parameter;
+        if let Some(fold) = self.adds_by_place(&wave).first().filter(|_| is_one) {
+            return Err(self.no_gain(fold, ADD_BY_PLACE));
+        }
         if let Some(fold) = wave.folds.iter().filter(|fold| is_one && self.makes_add(fold)).nth(1) {
-            return Err(no_gain(fold, "it would become several Adds"));
+            return Err(self.no_gain(fold, "it would become several Adds"));
         }
         // Its scale can go alone, or there is none: an Add for each place saves no operator.
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
@@ -131,6 +130,22 @@ impl Planner<'_> {
             linear.image(&at, weight.as_ref(), operand, &fold.affine.shift).ok()
         };
         image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
+    }
+
+    /// What of a wave becomes an Add of its own with a number for each place.
+    pub(super) fn adds_by_place<'w>(&self, wave: &'w Wave) -> Vec<&'w Fold> {
+        let adds = |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
+        wave.folds.iter().filter(adds).collect()
+    }
+
+    /// That a fold brings nothing.
+    pub(super) fn no_gain(&self, fold: &Fold, why: &str) -> Refusal {
+        Refusal::new(Reason::NoGain(why.into()), self.draft.graph.name(fold.node))
+    }
+
+    /// What one way for an affine costs beside another.
+    pub(super) fn dearness(&self, wave: &Wave) -> (usize, (usize, usize, usize)) {
+        (self.adds_by_place(wave).len(), self.cost(wave))
     }
 
     /// Whether a shift is added behind an operator that neither has a place for a bias nor an Add behind it.

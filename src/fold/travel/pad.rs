@@ -106,12 +106,12 @@ impl Padding {
         Ok(Padding { before, after, is_constant, value })
     }
 
-    /// How many zeros are put around an image, as a convolution has it: before each of its axes, then behind each; `None` where
-    /// anything else is done.
-    pub fn of_image(&self) -> Option<Vec<i64>> {
+    /// How much of a border is put around an image, as a convolution has it: before each of its axes, then behind each; `None`
+    /// where anything else is done.
+    pub fn of_image(&self, border: f64) -> Option<Vec<i64>> {
         let rank = self.before.len();
         let leaves = |axis| self.at(axis) == (0, 0);
-        let is_around = self.is_constant && self.value == 0.0 && rank > 2 && (0..2).all(leaves);
+        let is_around = self.is_constant && self.value == border && rank > 2 && (0..2).all(leaves);
         let pads = [&self.before[2.min(rank)..], &self.after[2.min(rank)..]].concat();
         (is_around && pads.iter().all(|&count| count >= 0)).then_some(pads)
     }

@@ -4,6 +4,7 @@ mod inner;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::iter::once;
 use std::mem::take;
 use std::ops::Range;
 
@@ -12,11 +13,12 @@ use ndarray::ArrayD;
 use prost::Message;
 
 use super::field;
-use super::image::{Image, of_floats, of_numbers, of_shares, of_tensor, stored};
+use super::image::{Image, lowest, of_floats, of_numbers, of_shares, of_tensor, stored};
 use super::operators::interpolated::{self, interpolated};
 use super::operators::lanes::{deformed, of_lanes};
 use super::operators::recurrent::{of_projection, of_sums};
 use super::operators::unknown::{activated, biased, element_wise, ramp, softmax, softsign};
+use super::operators::windows::without_border;
 use super::operators::{Allowance, Call, Made, Unmade, interpret};
 use super::random::{Digest, Hash};
 use super::scales::{Scales, times};
@@ -348,6 +350,10 @@ impl<'w> Evaluation<'w> {
         }
         if let Some(constants) = self.constants(node, place) {
             return Ok((constants, false));
+        }
+        if let Some((node, inside)) = without_border(&call, lowest(self.point.key)) {
+            let inputs = once(Some(inside)).chain(call.inputs.into_iter().skip(1)).collect();
+            return self.node(&node, wanted, opset, inputs, place);
         }
         let mut bodies = self.bodies(node, opset, &call.inputs, place)?;
         let integers = bodies.as_mut().map(|bodies| take(&mut bodies.integers)).unwrap_or_default();
@@ -712,6 +718,8 @@ fn degree(node: &NodeProto, inputs: &[f64]) -> f64 {
     let (largest, sum) = (inputs.iter().copied().fold(0.0, f64::max), inputs.iter().sum());
     let anew = |reads: f64| if reads > 0.0 { 1.0 } else { 0.0 };
     match node.op_type() {
+        // Extents are the same whatever is drawn.
+        "Shape" | "Size" => 0.0,
         "Mul" | "Where" => sum,
         "ReduceSumSquare" => 2.0 * largest,
         "Div" if inputs.get(1) == Some(&0.0) => largest,

@@ -1,9 +1,11 @@
 //! Convolutions and means over windows.
 
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis, Slice};
 
 use super::movement::transposed;
 use super::{Allowance, Call, Made, Unmade};
+use crate::graph::make::ints;
+use crate::onnx::proto::NodeProto;
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
@@ -221,6 +223,35 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
     let kernel = call.attr_ints("kernel_shape")?.ok_or(Unmade::Uncovered)?;
     let kernel = kernel.into_iter().map(|n| usize::try_from(n).map_err(|_| Unmade::Uncovered));
     windows(call, &kernel.collect::<Result<Vec<_>, _>>()?, input)
+}
+
+/// A MaxPool whose image has a border of nothing but −∞, of which this is the element, as one that pads by itself: a maximum
+/// sees neither.
+pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, Image)> {
+    let Some(Image::Field(elements)) = call.optional(0).filter(|_| call.wanted == 1) else { return None };
+    let is_told = call.text("auto_pad", "NOTSET").is_ok_and(|kind| kind == "NOTSET")
+        && call.flag("ceil_mode", false).is_ok_and(|up| !up);
+    let spatial = elements.ndim().checked_sub(2).filter(|_| is_told)?;
+    let mut pads = call.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; 2 * spatial]);
+    let (mut inside, mut is_around) = (elements.view(), false);
+    (call.node.op() == ("", "MaxPool") && pads.len() == 2 * spatial).then_some(())?;
+    for axis in 0..spatial {
+        let along = Axis(axis + 2);
+        let is_border =
+            |&place: &usize| inside.index_axis(along, place).iter().all(|&element| element == lowest);
+        let extent = inside.len_of(along);
+        let first = (0..extent).take_while(is_border).count();
+        let last = (first..extent).rev().take_while(is_border).count();
+        (first < extent).then_some(())?;
+        pads[axis] = pads[axis].checked_add(first as i64)?;
+        pads[axis + spatial] = pads[axis + spatial].checked_add(last as i64)?;
+        is_around |= first + last > 0;
+        inside.slice_axis_inplace(along, Slice::from(first..extent - last));
+    }
+    let mut node = call.node.clone();
+    node.attribute.retain(|attribute| attribute.name() != "pads");
+    node.attribute.push(ints("pads", &pads));
+    is_around.then(|| (node, Image::Field(row_major(inside.to_owned()))))
 }
 
 /// AveragePool.
