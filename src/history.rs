@@ -73,7 +73,8 @@ impl History {
     /// are computed of, by constants of the first model, only comes near to that.
     pub fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
         let parts = [&site.pre, &site.post].into_iter().flatten().filter(|part| part.affine.is_identity());
-        let nodes = parts.flat_map(|part| &part.nodes);
+        // Of several numbers none need be 1 for that.
+        let nodes = parts.filter(|part| part.nodes.len() == 1).flat_map(|part| &part.nodes);
         let names =
             nodes.flat_map(|&node| graph.inputs(node)).flatten().map(|&value| graph.value_name(value));
         let is_near = |name: &str| {

@@ -169,19 +169,15 @@ pub fn wanted_by_all(
     wave: &mut Wave,
     (node, slot, affine): (NodeId, usize, Affine),
 ) -> Result<(), Refusal> {
-    let before = wave.clone();
-    let alone = wanted(draft, items, item, wave, (node, slot, affine.clone()));
-    if alone.is_ok() || !affine.is_number() {
-        return alone;
-    }
-    let joined = |spares| {
-        let mode = Mode { joins: true, spares, ..Mode::default() };
-        let (mut pull, mut wave) = (Pull { mode, ..Pull::new(draft, items, item) }, before.clone());
-        pull.inputs(&mut wave, node, &[(slot, affine.clone())], 0).ok()?;
-        pull.all_waiting(&mut wave).ok()?;
-        Some(wave)
+    let by = |mode| {
+        let (mut pull, mut wave) = (Pull { mode, ..Pull::new(draft, items, item) }, wave.clone());
+        pull.inputs(&mut wave, node, &[(slot, affine.clone())], 0)?;
+        pull.all_waiting(&mut wave)?;
+        Ok(wave)
     };
-    *wave = joined(false).or_else(|| joined(true)).ok_or_else(|| alone.unwrap_err())?;
+    let joined =
+        |spares| by(Mode { joins: true, spares, ..Mode::default() }).ok().filter(|_| affine.is_number());
+    *wave = by(Mode::default()).or_else(|why| joined(false).or_else(|| joined(true)).ok_or(why))?;
     Ok(())
 }
 

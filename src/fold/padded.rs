@@ -43,12 +43,11 @@ pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         own.iter().zip(&more).map(|(own, more)| own.checked_add(*more)).collect::<Option<_>>()?;
     // A mean counts its own zeros or does not.
     let counts = op != "AveragePool" || flag("count_include_pad") || own.iter().all(|&own| own == 0);
-    // Engines pool no window that may lie in the border alone.
-    let kernel = at.attr_ints("kernel_shape").ok()?;
-    let kernel = || kernel.iter().flatten().cycle();
-    let meets =
-        op == "Conv" || kernel().next().is_some() && pads.iter().zip(kernel()).all(|(pad, size)| pad < size);
-    (counts && meets).then_some(())?;
+    // onnxruntime pools nothing that is padded by as much as a window takes.
+    let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
+    let fits = 2 * kernel.len() == pads.len()
+        && pads.iter().zip(kernel.iter().cycle()).all(|(pad, size)| pad < size);
+    (counts && (fits || op == "Conv")).then_some(())?;
     let mut attributes = graph.node(node).attribute.clone();
     attributes.retain(|attribute| !["count_include_pad", "pads"].contains(&attribute.name()));
     attributes.push(ints("pads", &pads));

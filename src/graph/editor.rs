@@ -115,9 +115,13 @@ impl<'m> Editor<'m> {
 
     /// Sets a float attribute.
     pub fn set_float(&mut self, node: usize, name: &str, value: f32) {
-        let attributes = &mut self.graph.node[node].attribute;
-        attributes.retain(|attribute| attribute.name() != name);
-        attributes.push(make::float(name, value));
+        self.clear_attribute(node, name);
+        self.graph.node[node].attribute.push(make::float(name, value));
+    }
+
+    /// Leaves an attribute out, so that it has its default.
+    pub fn clear_attribute(&mut self, node: usize, name: &str) {
+        self.graph.node[node].attribute.retain(|attribute| attribute.name() != name);
     }
 
     /// Adds a constant under a new name, and returns the name.

@@ -170,7 +170,8 @@ fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
     for dims in shapes {
         for (axis, dim) in dims.iter().enumerate() {
             let Some(Dim::DimParam(name)) = &dim.value else { continue };
-            if given.get(name).is_none() {
+            // What is a formula of others follows from those.
+            if given.get(name).is_none() && !Dims::is_formula(name) {
                 let is_batch = Dims::default_for(Some(name), axis, dims.len()) == BATCHES[0];
                 if is_batch { &mut batch } else { &mut others }.push(name);
             }

@@ -2,18 +2,15 @@
 
 use std::collections::HashMap;
 
-use tract_onnx::prelude::{DatumType, SymbolScope, SymbolValues};
-use tract_onnx::tract_hir::internal::{Symbol, parse_tdim};
+use tract_onnx::prelude::DatumType;
 
 use super::dims::Dims;
 use super::failure::{Failure, Stage};
+use super::formula;
 use crate::onnx::Model;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
-
-/// Names that are longer are no formulas.
-const LONGEST_FORMULA: usize = 200;
 
 /// An input of a model, as it is in one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +129,7 @@ fn sizes<'a>(inputs: &[&'a ValueInfoProto], dims: &Dims) -> Result<HashMap<&'a s
         }
     }
     let formulas = sizes.keys().filter(|name| dims.get(name).is_none());
-    let computed: Vec<_> = formulas.filter_map(|name| Some((*name, formula(name, &sizes)?))).collect();
+    let computed: Vec<_> = formulas.filter_map(|name| Some((*name, formula::size(name, &sizes)?))).collect();
     sizes.extend(computed);
     match dims.iter().find(|(name, _)| !sizes.contains_key(name)) {
         None => Ok(sizes),
@@ -144,19 +141,6 @@ fn sizes<'a>(inputs: &[&'a ValueInfoProto], dims: &Dims) -> Result<HashMap<&'a s
             Err(Failure::new(Stage::Load, reason))
         }
     }
-}
-
-/// What a name comes to that is a formula of other names.
-fn formula(name: &str, sizes: &HashMap<&str, usize>) -> Option<usize> {
-    let symbols = SymbolScope::default();
-    let formula = parse_tdim(&symbols, Some(name).filter(|name| name.len() <= LONGEST_FORMULA)?).ok()?;
-    let known =
-        |symbol: &Symbol| symbol.to_string() != name && sizes.contains_key(symbol.to_string().as_str());
-    formula.symbols().iter().all(known).then_some(())?;
-    let values = sizes
-        .iter()
-        .fold(SymbolValues::default(), |values, (name, &size)| values.with(&symbols.sym(name), size as i64));
-    usize::try_from(formula.eval(&values).to_i64().ok()?).ok().filter(|&size| size > 0)
 }
 
 /// The smallest constant table that the elements of a value select rows from.
@@ -217,15 +201,6 @@ mod tests {
     #[test]
     fn the_first_dimension_is_the_batch() {
         assert_eq!(Input::batch_symbols(&embedding()), ["batch"]);
-    }
-
-    #[test]
-    fn a_name_that_is_a_formula_has_the_size_that_it_comes_to() {
-        let sizes = HashMap::from([("past_length", 5), ("s", 3), ("s + past_length", 8), ("batch/head", 8)]);
-        let of = |name| formula(name, &sizes);
-        assert_eq!(of("s + past_length"), Some(8));
-        assert_eq!(of("2*s - 1"), Some(5));
-        assert_eq!([of("s"), of("s + t"), of("batch/head"), of("3*s - 9")], [None; 4]);
     }
 
     #[test]

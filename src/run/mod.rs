@@ -7,6 +7,7 @@ mod dims;
 #[cfg(feature = "tract")]
 mod engine;
 mod failure;
+mod formula;
 mod input;
 #[cfg(feature = "tract")]
 mod origins;

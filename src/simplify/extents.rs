@@ -21,13 +21,15 @@ pub fn write(found: Vec<(NodeId, Vec<i64>)>, known: &Analysis, editor: &mut Edit
         let wish = format!("{}_shape", known.graph.name(node));
         let name = editor.add_constant(&wish, tensor::make_i64(&wish, &extents));
         editor.set_input(node, 1, &name);
+        // None of them is to be 0.
+        editor.clear_attribute(node, "allowzero");
     }
 }
 
 fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     let Analysis { graph, facts, constants, .. } = known;
     let [Some(value), Some(shape)] = graph.inputs(node) else { return None };
-    if constants.is_constant(*shape) || graph.node(node).attr_i("allowzero").ok()?.unwrap_or(0) != 0 {
+    if constants.is_constant(*shape) || known.at(node).only_attributes(&["allowzero"]).is_err() {
         return None;
     }
     let (before, after) = (facts.shape(*value)?, facts.shape(graph.output(node, 0)?)?);
@@ -36,13 +38,14 @@ fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .extents(*shape)?
         .into_iter()
         .enumerate()
+        .map(|(axis, dim)| {
+            // The rest, which is a number, or what the value has there, where it is known what is left beside the others.
+            let is_rest = dim.as_ref().is_some_and(|dim| dim.to_i64().ok() == Some(-1));
+            (axis, if is_rest { after.get(axis).cloned().flatten() } else { dim })
+        })
         .map(|(axis, dim)| match extent(&dim) {
             // What is 0 or negative says something else than how many there are.
             Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
-            // The rest, where what is left beside the others is a number.
-            None if dim.as_ref()?.to_i64().ok() == Some(-1) => {
-                i64::try_from(extent(after.get(axis)?)?).ok().filter(|&extent| extent > 0)
-            }
             None if dim.as_ref()?.to_i64().is_ok() => None,
             None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
             None if !std::mem::replace(&mut rest, true) => Some(-1),

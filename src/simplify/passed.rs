@@ -1,10 +1,14 @@
-//! Operators that hand on what they read, under another name: Identity, a Dropout, a Cast to the type that is there.
+//! Operators that hand on what they read, under another name: Identity, a Dropout, a Cast to the type that is there, a
+//! movement that moves nothing.
 
 use prost::Message;
+use tract_onnx::tract_hir::internal::TDim;
 
 use super::constants::is_result;
 use crate::graph::analysis::Analysis;
+use crate::graph::at::At;
 use crate::graph::editor::Editor;
+use crate::graph::extents::same;
 use crate::graph::flat::way;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
@@ -98,6 +102,31 @@ fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
     graph.is_output(output) || is_result(graph, output) || graph.readers(output).iter().any(is_captured)
 }
 
+/// Whether all elements stay where they are; `None` where that is not known.
+fn moves_nothing(at: &At) -> Option<bool> {
+    let is_as_before = || {
+        let (before, after) = (at.shape(0).ok()?, at.output_shape(0).ok()?);
+        let is_same = |(one, other): (&Option<TDim>, &Option<TDim>)| same(one, other);
+        Some(before.len() == after.len() && before.iter().zip(&after).all(is_same))
+    };
+    match at.proto().op_type() {
+        "Concat" => Some(at.graph.inputs(at.node).len() == 1),
+        "Expand" | "Reshape" => is_as_before(),
+        // What is cut at one end may be put in at the other.
+        "Pad" => Some(at.list("pads").ok()??.iter().all(|&count| count == 0)),
+        // Backward all are there, too.
+        "Slice" => {
+            let steps = at.ints(4).ok()?.unwrap_or_default();
+            Some(steps.iter().all(|&step| step == 1) && is_as_before()?)
+        }
+        "Transpose" => {
+            let order = at.permutation(at.rank(0).ok()?).ok()?;
+            Some(order.into_iter().eq(0..at.rank(0).ok()?))
+        }
+        _ => None,
+    }
+}
+
 fn is_passed(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
     let Analysis { graph, constants, .. } = known;
     let at = known.at(node);
@@ -113,7 +142,7 @@ fn is_passed(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
         }
         // Before opset 7 it may be in training mode, and with more inputs from 12 on.
         "Dropout" => graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7,
-        _ => false,
+        _ => moves_nothing(&at) == Some(true),
     };
     let is_known = || {
         let known = attributes(op).filter(|_| domain.is_empty());

@@ -219,7 +219,8 @@ fn a_state_that_grows_is_not_taken_for_one_that_stays() {
     for state in ["2 4", "rows 4", "? ?"] {
         let grows = looping(&format!("{around}\n {ends}"), state, &body("Concat(h, row) axis=0"));
         let stays = looping(&format!("{around}\n {ends}"), state, &body("Neg(h)"));
-        assert_eq!(inside(&folded(&stays))[0][..3], ["Relu", "Slice", "MatMul"], "{state}");
+        // Of two rows in each round a Slice of two is all.
+        assert!(inside(&folded(&stays))[0].starts_with(&["Relu", "MatMul"]), "{state}");
         // Its extents are not known, and whatever folds is the same in all rounds.
         fused(&grows);
     }

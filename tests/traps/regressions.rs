@@ -643,7 +643,7 @@ fn many_sites_in_a_row_take_no_longer_each_than_one() {
     assert_eq!(soon(&many(SITES, &layer, &relu)), (SITES, SITES));
     // Each passes those behind it, and comes to nothing there; then they join.
     for end in [relu, residual] {
-        assert_eq!(soon(&many(SITES, &|place| then(place, "Transpose(_) perm=[0,1]"), &end)), (SITES, SITES));
+        assert_eq!(soon(&many(SITES, &|place| then(place, "Flatten(_)"), &end)), (SITES, SITES));
     }
 }
 

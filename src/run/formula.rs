@@ -1,0 +1,111 @@
+//! Names of symbolic dimensions that are formulas of others, as exporters write what a cache and new tokens are together:
+//! `past_sequence_length + sequence_length`, `2*s`, `((4*s86)//s10)`.
+
+use std::collections::HashMap;
+
+/// Names that are longer are no formulas.
+const LONGEST: usize = 200;
+
+/// What a name comes to by the sizes of others; `None` where it is no formula, one of these has no size, or that is no size.
+pub fn size(name: &str, sizes: &HashMap<&str, usize>) -> Option<usize> {
+    let known = |symbol: &str| i64::try_from(*sizes.get(symbol)?).ok();
+    let size = Formula { rest: text(name)?, known: &known }.whole()?;
+    usize::try_from(size).ok().filter(|&size| size > 0)
+}
+
+/// Whether a name is a formula, whatever sizes there are.
+pub fn is_formula(name: &str) -> bool {
+    text(name).is_some_and(|rest| Formula { rest, known: &|_| Some(1) }.whole().is_some())
+}
+
+/// The name, if it says to calculate something.
+fn text(name: &str) -> Option<&str> {
+    Some(name).filter(|name| name.len() <= LONGEST && name.contains(['+', '-', '*', '/']))
+}
+
+struct Formula<'f> {
+    rest: &'f str,
+    known: &'f dyn Fn(&str) -> Option<i64>,
+}
+
+impl Formula<'_> {
+    fn whole(&mut self) -> Option<i64> {
+        let sum = self.sum()?;
+        self.rest.is_empty().then_some(sum)
+    }
+
+    fn sum(&mut self) -> Option<i64> {
+        let mut sum = self.product()?;
+        loop {
+            sum = if self.takes("+") {
+                sum.checked_add(self.product()?)?
+            } else if self.takes("-") {
+                sum.checked_sub(self.product()?)?
+            } else {
+                return Some(sum);
+            };
+        }
+    }
+
+    fn product(&mut self) -> Option<i64> {
+        let mut product = self.factor()?;
+        loop {
+            if self.takes("*") {
+                product = product.checked_mul(self.factor()?)?;
+            } else if self.takes("//") || self.takes("/") {
+                // Of extents, which are not negative: there are whole ones only.
+                let divisor = self.factor().filter(|&divisor| divisor > 0)?;
+                product = product.div_euclid(divisor);
+            } else {
+                return Some(product);
+            }
+        }
+    }
+
+    fn factor(&mut self) -> Option<i64> {
+        if self.takes("(") {
+            let sum = self.sum()?;
+            return self.takes(")").then_some(sum);
+        }
+        self.rest = self.rest.trim_start();
+        let is_part = |c: char| c.is_alphanumeric() || "_.".contains(c);
+        let (word, rest) = self.rest.split_at(self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len()));
+        self.rest = rest.trim_start();
+        (!word.is_empty()).then_some(())?;
+        if word.starts_with(|c: char| c.is_ascii_digit()) { word.parse().ok() } else { (self.known)(word) }
+    }
+
+    /// Whether a sign comes next, which is gone then.
+    fn takes(&mut self, sign: &str) -> bool {
+        let rest = self.rest.trim_start().strip_prefix(sign);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_formula_has_the_size_that_it_comes_to() {
+        let sizes = HashMap::from([("past_length", 5), ("s", 3), ("batch/head", 8)]);
+        let of = |name| size(name, &sizes);
+        assert_eq!(of("s + past_length"), Some(8));
+        assert_eq!(["2*s - 1", "3*s/2", "((4*s)//past_length)", "2 * (s+1)"].map(of), [5, 4, 2, 8].map(Some));
+        // Not in order, as products are before sums and from the left.
+        assert_eq!(["s*past_length/3", "1+2*s", "9-s-1"].map(of), [5, 7, 5].map(Some));
+    }
+
+    #[test]
+    fn what_is_no_size_has_none() {
+        let sizes = HashMap::from([("s", 3)]);
+        let names =
+            ["s", "s + t", "batch/head", "3*s - 9", "s/0", "s//0", "s +", "(s+1", "s 1", "+", "1e9*s"];
+        assert_eq!(names.map(|name| size(name, &sizes)), [None; 11]);
+        let huge = vec!["9999999999"; 15].join("*");
+        assert_eq!(size(&huge, &sizes), None);
+        assert_eq!(size(&"(".repeat(10_000), &sizes), None);
+        assert_eq!(["a + b", "s/3", "N", "1*"].map(is_formula), [true, true, false, false]);
+    }
+}
