@@ -1511,7 +1511,7 @@ fn a_second_folding_is_told_behind_the_first() {
     assert_eq!(
         first[2..],
         [
-            ("unfold.folded".to_owned(), "attention scale 6, UN 6".to_owned()),
+            ("unfold.folded".to_owned(), "attention scale 6, UN 6, duplicate 1".to_owned()),
             ("unfold.options".to_owned(), r#"{"skip":["blocks.0.norm1*"]}"#.to_owned()),
         ]
     );
@@ -1521,7 +1521,7 @@ fn a_second_folding_is_told_behind_the_first() {
     assert_eq!((both[5].1.as_str(), both[6].1.as_str()), (sha256(&once).as_str(), "UN 1"));
     let told = unfold([&"inspect", &twice]).stdout;
     let lines: Vec<&str> = told.lines().rev().take(2).collect();
-    assert!(lines[1].ends_with("UN 6; skipped blocks.0.norm1*"), "{told}");
+    assert!(lines[1].ends_with("UN 6, duplicate 1; skipped blocks.0.norm1*"), "{told}");
     assert!(lines[0].ends_with(": UN 1"), "{told}");
 }
 

@@ -17,7 +17,20 @@ use crate::onnx::proto::GraphProto;
 
 /// Those whose readers can read what they read. Names of `pinned` values stay.
 pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
-    known.graph.order().iter().copied().filter(|&node| is_passed(known, node, pinned)).collect()
+    let goes = |&node: &NodeId| may_pass(known, node, pinned) && hands_on(known, node);
+    known.graph.order().iter().copied().filter(goes).collect()
+}
+
+/// Those among them that move nothing.
+///
+/// Before anything folds these are parts of sites, and go with them.
+pub fn unmoved(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
+    let goes = |&node: &NodeId| {
+        may_pass(known, node, pinned)
+            && moves_nothing(&known.at(node)) == Some(true)
+            && is_understood(known, node)
+    };
+    known.graph.order().iter().copied().filter(goes).collect()
 }
 
 /// Identities of a weight that others read too: exporters write one for each further use of a module, and what all uses
@@ -127,26 +140,35 @@ fn moves_nothing(at: &At) -> Option<bool> {
     }
 }
 
-fn is_passed(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
+/// Whether nobody knows the result of a node by its name, and it is none of a constant.
+fn may_pass(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
     let Analysis { graph, constants, .. } = known;
-    let at = known.at(node);
     let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else { return false };
     let has_name = has_to_stay(graph, output) || pinned.contains(graph.value_name(output));
-    let (domain, op) = graph.domain_op(node);
-    let hands_on = match op {
-        "Identity" => true,
+    !has_name && !constants.is_constant(source) && !constants.is_quantized(output)
+}
+
+/// Whether all attributes of an operator of ONNX are known.
+fn is_understood(known: &Analysis, node: NodeId) -> bool {
+    let (domain, op) = known.graph.domain_op(node);
+    let told = attributes(op).filter(|_| domain.is_empty());
+    told.is_some_and(|told| known.at(node).only_attributes(told).is_ok())
+}
+
+/// Whether a node hands on what it reads.
+fn hands_on(known: &Analysis, node: NodeId) -> bool {
+    let graph = &known.graph;
+    let is_one = match graph.op(node) {
+        Some("Identity") => true,
         // An exporter writes one wherever a module asks for the type that a value has already.
-        "Cast" => {
-            let [from, to] = [source, output].map(|value| known.facts.data_type(value));
+        Some("Cast") => {
+            let [from, to] = [graph.input(node, 0), graph.only_output(node)]
+                .map(|value| value.and_then(|value| known.facts.data_type(value)));
             from.is_some() && from == to
         }
         // Before opset 7 it may be in training mode, and with more inputs from 12 on.
-        "Dropout" => graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7,
-        _ => moves_nothing(&at) == Some(true),
+        Some("Dropout") => graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7,
+        _ => false,
     };
-    let is_known = || {
-        let known = attributes(op).filter(|_| domain.is_empty());
-        known.is_some_and(|known| at.only_attributes(known).is_ok())
-    };
-    hands_on && is_known() && !has_name && !constants.is_constant(source) && !constants.is_quantized(output)
+    is_one && is_understood(known, node)
 }

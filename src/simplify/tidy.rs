@@ -152,7 +152,8 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let is_written = !shapes.is_empty() || !begun.is_empty();
     let is_asked = merges && (!is_written || !found.is_empty());
     let before = if is_asked { find() } else { HashMap::default() };
-    let passed = if merges { passed::find(known, &read) } else { vec![] };
+    let passed = || [passed::find(known, &read), passed::unmoved(known, &read)].concat();
+    let passed = if merges { passed() } else { vec![] };
     if found.is_empty() && !is_written && before.is_empty() && passed.is_empty() {
         return tidied;
     }
