@@ -134,7 +134,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         return tidied;
     }
     let sites = cone(known, &limits.sites);
-    let (found, shapes, begun) = match (limits.is_skipped)(constants::KIND) {
+    let (found, mut shapes, begun) = match (limits.is_skipped)(constants::KIND) {
         true => Default::default(),
         false => {
             let is_new = |name: &str| limits.is_new(name);
@@ -149,11 +149,13 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     tidied.growth = found.growth;
     let is_told_alike = |one: &str, other: &str| limits.are_told_alike(one, other, model);
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
+    let passed = || [passed::find(known, &read), passed::unmoved(known, &read)].concat();
+    let passed = if merges { passed() } else { vec![] };
+    let goes: HashSet<NodeId> = passed.iter().copied().collect();
+    shapes.retain(|(node, _)| !goes.contains(node));
     let is_written = !shapes.is_empty() || !begun.is_empty();
     let is_asked = merges && (!is_written || !found.is_empty());
     let before = if is_asked { find() } else { HashMap::default() };
-    let passed = || [passed::find(known, &read), passed::unmoved(known, &read)].concat();
-    let passed = if merges { passed() } else { vec![] };
     if found.is_empty() && !is_written && before.is_empty() && passed.is_empty() {
         return tidied;
     }
