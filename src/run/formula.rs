@@ -9,13 +9,13 @@ const LONGEST: usize = 200;
 /// What a name comes to by the sizes of others; `None` where it is no formula, one of these has no size, or that is no size.
 pub fn size(name: &str, sizes: &HashMap<&str, usize>) -> Option<usize> {
     let known = |symbol: &str| i64::try_from(*sizes.get(symbol)?).ok();
-    let size = Formula { rest: text(name)?, known: &known }.whole()?;
+    let size = Calculation { rest: text(name)?, known: &known }.whole()?;
     usize::try_from(size).ok().filter(|&size| size > 0)
 }
 
 /// Whether a name is a formula, whatever sizes there are.
 pub fn is_formula(name: &str) -> bool {
-    text(name).is_some_and(|rest| Formula { rest, known: &|_| Some(1) }.whole().is_some())
+    text(name).is_some_and(|rest| Calculation { rest, known: &|_| Some(1) }.whole().is_some())
 }
 
 /// The name, if it says to calculate something.
@@ -23,12 +23,12 @@ fn text(name: &str) -> Option<&str> {
     Some(name).filter(|name| name.len() <= LONGEST && name.contains(['+', '-', '*', '/']))
 }
 
-struct Formula<'f> {
+struct Calculation<'f> {
     rest: &'f str,
     known: &'f dyn Fn(&str) -> Option<i64>,
 }
 
-impl Formula<'_> {
+impl Calculation<'_> {
     fn whole(&mut self) -> Option<i64> {
         let sum = self.sum()?;
         self.rest.is_empty().then_some(sum)
