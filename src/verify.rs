@@ -152,14 +152,14 @@ pub fn compare(original: &Model, fused: &Model, options: &VerifyOptions) -> Verd
 /// Whether the outputs say nothing of what they are computed of: all are floats, and each is 0, as behind a Relu that never
 /// opens, or NaN, or infinite.
 fn is_mute(runs: &[Vec<Tensor>]) -> bool {
-    let says = |tensor: &&Tensor| {
+    let says = |tensor: &Tensor| {
         let floats = tensor.cast_to::<f64>().ok();
         let floats = floats.as_ref().and_then(|floats| floats.to_plain_array_view::<f64>().ok());
         !tensor.datum_type().is_float()
             || floats.is_none_or(|floats| floats.iter().any(|number| number.is_finite() && *number != 0.0))
     };
     let mut outputs = runs.iter().flatten().filter(|tensor| tensor.len() > 0).peekable();
-    outputs.peek().is_some() && !outputs.any(|tensor| says(&tensor))
+    outputs.peek().is_some() && !outputs.any(says)
 }
 
 /// The names of the outputs, and their values for each seed.

@@ -33,7 +33,7 @@ use crate::onnx::operator::is_more_than_arithmetic;
 use crate::onnx::proto::{Dim, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Op, Recipe};
-use crate::run::{Dims, Input, fix_shapes};
+use crate::run::{Dims, Input, fix_shapes, is_formula};
 use evaluate::{Findings, Instead, Point, Stopped, evaluate};
 use field::P;
 use image::{Elements, Image, stored};
@@ -171,7 +171,7 @@ fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
         for (axis, dim) in dims.iter().enumerate() {
             let Some(Dim::DimParam(name)) = &dim.value else { continue };
             // What is a formula of others follows from those.
-            if given.get(name).is_none() && !Dims::is_formula(name) {
+            if given.get(name).is_none() && !is_formula(name) {
                 let is_batch = Dims::default_for(Some(name), axis, dims.len()) == BATCHES[0];
                 if is_batch { &mut batch } else { &mut others }.push(name);
             }

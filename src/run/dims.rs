@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use super::formula;
-
 /// Sizes for symbolic dimensions, by name.
 ///
 /// A name that is not here gets a default that most transformers accept: see [`Dims::default_for`].
@@ -35,11 +33,6 @@ impl Dims {
     /// Names and sizes, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, usize)> {
         self.0.iter().map(|(name, size)| (name.as_str(), *size))
-    }
-
-    /// Whether a name is a formula of other names, such as `past + sequence`, whose size follows from theirs.
-    pub fn is_formula(name: &str) -> bool {
-        formula::is_formula(name)
     }
 
     /// The size of a dimension that nobody gave one.

@@ -1,5 +1,8 @@
 //! Names of symbolic dimensions that are formulas of others, as exporters write what a cache and new tokens are together:
 //! `past_sequence_length + sequence_length`, `2*s`, `((4*s86)//s10)`.
+//!
+//! A file may say anything here: the engine's own formulas divide by 0, and multiply sums out without end. All sizes are
+//! known, so that this is arithmetic on numbers.
 
 use std::collections::HashMap;
 

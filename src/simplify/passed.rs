@@ -21,9 +21,9 @@ pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
     known.graph.order().iter().copied().filter(goes).collect()
 }
 
-/// Those among them that move nothing.
+/// Movements that move nothing, likewise.
 ///
-/// Before anything folds these are parts of sites, and go with them.
+/// Before anything folds they are parts of sites, and go with these.
 pub fn unmoved(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
     let goes = |&node: &NodeId| {
         may_pass(known, node, pinned)

@@ -228,13 +228,14 @@ pub(super) fn pooled(call: &Call, input: &[usize]) -> Result<(Windows, Vec<i64>)
 /// A MaxPool whose image has a border of nothing but −∞, of which this is the element, as one that pads by itself: a maximum
 /// sees neither.
 pub fn without_border(call: &Call, lowest: u32) -> Option<(NodeProto, Image)> {
-    let Some(Image::Field(elements)) = call.optional(0).filter(|_| call.wanted == 1) else { return None };
+    (call.node.op() == ("", "MaxPool") && call.wanted == 1).then_some(())?;
+    let Image::Field(elements) = call.optional(0)? else { return None };
     let is_told = call.text("auto_pad", "NOTSET").is_ok_and(|kind| kind == "NOTSET")
         && call.flag("ceil_mode", false).is_ok_and(|up| !up);
     let spatial = elements.ndim().checked_sub(2).filter(|_| is_told)?;
     let mut pads = call.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; 2 * spatial]);
     let (mut inside, mut is_around) = (elements.view(), false);
-    (call.node.op() == ("", "MaxPool") && pads.len() == 2 * spatial).then_some(())?;
+    (pads.len() == 2 * spatial).then_some(())?;
     for axis in 0..spatial {
         let along = Axis(axis + 2);
         let is_border =
