@@ -17,6 +17,7 @@ pub fn size(name: &str, sizes: &HashMap<&str, usize>) -> Option<usize> {
 }
 
 /// Whether a name is a formula, whatever sizes there are.
+#[cfg(any(test, feature = "prove"))]
 pub fn is_formula(name: &str) -> bool {
     text(name).is_some_and(|rest| Calculation { rest, known: &|_| Some(1) }.whole().is_some())
 }

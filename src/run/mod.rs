@@ -22,6 +22,7 @@ pub use dims::Dims;
 #[cfg(feature = "tract")]
 pub use engine::{Engine, Session};
 pub use failure::{Failure, Stage};
+#[cfg(feature = "prove")]
 pub(crate) use formula::is_formula;
 pub use input::Input;
 pub(crate) use input::fix_shapes;
