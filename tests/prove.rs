@@ -1266,6 +1266,27 @@ fn masks_of_integers_are_seen() {
     assert!(is_told_apart(&masked("w"), &masked("x")));
 }
 
+/// Tokens that are none, as those whose loss nobody counts, and those of a large vocabulary.
+#[test]
+fn integers_that_are_no_tokens_are_seen() {
+    let with = |lines: &str| {
+        text::model(&format!(
+            "opset 18
+             input x b 32
+             indices i b 32
+             ints none = 0
+             ints most = 511
+             {lines}
+             output y"
+        ))
+    };
+    let plain = with("f = Cast(i) to=1\ny = Add(x, f)");
+    assert!(is_proved(&proof(&plain, &plain, &[])));
+    for other in ["Max(i, none)", "Min(i, most)"] {
+        assert!(is_told_apart(&plain, &with(&format!("j = {other}\nf = Cast(j) to=1\ny = Add(x, f)"))));
+    }
+}
+
 /// In-place writes to places that follow from extents: linear in what is written, however many there are.
 #[test]
 fn extents_have_no_degree() {

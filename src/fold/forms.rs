@@ -1,8 +1,8 @@
 //! Operators in forms that say more: those behind them see what they could not see through.
 //!
 //! `x[..., 0]` of an axis that has one place is a Squeeze, which moves nothing; exporters write a Gather, which picks
-//! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, and
-//! `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again. A
+//! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, as is
+//! `x + Gather(table, zeros)` with the first entry, and `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again. A
 //! Sum of two values is an Add, a pooling by whose mean a value is centred is a mean, a BatchNormalization of which each
 //! token is a channel is a LayerNormalization, a Gather of all places in order is a Reshape, and zeros around an image are
 //! the padding of the convolution behind.
@@ -14,6 +14,7 @@ use crate::graph::axes::axis;
 use crate::graph::facts::{extent, same};
 use crate::graph::make::Maker;
 use crate::graph::movement::LARGEST;
+use crate::graph::spread;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Replacement;
 use crate::onnx::operator::Category;
@@ -123,25 +124,38 @@ fn expanded(known: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// An operator of two values, one of which is only expanded to the shape of the other.
+/// An operator of two values, one of which has the same at all places, and no more of these than the other.
 fn broadcast<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &known.graph;
     let [Some(one), Some(other)] = *graph.inputs(node) else { return None };
     if graph.category(node) != Some(Category::Arithmetic) || known.at(node).only_attributes(&[]).is_err() {
         return None;
     }
-    let of = |wide: ValueId, beside: ValueId| {
-        let (of, _) = expanded(known, wide)?;
-        is_as_large(known, wide, beside).then_some(of)
-    };
-    let operands = match (of(other, one), of(one, other)) {
-        (Some(narrow), _) => [one, narrow],
-        (None, Some(narrow)) => [narrow, other],
-        (None, None) => return None,
-    };
+    let name = |value| graph.value_name(value);
     let mut maker = Maker::new(graph, node);
-    maker.op(graph.op(node)?, &operands.map(|value| graph.value_name(value)), vec![]);
+    let output = graph.only_output(node)?;
+    // What broadcasts to the result reads nothing of the extents of the other.
+    let is_whole = |value| is_as_large(known, value, output) || is_as_large(known, one, other);
+    let second = is_whole(one).then(|| narrow(known, &mut maker, other)).flatten();
+    let operands = match second {
+        Some(narrow) => [name(one).to_owned(), narrow],
+        None if is_whole(other) => [narrow(known, &mut maker, one)?, name(other).to_owned()],
+        None => return None,
+    };
+    maker.op(graph.op(node)?, &operands.each_ref().map(String::as_str), vec![]);
     Some(maker)
+}
+
+/// What broadcasts to a value that has the same at all places.
+fn narrow(known: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<String> {
+    let Analysis { graph, facts, constants, .. } = known;
+    if constants.is_constant(wide) {
+        return None;
+    }
+    if let Some((of, _)) = expanded(known, wide) {
+        return Some(graph.value_name(of).to_owned());
+    }
+    Some(maker.floats(facts.data_type(wide)?, &spread::row(known, wide)?))
 }
 
 /// An operator on single elements of a constant that is expanded, and of numbers: the constant is computed before it is.

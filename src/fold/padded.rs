@@ -43,9 +43,11 @@ pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         own.iter().zip(&more).map(|(own, more)| own.checked_add(*more)).collect::<Option<_>>()?;
     // A mean counts its own zeros or does not.
     let counts = op != "AveragePool" || flag("count_include_pad") || own.iter().all(|&own| own == 0);
-    // onnxruntime pools nothing that is padded by as much as a window takes.
+    // onnxruntime pools nothing that is padded by as much as a window takes, and a window with gaps may meet no image.
     let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
+    let has_gaps = at.attr_ints("dilations").ok()?.is_some_and(|steps| steps.iter().any(|&step| step != 1));
     let fits = 2 * kernel.len() == pads.len()
+        && !has_gaps
         && pads.iter().zip(kernel.iter().cycle()).all(|(pad, size)| pad < size);
     (counts && (fits || op == "Conv")).then_some(())?;
     let mut attributes = graph.node(node).attribute.clone();

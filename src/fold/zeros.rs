@@ -3,7 +3,7 @@
 
 use super::draft::Draft;
 use crate::graph::ValueId;
-use crate::graph::zeros::repeats_zero;
+use crate::graph::spread::repeats_zero;
 
 /// Whether a value is zeros, and stays so.
 pub fn is_zeros(draft: &Draft, value: ValueId) -> bool {

@@ -523,6 +523,9 @@ impl Inference {
 
     /// What tract's operator says of the outputs that are there.
     fn ask(&self, node: &NodeProto, inputs: Vec<Option<InferenceFact>>) -> Vec<InferenceFact> {
+        if has_no_place(node, &inputs) {
+            return vec![InferenceFact::dt_shape(DatumType::I64, [0])];
+        }
         // tract takes a step down for a huge one up.
         if let Some(up) = ascending(node, &inputs) {
             return self.ask(node, up).into_iter().map(InferenceFact::without_value).collect();
@@ -708,6 +711,20 @@ fn ascending(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Vec<O
         InferenceFact::try_from(Tensor::from(-dim.clone()).into_arc_tensor()).ok()
     };
     values.iter().map(|value| negative(value).map(Some)).collect()
+}
+
+/// Whether a Range of extents that are known begins at its end or beyond, where tract counts less than no places.
+fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
+    let known = |fact: &Option<InferenceFact>| {
+        let value = fact.as_ref()?.value.concretize()?;
+        only::<i64>(&value)
+            .filter(|_| value.datum_type() == DatumType::TDim || value.datum_type() == DatumType::I64)
+    };
+    let values = inputs.iter().map(known).collect::<Option<Vec<_>>>().filter(|_| node.op() == ("", "Range"));
+    values.is_some_and(|values| match values[..] {
+        [start, limit, step] => step > 0 && start >= limit || step < 0 && start <= limit,
+        _ => false,
+    })
 }
 
 /// What tract infers from shapes and values, without evaluating anything.

@@ -27,9 +27,9 @@ mod rounds;
 pub mod scope;
 pub mod sequences;
 mod slices;
+pub mod spread;
 mod told;
 mod types;
-pub mod zeros;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

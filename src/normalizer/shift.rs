@@ -46,8 +46,8 @@ fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
         })
 }
 
-/// Whether a value that one node alone reads is moved, or split off, from what a layer makes with a place for a bias, a
-/// normalizer with its own, or an Add of a constant: as the 1 beside a scale that is computed of a condition.
+/// Whether a value that one node alone reads is moved, or split off, from what a layer makes with a place for a bias, an
+/// entry of a table, a normalizer with its own, or an Add of a constant: as the 1 beside a scale that is computed of a condition.
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;
     for _ in 0..MOVES {
@@ -59,6 +59,7 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
         match (graph.op(node), graph.category(node)) {
             (Some("Add" | "Sub"), _) => return is_constant(0) || is_constant(1),
             (_, Some(Category::Layer)) => return is_constant(1),
+            (Some("Gather"), _) => return is_constant(0),
             (_, Some(Category::Normalizer)) => return is_constant(2),
             (Some("Split"), _) | (_, Some(Category::Movement)) if !graph.is_output(value) => {
                 let Some(input) = graph.input(node, 0) else { return false };

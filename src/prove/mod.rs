@@ -63,6 +63,10 @@ const LARGER: u64 = 1 << 20;
 const INTEGERS: u64 = 100;
 const SMALL: u64 = 4;
 
+/// Among many, as tokens are, one of so many is another: what is no token, or the last of a long row.
+const OUTLYING: u64 = 8;
+const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
+
 /// What may be left of the doubt whether two functions are the same, and at how many points there may be less of it.
 const DOUBT: f64 = 1e-4;
 const MOST_POINTS: usize = 8;
@@ -555,6 +559,9 @@ fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
     let below = |place: u64, end: u64| (u64::from(unknown.of(place)) * end / P) as i64;
     let integer = |place: u64| match data_type {
         DataType::Bool => below(place, 2),
+        DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
+            OUTLIERS[below(place, OUTLIERS.len() as u64) as usize]
+        }
         // One place for the size, and one for the number.
         _ if below(2 * place, 2) == 0 => below(2 * place + 1, SMALL),
         _ => below(2 * place + 1, INTEGERS),

@@ -4,7 +4,7 @@
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
-use crate::graph::zeros::are_zeros;
+use crate::graph::spread;
 use crate::hash::HashSet;
 
 /// The inputs of LSTM, GRU and RNN that hold what they begin with.
@@ -17,7 +17,7 @@ pub fn find(known: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, usize)> {
     let nodes = graph.order().iter().copied().filter(|&node| is_recurrent(node) && !sites.contains(&node));
     let begins = |node: NodeId| STATES.map(|slot| (node, slot));
     let is_needless = |&(node, slot): &(NodeId, usize)| {
-        graph.input(node, slot).is_some_and(|value| are_zeros(known, value))
+        graph.input(node, slot).is_some_and(|value| spread::number(known, value) == Some(0.0))
     };
     nodes.flat_map(begins).filter(is_needless).collect()
 }

@@ -1,5 +1,7 @@
 //! Operators in other forms, which those behind them can see through.
 
+use unfold::onnx::Model;
+
 use super::{folded, fuse, operators, proved};
 use crate::branches::becomes;
 use crate::common::is_not_disproved;
@@ -68,6 +70,84 @@ fn statistics_in_the_shape_of_the_input_are_constants_of_channels() {
     assert_eq!(operators(&after.model), ["MatMul", "Add"]);
     assert!(is_not_disproved(&before, &after).is_ok());
     super::same(&before, &after.model, 1e-5);
+}
+
+/// Tokens and their types, which nobody gives.
+fn typed(row: &str, axis: usize) -> Model {
+    model(&format!(
+        "indices i batch 6
+         weight w 9 4
+         weight v 4 4
+         ints row 1 6 = {row}
+         s = Shape(i)
+         r = Expand(row, s)
+         t = Gather(w, i)
+         p = Gather(v, r) axis={axis}
+         h = Add(p, t)
+         y = Tanh(h)
+         output y"
+    ))
+}
+
+#[test]
+fn the_type_of_all_tokens_is_a_bias() {
+    for row in ["0 0 0 0 0 0", "2 2 2 2 2 2", "-1 -1 -1 -1 -1 -1"] {
+        let before = typed(row, 0);
+        let after = proved(&before);
+        assert_eq!(operators(&after), ["Gather", "Tanh"], "{row}");
+        super::same(&before, &after, 1e-6);
+    }
+    // Two types, and columns of a table.
+    for other in [typed("0 0 1 0 0 0", 0), typed("0 0 0 0 0 0", 1)] {
+        let fused = fuse(&other);
+        assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Gather").count(), 2);
+        assert!(is_not_disproved(&other, &fused).is_ok());
+    }
+}
+
+/// A mask that an exporter makes of the places of a sequence.
+fn masked(by: &str, holds: &str) -> Model {
+    model(&format!(
+        "input x batch 2 length length
+         ints zero = 0
+         ints one = 1
+         ints two = 2
+         ints half = -1
+         ints axis 1 = 1
+         ints front 3 = 0 1 2
+         const none = 0
+         const low = -1000
+         s = Shape(x)
+         n = Gather(s, two)
+         p = Range(zero, n, {by})
+         q = Add(p, zero)
+         c = Unsqueeze(q, front)
+         h = {holds}
+         e = Expand(h, s)
+         m = Where(e, none, low)
+         z = Add(x, m)
+         y = Softmax(z)
+         output y"
+    ))
+}
+
+#[test]
+fn a_mask_of_nothing_goes() {
+    for holds in ["GreaterOrEqual(c, zero)", "GreaterOrEqual(c, half)"] {
+        let before = masked("one", holds);
+        assert_eq!(operators(&proved(&before)), ["Softmax"], "{holds}");
+    }
+    for (by, holds) in [
+        // The first place is 0, and in a row down all others are less.
+        ("one", "GreaterOrEqual(c, one)"),
+        ("half", "GreaterOrEqual(c, zero)"),
+        ("one", "Less(c, two)"),
+    ] {
+        let before = masked(by, holds);
+        let fused = fuse(&before);
+        assert!(operators(&fused.model).contains(&"Where"), "{by} {holds}");
+        assert!(is_not_disproved(&before, &fused).is_ok());
+    }
 }
 
 #[test]
@@ -613,6 +693,8 @@ fn what_a_maximum_does_not_see_is_its_own_padding() {
         ("0", around, "MaxPool(p) kernel_shape=[3,3]"),
         // By how much the last window reaches out is another question with padding of its own.
         ("-inf", around, "MaxPool(p) kernel_shape=[3,3] strides=[2,2] ceil_mode=1"),
+        // A window with gaps may reach over an image of one place.
+        ("-inf", around, "MaxPool(p) kernel_shape=[2,2] dilations=[2,2]"),
         // A window that sees nothing.
         ("-inf", "0 0 3 3 0 0 3 3", "MaxPool(p) kernel_shape=[3,3]"),
     ] {

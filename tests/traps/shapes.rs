@@ -33,6 +33,37 @@ const HALF: &str = "ints one 1 = 1
     halved = Cast(whole) to=7
     items = Gather(all, first) axis=0";
 
+/// Counted as an extent, such a Range has less than no places.
+#[test]
+fn a_range_that_ends_before_it_begins_is_empty() {
+    for (first, second, by, count) in [(1, 2, 2, 0), (1, 2, 1, 0), (2, 1, 2, 1), (2, 1, -1, 0), (1, 2, -1, 1)]
+    {
+        let before = model(&format!(
+            "input x batch 3 2
+             ints first = {first}
+             ints second = {second}
+             ints by = {by}
+             scale g 2
+             s = Shape(x)
+             a = Gather(s, first)
+             b = Gather(s, second)
+             r = Range(a, b, by)
+             c = Shape(r)
+             f = Cast(c) to=1
+             n = Mul(x, g)
+             y = Add(n, f)
+             output y"
+        ));
+        let known = Analysis::new(&before).unwrap();
+        let shape = known.facts.shape(known.graph.value("r").unwrap());
+        assert_eq!(
+            shape.unwrap().iter().map(extent).collect::<Vec<_>>(),
+            [Some(count)],
+            "{first} {second} {by}"
+        );
+    }
+}
+
 #[test]
 fn what_no_integer_is_cast_from_has_its_extents_all_the_same() {
     // The places of a table of relative positions, as T5 finds them: the logarithm of 0 is not used.

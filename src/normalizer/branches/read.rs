@@ -55,7 +55,8 @@ impl Windowed {
         Self::alone(view, value).or_else(|| {
             let add = view.maker(value)?;
             let is_own = |&value: &ValueId| view.only_reader(value) == Some(add);
-            let mut operands = view.graph.inputs(add).iter().flatten().copied().filter(is_own);
+            let operands = view.graph.inputs(add);
+            let mut operands = operands.iter().take(2).flatten().copied().filter(is_own);
             let product = operands.find_map(|value| Self::alone(view, value))?;
             product.shifted(view, add).filter(|product| product.is_product(view))
         })
@@ -73,11 +74,14 @@ impl Windowed {
         let graph = view.graph;
         let made = graph.only_output(*self.nodes.last()?)?;
         let (op, inputs) = (graph.op(node)?, graph.inputs(node));
-        let slot =
-            inputs.iter().position(|&input| input.is_some_and(|value| view.constants.is_constant(value)))?;
+        // Every branch of a Concat asks for it: nothing may be looked for among all that it reads.
+        let slot = match *inputs {
+            [Some(value), Some(_)] if value == made => 1,
+            [Some(_), Some(value)] if value == made => 0,
+            _ => return None,
+        };
         let adds = graph.only_output(node).is_some()
-            && inputs.len() == 2
-            && inputs[1 - slot] == Some(made)
+            && inputs[slot].is_some_and(|value| view.constants.is_constant(value))
             && (op == "Add" || op == "Sub" && slot == 1)
             && way(graph.node(node)) == way(graph.node(self.node))
             && view.at(node).only_attributes(&[]).is_ok();
