@@ -3,7 +3,7 @@
 //! `x[..., 0]` of an axis that has one place is a Squeeze, which moves nothing; exporters write a Gather, which picks
 //! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, as is
 //! `x + Gather(table, zeros)` with the first entry, and `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again. A
-//! Sum of two values is an Add, a pooling by whose mean a value is centred is a mean, a BatchNormalization of which each
+//! Sum of two values is an Add, an Einsum that adds up nothing is a Mul, a pooling by whose mean a value is centred is a mean, a BatchNormalization of which each
 //! token is a channel is a LayerNormalization, a Gather of all places in order is a Reshape, and zeros around an image are
 //! the padding of the convolution behind.
 
@@ -11,6 +11,7 @@ use super::patch::{Change, Edit};
 use super::{padded, strided, token_norm};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
+use crate::graph::equation::{Equation, is_once};
 use crate::graph::facts::{extent, same};
 use crate::graph::make::Maker;
 use crate::graph::movement::LARGEST;
@@ -39,6 +40,7 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
             .or_else(|| strided::whole(known, node))
             .or_else(|| padded::by_itself(known, node))
             .or_else(|| added(known, node))
+            .or_else(|| multiplied(known, node))
             .or_else(|| broadcast(known, node))
             .or_else(|| narrowed(known, node))?;
         let (made, constants) = made.finish(graph.value_name(output));
@@ -105,6 +107,38 @@ fn added<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
         }
         _ => return None,
     };
+    Some(maker)
+}
+
+/// An Einsum of a value and a constant as a Mul, where it adds up nothing and the constant has its axes in their order.
+fn multiplied<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let (graph, at) = (&known.graph, known.at(node));
+    if !graph.is(node, "Einsum") || at.arity() != 2 || at.only_attributes(&["equation"]).is_err() {
+        return None;
+    }
+    let slot = (0..2).find(|&slot| at.is_constant(slot) && !at.is_constant(1 - slot))?;
+    let ranks = [0, 1].map(|slot| at.rank(slot).ok());
+    let Equation { operands, result } = Equation::read(at.attr_text("equation", "").ok()?, &ranks)?;
+    let (value, constant) = (&operands[1 - slot], &operands[slot]);
+    if *value != result || !is_once(value) || !is_once(constant) || ranks.contains(&None) {
+        return None;
+    }
+    let place = |letter| result.iter().position(|other| other == letter);
+    let places: Vec<usize> = constant.iter().map(place).collect::<Option<_>>()?;
+    let mut shape = vec![1; result.len() - places.first().filter(|_| places.is_sorted())?];
+    let before = result.len() - shape.len();
+    for (place, extent) in places.iter().zip(at.extents(slot).ok()?) {
+        shape[place - before] = extent;
+    }
+    let mut maker = Maker::new(graph, node);
+    let [value, factor] = [at.input(1 - slot).ok()?, at.input(slot).ok()?];
+    let factor = if shape.len() > constant.len() {
+        let data_type = known.facts.data_type(factor)?;
+        maker.floats(data_type, &at.constant(slot).ok()?.reshape(&shape)?)
+    } else {
+        graph.value_name(factor).to_owned()
+    };
+    maker.op("Mul", &[graph.value_name(value), &factor], vec![]);
     Some(maker)
 }
 

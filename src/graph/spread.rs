@@ -24,7 +24,7 @@ const WHOLE: f64 = (1_u64 << 53) as f64;
 /// The number that is at every place of a value, if that is known; of booleans, 1 is true. A value without a place has
 /// any number there.
 pub fn number(known: &Analysis, value: ValueId) -> Option<f64> {
-    Search { known, left: LOOKED_AT }.number(value)
+    Look { known, left: LOOKED_AT }.number(value)
 }
 
 /// What broadcasts to a value of floats: the number that is at every place, or the entry of a table that all indices
@@ -47,12 +47,12 @@ pub fn row(known: &Analysis, value: ValueId) -> Option<Recipe> {
     table.pick(0, [Some(index)])?.reshape(shape)
 }
 
-struct Search<'k, 'm> {
+struct Look<'k, 'm> {
     known: &'k Analysis<'m>,
     left: usize,
 }
 
-impl Search<'_, '_> {
+impl Look<'_, '_> {
     /// The number that a value has at all places.
     fn number(&mut self, value: ValueId) -> Option<f64> {
         let Analysis { graph, constants, facts, .. } = self.known;

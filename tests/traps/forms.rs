@@ -72,6 +72,45 @@ fn statistics_in_the_shape_of_the_input_are_constants_of_channels() {
     super::same(&before, &after.model, 1e-5);
 }
 
+#[test]
+fn an_einsum_that_adds_up_nothing_is_a_product_of_elements() {
+    let with = |extents: &str, operands: &str, equation: &str, constant: &str, behind: &str| {
+        model(&format!(
+            "input x batch {extents}
+             scale g {constant}
+             weight w 4 3
+             weight v 3 4 1 1
+             n = Floor(x)
+             e = Einsum({operands}) equation={equation}
+             y = {behind}
+             output y"
+        ))
+    };
+    for (operands, equation) in [
+        ("n, g", "bnc,c->bnc"),
+        ("g, n", "c,bnc->bnc"),
+        ("n, g", "...c,c->...c"),
+        ("n, g", "bn...,...->bn..."),
+    ] {
+        let after = proved(&with("5 4", operands, equation, "4", "MatMul(e, w)"));
+        assert_eq!(crate::operators(&after), ["Floor", "MatMul"], "{equation}");
+    }
+    becomes(&with("5 4", "n, g", "bnc,c->bnc", "4", "MatMul(e, w)"), &["Floor", "MatMul"]);
+    becomes(&with("4 6 6", "n, g", "bchw,c->bchw", "4", "Conv(e, v)"), &["Floor", "Conv"]);
+    for (equation, constant, rest) in [
+        // A factor of each place, whose axes are turned, and a sum.
+        ("bnc,nc->bnc", "5 4", "Mul"),
+        ("bnc,cn->bnc", "4 5", "Einsum"),
+        ("bnc,c->bn", "4", "Einsum"),
+    ] {
+        let before = with("5 4", "n, g", equation, constant, "Tanh(e)");
+        let fused = fuse(&before);
+        assert!(operators(&fused.model).contains(&rest), "{equation}");
+        assert!(is_not_disproved(&before, &fused).is_ok());
+        super::same(&before, &fused.model, 1e-6);
+    }
+}
+
 /// Tokens and their types, which nobody gives.
 fn typed(row: &str, axis: usize) -> Model {
     model(&format!(
