@@ -2,10 +2,11 @@
 //!
 //! `x[..., 0]` of an axis that has one place is a Squeeze, which moves nothing; exporters write a Gather, which picks
 //! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, as is
-//! `x + Gather(table, zeros)` with the first entry, and `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the shape of the input are constants of channels again. A
-//! Sum of two values is an Add, an Einsum that adds up nothing is a Mul, a pooling by whose mean a value is centred is a mean, a BatchNormalization of which each
-//! token is a channel is a LayerNormalization, a Gather of all places in order is a Reshape, and zeros around an image are
-//! the padding of the convolution behind.
+//! `x + Gather(table, zeros)` with the first entry, and `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the
+//! shape of the input are constants of channels again. A Sum of two values is an Add, an Einsum that adds up nothing is a
+//! Mul, a pooling by whose mean a value is centred is a mean, a BatchNormalization of which each token is a channel is a
+//! LayerNormalization, a Gather of all places in order is a Reshape, and zeros around an image are the padding of the
+//! convolution behind.
 
 use super::patch::{Change, Edit};
 use super::{padded, strided, token_norm};

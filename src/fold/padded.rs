@@ -47,7 +47,7 @@ pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let kernel = at.attr_ints("kernel_shape").ok()?.unwrap_or_default();
     let has_gaps = at.attr_ints("dilations").ok()?.is_some_and(|steps| steps.iter().any(|&step| step != 1));
     let fits = 2 * kernel.len() == pads.len()
-        && !has_gaps
+        && !(op == "MaxPool" && has_gaps)
         && pads.iter().zip(kernel.iter().cycle()).all(|(pad, size)| pad < size);
     (counts && (fits || op == "Conv")).then_some(())?;
     let mut attributes = graph.node(node).attribute.clone();

@@ -128,7 +128,8 @@ impl Look<'_, '_> {
         }
         let ints = constants.ints(value)?;
         let first = *ints.first()?;
-        ints.iter().all(|&int| int == first).then_some(first as f64)
+        let is_held = first.unsigned_abs() < WHOLE as u64;
+        (is_held && ints.iter().all(|&int| int == first)).then_some(first as f64)
     }
 }
 
