@@ -14,7 +14,7 @@ use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, Scaling, Stored, StreamPlan};
 use crate::fold::planner;
 use crate::fold::target::{self, Target};
-use crate::fold::{forms, parts};
+use crate::fold::{forms, pairs, parts, regrouped};
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
@@ -24,6 +24,7 @@ use crate::history::History;
 use crate::lower::{Lowered, Lowering, lower, opaque, written_out};
 use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
+use crate::onnx::hidden::hidden;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;
@@ -353,7 +354,9 @@ impl OnePass<'_> {
     /// What comes of a model, if anything does, and what was done to it: with its bodies laid out, where what comes of
     /// that can be put back.
     fn laid_out(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
-        if let Some(flat) = Flat::new(first) {
+        if not_known(first).is_none()
+            && let Some(flat) = Flat::new(first)
+        {
             let (result, plan) = self.until_nothing_folds(&flat.model, formulas)?;
             let restored = match result {
                 None => Some(None),
@@ -563,8 +566,14 @@ impl OnePass<'_> {
 
     /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
-        if let Some(apart) = self.rewritten(known, history, parts::edits(known), true)? {
-            return Ok(Some(apart));
+        let moved: &[fn(&Analysis) -> Vec<Edit>] = match self.skip.is_match(simplify::MERGING) {
+            true => &[parts::edits],
+            false => &[parts::edits, pairs::edits, regrouped::edits],
+        };
+        for edits in moved {
+            if let Some(moved) = self.rewritten(known, history, edits(known), true)? {
+                return Ok(Some(moved));
+            }
         }
         let biased = self.target.edits(known);
         let count = biased.len();
@@ -728,7 +737,8 @@ fn not_known(model: &Model) -> Option<Refusal> {
             let is_operator = |(domain, name): &(&str, &str)| {
                 canonical_domain(domain).is_empty() || Category::of(domain, name).is_some()
             };
-            Reason::Redefined(names.find(is_operator)?.1.to_owned())
+            let redefined = names.find(is_operator).map(|(_, name)| Reason::Redefined(name.to_owned()));
+            redefined.or_else(|| Some(Reason::Hidden(hidden(model.graph())?.to_owned())))?
         }
     };
     Some(Refusal::new(reason, ""))

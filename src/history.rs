@@ -3,11 +3,13 @@
 //! What a pass leaves, the next one finds again: by the values that its nodes make.
 
 use crate::fold::plan::{Outcome, Plan, SitePlan, Stored, StreamPlan};
-use crate::graph::Graph;
 use crate::graph::make::NewConstant;
+use crate::graph::{Graph, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::{Family, Site};
 use crate::onnx::Model;
+use crate::onnx::node::constant_tensor;
+use crate::onnx::tensor::{DataType, data_type};
 use crate::recipe::{Read, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 use crate::simplify::{NamedFloats, Tidied};
@@ -78,12 +80,14 @@ impl History {
         let names =
             nodes.flat_map(|&node| graph.inputs(node)).flatten().map(|&value| graph.value_name(value));
         let is_near = |name: &str| {
-            let recipe = &self.tensors.iter().find(|tensor| tensor.name == name)?.recipe;
+            let Stored { recipe, data_type, .. } = self.tensors.iter().find(|tensor| tensor.name == name)?;
+            // What recipes are computed in has no more bits than this type has.
+            let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
             let numbers = evaluate(recipe, read).ok()?;
-            Some(numbers.iter().any(|number| (number - number.round()).abs() > EXACT))
+            Some(is_as_wide || numbers.iter().any(|number| (number - number.round()).abs() > EXACT))
         };
-        let near = names.into_iter().find(|name| is_near(name) == Some(true))?;
-        Some(Refusal::new(Reason::Rounded, near))
+        let near = names.into_iter().find(|name| is_near(name) == Some(true));
+        near.or_else(|| unsure(graph, site)).map(|near| Refusal::new(Reason::Rounded, near))
     }
 
     /// Notes what a pass plans for the sites that it saw, which of them it was not to touch, and what values are
@@ -270,4 +274,18 @@ fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
         into.dedup();
     }
     *before = now;
+}
+
+/// A constant of those whose product is 1, or whose sum is 0, as far as float64 has bits, where that is the type that they
+/// have: in numbers it need not be.
+fn unsure<'g>(graph: &Graph<'g>, site: &Site) -> Option<&'g str> {
+    let parts = [&site.pre, &site.post].into_iter().flatten().filter(|part| part.affine.is_identity());
+    let several = parts.filter(|part| part.nodes.len() > 1);
+    let read = several.flat_map(|part| &part.nodes).flat_map(|&node| graph.inputs(node)).flatten();
+    let is_wide = |&value: &ValueId| {
+        let stored = graph.initializer(value).map(data_type);
+        let made = || constant_tensor(graph.node(graph.producer(value)?.0)).map(|tensor| data_type(&tensor));
+        matches!(stored.or_else(made), Some(Ok(DataType::Double)))
+    };
+    read.copied().find(is_wide).map(|value| graph.value_name(value))
 }

@@ -88,6 +88,9 @@ pub enum Reason {
     /// The model defines a function with the name of an operator, which means what the function says.
     #[error("the model has a function of its own for the operator {0}")]
     Redefined(String),
+    /// A body has a constant by a name that is there around it, and engines differ in which of the two is meant.
+    #[error("a body has a constant of its own for `{0}`, which is there around it as well")]
+    Hidden(String),
     /// The value with the affine on it is an output of the model, which must keep its meaning.
     #[error("is a graph output")]
     GraphOutput,

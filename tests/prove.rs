@@ -1316,3 +1316,79 @@ fn where_a_point_leaves_doubt_there_are_more() {
     };
     assert_eq!([4, 20, 26, 33].map(proved), [Some((1, true)), Some((2, true)), Some((3, true)), None]);
 }
+
+/// Numbers that are given cut off a part of a value, which must not be nothing at each point.
+#[test]
+fn what_has_no_element_at_a_point_is_compared_at_another() {
+    let windowed = |function: &str| {
+        text::model(&format!(
+            "input x batch 6
+             indices start 1
+             ints six 1 = 6
+             ints one 1 = 1
+             s = Slice(x, start, six, one)
+             y = {function}(s)
+             output y"
+        ))
+    };
+    let (one, other) = (windowed("Tanh"), windowed("Sigmoid"));
+    for seed in 0..20 {
+        let options = ProveOptions { seed, ..Default::default() };
+        assert!(is_proved(&prove(&one, &one, &[], &options)));
+        assert!(matches!(prove(&one, &other, &[], &options), Proof::Disproved { .. }), "{seed}");
+    }
+    // Nothing is ever left.
+    let empty = |function: &str| {
+        text::model(&format!(
+            "input x batch 6
+             indices i 2
+             ints one 1 = 1
+             ints zero 1 = 0
+             ints most 1 = 1000
+             m = Min(i, zero)
+             p = Max(m, most)
+             e = Gather(p, zero)
+             s = Slice(x, e, most, one)
+             y = {function}(s)
+             output y"
+        ))
+    };
+    let proof = prove(&empty("Tanh"), &empty("Sigmoid"), &[], &Default::default());
+    assert!(matches!(&proof, Proof::Undecided { reason } if reason.contains("has no element")), "{proof:?}");
+}
+
+#[test]
+fn a_clip_of_integers_is_computed_whether_all_of_it_is_known_or_not() {
+    let clipped = |top: &str| {
+        text::model(&format!(
+            "input x batch 1
+             ints zero = 0
+             ints one = 1
+             ints low = 1
+             ints top = {top}
+             sh = Shape(x) start=0 end=1
+             n = Squeeze(sh)
+             i = Range(zero, n, one)
+             c = Clip(i, low, top)
+             f = Cast(c) to=1
+             y = Mul(x, f)
+             output y"
+        ))
+    };
+    let by_hand = text::model(
+        "input x batch 1
+         ints zero = 0
+         ints one = 1
+         ints top = 3
+         sh = Shape(x) start=0 end=1
+         n = Squeeze(sh)
+         i = Range(zero, n, one)
+         a = Max(i, one)
+         c = Min(a, top)
+         f = Cast(c) to=1
+         y = Mul(x, f)
+         output y",
+    );
+    assert!(is_proved(&prove(&clipped("3"), &by_hand, &[], &Default::default())));
+    assert!(matches!(prove(&clipped("0"), &by_hand, &[], &Default::default()), Proof::Disproved { .. }));
+}

@@ -9,7 +9,8 @@
 //!   over 65504. Backward past a Cast from such a type it is the result that is rounded there: to float16 that is fine
 //!   where the next Cast rounds it so anyway, or where it is smaller than `x`.
 //! - **A float16 that is computed** from others on the way becomes larger, forward by a scale below 1, and backward
-//!   by one above: scores of queries that are scaled only behind the product.
+//!   by one above: scores of queries that are scaled only behind the product. A mean is no larger than what it is of, but
+//!   what it is of may be larger than it.
 //!
 //! The range of the other types is beyond what networks compute.
 
@@ -94,11 +95,11 @@ pub fn backward(
     let made = draft.graph.output(node, 0);
     let to = made.and_then(|made| draft.facts.data_type(made));
     let Some(value) = cast(draft, node) else {
-        return if computes(draft, node, step) && to == Some(DataType::Float16) && grows() {
-            refused(to)
-        } else {
-            Ok(())
-        };
+        let is_mean = ["AveragePool", "GlobalAveragePool", "ReduceMean"]
+            .into_iter()
+            .any(|mean| draft.graph.is(node, mean));
+        let computes = is_mean || computes(draft, node, step);
+        return if computes && to == Some(DataType::Float16) && grows() { refused(to) } else { Ok(()) };
     };
     let from = draft.facts.data_type(value);
     let has_range = from.is_some_and(|from| from != DataType::Float16);

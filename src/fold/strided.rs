@@ -135,7 +135,7 @@ impl Places {
 }
 
 /// The elements of a constant of integers.
-fn constant(known: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
+pub fn constant(known: &Analysis, value: ValueId) -> Option<ArrayD<i64>> {
     let shape: Vec<usize> = known.facts.shape(value)?.iter().map(extent).collect::<Option<_>>()?;
     let ints = known.constants.ints(value).or_else(|| known.facts.ints(value))?;
     ArrayD::from_shape_vec(shape, ints).ok()

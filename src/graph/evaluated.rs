@@ -7,11 +7,14 @@ use ndarray::ArrayD;
 use tract_core::tract_data::TooEarly;
 use tract_onnx::prelude::{DatumType, TVec, Tensor, TractResult};
 use tract_onnx::tract_hir::infer::InferenceOp;
-use tract_onnx::tract_hir::internal::{IntoArcTensor, IntoTValue, TDim};
+use tract_onnx::tract_hir::internal::{IntoArcTensor, IntoTValue, TDim, tensor1};
 
 use super::encode::dims_of;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::NodeProto;
+
+/// More numbers than this are not counted.
+const MOST: f64 = 65_536.0;
 
 /// What came of an evaluation.
 pub enum Evaluated {
@@ -39,14 +42,19 @@ pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>])
     {
         return product(node, x).map_or(Evaluated::Failed, |made| Evaluated::Values(vec![made]));
     }
-    if !adds_up(node) || !inputs.iter().any(is_half) {
-        return asked(op, inputs.to_vec());
-    }
-    // In sums of halves nothing is left of the small ones, and squares are soon too large: engines add them up as floats.
     let cast = |tensor: &Arc<Tensor>, from, to| -> TractResult<Arc<Tensor>> {
         let is_of = tensor.datum_type() == from;
         if is_of { Ok(tensor.cast_to_dt(to)?.into_owned().into_arc_tensor()) } else { Ok(tensor.clone()) }
     };
+    if node.op() == ("", "Equal") {
+        // tract compares numbers alone.
+        let numbers = inputs.iter().map(|tensor| cast(tensor, DatumType::Bool, DatumType::I64));
+        return numbers.collect::<TractResult<_>>().map_or(Evaluated::Failed, |numbers| asked(op, numbers));
+    }
+    if !adds_up(node) || !inputs.iter().any(is_half) {
+        return asked(op, inputs.to_vec());
+    }
+    // In sums of halves nothing is left of the small ones, and squares are soon too large: engines add them up as floats.
     let floats = inputs.iter().map(|tensor| cast(tensor, DatumType::F16, DatumType::F32));
     let Ok(floats) = floats.collect::<TractResult<Vec<_>>>() else { return Evaluated::Failed };
     match asked(op, floats) {
@@ -56,6 +64,27 @@ pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>])
         }
         other => other,
     }
+}
+
+/// The numbers that a Range of floats counts, of which tract has none; `None` where there are too many, or one of them is
+/// rounded: then it counts how they are added up.
+pub fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
+    let [start, limit, delta] = inputs else { return None };
+    let data_type = start.datum_type();
+    let is_float = node.op() == ("", "Range") && data_type.is_float();
+    let number = |tensor: &Tensor| -> Option<f64> {
+        let number = *tensor.cast_to::<f64>().ok()?.to_plain_array_view::<f64>().ok()?.first()?;
+        number.is_finite().then_some(number)
+    };
+    let (start, limit, delta) =
+        is_float.then(|| Some((number(start)?, number(limit)?, number(delta)?)))??;
+    let count = ((limit - start) / delta).ceil().max(0.0);
+    (delta != 0.0 && count <= MOST).then_some(())?;
+    let counted: Vec<f64> = (0..count as u64).map(|step| start + step as f64 * delta).collect();
+    let stored = tensor1(&counted).cast_to_dt(data_type).ok()?.into_owned();
+    let is_held = data_type.size_of() < size_of::<f64>()
+        && stored.cast_to::<f64>().ok()?.to_plain_array_view::<f64>().ok()?.iter().eq(&counted);
+    is_held.then(|| stored.into_arc_tensor())
 }
 
 fn asked(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {
@@ -125,4 +154,26 @@ fn can_be_given(node: &NodeProto, tensor: &Tensor) -> bool {
         })
     };
     (category != Some(Reduction) || tensor.len() > 0) && (!tensor.datum_type().is_float() || is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_counted_where_none_is_rounded() {
+        let range = NodeProto { op_type: Some("Range".into()), ..Default::default() };
+        let count = |numbers: [f32; 3]| {
+            let made = counted(&range, &numbers.map(|number| Tensor::from(number).into_arc_tensor()))?;
+            Some(made.to_plain_array_view::<f32>().unwrap().iter().copied().collect::<Vec<_>>())
+        };
+        assert_eq!(count([0.25, 1.0, 0.25]), Some(vec![0.25, 0.5, 0.75]));
+        assert_eq!(count([1.0, -0.75, -0.5]), Some(vec![1.0, 0.5, 0.0, -0.5]));
+        assert_eq!(count([2.0, 2.0, 1.0]), Some(vec![]));
+        for none in [[0.0, 1.0, 0.1], [0.0, 1.0, 0.0], [0.0, f32::INFINITY, 1.0], [0.0, 1e6, 1.0]] {
+            assert_eq!(count(none), None, "{none:?}");
+        }
+        let integers = [0_i64, 3, 1].map(|number| Tensor::from(number).into_arc_tensor());
+        assert!(counted(&range, &integers).is_none());
+    }
 }

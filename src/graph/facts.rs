@@ -21,7 +21,7 @@ use tract_onnx::tract_hir::internal::{DimFact, IntoArcTensor, TDim};
 use super::batch;
 use super::bounds::{self, Budget, Cost};
 use super::encode::{datum_type, dims_of, ints_of, is_concrete, only, rank};
-use super::evaluated::{Evaluated, evaluated};
+use super::evaluated::{Evaluated, counted, evaluated};
 pub use super::extents::{Shape, extent, same};
 use super::memo::Memo;
 use super::open::Open;
@@ -654,6 +654,9 @@ impl Inference {
             node.input.iter().map(|name| if name.is_empty() { None } else { present.next() }).collect();
         if !bounds::can_be_asked(node, &slots) {
             return Err(format!("{name} has attributes out of bounds"));
+        }
+        if let Some(counted) = counted(node, inputs) {
+            return Ok(vec![counted]);
         }
         if self.misreads(node) {
             let bytes = inputs.first().map_or(0, |x| (x.len() * size_of::<f64>()) as u64);

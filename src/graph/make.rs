@@ -265,4 +265,8 @@ impl<'m> Maker<'m> {
     pub fn squeeze(&mut self, value: &str, axis: i64) -> String {
         self.listed("Squeeze", value, vec![], ("axes", &[axis]))
     }
+    /// The value with axes of one place, which stand here among its own.
+    pub fn unsqueeze(&mut self, value: &str, axes: &[i64]) -> String {
+        self.listed("Unsqueeze", value, vec![], ("axes", axes))
+    }
 }

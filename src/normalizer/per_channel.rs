@@ -8,6 +8,9 @@ use crate::graph::NodeId;
 /// What is behind a quotient of varying values, whatever that is: nothing is known of how large it gets.
 const QUOTIENT: Kind = Kind { is_bounded: false, ..Kind::new("affine of a quotient", Family::Online) };
 
+/// Its numbers are all there is to tell it by, however they are computed.
+const AFFINE: Kind = Kind { is_told_by_constants: false, ..offline("per-channel affine") };
+
 /// Any other chain that scales channel by channel.
 pub struct PerChannel;
 
@@ -18,7 +21,7 @@ impl Normalizer for PerChannel {
         let divided = || view.only_reader(chain.output).is_some_and(|reader| is_quotient(view, reader));
         let kind = match view.maker(chain.input).is_some_and(|maker| is_quotient(view, maker)) || divided() {
             true => QUOTIENT,
-            false => offline("per-channel affine"),
+            false => AFFINE,
         };
         // A bare shift is a bias; one scale for all channels is no normalizer.
         chain.is_per_channel().then(|| chain.site(view, kind))

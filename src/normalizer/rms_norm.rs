@@ -18,14 +18,7 @@ impl Normalizer for RmsNorm {
                 let core = statistics::core(view, node)?;
                 let last = core.axes == [core.rank.checked_sub(1)?];
                 let is_rms = !core.centred && !core.norm && last && core.input_is_squared(view);
-                return is_rms.then(|| {
-                    let mut site = fusible::site(view, "RMSNorm", &core);
-                    // A scale of ones is there for a runtime that finds nothing without one.
-                    let ones = view.chain_from(core.output).filter(|_| site.is_bare());
-                    site.nodes.extend(ones.into_iter().flat_map(|chain| &chain.nodes));
-                    site.nodes.dedup();
-                    site
-                });
+                return is_rms.then(|| fusible::site(view, "RMSNorm", &core));
             }
         };
         site(view, node, &Operator { kind: "RMSNorm", scale, bias: None, along: Along::Trailing })

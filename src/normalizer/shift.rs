@@ -51,7 +51,8 @@ fn are_linear(view: &View, value: ValueId, moves: usize) -> bool {
 fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
     let graph = view.graph;
     for _ in 0..MOVES {
-        let Some(node) = view.maker(value).filter(|_| view.only_reader(value) == Some(reader)) else {
+        let is_alone = view.only_reader(value) == Some(reader) || is_cut_up(view, value);
+        let Some(node) = view.maker(value).filter(|_| is_alone) else {
             return false;
         };
         let is_constant =
@@ -61,7 +62,7 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
             (_, Some(Category::Layer)) => return is_constant(1),
             (Some("Gather"), _) => return is_constant(0),
             (_, Some(Category::Normalizer)) => return is_constant(2),
-            (Some("Split"), _) | (_, Some(Category::Movement)) if !graph.is_output(value) => {
+            (Some("Slice" | "Split"), _) | (_, Some(Category::Movement)) if !graph.is_output(value) => {
                 let Some(input) = graph.input(node, 0) else { return false };
                 (value, reader) = (input, node);
             }
@@ -69,4 +70,11 @@ fn has_place(view: &View, mut value: ValueId, mut reader: NodeId) -> bool {
         }
     }
     false
+}
+
+/// Whether a value is only read in parts, each of which may have a shift of its own.
+fn is_cut_up(view: &View, value: ValueId) -> bool {
+    let is_part =
+        |reader: &Reader| matches!(reader, Reader::Node { node, input: 0 } if view.graph.is(*node, "Slice"));
+    view.graph.readers(value).iter().all(is_part) && !view.graph.is_output(value)
 }

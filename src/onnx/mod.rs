@@ -6,6 +6,7 @@ mod draft;
 mod element;
 pub mod external;
 mod gaps;
+pub mod hidden;
 mod identify;
 mod layout;
 mod load;

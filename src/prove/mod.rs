@@ -43,8 +43,8 @@ use random::{Digest, Hash, Unknown};
 use scales::Scales;
 use sources::Sources;
 
-/// How often another point is tried where a divisor is 0.
-const ATTEMPTS: u64 = 4;
+/// How often another point is tried where a divisor is 0, or an output has no element.
+const ATTEMPTS: u64 = 8;
 
 /// Batches that are tried, the first of which is what a batch is where nobody says more.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
@@ -62,6 +62,9 @@ const LARGER: u64 = 1 << 20;
 /// Integers that are given are below this, and every other one below that: masks, lengths and types of tokens are small.
 const INTEGERS: u64 = 100;
 const SMALL: u64 = 4;
+
+/// So few are bounds or places, of which those that are less than any extent tell most: all are small.
+const FEW: usize = 4;
 
 /// Among many, as tokens are, one of so many is another: what is no token, or the last of a long row.
 const OUTLYING: u64 = 8;
@@ -152,7 +155,7 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
                 room = given / FEWER;
                 first.get_or_insert_with(|| too_much(&at));
             }
-            Err(Ended::Misfit(at) | Ended::Zero(at)) => {
+            Err(Ended::Misfit(at) | Ended::Zero(at) | Ended::Empty(at)) => {
                 first.get_or_insert_with(|| {
                     undecided(format!(
                         "what `{at}` reads does not fit it, or its extents do not fit each other: other sizes of \
@@ -237,7 +240,7 @@ fn claims(
         }
         let point = points as u64;
         points += 1;
-        let mut at = String::new();
+        let mut why = String::new();
         let mut found = None;
         for attempt in 0..ATTEMPTS {
             let mut hash = Hash::new(options.seed, "point");
@@ -245,15 +248,19 @@ fn claims(
             hash.number(attempt);
             match identity(sources, &known, &original, &fused, tensors, hash.finish() as u64) {
                 Ok(degree) => found = Some(degree),
-                Err(Ended::Zero(place)) => {
-                    at = place;
+                Err(Ended::Zero(at)) => {
+                    why = format!("`{at}` divides by 0 at every point");
+                    continue;
+                }
+                Err(Ended::Empty(at)) => {
+                    why = format!("`{at}` has no element to be compared at any point");
                     continue;
                 }
                 Err(ended) => return Err(ended),
             }
             break;
         }
-        let degree = found.ok_or_else(|| undecided(format!("`{at}` divides by 0 at every point")))?;
+        let degree = found.ok_or_else(|| undecided(why))?;
         bound *= (degree / P as f64).min(1.0);
     }
     Ok(Proof::Proved { points, bound, tensors: recomputed })
@@ -400,6 +407,8 @@ enum Ended {
     Misfit(String),
     /// Something divides by 0 there.
     Zero(String),
+    /// This output has no element there, and other integers may give it some.
+    Empty(String),
     /// The bodies of what makes this value could not be evaluated, perhaps for the extents.
     Unknown(String),
     /// This value takes too much, as attention between the pixels of an image does.
@@ -557,8 +566,10 @@ fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
     }
     let unknown = Unknown::new(seed);
     let below = |place: u64, end: u64| (u64::from(unknown.of(place)) * end / P) as i64;
+    let count: usize = shape.iter().product();
     let integer = |place: u64| match data_type {
         DataType::Bool => below(place, 2),
+        _ if count <= FEW => below(2 * place + 1, SMALL),
         DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
             OUTLIERS[below(place, OUTLIERS.len() as u64) as usize]
         }
@@ -566,7 +577,7 @@ fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
         _ if below(2 * place, 2) == 0 => below(2 * place + 1, SMALL),
         _ => below(2 * place + 1, INTEGERS),
     };
-    let integers = (0..shape.iter().product::<usize>() as u64).map(integer);
+    let integers = (0..count as u64).map(integer);
     ArrayD::from_shape_vec(shape, integers.collect()).map_or(Image::Opaque(seed), Image::int)
 }
 
@@ -656,6 +667,9 @@ fn compare(
     for output in outputs(&graph) {
         let name = graph.value_name(output);
         if digests.get(name).copied() == digest(output) {
+            if seen.empty.contains(name) {
+                return Err(Ended::Empty(name.to_owned()));
+            }
             continue;
         }
         // What is a function of all that it reads, since nobody knows its extents, differs when that does, though a

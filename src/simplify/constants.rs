@@ -4,12 +4,13 @@
 //! A value keeps its name; the node that made it goes, and a tensor comes. What only such nodes read is then read by
 //! nobody.
 
+use super::passed::handed_on;
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axes;
 use crate::graph::editor::Editor;
 use crate::graph::facts::extent;
-use crate::graph::flat::{END, way};
-use crate::graph::{Graph, NodeId, Reader, ValueId};
+use crate::graph::flat::{is_result, way};
+use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::HashSet;
 use crate::onnx::operator::{Category, is_more_than_arithmetic, is_quantized};
 use crate::onnx::proto::TensorProto;
@@ -109,13 +110,6 @@ impl Settled {
         }
         floats
     }
-}
-
-/// Whether a body makes a value for what is around it, which engines want a node of the body to make.
-pub fn is_result(graph: &Graph, value: ValueId) -> bool {
-    let ends =
-        |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END);
-    graph.readers(value).iter().any(ends)
 }
 
 /// The nodes that stay for what they are, whatever can be computed.
@@ -287,9 +281,9 @@ impl Frontier<'_> {
         let graph = &self.known.graph;
         let output = graph.only_output(node)?;
         let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
-        let is_alias =
-            graph.domain_op(node) == ("", "Identity") && !graph.readers(output).iter().any(is_captured);
-        graph.input(node, 0).filter(|&source| is_alias && self.known.constants.is_constant(source))
+        let source =
+            handed_on(self.known, node).filter(|&source| self.known.constants.is_constant(source))?;
+        (!graph.readers(output).iter().any(is_captured)).then_some(source)
     }
 
     /// The bytes that all results add, and those that are not to be stored: all that add any where together they add more

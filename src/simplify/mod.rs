@@ -31,6 +31,9 @@ pub use tidy::{Limits, Tidied, read_directly, shared, tidy};
 /// What `--skip` calls that which [`tidy()`] does.
 pub const KINDS: [&str; 2] = [constants::KIND, equal::KIND];
 
+/// And that of it by which several operators become one, or none.
+pub const MERGING: &str = equal::KIND;
+
 /// What is known of the values of the original graph, by name.
 pub struct KnownShapes<'k> {
     /// The extents of a value.
@@ -45,7 +48,8 @@ pub struct KnownShapes<'k> {
 /// `seeds` are the values at which something was taken out.
 pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphProto {
     let Edited { mut graph, before, pinned } = editor.edited();
-    let was_read = |name: &str| before.reads(name);
+    // What came only now, and is not read any more, was for something that went as well.
+    let was_read = |name: &str| before.reads(name) || before.value(name).is_none();
     let mut seeds = seeds.to_vec();
     seeds.extend(movement::cancel(&mut graph, &seeds, known));
     // Only now is it known who still reads what is in between.

@@ -1,55 +1,98 @@
-//! Operators that hand on what they read, under another name: Identity, a Dropout, a Cast to the type that is there, a
-//! movement that moves nothing.
+//! Operators that hand on what they read, under another name: Identity, a Dropout, a Cast to the type that is there, a sum
+//! of integers and 0, a movement that moves nothing or takes back what one before it moved.
 
 use prost::Message;
 use tract_onnx::tract_hir::internal::TDim;
 
-use super::constants::is_result;
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::editor::Editor;
 use crate::graph::extents::same;
-use crate::graph::flat::way;
+use crate::graph::flat::{is_result, way};
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::operator::attributes;
 use crate::onnx::proto::GraphProto;
 
-/// Those whose readers can read what they read. Names of `pinned` values stay.
-pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
-    let goes = |&node: &NodeId| may_pass(known, node, pinned) && hands_on(known, node);
-    known.graph.order().iter().copied().filter(goes).collect()
+/// A node that only hands something on, with what its readers can read in the place of what it makes.
+pub type Passed = (NodeId, ValueId);
+
+/// Those of which nobody asks for a name. Names of `pinned` values stay.
+pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
+    all(known, pinned, handed_on)
 }
 
 /// Movements that move nothing, likewise.
 ///
 /// Before anything folds they are parts of sites, and go with these.
-pub fn unmoved(known: &Analysis, pinned: &HashSet<&str>) -> Vec<NodeId> {
-    let goes = |&node: &NodeId| {
-        may_pass(known, node, pinned)
-            && moves_nothing(&known.at(node)) == Some(true)
-            && is_understood(known, node)
+pub fn unmoved(known: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
+    all(known, pinned, |known, node| {
+        if !is_understood(known, node) {
+            return None;
+        }
+        let at = known.at(node);
+        if moves_nothing(&at) == Some(true) { known.graph.input(node, 0) } else { taken_back(&at) }
+    })
+}
+
+/// The nodes for which `handed` tells what they hand on, where that can be read instead.
+fn all(
+    known: &Analysis,
+    pinned: &HashSet<&str>,
+    handed: impl Fn(&Analysis, NodeId) -> Option<ValueId>,
+) -> Vec<Passed> {
+    // What is under the name of an output, and what that is the name of.
+    let mut named: HashMap<ValueId, ValueId> = HashMap::default();
+    let passed = |&node: &NodeId| {
+        let source = handed(known, node)?;
+        if may_pass(known, node, source, pinned) {
+            return Some((node, source));
+        }
+        let output = known.graph.only_output(node)?;
+        let gives = gives_its_name(known, node, source, pinned);
+        (gives && *named.entry(source).or_insert(output) == output).then_some((node, source))
     };
-    known.graph.order().iter().copied().filter(goes).collect()
+    known.graph.order().iter().filter_map(passed).collect()
+}
+
+/// Whether an Identity only calls what another node makes by the name of an output, which that node can make itself.
+fn gives_its_name(known: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
+    let Analysis { graph, constants, .. } = known;
+    let Some(output) = graph.only_output(node) else { return false };
+    let is_main = |node: NodeId| way(graph.node(node)).is_empty();
+    let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
+    let is_free = |value: ValueId| {
+        let is_told = pinned.contains(graph.value_name(value)) || constants.is_quantized(value);
+        !is_told && !graph.readers(value).iter().any(is_captured) && !is_result(graph, value)
+    };
+    let is_made =
+        graph.producer(source).is_some_and(|(maker, _)| is_main(maker) && !graph.is(maker, "Identity"));
+    graph.is(node, "Identity")
+        && is_main(node)
+        && is_made
+        && graph.is_output(output)
+        && !graph.is_output(source)
+        && !constants.is_constant(source)
+        && is_free(source)
+        && is_free(output)
 }
 
 /// Identities of a weight that others read too: exporters write one for each further use of a module, and what all uses
 /// want of the weight is to be asked of one value.
-pub fn sharing(graph: &Graph) -> Vec<NodeId> {
+pub fn sharing(graph: &Graph) -> Vec<Passed> {
     let annotated = annotated(graph);
-    let shares = |node: NodeId| {
-        let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else {
-            return false;
-        };
-        graph.domain_op(node) == ("", "Identity")
+    let shared = |&node: &NodeId| {
+        let (source, output) = (graph.input(node, 0)?, graph.only_output(node)?);
+        let shares = graph.domain_op(node) == ("", "Identity")
             && graph.node(node).attribute.is_empty()
             && graph.initializer(source).is_some()
             && graph.readers(source).len() > 1
             && !graph.readers(output).is_empty()
             && !has_to_stay(graph, output)
-            && !annotated.contains(graph.value_name(output))
+            && !annotated.contains(graph.value_name(output));
+        shares.then_some((node, source))
     };
-    graph.order().iter().copied().filter(|&node| shares(node)).collect()
+    graph.order().iter().filter_map(shared).collect()
 }
 
 /// The names that notes on quantization speak of.
@@ -74,7 +117,7 @@ pub fn may_share(graph: &GraphProto) -> bool {
 
 /// Transposes and Casts of a weight that one before them makes as well, with what that makes: exporters write one for each
 /// layer that shares the weight, and what all of them want would be folded for each.
-pub fn repeated(graph: &Graph) -> Vec<(NodeId, ValueId)> {
+pub fn repeated(graph: &Graph) -> Vec<Passed> {
     let annotated = annotated(graph);
     let mut firsts: HashMap<(ValueId, &str, &str, Vec<u8>), ValueId> = HashMap::default();
     let mut repeated = vec![];
@@ -100,12 +143,10 @@ pub fn repeated(graph: &Graph) -> Vec<(NodeId, ValueId)> {
 }
 
 /// Takes them out.
-pub fn remove(nodes: Vec<NodeId>, graph: &Graph, editor: &mut Editor) {
-    let name = |value| graph.value_name(value);
-    for node in nodes {
-        if let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) {
-            editor.remove(&[node], name(output), name(source));
-        }
+pub fn remove(passed: Vec<Passed>, graph: &Graph, editor: &mut Editor) {
+    for (node, source) in passed {
+        let output = graph.only_output(node).map_or("", |output| graph.value_name(output));
+        editor.remove(&[node], output, graph.value_name(source));
     }
 }
 
@@ -140,10 +181,23 @@ fn moves_nothing(at: &At) -> Option<bool> {
     }
 }
 
+/// What the Transpose before one reads, which that puts back in order.
+fn taken_back(at: &At) -> Option<ValueId> {
+    let graph = at.graph;
+    let (before, _) = graph.producer(at.input(0).ok()?)?;
+    let are_two = graph.is(at.node, "Transpose") && graph.is(before, "Transpose");
+    let first = At { node: before, ..*at };
+    first.only_attributes(&["perm"]).ok().filter(|()| are_two)?;
+    let rank = first.rank(0).ok()?;
+    let (first_order, order) = (first.permutation(rank).ok()?, at.permutation(rank).ok()?);
+    let is_back = order.into_iter().map(|axis| first_order[axis]).eq(0..rank);
+    first.input(0).ok().filter(|_| is_back)
+}
+
 /// Whether nobody knows the result of a node by its name, and it is none of a constant.
-fn may_pass(known: &Analysis, node: NodeId, pinned: &HashSet<&str>) -> bool {
+fn may_pass(known: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
     let Analysis { graph, constants, .. } = known;
-    let (Some(source), Some(output)) = (graph.input(node, 0), graph.only_output(node)) else { return false };
+    let Some(output) = graph.only_output(node) else { return false };
     let has_name = has_to_stay(graph, output) || pinned.contains(graph.value_name(output));
     !has_name && !constants.is_constant(source) && !constants.is_quantized(output)
 }
@@ -155,20 +209,37 @@ fn is_understood(known: &Analysis, node: NodeId) -> bool {
     told.is_some_and(|told| known.at(node).only_attributes(told).is_ok())
 }
 
-/// Whether a node hands on what it reads.
-fn hands_on(known: &Analysis, node: NodeId) -> bool {
+/// The value that a node hands on, if it does no more.
+pub fn handed_on(known: &Analysis, node: NodeId) -> Option<ValueId> {
     let graph = &known.graph;
-    let is_one = match graph.op(node) {
-        Some("Identity") => true,
+    let source = graph.input(node, 0)?;
+    let handed = match graph.op(node)? {
+        "Identity" => source,
         // An exporter writes one wherever a module asks for the type that a value has already.
-        Some("Cast") => {
-            let [from, to] = [graph.input(node, 0), graph.only_output(node)]
-                .map(|value| value.and_then(|value| known.facts.data_type(value)));
-            from.is_some() && from == to
+        "Cast" => {
+            let [from, to] = [source, graph.only_output(node)?].map(|value| known.facts.data_type(value));
+            Some(source).filter(|_| from.is_some() && from == to)?
         }
         // Before opset 7 it may be in training mode, and with more inputs from 12 on.
-        Some("Dropout") => graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7,
-        _ => false,
+        "Dropout" if graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7 => source,
+        // A cache of nothing is 0 places long, and a mask of nothing lets all through.
+        "Add" => beside(known, node, 0)?,
+        "And" => beside(known, node, 1)?,
+        _ => return None,
     };
-    is_one && is_understood(known, node)
+    is_understood(known, node).then_some(handed)
+}
+
+/// What an operator on integers or truth values reads beside a constant that is this number everywhere, and has no axis that
+/// would be given to the result.
+fn beside(known: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
+    let Analysis { graph, constants, facts, .. } = known;
+    let [Some(one), Some(other)] = *graph.inputs(node) else { return None };
+    let (value, constant) = if constants.is_constant(other) { (one, other) } else { (other, one) };
+    let is_neutral = !constants.is_constant(value)
+        && constants.is_constant(constant)
+        && constants.len(constant) == Some(1)
+        && facts.rank(constant)? <= facts.rank(value)?
+        && constants.ints(constant)? == [neutral];
+    is_neutral.then_some(value)
 }

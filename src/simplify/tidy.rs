@@ -95,17 +95,13 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
         return Ok(None);
     }
     let graph = Graph::new(model)?;
-    let (passed, repeated) = (passed::sharing(&graph), passed::repeated(&graph));
-    if passed.is_empty() && repeated.is_empty() {
+    let passed = [passed::sharing(&graph), passed::repeated(&graph)].concat();
+    if passed.is_empty() {
         return Ok(None);
     }
-    let duplicates = passed.len() + repeated.len();
+    let duplicates = passed.len();
     let mut editor = Editor::new(&graph);
     passed::remove(passed, &graph, &mut editor);
-    for (node, first) in repeated {
-        let output = graph.only_output(node).map_or("", |output| graph.value_name(output));
-        editor.remove(&[node], output, graph.value_name(first));
-    }
     Ok(Some(Tidied { graph: Some(editor.finish()), duplicates, ..Tidied::default() }))
 }
 
@@ -151,7 +147,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
     let passed = || [passed::find(known, &read), passed::unmoved(known, &read)].concat();
     let passed = if merges { passed() } else { vec![] };
-    let goes: HashSet<NodeId> = passed.iter().copied().collect();
+    let goes: HashSet<NodeId> = passed.iter().map(|&(node, _)| node).collect();
     shapes.retain(|(node, _)| !goes.contains(node));
     let is_written = !shapes.is_empty() || !begun.is_empty();
     let is_asked = merges && (!is_written || !found.is_empty());

@@ -105,7 +105,7 @@ fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
 fn what_a_body_computes_of_constants_is_what_it_is_around() {
     for op in ["Softmax", "Sigmoid", "Sqrt"] {
         let branch =
-            format!("scale c 4\n k = Abs(c)\n s = {op}(k)\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
+            format!("scale u 4\n k = Abs(u)\n s = {op}(k)\n a = Mul(x, s)\n y = MatMul(a, w)\n output y");
         let model = branching(AROUND, &branch, &branch.replace('w', "v"), &["r"]);
         let fused = crate::fuse(&model);
         assert_eq!(inside(&fused.model), [["MatMul"], ["MatMul"]]);

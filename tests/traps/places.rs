@@ -97,7 +97,7 @@ fn the_normalizers_of_a_block_of_res_mlp_are_one_scale_and_one_add() {
 #[test]
 fn what_reads_other_places_or_adds_stops_it() {
     for (weight, attributes) in
-        [("5 6 3", "pads=[1,1]"), ("5 6 1", "pads=[1,1] strides=[1]"), ("5 6 1", "auto_pad=SAME_UPPER")]
+        [("5 6 3", "pads=[1,1]"), ("5 6 1", "pads=[1,1] strides=[1]"), ("5 6 2", "auto_pad=SAME_UPPER")]
     {
         assert_eq!(kept(&forward(weight, attributes)).0, Reason::WrongAxis, "{weight} {attributes}");
     }

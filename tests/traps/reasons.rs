@@ -69,6 +69,17 @@ fn example(reason: &Reason) -> Model {
             });
             model
         }
+        Reason::Hidden(_) => {
+            let mut model = behind("condition c\n weight w 4 4\n y = MatMul(m, w)\n output y");
+            let part = |lines: &str| crate::common::text::model(lines).proto.graph.unwrap();
+            let then = part("weight w 4 4\n p = Identity(w)\n output p");
+            let mut other = part("q = Identity(w)\n output q");
+            other.initializer.clear();
+            let branches = vec![("then_branch", then.into()), ("else_branch", other.into())];
+            model.graph_mut().node.push(node("If", &["c"], &["z"], branches));
+            model.graph_mut().output.push(undeclared("z"));
+            model
+        }
         Reason::GraphOutput | Reason::GraphInput => behind("output m"),
         Reason::CapturedBySubgraph => {
             // It has a body, and is no If, Loop or Scan.
@@ -253,14 +264,14 @@ fn example(reason: &Reason) -> Model {
              output y",
         ),
         Reason::TooFar => model(&format!(
-            "input x batch 4
+            "input x batch 3 4
              weight w 4 4
              v0 = MatMul(x, w)
              {}
              scale g 4
              n = Mul(v600, g)
              output n",
-            (0..600).map(|i| format!("v{} = Transpose(v{i}) perm=[1,0]\n", i + 1)).collect::<String>(),
+            (0..600).map(|i| format!("v{} = Transpose(v{i}) perm=[1,2,0]\n", i + 1)).collect::<String>(),
         )),
         // Two products of one weight, behind different normalizers.
         Reason::Growth(_) => model(
@@ -339,6 +350,7 @@ fn detailed(reason: Reason) -> Reason {
         Reason::FutureOpset(_) => Reason::FutureOpset(99),
         Reason::PastOpset(_) => Reason::PastOpset(6),
         Reason::Redefined(_) => Reason::Redefined("Relu".into()),
+        Reason::Hidden(_) => Reason::Hidden("w".into()),
         Reason::NotLinear(_) => Reason::NotLinear("Relu".into()),
         Reason::UnknownOperator(_) => Reason::UnknownOperator("com.example.Relu".into()),
         Reason::Attribute(_) => Reason::Attribute("fancy".into()),

@@ -347,3 +347,27 @@ fn a_large_weight_becomes_the_same_wherever_it_was_looked_at() {
         }
     }
 }
+
+/// The products of 300 times the weight may be infinite where their mean is not.
+#[test]
+fn a_scale_does_not_go_back_past_a_mean_of_halves_that_it_makes_larger() {
+    let scaled = |number: &str| {
+        of_type(
+            &format!(
+                "input x batch 10 4
+                 const w 4 4 = 1 0 0 2 0 1 0 0 0 0 1 0 1 0 0 1
+                 const s 4 = {number}
+                 p = MatMul(x, w)
+                 m = ReduceMean(p) axes=[1] keepdims=0
+                 n = Mul(m, s)
+                 y = Relu(n)
+                 output y"
+            ),
+            DataType::Float16,
+        )
+    };
+    let stays = unfold::fuse(&scaled("300 1 1 1"), &FuseOptions::default()).unwrap();
+    assert_eq!(crate::operators(&stays.model), ["MatMul", "ReduceMean", "Mul", "Relu"]);
+    let goes = unfold::fuse(&scaled("0.5 1 0.25 1"), &FuseOptions::default()).unwrap();
+    assert_eq!(crate::operators(&goes.model), ["MatMul", "ReduceMean", "Relu"]);
+}

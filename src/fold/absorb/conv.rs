@@ -269,25 +269,29 @@ impl Geometry {
         let auto = at.attr_text("auto_pad", "NOTSET")?;
         let pads = at.attr_ints("pads")?.unwrap_or_else(|| vec![0; 2 * spatial]);
         let explicit = at.attr_ints("output_shape")?.is_some();
-        let before = match auto {
-            "VALID" => Some(vec![0; spatial]),
-            "NOTSET" if pads.len() == 2 * spatial && !explicit => Some(pads[..spatial].to_vec()),
-            "SAME_UPPER" | "SAME_LOWER" if !transposed => {
-                let total = |axis: usize| {
-                    let (input, output) = (input[axis]? as i64, output[axis]? as i64);
-                    let reach = (kernel[axis] as i64 - 1).checked_mul(dilations[axis])?.checked_add(1)?;
-                    let read = (output - 1).checked_mul(strides[axis])?.checked_add(reach)?;
-                    Some(read.saturating_sub(input).max(0))
-                };
-                let half = |total: i64| if auto == "SAME_UPPER" { total / 2 } else { (total + 1) / 2 };
-                (0..spatial).map(|axis| total(axis).map(half)).collect()
+        // How many places `SAME` puts around the image. A kernel of one place reaches beyond none.
+        let same = |axis: usize| {
+            if kernel[axis] == 1 {
+                return Some(0);
             }
-            _ => None,
+            let (input, output) = (input[axis]? as i64, output[axis]? as i64);
+            let reach = (kernel[axis] as i64 - 1).checked_mul(dilations[axis])?.checked_add(1)?;
+            let read = (output - 1).checked_mul(strides[axis])?.checked_add(reach)?;
+            Some(read.saturating_sub(input).max(0))
         };
-        let padded = match auto {
-            "VALID" => false,
-            "NOTSET" => pads.iter().any(|&pad| pad != 0),
-            _ => true,
+        let half = |total: i64| if auto == "SAME_UPPER" { total / 2 } else { (total + 1) / 2 };
+        let (before, padded) = match auto {
+            "VALID" => (Some(vec![0; spatial]), false),
+            "NOTSET" => {
+                let is_told = pads.len() == 2 * spatial && !explicit;
+                (is_told.then(|| pads[..spatial].to_vec()), pads.iter().any(|&pad| pad != 0))
+            }
+            "SAME_UPPER" | "SAME_LOWER" if !transposed => {
+                let totals: Option<Vec<i64>> = (0..spatial).map(same).collect();
+                let padded = totals.as_ref().is_none_or(|totals| totals.iter().any(|&total| total != 0));
+                (totals.map(|totals| totals.into_iter().map(half).collect()), padded)
+            }
+            _ => (None, true),
         };
         let group = groups(at)?;
         let wide = weight[1].checked_mul(group).ok_or(Reason::UnknownShape)?;

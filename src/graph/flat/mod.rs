@@ -11,6 +11,7 @@
 mod flatten;
 mod restore;
 
+use super::{Graph, Reader, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, NodeProto};
@@ -61,4 +62,11 @@ pub fn sees(from: &str, made: &str) -> bool {
 pub fn way(node: &NodeProto) -> &str {
     let note = node.metadata_props.iter().find(|entry| entry.key() == BODY);
     note.map_or("", |entry| entry.value())
+}
+
+/// Whether a body makes a value for what is around it, which engines want a node of the body to make.
+pub fn is_result(graph: &Graph, value: ValueId) -> bool {
+    let ends =
+        |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END);
+    graph.readers(value).iter().any(ends)
 }

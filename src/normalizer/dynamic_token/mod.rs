@@ -126,12 +126,15 @@ fn replacement(
         scaled: apart.is_none(),
     };
     let written = fewest(graph, meaning, &target)?;
-    // Where the operators are these already, they have been written by this.
+    // Where the operators are these already, they have been written by this; of two Reshapes in a row one may be left.
     let mut there: Vec<&str> = region.nodes.iter().map(|&node| graph.node(node).op_type()).collect();
     let mut made: Vec<&str> = written.made.iter().map(NodeProto::op_type).collect();
-    there.sort_unstable();
-    made.sort_unstable();
-    if there == made {
+    let is_less = there.len() <= made.len();
+    for operators in [&mut there, &mut made] {
+        operators.retain(|&operator| operator != "Reshape");
+        operators.sort_unstable();
+    }
+    if is_less && there == made {
         return None;
     }
     let replacement = Replacement { nodes: vec![replaced], made: written.made, constants: written.constants };

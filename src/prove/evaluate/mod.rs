@@ -94,6 +94,8 @@ pub struct Findings {
     pub opaque: HashSet<String>,
     /// What comes of bodies that could not be evaluated, or not whole, by name.
     pub uncertain: HashSet<String>,
+    /// What was asked for and has no element, though its extents do not say so, by name.
+    pub empty: HashSet<String>,
     /// How many different points the results would have to be compared at to leave no doubt, as a part of the field.
     pub degree: f64,
 }
@@ -106,8 +108,8 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
     let mut walk = Evaluation::new(point, wanted);
     let graph = &point.known.graph;
     let digests = vec![None; graph.value_count()];
-    let (opaque, uncertain) = (HashSet::new(), HashSet::new());
-    let mut seen = Findings { digests, kept: HashMap::new(), opaque, uncertain, degree: 0.0 };
+    let (opaque, uncertain, empty) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut seen = Findings { digests, kept: HashMap::new(), opaque, uncertain, empty, degree: 0.0 };
     for &node in point.known.graph.order() {
         if walk.is_needed[node] {
             walk.step(node, &mut seen)?;
@@ -117,6 +119,11 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         let made = walk.get(value)?;
         seen.digests[index(value)].get_or_insert_with(|| made.digest(point.key));
         seen.degree += walk.degrees[index(value)];
+        let is_told =
+            || point.known.facts.shape(value).is_some_and(|shape| shape.iter().all(Option::is_some));
+        if made.shape().is_some() && made.len() == 0 && !is_told() {
+            seen.empty.insert(graph.value_name(value).to_owned());
+        }
         if keep {
             seen.kept.insert(value, made);
         }

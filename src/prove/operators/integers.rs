@@ -104,6 +104,18 @@ pub(super) fn extreme(call: &Call) -> Made {
     Ok(vec![Image::int(made.into_owned())])
 }
 
+/// Clip: at least the one bound, where there is one, and then at most the other.
+pub(super) fn clip(call: &Call) -> Made {
+    let mut made = call.integers(0)?.clone();
+    for (slot, f) in [(1, i64::max as fn(i64, i64) -> i64), (2, i64::min)] {
+        let bound = call.optional(slot).map(|_| call.integers(slot)).transpose()?;
+        let Some(bound) = bound.map(|bound| bound.iter().copied().next()) else { continue };
+        let bound = bound.ok_or(Unmade::Uncovered)?;
+        made = made.mapv(|n| f(n, bound)).into_shared();
+    }
+    Ok(vec![Image::Int(made)])
+}
+
 pub(super) fn shape(call: &Call) -> Made {
     let shape = call.shape(0)?;
     let rank = shape.len() as i64;

@@ -243,6 +243,7 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["Not", "Abs", "Sign"], &[], integers::one),
     ("", &["Mod"], &["fmod"], integers::modulo),
     ("", &["Min", "Max"], &[], integers::extreme),
+    ("", &["Clip"], &[], integers::clip),
     ("", &["Shape"], &["start", "end"], integers::shape),
     ("", &["Size"], &[], integers::size),
     ("", &["Range"], &[], integers::range),

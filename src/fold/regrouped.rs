@@ -1,0 +1,118 @@
+//! Movements that keep all elements in their order, beside a Reshape: both are one Reshape.
+//!
+//! Attention of one head is written as that of several: the heads are split off, brought forward over an axis of one place,
+//! brought back and put together. Keras puts axes of one place around a product for each einsum that it writes out.
+
+use super::patch::{Change, Edit};
+use crate::graph::analysis::Analysis;
+use crate::graph::at::At;
+use crate::graph::axes::axes;
+use crate::graph::facts::{Shape, extent, same};
+use crate::graph::make::Maker;
+use crate::graph::{NodeId, ValueId};
+use crate::normalizer::Replacement;
+
+/// What is written so: a movement behind a Reshape that nobody else reads, or a Reshape behind a movement.
+pub fn edits(known: &Analysis) -> Vec<Edit> {
+    let Analysis { graph, constants, .. } = known;
+    let edit = |&node: &NodeId| {
+        let output = graph.only_output(node).filter(|&output| !constants.is_constant(output))?;
+        let merged = |(value, extents): (ValueId, Vec<i64>)| {
+            let mut maker = Maker::new(graph, node);
+            maker.reshape(graph.value_name(value), &extents);
+            maker
+        };
+        let as_one = before(known, node).or_else(|| behind(known, node)).map(merged);
+        let maker = as_one.or_else(|| without_ones(known, node))?;
+        let (made, constants) = maker.finish(graph.value_name(output));
+        let replacement = Replacement { nodes: vec![node], made, constants };
+        Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
+    };
+    graph.order().iter().filter_map(edit).collect()
+}
+
+/// What a Reshape can read in the place of what a movement before it makes, and the extents that it makes of that.
+fn before(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
+    let (source, named) = target(&known.at(node))?;
+    let movement = known.at(known.graph.producer(source)?.0);
+    let (value, from, to) = (movement.input(0).ok()?, movement.shape(0).ok()?, known.facts.shape(source)?);
+    let keeps_order = ones_come_or_go(&movement).is_some() || target(&movement).is_some();
+    let stays = |(place, &number): (usize, &i64)| {
+        let alike = || Some(same(from.get(place)?, to.get(place)?));
+        number != 0 || alike() == Some(true)
+    };
+    (keeps_order && named.iter().enumerate().all(stays)).then_some((value, named))
+}
+
+/// What the Reshape before a movement reads, and the extents that both make of that.
+fn behind(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
+    let graph = &known.graph;
+    let at = known.at(node);
+    let between = at.input(0).ok()?;
+    let (source, named) = target(&known.at(graph.producer(between)?.0))?;
+    let is_alone = graph.only_reader(between).is_some() && !graph.is_output(between);
+    let places = ones_come_or_go(&at).filter(|_| is_alone && at.rank(0) == Ok(named.len()))?;
+    // A 0 takes the extent at its own place, and what goes is one place as it is told.
+    let stays =
+        |(place, &axis): (usize, &Option<usize>)| axis.is_none_or(|axis| named[axis] != 0 || axis == place);
+    let goes = |axis: usize| places.contains(&Some(axis)) || named[axis] == 1;
+    let is_told = places.iter().enumerate().all(stays) && (0..named.len()).all(goes);
+    is_told.then(|| (source, places.into_iter().map(|axis| axis.map_or(1, |axis| named[axis])).collect()))
+}
+
+/// A Reshape of what a Transpose puts in another order, without the axes of one place that an Unsqueeze gave it before.
+fn without_ones<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &known.graph;
+    let (turned, named) = target(&known.at(node))?;
+    let transpose = known.at(graph.producer(turned).filter(|&(maker, _)| graph.is(maker, "Transpose"))?.0);
+    let unsqueeze =
+        graph.producer(transpose.input(0).ok()?).filter(|&(maker, _)| graph.is(maker, "Unsqueeze"))?.0;
+    let places = ones_come_or_go(&known.at(unsqueeze))?;
+    let order =
+        transpose.only_attributes(&["perm"]).and_then(|()| transpose.permutation(places.len())).ok()?;
+    let order: Vec<i64> = order.into_iter().filter_map(|axis| Some(places[axis]? as i64)).collect();
+    let is_alone = graph.only_reader(turned).is_some() && !graph.is_output(turned);
+    // A 0 takes the extent at a place, where another one is then.
+    (is_alone && !named.contains(&0)).then_some(())?;
+    let mut maker = Maker::new(graph, node);
+    let turned = maker.transpose(graph.value_name(graph.input(unsqueeze, 0)?), &order);
+    maker.reshape(&turned, &named);
+    Some(maker)
+}
+
+/// The axis of its input that is at each axis of what a movement makes, where it only moves, puts in or takes out axes of one
+/// place; `None` for those that come.
+fn ones_come_or_go(at: &At) -> Option<Vec<Option<usize>>> {
+    let shape: Shape = at.shape(0).ok()?;
+    let rank = shape.len();
+    let listed = |rank: usize| {
+        at.only_attributes(&["axes"]).ok()?;
+        axes(&at.list("axes").ok()??, rank).ok()
+    };
+    match at.graph.op(at.node)? {
+        "Transpose" => {
+            let order = at.only_attributes(&["perm"]).and_then(|()| at.permutation(rank)).ok()?;
+            let wide = order.iter().filter(|&&axis| extent(&shape[axis]) != Some(1));
+            wide.is_sorted().then(|| order.into_iter().map(Some).collect())
+        }
+        "Unsqueeze" => {
+            let made = at.output_rank(0).ok()?;
+            let (new, mut old) = (listed(made)?, 0..rank);
+            Some((0..made).map(|axis| if new.contains(&axis) { None } else { old.next() }).collect())
+        }
+        "Squeeze" => {
+            let gone = listed(rank)?;
+            Some((0..rank).filter(|axis| !gone.contains(axis)).map(Some).collect())
+        }
+        _ => None,
+    }
+}
+
+/// What a Reshape reads, and the constant extents that it makes of that.
+fn target(at: &At) -> Option<(ValueId, Vec<i64>)> {
+    let is_plain = at.graph.is(at.node, "Reshape")
+        && at.is_constant(1)
+        && at.only_attributes(&["allowzero"]).is_ok()
+        && at.attr("allowzero", 0) == Ok(0);
+    Some((at.input(0).ok().filter(|_| is_plain)?, at.ints(1).ok()??))
+}
