@@ -1,8 +1,7 @@
 //! Taking out what existed only for a folded site; and in the end ([`tidy()`]) what is computed though it is known, or is
 //! computed twice.
 //!
-//! Nothing else is touched: what nobody read in the original model stays, and so do reshapes that
-//! have nothing to do with a site.
+//! Nothing else is touched: what nobody read in the original model stays.
 
 mod constants;
 mod dead;
