@@ -320,12 +320,8 @@ impl Search<'_> {
 
     /// Whether an Add is the bias of the linear operator right before it.
     fn is_bias(&self, node: NodeId, value: ValueId) -> bool {
-        let Some((maker, _)) = self.graph.producer(value) else { return false };
-        let is_constant = |&operand: &ValueId| self.constants.is_constant(operand);
-        let is_layer =
-            self.graph.is(maker, "Einsum") && self.graph.inputs(maker).iter().flatten().any(is_constant);
-        let is_product = self.graph.category(maker).is_some_and(Category::is_product);
-        self.graph.is(node, "Add") && (is_layer || is_product)
+        let made_by = self.graph.producer(value).and_then(|(producer, _)| self.graph.category(producer));
+        self.graph.is(node, "Add") && made_by.is_some_and(Category::is_product)
     }
 
     /// Words that tell where nodes came from, and the module path of the first.

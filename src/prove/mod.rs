@@ -63,9 +63,6 @@ const LARGER: u64 = 1 << 20;
 const INTEGERS: u64 = 100;
 const SMALL: u64 = 4;
 
-/// So few are bounds or places, of which those that are less than any extent tell most: all are small.
-const FEW: usize = 4;
-
 /// Among many, as tokens are, one of so many is another: what is no token, or the last of a long row.
 const OUTLYING: u64 = 8;
 const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
@@ -566,10 +563,8 @@ fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
     }
     let unknown = Unknown::new(seed);
     let below = |place: u64, end: u64| (u64::from(unknown.of(place)) * end / P) as i64;
-    let count: usize = shape.iter().product();
     let integer = |place: u64| match data_type {
         DataType::Bool => below(place, 2),
-        _ if count <= FEW => below(2 * place + 1, SMALL),
         DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
             OUTLIERS[below(place, OUTLIERS.len() as u64) as usize]
         }
@@ -577,7 +572,7 @@ fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
         _ if below(2 * place, 2) == 0 => below(2 * place + 1, SMALL),
         _ => below(2 * place + 1, INTEGERS),
     };
-    let integers = (0..count as u64).map(integer);
+    let integers = (0..shape.iter().product::<usize>() as u64).map(integer);
     ArrayD::from_shape_vec(shape, integers.collect()).map_or(Image::Opaque(seed), Image::int)
 }
 

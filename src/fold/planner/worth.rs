@@ -59,6 +59,13 @@ impl Planner<'_> {
         if let Some(fold) = self.adds_by_place(&wave).first().filter(|_| is_one) {
             return Err(self.no_gain(fold, ADD_BY_PLACE));
         }
+        // Behind an operator that has no place for a bias, such as an Einsum, it is one already.
+        let input = self.draft.source(there.part.input);
+        let is_before =
+            |fold: &Fold| fold.side == Side::Result && self.draft.graph.only_output(fold.node) == Some(input);
+        if let Some(fold) = wave.folds.iter().find(|fold| is_add && is_before(fold) && self.makes_add(fold)) {
+            return Err(self.no_gain(fold, "it would become an Add again"));
+        }
         if let Some(fold) = wave.folds.iter().filter(|fold| is_one && self.makes_add(fold)).nth(1) {
             return Err(self.no_gain(fold, "it would become several Adds"));
         }
