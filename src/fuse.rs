@@ -362,6 +362,8 @@ impl OnePass<'_> {
                 None => Some(None),
                 Some(result) => flat.restore(&result).map(Some),
             };
+            // What a node reads in a body that nobody reads is not known to be before it there.
+            let restored = restored.map(|restored| restored.map(simplify::sorted));
             if let Some(result) = restored {
                 if let Some(result) = &result {
                     check(first, result)?;
@@ -463,12 +465,13 @@ impl OnePass<'_> {
             let before = before.as_ref().ok_or_else(unknown)?;
             before.constants.read(before.graph.value(name).ok_or_else(unknown)?)
         };
+        let unknown = not_known(model);
         let untouched = |index: usize| {
             let site: &Site = &sites[index];
             let skipped = self.skip.has(&site.name, &site.kind);
             let skipped = skipped.then(|| Refusal::new(Reason::Skipped, ""));
             let rounded = || history.rounded(&known.graph, site, &read);
-            history.refusal(&seen[index]).or(skipped).or_else(|| not_known(model)).or_else(rounded)
+            history.refusal(&seen[index]).or(skipped).or_else(|| unknown.clone()).or_else(rounded)
         };
         let mut refused: HashMap<usize, Refusal> =
             (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();

@@ -8,6 +8,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::axes::axes;
 use crate::graph::facts::{Shape, extent, same};
+use crate::graph::flat::way;
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
 use crate::normalizer::Replacement;
@@ -71,7 +72,8 @@ fn without_ones<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let order =
         transpose.only_attributes(&["perm"]).and_then(|()| transpose.permutation(places.len())).ok()?;
     let order: Vec<i64> = order.into_iter().filter_map(|axis| Some(places[axis]? as i64)).collect();
-    let is_alone = graph.only_reader(turned).is_some() && !graph.is_output(turned);
+    let is_beside = way(transpose.proto()) == way(graph.node(node));
+    let is_alone = is_beside && graph.only_reader(turned).is_some() && !graph.is_output(turned);
     // A 0 takes the extent at a place, where another one is then.
     (is_alone && !named.contains(&0)).then_some(())?;
     let mut maker = Maker::new(graph, node);

@@ -14,7 +14,7 @@ pub fn hidden(graph: &GraphProto) -> Option<&str> {
 }
 
 fn inside<'g>(graph: &'g GraphProto, around: &mut Vec<HashSet<&'g str>>) -> Option<&'g str> {
-    let constants = || graph.initializer.iter().map(|tensor| tensor.name());
+    let constants = || graph.initializer.iter().map(|tensor| tensor.name()).filter(|name| !name.is_empty());
     let is_there = |name: &&str| around.iter().any(|names| names.contains(name));
     if let Some(name) = constants().find(is_there) {
         return Some(name);
@@ -25,5 +25,5 @@ fn inside<'g>(graph: &'g GraphProto, around: &mut Vec<HashSet<&'g str>>) -> Opti
     around.push(constants().chain(graph.input.iter().map(|input| input.name())).chain(made).collect());
     let found = bodies.find_map(|body| inside(body, around));
     around.pop();
-    found.filter(|name| !name.is_empty())
+    found
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::graph::editor::captured;
-use crate::graph::flat::{END, sees, way};
+use crate::graph::flat::{END, sees, way, ways_behind};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
@@ -69,7 +69,10 @@ pub fn find(
     let ends = graph.node.iter().filter(|node| node.domain() == END);
     fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str));
     let mut equals = Equals::new(model, &fixed);
-    let ways: HashSet<&str> = graph.node.iter().map(way).collect();
+    // A body may have constants and no node any more.
+    let of_ends = graph.node.iter().filter(|node| node.domain() == END).flat_map(ways_behind);
+    let of_ends: Vec<String> = of_ends.collect();
+    let ways: HashSet<&str> = graph.node.iter().map(way).chain(of_ends.iter().map(String::as_str)).collect();
     let tensors = graph.initializer.iter().map(|tensor| (way_to(tensor.name(), &ways), tensor));
     // Bodies see those of the main graph, whichever came first.
     let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());

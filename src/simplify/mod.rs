@@ -21,6 +21,7 @@ use crate::graph::ValueId;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::{Edited, Editor};
 use crate::graph::facts::Shape;
+use crate::onnx::Model;
 use crate::onnx::proto::GraphProto;
 
 pub use constants::NamedFloats;
@@ -39,6 +40,12 @@ pub struct KnownShapes<'k> {
     pub shape: &'k dyn Fn(&str) -> Option<Shape>,
     /// The elements of a value that is a shape itself.
     pub extents: &'k dyn Fn(&str) -> Option<Shape>,
+}
+
+/// A model whose nodes are behind what they and their bodies read.
+pub fn sorted(mut model: Model) -> Model {
+    order::sort(model.graph_mut());
+    model
 }
 
 /// Finishes an edited graph: movements around the seeds that undo each other, are one, or are the same,

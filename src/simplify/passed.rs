@@ -8,9 +8,10 @@ use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::editor::Editor;
 use crate::graph::extents::same;
-use crate::graph::flat::{is_result, way};
+use crate::graph::flat::{BEGIN, END, is_result, way};
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
+use crate::onnx::node::bodies;
 use crate::onnx::operator::attributes;
 use crate::onnx::proto::GraphProto;
 
@@ -26,13 +27,14 @@ pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
 ///
 /// Before anything folds they are parts of sites, and go with these.
 pub fn unmoved(known: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
-    all(known, pinned, |known, node| {
-        if !is_understood(known, node) {
-            return None;
-        }
-        let at = known.at(node);
-        if moves_nothing(&at) == Some(true) { known.graph.input(node, 0) } else { taken_back(&at) }
-    })
+    all(known, pinned, unmoving)
+}
+
+/// What such a movement hands on.
+fn unmoving(known: &Analysis, node: NodeId) -> Option<ValueId> {
+    let at = known.at(node);
+    is_understood(known, node).then_some(())?;
+    if moves_nothing(&at) == Some(true) { known.graph.input(node, 0) } else { taken_back(&at) }
 }
 
 /// The nodes for which `handed` tells what they hand on, where that can be read instead.
@@ -41,36 +43,42 @@ fn all(
     pinned: &HashSet<&str>,
     handed: impl Fn(&Analysis, NodeId) -> Option<ValueId>,
 ) -> Vec<Passed> {
-    // What is under the name of an output, and what that is the name of.
-    let mut named: HashMap<ValueId, ValueId> = HashMap::default();
+    let graph = &known.graph;
+    // In bodies names have to be others than those around them, which an output may get too early.
+    let has_bodies = graph.order().iter().any(|&node| {
+        matches!(graph.domain_op(node).0, BEGIN | END) || bodies(graph.node(node)).next().is_some()
+    });
+    let mut named: HashSet<ValueId> = HashSet::default();
     let passed = |&node: &NodeId| {
         let source = handed(known, node)?;
-        if may_pass(known, node, source, pinned) {
-            return Some((node, source));
-        }
-        let output = known.graph.only_output(node)?;
-        let gives = gives_its_name(known, node, source, pinned);
-        (gives && *named.entry(source).or_insert(output) == output).then_some((node, source))
+        let goes = may_pass(known, node, source, pinned)
+            || (!has_bodies && gives_its_name(known, node, source, pinned, &mut named));
+        goes.then_some((node, source))
     };
-    known.graph.order().iter().filter_map(passed).collect()
+    graph.order().iter().filter_map(passed).collect()
 }
 
-/// Whether an Identity only calls what another node makes by the name of an output, which that node can make itself.
-fn gives_its_name(known: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
+/// Whether an Identity only calls what another node makes by the name of an output, which that node can make itself, if it
+/// makes none yet.
+fn gives_its_name(
+    known: &Analysis,
+    node: NodeId,
+    source: ValueId,
+    pinned: &HashSet<&str>,
+    named: &mut HashSet<ValueId>,
+) -> bool {
     let Analysis { graph, constants, .. } = known;
-    let Some(output) = graph.only_output(node) else { return false };
-    let is_main = |node: NodeId| way(graph.node(node)).is_empty();
-    let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
-    let is_free = |value: ValueId| {
-        let is_told = pinned.contains(graph.value_name(value)) || constants.is_quantized(value);
-        !is_told && !graph.readers(value).iter().any(is_captured) && !is_result(graph, value)
+    let Some(output) = graph.only_output(node).filter(|&output| graph.is_output(output)) else {
+        return false;
     };
-    let is_made =
-        graph.producer(source).is_some_and(|(maker, _)| is_main(maker) && !graph.is(maker, "Identity"));
-    graph.is(node, "Identity")
-        && is_main(node)
-        && is_made
-        && graph.is_output(output)
+    if !graph.is(node, "Identity") || !named.insert(source) {
+        return false;
+    }
+    let is_free =
+        |value: ValueId| !pinned.contains(graph.value_name(value)) && !constants.is_quantized(value);
+    // What is not there any more itself makes nothing.
+    let stays = |maker: NodeId| handed_on(known, maker).is_none() && unmoving(known, maker).is_none();
+    graph.producer(source).is_some_and(|(maker, _)| stays(maker))
         && !graph.is_output(source)
         && !constants.is_constant(source)
         && is_free(source)

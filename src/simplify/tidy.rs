@@ -118,6 +118,7 @@ pub fn read_directly(known: &Analysis) -> Option<Tidied> {
     passed::remove(passed, graph, &mut editor);
     let Edited { mut graph, before, pinned } = editor.edited();
     dead::remove(&mut graph, &|name| before.reads(name), &pinned);
+    order::sort(&mut graph);
     Some(Tidied { graph: Some(graph), duplicates, ..Tidied::default() })
 }
 

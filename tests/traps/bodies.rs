@@ -360,3 +360,18 @@ fn a_condition_without_an_element_takes_no_branch() {
     let after = unfold::fuse(&before, &Default::default()).unwrap();
     assert!(!operators(&after.model).contains(&"Mul") && operators(&after.model).contains(&"If"));
 }
+
+/// A body may call a value as the graph around it calls one that comes later.
+#[test]
+fn an_output_beside_bodies_keeps_the_identity_that_is_its_name() {
+    let around = format!("{AROUND} s = Exp(x)");
+    let mut model = branching(
+        &around,
+        "k = Relu(x)\n y = MatMul(k, w)\n output y",
+        "z = MatMul(x, v)\n output z",
+        &["r"],
+    );
+    model.graph_mut().node.push(node("Identity", &["s"], &["y"], vec![]));
+    model.graph_mut().output.push(undeclared("y"));
+    assert_eq!(operators(&crate::fuse(&model).model), ["Exp", "If", "Identity"]);
+}

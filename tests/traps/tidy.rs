@@ -822,6 +822,11 @@ fn what_is_only_called_by_the_name_of_an_output_has_it() {
     let named = |lines: &str| becomes_tidy(&model(&format!("input x batch 4\n e = Exp(x)\n {lines}")));
     assert_eq!(named("y = Identity(e)\n output y"), ["Exp"]);
     assert_eq!(named("t = Tanh(e)\n y = Identity(e)\n output t y"), ["Exp", "Tanh"]);
+    // What makes the value may go itself.
+    let after = named("t = Cast(e) to=1\n y = Identity(t)\n z = Neg(y)\n output y z");
+    assert_eq!(after, ["Exp", "Neg"]);
+    let after = named("t = Cast(x) to=1\n y = Identity(t)\n z = Neg(y)\n output e y z");
+    assert_eq!(after, ["Exp", "Identity", "Neg"]);
     // Two names of one value, or of an input, take an operator each but for one.
     assert_eq!(named("y = Identity(e)\n z = Identity(e)\n output y z"), ["Exp", "Identity"]);
     assert_eq!(named("y = Identity(e)\n output e y"), ["Exp", "Identity"]);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{BEGIN, BODY, Body, END, Flat, NUMBER};
+use super::{BEGIN, BODY, Body, END, Flat, NUMBER, way_of};
 use crate::graph::{Graph, make};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::Model;
@@ -128,7 +128,7 @@ impl<'m> Flattening<'m> {
         end.attribute.push(number);
         let first = node.output.iter().find(|name| !name.is_empty())?;
         for (part, body) in parts {
-            let way = format!("{}{first}.{part}/", scope.way);
+            let way = way_of(&scope.name(first), part);
             let inner = Inside {
                 body: Some(self.bodies.len()),
                 own: own_names(body),

@@ -29,6 +29,9 @@ pub const NUMBER: &str = "unfold.number";
 /// The note of a node that tells in which body it is.
 const BODY: &str = "unfold.body";
 
+/// The attributes that are bodies.
+const BODIES: [&str; 3] = ["then_branch", "else_branch", "body"];
+
 /// A model without bodies, and how they were.
 pub struct Flat<'m> {
     /// The model whose main graph has all nodes.
@@ -62,6 +65,17 @@ pub fn sees(from: &str, made: &str) -> bool {
 pub fn way(node: &NodeProto) -> &str {
     let note = node.metadata_props.iter().find(|entry| entry.key() == BODY);
     note.map_or("", |entry| entry.value())
+}
+
+/// The way to the body that is this attribute of a node, by the name that the first output of the node has in a flat model.
+fn way_of(first: &str, part: &str) -> String {
+    format!("{first}.{part}/")
+}
+
+/// The ways to the bodies that a node may have in whose place another one stands.
+pub fn ways_behind(end: &NodeProto) -> impl Iterator<Item = String> {
+    let first = end.output.iter().find(|name| !name.is_empty());
+    first.into_iter().flat_map(|first| BODIES.map(|part| way_of(first, part)))
 }
 
 /// Whether a body makes a value for what is around it, which engines want a node of the body to make.
