@@ -1353,8 +1353,27 @@ fn what_has_no_element_at_a_point_is_compared_at_another() {
              output y"
         ))
     };
-    let proof = prove(&empty("Tanh"), &empty("Sigmoid"), &[], &Default::default());
-    assert!(matches!(&proof, Proof::Undecided { reason } if reason.contains("has no element")), "{proof:?}");
+    let is_undecided = |one: &Model, other: &Model| {
+        let proof = prove(one, other, &[], &Default::default());
+        assert!(matches!(&proof, Proof::Undecided { reason } if reason.contains("no element")), "{proof:?}");
+    };
+    is_undecided(&empty("Tanh"), &empty("Sigmoid"));
+    // A symbol for how many are left tells nothing of them.
+    let declared = |function: &str| {
+        let mut model = empty(function);
+        model.graph_mut().output = vec![declared("y", DataType::Float, &["batch", "left"])];
+        model
+    };
+    is_undecided(&declared("Tanh"), &declared("Sigmoid"));
+    // What differs beside it does.
+    let beside = |function: &str| {
+        let mut model = empty("Tanh");
+        model.graph_mut().node.push(node(function, &["x"], &["z"], vec![]));
+        model.graph_mut().output.push(undeclared("z"));
+        model
+    };
+    let proof = prove(&beside("Tanh"), &beside("Sigmoid"), &[], &Default::default());
+    assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 
 #[test]

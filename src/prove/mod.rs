@@ -659,11 +659,12 @@ fn compare(
         .collect();
     let graph = Graph::new(&fused.model).map_err(|error| Ended::With(undecided(error.to_string())))?;
     let digest = |value: ValueId| second.digests[value.0 as usize];
+    let mut empty = None;
     for output in outputs(&graph) {
         let name = graph.value_name(output);
         if digests.get(name).copied() == digest(output) {
             if seen.empty.contains(name) {
-                return Err(Ended::Empty(name.to_owned()));
+                empty.get_or_insert(name);
             }
             continue;
         }
@@ -689,5 +690,9 @@ fn compare(
             reason: format!("from here on the two never meet again, and the output `{name}` differs"),
         }));
     }
-    Ok(seen.degree.max(second.degree))
+    // Others have been told apart before it.
+    match empty {
+        Some(name) => Err(Ended::Empty(name.to_owned())),
+        None => Ok(seen.degree.max(second.degree)),
+    }
 }

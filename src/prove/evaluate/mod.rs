@@ -119,8 +119,11 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         let made = walk.get(value)?;
         seen.digests[index(value)].get_or_insert_with(|| made.digest(point.key));
         seen.degree += walk.degrees[index(value)];
-        let is_told =
-            || point.known.facts.shape(value).is_some_and(|shape| shape.iter().all(Option::is_some));
+        // A symbol that no input has says nothing.
+        let is_told = || {
+            let shape = point.known.facts.shape(value);
+            shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()))
+        };
         if made.shape().is_some() && made.len() == 0 && !is_told() {
             seen.empty.insert(graph.value_name(value).to_owned());
         }
