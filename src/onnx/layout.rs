@@ -1,8 +1,10 @@
 //! Where everything goes that a model is written as, before anything of it is written or read.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use prost::Message;
@@ -133,6 +135,17 @@ impl Layout {
         sink::write_message(&self.message, &self.gaps, out)
     }
 
+    /// Writes the message into room that is just as long, by all cores.
+    ///
+    /// # Errors
+    /// Where elements cannot be read, or there is more room, or less.
+    pub fn fill_message(&mut self, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+        if let Some(pending) = self.pending.take() {
+            pending.settle(&mut self.message)?;
+        }
+        sink::fill(&self.message, &self.gaps, room)
+    }
+
     /// The message in parts, whose initializers have about so many bytes each. Its metadata is in the last one: what that
     /// waits for is known by then.
     pub fn parts(self, room: usize) -> impl Iterator<Item = MessagePart> {
@@ -189,12 +202,23 @@ impl MessagePart {
     /// # Errors
     /// Where elements cannot be read, or the writer fails.
     pub fn to_writer(&self, out: &mut impl Write) -> io::Result<()> {
-        let Some(pending) = &self.pending else {
-            return sink::write_message(&self.message, &self.gaps, out);
-        };
+        sink::write_message(&*self.settled()?, &self.gaps, out)
+    }
+
+    /// Writes the message, as [`MessagePart::to_writer`] does, into room for [`MessagePart::message_bytes`], by all cores.
+    ///
+    /// # Errors
+    /// Where elements cannot be read, or there is more room, or less.
+    pub fn fill(&self, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+        sink::fill(&*self.settled()?, &self.gaps, room)
+    }
+
+    /// The message, with what it waited for.
+    fn settled(&self) -> io::Result<Cow<'_, ModelProto>> {
+        let Some(pending) = &self.pending else { return Ok(Cow::Borrowed(&self.message)) };
         let mut message = self.message.clone();
         pending.settle(&mut message)?;
-        sink::write_message(&message, &self.gaps, out)
+        Ok(Cow::Owned(message))
     }
 }
 

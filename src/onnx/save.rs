@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -71,9 +72,22 @@ impl Model {
     pub fn to_bytes(&self) -> Result<Bytes> {
         let mut layout = Layout::new(self, Storage::AsItIs)?;
         self.check_size(&layout, Path::new(MEMORY))?;
-        let mut bytes = Vec::with_capacity(layout.message_bytes());
-        layout.write_message(&mut bytes).map_err(|source| self.io(source))?;
+        let length = layout.message_bytes();
+        let mut bytes = Vec::with_capacity(length);
+        layout.fill_message(&mut bytes.spare_capacity_mut()[..length]).map_err(|source| self.io(source))?;
+        // SAFETY: there is as much, and all of it was filled.
+        unsafe { bytes.set_len(length) };
         Ok(bytes.into())
+    }
+
+    /// Writes what [`Model::to_bytes`] gives into room for [`Model::message_bytes`], which has nothing in it yet.
+    ///
+    /// # Errors
+    /// As [`Model::to_bytes`], and where there is more room, or less.
+    pub fn fill(&self, room: &mut [MaybeUninit<u8>]) -> Result<()> {
+        let mut layout = Layout::new(self, Storage::AsItIs)?;
+        self.check_size(&layout, Path::new(MEMORY))?;
+        layout.fill_message(room).map_err(|source| self.io(source))
     }
 
     /// How many bytes [`Model::to_bytes`] gives.

@@ -1,11 +1,14 @@
-//! Encoding a message into a writer, without a copy of all of it in memory.
+//! Encoding a message into a writer, without a copy of all of it in memory, or into the memory where it belongs.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use bytes::buf::UninitSlice;
 use bytes::{Buf, BufMut};
 use prost::Message;
+use rayon::prelude::*;
 
 use super::data::{Data, reserve};
 use super::gaps::Gaps;
@@ -24,6 +27,31 @@ pub(super) fn write_data(data: &Data, out: &mut impl Write) -> io::Result<()> {
     data.hand_on(|bytes| out.write_all(bytes))
 }
 
+/// Encodes a message into room that is just as long. What belongs into its gaps comes there by all cores.
+pub(super) fn fill(message: &impl Message, gaps: &Gaps, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+    let mut roomy = Roomy { left: room, gaps: vec![] };
+    encode(message, gaps, &mut roomy)?;
+    if !roomy.left.is_empty() {
+        return Err(io::Error::other("there is more room than the message takes"));
+    }
+    let parts = roomy.gaps.into_iter().flat_map(|(mut room, data)| {
+        let part = |part: Range<usize>| room.split_off_mut(..part.len()).map(|room| (room, data, part.start));
+        data.parts().into_iter().filter_map(part).collect::<Vec<_>>()
+    });
+    let parts: Vec<_> = parts.collect();
+    parts
+        .into_par_iter()
+        .with_max_len(1)
+        .try_for_each(|(room, data, at)| data.read_into(at, zeroed(room)).map_err(io::Error::other))
+}
+
+/// Room in which there is something to write over.
+fn zeroed(room: &mut [MaybeUninit<u8>]) -> &mut [u8] {
+    room.fill(MaybeUninit::new(0));
+    // SAFETY: every element was written just now.
+    unsafe { &mut *(room as *mut [MaybeUninit<u8>] as *mut [u8]) }
+}
+
 /// Encodes a message into a file, and gives what is to be moved into its gaps.
 pub(super) fn write_file<'f>(
     message: &impl Message,
@@ -36,7 +64,7 @@ pub(super) fn write_file<'f>(
     Ok(gapped.transfers)
 }
 
-fn encode(message: &impl Message, gaps: &Gaps, out: &mut impl Out) -> io::Result<()> {
+fn encode<'g>(message: &impl Message, gaps: &'g Gaps, out: &mut impl Out<'g>) -> io::Result<()> {
     let mut sink = Sink { out, gaps, chunk: Vec::with_capacity(CHUNK), result: Ok(()) };
     message.encode(&mut sink).map_err(io::Error::other)?;
     sink.flush();
@@ -44,21 +72,47 @@ fn encode(message: &impl Message, gaps: &Gaps, out: &mut impl Out) -> io::Result
 }
 
 /// Takes a message, with its gaps.
-trait Out {
+trait Out<'g> {
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()>;
-    fn gap(&mut self, data: &Data) -> io::Result<()>;
+    fn gap(&mut self, data: &'g Data) -> io::Result<()>;
 }
 
 /// A writer that is given what belongs into the gaps.
 struct Filled<'w, W>(&'w mut W);
 
-impl<W: Write> Out for Filled<'_, W> {
+impl<'g, W: Write> Out<'g> for Filled<'_, W> {
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
     }
 
-    fn gap(&mut self, data: &Data) -> io::Result<()> {
+    fn gap(&mut self, data: &'g Data) -> io::Result<()> {
         write_data(data, self.0)
+    }
+}
+
+/// Room, with the gaps that are left in it.
+struct Roomy<'r, 'g> {
+    left: &'r mut [MaybeUninit<u8>],
+    gaps: Vec<(&'r mut [MaybeUninit<u8>], &'g Data)>,
+}
+
+impl<'r> Roomy<'r, '_> {
+    fn next(&mut self, length: usize) -> io::Result<&'r mut [MaybeUninit<u8>]> {
+        let next = self.left.split_off_mut(..length);
+        next.ok_or_else(|| io::Error::from(io::ErrorKind::WriteZero))
+    }
+}
+
+impl<'g> Out<'g> for Roomy<'_, 'g> {
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        zeroed(self.next(bytes.len())?).copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn gap(&mut self, data: &'g Data) -> io::Result<()> {
+        let room = self.next(data.len())?;
+        self.gaps.push((room, data));
+        Ok(())
     }
 }
 
@@ -69,7 +123,7 @@ struct Gapped<'f> {
     transfers: Vec<Transfer<'f>>,
 }
 
-impl Out for Gapped<'_> {
+impl<'g> Out<'g> for Gapped<'_> {
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut file = self.file;
         file.write_all(bytes)?;
@@ -77,7 +131,7 @@ impl Out for Gapped<'_> {
         Ok(())
     }
 
-    fn gap(&mut self, data: &Data) -> io::Result<()> {
+    fn gap(&mut self, data: &'g Data) -> io::Result<()> {
         self.transfers.push(Transfer { file: self.file, offset: self.position, data: data.clone() });
         self.position += data.len() as u64;
         let mut file = self.file;
@@ -86,15 +140,15 @@ impl Out for Gapped<'_> {
 }
 
 /// A buffer that empties itself into an [`Out`] whenever it is full.
-struct Sink<'a, O> {
+struct Sink<'a, 'g, O> {
     out: &'a mut O,
-    gaps: &'a Gaps,
+    gaps: &'g Gaps,
     chunk: Vec<u8>,
     /// The first failure; nothing is written after it.
     result: io::Result<()>,
 }
 
-impl<O: Out> Sink<'_, O> {
+impl<'g, O: Out<'g>> Sink<'_, 'g, O> {
     fn flush(&mut self) {
         if self.result.is_ok() {
             self.result = self.out.bytes(&self.chunk);
@@ -105,7 +159,7 @@ impl<O: Out> Sink<'_, O> {
 
 // SAFETY: `chunk_mut` gives the spare capacity of a vector, never an empty one, and `advance_mut`
 // counts as filled only what its caller filled.
-unsafe impl<O: Out> BufMut for Sink<'_, O> {
+unsafe impl<'g, O: Out<'g>> BufMut for Sink<'_, 'g, O> {
     fn remaining_mut(&self) -> usize {
         isize::MAX as usize
     }
@@ -159,7 +213,15 @@ mod tests {
         for length in [0, 1, CHUNK - 9, CHUNK - 8, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 7] {
             let mut written = Vec::new();
             write_message(&tensor(length), &Gaps::none(), &mut written).unwrap();
-            assert!(written == tensor(length).encode_to_vec(), "{length} bytes");
+            let expected = tensor(length).encode_to_vec();
+            assert!(written == expected, "{length} bytes");
+            for (room, fits) in [(0, true), (-1, false), (1, false)] {
+                let mut room = vec![MaybeUninit::new(7); expected.len().strict_add_signed(room)];
+                assert_eq!(fill(&tensor(length), &Gaps::none(), &mut room).is_ok(), fits, "{length} bytes");
+                // SAFETY: it was all written before it was filled.
+                let filled: Vec<u8> = room.iter().map(|byte| unsafe { byte.assume_init() }).collect();
+                assert!(!fits || filled == expected, "{length} bytes");
+            }
         }
     }
 

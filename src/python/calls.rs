@@ -1,12 +1,15 @@
 //! What the package calls.
 
 use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use clap::ValueEnum;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::Serialize;
@@ -43,40 +46,52 @@ use crate::{FuseOptions, Planned};
 const LARGE: u64 = 1 << 24;
 
 /// A model that was folded, before it goes anywhere.
+///
+/// What was known on the way is not kept: Python may have three of the model by now.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Folded {
-    report: Arc<FuseReport>,
+    /// What was made of it, or the model as it was where nothing was.
+    model: Model,
+    /// Where the model as it was is, if it is a file.
+    input: PathBuf,
+    /// What was done, as JSON and as text.
+    told: (String, String),
+    /// Whether anything was folded.
+    #[pyo3(get)]
+    changed: bool,
     /// What is to be said of it as a warning.
     #[pyo3(get)]
     warnings: Vec<String>,
 }
 
+impl Folded {
+    fn of(report: FuseReport, warnings: Vec<String>) -> PyResult<Self> {
+        let told = (text_of(&report.json())?, report.done(Paint::none()));
+        let FuseReport { before, after, .. } = report;
+        let input = before.path().unwrap_or(Path::new("")).to_owned();
+        Ok(Self { input, told, changed: after.is_some(), model: after.unwrap_or(before), warnings })
+    }
+}
+
 #[pymethods]
 impl Folded {
-    /// Whether anything was folded.
-    #[getter]
-    fn changed(&self) -> bool {
-        self.report.after.is_some()
-    }
-
     /// What was done, as the command line tells it.
-    fn told(&self) -> PyResult<(String, String)> {
-        Ok((text_of(&self.report.json())?, self.report.done(Paint::none())))
+    fn told(&self) -> (&str, &str) {
+        (&self.told.0, &self.told.1)
     }
 
     /// The result as bytes, written where Python has them.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         check_process()?;
-        let model = self.report.after.as_ref().unwrap_or(&self.report.before);
+        let model = &self.model;
         let size = py.detach(|| model.message_bytes()).map_err(|error| raised(&error.into()))?;
-        written(py, size, |mut place| model.to_writer(&mut place))
+        written(py, size, |room| model.fill(room))
     }
 
     /// The result in messages of about so many bytes, to be merged.
     fn parts(&self, room: usize) -> PyResult<Parts> {
         check_process()?;
-        let model = self.report.after.as_ref().unwrap_or(&self.report.before);
-        let parts = model.to_parts(room).map_err(|error| raised(&error.into()))?;
+        let parts = self.model.to_parts(room).map_err(|error| raised(&error.into()))?;
         Ok(Parts { left: Mutex::new(Box::new(parts)) })
     }
 
@@ -88,16 +103,15 @@ impl Folded {
         external_data: String,
         external_threshold: usize,
     ) -> PyResult<(PathBuf, Option<PathBuf>, u64)> {
-        let report = self.report.clone();
+        let (model, input, changed) = (self.model.clone(), self.input.clone(), self.changed);
         attend(py, None, move |attended| {
             let external_data = External::from_str(&external_data, false).map_err(BadOption)?;
             let options = StorageArgs { external_data, external_threshold }.options();
-            let input = report.before.path().unwrap_or(Path::new(""));
-            let path = target(input, Some(&path))?;
+            let path = target(&input, Some(&path))?;
             attended.go_on();
-            let saved = match &report.after {
-                Some(after) => after.save_as(path, &options)?,
-                None => report.before.copy_as(path, &options)?,
+            let saved = match changed {
+                true => model.save_as(path, &options)?,
+                false => model.copy_as(path, &options)?,
             };
             Ok((saved.path, saved.data, saved.bytes))
         })
@@ -120,8 +134,8 @@ impl Parts {
         let Some(part) = self.left.lock().unwrap_or_else(PoisonError::into_inner).next() else {
             return Ok(None);
         };
-        written(py, part.message_bytes(), |mut place| {
-            part.to_writer(&mut place).map_err(|source| Error::Io { path: "<memory>".into(), source })
+        written(py, part.message_bytes(), |room| {
+            part.fill(room).map_err(|source| Error::Io { path: "<memory>".into(), source })
         })
         .map(Some)
     }
@@ -131,12 +145,24 @@ impl Parts {
 fn written<'py>(
     py: Python<'py>,
     size: usize,
-    write: impl Fn(&mut [u8]) -> crate::error::Result<()> + Sync,
+    fill: impl Fn(&mut [MaybeUninit<u8>]) -> crate::error::Result<()> + Sync,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, size, |place| match py.detach(|| caught(|| write(place))) {
-        Ok(written) => written.map_err(|error| raised(&error.into())),
+    // Not `PyBytes::new_with`, which has one core write zeros first.
+    //
+    // SAFETY: it is a new object, or there is none and an error is set; it is of this type.
+    let bytes = unsafe {
+        let object = ffi::PyBytes_FromStringAndSize(ptr::null(), size as ffi::Py_ssize_t);
+        Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>()
+    };
+    // SAFETY: it has so many bytes, and nobody else has seen it yet.
+    let room = unsafe {
+        let start = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<MaybeUninit<u8>>();
+        std::slice::from_raw_parts_mut(start, size)
+    };
+    match py.detach(|| caught(|| fill(room))) {
+        Ok(filled) => filled.map(|()| bytes).map_err(|error| raised(&error.into())),
         Err(fault) => Err(InternalError::new_err(fault)),
-    })
+    }
 }
 
 fn text_of(json: &impl Serialize) -> PyResult<String> {
@@ -203,11 +229,12 @@ pub fn fuse(
             (_, complaint) => warnings.extend(complaint.map(|(_, line)| line)),
         }
         let warnings = warnings.iter().map(|line| plain(line)).collect();
+        let folded = Folded::of(report, warnings)?;
         if large {
             // What was needed on the way is not there while Python takes what was made.
             give_back_freed();
         }
-        Ok(Folded { report: report.into(), warnings })
+        Ok(folded)
     };
     source.settled(py, attend(py, progress, work))
 }

@@ -15,14 +15,16 @@ def told(progress: Progress) -> Generator[Optional[Callable[[str, int, int], obj
     if not isinstance(progress, bool):
         yield progress
         return
+    if not progress:
+        # tqdm is not imported for nothing: with what it imports itself it takes more memory than many a model.
+        yield None
+        return
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        progress = False
-    if not progress:
         yield None
         return
-    with tqdm(desc="unfold", leave=False) as bar:  # pyright: ignore[reportPossiblyUnboundVariable]
+    with tqdm(desc="unfold", leave=False) as bar:
 
         def tell(stage: str, done: int, of: int) -> None:
             bar.set_description(f"unfold: {stage}", refresh=False)
