@@ -42,7 +42,7 @@ pub struct Rebasing {
     pub edits: Vec<Edit>,
 }
 
-/// Plans to centre the streams of a model. `refused` tells of a name why that stream stays as it is.
+/// Plans to centre the streams of a model. `refused` tells of a name, or of a kind, why a stream or site stays as it is.
 pub fn centred(
     known: &Analysis,
     view: &View,
@@ -55,7 +55,7 @@ pub fn centred(
     for stream in streams::streams(known, view, sites) {
         let name = name(known, &stream);
         let planned = centring::plan((known, view), sites, &cores, &stream);
-        let planned = planned.map(|planned| refused(&name).map_or(planned, Err));
+        let planned = planned.map(|planned| stays(&name, &stream, sites, refused).map_or(planned, Err));
         let centring = match planned {
             None => None,
             Some(Err(why)) => Some(Centring::Kept { why }),
@@ -77,6 +77,20 @@ pub fn centred(
         change.streams.push(StreamPlan { name, channels, writers, readers, centring, scaling });
     }
     change
+}
+
+/// Why a stream of this name stays as it is: for itself, or for a normalizer that another basis would change.
+fn stays(
+    name: &str,
+    stream: &Stream,
+    sites: &[Site],
+    refused: &dyn Fn(&str) -> Option<Refusal>,
+) -> Option<Refusal> {
+    let of_reader = |reader: &StreamReader| match reader.by {
+        ReadBy::Normalizer(site) => refused(&sites[site].name).or_else(|| refused(sites[site].kind.name)),
+        _ => None,
+    };
+    refused(name).or_else(|| stream.readers.iter().find_map(of_reader))
 }
 
 /// What a stream is called: the name of its first value.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::scaling::{ScaledStreams, scale};
 use super::streams::{Stream, streams};
-use super::{Rebasing, members, name};
+use super::{Rebasing, members, name, stays};
 use crate::error::{Error, Result};
 use crate::fold::plan::{Scaling, StreamPlan};
 use crate::graph::analysis::Analysis;
@@ -41,7 +41,8 @@ pub fn residual(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     streams(known, view, sites).into_iter().filter(|stream| stream.sums > 0).collect()
 }
 
-/// Plans to scale the residual streams of a model by `2^-power`. `refused` tells of a name why that stream stays as it is.
+/// Plans to scale the residual streams of a model by `2^-power`. `refused` tells of a name, or of a kind, why a stream or site
+/// stays as it is.
 pub fn scaled(
     known: &Analysis,
     view: &View,
@@ -50,7 +51,7 @@ pub fn scaled(
     refused: &dyn Fn(&str) -> Option<Refusal>,
 ) -> Rebasing {
     let found = residual(known, view, sites);
-    let asked = |(place, stream)| Some((place, refused(&name(known, stream))?));
+    let asked = |(place, stream)| Some((place, stays(&name(known, stream), stream, sites, refused)?));
     let mut kept: HashMap<usize, Refusal> = found.iter().enumerate().filter_map(asked).collect();
     // Once at most for each stream that cannot be scaled after all.
     let done =

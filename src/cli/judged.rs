@@ -173,6 +173,11 @@ fn compared(comparison: &Comparison, paint: Paint) -> String {
     let (relative, absolute) =
         comparison.worst().map_or((0.0, 0.0), |worst| (worst.relative, worst.absolute));
     let tolerance = comparison.tolerance;
+    if let Some(worst) = comparison.worst().filter(|worst| worst.mismatched > 0) {
+        let count = worst.mismatched;
+        let elements = if count == 1 { "element" } else { "elements" };
+        return format!("{verdict}: {count} {elements} in being NaN, infinite, or another integer");
+    }
     format!("{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}")
 }
 
@@ -183,4 +188,25 @@ pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
     let [points, tensors] = [(points, "point"), (tensors, "new tensor")]
         .map(|(&count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
     Some(format!("{proved}: {tensors}, {points}, wrong with p < {bound:.0e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::OutputError;
+
+    #[test]
+    fn what_no_tolerance_excuses_is_told_as_such() {
+        let told = |mismatched, relative| {
+            let output = OutputError { name: "y".into(), absolute: 0.0, relative, mismatched };
+            compared(&Comparison { tolerance: 1e-4, outputs: vec![output] }, Paint::none())
+        };
+        assert_eq!(
+            told(0, 0.5),
+            "the outputs differ: relative error 5.0e-1 (tolerance 1e-4), absolute 0.0e0"
+        );
+        assert_eq!(told(1, 0.0), "the outputs differ: 1 element in being NaN, infinite, or another integer");
+        let many = "the outputs differ: 12 elements in being NaN, infinite, or another integer";
+        assert_eq!(told(12, 0.0), many);
+    }
 }

@@ -266,7 +266,7 @@ fn a_stream_that_is_an_input_keeps_its_mean() {
 #[test]
 fn streams_are_skipped_by_name_and_by_kind() {
     let before = model(&vit(HEAD));
-    for skip in ["centring", "x0"] {
+    for skip in ["centring", "x0", "LN"] {
         let options = FuseOptions { centre: true, skip: vec![skip.into()], ..options() };
         let fused = unfold::fuse(&before, &options).unwrap();
         let Centring::Kept { why } = centring(&fused) else { panic!("{:#?}", fused.plan.streams) };
