@@ -9,6 +9,10 @@ use super::encode::dims_of;
 use crate::onnx::operator::input_for;
 use crate::onnx::proto::NodeProto;
 
+/// From how many elements on no tensor is held: what a Slice would cut off behind as many is not there. Exporters that leave
+/// an end out have it at a billion.
+const NOWHERE: i128 = 1 << 40;
+
 /// How a Slice cuts an axis, as far as that is known.
 pub struct SliceCut {
     axis: usize,
@@ -40,6 +44,14 @@ impl SliceCut {
         let is_any = whole > 0 && is_ahead(start, end);
         usize::try_from(if is_any { (end - start - step.signum()) / step + 1 } else { 0 }).ok()
     }
+
+    /// Whether all of an axis is left, however long it is, of a value that has so many elements at each place.
+    fn leaves_all(&self, beside: i128) -> bool {
+        let is = |dim: &TDim, number| dim.to_i64().ok() == Some(number);
+        let end = self.end.as_ref().and_then(|end| end.to_i64().ok());
+        let is_far = end.is_some_and(|end| i128::from(end).saturating_mul(beside) >= NOWHERE);
+        is(&self.start, 0) && self.step.as_ref().is_some_and(|step| is(step, 1)) && is_far
+    }
 }
 
 /// What a slice of `from` is known to be. One that reaches past the end of its value is shorter
@@ -58,6 +70,12 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
         let cut = cuts.iter().find(|cut| cut.axis == axis);
         cut.and_then(|cut| cut.left(number(whole))).map(|left| left as i64)
     };
+    let beside = |axis: usize| -> i128 {
+        let others = from.shape.dims().enumerate().filter(|(other, _)| *other != axis);
+        let known = others.filter_map(|(_, dim)| number(dim).map(i128::from));
+        known.fold(1, i128::saturating_mul)
+    };
+    let is_left = |axis: usize| cuts.iter().any(|cut| cut.axis == axis && cut.leaves_all(beside(axis)));
     let ends = || from.shape.dims().enumerate().zip(fact.shape.dims());
     let is_other = ends().any(|((axis, whole), taken)| {
         let (left, taken) = (left(axis, whole), number(taken));
@@ -66,6 +84,7 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
     let dims: TVec<DimFact> = ends()
         .map(|((axis, whole), taken)| match (left(axis, whole), number(whole), number(taken)) {
             (Some(left), ..) => DimFact::from(TDim::from(left)),
+            (_, None, _) if is_left(axis) => whole.clone(),
             (_, None, Some(1)) if is_there((axis, whole)) => taken.clone(),
             (_, None, Some(1..)) => DimFact::default(),
             _ => taken.clone(),
@@ -127,6 +146,24 @@ mod tests {
             let cut = |number: i64| TDim::from(number);
             let cut = SliceCut { axis: 0, start: cut(start), end: Some(cut(end)), step: Some(cut(step)) };
             assert_eq!((cut.left(Some(4)), cut.left(None)), (of_four, of_any), "{start}:{end}:{step}");
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_behind_more_than_anybody_holds_is_not_there() {
+        let cases = [
+            (0, 1_000_000_000, 1, 2048, true),
+            (0, 1_000_000_000, 1, 1, false),
+            (0, i64::MAX, 1, 1, true),
+            (1, i64::MAX, 1, 1, false),
+            (0, i64::MAX, 2, 1, false),
+            (0, -1, 1, 1 << 50, false),
+            (0, i64::MAX, 1, 0, false),
+        ];
+        for (start, end, step, beside, all) in cases {
+            let cut = |number: i64| TDim::from(number);
+            let cut = SliceCut { axis: 0, start: cut(start), end: Some(cut(end)), step: Some(cut(step)) };
+            assert_eq!(cut.leaves_all(beside), all, "{start}:{end}:{step} of {beside}");
         }
     }
 }

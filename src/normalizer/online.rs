@@ -37,6 +37,7 @@ fn operator(view: &View, node: NodeId) -> Option<Core> {
         centred,
         norm: false,
         squared: input,
+        less_mean: false,
         axes: axes().ok()?,
         rank,
         nodes: vec![node],

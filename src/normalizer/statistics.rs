@@ -1,4 +1,5 @@
-//! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`.
+//! Online normalizers that are written out: `(x − mean) / √(mean of squares + ε)`, where the squares may be those of `x`,
+//! less the square of their mean, as Flax has the variance.
 //!
 //! Read backwards from the last division, through whatever moves or widens the statistics.
 
@@ -21,6 +22,8 @@ pub struct Core {
     pub norm: bool,
     /// The value that is squared and reduced, and the axes over which it is.
     pub squared: ValueId,
+    /// Whether it is squared with its mean, whose square is taken off behind.
+    pub less_mean: bool,
     /// The axes, counted from the front, and the rank they count in.
     pub axes: Vec<usize>,
     /// The rank of the squared value.
@@ -68,7 +71,7 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         return None;
     }
     let (mean, norm) = trail.root(root)?;
-    let (squared, reduced, axes) = trail.mean_square(mean)?;
+    let (squared, taken, axes) = trail.mean_square(mean)?;
     // The value that is divided: as it is, or less its mean; the squares may be of a reshaped one.
     let plain = trail.plain(numerator);
     let below = trail.origin(squared);
@@ -78,6 +81,8 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         below == plain || trail.origin(plain) == below || Some(below) == trail.centred(below).map(|_| plain);
     let centred_square = trail.centred(below);
     let fits = match (centre, centred_square) {
+        (Some(x), _) if taken == Taken::LessMean => trail.plain(x) == trail.plain(squared),
+        _ if taken == Taken::LessMean => false,
         // Two subtractions of the same mean are one.
         (Some(x), Some(y)) => x == y,
         (None, None) => same,
@@ -97,8 +102,9 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         input,
         output,
         centred: centre.is_some(),
-        norm: norm || !reduced,
+        norm: norm || taken == Taken::Sum,
         squared,
+        less_mean: taken == Taken::LessMean,
         axes,
         rank,
         nodes: trail.nodes,
@@ -185,6 +191,18 @@ pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Optio
 /// How many movements and casts may lie in a row between the operators of a normalizer: many that end in one long row
 /// of them are not to walk all of it each.
 pub(super) const REACH: usize = 64;
+
+/// What is taken of squares.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Sum,
+    Mean,
+    /// The mean, less the square of the mean of what is squared: the variance.
+    LessMean,
+}
+
+/// How far the number that a sum is multiplied by may be from one over how many there are, which is rounded.
+const ROUNDED: f64 = 1e-6;
 
 /// Walks backwards and notes the nodes that belong to the core.
 struct Trail<'t, 'a> {
@@ -305,30 +323,102 @@ impl Trail<'_, '_> {
         self.widened(inner)
     }
 
-    /// The value whose squares are averaged (or summed: `false`), and over which axes.
-    fn mean_square(&mut self, value: ValueId) -> Option<(ValueId, bool, Vec<usize>)> {
+    /// The value whose squares are averaged or summed, and over which axes.
+    fn mean_square(&mut self, value: ValueId) -> Option<(ValueId, Taken, Vec<usize>)> {
         let value = self.widened(value);
         let value = self.without_epsilon(value);
         let value = self.widened(value);
+        self.less_mean(value).map(|(of, axes)| (of, Taken::LessMean, axes)).or_else(|| self.of_squares(value))
+    }
+
+    /// The same, of the mean or the sum itself.
+    fn of_squares(&mut self, value: ValueId) -> Option<(ValueId, Taken, Vec<usize>)> {
         let graph = self.view.graph;
-        let node = self.made_by(value, &["ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2"])?;
+        if let Some((nodes, inner, axes)) = self.mean(value) {
+            let base = self.square(inner)?;
+            self.nodes.extend(nodes);
+            return Some((base, Taken::Mean, axes));
+        }
+        let node = self.made_by(value, &["ReduceSum", "ReduceSumSquare", "ReduceL2"])?;
         if !self.nodes.contains(&node) {
             self.nodes.push(node);
         }
-        let op = graph.op(node)?;
         let inner = graph.input(node, 0)?;
         let (axes, _) = self.view.at(node).reduction(self.view.facts.rank(inner)?).ok()?;
-        if matches!(op, "ReduceSumSquare" | "ReduceL2") {
-            return Some((inner, false, axes));
+        let base = if graph.is(node, "ReduceSum") { self.square(inner)? } else { inner };
+        Some((base, Taken::Sum, axes))
+    }
+
+    /// `x`, and the axes, of `mean(x²) − mean(x)²`, of which rounding may leave less than 0.
+    fn less_mean(&mut self, value: ValueId) -> Option<(ValueId, Vec<usize>)> {
+        let graph = self.view.graph;
+        let bounded = self.made_by(value, &["Max"]).filter(|&node| graph.inputs(node).len() == 2);
+        let bounded = bounded.and_then(|node| {
+            let slot = (0..2).find(|&slot| {
+                graph.input(node, 1 - slot).is_some_and(|bound| self.view.scalar(bound) == Some(0.0))
+            })?;
+            Some((node, graph.input(node, slot)?))
+        });
+        let difference = self.made_by(bounded.map_or(value, |(_, inner)| inner), &["Sub"])?;
+        let [squares, mean] = [0, 1].map(|slot| graph.input(difference, slot));
+        let squares = self.widened(squares?);
+        let (of, taken, axes) = self.of_squares(squares)?;
+        let mean = self.widened(mean?);
+        let mean = self.square(mean)?;
+        let mean = self.widened(mean);
+        let (nodes, averaged, same) = self.mean(mean)?;
+        let fits = taken == Taken::Mean && same == axes && self.plain(averaged) == self.plain(of);
+        if let Some((node, _)) = bounded {
+            self.nodes.push(node);
+            // Only rounding meets the bound, which nobody can prove.
+            self.epsilon = None;
         }
-        let square = self.made_by(inner, &["Mul", "Pow"])?;
+        self.nodes.extend(nodes);
+        self.nodes.push(difference);
+        fits.then_some((of, axes))
+    }
+
+    /// What a square is of.
+    fn square(&mut self, value: ValueId) -> Option<ValueId> {
+        let graph = self.view.graph;
+        let square = self.made_by(value, &["Mul", "Pow"])?;
         let base = graph.input(square, 0)?;
         let squares = match graph.op(square)? {
             "Mul" => graph.input(square, 1) == Some(base),
             _ => self.view.scalar(graph.input(square, 1)?) == Some(2.0),
         };
         self.nodes.push(square);
-        squares.then_some((base, op == "ReduceMean", axes))
+        squares.then_some(base)
+    }
+
+    /// The nodes that take a mean, what it is of, and the axes: a ReduceMean, or a ReduceSum that is divided by how many there
+    /// are.
+    fn mean(&self, value: ValueId) -> Option<(Vec<NodeId>, ValueId, Vec<usize>)> {
+        let graph = self.view.graph;
+        let reduction = |node: NodeId| {
+            let inner = graph.input(node, 0)?;
+            let (axes, _) = self.view.at(node).reduction(self.view.facts.rank(inner)?).ok()?;
+            Some((inner, axes))
+        };
+        if let Some(node) = self.made_by(value, &["ReduceMean"]) {
+            let (inner, axes) = reduction(node)?;
+            return Some((vec![node], inner, axes));
+        }
+        let node = self.made_by(value, &["Mul", "Div"])?;
+        let is_quotient = graph.is(node, "Div");
+        let places = if is_quotient { 0..1 } else { 0..2 };
+        let (sum, number) = places.into_iter().find_map(|slot| {
+            Some((graph.input(node, slot)?, self.view.scalar(graph.input(node, 1 - slot)?)?))
+        })?;
+        let reduce = self.made_by(self.origin(sum), &["ReduceSum"])?;
+        let (inner, axes) = reduction(reduce)?;
+        let extent = |&axis: &usize| self.view.facts.extent(inner, axis);
+        let count = axes.iter().map(extent).product::<Option<usize>>()? as f64;
+        let is_mean = match is_quotient {
+            true => number == count,
+            false => (number * count - 1.0).abs() < ROUNDED,
+        };
+        is_mean.then(|| (vec![reduce, node], inner, axes))
     }
 
     /// `x` of `x − mean(x)`.
@@ -337,12 +427,12 @@ impl Trail<'_, '_> {
         let value = self.plain(value);
         let node = self.made_by(value, &["Sub"])?;
         let (x, mean) = (graph.input(node, 0)?, graph.input(node, 1)?);
-        let reduce = self.made_by(self.origin(mean), &["ReduceMean"])?;
-        let of = graph.input(reduce, 0)?;
+        let (nodes, of, _) = self.mean(self.origin(mean))?;
         if of != x && self.plain(of) != self.plain(x) {
             return None;
         }
-        self.nodes.extend([node, reduce]);
+        self.nodes.extend(nodes);
+        self.nodes.push(node);
         Some(x)
     }
 }

@@ -9,7 +9,7 @@ use unfold::{FuseOptions, Fused};
 
 use crate::basis::VIT;
 use crate::common::text::model;
-use crate::common::{declared, operators, options, retype};
+use crate::common::{declared, fuse, operators, options, retype};
 use crate::same;
 
 fn centre(model: &Model) -> Fused {
@@ -305,4 +305,68 @@ fn neutral_parameters_that_are_written_out_go_with_the_mean() {
     let fused = centre(&model(text));
     let left = ["MatMul", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "MatMul", "Add"];
     assert_eq!(operators(&fused.model), left);
+}
+
+/// A LayerNormalization as Flax computes it: the variance is the mean of the squares less the square of the mean, the means
+/// are sums by a number, statistics are widened, and γ is on the side of the reciprocal.
+fn flax(count: &str, variance: &str) -> String {
+    format!(
+        "opset 15
+         input z batch 4
+         weight w0 4 8
+         scale g 8
+         shift t 8
+         weight w 8 3
+         ints axis 1 = 1
+         const zero = 0
+         const count = {count}
+         const eps = 0.0009765625
+         ints column 2 = 0 1
+         x = MatMul(z, w0)
+         s = ReduceSum(x, axis) keepdims=0
+         m = Mul(s, count)
+         squares = Mul(x, x)
+         q = ReduceSum(squares, axis) keepdims=0
+         a = Mul(q, count)
+         n = Mul(m, m)
+         {variance}
+         r = Reshape(v, column)
+         e = Add(r, eps)
+         root = Sqrt(e)
+         f = Reciprocal(root)
+         h = Mul(f, g)
+         l = Reshape(m, column)
+         c = Sub(x, l)
+         k = Mul(c, h)
+         y = Add(k, t)
+         p = MatMul(y, w)
+         output p"
+    )
+}
+
+#[test]
+fn the_variance_of_flax_is_one_and_what_looks_like_it_is_none() {
+    let kinds = |text: &str| -> Vec<&str> {
+        fuse(&model(text)).plan.sites.iter().map(|site| site.kind.name).collect()
+    };
+    for variance in ["d = Sub(a, n)\n v = Max(zero, d)", "v = Sub(a, n)"] {
+        let text = flax("0.125", variance);
+        assert!(kinds(&text).contains(&"LN"), "{:?}", kinds(&text));
+        let fused = fuse(&model(&text));
+        assert!(fused.plan.sites.iter().any(|site| site.kind.name == "LN" && site.is_folded()));
+        let left = operators(&fused.model);
+        assert_eq!((left.iter().filter(|op| **op == "Mul").count(), left.last()), (5, Some(&"Add")));
+    }
+    // Its mean goes where nobody else sees it, and the variance is none that is bounded.
+    assert_eq!(is_centred(&flax("0.125", "v = Sub(a, n)")), (1, 1, vec![]));
+    // Not as many, the other way around, not of the mean.
+    for text in [
+        flax("0.25", "v = Sub(a, n)"),
+        flax("0.125", "v = Sub(n, a)"),
+        flax("0.125", "u = Mul(a, a)\n v = Sub(a, u)"),
+        flax("0.125", "d = Sub(a, n)\n v = Max(eps, d)"),
+    ] {
+        let kinds = kinds(&text);
+        assert!(!kinds.contains(&"LN") && !kinds.contains(&"RMSNorm"), "{kinds:?}");
+    }
 }

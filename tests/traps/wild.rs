@@ -35,7 +35,7 @@ fn scikit_learn_s_whitening_goes_into_the_perceptron() {
 #[test]
 fn the_layers_of_flax_fold() {
     let (sites, left) = of("flax.onnx");
-    assert_eq!(sites, [vec!["affine of a quotient", "BN"], vec![]]);
+    assert_eq!(sites, [vec!["LN", "BN"], vec![]]);
     assert!(!left.contains(&"BatchNormalization".to_owned()), "{left:?}");
 }
 
