@@ -32,7 +32,7 @@ impl Paint {
     }
 
     /// For what does not go to a terminal.
-    #[cfg(feature = "python")]
+    #[cfg(any(test, feature = "python"))]
     pub fn none() -> Self {
         Self(false)
     }

@@ -30,6 +30,7 @@ use super::rounds::{Rounds, common};
 use super::sequences;
 use super::slices;
 use super::told::{Asked, Contracted, complete as told, read_by_shape, shape, takes_all_of_one};
+use super::windows;
 use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
@@ -481,6 +482,17 @@ impl Inference {
                 let is_whole = shape(made).is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
                 if !is_whole {
                     *made = InferenceFact { datum_type: made.datum_type, ..Default::default() };
+                }
+            }
+            (("", "AveragePool" | "LpPool" | "MaxPool"), made) => {
+                if let Some(Some(from)) = inputs.first() {
+                    made.iter_mut()
+                        .for_each(|made| *made = windows::pooled(node, from, std::mem::take(made)));
+                }
+            }
+            (("", "Resize" | "Upsample"), [made]) => {
+                if let Some(Some(from)) = inputs.first() {
+                    *made = windows::resized(node, from, std::mem::take(made));
                 }
             }
             (("", "Div" | "Mod"), [made]) => *made = quotients::settled(node, inputs, std::mem::take(made)),

@@ -30,6 +30,7 @@ mod slices;
 pub mod spread;
 mod told;
 mod types;
+mod windows;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,0 +1,144 @@
+//! How many places are left of an axis by what looks at it through windows, or takes it to another size.
+//!
+//! Engines, and the inference of shapes that they load models with, do not agree on all of them: those are not known.
+
+use tract_onnx::prelude::{InferenceFact, TVec};
+use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
+use tract_onnx::tract_hir::internal::DimFact;
+
+use crate::onnx::proto::NodeProto;
+
+/// How many axes a value has before those of space.
+const SPACE: usize = 2;
+
+/// What a pool makes of a value. Windows that begin behind the end of it are left out by some, and one that is wider than all
+/// that there is makes one place for some.
+pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
+    let ints = |name: &str| node.attr_ints(name).ok().flatten().unwrap_or_default();
+    let (kernel, strides, pads, dilations) =
+        (ints("kernel_shape"), ints("strides"), ints("pads"), ints("dilations"));
+    let is_rounded_up = node.attr_i("ceil_mode").ok().flatten().is_some_and(|mode| mode != 0);
+    let automatic = node.attr_s("auto_pad").ok().flatten().unwrap_or_default();
+    let is_agreed = |axis: usize, whole: i64| {
+        let Some(place) = axis.checked_sub(SPACE).filter(|&place| place < kernel.len()) else { return true };
+        let or = |list: &[i64], place: usize, other| i128::from(list.get(place).copied().unwrap_or(other));
+        let span = or(&dilations, place, 1) * (or(&kernel, place, 1) - 1) + 1;
+        let (before, behind) = match automatic {
+            "VALID" => (0, 0),
+            _ => (or(&pads, place, 0), or(&pads, place + kernel.len(), 0)),
+        };
+        let (stride, whole) = (or(&strides, place, 1).max(1), i128::from(whole));
+        let room = whole + before + behind - span;
+        let last = (room + stride - 1).div_euclid(stride) * stride;
+        room >= 0
+            && match (is_rounded_up, automatic) {
+                (true, "VALID") => room % stride == 0,
+                (true, _) => last < whole + before,
+                (false, _) => true,
+            }
+    };
+    let pads_itself = automatic.starts_with("SAME");
+    if pads_itself { made } else { without(made, from, &|axis, whole| !is_agreed(axis, whole)) }
+}
+
+/// What resizing makes of a value: engines multiply an extent by a factor in either type of floats, and others say more where
+/// they agree.
+pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
+    let is_frame = |name: &str| ["axes", "keep_aspect_ratio_policy"].contains(&name);
+    let is_by_axes = node.attribute.iter().any(|attribute| is_frame(attribute.name()));
+    if is_by_axes { made } else { without(made, from, &|_, _| true) }
+}
+
+/// A fact without the extents of some axes, of those that are numbers before.
+fn without(fact: InferenceFact, from: &InferenceFact, is_one: &dyn Fn(usize, i64) -> bool) -> InferenceFact {
+    if fact.shape.is_open() || from.shape.is_open() {
+        return fact;
+    }
+    let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
+    let axes = from.shape.dims().map(number).enumerate();
+    let dims = axes.zip(fact.shape.dims()).map(|((axis, whole), dim)| match whole {
+        Some(whole) if is_one(axis, whole) => DimFact::default(),
+        _ => dim.clone(),
+    });
+    let dims: TVec<DimFact> = dims.collect();
+    if dims.len() != fact.shape.dims().count() {
+        return fact;
+    }
+    fact.with_shape(ShapeFactoid::closed(dims))
+}
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::prelude::{DatumType, InferenceFact};
+
+    use super::*;
+    use crate::onnx::proto::{AttributeProto, AttributeType};
+
+    fn fact(dims: &[i64]) -> InferenceFact {
+        let dims: TVec<DimFact> = dims.iter().map(|&dim| DimFact::from(tdim(dim))).collect();
+        InferenceFact::dt(DatumType::F32).with_shape(ShapeFactoid::closed(dims))
+    }
+
+    fn tdim(dim: i64) -> tract_onnx::tract_hir::internal::TDim {
+        dim.into()
+    }
+
+    fn pool(kernel: i64, stride: i64, pads: [i64; 2], ceil: i64, auto: &str) -> NodeProto {
+        let ints = |name: &str, ints: &[i64]| AttributeProto {
+            name: Some(name.into()),
+            ints: ints.to_vec(),
+            r#type: Some(AttributeType::Ints as i32),
+            ..Default::default()
+        };
+        let ceil = AttributeProto {
+            name: Some("ceil_mode".into()),
+            i: Some(ceil),
+            r#type: Some(AttributeType::Int as i32),
+            ..Default::default()
+        };
+        let auto = AttributeProto {
+            name: Some("auto_pad".into()),
+            s: Some(auto.as_bytes().to_vec().into()),
+            r#type: Some(AttributeType::String as i32),
+            ..Default::default()
+        };
+        let attribute = vec![
+            ints("kernel_shape", &[kernel]),
+            ints("strides", &[stride]),
+            ints("pads", &pads),
+            ceil,
+            auto,
+        ];
+        NodeProto { op_type: Some("MaxPool".into()), attribute, ..Default::default() }
+    }
+
+    /// Kernel, stride, padding, whether it is rounded up, of so many places; and whether all say how many come of it.
+    #[test]
+    fn places_that_engines_count_differently_are_not_known() {
+        let cases = [
+            (pool(3, 2, [1, 1], 0, "NOTSET"), 8, true),
+            (pool(3, 2, [0, 0], 1, "NOTSET"), 8, true),
+            // The last window begins at 4, where there is padding alone.
+            (pool(2, 2, [0, 1], 1, "NOTSET"), 4, false),
+            (pool(2, 2, [1, 1], 1, "NOTSET"), 4, true),
+            (pool(2, 2, [1, 1], 1, "NOTSET"), 5, false),
+            (pool(5, 3, [0, 0], 0, "NOTSET"), 4, false),
+            (pool(5, 3, [0, 1], 0, "NOTSET"), 4, true),
+            (pool(5, 3, [0, 1], 0, "VALID"), 4, false),
+            (pool(3, 2, [0, 0], 1, "VALID"), 7, true),
+            (pool(3, 2, [0, 0], 1, "VALID"), 8, false),
+            (pool(3, 2, [0, 0], 1, "SAME_UPPER"), 8, true),
+        ];
+        for (node, whole, known) in cases {
+            let made = pooled(&node, &fact(&[2, 3, whole]), fact(&[2, 3, 4]));
+            let dims: Vec<bool> = made.shape.dims().map(|dim| dim.concretize().is_some()).collect();
+            assert_eq!(dims, [true, true, known], "{node:?} of {whole}");
+        }
+    }
+
+    #[test]
+    fn of_numbers_that_are_resized_others_say_what_comes() {
+        let made = resized(&NodeProto::default(), &fact(&[1, 10]), fact(&[1, 23]));
+        assert!(made.shape.dims().all(|dim| dim.concretize().is_none()));
+    }
+}
