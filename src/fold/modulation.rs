@@ -55,7 +55,7 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
     let shares = is_one && into.iter().any(|row| from.contains(row));
     (from.iter().zip(&into).all(is_apart) && !shares).then_some(())?;
     let layer = draft.at(added.layer);
-    let bias = holds(draft, &layer)?;
+    is_own_matrix(draft, &layer)?.then_some(())?;
     let placed = origin(draft, (sum, 1 - read), &Affine::shift(shift.clone()), true)?.affine.shift;
     let constants = match factor.constants {
         Some(constants) => {
@@ -69,7 +69,7 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
     let mut wave = Wave { site, ..Wave::default() };
     let side = Side::Rows { of: factor.layer, distance };
     wave.take(draft, Fold { node: layer.node, side, affine, site }).ok()?;
-    bias.then_some(wave)
+    Some(wave)
 }
 
 /// Whether two layers do the same with one value, by weights as large, and nothing is decided of either yet.
@@ -98,22 +98,22 @@ fn are_beside(draft: &Draft, one: NodeId, other: NodeId) -> Option<bool> {
     )
 }
 
-/// Whether a layer of one matrix, on the right and read by nobody else, has a place for a bias; `None` of other layers.
-fn holds(draft: &Draft, layer: &At) -> Option<bool> {
+/// Whether a layer is one of a matrix, on the right, that nobody else reads, as nobody reads its bias, and has or may be given
+/// one.
+fn is_own_matrix(draft: &Draft, layer: &At) -> Option<bool> {
     let graph = draft.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;
-    let add = draft.bias_add(layer.node);
-    let own = |slot: &usize| graph.input(layer.node, *slot);
-    let behind = add.and_then(|(add, slot)| graph.input(add, slot));
+    let is_product = match graph.domain_op(layer.node) {
+        // Another value may be in the place of its bias.
+        ("", "Gemm") => slots.bias.is_some(),
+        operator => operator == ("", "MatMul"),
+    };
+    let own = |slot: usize| graph.input(layer.node, slot);
+    let behind = draft.bias_add(layer.node).and_then(|(add, slot)| graph.input(add, slot));
     // Where others have the weight too, there would have to be a second one.
-    let constants = [Some(1), slots.bias].into_iter().flatten().filter_map(|slot| own(&slot)).chain(behind);
+    let constants = [Some(1), slots.bias].into_iter().flatten().filter_map(own).chain(behind);
     let are_own = constants.into_iter().all(|value| graph.readers(value).len() == 1);
-    let is_matrix = slots.weight == Some(1) && layer.rank(1).ok()? == 2;
-    match graph.domain_op(layer.node) {
-        ("", "Gemm") => (is_matrix && are_own).then_some(slots.bias.is_some()),
-        ("", "MatMul") => (is_matrix && are_own).then_some(add.is_some()),
-        _ => None,
-    }
+    Some(is_product && are_own && slots.weight == Some(1) && layer.rank(1).ok()? == 2)
 }
 
 fn is_known(shape: &Shape) -> bool {

@@ -81,8 +81,8 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         below == plain || trail.origin(plain) == below || Some(below) == trail.centred(below).map(|_| plain);
     let centred_square = trail.centred(below);
     let fits = match (centre, centred_square) {
-        (Some(x), _) if taken == Taken::LessMean => trail.plain(x) == trail.plain(squared),
-        _ if taken == Taken::LessMean => false,
+        (Some(x), _) if taken == Squares::LessMean => trail.plain(x) == trail.plain(squared),
+        _ if taken == Squares::LessMean => false,
         // Two subtractions of the same mean are one.
         (Some(x), Some(y)) => x == y,
         (None, None) => same,
@@ -102,9 +102,9 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         input,
         output,
         centred: centre.is_some(),
-        norm: norm || taken == Taken::Sum,
+        norm: norm || taken == Squares::Sum,
         squared,
-        less_mean: taken == Taken::LessMean,
+        less_mean: taken == Squares::LessMean,
         axes,
         rank,
         nodes: trail.nodes,
@@ -192,9 +192,9 @@ pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Optio
 /// of them are not to walk all of it each.
 pub(super) const REACH: usize = 64;
 
-/// What is taken of squares.
+/// What is made of squares.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Taken {
+enum Squares {
     Sum,
     Mean,
     /// The mean, less the square of the mean of what is squared: the variance.
@@ -324,20 +324,22 @@ impl Trail<'_, '_> {
     }
 
     /// The value whose squares are averaged or summed, and over which axes.
-    fn mean_square(&mut self, value: ValueId) -> Option<(ValueId, Taken, Vec<usize>)> {
+    fn mean_square(&mut self, value: ValueId) -> Option<(ValueId, Squares, Vec<usize>)> {
         let value = self.widened(value);
         let value = self.without_epsilon(value);
         let value = self.widened(value);
-        self.less_mean(value).map(|(of, axes)| (of, Taken::LessMean, axes)).or_else(|| self.of_squares(value))
+        self.less_mean(value)
+            .map(|(of, axes)| (of, Squares::LessMean, axes))
+            .or_else(|| self.of_squares(value))
     }
 
     /// The same, of the mean or the sum itself.
-    fn of_squares(&mut self, value: ValueId) -> Option<(ValueId, Taken, Vec<usize>)> {
+    fn of_squares(&mut self, value: ValueId) -> Option<(ValueId, Squares, Vec<usize>)> {
         let graph = self.view.graph;
         if let Some((nodes, inner, axes)) = self.mean(value) {
             let base = self.square(inner)?;
             self.nodes.extend(nodes);
-            return Some((base, Taken::Mean, axes));
+            return Some((base, Squares::Mean, axes));
         }
         let node = self.made_by(value, &["ReduceSum", "ReduceSumSquare", "ReduceL2"])?;
         if !self.nodes.contains(&node) {
@@ -346,7 +348,7 @@ impl Trail<'_, '_> {
         let inner = graph.input(node, 0)?;
         let (axes, _) = self.view.at(node).reduction(self.view.facts.rank(inner)?).ok()?;
         let base = if graph.is(node, "ReduceSum") { self.square(inner)? } else { inner };
-        Some((base, Taken::Sum, axes))
+        Some((base, Squares::Sum, axes))
     }
 
     /// `x`, and the axes, of `mean(x²) − mean(x)²`, of which rounding may leave less than 0.
@@ -367,7 +369,7 @@ impl Trail<'_, '_> {
         let mean = self.square(mean)?;
         let mean = self.widened(mean);
         let (nodes, averaged, same) = self.mean(mean)?;
-        let fits = taken == Taken::Mean && same == axes && self.plain(averaged) == self.plain(of);
+        let fits = taken == Squares::Mean && same == axes && self.plain(averaged) == self.plain(of);
         if let Some((node, _)) = bounded {
             self.nodes.push(node);
             // Only rounding meets the bound, which nobody can prove.

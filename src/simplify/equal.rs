@@ -10,7 +10,7 @@ use crate::graph::editor::captured;
 use crate::graph::flat::{END, sees, way, ways_behind};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::Model;
-use crate::onnx::node::bodies;
+use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::{Category, is_quantized};
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
@@ -68,6 +68,7 @@ pub fn find(
     fixed.extend(pinned);
     let ends = graph.node.iter().filter(|node| node.domain() == END);
     fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str));
+    let spelled: Vec<Option<TensorProto>> = graph.node.iter().map(spelled_out).collect();
     let mut equals = Equals::new(model, &fixed);
     // A body may have constants and no node any more.
     let of_ends = graph.node.iter().filter(|node| node.domain() == END).flat_map(ways_behind);
@@ -79,8 +80,8 @@ pub fn find(
     for (way, tensor) in main.into_iter().chain(inner).filter(|(_, tensor)| !pinned.contains(tensor.name())) {
         equals.add(way, Producer::Constant(tensor.name(), tensor), same);
     }
-    for node in graph.node.iter().filter(|node| is_pure(node)) {
-        match (node.op_type(), held(node), &node.output[..]) {
+    for (node, spelled) in graph.node.iter().zip(&spelled).filter(|(node, _)| is_pure(node)) {
+        match (node.op_type(), held(node).or(spelled.as_ref()), &node.output[..]) {
             ("Constant", Some(tensor), [name]) => {
                 equals.add(way(node), Producer::Constant(name, tensor), same)
             }
@@ -217,6 +218,12 @@ fn held(node: &NodeProto) -> Option<&TensorProto> {
         [attribute] if attribute.name() == "value" => attribute.t.as_deref(),
         _ => None,
     }
+}
+
+/// The same, where the node holds numbers.
+fn spelled_out(node: &NodeProto) -> Option<TensorProto> {
+    let is_alone = node.op() == ("", "Constant") && node.attribute.len() == 1 && held(node).is_none();
+    if is_alone { constant_tensor(node) } else { None }
 }
 
 /// What a node's attributes say, in an order that is none of the exporter's.

@@ -6,6 +6,7 @@ use tract_onnx::tract_hir::internal::TDim;
 
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
+use crate::graph::axes::axis;
 use crate::graph::editor::Editor;
 use crate::graph::extents::same;
 use crate::graph::flat::{BEGIN, END, is_result, way};
@@ -233,9 +234,22 @@ pub fn handed_on(known: &Analysis, node: NodeId) -> Option<ValueId> {
         // A cache of nothing is 0 places long, and a mask of nothing lets all through.
         "Add" => beside(known, node, 0)?,
         "And" => beside(known, node, 1)?,
+        "Concat" => only_part(known, node)?,
         _ => return None,
     };
     is_understood(known, node).then_some(handed)
+}
+
+/// The only input of a Concat that has anything along its axis: of a rotary embedding that turns all channels, a Slice of none
+/// is left.
+fn only_part(known: &Analysis, node: NodeId) -> Option<ValueId> {
+    let at = known.at(node);
+    let along = axis(at.attr("axis", 1).ok()?, at.output_rank(0).ok()?).ok()?;
+    let parts: Option<Vec<ValueId>> = known.graph.inputs(node).iter().copied().collect();
+    let mut there = parts?.into_iter().filter(|&part| known.facts.extent(part, along) != Some(0));
+    let only = there.next()?;
+    let is_as_before = known.facts.shape(only) == known.facts.shape(known.graph.only_output(node)?);
+    (there.next().is_none() && is_as_before && !known.constants.is_constant(only)).then_some(only)
 }
 
 /// What an operator on integers or truth values reads beside a constant that is this number everywhere, and has no axis that

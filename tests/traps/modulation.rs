@@ -78,6 +78,7 @@ fn the_layer_of_the_condition_takes_the_shift_in() {
         ("weight turned 12 5\n h = Gemm(c, turned, b) transB=1", 0),
         ("h = Gemm(c, w)", 0),
         ("const single = 2\n h = Gemm(c, w, single)", 0),
+        ("h = MatMul(c, w)", 1),
         ("o = MatMul(c, w)\n h = Add(o, b)", 1),
     ] {
         let before = modulated(layer, PARTS, FACTOR, "");
@@ -152,8 +153,7 @@ fn what_others_read_or_make_stays() {
 /// As in DiT: the second normalizer of a block has parts of the same layer.
 #[test]
 fn two_normalizers_share_a_layer() {
-    // A product alone has no place for what t times one adds.
-    for (layer, folds) in [("Gemm", true), ("MatMul", false)] {
+    for (layer, adds) in [("Gemm", 0), ("MatMul", 1)] {
         let parts = format!(
             "ints fours 4 = 4 4 4 4
              weight w2 5 16
@@ -175,9 +175,9 @@ fn two_normalizers_share_a_layer() {
              output y2";
         let after = folded(&modulated(LAYER, &parts, FACTOR, second));
         let sites: Vec<bool> = after.plan.sites.iter().map(|site| site.is_folded()).collect();
-        // With the ones beside γ.
-        let expected = if folds { vec![true; 4] } else { vec![false; 2] };
-        assert_eq!(sites, expected, "{layer}");
+        // With the ones beside γ; a product has an Add then for what t times one comes to, and both sums with β are there.
+        assert_eq!(sites, [true; 4], "{layer}");
+        assert_eq!(counts(&after.model), [2 + adds, 2], "{layer}");
     }
 }
 

@@ -875,3 +875,52 @@ fn a_range_of_floats_is_computed_once_and_for_all() {
     // Each is rounded.
     assert_eq!(counted("0 1 0.3"), ["Range", "Mul", "Exp"]);
 }
+
+/// As dynamo writes them without optimizing: a Constant for each use, with numbers in its attribute.
+#[test]
+fn constants_that_are_attributes_are_compared_as_tensors_are() {
+    let before = model(
+        "input x batch 6
+         s = Shape(x)
+         ints zero 1 = 0
+         rows = Gather(s, zero)
+         c = Constant() value_ints=[2,3]
+         d = Constant() value_ints=[2,3]
+         e = Constant() value_ints=[3,2]
+         c3 = Concat(rows, c) axis=0
+         d3 = Concat(rows, d) axis=0
+         e3 = Concat(rows, e) axis=0
+         u = Reshape(x, c3)
+         v = Reshape(x, d3)
+         w = Reshape(x, e3)
+         y = Exp(u)
+         z = Exp(v)
+         q = Exp(w)
+         k = Add(y, z)
+         output k q",
+    );
+    let left = operators(&proved(&before)).iter().filter(|op| **op == "Exp").count();
+    assert_eq!(left, 2);
+}
+
+/// As a rotary embedding ends that turns all channels.
+#[test]
+fn what_is_put_together_with_nothing_is_itself() {
+    let text = |from: usize| {
+        format!(
+            "input x batch 4
+             ints from 1 = {from}
+             ints far 1 = 9223372036854775807
+             ints last 1 = -1
+             ints head 1 = 4
+             ints zero 1 = 0
+             a = Exp(x)
+             t = Slice(x, from, far, last)
+             c = Concat(a, t) axis=-1
+             y = Neg(c)
+             output y"
+        )
+    };
+    assert_eq!(operators(&tidied(&model(&text(4)))), ["Exp", "Neg"]);
+    assert_eq!(operators(&tidied(&model(&text(3)))), ["Exp", "Slice", "Concat", "Neg"]);
+}
