@@ -1,4 +1,4 @@
-//! Movements that keep all elements in their order, beside a Reshape: both are one Reshape.
+//! Movements that keep all elements in their order, beside a Reshape: both are one Reshape. So are two Unsqueezes one.
 //!
 //! Attention of one head is written as that of several: the heads are split off, brought forward over an axis of one place,
 //! brought back and put together. Keras puts axes of one place around a product for each einsum that it writes out.
@@ -24,7 +24,8 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
             maker
         };
         let as_one = before(known, node).or_else(|| behind(known, node)).map(merged);
-        let maker = as_one.or_else(|| without_ones(known, node))?;
+        let maker =
+            as_one.or_else(|| without_ones(known, node)).or_else(|| unsqueezed_at_once(known, node))?;
         let (made, constants) = maker.finish(graph.value_name(output));
         let replacement = Replacement { nodes: vec![node], made, constants };
         Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
@@ -82,6 +83,23 @@ fn without_ones<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
+/// One Unsqueeze in the place of two.
+fn unsqueezed_at_once<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let graph = &known.graph;
+    let between = graph.input(node, 0)?;
+    let (first, _) = graph.producer(between)?;
+    let are_two = graph.is(node, "Unsqueeze") && graph.is(first, "Unsqueeze");
+    let is_alone = graph.only_reader(between).is_some() && !graph.is_output(between);
+    (are_two && is_alone).then_some(())?;
+    let [before, behind] = [first, node].map(|node| ones_come_or_go(&known.at(node)));
+    let (before, behind) = (before?, behind?);
+    let is_new = |axis: &Option<usize>| axis.and_then(|axis| before[axis]).is_none();
+    let new: Vec<i64> = (0..).zip(&behind).filter(|(_, axis)| is_new(axis)).map(|(place, _)| place).collect();
+    let mut maker = Maker::new(graph, node);
+    maker.unsqueeze(graph.value_name(graph.input(first, 0)?), &new);
+    Some(maker)
+}
+
 /// The axis of its input that is at each axis of what a movement makes, where it only moves, puts in or takes out axes of one
 /// place; `None` for those that come.
 fn ones_come_or_go(at: &At) -> Option<Vec<Option<usize>>> {
@@ -110,11 +128,11 @@ fn ones_come_or_go(at: &At) -> Option<Vec<Option<usize>>> {
     }
 }
 
-/// What a Reshape reads, and the constant extents that it makes of that.
+/// What a Reshape reads, and the constant extents that it makes of that. Of one that allows zeros there are none.
 fn target(at: &At) -> Option<(ValueId, Vec<i64>)> {
-    let is_plain = at.graph.is(at.node, "Reshape")
-        && at.is_constant(1)
-        && at.only_attributes(&["allowzero"]).is_ok()
-        && at.attr("allowzero", 0) == Ok(0);
-    Some((at.input(0).ok().filter(|_| is_plain)?, at.ints(1).ok()??))
+    let is_known =
+        at.graph.is(at.node, "Reshape") && at.is_constant(1) && at.only_attributes(&["allowzero"]).is_ok();
+    let named = is_known.then(|| at.ints(1).ok()).flatten()??;
+    let is_plain = at.attr("allowzero", 0) == Ok(0) || !named.contains(&0);
+    Some((at.input(0).ok().filter(|_| is_plain)?, named))
 }

@@ -22,12 +22,12 @@ pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> In
     let is_agreed = |axis: usize, whole: i64| {
         let Some(place) = axis.checked_sub(SPACE).filter(|&place| place < kernel.len()) else { return true };
         let or = |list: &[i64], place: usize, other| i128::from(list.get(place).copied().unwrap_or(other));
-        let span = or(&dilations, place, 1) * (or(&kernel, place, 1) - 1) + 1;
+        let span = or(dilations, place, 1) * (or(kernel, place, 1) - 1) + 1;
         let (before, behind) = match automatic {
             "VALID" => (0, 0),
-            _ => (or(&pads, place, 0), or(&pads, place + kernel.len(), 0)),
+            _ => (or(pads, place, 0), or(pads, place + kernel.len(), 0)),
         };
-        let (stride, whole) = (or(&strides, place, 1).max(1), i128::from(whole));
+        let (stride, whole) = (or(strides, place, 1).max(1), i128::from(whole));
         let room = whole + before + behind - span;
         let last = (room + stride - 1).div_euclid(stride) * stride;
         room >= 0

@@ -756,6 +756,8 @@ fn axes_of_one_place_beside_a_reshape_are_its_own() {
         "u = Unsqueeze(e, axes)\n z = Reshape(u, two)",
         "r = Reshape(e, ones)\n z = Squeeze(r, one)",
         "r = Reshape(e, two)\n z = Reshape(r, flat)",
+        // Of extents without a 0 it is all the same what one would mean.
+        "r = Reshape(e, two) allowzero=1\n z = Reshape(r, flat) allowzero=1",
     ] {
         assert_eq!(beside(lines), ["Exp", "Reshape", "Tanh"], "{lines}");
     }
@@ -764,6 +766,11 @@ fn axes_of_one_place_beside_a_reshape_are_its_own() {
     assert_eq!(turned, ["Exp", "Reshape", "Tanh"]);
     let turned = beside("u = Unsqueeze(e, axes)\n t = Transpose(u) perm=[2,1,0,4,3]\n z = Reshape(t, flat)");
     assert_eq!(turned, ["Exp", "Transpose", "Reshape", "Tanh"]);
+    // Two Unsqueezes are one, whichever axes the second counts, and make the same of the axes between.
+    for (first, second) in [("one", "one"), ("axes", "one"), ("one", "ends"), ("axes", "ends")] {
+        let lines = format!("ints ends 2 = 0 -1\n u = Unsqueeze(e, {first})\n z = Unsqueeze(u, {second})");
+        assert_eq!(beside(&lines), ["Exp", "Unsqueeze", "Tanh"], "{first} {second}");
+    }
     // What others read as well is not made twice.
     let read = beside("r = Reshape(e, two)\n z = Unsqueeze(r, one)\n output r");
     assert_eq!(read, ["Exp", "Reshape", "Unsqueeze", "Tanh"]);
