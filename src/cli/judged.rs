@@ -170,14 +170,13 @@ fn compared(comparison: &Comparison, paint: Paint) -> String {
         true => paint.text(Tone::Good, "the outputs agree"),
         false => paint.text(Tone::Bad, "the outputs differ"),
     };
-    let (relative, absolute) =
-        comparison.worst().map_or((0.0, 0.0), |worst| (worst.relative, worst.absolute));
-    let tolerance = comparison.tolerance;
-    if let Some(worst) = comparison.worst().filter(|worst| worst.mismatched > 0) {
-        let count = worst.mismatched;
-        let elements = if count == 1 { "element" } else { "elements" };
-        return format!("{verdict}: {count} {elements} in being NaN, infinite, or another integer");
+    let (relative, absolute, mismatched) =
+        comparison.worst().map_or((0.0, 0.0, 0), |worst| (worst.relative, worst.absolute, worst.mismatched));
+    if mismatched > 0 {
+        let elements = if mismatched == 1 { "element" } else { "elements" };
+        return format!("{verdict}: {mismatched} {elements} in being NaN, infinite, or another integer");
     }
+    let tolerance = comparison.tolerance;
     format!("{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}")
 }
 

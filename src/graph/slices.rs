@@ -58,9 +58,16 @@ impl SliceCut {
 /// than its bounds say, and of an open extent nobody knows the end. That there is something along it
 /// is taken for granted, so that its first place and its last are there.
 pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]) -> InferenceFact {
-    if fact.shape.is_open() || from.shape.is_open() {
+    if from.shape.is_open() {
         return fact;
     }
+    // A Slice takes no axis away, whatever else nobody says of it.
+    let fact = match fact.shape.is_open() {
+        true => {
+            fact.with_shape(ShapeFactoid::closed(from.shape.dims().map(|_| DimFact::default()).collect()))
+        }
+        false => fact,
+    };
     let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
     let is_there = |(axis, whole): (usize, &DimFact)| {
         let ends = [Some(TDim::from(0)), Some(TDim::from(-1)), whole.concretize().map(|whole| whole - 1)];

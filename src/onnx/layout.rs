@@ -129,9 +129,7 @@ impl Layout {
     /// # Errors
     /// Where elements cannot be read, or the writer fails.
     pub fn write_message(&mut self, out: &mut impl Write) -> io::Result<()> {
-        if let Some(pending) = self.pending.take() {
-            pending.settle(&mut self.message)?;
-        }
+        self.settle()?;
         sink::write_message(&self.message, &self.gaps, out)
     }
 
@@ -140,10 +138,13 @@ impl Layout {
     /// # Errors
     /// Where elements cannot be read, or there is more room, or less.
     pub fn fill_message(&mut self, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
-        if let Some(pending) = self.pending.take() {
-            pending.settle(&mut self.message)?;
-        }
+        self.settle()?;
         sink::fill(&self.message, &self.gaps, room)
+    }
+
+    /// Writes into the message what it waited for.
+    fn settle(&mut self) -> io::Result<()> {
+        self.pending.take().map_or(Ok(()), |pending| pending.settle(&mut self.message))
     }
 
     /// The message in parts, whose initializers have about so many bytes each. Its metadata is in the last one: what that

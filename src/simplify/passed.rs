@@ -1,5 +1,5 @@
 //! Operators that hand on what they read, under another name: Identity, a Dropout, a Cast to the type that is there, a sum
-//! of integers and 0, a movement that moves nothing or takes back what one before it moved.
+//! of integers and 0, a Concat with nothing, a movement that moves nothing or takes back what one before it moved.
 
 use prost::Message;
 use tract_onnx::tract_hir::internal::TDim;

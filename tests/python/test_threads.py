@@ -83,6 +83,11 @@ def test_a_bar_is_shown_where_tqdm_is(digits: Path, capsys: pytest.CaptureFixtur
     assert "unfold" in capsys.readouterr().err
 
 
+def test_nothing_is_imported_for_a_bar_that_nobody_asked_for(digits: Path) -> None:
+    code = "import sys, unfold_onnx; unfold_onnx.fuse(sys.argv[1]); assert not {'tqdm', 'asyncio'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code, digits / "un-dynamo.onnx"], check=True)
+
+
 def _folded(path: str) -> int:
     return len(unfold.fuse(path))
 

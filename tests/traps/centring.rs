@@ -357,8 +357,10 @@ fn the_variance_of_flax_is_one_and_what_looks_like_it_is_none() {
         let left = operators(&fused.model);
         assert_eq!((left.iter().filter(|op| **op == "Mul").count(), left.last()), (5, Some(&"Add")));
     }
-    // Its mean goes where nobody else sees it, and the variance is none that is bounded.
+    // Its mean goes where nobody else sees it, unless the variance is bounded, which nobody can prove to change nothing.
     assert_eq!(is_centred(&flax("0.125", "v = Sub(a, n)")), (1, 1, vec![]));
+    let why = keeps_mean(&flax("0.125", "d = Sub(a, n)\n v = Max(zero, d)"));
+    assert!(matches!(why, Reason::NoGain(_)), "{why:?}");
     // Not as many, the other way around, not of the mean.
     for text in [
         flax("0.25", "v = Sub(a, n)"),

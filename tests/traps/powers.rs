@@ -367,4 +367,10 @@ fn a_stream_is_skipped_by_name_or_kind() {
         assert_eq!(skipped.model.proto.graph, folded.model.proto.graph);
         assert!(options.idle_skips(&before, &skipped.plan).is_empty());
     }
+    // So does one with a normalizer that is skipped.
+    let normalizer = &folded.plan.sites[0];
+    for skip in [normalizer.name.clone(), normalizer.kind.name.to_owned()] {
+        let options = FuseOptions { scale_stream: Some(6), skip: vec![skip], ..options() };
+        assert_eq!(streams(&unfold::fuse(&before, &options).unwrap()), [Some(Reason::Skipped)]);
+    }
 }
