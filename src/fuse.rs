@@ -14,7 +14,7 @@ use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, Scaling, Stored, StreamPlan};
 use crate::fold::planner;
 use crate::fold::target::{self, Target};
-use crate::fold::{forms, pairs, parts, regrouped};
+use crate::fold::{forms, pairs, parts, regrouped, sliced};
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
@@ -571,7 +571,7 @@ impl OnePass<'_> {
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let moved: &[fn(&Analysis) -> Vec<Edit>] = match self.skip.is_match(simplify::MERGING) {
             true => &[parts::edits],
-            false => &[parts::edits, pairs::edits, regrouped::edits],
+            false => &[parts::edits, pairs::edits, regrouped::edits, sliced::edits],
         };
         for edits in moved {
             if let Some(moved) = self.rewritten(known, history, edits(known), true)? {
@@ -599,7 +599,7 @@ impl OnePass<'_> {
         }
         let made = self.made(&edits, known, history, beside);
         let (made, stored, grown) = made.map_err(|why| defect(model, &why))?;
-        history.rewritten(stored, grown);
+        history.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
         Ok(Some(made))
     }
 

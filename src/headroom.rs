@@ -35,6 +35,9 @@ impl Headroom {
     /// Where tract cannot run it, or a stream is not finite in float32 either.
     pub fn of(model: &Model, inputs: &[Tensor], dims: &Dims) -> Result<Option<Self>> {
         let fail = |reason: String| Error::Headroom { file: model.file(), reason };
+        if inputs.iter().any(|input| input.len() == 0) {
+            return Err(fail("there is nothing in a sample".to_owned()));
+        }
         let lowered = written_out(model, Lowering::All, &|_, _| false)?.map(|lowered| lowered.model);
         let mut wide = widened(lowered.as_ref().unwrap_or(model))?;
         let known = Analysis::new(&wide)?;
@@ -73,16 +76,23 @@ impl Headroom {
     }
 }
 
-/// Makes the largest magnitudes of values the outputs of a graph.
+/// Makes the largest magnitudes of values the outputs of a graph. A maximum passes over what is no number, of which a
+/// difference to itself is none either.
 fn look_at(graph: &mut GraphProto, names: &[String]) {
     graph.output.clear();
     for (place, name) in names.iter().enumerate() {
-        let [magnitudes, largest] = ["magnitudes", "largest"].map(|what| format!("unfold_{what}_{place}"));
+        let parts = ["magnitudes", "most", "none", "sum", "largest"];
+        let [magnitudes, most, none, sum, largest] = parts.map(|what| format!("unfold_{what}_{place}"));
         let like = NodeProto::default();
+        let reduce = |op: &str, value: &str, made: &str| NodeProto {
+            attribute: vec![make::int("keepdims", 0)],
+            ..make::node(&like, op, made, &[value], made)
+        };
         graph.node.push(make::node(&like, "Abs", &magnitudes, &[name], &magnitudes));
-        let mut reduce = make::node(&like, "ReduceMax", &largest, &[&magnitudes], &largest);
-        reduce.attribute.push(make::int("keepdims", 0));
-        graph.node.push(reduce);
+        graph.node.push(reduce("ReduceMax", &magnitudes, &most));
+        graph.node.push(make::node(&like, "Sub", &none, &[name, name], &none));
+        graph.node.push(reduce("ReduceSum", &none, &sum));
+        graph.node.push(make::node(&like, "Add", &largest, &[&most, &sum], &largest));
         let tensor = TensorType { elem_type: Some(DataType::Float.code()), shape: Some(Default::default()) };
         let r#type = Some(TypeProto { tensor_type: Some(tensor), ..Default::default() });
         graph.output.push(ValueInfoProto { name: Some(largest), r#type, ..Default::default() });

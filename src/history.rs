@@ -31,6 +31,8 @@ pub struct History {
     refused: HashMap<usize, Refusal>,
     /// Whether constants were computed since sites were refused for what copies of them add.
     has_other_weights: bool,
+    /// Whether there are fewer operators since some were written in another form.
+    has_fewer: bool,
 }
 
 /// A site as one pass sees it.
@@ -105,8 +107,8 @@ impl History {
         match self.passes {
             0 => {
                 let Plan { tidy, growth, .. } = std::mem::replace(&mut self.plan, plan);
-                // What was written in another form is a change only if something comes of it.
-                self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0;
+                // What was written in another form is a change only if something comes of it, or less is left.
+                self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0 || self.has_fewer;
                 self.plan.growth += growth;
                 self.plan.tidy = tidy;
             }
@@ -175,9 +177,10 @@ impl History {
         self.refused.len() < before
     }
 
-    /// Notes what was stored for operators that are written in another form.
-    pub fn rewritten(&mut self, stored: Vec<Stored>, grown: u64) {
+    /// Notes what was stored for operators that are written in another form, and whether there are fewer then.
+    pub fn rewritten(&mut self, stored: Vec<Stored>, grown: u64, has_fewer: bool) {
         self.plan.is_tidied = true;
+        self.has_fewer |= has_fewer;
         self.plan.growth += grown;
         self.keep(stored, &HashMap::default());
     }

@@ -1411,3 +1411,27 @@ fn a_clip_of_integers_is_computed_whether_all_of_it_is_known_or_not() {
     assert!(is_proved(&prove(&clipped("3"), &by_hand, &[], &Default::default())));
     assert!(matches!(prove(&clipped("0"), &by_hand, &[], &Default::default()), Proof::Disproved { .. }));
 }
+
+#[test]
+fn both_sides_of_what_a_few_truth_values_choose_are_seen() {
+    let chosen = |declared: &str, truth: &str, a: &str, b: &str| {
+        text::model(&format!(
+            "input x 2 3\n weight v 3\n{declared}\n {truth}\n p = {a}(x, v)\n q = {b}(x, v)\n y = Where(c, p, q)\n output y"
+        ))
+    };
+    let asked = ("condition c", "n = Not(c)");
+    // Two that decide together: all four ways are seen.
+    let both = ("condition d\n condition e", "c = And(d, e)");
+    for (declared, truth) in [asked, both] {
+        let original = chosen(declared, truth, "Add", "Mul");
+        for (a, b) in [("Sub", "Mul"), ("Add", "Sub")] {
+            for seed in 0..4 {
+                let options = ProveOptions { seed, ..Default::default() };
+                let proof = prove(&original, &chosen(declared, truth, a, b), &[], &options);
+                assert!(matches!(proof, Proof::Disproved { .. }), "{truth} {a} {b}: {proof:?}");
+                let proof = prove(&original, &original, &[], &options);
+                assert!(matches!(proof, Proof::Proved { points: 2 | 4, .. }), "{proof:?}");
+            }
+        }
+    }
+}

@@ -25,6 +25,7 @@ mod range;
 pub mod regrouped;
 pub mod rounding;
 mod shares;
+pub mod sliced;
 mod softmax;
 mod stream;
 mod strided;

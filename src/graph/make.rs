@@ -19,6 +19,12 @@ pub fn ints(name: &str, ints: &[i64]) -> AttributeProto {
     AttributeProto { ints: ints.to_vec(), ..attribute(name, AttributeType::Ints) }
 }
 
+/// Texts as an attribute.
+pub fn strings(name: &str, strings: &[String]) -> AttributeProto {
+    let strings = strings.iter().map(|string| string.clone().into_bytes().into()).collect();
+    AttributeProto { strings, ..attribute(name, AttributeType::Strings) }
+}
+
 /// A float as an attribute.
 pub fn float(name: &str, f: f32) -> AttributeProto {
     AttributeProto { f: Some(f), ..attribute(name, AttributeType::Float) }
@@ -145,7 +151,7 @@ impl<'m> Maker<'m> {
     fn name(&mut self, what: &str) -> String {
         let stem = node_name(self.like);
         let mut names = (0..).map(|i| format!("{stem}_{what}_{i}"));
-        let free = |name: &String| self.graph.value(name).is_none() && !self.names.contains(name);
+        let free = |name: &String| !self.graph.has(name) && !self.names.contains(name);
         let name = names.find(free).unwrap_or_default();
         self.names.insert(name.clone());
         name

@@ -106,6 +106,8 @@ pub struct Graph<'m> {
     categories: Vec<Option<Category>>,
     order: Vec<NodeId>,
     places: Vec<usize>,
+    /// The names that bodies have, and what trains the model.
+    inner: HashSet<&'m str>,
 }
 
 impl<'m> Graph<'m> {
@@ -132,6 +134,7 @@ impl<'m> Graph<'m> {
             categories: proto.node.iter().map(NodeProto::category).collect(),
             order: vec![],
             places: vec![],
+            inner: names::inner(model),
         };
         graph.index_values()?;
         graph.index_readers()?;
@@ -318,6 +321,11 @@ impl<'m> Graph<'m> {
     /// The value of that name.
     pub fn value(&self, name: &str) -> Option<ValueId> {
         self.ids.get(name).copied()
+    }
+
+    /// Whether a value has a name, or what is in a body.
+    pub fn has(&self, name: &str) -> bool {
+        self.value(name).is_some() || self.inner.contains(name)
     }
 
     /// Whether anything reads a value of that name, or it is an output.

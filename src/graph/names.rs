@@ -74,6 +74,15 @@ impl<'m> Names<'m> {
     }
 }
 
+/// The names that bodies have, and what trains a model. A graph whose bodies are laid out says them of no type.
+pub(super) fn inner(model: &Model) -> HashSet<&str> {
+    let (graph, mut names) = (model.graph(), HashSet::default());
+    graph.node.iter().flat_map(bodies).for_each(|body| collect(body, &mut names));
+    names.extend(graph.value_info.iter().filter(|info| info.r#type.is_none()).map(|info| info.name()));
+    collect_training(model, &mut names, collect);
+    names
+}
+
 /// The names by which what trains a model refers to it, and those that its graphs have.
 pub(super) fn collect_training<'m>(
     model: &'m Model,

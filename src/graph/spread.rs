@@ -72,7 +72,12 @@ impl Look<'_, '_> {
             ("", "And") => self.number(input(0)?)? * self.number(input(1)?)?,
             ("", "Or") => self.number(input(0)?)?.max(self.number(input(1)?)?),
             ("", "Sub") => self.number(input(0)?)? - self.number(input(1)?)?,
-            ("", "Mul") => self.number(input(0)?)? * self.number(input(1)?)?,
+            ("", "Mul") => match (self.number(input(0)?), self.number(input(1)?)) {
+                (Some(one), Some(other)) => one * other,
+                // No integer times 0 is anything else.
+                (Some(0.0), _) | (_, Some(0.0)) if data_type.is_integer() => 0.0,
+                _ => return None,
+            },
             ("", "Where") => {
                 let holds = self.number(input(0)?)? != 0.0;
                 self.number(input(if holds { 1 } else { 2 })?)?

@@ -61,10 +61,11 @@ fn without(fact: InferenceFact, from: &InferenceFact, is_one: &dyn Fn(usize, i64
         _ => dim.clone(),
     });
     let dims: TVec<DimFact> = dims.collect();
-    if dims.len() != fact.shape.dims().count() {
+    if dims.len() != fact.shape.dims().count() || dims.iter().eq(fact.shape.dims()) {
         return fact;
     }
-    fact.with_shape(ShapeFactoid::closed(dims))
+    // What tract makes of a constant has its own extents.
+    fact.without_value().with_shape(ShapeFactoid::closed(dims))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reading a model, and saying what is wrong with a file that holds none.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use super::digest::Contents;
 use super::element::HELD;
 use super::external::{Externals, MEMORY, Resolver};
 use super::identify::looks_like;
+use super::node::canonical_domain;
 use super::proto::{GraphProto, ModelProto, TensorProto};
 use super::skim::{Trouble, skim};
 use super::walk::{self, Visited};
@@ -313,12 +314,27 @@ fn require(path: &Path, bytes: &[u8], proto: &ModelProto) -> Result<()> {
     } else if proto.opset_import.is_empty() {
         "opset_import, so that nothing defines its operators"
     } else {
-        return Ok(());
+        return one_version_each(path, proto);
     };
     Err(not_onnx(
         path,
         looks_like(bytes).map_or(format!("it has no {lacking}"), |name| format!("it looks like {name}")),
     ))
+}
+
+/// Refuses a model that imports two versions of an operator set: engines differ in which of them they take.
+fn one_version_each(path: &Path, proto: &ModelProto) -> Result<()> {
+    let mut seen = HashMap::new();
+    for set in &proto.opset_import {
+        let domain = canonical_domain(set.domain());
+        let version = *seen.entry(domain).or_insert(set.version());
+        if version != set.version() {
+            let of = if domain.is_empty() { "ai.onnx" } else { domain };
+            let reason = format!("it imports two versions of `{of}`, {version} and {}", set.version());
+            return Err(not_onnx(path, reason));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a graph in which one name stands for two constants.

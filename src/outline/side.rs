@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Result;
 use crate::graph::facts::Facts;
-use crate::graph::flat::{BEGIN, END, NUMBER, way};
+use crate::graph::flat::{BEGIN, END, NUMBER, WAYS, way};
 use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::onnx::Model;
@@ -71,12 +71,13 @@ impl<'m> GraphSide<'m> {
             END => proto.op_type().to_owned(),
             _ => proto.operator(),
         };
+        let own = proto.attribute.iter().filter(|own| ![NUMBER, WAYS].contains(&own.name()));
         OutlineNode {
             name: self.graph.name(node).to_owned(),
             operator,
             inputs: proto.input.clone(),
             outputs: proto.output.clone(),
-            attributes: proto.attribute.iter().filter(|own| own.name() != NUMBER).map(attribute).collect(),
+            attributes: own.map(attribute).collect(),
         }
     }
 

@@ -19,6 +19,7 @@ mod sources;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
+use tract_onnx::prelude::DatumType;
 
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
@@ -70,6 +71,9 @@ const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
 /// What may be left of the doubt whether two functions are the same, and at how many points there may be less of it.
 const DOUBT: f64 = 1e-4;
 const MOST_POINTS: usize = 8;
+
+/// Of so many truth values among the inputs, all that they may be are tried.
+const FEW_TRUTHS: usize = 3;
 
 /// Bytes of stack for the evaluation of the second graph, as a main thread has them.
 const STACK: usize = 8 << 20;
@@ -227,9 +231,12 @@ fn claims(
     let all = all.map_err(|error| undecided(error.to_string()))?;
     let sources = (before, all.as_ref().unwrap_or(&known));
     let recomputed = rounding::check(sources, &fused.model, tensors)?;
-    let (mut bound, mut points) = (1.0, 0);
-    while points < options.points.max(1) || bound > DOUBT {
-        if points >= options.points.max(MOST_POINTS) {
+    let turns = turns(&truths(&original));
+    let least = options.points.max(turns);
+    // What truth values decide is seen where they are so.
+    let (mut bounds, mut bound, mut points) = (vec![1.0; turns], 1.0_f64, 0);
+    while points < least || bound > DOUBT {
+        if points >= least.max(MOST_POINTS) {
             return Err(undecided(
                 "what is computed has too high a degree for equal numbers to say that it is the same",
             )
@@ -243,7 +250,8 @@ fn claims(
             let mut hash = Hash::new(options.seed, "point");
             hash.number(point);
             hash.number(attempt);
-            match identity(sources, &known, &original, &fused, tensors, hash.finish() as u64) {
+            let seed = Seed { key: hash.finish() as u64, all: options.seed, point };
+            match identity(sources, &known, &original, &fused, tensors, seed) {
                 Ok(degree) => found = Some(degree),
                 Err(Ended::Zero(at)) => {
                     why = format!("`{at}` divides by 0 at every point");
@@ -258,7 +266,8 @@ fn claims(
             break;
         }
         let degree = found.ok_or_else(|| undecided(why))?;
-        bound *= (degree / P as f64).min(1.0);
+        bounds[point as usize % turns] *= (degree / P as f64).min(1.0);
+        bound = bounds.iter().copied().fold(0.0, f64::max);
     }
     Ok(Proof::Proved { points, bound, tensors: recomputed })
 }
@@ -285,13 +294,8 @@ impl Prepared {
     }
 
     /// The values that nothing reaches but an extent which is open in the model: they are constants at these sizes alone.
-    /// There are none where formulas have more than arithmetic: they may have their numbers, which are the same for each
-    /// of a batch.
-    fn only_at_sizes(&self, known: &Analysis, tensors: &[Stored]) -> HashSet<String> {
-        let is_more =
-            |step: &&Recipe| matches!(step.op(), Op::Exp | Op::Max(_) | Op::Sigmoid | Op::Softmax(_));
-        let has_formulas = || tensors.iter().any(|tensor| tensor.recipe.steps().iter().any(is_more));
-        let Some(open) = self.open.as_ref().filter(|_| !has_formulas()) else { return HashSet::new() };
+    fn only_at_sizes(&self, known: &Analysis) -> HashSet<String> {
+        let Some(open) = &self.open else { return HashSet::new() };
         let mut graph = known.graph.proto().clone();
         graph.input.clone_from(open);
         let model = self.model.with_graph(graph);
@@ -302,6 +306,12 @@ impl Prepared {
         let is_open = |name: &&str| open.graph.value(name).is_some_and(|v| !open.constants.is_constant(v));
         names.filter(is_open).map(str::to_owned).collect()
     }
+}
+
+/// Whether tensors are computed with more than arithmetic.
+fn have_formulas(tensors: &[Stored]) -> bool {
+    let is_more = |step: &&Recipe| matches!(step.op(), Op::Exp | Op::Max(_) | Op::Sigmoid | Op::Softmax(_));
+    tensors.iter().any(|tensor| tensor.recipe.steps().iter().any(is_more))
 }
 
 fn prepared(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result<Prepared, Proof> {
@@ -438,10 +448,11 @@ fn identity(
     original: &Prepared,
     fused: &Prepared,
     tensors: &[Stored],
-    key: u64,
+    seed: Seed,
 ) -> Result<f64, Ended> {
+    let key = seed.key;
     let allowance = original.allowance();
-    let inputs = given(original, key, &allowance)?;
+    let inputs = given(original, seed, &allowance)?;
     let own = Sources::new(before, key);
     let instead = |name: &str| {
         let stored = original.formulas.iter().find(|stored| stored.name == name)?;
@@ -453,9 +464,19 @@ fn identity(
     let laid_out = (!std::ptr::eq(all, known)).then_some((all, all_alike.as_ref()));
     let (inputs, instead) = (&inputs, &instead as Instead);
     let allowance = &allowance;
-    let only_at_sizes = &original.only_at_sizes(all, tensors);
-    let point =
-        Point { known, key, inputs, instead, allowance, alike, laid_out, only_at_sizes, scales: None };
+    let (only_at_sizes, has_formulas) = (&original.only_at_sizes(all), have_formulas(tensors));
+    let point = Point {
+        known,
+        key,
+        inputs,
+        instead,
+        allowance,
+        alike,
+        laid_out,
+        only_at_sizes,
+        has_formulas,
+        scales: None,
+    };
     let source = Sources::new(before, key).numbered(tensors, all).map_err(|refusal| {
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
@@ -465,7 +486,7 @@ fn identity(
         tensors,
     )?);
     let apart = std::thread::scope(|scope| {
-        let other = || second(fused, &source, tensors, key, None);
+        let other = || second(fused, &source, tensors, seed, None);
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
         let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
         let seen = evaluate(&point, &outputs(&known.graph), false).map_err(Ended::from);
@@ -490,7 +511,7 @@ fn identity(
     let point = Point { scales: Some(scales), allowance: &again, ..point };
     let seen = evaluate(&point, &outputs(graph), false)?;
     scales.turn();
-    compare(known, seen, fits(second(fused, &source, tensors, key, Some(scales)))?, fused, tensors)
+    compare(known, seen, fits(second(fused, &source, tensors, seed, Some(scales)))?, fused, tensors)
 }
 
 /// What does not fit itself where the original does is not to be tried at other sizes: at those it may be the same.
@@ -517,8 +538,50 @@ fn outputs(graph: &Graph) -> Vec<ValueId> {
     graph.proto().output.iter().filter_map(|output| graph.value(output.name())).collect()
 }
 
+/// What the random numbers of a point come from.
+#[derive(Clone, Copy)]
+struct Seed {
+    /// Those of this point, or of another attempt at it.
+    key: u64,
+    /// Those of all points.
+    all: u64,
+    /// Which point it is.
+    point: u64,
+}
+
+/// The inputs of truth values, and how many each has.
+fn truths(prepared: &Prepared) -> Vec<(&str, usize)> {
+    let is_truth = |input: &&Input| input.element == DatumType::Bool;
+    let inputs = prepared.inputs.iter().filter(is_truth);
+    inputs.map(|input| (input.name.as_str(), input.shape.iter().product())).collect()
+}
+
+/// How many points see all that a few truth values may be; of more, each is seen both ways.
+fn turns(truths: &[(&str, usize)]) -> usize {
+    match truths.iter().map(|(_, count)| count).sum() {
+        count @ 0..=FEW_TRUTHS => 1 << count,
+        _ => 2,
+    }
+}
+
+/// The truth values of an input at a point.
+fn truth(truths: &[(&str, usize)], name: &str, shape: &[usize], Seed { all, point, .. }: Seed) -> Image {
+    let before: usize = truths.iter().take_while(|(other, _)| *other != name).map(|(_, count)| count).sum();
+    let is_few = truths.iter().map(|(_, count)| count).sum::<usize>() <= FEW_TRUTHS;
+    let mut hash = Hash::new(all, "truth");
+    hash.text(name);
+    let unknown = Unknown::new(hash.finish());
+    let one = |place: usize| match is_few {
+        true => point >> (before + place) & 1,
+        false => (u64::from(unknown.of(place as u64)) ^ point) & 1,
+    };
+    let places = (0..shape.iter().product()).map(|place| one(place) as i64).collect();
+    ArrayD::from_shape_vec(shape, places).map_or(Image::Opaque(hash.finish()), Image::int)
+}
+
 /// The values of the inputs: random ones, the same for each name.
-fn given(prepared: &Prepared, key: u64, allowance: &Allowance) -> Result<HashMap<String, Image>, Stopped> {
+fn given(prepared: &Prepared, seed: Seed, allowance: &Allowance) -> Result<HashMap<String, Image>, Stopped> {
+    let (key, truths) = (seed.key, truths(prepared));
     let graph = prepared.model.graph();
     let sized: HashMap<&str, &Input> =
         prepared.inputs.iter().map(|input| (input.name.as_str(), input)).collect();
@@ -530,10 +593,13 @@ fn given(prepared: &Prepared, key: u64, allowance: &Allowance) -> Result<HashMap
         let name = input.name();
         let mut hash = Hash::new(key, "input");
         hash.text(name);
-        let seed = hash.finish();
+        let own = hash.finish();
         let drawn = |shape: &[usize], data_type| {
             allowance.room(shape).map_err(|stop| Stopped { stop, at: name.to_owned() })?;
-            Ok(drawn(seed, shape, data_type))
+            Ok(match truths.iter().any(|(truth, _)| *truth == name) {
+                true => truth(&truths, name, shape, seed),
+                false => drawn(own, shape, data_type),
+            })
         };
         let declared = || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
         let value = match (sized.get(name), stored.get(name)) {
@@ -541,15 +607,15 @@ fn given(prepared: &Prepared, key: u64, allowance: &Allowance) -> Result<HashMap
             (_, Some(tensor)) if !listed_is_constant => {
                 match (tensor::data_type(tensor), tensor::shape(tensor)) {
                     (Ok(data_type), Ok(shape)) => drawn(&shape, data_type)?,
-                    _ => Image::Opaque(seed),
+                    _ => Image::Opaque(own),
                 }
             }
             (_, Some(_)) => continue,
             (Some(sized), None) => match declared() {
                 Some(data_type) => drawn(&sized.shape, data_type)?,
-                None => Image::Opaque(seed),
+                None => Image::Opaque(own),
             },
-            (None, None) => Image::Opaque(seed),
+            (None, None) => Image::Opaque(own),
         };
         values.insert(name.to_owned(), value);
     }
@@ -607,7 +673,7 @@ fn second(
     fused: &Prepared,
     source: &Sources,
     tensors: &[Stored],
-    key: u64,
+    seed: Seed,
     scales: Option<&Scales>,
 ) -> Result<Findings, Ended> {
     let known = Analysis::new(&fused.model).map_err(|error| {
@@ -621,7 +687,7 @@ fn second(
         let stored = recipes.get(name)?;
         Some(formula::value(&stored.recipe, source, &allowance).map(Image::Field))
     };
-    let inputs = given(fused, key, &allowance)?;
+    let inputs = given(fused, seed, &allowance)?;
     let flat = Flat::new(&fused.model);
     // It is a graph that ONNX allows, or there would be none.
     let all = flat.as_ref().and_then(|flat| Analysis::new(&flat.model).ok());
@@ -631,9 +697,10 @@ fn second(
     let alike = alike.as_ref();
     let point = Point {
         laid_out: all.as_ref().map(|all| (all, all_alike.as_ref())),
-        only_at_sizes: &fused.only_at_sizes(all.as_ref().unwrap_or(&known), tensors),
+        only_at_sizes: &fused.only_at_sizes(all.as_ref().unwrap_or(&known)),
+        has_formulas: have_formulas(tensors),
         known: &known,
-        key,
+        key: seed.key,
         inputs: &inputs,
         instead: &instead,
         allowance: &allowance,

@@ -6,7 +6,6 @@
 
 use super::passed::handed_on;
 use crate::graph::analysis::Analysis;
-use crate::graph::axes::axes;
 use crate::graph::editor::Editor;
 use crate::graph::facts::extent;
 use crate::graph::flat::{is_result, way};
@@ -152,7 +151,6 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
         graph.inputs(node).first().is_none_or(is_float) && graph.outputs(node).iter().all(is_float)
     };
     sites.iter().filter(|&&node| tells(node)).for_each(|&node| stays[node] = true);
-    impossible(known).into_iter().for_each(|node| stays[node] = true);
     behind_rounded_results(known).into_iter().for_each(|node| stays[node] = true);
     stays
 }
@@ -175,34 +173,6 @@ fn behind_rounded_results(known: &Analysis) -> HashSet<NodeId> {
         }
     }
     cone(known, &ends)
-}
-
-/// What tells extents that a branch of an If cannot be given, as it is for others and never taken: a Squeeze of an axis that
-/// has more than one place. Engines look at such a branch all the same, and refuse it as soon as they know the extents.
-fn impossible(known: &Analysis) -> HashSet<NodeId> {
-    let Analysis { graph, facts, constants, .. } = known;
-    let cannot_be = |&node: &NodeId| {
-        let at = known.at(node);
-        let shape = graph.input(node, 0).and_then(|value| facts.shape(value))?;
-        let gone = axes(&at.list("axes").ok()??, shape.len()).ok()?;
-        Some(gone.into_iter().any(|axis| extent(&shape[axis]).is_some_and(|places| places != 1)))
-    };
-    let is_squeeze = |node: &NodeId| graph.is(*node, "Squeeze") && !way(graph.node(*node)).is_empty();
-    let branches = graph.order().iter().copied().filter(is_squeeze);
-    let mut open: Vec<NodeId> = branches.filter(|node| cannot_be(node) == Some(true)).collect();
-    let (mut seen, mut telling) = (HashSet::default(), HashSet::default());
-    while let Some(node) = open.pop() {
-        for (maker, _) in graph.inputs(node).iter().flatten().filter_map(|&value| graph.producer(value)) {
-            let tells = graph.outputs(maker).iter().flatten().all(|&value| {
-                constants.is_constant(value) && facts.data_type(value).is_some_and(DataType::is_integer)
-            });
-            if seen.insert(maker) {
-                telling.extend(tells.then_some(maker));
-                open.push(maker);
-            }
-        }
-    }
-    telling
 }
 
 /// Nodes, and those that compute the constants which they read.

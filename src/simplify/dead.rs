@@ -91,6 +91,7 @@ fn forget(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool) {
     there.extend(graph.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name())));
     there.extend(graph.input.iter().map(|input| input.name()));
     let stale = |name: &str| was_read(name) && !there.contains(name);
-    graph.value_info.retain(|info| !stale(info.name()));
+    // What only names a value says that no new one is to be called so.
+    graph.value_info.retain(|info| info.r#type.is_none() || !stale(info.name()));
     graph.quantization_annotation.retain(|annotation| !stale(annotation.tensor_name()));
 }

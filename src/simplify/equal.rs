@@ -71,9 +71,8 @@ pub fn find(
     let spelled: Vec<Option<TensorProto>> = graph.node.iter().map(spelled_out).collect();
     let mut equals = Equals::new(model, &fixed);
     // A body may have constants and no node any more.
-    let of_ends = graph.node.iter().filter(|node| node.domain() == END).flat_map(ways_behind);
-    let of_ends: Vec<String> = of_ends.collect();
-    let ways: HashSet<&str> = graph.node.iter().map(way).chain(of_ends.iter().map(String::as_str)).collect();
+    let of_ends = graph.node.iter().flat_map(ways_behind);
+    let ways: HashSet<&str> = graph.node.iter().map(way).chain(of_ends).collect();
     let tensors = graph.initializer.iter().map(|tensor| (way_to(tensor.name(), &ways), tensor));
     // Bodies see those of the main graph, whichever came first.
     let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());

@@ -12,6 +12,7 @@ mod names;
 mod order;
 mod passed;
 mod states;
+mod taken;
 mod tidy;
 mod twins;
 

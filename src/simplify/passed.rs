@@ -59,8 +59,8 @@ fn all(
     graph.order().iter().filter_map(passed).collect()
 }
 
-/// Whether an Identity only calls what another node makes by the name of an output, which that node can make itself, if it
-/// makes none yet.
+/// Whether a node only calls what another one makes by the name of an output, which that node can make itself, if it makes
+/// none yet.
 fn gives_its_name(
     known: &Analysis,
     node: NodeId,
@@ -72,7 +72,7 @@ fn gives_its_name(
     let Some(output) = graph.only_output(node).filter(|&output| graph.is_output(output)) else {
         return false;
     };
-    if !graph.is(node, "Identity") || !named.insert(source) {
+    if !named.insert(source) {
         return false;
     }
     let is_free =
@@ -233,11 +233,28 @@ pub fn handed_on(known: &Analysis, node: NodeId) -> Option<ValueId> {
         "Dropout" if graph.inputs(node).len() == 1 && graph.model().own_opset() >= 7 => source,
         // A cache of nothing is 0 places long, and a mask of nothing lets all through.
         "Add" => beside(known, node, 0)?,
-        "And" => beside(known, node, 1)?,
+        "And" | "Mul" => beside(known, node, 1)?,
+        "Split" => only_share(known, node)?,
         "Concat" => only_part(known, node)?,
         _ => return None,
     };
     is_understood(known, node).then_some(handed)
+}
+
+/// What a Split takes apart into one part, which is all of it.
+fn only_share(known: &Analysis, node: NodeId) -> Option<ValueId> {
+    let at = known.at(node);
+    let value = at.input(0).ok()?;
+    let along = axis(at.attr("axis", 0).ok()?, at.rank(0).ok()?).ok()?;
+    let is_one = known.graph.outputs(node).len() == 1 && at.attr("num_outputs", 1) == Ok(1);
+    let whole = || match at.list("split").ok()? {
+        Some(extents) => Some(
+            extents.len() == 1
+                && at.extent(0, along).ok().and_then(|whole| i64::try_from(whole).ok()) == Some(extents[0]),
+        ),
+        None => Some(true),
+    };
+    (is_one && whole() == Some(true)).then_some(value)
 }
 
 /// The only input of a Concat that has anything along its axis: of a rotary embedding that turns all channels, a Slice of none

@@ -2,6 +2,7 @@
 
 use super::constants::{self, NamedFloats, Settled, cone};
 use super::equal::Same;
+use super::taken::Taken;
 use super::{dead, equal, extents, order, passed, states};
 use crate::error::Result;
 use crate::graph::analysis::Analysis;
@@ -131,12 +132,12 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         return tidied;
     }
     let sites = cone(known, &limits.sites);
-    let (found, mut shapes, begun) = match (limits.is_skipped)(constants::KIND) {
+    let (found, mut shapes, begun, taken) = match (limits.is_skipped)(constants::KIND) {
         true => Default::default(),
         false => {
             let is_new = |name: &str| limits.is_new(name);
             let settled = Settled::find(known, &sites, &is_new, limits.growth);
-            (settled, extents::find(known, &sites), states::find(known, &sites))
+            (settled, extents::find(known, &sites), states::find(known, &sites), Taken::find(known))
         }
     };
     let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());
@@ -150,7 +151,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let passed = if merges { passed() } else { vec![] };
     let goes: HashSet<NodeId> = passed.iter().map(|&(node, _)| node).collect();
     shapes.retain(|(node, _)| !goes.contains(node));
-    let is_written = !shapes.is_empty() || !begun.is_empty();
+    let is_written = !shapes.is_empty() || !begun.is_empty() || !taken.is_empty();
     let is_asked = merges && (!is_written || !found.is_empty());
     let before = if is_asked { find() } else { HashMap::default() };
     if found.is_empty() && !is_written && before.is_empty() && passed.is_empty() {
@@ -163,7 +164,9 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     tidied.computed = found.store(known, &mut editor);
     extents::write(shapes, known, &mut editor);
     states::write(begun, &mut editor);
+    taken.pass(known, &mut editor);
     let Edited { mut graph, before: was, mut pinned } = editor.edited();
+    taken.lay_out(&mut graph);
     dead::remove(&mut graph, &|name| was.reads(name), &pinned);
     order::sort(&mut graph);
     let between = operators(&graph.node);

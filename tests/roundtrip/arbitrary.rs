@@ -1,5 +1,7 @@
 //! Models with anything anywhere.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message;
@@ -61,6 +63,14 @@ impl Source<'_> {
         OperatorSetIdProto { domain: self.maybe(Self::text), version: self.maybe(Self::int) }
     }
 
+    /// One version of each.
+    fn opsets(&mut self) -> Vec<OperatorSetIdProto> {
+        let mut sets = [vec![self.opset()], self.some(Self::opset)].concat();
+        let mut seen = HashSet::new();
+        sets.retain(|set| seen.insert(set.domain().to_owned()));
+        sets
+    }
+
     fn model(&mut self) -> ModelProto {
         ModelProto {
             ir_version: Some(self.int()),
@@ -70,7 +80,7 @@ impl Source<'_> {
             model_version: self.maybe(Self::int),
             doc_string: self.maybe(Self::text),
             graph: Some(self.graph()),
-            opset_import: [vec![self.opset()], self.some(Self::opset)].concat(),
+            opset_import: self.opsets(),
             metadata_props: self.some(Self::entry),
             training_info: self.some(Self::training),
             functions: self.some(Self::function),

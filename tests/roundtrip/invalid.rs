@@ -11,7 +11,7 @@ use unfold::onnx::proto::{
 use unfold::onnx::tensor::DataType;
 use unfold::run::Engine;
 
-use crate::{cases, model, raw, refusal, with_initializers};
+use crate::{cases, model, opset, raw, refusal, with_initializers};
 
 #[test]
 fn files_of_another_kind() {
@@ -35,9 +35,14 @@ fn files_of_another_kind() {
 #[test]
 fn models_that_lack_a_part() {
     let whole = model(GraphProto::default());
+    let twice = vec![opset("", 21), opset("com.microsoft", 1), opset("ai.onnx", 17)];
     for (model, reason) in [
         (ModelProto { graph: None, ..whole.clone() }, "it has no graph"),
         (ModelProto { ir_version: None, ..whole.clone() }, "it has no ir_version"),
+        (
+            ModelProto { opset_import: twice, ..whole.clone() },
+            "it imports two versions of `ai.onnx`, 21 and 17",
+        ),
         (ModelProto { opset_import: vec![], ..whole }, "it has no opset_import"),
     ] {
         let message = refusal(&model.encode_to_vec());

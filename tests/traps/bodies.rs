@@ -299,7 +299,7 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
 /// As an exporter writes a squeeze of an axis that may have one place: engines look at both branches, and refuse the one that
 /// is never taken where they know that it cannot be.
 #[test]
-fn what_would_show_that_a_branch_cannot_be_stays_computed() {
+fn an_if_is_the_branch_that_extents_take() {
     let around = "input x batch 6
                   ints i = 1
                   ints first 1 = 0
@@ -318,12 +318,98 @@ fn what_would_show_that_a_branch_cannot_be_stays_computed() {
                   k = Shape(v)
                   e = Gather(k, i) axis=0
                   c = Equal(e, i)";
-    let left = |then: &str| {
-        let after = crate::fuse(&branching(around, then, "y = Identity(v)\n output y", &["r"])).model;
-        operators(&after).iter().map(|&op| op.to_owned()).collect::<Vec<_>>()
+    for then in ["y = Squeeze(v, one)\n output y", "y = Neg(v)\n output y"] {
+        let before = branching(around, then, "y = Identity(v)\n output y", &["r"]);
+        is_proved(&before);
+        let fused = crate::fuse(&before);
+        assert_eq!(operators(&fused.model), ["Reshape"]);
+        assert!(!unfold::fuse(&fused.model, &Default::default()).unwrap().changed());
+    }
+}
+
+/// With an If in the branch that it takes, and one in the other; and a constant and a scale in each.
+fn nested(condition: &str) -> Model {
+    let inner = |lines: &str, then: &str, other: &str, names: [&str; 2]| {
+        let mut body = part(lines);
+        let branches = vec![("then_branch", part(then).into()), ("else_branch", part(other).into())];
+        body.node.insert(1, node("If", &[names[0]], &[names[1]], branches));
+        body
     };
-    assert!(left("y = Squeeze(v, one)\n output y").contains(&"Concat".to_owned()));
-    assert!(!left("y = Neg(v)\n output y").contains(&"Concat".to_owned()));
+    let own = inner(
+        "const g 4 = 2 3 4 5\n e = Mul(s, g)\n o = Neg(i)\n output o",
+        "const h 4 = 1 2 1 2\n a = Mul(e, h)\n output a",
+        "b = Exp(e)\n output b",
+        ["c", "i"],
+    );
+    let other = inner(
+        "r = Relu(s)\n q = Sin(j)\n output q",
+        "k = Relu(r)\n output k",
+        "l = Exp(r)\n output l",
+        ["asked", "j"],
+    );
+    let mut before = model(&format!(
+        "input x batch 4\n condition asked\n const one = 1\n const two = 2\n weight w 4 3\n s = Tanh(x)\n {condition}"
+    ));
+    let branches = vec![("then_branch", own.into()), ("else_branch", other.into())];
+    let graph = before.graph_mut();
+    graph.node.push(node("If", &["c"], &["m"], branches));
+    graph.node.push(node("MatMul", &["m", "w"], &["y"], vec![]));
+    graph.output = vec![undeclared("y")];
+    before
+}
+
+#[test]
+fn what_is_in_an_if_that_goes_folds_with_what_is_around_it() {
+    let before = nested("c = Less(one, two)");
+    is_proved(&before);
+    let fused = crate::fuse(&before);
+    assert_eq!(operators(&fused.model), ["Tanh", "Neg", "MatMul"]);
+    assert!(compare(&before, &fused.model, &Default::default()).passed());
+    // All of it stays on request, and where the condition is asked for.
+    let skip = vec!["constant".to_owned()];
+    let kept = unfold::fuse(&before, &unfold::FuseOptions { skip, ..Default::default() }).unwrap();
+    assert!(operators(&kept.model).contains(&"If"));
+    let asked = crate::fuse(&nested("c = Not(asked)"));
+    assert!(operators(&asked.model).contains(&"If"));
+    // The proof sees which branch it is.
+    let other = crate::fuse(&nested("c = Less(two, one)"));
+    let proof = prove(&before, &other.model, &other.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
+    let (other, before) = (nested("c = Less(two, one)"), &fused.plan.tensors);
+    let proof = prove(&other, &fused.model, before, &Default::default());
+    assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
+}
+
+/// A size that is open takes another branch where it is another one.
+#[test]
+fn a_branch_that_only_one_size_takes_is_not_taken() {
+    let before = branching(
+        "input x batch 4\n ints none = 0\n ints two = 2\n s = Shape(x)\n d = Gather(s, none) axis=0\n c = Less(d, two)",
+        "t = Neg(x)\n output t",
+        "e = Exp(x)\n output e",
+        &["z"],
+    );
+    let mut other = before.clone();
+    other.graph_mut().node.last_mut().unwrap().attribute[1].g.as_mut().unwrap().node[0].op_type =
+        Some("Sin".into());
+    assert!(operators(&crate::fuse(&before).model).contains(&"If"));
+    let proof = prove(&before, &other, &[], &Default::default());
+    assert!(!matches!(proof, Proof::Proved { .. }), "{proof:?}");
+}
+
+/// New values of the main graph are called as none in a body is, which sees both.
+#[test]
+fn nothing_new_is_called_as_what_is_in_a_body() {
+    for name in ["m_weight_0_folded", "m_weight_0", "m_constant_0", "m_matmul_0"] {
+        let around = "input x batch 3 4\n condition c\n weight w 4 4\n weight v 4 4\n shift b 4\n scale g 4\n
+                      p = MatMul(x, w)\n m = MatMul(p, v)\n a = Add(m, b)\n r = Mul(a, g)";
+        let then = format!("{name} = Relu(r)\n t = Neg({name})\n output t");
+        let before = branching(around, &then, "e = Tanh(r)\n output e", &["y"]);
+        let after = fused(&before).model;
+        assert!(operators(&after).contains(&"MatMul") && !names(&after).contains(&name), "{name}");
+        let made = after.graph().node.iter().flat_map(|node| &node.output);
+        assert!(made.clone().all(|made| made != name), "{name}");
+    }
 }
 
 /// A model that multiplies by what an If makes of a weight, with this condition between two numbers.

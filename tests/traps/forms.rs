@@ -654,9 +654,16 @@ fn zeros_around_an_image_are_padding_of_the_convolution() {
         ("0 0 1 0 0 0 2 1", "x, pads)", ""),
         ("0 0 0 0 0 0 1 1", "x, pads, zero) mode=constant", "pads=[0,1,2,0] strides=[2,2]"),
         ("0 0 3 0 0 0 0 3", "x, pads)", "dilations=[2,1] kernel_shape=[3,3]"),
+        ("0 0 1 0 0 0 2 1", "x, pads)", "auto_pad=VALID"),
     ] {
         becomes(&behind_padding(pads, pad, conv), &["Conv", "Relu"]);
     }
+    // And where nothing else is to be done.
+    let alone = "input x batch 4 6 6\n weight w 5 4 3 3\n ints pads 8 = 0 0 1 0 0 0 2 1\n p = Pad(x, pads)
+                 c = Conv(p, w)\n y = Relu(c)\n output y";
+    let fused = fuse(&model(alone));
+    assert_eq!(operators(&fused.model), ["Conv", "Relu"]);
+    assert!(is_not_disproved(&model(alone), &fused).is_ok());
 }
 
 #[test]

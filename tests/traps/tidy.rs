@@ -2,6 +2,7 @@
 
 use ndarray::{Array2, Axis};
 use unfold::onnx::Model;
+use unfold::onnx::proto::{StringStringEntryProto, TrainingInfoProto};
 use unfold::onnx::tensor::read_f64;
 use unfold::refusal::Reason;
 use unfold::verify::{VerifyOptions, compare};
@@ -113,19 +114,47 @@ fn batch_normalization_of_a_weight_takes_the_statistics_of_the_weight() {
 
 #[test]
 fn extents_are_written_down_where_nobody_may_vary_them() {
-    let fixed = "
-         z = Shape(x)
+    let fixed = |middle: &str| {
+        format!(
+            "z = Shape(x)
          ints one 1 = 1
          n = Gather(z, one)
          ints rest 1 = -1
-         s = Concat(rest, n) axis=0
+         s = Concat(rest, {middle} n) axis=0
          r = Relu(x)
          y = Reshape(r, s)
-         output y";
-    let known = tidied(&model(&format!("input x batch 6\n{fixed}")));
+         output y"
+        )
+    };
+    let known = tidied(&model(&format!("input x batch 6\n{}", fixed("one,"))));
     assert_eq!(operators(&known), ["Relu", "Reshape"]);
-    let open = tidied(&model(&format!("input x batch width\n{fixed}")));
-    assert_eq!(operators(&open), ["Relu", "Reshape"], "both are there already");
+    let open = tidied(&model(&format!("input x batch width\n{}", fixed(""))));
+    assert_eq!(operators(&open), ["Relu"], "both are there already");
+}
+
+#[test]
+fn what_makes_an_output_is_called_by_its_name_where_nothing_is_between() {
+    for lines in ["y = Identity(r)", "y = Cast(r) to=1", "y = Reshape(r, same)", "y = Split(r) axis=1"] {
+        let model =
+            model(&format!("input x batch 6\n ints same 2 = -1 6\n r = Relu(x)\n {lines}\n output y"));
+        let after = tidied(&model);
+        assert_eq!(operators(&after), ["Relu"], "{lines}");
+        assert_eq!(after.graph().node[0].output, ["y"], "{lines}");
+    }
+    // Two outputs are two values.
+    let two = "input x batch 6\n r = Relu(x)\n y = Cast(r) to=1\n z = Cast(r) to=1\n output y z";
+    assert_eq!(operators(&tidied(&model(two))).len(), 2);
+}
+
+#[test]
+fn a_split_into_one_part_is_what_it_takes_apart() {
+    let of = |lines: &str| {
+        becomes_tidy(&model(&format!(
+            "input x batch 6\n ints six 1 = 6\n ints five 1 = 5\n r = Relu(x)\n {lines}\n y = Exp(s)\n output y"
+        )))
+    };
+    assert_eq!(of("s = Split(r, six) axis=-1"), ["Relu", "Exp"]);
+    assert_eq!(of("s = Split(r) axis=0"), ["Relu", "Exp"]);
 }
 
 #[test]
@@ -776,6 +805,103 @@ fn axes_of_one_place_beside_a_reshape_are_its_own() {
     assert_eq!(read, ["Exp", "Reshape", "Unsqueeze", "Tanh"]);
 }
 
+/// Integers and truth values that follow from floats stand for themselves in the proof.
+#[test]
+fn integers_that_nothing_changes_are_proved_to_be_themselves() {
+    for (lines, after) in [
+        (
+            "a = ArgMax(x) axis=-1 keepdims=0\n b = Add(a, zero)\n y = Gather(table, b)",
+            vec!["ArgMax", "Gather"],
+        ),
+        ("c = Cast(x) to=7\n b = Add(zero, c)\n y = Gather(table, b)", vec!["Cast", "Gather"]),
+        (
+            "a = ArgMax(x) axis=-1 keepdims=0\n b = Pad(a, pads)\n y = Gather(table, b)",
+            vec!["ArgMax", "Gather"],
+        ),
+        (
+            "g = Greater(x, half)\n t = Equal(zero, zero)\n a = And(g, t)\n y = Where(a, x, half)",
+            vec!["Greater", "Where"],
+        ),
+    ] {
+        let model = model(&format!(
+            "input x 2 3\n weight table 9 4\n ints zero = 0\n ints pads 2 = 0 0\n const half = 0.5\n {lines}\n output y"
+        ));
+        assert_eq!(operators(&proved(&model)), after, "{lines}");
+    }
+    // A constant of more axes gives them to what it is added to.
+    let wide = "input x 2 3\n weight table 9 4\n ints zero 1 1 1 = 0\n a = ArgMax(x) axis=-1 keepdims=0
+                b = Add(a, zero)\n y = Gather(table, b)\n output y";
+    assert_eq!(operators(&proved(&model(wide))), ["ArgMax", "Add", "Gather"]);
+}
+
+#[test]
+fn an_integer_times_zero_is_zero_whatever_it_is() {
+    let model = model(
+        "input x batch 4
+         indices rate 1
+         ints none 1 = 0
+         weight w 4 4
+         m = MatMul(x, w)
+         i = Mul(rate, none)
+         f = Cast(i) to=1
+         a = Add(m, f)
+         y = Tanh(a)
+         output y",
+    );
+    assert_eq!(operators(&proved(&model)), ["MatMul", "Add", "Tanh"]);
+}
+
+#[test]
+fn slices_of_other_axes_are_one_that_reads_the_value() {
+    let of = |lines: &str| {
+        becomes_tidy(&model(&format!(
+            "input x batch 6 8
+             ints no 1 = 0
+             ints one 1 = 1
+             ints two 1 = 2
+             ints last 1 = -1
+             ints three 1 = 3
+             ints far 1 = 9223372036854775807
+             e = Exp(x)
+             {lines}
+             output z"
+        )))
+    };
+    // Forwards, backwards, from the end, and of axes that count from there.
+    let lines = "s = Slice(e, one, far, last, two)
+                 z = Slice(s, last, no, one, last)";
+    assert_eq!(of(lines), ["Exp", "Slice"]);
+    // What two read that are cut from there does not come between.
+    let patches = "a = Slice(e, no, far, one, two)
+                   b = Slice(e, one, far, one, two)
+                   c = Slice(a, no, far, two, two)
+                   d = Slice(a, one, far, two, two)
+                   f = Slice(b, no, far, two, two)
+                   g = Slice(b, one, far, two, two)
+                   z = Concat(c, d, f, g) axis=-1";
+    assert_eq!(of(patches), ["Exp", "Slice", "Slice", "Slice", "Slice", "Concat"]);
+    // An axis that both cut, and one that others read as it is, stay.
+    for lines in [
+        "s = Slice(e, one, three, two)\n z = Slice(s, one, two, two)",
+        "s = Slice(e, one, three, one)\n r = Slice(s, one, two, two)\n t = Tanh(s)\n z = Concat(r, t) axis=2",
+    ] {
+        assert_eq!(of(lines).iter().filter(|op| *op == "Slice").count(), 2, "{lines}");
+    }
+}
+
+#[test]
+fn slices_are_one_as_older_operator_sets_write_them() {
+    let model = model(
+        "opset 9
+         input x batch 6 8
+         e = Exp(x)
+         s = Slice(e) axes=[1] starts=[1] ends=[5]
+         z = Slice(s) axes=[-1] starts=[-3] ends=[9223372036854775807]
+         output z",
+    );
+    assert_eq!(becomes_tidy(&model), ["Exp", "Slice"]);
+}
+
 /// The operators of what becomes of a model that computes the same, as it is run and as it is proved.
 fn becomes_tidy(before: &unfold::onnx::Model) -> Vec<String> {
     let after = proved(before);
@@ -928,4 +1054,32 @@ fn what_is_put_together_with_nothing_is_itself() {
     };
     assert_eq!(operators(&tidied(&model(&text(4)))), ["Exp", "Neg"]);
     assert_eq!(operators(&tidied(&model(&text(3)))), ["Exp", "Slice", "Concat", "Neg"]);
+}
+
+#[test]
+fn what_training_writes_is_no_constant() {
+    let mut model = model(
+        "input x batch 4
+         weight w 4 4
+         weight v 4 3
+         scale g 4
+         n = Mul(x, g)
+         m = MatMul(n, w)
+         r = Relu(m)
+         y = MatMul(r, v)
+         output y",
+    );
+    assert_eq!(operators(&fuse(&model).model), ["MatMul", "Relu", "MatMul"]);
+    for (state, left) in [("v", 3), ("g", 4), ("w", 4)] {
+        let entry = StringStringEntryProto { key: Some(state.into()), value: Some("new".into()) };
+        let binding = TrainingInfoProto { update_binding: vec![entry], ..Default::default() };
+        model.proto.training_info = vec![binding];
+        let after = fuse(&model).model;
+        assert_eq!(operators(&after).len(), left, "{state}");
+        let kept = initializer(&after, state);
+        assert_eq!(kept, initializer(&model, state));
+        let reads =
+            |after: &Model| after.graph().node.iter().any(|node| node.input.contains(&state.to_owned()));
+        assert!(reads(&after), "{state}");
+    }
 }

@@ -20,7 +20,7 @@ mod rotary;
 mod sample;
 mod scatter;
 mod skip;
-mod slice;
+pub mod slice;
 mod split;
 mod transpose;
 mod window;

@@ -75,11 +75,15 @@ pub fn scatter(affine: &Affine, axis: usize, taken: &[usize], whole: usize) -> R
     placed.map(|(scale, shift)| Affine::new(scale, shift)).ok_or(Reason::UnknownShape)
 }
 
+/// From where to where an axis is cut, and in what steps, as a Slice is told.
 #[derive(Clone, Copy)]
-struct Cut {
-    start: i64,
-    end: i64,
-    step: i64,
+pub struct Cut {
+    /// The first place; from the end, where it is negative.
+    pub start: i64,
+    /// The one at which it ends, which is not taken.
+    pub end: i64,
+    /// How far it is from one to the next.
+    pub step: i64,
 }
 
 impl Cut {
@@ -114,7 +118,7 @@ impl Cut {
 }
 
 /// What a Slice cuts on each axis that it names; `None` where that is not a constant.
-fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
+pub fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
     let rank = at.rank(0)?;
     let steps = at.list("steps")?;
     let (starts, ends) = match (at.list("starts"), at.list("ends")) {

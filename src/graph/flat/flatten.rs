@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{BEGIN, BODY, Body, END, Flat, NUMBER, way_of};
+use super::{BEGIN, BODY, Body, END, Flat, NUMBER, WAYS, move_to};
 use crate::graph::{Graph, make};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
-use crate::onnx::proto::{
-    AttributeProto, AttributeType, Dim, GraphProto, NodeProto, StringStringEntryProto, ValueInfoProto,
-};
+use crate::onnx::proto::{AttributeProto, AttributeType, Dim, GraphProto, NodeProto, ValueInfoProto};
 
 impl<'m> Flat<'m> {
     /// Lays the bodies of a model out; `None` where it has none that can be.
@@ -110,7 +108,7 @@ impl<'m> Flattening<'m> {
             let name = scope.name(node.name());
             self.labels.insert(name.clone(), node.name());
             laid.name = Some(name);
-            note(&mut laid, &scope.way);
+            move_to(&mut laid, &scope.way);
         }
         laid
     }
@@ -127,8 +125,10 @@ impl<'m> Flattening<'m> {
         end.attribute = node.attribute.iter().filter(|a| a.g.is_none()).cloned().collect();
         end.attribute.push(number);
         let first = node.output.iter().find(|name| !name.is_empty())?;
-        for (part, body) in parts {
-            let way = way_of(&scope.name(first), part);
+        let way_to = |part: &str| format!("{}.{part}/", scope.name(first));
+        let ways: Vec<String> = parts.iter().map(|(part, _)| way_to(part)).collect();
+        end.attribute.push(make::strings(WAYS, &ways));
+        for ((_, body), way) in parts.into_iter().zip(ways) {
             let inner = Inside {
                 body: Some(self.bodies.len()),
                 own: own_names(body),
@@ -146,8 +146,8 @@ impl<'m> Flattening<'m> {
             if is_loop {
                 let mut begin = NodeProto { domain: Some(BEGIN.into()), ..end.clone() };
                 begin.output = body.input.iter().map(|input| inner.name(input.name())).collect();
-                begin.metadata_props.retain(|entry| entry.key() != BODY);
-                note(&mut begin, &inner.way);
+                begin.attribute.retain(|attribute| attribute.name() != WAYS);
+                move_to(&mut begin, &inner.way);
                 self.made.node.push(begin);
             }
             for tensor in &body.initializer {
@@ -226,9 +226,4 @@ fn own_names(body: &GraphProto) -> HashSet<&str> {
 
 fn named(info: ValueInfoProto, name: String) -> ValueInfoProto {
     ValueInfoProto { name: Some(name), ..info }
-}
-
-fn note(node: &mut NodeProto, way: &str) {
-    let entry = StringStringEntryProto { key: Some(BODY.into()), value: Some(way.to_owned()) };
-    node.metadata_props.push(entry);
 }

@@ -14,7 +14,7 @@ mod restore;
 use super::{Graph, Reader, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::Model;
-use crate::onnx::proto::{GraphProto, NodeProto};
+use crate::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto};
 
 /// The domain of the node that makes what a loop gives to its body: it reads what the loop reads.
 pub const BEGIN: &str = "unfold.begin";
@@ -26,11 +26,11 @@ pub const END: &str = "unfold.end";
 /// The attribute of both nodes that tells which belong together.
 pub const NUMBER: &str = "unfold.number";
 
+/// The attribute of [`END`] with the ways to the bodies, in the order of their names.
+pub const WAYS: &str = "unfold.ways";
+
 /// The note of a node that tells in which body it is.
 const BODY: &str = "unfold.body";
-
-/// The attributes that are bodies.
-const BODIES: [&str; 3] = ["then_branch", "else_branch", "body"];
 
 /// A model without bodies, and how they were.
 pub struct Flat<'m> {
@@ -67,15 +67,19 @@ pub fn way(node: &NodeProto) -> &str {
     note.map_or("", |entry| entry.value())
 }
 
-/// The way to the body that is this attribute of a node, by the name that the first output of the node has in a flat model.
-fn way_of(first: &str, part: &str) -> String {
-    format!("{first}.{part}/")
+/// The ways to the bodies of the node in whose place this one stands, in the order of their names.
+pub fn ways_behind(end: &NodeProto) -> impl Iterator<Item = &str> {
+    let own = end.attribute.iter().filter(|attribute| end.domain() == END && attribute.name() == WAYS);
+    own.flat_map(|attribute| &attribute.strings).filter_map(|way| std::str::from_utf8(way).ok())
 }
 
-/// The ways to the bodies that a node may have in whose place another one stands.
-pub fn ways_behind(end: &NodeProto) -> impl Iterator<Item = String> {
-    let first = end.output.iter().find(|name| !name.is_empty());
-    first.into_iter().flat_map(|first| BODIES.map(|part| way_of(first, part)))
+/// Lets a node be in the body that a way leads to, or in the main graph, where that is empty.
+pub fn move_to(node: &mut NodeProto, way: &str) {
+    node.metadata_props.retain(|entry| entry.key() != BODY);
+    if !way.is_empty() {
+        let entry = StringStringEntryProto { key: Some(BODY.into()), value: Some(way.to_owned()) };
+        node.metadata_props.push(entry);
+    }
 }
 
 /// Whether a body makes a value for what is around it, which engines want a node of the body to make.

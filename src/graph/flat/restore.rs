@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use super::{BEGIN, BODY, Body, END, Flat, NUMBER, way};
+use super::{BEGIN, Body, END, Flat, NUMBER, move_to, way, ways_behind};
 use crate::graph::make;
 use crate::graph::names::Names;
 use crate::hash::HashMap;
 use crate::onnx::Model;
-use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 
 /// What is in one graph of a model.
 #[derive(Default)]
@@ -22,6 +22,8 @@ struct Restoring<'r> {
     /// The bodies that values are in; those of the main graph are not here.
     homes: HashMap<&'r str, usize>,
     content: HashMap<Option<usize>, Content>,
+    /// Whether each body is there; what is in one that is not, as it is what its node comes to, is around it.
+    is_there: Vec<bool>,
     /// The values of which something is said.
     told: HashSet<&'r str>,
     names: Names<'r>,
@@ -35,11 +37,12 @@ impl Flat<'_> {
             flat: self,
             homes: HashMap::default(),
             content: HashMap::default(),
+            is_there: self.are_there(graph),
             told: graph.value_info.iter().map(|info| info.name()).collect(),
             names: Names::of(flat),
         };
         for tensor in &graph.initializer {
-            let home = self.names.get(tensor.name()).map(|(body, _)| *body);
+            let home = self.names.get(tensor.name()).and_then(|(body, _)| restoring.outside(*body));
             restoring.homes.extend(home.map(|home| (tensor.name(), home)));
             restoring.content.entry(home).or_default().initializers.push(tensor.clone());
         }
@@ -49,9 +52,23 @@ impl Flat<'_> {
         let Content { nodes, initializers } = restoring.content.remove(&None).unwrap_or_default();
         let mut main = GraphProto { node: vec![], initializer: initializers, ..graph.clone() };
         let told: HashSet<&str> = self.before.value_info.iter().map(|info| info.name()).collect();
-        main.value_info.retain(|info| told.contains(info.name()));
+        let is_around = |name: &str| {
+            let body = self.names.get(name).map(|(body, _)| *body);
+            body.is_some_and(|body| restoring.outside(body).is_none())
+        };
+        let is_told = |info: &ValueInfoProto| info.r#type.is_some() && is_around(info.name());
+        main.value_info.retain(|info| told.contains(info.name()) || is_told(info));
         main.node = nodes.iter().map(|node| restoring.node(node, None)).collect::<Option<_>>()?;
         Some(flat.with_graph(main))
+    }
+
+    /// Which bodies a flat graph still has a node for.
+    fn are_there(&self, graph: &GraphProto) -> Vec<bool> {
+        let mut there = vec![false; self.bodies.len()];
+        for body in graph.node.iter().flat_map(ways_behind).filter_map(|way| self.ways.get(way)) {
+            there[*body] = true;
+        }
+        there
     }
 
     /// The graph that is seen from both, if one of them is around the other: the inner one.
@@ -75,6 +92,15 @@ impl Flat<'_> {
 }
 
 impl<'r> Restoring<'r> {
+    /// The innermost graph around what was in a body that is there.
+    fn outside(&self, body: usize) -> Option<usize> {
+        let mut next = Some(body);
+        while let Some(body) = next.filter(|&body| !self.is_there[body]) {
+            next = self.flat.bodies[body].around;
+        }
+        next
+    }
+
     /// Finds the graph that a node is in: the one that it is noted in, or that of what it reads.
     fn put(&mut self, node: &'r NodeProto) -> Option<()> {
         let noted = way(node);
@@ -95,7 +121,8 @@ impl<'r> Restoring<'r> {
 
     /// What a value is called where it is made.
     fn name(&self, flat: &str) -> String {
-        self.flat.names.get(flat).map_or(flat, |(_, name)| name).to_owned()
+        let inner = self.flat.names.get(flat).filter(|(body, _)| self.is_there[*body]);
+        inner.map_or(flat, |(_, name)| name).to_owned()
     }
 
     /// What a value is called that is read in a body; `None` where it is not seen from there, or another one has its
@@ -135,7 +162,7 @@ impl<'r> Restoring<'r> {
                 |name: &String| self.flat.labels.get(name).map_or(name.as_str(), |name| name).to_owned();
             node.name = node.name.as_ref().map(label);
         }
-        node.metadata_props.retain(|entry| entry.key() != BODY);
+        move_to(node, "");
         Some(())
     }
 
@@ -153,13 +180,11 @@ impl<'r> Restoring<'r> {
             ..before.clone()
         };
         self.restore_names(&mut restored, home)?;
-        let first = before.output.iter().find(|name| !name.is_empty())?;
-        let around = home.map_or("", |home| &self.flat.bodies[home].way);
         let mut bodies: Vec<_> =
             restored.attribute.iter_mut().filter(|attribute| attribute.g.is_some()).collect();
         bodies.sort_by(|one, other| one.name().cmp(other.name()));
-        for attribute in bodies {
-            let home = *self.flat.ways.get(&format!("{around}{first}.{}/", attribute.name()))?;
+        for (attribute, way) in bodies.into_iter().zip(ways_behind(end)) {
+            let home = *self.flat.ways.get(way)?;
             let body = attribute.g.as_mut()?;
             let results;
             (results, made) = made.split_at_checked(body.output.len())?;

@@ -25,8 +25,9 @@ pub(super) struct Bodies {
     pub digest: Digest,
     /// The results of the node, as far as they follow.
     pub results: Vec<Expected>,
-    /// Those that are integers and the same in both branches of an If, which they then are.
-    pub integers: Vec<Option<Image>>,
+    /// Those that are integers and the same in both branches of an If, which they then are; and all of the branch that an
+    /// If is known to take.
+    pub known: Vec<Option<Image>>,
 }
 
 impl Evaluation<'_> {
@@ -41,8 +42,9 @@ impl Evaluation<'_> {
         if bodies(node).next().is_none() {
             return Ok(None);
         }
+        let taken = self.taken(node, place);
         let evaluated = match self.formals(node, opset, inputs, place.depth) {
-            Some(formals) if place.depth < DEEPEST => self.evaluated(node, opset, &formals, place)?,
+            Some(formals) if place.depth < DEEPEST => self.evaluated(node, opset, &formals, taken, place)?,
             _ => None,
         };
         let Some(made) = evaluated else {
@@ -59,8 +61,11 @@ impl Evaluation<'_> {
         }
         let slots = 0..node.output.len();
         let results = slots.clone().map(|slot| result(node, slot, inputs, &made)).collect();
-        let integers = slots.map(|slot| agreed(node, slot, &made)).collect();
-        Ok(Some(Bodies { digest: hash.finish(), results, integers }))
+        let known = match (taken, &made[..]) {
+            (Some(_), [made]) => made.iter().map(|(image, _)| Some(image.clone())).collect(),
+            _ => slots.map(|slot| agreed(node, slot, &made)).collect(),
+        };
+        Ok(Some(Bodies { digest: hash.finish(), results, known }))
     }
 
     /// What the bodies of a node may be given; `None` where that is not known.
@@ -109,21 +114,25 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of each body, in the order of their names; `None` where one does not fit what it is given, or reads
-    /// what is not there.
+    /// The results of each body, in the order of their names, or of the one that is taken; `None` where one does not fit
+    /// what it is given, or reads what is not there.
     fn evaluated(
         &self,
         node: &NodeProto,
         opset: i64,
         formals: &[Image],
+        taken: Option<usize>,
         place: &Around,
     ) -> Result<Option<Vec<Vec<Graded>>>, Stopped> {
         let mut attributes: Vec<&AttributeProto> = node.attribute.iter().collect();
         attributes.sort_by_key(|attribute| attribute.name());
         let mut made = vec![];
         let first = node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str);
-        for attribute in attributes {
-            let Some(body) = attribute.g.as_deref() else { continue };
+        let bodies =
+            attributes.into_iter().filter_map(|attribute| Some((attribute, attribute.g.as_deref()?)));
+        for (attribute, body) in
+            bodies.enumerate().filter(|(at, _)| taken.is_none_or(|taken| taken == *at)).map(|(_, body)| body)
+        {
             let way = place.way.map(|way| format!("{way}{first}.{}/", attribute.name()));
             let place = &Around { node: None, way: way.as_deref(), ..*place };
             let is_plain = body.sparse_initializer.is_empty() && body.input.len() == formals.len();

@@ -80,6 +80,8 @@ pub struct Point<'p> {
     pub laid_out: Option<(&'p Analysis<'p>, Option<&'p Alike<'p>>)>,
     /// Values there that are constants only since every extent is a number.
     pub only_at_sizes: &'p HashSet<String>,
+    /// Whether recipes have more than arithmetic.
+    pub has_formulas: bool,
     /// What positive factors pass, where they are looked for.
     pub scales: Option<&'p Scales>,
 }
@@ -347,10 +349,8 @@ impl<'w> Evaluation<'w> {
             }
         }
         let call = Call { node, opset, inputs, wanted, allowance: self.point.allowance };
-        if self.is_same_type(node, place)
-            && let Some(Some(value)) = call.inputs.first()
-        {
-            return Ok((vec![value.clone()], false));
+        if let Some(value) = self.handed_on(&call, place) {
+            return Ok((vec![value], false));
         }
         if function.is_none() {
             match interpret(&call) {
@@ -366,9 +366,9 @@ impl<'w> Evaluation<'w> {
             return self.node(&node, wanted, opset, inputs, place);
         }
         let mut bodies = self.bodies(node, opset, &call.inputs, place)?;
-        let integers = bodies.as_mut().map(|bodies| take(&mut bodies.integers)).unwrap_or_default();
-        if !integers.is_empty() && integers.iter().all(Option::is_some) {
-            return Ok((integers.into_iter().flatten().collect(), false));
+        let inside = bodies.as_mut().map(|bodies| take(&mut bodies.known)).unwrap_or_default();
+        if !inside.is_empty() && inside.iter().all(Option::is_some) {
+            return Ok((inside.into_iter().flatten().collect(), false));
         }
         let digest = self.function(node, function, bodies.as_ref(), place);
         let scales = self.point.scales.filter(|_| function.is_none());
@@ -392,9 +392,9 @@ impl<'w> Evaluation<'w> {
         {
             *elements = times(elements, 0);
         }
-        for (made, integers) in made.iter_mut().zip(integers) {
-            if let Some(integers) = integers {
-                *made = integers;
+        for (made, inside) in made.iter_mut().zip(inside) {
+            if let Some(inside) = inside {
+                *made = inside;
             }
         }
         Ok((made, true))
@@ -466,14 +466,42 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// Whether a node is a Cast to the type that its input has.
-    fn is_same_type(&self, node: &NodeProto, place: &Around) -> bool {
+    /// What a node reads and makes as it is, of what nobody calculates with: in another type that is its own, with 0 added,
+    /// times 1 or with nothing put around, in one part, or where all of it holds.
+    fn handed_on(&self, call: &Call, place: &Around) -> Option<Image> {
         let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
-        let types = || {
-            let node = place.node.filter(|_| node.op() == ("", "Cast"))?;
-            Some((graph.node(node).cast_to()?, facts.data_type(graph.input(node, 0)?)?))
+        let input = |slot: usize| call.inputs.get(slot)?.as_ref();
+        let are_all = |image: &Image, number: i64| matches!(image, Image::Int(integers) if integers.iter().all(|&integer| integer == number));
+        let rank = |slot: usize| {
+            let told = || facts.rank(graph.input(place.node?, slot)?);
+            input(slot)?.shape().map(<[usize]>::len).or_else(told)
         };
-        types().is_some_and(|(to, from)| to == from)
+        // A constant of more axes would give them to the result.
+        let beside = |number: i64| {
+            let is_neutral = |slot: usize| {
+                let other = input(slot)?;
+                let is_one = other.shape().is_some() && other.len() == 1 && are_all(other, number);
+                Some(is_one && rank(slot)? <= rank(1 - slot)?)
+            };
+            (0..2).find(|&slot| is_neutral(slot) == Some(true)).and_then(|slot| input(1 - slot))
+        };
+        let handed = match call.node.op() {
+            ("", "Cast") => {
+                let node = place.node?;
+                let types = (graph.node(node).cast_to()?, facts.data_type(graph.input(node, 0)?)?);
+                input(0).filter(|_| types.0 == types.1)
+            }
+            ("", "Add") if call.node.attribute.is_empty() => beside(0),
+            ("", "And" | "Mul") if call.node.attribute.is_empty() => beside(1),
+            ("", "Split") if call.node.output.len() == 1 => input(0),
+            ("", "Pad") => {
+                let told = call.node.attr_ints("pads").ok()?;
+                let is_none = told.is_some_and(|pads| pads.iter().all(|&pad| pad == 0));
+                input(0).filter(|_| is_none || input(1).is_some_and(|pads| are_all(pads, 0)))
+            }
+            _ => None,
+        };
+        handed.cloned()
     }
 
     /// What is known of the results of a node.
@@ -522,25 +550,40 @@ impl<'w> Evaluation<'w> {
         known
     }
 
+    /// The node in whose place one stands in the graph with its bodies laid out.
+    fn laid_out(&self, node: &NodeProto, place: &Around) -> Option<NodeId> {
+        let ((known, _), inside) = (self.point.laid_out?, place.way?);
+        let first = node.output.iter().find(|name| !name.is_empty())?;
+        let value = known.graph.value(&[inside, first.as_str()].concat())?;
+        let (id, _) = known.graph.producer(value)?;
+        Some(id).filter(|&id| way(known.graph.node(id)) == inside)
+    }
+
+    /// Which body of an If it takes, in the order of their names, where no input and no size reaches the condition.
+    fn taken(&self, node: &NodeProto, place: &Around) -> Option<usize> {
+        let (known, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
+        let condition = known.graph.input(self.laid_out(node, place)?, 0)?;
+        let is_of_size = self.point.only_at_sizes.contains(known.graph.value_name(condition));
+        let is_known = known.constants.is_constant(condition) && !is_of_size;
+        let [holds] = known.constants.ints(condition).filter(|_| is_known)?[..] else { return None };
+        Some(usize::from(holds != 0))
+    }
+
     /// What no input reaches is the numbers that it is.
     fn constants(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
         let (known, alike, made_by) = match place.node {
             Some(id) if bodies(node).next().is_none() => (self.point.known, self.point.alike, id),
             // Laid out, an If whose condition is known is the branch that it takes.
-            _ => {
-                let ((known, alike), inside) = (self.point.laid_out?, place.way?);
-                let first = node.output.iter().find(|name| !name.is_empty())?;
-                let value = known.graph.value(&[inside, first.as_str()].concat())?;
-                let (id, _) = known.graph.producer(value)?;
-                (known, alike, Some(id).filter(|&id| way(known.graph.node(id)) == inside)?)
-            }
+            _ => (self.point.laid_out?.0, self.point.laid_out?.1, self.laid_out(node, place)?),
         };
         let outputs = known.graph.outputs(made_by);
         let value = |value: &Option<ValueId>| {
             let value = value.filter(|&value| known.constants.is_constant(value))?;
             let data_type = known.facts.data_type(value)?;
             if data_type.is_float() {
-                if self.point.only_at_sizes.contains(known.graph.value_name(value)) {
+                // Formulas with more than arithmetic may have their numbers, which are the same for each of a batch.
+                let is_of_size = self.point.only_at_sizes.contains(known.graph.value_name(value));
+                if is_of_size && !self.point.has_formulas {
                     return None;
                 }
                 let wide = alike.and_then(|alike| alike.read(value)).map(|wide| (*wide).clone());

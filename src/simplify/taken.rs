@@ -1,0 +1,104 @@
+//! An If whose condition no input reaches is the branch that it takes.
+//!
+//! Exporters write one where a trace does not tell whether an axis has one place. The condition is a number as soon as the
+//! extents are, and nothing folds past an If.
+
+use crate::graph::analysis::Analysis;
+use crate::graph::editor::Editor;
+use crate::graph::flat::{END, move_to, way, ways_behind};
+use crate::graph::spread;
+use crate::graph::{NodeId, ValueId};
+use crate::hash::{HashMap, HashSet};
+use crate::onnx::proto::{GraphProto, NodeProto};
+
+/// Ifs that go, and what of their branches.
+#[derive(Default)]
+pub struct Taken {
+    /// The nodes in their places, what each makes, and what the branch makes that it takes.
+    results: Vec<(NodeId, ValueId, ValueId)>,
+    /// The way to each branch that is taken, and to what is around it.
+    around: HashMap<String, String>,
+    /// The ways to the others.
+    others: HashSet<String>,
+}
+
+impl Taken {
+    /// Finds them in a graph with its bodies laid out.
+    pub fn find(known: &Analysis) -> Self {
+        let graph = &known.graph;
+        let mut taken = Self::default();
+        // Before, a stored tensor of the main graph is an input too, and one of a branch is none.
+        let are_inputs = graph.model().proto.ir_version() < 4;
+        let has_stored =
+            |way: &str| graph.proto().initializer.iter().any(|tensor| tensor.name().starts_with(way));
+        for &node in graph.order() {
+            let Some((results, [other, own])) = branch(known, node) else { continue };
+            if are_inputs && has_stored(own) {
+                continue;
+            }
+            taken.results.extend(results.into_iter().map(|(output, result)| (node, output, result)));
+            taken.around.insert(own.to_owned(), way(graph.node(node)).to_owned());
+            taken.others.insert(other.to_owned());
+        }
+        taken
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.results.is_empty()
+    }
+
+    /// Lets what reads their results read those of the branches.
+    pub fn pass(&self, known: &Analysis, editor: &mut Editor) {
+        let name = |value: ValueId| known.graph.value_name(value);
+        for &(end, output, result) in &self.results {
+            editor.remove(&[end], name(output), name(result));
+        }
+    }
+
+    /// Puts the branches that are taken where the Ifs were, and takes the others out.
+    pub fn lay_out(mut self, graph: &mut GraphProto) {
+        // Of what is never taken nothing is, however deep.
+        loop {
+            let is_in = |node: &&NodeProto| self.others.contains(way(node));
+            let inner = graph.node.iter().filter(is_in).flat_map(ways_behind);
+            let inner: Vec<String> =
+                inner.filter(|way| !self.others.contains(*way)).map(str::to_owned).collect();
+            if inner.is_empty() {
+                break;
+            }
+            self.others.extend(inner);
+        }
+        graph.node.retain(|node| !self.others.contains(way(node)));
+        for node in &mut graph.node {
+            let mut here = way(node);
+            while let Some(around) = self.around.get(here) {
+                here = around;
+            }
+            if here != way(node) {
+                let here = here.to_owned();
+                move_to(node, &here);
+            }
+        }
+    }
+}
+
+/// What an If makes, with what makes it in the branch that it takes; the way to the other branch, and to this one.
+type Branch<'g> = (Vec<(ValueId, ValueId)>, [&'g str; 2]);
+
+fn branch<'g>(known: &'g Analysis, node: NodeId) -> Option<Branch<'g>> {
+    let graph = &known.graph;
+    let (condition, results) =
+        graph.inputs(node).split_first().filter(|_| graph.domain_op(node) == (END, "If"))?;
+    let holds =
+        spread::number(known, (*condition).filter(|&value| known.constants.is_constant(value))?)? != 0.0;
+    // In the order of their names.
+    let ways: Vec<&str> = ways_behind(graph.node(node)).collect();
+    let [without, with] = ways[..] else { return None };
+    let made = graph.outputs(node);
+    let (else_made, then_made) = results.split_at_checked(made.len())?;
+    let (taken, ways) = if holds { (then_made, [without, with]) } else { (else_made, [with, without]) };
+    let pairs = made.iter().zip(taken).filter_map(|(output, result)| Some(((*output)?, *result)));
+    let pairs = pairs.map(|(output, result)| Some((output, result?))).collect::<Option<_>>()?;
+    Some((pairs, ways))
+}
