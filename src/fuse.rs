@@ -28,6 +28,7 @@ use crate::onnx::hidden::hidden;
 use crate::onnx::node::canonical_domain;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;
+use crate::onnx::tensor::check_size;
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
 use crate::refusal::{Reason, Refusal};
@@ -223,6 +224,12 @@ type Run = (Option<Model>, Plan, Option<Model>);
 
 /// Passes over the model, and sees to it that all of it was known, and all that was to be skipped is a name or a pattern.
 fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
+    model.graph().initializer.iter().try_for_each(|tensor| match check_size(tensor) {
+        Err(Error::Tensor { tensor, reason }) => {
+            Err(Error::Graph { file: model.file(), node: tensor, reason })
+        }
+        fits => fits,
+    })?;
     let ran = passed_over(model, options)?;
     model.find_refused()?;
     options.check_skips(model, &ran.1)?;

@@ -1412,6 +1412,18 @@ fn a_clip_of_integers_is_computed_whether_all_of_it_is_known_or_not() {
     assert!(matches!(prove(&clipped("0"), &by_hand, &[], &Default::default()), Proof::Disproved { .. }));
 }
 
+/// As dynamo writes the end of a Slice; and what follows is a number in both graphs, or in none.
+#[test]
+fn the_largest_integer_is_itself_in_its_own_type() {
+    let mask = "ints none 1 = 0\n ints one 1 = 1\n ints end 1 = 9223372036854775807\n const zero = 0\n const low = -100
+                const table 3 3 = 0 1 0 1 0 0 0 1 1
+                f = Cast(end) to=7\n t = Slice(table, none, f, one)\n e = Equal(t, zero)\n m = Where(e, zero, low)";
+    let original = text::model(&format!("input x 3 3\n {mask}\n y = Add(x, m)\n output y"));
+    let fused = unfold::fuse(&original, &Default::default()).unwrap();
+    assert_eq!(fused.model.graph().node.len(), 1);
+    assert!(is_proved(&proof(&original, &fused.model, &fused.plan.tensors)));
+}
+
 #[test]
 fn both_sides_of_what_a_few_truth_values_choose_are_seen() {
     let chosen = |declared: &str, truth: &str, a: &str, b: &str| {

@@ -14,6 +14,7 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use super::bounds::Budget;
 use super::encode::{datum_type, encoded, ints_of, is_concrete};
 use super::facts::Facts;
+use super::flat::branch;
 use super::{Graph, NodeId, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::node::constant_tensor;
@@ -83,11 +84,22 @@ impl<'m> Constants<'m> {
                 && !(op == "Dropout" && graph.input(node, 2).is_some())
                 && graph.captures(node).is_empty()
                 && inputs.iter().flatten().all(|value| constant[value.index()]);
+            // An If is the branch that it takes; which one that is, the condition may have to be computed for.
+            let condition = graph.input(node, 0).filter(|condition| constant[condition.index()]);
+            let holds = condition.and_then(|condition| facts.ints(condition));
+            let sides = match holds.as_deref() {
+                Some(&[holds]) => [holds != 0; 2],
+                _ => [false, true],
+            };
+            let sides = sides.map(|holds| condition.and_then(|_| branch(&graph, node, holds)));
             let from_quantized =
                 op == "DequantizeLinear" || inputs.iter().flatten().any(|value| quantized[value.index()]);
-            for value in graph.outputs(node).iter().flatten() {
+            for (slot, value) in graph.outputs(node).iter().enumerate() {
+                let Some(value) = value else { continue };
                 let by_shape = || facts.value(*value).is_some_and(|tensor| is_concrete(&tensor));
-                constant[value.index()] = from_constants || by_shape();
+                let of = |side: &Option<&[Option<ValueId>]>| side.and_then(|results| results[slot]);
+                let from_branch = sides.iter().all(|side| of(side).is_some_and(|of| constant[of.index()]));
+                constant[value.index()] = from_constants || from_branch || by_shape();
                 quantized[value.index()] |= constant[value.index()] && from_quantized;
             }
         }
@@ -312,6 +324,14 @@ impl<'m> Constants<'m> {
                 continue;
             }
             let (node, slot) = self.graph.producer(top).ok_or_else(|| refuse(name, "cannot be read"))?;
+            if let Some(source) = self.taken(node, slot) {
+                let made = self.evaluated.borrow().get(&source).cloned();
+                match made {
+                    Some(made) => drop(self.evaluated.borrow_mut().insert(top, made)),
+                    None => stack.push(source),
+                }
+                continue;
+            }
             let inputs: Vec<ValueId> = self.graph.inputs(node).iter().flatten().copied().collect();
             let known = self.evaluated.borrow();
             let missing: Vec<_> = inputs.iter().filter(|input| !known.contains_key(input)).copied().collect();
@@ -330,6 +350,13 @@ impl<'m> Constants<'m> {
             self.evaluated.borrow_mut().insert(top, tensor);
         }
         Ok(self.evaluated.borrow()[&value].clone())
+    }
+
+    /// What the branch makes that an If takes in the place of one of its results.
+    fn taken(&self, end: NodeId, slot: usize) -> Option<ValueId> {
+        branch(&self.graph, end, true)?;
+        let [holds] = self.ints(self.graph.input(end, 0)?)?[..] else { return None };
+        branch(&self.graph, end, holds != 0)?[slot]
     }
 
     /// Whether each operator rounds to fewer bits than the engine has.

@@ -531,6 +531,19 @@ pub(super) fn clear(tensor: &mut TensorProto) {
     };
 }
 
+/// Sees to it that a tensor whose bytes are in the message has as many as its shape and type take, where they are known.
+///
+/// # Errors
+/// Where it has others.
+pub(crate) fn check_size(tensor: &TensorProto) -> Result<()> {
+    let is_elsewhere = is_external(tensor) || is_held(tensor) || tensor.segment.is_some();
+    let bytes = tensor.raw_data.as_ref().filter(|bytes| !is_elsewhere && !bytes.is_empty());
+    match (bytes, byte_size(tensor)) {
+        (Some(bytes), Ok(_)) => expect_size(tensor, bytes.len()),
+        _ => Ok(()),
+    }
+}
+
 fn expect_size(tensor: &TensorProto, held: usize) -> Result<()> {
     let (shape, needed) = (&tensor.dims, byte_size(tensor)?);
     if held == needed {

@@ -5,6 +5,7 @@
 //! nobody.
 
 use super::passed::handed_on;
+use super::taken::taken;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
 use crate::graph::facts::extent;
@@ -138,7 +139,9 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
         // Floats are stored with a recipe, by a name that the main graph has.
         let is_float = |&value: &ValueId| facts.data_type(value).is_none_or(DataType::is_float);
         let inside = !way(graph.node(node)).is_empty() && graph.outputs(node).iter().flatten().any(is_float);
-        stays[node] = !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || inside;
+        let is_decided = taken(known, node).is_some();
+        stays[node] =
+            !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || inside || is_decided;
         for value in graph.outputs(node).iter().flatten() {
             is_new[value.0 as usize] |= of_new;
         }

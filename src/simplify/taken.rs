@@ -5,7 +5,7 @@
 
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
-use crate::graph::flat::{END, move_to, way, ways_behind};
+use crate::graph::flat::{branch, move_to, way, ways_behind};
 use crate::graph::spread;
 use crate::graph::{NodeId, ValueId};
 use crate::hash::{HashMap, HashSet};
@@ -13,7 +13,7 @@ use crate::onnx::proto::{GraphProto, NodeProto};
 
 /// Ifs that go, and what of their branches.
 #[derive(Default)]
-pub struct Taken {
+pub struct Decided {
     /// The nodes in their places, what each makes, and what the branch makes that it takes.
     results: Vec<(NodeId, ValueId, ValueId)>,
     /// The way to each branch that is taken, and to what is around it.
@@ -22,25 +22,25 @@ pub struct Taken {
     others: HashSet<String>,
 }
 
-impl Taken {
+impl Decided {
     /// Finds them in a graph with its bodies laid out.
     pub fn find(known: &Analysis) -> Self {
         let graph = &known.graph;
-        let mut taken = Self::default();
+        let mut found = Self::default();
         // Before, a stored tensor of the main graph is an input too, and one of a branch is none.
         let are_inputs = graph.model().proto.ir_version() < 4;
         let has_stored =
             |way: &str| graph.proto().initializer.iter().any(|tensor| tensor.name().starts_with(way));
         for &node in graph.order() {
-            let Some((results, [other, own])) = branch(known, node) else { continue };
+            let Some((results, [other, own])) = taken(known, node) else { continue };
             if are_inputs && has_stored(own) {
                 continue;
             }
-            taken.results.extend(results.into_iter().map(|(output, result)| (node, output, result)));
-            taken.around.insert(own.to_owned(), way(graph.node(node)).to_owned());
-            taken.others.insert(other.to_owned());
+            found.results.extend(results.into_iter().map(|(output, result)| (node, output, result)));
+            found.around.insert(own.to_owned(), way(graph.node(node)).to_owned());
+            found.others.insert(other.to_owned());
         }
-        taken
+        found
     }
 
     /// Whether there are none.
@@ -83,22 +83,20 @@ impl Taken {
     }
 }
 
-/// What an If makes, with what makes it in the branch that it takes; the way to the other branch, and to this one.
-type Branch<'g> = (Vec<(ValueId, ValueId)>, [&'g str; 2]);
+/// What an If makes whose condition is known, with what the branch makes that it takes; the way to the other branch, and to
+/// this one.
+type Decision<'g> = (Vec<(ValueId, ValueId)>, [&'g str; 2]);
 
-fn branch<'g>(known: &'g Analysis, node: NodeId) -> Option<Branch<'g>> {
+/// The branch that a node takes.
+pub fn taken<'g>(known: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let graph = &known.graph;
-    let (condition, results) =
-        graph.inputs(node).split_first().filter(|_| graph.domain_op(node) == (END, "If"))?;
-    let holds =
-        spread::number(known, (*condition).filter(|&value| known.constants.is_constant(value))?)? != 0.0;
     // In the order of their names.
     let ways: Vec<&str> = ways_behind(graph.node(node)).collect();
-    let [without, with] = ways[..] else { return None };
-    let made = graph.outputs(node);
-    let (else_made, then_made) = results.split_at_checked(made.len())?;
-    let (taken, ways) = if holds { (then_made, [without, with]) } else { (else_made, [with, without]) };
-    let pairs = made.iter().zip(taken).filter_map(|(output, result)| Some(((*output)?, *result)));
+    let [otherwise, then] = ways[..] else { return None };
+    let condition = graph.input(node, 0).filter(|&value| known.constants.is_constant(value))?;
+    let holds = spread::number(known, condition)? != 0.0;
+    let results = graph.outputs(node).iter().zip(branch(graph, node, holds)?);
+    let pairs = results.filter_map(|(output, result)| Some(((*output)?, *result)));
     let pairs = pairs.map(|(output, result)| Some((output, result?))).collect::<Option<_>>()?;
-    Some((pairs, ways))
+    Some((pairs, if holds { [otherwise, then] } else { [then, otherwise] }))
 }

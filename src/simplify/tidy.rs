@@ -2,7 +2,7 @@
 
 use super::constants::{self, NamedFloats, Settled, cone};
 use super::equal::Same;
-use super::taken::Taken;
+use super::taken::Decided;
 use super::{dead, equal, extents, order, passed, states};
 use crate::error::Result;
 use crate::graph::analysis::Analysis;
@@ -137,7 +137,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
         false => {
             let is_new = |name: &str| limits.is_new(name);
             let settled = Settled::find(known, &sites, &is_new, limits.growth);
-            (settled, extents::find(known, &sites), states::find(known, &sites), Taken::find(known))
+            (settled, extents::find(known, &sites), states::find(known, &sites), Decided::find(known))
         }
     };
     let named = sites.iter().flat_map(|&node| known.graph.inputs(node).iter().flatten());

@@ -1,7 +1,9 @@
 //! Residual streams that are scaled by a power of two: what comes of it, to the last bit and in half precision, with the
 //! twins in which something cannot take its part.
 
+use tract_onnx::prelude::Tensor;
 use unfold::fold::plan::Scaling;
+use unfold::headroom::Headroom;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
 use unfold::refusal::Reason;
@@ -373,4 +375,23 @@ fn a_stream_is_skipped_by_name_or_kind() {
         let options = FuseOptions { scale_stream: Some(6), skip: vec![skip], ..options() };
         assert_eq!(streams(&unfold::fuse(&before, &options).unwrap()), [Some(Reason::Skipped)]);
     }
+}
+
+#[test]
+fn what_is_no_number_on_a_stream_says_nothing_of_its_size() {
+    let model = blocks("input x0 batch 4", SPELLINGS[0], 2, "output x2");
+    let run = |values: &[f32]| {
+        let samples = Tensor::from_shape(&[values.len() / 4, 4], values).unwrap();
+        let mut dims = Dims::default();
+        dims.set("batch", values.len() / 4);
+        Headroom::of(&model, &[samples], &dims).map(|found| found.map(|headroom| headroom.largest))
+    };
+    let good = [1.0, -2.0, 3.0, 300_000.0];
+    assert!(run(&good).unwrap().unwrap() >= 300_000.0);
+    for wrong in [f32::NAN, f32::INFINITY] {
+        let error = run(&[&good[..], &[1.0, wrong, 2.0, 3.0]].concat()).unwrap_err().to_string();
+        assert!(error.contains("not finite"), "{error}");
+    }
+    let error = run(&[]).unwrap_err().to_string();
+    assert!(error.contains("there is nothing in a sample"), "{error}");
 }

@@ -118,6 +118,9 @@ impl Cut {
 }
 
 /// What a Slice cuts on each axis that it names; `None` where that is not a constant.
+///
+/// # Errors
+/// Where it is not known which axes it names.
 pub fn cuts(at: &At) -> Result<Vec<(usize, Option<Cut>)>, Reason> {
     let rank = at.rank(0)?;
     let steps = at.list("steps")?;

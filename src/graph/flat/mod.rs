@@ -11,7 +11,7 @@
 mod flatten;
 mod restore;
 
-use super::{Graph, Reader, ValueId};
+use super::{Graph, NodeId, Reader, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto};
@@ -71,6 +71,15 @@ pub fn way(node: &NodeProto) -> &str {
 pub fn ways_behind(end: &NodeProto) -> impl Iterator<Item = &str> {
     let own = end.attribute.iter().filter(|attribute| end.domain() == END && attribute.name() == WAYS);
     own.flat_map(|attribute| &attribute.strings).filter_map(|way| std::str::from_utf8(way).ok())
+}
+
+/// What the branches make that an If takes where its condition holds or does not, for each of its results; `None` of another
+/// node.
+pub fn branch<'g>(graph: &'g Graph, end: NodeId, holds: bool) -> Option<&'g [Option<ValueId>]> {
+    let (_, results) = graph.inputs(end).split_first().filter(|_| graph.domain_op(end) == (END, "If"))?;
+    // In the order of their names.
+    let (otherwise, then) = results.split_at_checked(graph.outputs(end).len())?;
+    Some(if holds { then } else { otherwise })
 }
 
 /// Lets a node be in the body that a way leads to, or in the main graph, where that is empty.
