@@ -18,8 +18,6 @@ pub struct Decided {
     results: Vec<(NodeId, ValueId, ValueId)>,
     /// The way to each branch that is taken, and to what is around it.
     around: HashMap<String, String>,
-    /// The ways to the others.
-    others: HashSet<String>,
 }
 
 impl Decided {
@@ -32,13 +30,12 @@ impl Decided {
         let has_stored =
             |way: &str| graph.proto().initializer.iter().any(|tensor| tensor.name().starts_with(way));
         for &node in graph.order() {
-            let Some((results, [other, own])) = taken(known, node) else { continue };
+            let Some((results, own)) = taken(known, node) else { continue };
             if are_inputs && has_stored(own) {
                 continue;
             }
             found.results.extend(results.into_iter().map(|(output, result)| (node, output, result)));
             found.around.insert(own.to_owned(), way(graph.node(node)).to_owned());
-            found.others.insert(other.to_owned());
         }
         found
     }
@@ -57,19 +54,7 @@ impl Decided {
     }
 
     /// Puts the branches that are taken where the Ifs were, and takes the others out.
-    pub fn lay_out(mut self, graph: &mut GraphProto) {
-        // Of what is never taken nothing is, however deep.
-        loop {
-            let is_in = |node: &&NodeProto| self.others.contains(way(node));
-            let inner = graph.node.iter().filter(is_in).flat_map(ways_behind);
-            let inner: Vec<String> =
-                inner.filter(|way| !self.others.contains(*way)).map(str::to_owned).collect();
-            if inner.is_empty() {
-                break;
-            }
-            self.others.extend(inner);
-        }
-        graph.node.retain(|node| !self.others.contains(way(node)));
+    pub fn lay_out(self, graph: &mut GraphProto) {
         for node in &mut graph.node {
             let mut here = way(node);
             while let Some(around) = self.around.get(here) {
@@ -80,12 +65,23 @@ impl Decided {
                 move_to(node, &here);
             }
         }
+        // What is in a body that no node has any more is not there, however deep.
+        let mut bodies: HashSet<String> = HashSet::default();
+        loop {
+            let is_there = |node: &&NodeProto| way(node).is_empty() || bodies.contains(way(node));
+            let inner = graph.node.iter().filter(is_there).flat_map(ways_behind);
+            let inner: Vec<String> = inner.filter(|way| !bodies.contains(*way)).map(str::to_owned).collect();
+            if inner.is_empty() {
+                break;
+            }
+            bodies.extend(inner);
+        }
+        graph.node.retain(|node| way(node).is_empty() || bodies.contains(way(node)));
     }
 }
 
-/// What an If makes whose condition is known, with what the branch makes that it takes; the way to the other branch, and to
-/// this one.
-type Decision<'g> = (Vec<(ValueId, ValueId)>, [&'g str; 2]);
+/// What an If makes whose condition is known, with what the branch makes that it takes, and the way to that.
+type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 
 /// The branch that a node takes.
 pub fn taken<'g>(known: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
@@ -98,5 +94,5 @@ pub fn taken<'g>(known: &'g Analysis, node: NodeId) -> Option<Decision<'g>> {
     let results = graph.outputs(node).iter().zip(branch(graph, node, holds)?);
     let pairs = results.filter_map(|(output, result)| Some(((*output)?, *result)));
     let pairs = pairs.map(|(output, result)| Some((output, result?))).collect::<Option<_>>()?;
-    Some((pairs, if holds { [otherwise, then] } else { [then, otherwise] }))
+    Some((pairs, if holds { then } else { otherwise }))
 }

@@ -380,6 +380,30 @@ fn what_is_in_an_if_that_goes_folds_with_what_is_around_it() {
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 
+/// An If that nobody reads, or whose condition is known too, in a branch that is never taken.
+#[test]
+fn nothing_is_left_of_a_branch_that_is_never_taken() {
+    for (condition, read) in [("c", "i"), ("c", "e"), ("asked", "i"), ("asked", "e")] {
+        let mut other = part(&format!("e = Exp(s)\n o = Neg({read})\n output o"));
+        let branches = vec![
+            ("then_branch", part("const k 4 = 1 2 3 4\n a = Mul(e, k)\n b = Tanh(e)\n output a").into()),
+            ("else_branch", part("z = Sin(e)\n output z").into()),
+        ];
+        other.node.insert(1, node("If", &[condition], &["i"], branches));
+        let mut before = model(
+            "input x batch 4\n condition asked\n const one = 1\n const two = 2\n s = Tanh(x)\n c = Less(one, two)",
+        );
+        let branches =
+            vec![("then_branch", part("y = Relu(s)\n output y").into()), ("else_branch", other.into())];
+        before.graph_mut().node.push(node("If", &["c"], &["r"], branches));
+        before.graph_mut().output = vec![undeclared("r")];
+        is_proved(&before);
+        let after = crate::fuse(&before).model;
+        assert_eq!(operators(&after), ["Tanh", "Relu"], "{condition} {read}");
+        assert!(names(&after).is_empty(), "{condition} {read}");
+    }
+}
+
 /// A size that is open takes another branch where it is another one.
 #[test]
 fn a_branch_that_only_one_size_takes_is_not_taken() {

@@ -41,8 +41,16 @@ impl Flat<'_> {
             told: graph.value_info.iter().map(|info| info.name()).collect(),
             names: Names::of(flat),
         };
+        // What only was in a body that is not there is neither.
+        let is_in = |node: &&NodeProto| self.ways.get(way(node)).is_none_or(|&body| restoring.is_there[body]);
+        let read: HashSet<&str> =
+            graph.node.iter().filter(is_in).flat_map(|node| &node.input).map(String::as_str).collect();
         for tensor in &graph.initializer {
-            let home = self.names.get(tensor.name()).and_then(|(body, _)| restoring.outside(*body));
+            let body = self.names.get(tensor.name()).map(|(body, _)| *body);
+            if body.is_some_and(|body| !restoring.is_there[body]) && !read.contains(tensor.name()) {
+                continue;
+            }
+            let home = body.and_then(|body| restoring.outside(body));
             restoring.homes.extend(home.map(|home| (tensor.name(), home)));
             restoring.content.entry(home).or_default().initializers.push(tensor.clone());
         }
@@ -52,11 +60,8 @@ impl Flat<'_> {
         let Content { nodes, initializers } = restoring.content.remove(&None).unwrap_or_default();
         let mut main = GraphProto { node: vec![], initializer: initializers, ..graph.clone() };
         let told: HashSet<&str> = self.before.value_info.iter().map(|info| info.name()).collect();
-        let is_around = |name: &str| {
-            let body = self.names.get(name).map(|(body, _)| *body);
-            body.is_some_and(|body| restoring.outside(body).is_none())
-        };
-        let is_told = |info: &ValueInfoProto| info.r#type.is_some() && is_around(info.name());
+        let came: HashSet<&str> = nodes.iter().flat_map(|node| &node.output).map(String::as_str).collect();
+        let is_told = |info: &ValueInfoProto| info.r#type.is_some() && came.contains(info.name());
         main.value_info.retain(|info| told.contains(info.name()) || is_told(info));
         main.node = nodes.iter().map(|node| restoring.node(node, None)).collect::<Option<_>>()?;
         Some(flat.with_graph(main))
