@@ -55,6 +55,9 @@ impl Decided {
 
     /// Puts the branches that are taken where the Ifs were, and takes the others out.
     pub fn lay_out(self, graph: &mut GraphProto) {
+        if self.is_empty() {
+            return;
+        }
         for node in &mut graph.node {
             let mut here = way(node);
             while let Some(around) = self.around.get(here) {

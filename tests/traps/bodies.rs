@@ -2,7 +2,7 @@
 
 use unfold::onnx::Model;
 use unfold::onnx::node::bodies;
-use unfold::onnx::proto::GraphProto;
+use unfold::onnx::proto::{GraphProto, StringStringEntryProto};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::verify::{Verdict, compare};
@@ -402,6 +402,16 @@ fn nothing_is_left_of_a_branch_that_is_never_taken() {
         assert_eq!(operators(&after), ["Tanh", "Relu"], "{condition} {read}");
         assert!(names(&after).is_empty(), "{condition} {read}");
     }
+}
+
+/// By which a graph with its bodies laid out tells where a node is.
+#[test]
+fn a_note_of_that_name_says_nothing() {
+    let mut before =
+        model("input x batch 4\n ints one = 1\n s = Tanh(x)\n t = Identity(s)\n y = Relu(t)\n output y");
+    let note = StringStringEntryProto { key: Some("unfold.body".into()), value: Some("y.body/".into()) };
+    before.graph_mut().node[0].metadata_props.push(note);
+    assert_eq!(operators(&crate::fuse(&before).model), ["Tanh", "Relu"]);
 }
 
 /// A size that is open takes another branch where it is another one.
