@@ -26,9 +26,8 @@ pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     };
     at.only_attributes(attributes).ok()?;
     let flag = |name: &str| at.attr(name, 0).is_ok_and(|flag| flag != 0);
-    let is_told =
-        at.attr_text("auto_pad", "NOTSET").is_ok_and(|kind| kind != "SAME_UPPER" && kind != "SAME_LOWER");
-    let has_none = at.attr_text("auto_pad", "NOTSET") == Ok("VALID");
+    let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
+    let is_told = matches!(automatic, "NOTSET" | "VALID");
     // By how much a last window may reach beyond the end depends on what is padded there.
     let padded = at.input(0).ok().filter(|_| is_told && !flag("ceil_mode"))?;
     let (pad, _) = graph.producer(padded).filter(|&(maker, _)| graph.is(maker, "Pad"))?;
@@ -39,7 +38,8 @@ pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     computed.is_none_or(|(maker, _)| graph.is(maker, "Constant")).then_some(())?;
     pad_at.only_attributes(&["mode", "pads", "value"]).ok()?;
     let more = Padding::of(&pad_at, at.rank(0).ok()?).ok()?.of_image(border)?;
-    let own = at.attr_ints("pads").ok()?.filter(|_| !has_none).unwrap_or_else(|| vec![0; more.len()]);
+    let own =
+        at.attr_ints("pads").ok()?.filter(|_| automatic != "VALID").unwrap_or_else(|| vec![0; more.len()]);
     (own.len() == more.len()).then_some(())?;
     let pads: Vec<i64> =
         own.iter().zip(&more).map(|(own, more)| own.checked_add(*more)).collect::<Option<_>>()?;
