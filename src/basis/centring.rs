@@ -7,6 +7,8 @@
 //!
 //! A writer whose constants cannot be projected has its mean taken off behind it, in each run.
 
+use std::collections::BTreeMap;
+
 use crate::fold::absorb::linear;
 use crate::fold::patch::{Change, Edit, NewTensor};
 use crate::fold::plan::Centring;
@@ -53,7 +55,8 @@ pub fn plan(
         ReadBy::Normalizer(site) => Some((site, cores[site].as_ref().filter(|core| core.centred)?)),
         _ => None,
     });
-    let readers: Vec<(usize, &Core)> = readers.collect();
+    // One whose operators read several values of the stream is met at each: x as Casts of the same have it, say.
+    let readers: Vec<(usize, &Core)> = readers.collect::<BTreeMap<_, _>>().into_iter().collect();
     let &(first, core) = readers.first()?;
     let replaced = |&(site, core): &(usize, &Core)| Some((site, without_mean(view, &sites[site], core)?));
     let normalizers: Vec<(usize, Replacement)> = readers.iter().filter_map(replaced).collect();

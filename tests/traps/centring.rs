@@ -153,6 +153,38 @@ fn a_narrow_type_is_centred_where_it_has_the_range() {
 }
 
 #[test]
+fn a_normalizer_that_reads_two_casts_of_the_stream_is_rewritten_once() {
+    let text = "input i batch 3 4
+         weight w 4 4
+         weight p 4 4
+         const two = 2
+         const eps = 0.0009765625
+         x = MatMul(i, w)
+         a = Cast(x) to=1
+         b = Cast(x) to=1
+         m = ReduceMean(a) axes=[-1]
+         c = Sub(b, m)
+         s = Pow(c, two)
+         v = ReduceMean(s) axes=[-1]
+         e = Add(v, eps)
+         r = Sqrt(e)
+         d = Div(c, r)
+         n = Cast(d) to=16
+         o = MatMul(n, p)
+         output o";
+    let mut before = model(text);
+    retype(&mut before, &["w", "p"], DataType::BFloat16);
+    before.graph_mut().input[0] = declared("i", DataType::BFloat16, &["batch", "3", "4"]);
+    let fused = centre(&before);
+    let Centring::Centred { normalizers, .. } = centring(&fused) else { panic!("{:#?}", fused.plan.streams) };
+    assert_eq!(normalizers.len(), 1);
+    assert!(!operators(&fused.model).contains(&"Sub"), "{:?}", operators(&fused.model));
+    let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    same(&before, &fused.model, 0.02);
+}
+
+#[test]
 fn a_sum_inside_of_a_normalizer_is_a_sum() {
     // As onnxruntime writes a block and the one behind it.
     let text = |bias: &str| {
