@@ -252,10 +252,14 @@ def softmax(a, x):
 def ramp(a, x): return a["function"]("HardSigmoid", x)
 
 def clip(a, x, low=None, high=None):
-    low, high = (np.ravel(v).tolist() for v in ((a.get("min"), a.get("max")) if a["opset"] < 11 else (low, high)))
-    if low != [0] or len(high) > 1 or high[0] not in range(1, 65):
+    bounds = (a.get("min"), a.get("max")) if a["opset"] < 11 else (low, high)
+    if any(v is None or np.size(v) > 1 for v in bounds):
         raise Uninterpreted
-    return ramp(a, x / high[0]) * high[0]
+    low, high = (field(elements(v if isinstance(v, Field) else np.asarray(v))).reshape(()) for v in bounds)
+    height = high - low
+    if int(height) not in range(1, 65):
+        raise Uninterpreted
+    return ramp(a, (x - low) / height) * height + low
 
 def hard_sigmoid(a, x):
     alpha = np.float32(a.get("alpha", 0.2))

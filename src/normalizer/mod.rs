@@ -32,6 +32,7 @@ mod parameters;
 mod per_channel;
 mod pointwise;
 mod power_norm;
+mod ramp;
 mod region;
 mod rep_bn;
 mod residual_scale;
@@ -128,6 +129,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
     &soft_capping::SoftCapping,
     &hard_swish::HardSwish,
     &gated_residual::GatedResidual,
+    &ramp::Ramp,
     &power_norm::PowerNorm,
     &group_norm::GroupNorm,
     &layer_norm::LayerNorm,

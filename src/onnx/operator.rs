@@ -241,6 +241,8 @@ pub fn input_for(op: &str, attribute: &str) -> Option<(usize, i64)> {
         ("Pad", "pads") => (1, 11),
         ("Pad", "value") => (2, 11),
         ("Pad", "axes") => (3, 18),
+        ("Clip", "min") => (1, 11),
+        ("Clip", "max") => (2, 11),
         ("CumSum", "axis") => (1, 11),
         ("DFT", "axis") => (2, 20),
         _ => return None,

@@ -205,8 +205,11 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Log" => map(f64::ln)?,
         "Sign" => map(|v| if v == 0.0 { 0.0 } else { v.signum() })?,
         "Clip" => {
-            let bound = |slot: usize| call.floats(slot)?.first().copied().context("an empty bound");
-            let (low, high) = (bound(1)?, bound(2)?);
+            let bound = |slot: usize, name: &str| match call.opset < 11 {
+                true => call.float(name, f32::NAN),
+                false => call.floats(slot)?.first().copied().context("an empty bound"),
+            };
+            let (low, high) = (bound(1, "min")?, bound(2, "max")?);
             Value::Floats(call.floats(0)?.mapv(|v| v.max(low).min(high)))
         }
         "HardSigmoid" => {

@@ -59,3 +59,65 @@ fn a_residual_stays_where_another_form_saves_nothing() {
         assert_eq!(operators(&after.model), operators(&before), "{steps}");
     }
 }
+
+/// A gate of channels that a HardSigmoid makes of a layer's `v`, after `steps` that make `o` of it.
+fn ramped(opset: usize, steps: &str) -> Model {
+    model(&format!(
+        "opset {opset}
+         input x 2 3 h w
+         const one = 1
+         const two = 2
+         const half = 0.5
+         const low = -0.75
+         weight k 4 3 1 1
+         weight l 4 4 1 1
+         shift b 4
+         u = Conv(x, k)
+         p = GlobalAveragePool(u)
+         v = Conv(p, l, b)
+         {steps}
+         y = Mul(u, o)
+         output y"
+    ))
+}
+
+#[test]
+fn numbers_behind_a_ramp_go_into_the_layer_in_front() {
+    for (opset, steps) in [
+        (17, "g = HardSigmoid(v)\n o = Add(g, one)"),
+        (9, "g = HardSigmoid(v) alpha=0.16666667\n o = Add(one, g)"),
+        (11, "g = HardSigmoid(v) alpha=0.3 beta=0.25\n d = Mul(g, two)\n o = Add(d, low)"),
+        (17, "g = HardSigmoid(v)\n m = Mul(u, g)\n q = Add(u, m)\n o = Tanh(q)"),
+    ] {
+        let before = ramped(opset, steps);
+        let after = fuse(&before);
+        same(&before, &after.model, 1e-6);
+        is_as_planned(&before, &after);
+        let proof = unfold::prove::prove(&before, &after.model, &after.plan.tensors, &Default::default());
+        assert!(matches!(proof, unfold::prove::Proof::Proved { .. }), "{proof:?}");
+        let made = operators(&after.model);
+        assert_eq!(made[..4], ["Conv", "GlobalAveragePool", "Conv", "Clip"], "{steps}");
+        assert_eq!(made[4], "Mul");
+        assert_eq!(fuse(&after.model).model.proto, after.model.proto);
+    }
+}
+
+#[test]
+fn a_ramp_stays_where_its_numbers_would_not_fold() {
+    for steps in [
+        // Somebody else reads the ramp, or what it is of.
+        "g = HardSigmoid(v)\n o = Add(g, one)\n output g",
+        "g = HardSigmoid(v)\n o = Add(g, one)\n output v",
+        // No layer makes that.
+        "t = Tanh(v)\n g = HardSigmoid(t)\n o = Add(g, one)",
+        // Nobody knows that a half of a ramp is one.
+        "g = HardSigmoid(v)\n h = Mul(g, half)\n s = Add(h, one)\n o = Tanh(s)",
+        // It turns around.
+        "g = HardSigmoid(v)\n o = Sub(one, g)",
+    ] {
+        let before = ramped(17, steps);
+        let after = fuse(&before);
+        same(&before, &after.model, 1e-6);
+        assert!(operators(&after.model).contains(&"HardSigmoid"), "{steps}");
+    }
+}

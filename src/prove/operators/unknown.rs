@@ -76,29 +76,33 @@ pub fn softsign(call: &Call, abs: Digest) -> Made {
     Ok(vec![Image::field(zip(elements, &inverses(&below)?, field::mul).ok_or(Unmade::Uncovered)?)])
 }
 
-/// The largest whole number that a Clip ends at, or a slope is the inverse of, where those are interpreted.
+/// The largest whole number that the bounds of a Clip are apart, or a slope is the inverse of, where those are interpreted.
 const WHOLE: u32 = 64;
 
-/// Clip from 0 to a whole number, HardSigmoid and HardSwish by one function of an element, which is a clip from 0 to 1.
+/// Clip between two numbers that are a whole number apart, HardSigmoid and HardSwish by one function of an element, which
+/// is a clip from 0 to 1.
 pub fn ramp(call: &Call, unit: Digest) -> Made {
     let elements = call.field(0)?;
-    let (times, plus, height) = match call.node.op_type() {
+    let (times, plus, height, low) = match call.node.op_type() {
         "Clip" => {
             let [low, high] = [bound(call, 1, "min")?, bound(call, 2, "max")?];
-            let is_whole = low == 0 && (1..=WHOLE).contains(&high);
-            (field::inverse(high).filter(|_| is_whole).ok_or(Unmade::Uncovered)?, 0, high)
+            let height = field::sub(high, low);
+            let is_whole = (1..=WHOLE).contains(&height);
+            let times = field::inverse(height).filter(|_| is_whole).ok_or(Unmade::Uncovered)?;
+            (times, field::sub(0, field::mul(low, times)), height, low)
         }
         "HardSigmoid" => (
             slope(call.node.attr_f("alpha").map_err(|_| Unmade::Uncovered)?.unwrap_or(0.2))?,
             call.float("beta", 0.5)?,
             1,
+            0,
         ),
-        _ => (slope(1.0 / 6.0)?, field::of_float(0.5).ok_or(Unmade::Uncovered)?, 1),
+        _ => (slope(1.0 / 6.0)?, field::of_float(0.5).ok_or(Unmade::Uncovered)?, 1, 0),
     };
     let inner = elements.mapv(|x| field::add(field::mul(x, times), plus)).into_shared();
     let inner = Call { inputs: vec![Some(Image::Field(inner))], ..*call };
     let steps = element_wise(&inner, unit, false)?.into_iter().find_map(|made| made.images());
-    let steps = steps.ok_or(Unmade::Uncovered)?.mapv(|step| field::mul(step, height)).into_shared();
+    let steps = steps.ok_or(Unmade::Uncovered)?.mapv(|step| field::add(field::mul(step, height), low)).into_shared();
     match call.node.op_type() {
         "HardSwish" => Ok(vec![Image::field(zip(elements, &steps, field::mul).ok_or(Unmade::Uncovered)?)]),
         _ => Ok(vec![Image::Field(steps)]),
