@@ -338,7 +338,8 @@ def groups_of(a, q, k, v):
 
 # Extents of what these make of such ones, which shape inference does not have.
 WIDE = {
-    "GroupQueryAttention": groups_of, "MultiHeadAttention": heads_of,
+    "GroupQueryAttention": groups_of, "MultiHeadAttention": heads_of, "QAttention": lambda a, x, y, z: [*x[:2], y[1] // 3],
+    "DynamicQuantizeLSTM": lambda a, x, y, z: [x[0], 1 + (a.get("direction") == b"bidirectional"), x[1], a["hidden_size"]],
     **dict.fromkeys(["BiasAdd", "Gelu", "MoE", "QMoE", "QuickGelu", "RotaryEmbedding"], lambda a, x, y, z: x),
     **dict.fromkeys(["MatMulBnb4", "MatMulFpQ4", "MatMulNBits"], lambda a, x, y, z: [*x[:-1], a["N"]]),
     **dict.fromkeys(["DynamicQuantizeMatMul", "GemmFastGelu", "MatMulIntegerToFloat"],

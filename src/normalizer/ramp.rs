@@ -63,7 +63,8 @@ impl Normalizer for Ramp {
 /// Whether a layer of constants makes a value for this one reader.
 fn is_layer(view: &View, value: ValueId) -> bool {
     let graph = view.graph;
-    let is_own = |constant: ValueId| view.constants.is_constant(constant) && graph.readers(constant).len() == 1;
+    let is_own =
+        |constant: ValueId| view.constants.is_constant(constant) && graph.readers(constant).len() == 1;
     view.only_reader(value).is_some()
         && view.maker(value).is_some_and(|layer| {
             graph.category(layer).is_some_and(Category::is_product)

@@ -444,6 +444,15 @@ fn what_a_runtime_attends_with_is_as_wide_as_the_values() {
         ("5 8", "y = com.microsoft.MatMulNBits(x) N=6 K=8".to_owned(), "? 5 6"),
         ("5 8", "weight w 8 6\n y = com.microsoft.DynamicQuantizeMatMul(x, w)".to_owned(), "? 5 6"),
         ("5 8", "y = com.microsoft.Gelu(x)".to_owned(), "? 5 8"),
+        ("5 8", "y = com.microsoft.DynamicQuantizeLSTM(x) hidden_size=6".to_owned(), "? 1 5 6"),
+        (
+            "5 8",
+            "y = com.microsoft.DynamicQuantizeLSTM(x) hidden_size=6 direction=bidirectional".to_owned(),
+            "? 2 5 6",
+        ),
+        ("5 8", "input w 8 36\n y = com.microsoft.QAttention(x, w) num_heads=2".to_owned(), "? 5 12"),
+        ("5 8", "input s\n input z 3 1 1\n y = com.microsoft.QLinearAdd(x, s, s, z)".to_owned(), "3 5 8"),
+        ("5 8", "y = com.microsoft.QLinearSigmoid(x)".to_owned(), "? 5 8"),
     ];
     for (dims, text, wanted) in cases {
         assert_eq!(shape(&model(&format!("input x b {dims}\n {text}\n output y")), "y"), wanted, "{text}");

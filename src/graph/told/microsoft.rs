@@ -2,7 +2,7 @@
 
 use tract_onnx::tract_hir::internal::TDim;
 
-use super::Asked;
+use super::{Asked, broadcast};
 use crate::graph::extents::{Shape, extent};
 
 /// The extents of the first result of a node.
@@ -18,6 +18,13 @@ pub fn told(asked: &Asked) -> Option<Shape> {
             Some(sizes) => as_wide(sizes.get(2).map(TDim::from)),
             None => as_wide(extent(asked.shape(1)?.get(1)?).map(|all| TDim::from(all / 3))),
         },
+        // As an LSTM, with its weights turned.
+        "DynamicQuantizeLSTM" => {
+            let steps = asked.shape(0).filter(|steps| steps.len() == 3)?;
+            let ways = if node.attr_s("direction").ok()? == Some("bidirectional") { 2 } else { 1 };
+            let size = node.attr_i("hidden_size").ok()??;
+            Some(vec![steps[0].clone(), Some(TDim::from(ways)), steps[1].clone(), Some(TDim::from(size))])
+        }
         "DynamicQuantizeMatMul" | "GemmFastGelu" | "MatMulIntegerToFloat" => asked.multiplied(),
         "EmbedLayerNormalization" => as_wide(asked.shape(2)?.get(1)?.clone()),
         // Without keys, the queries have them and the values behind each.
@@ -47,6 +54,9 @@ pub fn told(asked: &Asked) -> Option<Shape> {
                 width.map(|axis| extent(&values[axis])).try_fold(1, |all: usize, n| all.checked_mul(n?));
             as_wide(width.map(TDim::from))
         }
+        "QAttention" => as_wide(extent(asked.shape(1)?.get(1)?).map(|all| TDim::from(all / 3))),
+        "QLinearAdd" | "QLinearMul" => broadcast(&asked.shape(0)?, &asked.shape(3)?),
+        "QLinearLeakyRelu" | "QLinearSigmoid" | "QLinearSoftmax" => asked.shape(0),
         _ => None,
     }
 }

@@ -102,7 +102,8 @@ pub fn ramp(call: &Call, unit: Digest) -> Made {
     let inner = elements.mapv(|x| field::add(field::mul(x, times), plus)).into_shared();
     let inner = Call { inputs: vec![Some(Image::Field(inner))], ..*call };
     let steps = element_wise(&inner, unit, false)?.into_iter().find_map(|made| made.images());
-    let steps = steps.ok_or(Unmade::Uncovered)?.mapv(|step| field::add(field::mul(step, height), low)).into_shared();
+    let steps =
+        steps.ok_or(Unmade::Uncovered)?.mapv(|step| field::add(field::mul(step, height), low)).into_shared();
     match call.node.op_type() {
         "HardSwish" => Ok(vec![Image::field(zip(elements, &steps, field::mul).ok_or(Unmade::Uncovered)?)]),
         _ => Ok(vec![Image::Field(steps)]),
