@@ -11,6 +11,7 @@ use crate::onnx::node::bodies;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, GraphProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
+use crate::recipe::broadcast;
 use crate::run::{Dims, Engine, Failure, Input, fix_shapes, random};
 
 /// How two models are compared.
@@ -165,12 +166,22 @@ fn is_mute(runs: &[Vec<Tensor>]) -> bool {
 /// The names of the outputs, and their values for each seed.
 fn run(model: &Model, options: &VerifyOptions) -> Result<(Vec<String>, Vec<Vec<Tensor>>), Failure> {
     let engine = Engine::load(model, &options.dims)?;
-    let outputs = options
+    let outputs: Result<_, _> = options
         .seeds
         .iter()
-        .map(|&seed| engine.run(&random(engine.inputs(), seed)))
-        .collect::<Result<_, _>>()?;
+        .map(|&seed| engine.run(&random(engine.inputs(), seed)).map(in_numbers))
+        .collect();
+    let outputs = outputs?;
     Ok((engine.outputs().to_vec(), outputs))
+}
+
+/// What tract counts extents with, as the integers that they are.
+fn in_numbers(outputs: Vec<Tensor>) -> Vec<Tensor> {
+    let in_numbers = |tensor: Tensor| match tensor.datum_type() {
+        DatumType::TDim => tensor.cast_to::<i64>().map_or_else(|_| tensor.clone(), |cast| cast.into_owned()),
+        _ => tensor,
+    };
+    outputs.into_iter().map(in_numbers).collect()
 }
 
 /// Whether a Slice leaves nothing of what is there.
@@ -235,6 +246,12 @@ fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     fix_shapes(concrete.graph_mut(), &Input::of(model, dims).ok()?);
     let graph = Graph::new(&concrete).ok()?;
     let facts = Facts::infer(&graph);
+    if let Some(&node) = graph.order().iter().find(|&&node| misfits(&graph, &facts, node)) {
+        let node = graph.name(node);
+        return Some(format!(
+            "what `{node}` reads does not fit at these sizes: others may be given by --dim"
+        ));
+    }
     match facts.out_of_bounds() {
         Some(place) => {
             Some(format!("`{place}` has attributes out of bounds, or a value too large to be held"))
@@ -245,6 +262,15 @@ fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
         None if facts.can_be_run(&graph) => None,
         None => Some("a run takes more multiplications than a model of its size is known to take".into()),
     }
+}
+
+/// Whether the operands of a sum or a product have extents that do not broadcast: tract does not look where only the
+/// extents of the result are asked for.
+fn misfits(graph: &Graph, facts: &Facts, node: NodeId) -> bool {
+    let extents = |value: &ValueId| facts.shape(*value)?.iter().map(extent).collect::<Option<Vec<usize>>>();
+    let reads: Option<Vec<_>> = graph.inputs(node).iter().flatten().map(extents).collect();
+    let reads = reads.filter(|_| graph.category(node) == Some(Category::Arithmetic));
+    reads.is_some_and(|reads| reads.iter().try_fold(vec![], |all, shape| broadcast(&all, shape)).is_none())
 }
 
 /// Whether what is known about the inputs of a node shows that they are of several types.

@@ -7,6 +7,7 @@ use serde::Serialize;
 use unfold::FuseOptions;
 use unfold::certificate::Certificate;
 use unfold::fold::plan::Stored;
+use unfold::graph::Graph;
 use unfold::onnx::{Digests, Model};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::provenance::Provenance;
@@ -91,6 +92,10 @@ pub fn run(args: &ProveArgs) -> Result<End> {
     steps.begin("load");
     let (original, fused) = (args.reach.open(&args.original)?, args.reach.open(&args.fused)?);
     let dims = sizes(&args.dims, &original)?;
+    // A file that no engine takes computes nothing, rather than something else.
+    for model in [&original, &fused] {
+        Graph::new(model)?;
+    }
     steps.begin("formulas");
     let Claim { tensors, sites } = match &args.certificate {
         Some(file) => Claim::certified(file, &original, &fused)?,

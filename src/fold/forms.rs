@@ -9,7 +9,7 @@
 //! convolution behind.
 
 use super::patch::{Change, Edit};
-use super::{padded, strided, token_norm};
+use super::{padded, row, strided, token_norm};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
 use crate::graph::equation::{Equation, is_once};
@@ -43,6 +43,7 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
             .or_else(|| added(known, node))
             .or_else(|| multiplied(known, node))
             .or_else(|| broadcast(known, node))
+            .or_else(|| row::one(known, node))
             .or_else(|| narrowed(known, node))?;
         let (made, constants) = made.finish(graph.value_name(output));
         let replacement = Replacement { nodes: vec![node], made, constants };
@@ -135,6 +136,8 @@ fn multiplied<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let [value, factor] = [at.input(1 - slot).ok()?, at.input(slot).ok()?];
     let factor = if shape.len() > constant.len() {
         let data_type = known.facts.data_type(factor)?;
+        // What is no number is not stored anew.
+        at.numbers(slot).ok().filter(|numbers| numbers.iter().all(|number| number.is_finite()))?;
         maker.floats(data_type, &at.constant(slot).ok()?.reshape(&shape)?)
     } else {
         graph.value_name(factor).to_owned()

@@ -24,6 +24,7 @@ pub mod planner;
 mod range;
 pub mod regrouped;
 pub mod rounding;
+mod row;
 mod shares;
 pub mod sliced;
 mod softmax;

@@ -30,8 +30,10 @@ impl SliceCut {
         let step = number(self.step.as_ref()?).filter(|&step| step != 0)?;
         let is_ahead = |start: i128, end: i128| if step > 0 { start < end } else { start > end };
         let Some(whole) = whole.map(i128::from) else {
-            // Both count from the same side: the first is not before the last, however many there are.
-            return (start.is_negative() == end.is_negative() && !is_ahead(start, end)).then_some(0);
+            // Both count from the same side: the first is not before the last, however many there are. Or the end is before
+            // all places.
+            let is_reached = start.is_negative() != end.is_negative() || is_ahead(start, end);
+            return (!is_reached || step > 0 && end <= -NOWHERE).then_some(0);
         };
         let within = |place: i128, low: i128, high: i128| {
             let place = if place < 0 { place + whole } else { place };
@@ -147,6 +149,9 @@ mod tests {
             (-1, -5, -3, Some(2), None),
             (9, 12, 1, Some(0), None),
             (-9, 2, 1, Some(2), None),
+            (0, i64::MIN, 1, Some(0), Some(0)),
+            (0, -i64::MAX, 1, Some(0), Some(0)),
+            (0, -9, 1, Some(0), None),
             (1, 3, 0, None, None),
         ];
         for (start, end, step, of_four, of_any) in cases {

@@ -3,8 +3,8 @@
 //! A normalizer may be exported as one node: of a custom domain, by the convention in
 //! `docs/opaque.md`, or as a call of a function that the model brings along. Both are replaced by
 //! what they stand for. Whatever is not understood to the last attribute stays as it is. And one that is
-//! written out so that nothing is the normalized value is written otherwise. So can all other functions be
-//! replaced, the Scaler of `ai.onnx.ml`, and sequences that only parts are taken out of, where whoever asks keeps them if
+//! written out so that nothing is the normalized value is written otherwise, and sequences that only parts are taken out of
+//! are Splits. So can all other functions be replaced, and the Scaler of `ai.onnx.ml`, where whoever asks keeps them if
 //! nothing comes of it.
 
 mod custom;
@@ -50,10 +50,9 @@ pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<
 /// What is written out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lowering {
-    /// Normalizers by their names, and functions that call one.
+    /// Normalizers by their names, and functions that call one; sequences that are a Split.
     Normalizers,
-    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has, Scalers, and sequences that
-    /// are a Split.
+    /// Besides, all functions that have an operator of ONNX or onnxruntime, or call one that has, and Scalers.
     All,
 }
 
@@ -73,8 +72,7 @@ pub(crate) fn written_out(
     let expanded = custom::expand(inlined.as_ref().unwrap_or(model), lowering, skip);
     let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
     let mut lowered = expanded.or(inlined);
-    let sequences = (lowering == Lowering::All).then_some(sequences::collect as Collect);
-    for collect in sequences.into_iter().chain([distributed::collect as Collect]) {
+    for collect in [sequences::collect as Collect, distributed::collect] {
         if let Some(collected) = collect(lowered.as_ref().map_or(model, |lowered| &lowered.model), skip) {
             let formulas = lowered.map_or(vec![], |lowered| lowered.formulas);
             lowered = Some(Lowered { model: collected, formulas });

@@ -29,7 +29,7 @@ use crate::lower::{Lowered, Lowering, opaque, written_out};
 use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
-use crate::onnx::node::canonical_domain;
+use crate::onnx::node::{bodies, canonical_domain};
 use crate::onnx::operator::is_more_than_arithmetic;
 use crate::onnx::proto::{Dim, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, ValueInfoProto};
 use crate::onnx::tensor::{self, DataType};
@@ -53,6 +53,9 @@ const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 /// Sizes of other symbols that are tried behind those: strides of several layers want a multiple of theirs, and the layers
 /// before an encoder of speech some hundred samples.
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
+
+/// How many of the extents that constants have are tried behind those.
+const ASKED: usize = 4;
 
 /// How many times fewer elements all inputs have where sizes are tried behind those at which something took too much.
 const FEWER: u64 = 4;
@@ -194,8 +197,28 @@ fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
     let tried = if batch.is_empty() { &BATCHES[..1] } else { &BATCHES[..] };
     let batches = tried.iter().map(|&size| (size, with(&batch, size)));
     let batches = batches.filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims)).map(|(_, dims)| dims);
-    let tried = if others.is_empty() { &[][..] } else { &OTHERS[..] };
-    batches.chain(tried.iter().map(|&size| with(&others, size)).filter(is_small)).collect()
+    let tried = if others.is_empty() { vec![] } else { [&OTHERS[..], &asked_for(model)].concat() };
+    let mut sizes: Vec<Dims> =
+        batches.chain(tried.into_iter().map(|size| with(&others, size)).filter(is_small)).collect();
+    // One symbol may be what constants fit, and another anything.
+    if others.len() > 1 {
+        let alone =
+            asked_for(model).into_iter().flat_map(|size| others.iter().map(move |&name| (name, size)));
+        sizes.extend(alone.map(|(name, size)| with(&[name], size)).filter(is_small));
+    }
+    sizes
+}
+
+/// The extents that most constants have, which an open one may have to be.
+fn asked_for(model: &Model) -> Vec<usize> {
+    let mut times: BTreeMap<usize, usize> = BTreeMap::new();
+    let extents = model.graph().initializer.iter().flat_map(|tensor| &tensor.dims);
+    for extent in extents.filter_map(|&extent| usize::try_from(extent).ok()) {
+        *times.entry(extent).or_default() += 1;
+    }
+    let mut extents: Vec<(usize, usize)> = times.into_iter().filter(|&(extent, _)| extent > 1).collect();
+    extents.sort_by_key(|&(extent, times)| (std::cmp::Reverse(times), extent));
+    extents.into_iter().take(ASKED).map(|(extent, _)| extent).collect()
 }
 
 fn too_much(at: &str) -> Proof {
@@ -497,7 +520,8 @@ fn identity(
     // What is between the two may have moved through an operator that hands positive factors on.
     let read = |name: &str| sources::read(before, all, name);
     let graph = &known.graph;
-    let is_there = |&node: &NodeId| scales::passes(graph.domain_op(node)) || !graph.captures(node).is_empty();
+    let has_body = |&node: &NodeId| bodies(graph.node(node)).next().is_some();
+    let is_there = |node: &NodeId| scales::passes(graph.domain_op(*node)) || has_body(node);
     let scales = match &apart {
         Err(Ended::Unknown(_) | Ended::With(Proof::Disproved { .. }))
             if graph.order().iter().any(is_there) =>

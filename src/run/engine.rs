@@ -17,7 +17,8 @@ use super::skeleton::{WeightStore, skeleton};
 use crate::onnx::Model;
 use crate::onnx::misread::{is_read, read_as_one};
 use crate::onnx::node::{bodies, constant_tensor, states};
-use crate::onnx::proto::{GraphProto, TensorProto};
+use crate::onnx::operator::Category;
+use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 
 /// A model in tract, with concrete shapes. Clones share the graph and the weights.
 ///
@@ -57,6 +58,11 @@ impl Engine {
     pub fn load_with(model: &Model, dims: &Dims, threads: usize) -> Result<Self, Failure> {
         let onnx = tract_onnx::onnx().with_ignore_value_info(true).with_ignore_output_shapes(true);
         let operators = known_operators(&onnx, model)?;
+        if let Some(scan) = endless(model.graph()) {
+            let (operator, node) = (Some(scan.op_type().to_owned()), Some(scan.label().to_owned()));
+            let reason = "tract may look for another form of it for ever".to_owned();
+            return Err(Failure { stage: Stage::Optimize, operator, node, reason });
+        }
         let inputs = Input::of(model, dims)?;
         let (proto, weights) = skeleton(model, &inputs)?;
         let onnx = Onnx { provider: weights, ..onnx };
@@ -162,6 +168,18 @@ impl Session {
             run(state, inputs.iter().cloned().collect()).context("running")
         })
     }
+}
+
+/// A Scan that tract moves operators of the body out of and in again, without an end: a product is in it, which what it hands
+/// on from step to step need not read.
+fn endless(graph: &GraphProto) -> Option<&NodeProto> {
+    let has_product =
+        |body: &GraphProto| body.node.iter().any(|node| node.category().is_some_and(Category::is_product));
+    graph
+        .node
+        .iter()
+        .find(|node| node.op() == ("", "Scan") && bodies(node).any(has_product))
+        .or_else(|| graph.node.iter().flat_map(bodies).find_map(endless))
 }
 
 fn check_inputs(inputs: &[Input], values: &[TValue]) -> TractResult<()> {

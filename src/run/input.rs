@@ -12,6 +12,9 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
+/// How many elements an input may have: 32 GB of float32 and more are asked of no machine by mistake.
+const MOST: usize = 1 << 33;
+
 /// An input of a model, as it is in one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
@@ -80,7 +83,13 @@ impl Input {
             Some(Dim::DimParam(symbol)) => sizes[symbol.as_str()],
             _ => Dims::default_for(None, axis, rank),
         };
-        let shape = shape.dim.iter().map(|dim| &dim.value).enumerate().map(size).collect();
+        let shape: Vec<usize> = shape.dim.iter().map(|dim| &dim.value).enumerate().map(size).collect();
+        let elements = shape.iter().try_fold(1_usize, |elements, &extent| elements.checked_mul(extent));
+        if elements.is_none_or(|elements| elements > MOST) && !shape.contains(&0) {
+            return Err(fail(format!(
+                "would have more elements than are run with: its extents are {shape:?}"
+            )));
+        }
         let indices = (element.is_integer() && !element.is::<bool>()).then(|| rows(graph, name)).flatten();
         Ok(Self { name: name.to_owned(), element, shape, indices })
     }

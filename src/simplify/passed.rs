@@ -225,7 +225,7 @@ pub fn handed_on(known: &Analysis, node: NodeId) -> Option<ValueId> {
     let handed = match graph.op(node)? {
         "Identity" => source,
         // An exporter writes one wherever a module asks for the type that a value has already.
-        "Cast" => {
+        "Cast" | "CastLike" => {
             let [from, to] = [source, graph.only_output(node)?].map(|value| known.facts.data_type(value));
             Some(source).filter(|_| from.is_some() && from == to)?
         }

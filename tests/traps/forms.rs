@@ -2,7 +2,7 @@
 
 use unfold::onnx::Model;
 
-use super::{folded, fuse, operators, proved};
+use super::{folded, fuse, operators, proved, same};
 use crate::branches::becomes;
 use crate::common::is_not_disproved;
 use crate::common::text::model;
@@ -807,4 +807,60 @@ fn a_shift_before_padding_goes_back_along_the_stream() {
     for image in ["8 8", "height width"] {
         becomes(&before(image), &["Conv", "Conv", "Relu", "Conv", "Add", "Conv"]);
     }
+}
+
+#[test]
+fn two_transposes_or_means_in_a_row_are_one() {
+    let cases = [
+        ("a = Transpose(x) perm=[0,2,1,3]\n y = Transpose(a) perm=[0,1,3,2]", vec!["Transpose"]),
+        ("a = Transpose(x)\n y = Transpose(a) perm=[1,0,2,3]", vec!["Transpose"]),
+        ("a = ReduceMean(x) axes=[2]\n y = ReduceMean(a) axes=[-1]", vec!["ReduceMean"]),
+        ("a = ReduceMean(x) axes=[2,3]\n y = ReduceMean(a) axes=[3]", vec!["ReduceMean"]),
+        // Both are read, or the axes are others behind the first.
+        (
+            "a = Transpose(x) perm=[0,2,1,3]\n y = Transpose(a) perm=[0,1,3,2]\n output a",
+            vec!["Transpose"; 2],
+        ),
+        (
+            "a = ReduceMean(x) axes=[2] keepdims=0\n y = ReduceMean(a) axes=[2] keepdims=0",
+            vec!["ReduceMean"; 2],
+        ),
+    ];
+    for (steps, wanted) in cases {
+        let before = model(&format!("opset 13\n input x 2 3 4 5\n {steps}\n output y"));
+        let after = fuse(&before);
+        same(&before, &after.model, 1e-6);
+        assert_eq!(operators(&after.model), wanted, "{steps}");
+        assert!(is_not_disproved(&before, &after).is_ok(), "{steps}");
+    }
+}
+
+#[test]
+fn the_type_that_a_value_has_is_asked_of_nobody() {
+    let before = model(
+        "opset 17
+         input x 2 4
+         input z 3
+         weight w 4 4
+         a = MatMul(x, w)
+         c = CastLike(a, z)
+         y = Relu(c)
+         output y",
+    );
+    let after = fuse(&before);
+    same(&before, &after.model, 1e-6);
+    assert_eq!(operators(&after.model), ["MatMul", "Relu"]);
+    assert!(is_not_disproved(&before, &after).is_ok());
+}
+
+#[test]
+fn what_is_no_number_is_written_in_no_other_form() {
+    let before = model(
+        "opset 17
+         input x 2 3
+         const c 2 = 1 inf
+         y = Einsum(x, c) equation=\"ab,a->ab\"
+         output y",
+    );
+    assert_eq!(operators(&fuse(&before).model), ["Einsum"]);
 }

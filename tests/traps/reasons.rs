@@ -266,12 +266,13 @@ fn example(reason: &Reason) -> Model {
         Reason::TooFar => model(&format!(
             "input x batch 3 4
              weight w 4 4
+             ints along = 1
              v0 = MatMul(x, w)
              {}
              scale g 4
              n = Mul(v600, g)
              output n",
-            (0..600).map(|i| format!("v{} = Transpose(v{i}) perm=[1,2,0]\n", i + 1)).collect::<String>(),
+            (0..600).map(|i| format!("v{} = CumSum(v{i}, along)\n", i + 1)).collect::<String>(),
         )),
         // Two products of one weight, behind different normalizers.
         Reason::Growth(_) => model(

@@ -98,12 +98,20 @@ fn a_sequence_that_is_not_known_comes_out_as_it_went_in() {
         instead("ints k = 3\np = SplitToSequence(n, k) axis=2 mode=1\n"),
         // Nobody knows how many there are.
         instead("ints k = 1\np = SplitToSequence(n, k)\n"),
-        // There is nothing that would fold.
-        format!("{SCALED}{split}{TAKEN}r = Relu(a)\noutput r b c"),
     ] {
         let fused = untidied(&model(&text), &options());
         assert!(!fused.changed(), "{}", print(&fused.model));
     }
+}
+
+#[test]
+fn a_sequence_is_a_split_where_nothing_folds_too() {
+    let split = "ints k = 3\np = SplitToSequence(n, k) axis=2\n";
+    let before = model(&format!("{SCALED}{split}{TAKEN}r = Relu(a)\noutput r b c"));
+    let after = proved(&before);
+    assert_eq!(operators(&after), ["Mul", "Split", "Relu"]);
+    let split = "ints k 3 = 3 3 2\na, b, c = Split(n, k) axis=2\n";
+    same(&model(&format!("{SCALED}{split}r = Relu(a)\noutput r b c")), &after, 0.0);
 }
 
 #[test]

@@ -491,6 +491,10 @@ impl<'w> Evaluation<'w> {
                 let types = (graph.node(node).cast_to()?, facts.data_type(graph.input(node, 0)?)?);
                 input(0).filter(|_| types.0 == types.1)
             }
+            ("", "CastLike") => {
+                let types = [0, 1].map(|slot| facts.data_type(graph.input(place.node?, slot)?));
+                input(0).filter(|_| types[0].is_some() && types[0] == types[1])
+            }
             ("", "Add") if call.node.attribute.is_empty() => beside(0),
             ("", "And" | "Mul") if call.node.attribute.is_empty() => beside(1),
             ("", "Split") if call.node.output.len() == 1 => input(0),
