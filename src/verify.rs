@@ -524,6 +524,32 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_at_the_sizes_of_a_run_is_not_run() {
+        let four = floats("v", &ndarray::arr1(&[1.0, 2.0, 3.0, 4.0]).into_dyn().view());
+        let nodes = vec![node("Mul x, v -> m"), node("Shape m -> y")];
+        let shape = model(vec![value("x", DataType::Float, &["n", "k"])], vec![four], nodes, &["y"]);
+        assert!(reason(&shape, &shape).contains("does not fit at these sizes"));
+        let options = VerifyOptions { dims: "k=4".parse().unwrap(), ..VerifyOptions::default() };
+        assert!(compare(&shape, &shape, &options).passed());
+    }
+
+    #[test]
+    fn extents_are_the_integers_that_they_are_however_tract_counts_them() {
+        let extents = [2, 3].map(i64::to_le_bytes).concat();
+        let stored = TensorProto {
+            name: Some("y".into()),
+            data_type: Some(DataType::Int64.code()),
+            dims: vec![2],
+            raw_data: Some(extents.into()),
+            ..Default::default()
+        };
+        let inputs = || vec![value("x", DataType::Float, &["2", "3"])];
+        let read = model(inputs(), vec![], vec![node("Shape x -> s"), node("Identity s -> y")], &["y"]);
+        let known = model(inputs(), vec![stored], vec![], &["y"]);
+        assert!(verdict(&read, &known).passed());
+    }
+
+    #[test]
     fn random_models_are_not_judged() {
         let inputs = || vec![value("x", DataType::Float, &["n", "3"])];
         let random = model(inputs(), vec![], vec![node("RandomNormalLike x -> y")], &["y"]);

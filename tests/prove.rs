@@ -1447,3 +1447,21 @@ fn both_sides_of_what_a_few_truth_values_choose_are_seen() {
         }
     }
 }
+
+#[test]
+fn an_open_extent_may_have_to_be_what_a_constant_has() {
+    let scaled = |steps: &str| {
+        text::model(&format!(
+            "input x batch columns
+             input y batch other
+             const g 5 = 1 2 3 4 5
+             {steps}
+             o = Add(a, c)
+             p = Relu(y)
+             output o p"
+        ))
+    };
+    let (one, other) = (scaled("a = Mul(x, g)\n c = Relu(x)"), scaled("c = Relu(x)\n a = Mul(g, x)"));
+    let proof = prove(&one, &other, &[], &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+}

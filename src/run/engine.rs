@@ -64,6 +64,7 @@ impl Engine {
             return Err(Failure { stage: Stage::Optimize, operator, node, reason });
         }
         let inputs = Input::of(model, dims)?;
+        inputs.iter().try_for_each(Input::check_size)?;
         let (proto, weights) = skeleton(model, &inputs)?;
         let onnx = Onnx { provider: weights, ..onnx };
 
@@ -290,6 +291,32 @@ mod tests {
         let mut nodes = Vec::new();
         assert_eq!(session.run_with(&inputs, |node| nodes.push(node)).unwrap(), first);
         assert_eq!(nodes, engine.plan.order_without_consts());
+    }
+
+    #[test]
+    fn a_scan_in_which_tract_may_get_lost_is_not_begun() {
+        let body = |product: &str| {
+            let nodes = vec![node("Relu s -> t"), node(product)];
+            let inputs = ["s", "u"].map(|name| value(name, DataType::Float, &["2", "2"])).to_vec();
+            model(inputs, vec![], nodes, &["t", "q"]).proto.graph.unwrap()
+        };
+        let scan = |product: &str| {
+            let mut scan = with_int(node("Scan s0, us -> s1, qs"), "num_scan_inputs", 1);
+            scan.attribute.push(crate::onnx::proto::AttributeProto {
+                name: Some("body".into()),
+                r#type: Some(crate::onnx::proto::AttributeType::Graph.into()),
+                g: Some(Box::new(body(product))),
+                ..Default::default()
+            });
+            let inputs = vec![
+                value("s0", DataType::Float, &["2", "2"]),
+                value("us", DataType::Float, &["3", "2", "2"]),
+            ];
+            Engine::load(&model(inputs, vec![], vec![scan], &["s1", "qs"]), &Dims::default())
+        };
+        let failure = scan("MatMul u, u -> q").unwrap_err();
+        assert_eq!((failure.operator.as_deref(), failure.node.as_deref()), (Some("Scan"), Some("the Scan")));
+        assert!(scan("Add u, u -> q").err().is_none_or(|failure| !failure.reason.contains("for ever")));
     }
 
     #[test]

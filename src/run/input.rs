@@ -62,6 +62,20 @@ impl Input {
         symbols
     }
 
+    /// Refuses what no run begins with.
+    ///
+    /// # Errors
+    /// Where it has more elements than any memory holds.
+    pub(super) fn check_size(&self) -> Result<(), Failure> {
+        let elements = self.shape.iter().try_fold(1_usize, |all, &extent| all.checked_mul(extent));
+        if elements.is_some_and(|elements| elements <= MOST) || self.shape.contains(&0) {
+            return Ok(());
+        }
+        let reason =
+            format!("the input `{}` would have more elements than are run with: {:?}", self.name, self.shape);
+        Err(Failure::new(Stage::Load, reason))
+    }
+
     fn read(
         input: &ValueInfoProto,
         graph: &GraphProto,
@@ -84,12 +98,6 @@ impl Input {
             _ => Dims::default_for(None, axis, rank),
         };
         let shape: Vec<usize> = shape.dim.iter().map(|dim| &dim.value).enumerate().map(size).collect();
-        let elements = shape.iter().try_fold(1_usize, |elements, &extent| elements.checked_mul(extent));
-        if elements.is_none_or(|elements| elements > MOST) && !shape.contains(&0) {
-            return Err(fail(format!(
-                "would have more elements than are run with: its extents are {shape:?}"
-            )));
-        }
         let indices = (element.is_integer() && !element.is::<bool>()).then(|| rows(graph, name)).flatten();
         Ok(Self { name: name.to_owned(), element, shape, indices })
     }
@@ -210,6 +218,22 @@ mod tests {
     #[test]
     fn the_first_dimension_is_the_batch() {
         assert_eq!(Input::batch_symbols(&embedding()), ["batch"]);
+    }
+
+    #[test]
+    fn an_input_beyond_all_memory_is_an_error() {
+        use crate::run::testing::{model, node, value};
+        let of = |shape: &[&str]| {
+            let inputs = vec![value("x", DataType::Float, shape)];
+            let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);
+            Input::of(&model, &Dims::default()).unwrap()[0].check_size()
+        };
+        for shape in
+            [&["1", "4611686018427387904"][..], &["4294967296", "4294967296", "2"], &["4294967296", "4"]]
+        {
+            assert!(of(shape).unwrap_err().reason.contains("more elements"), "{shape:?}");
+        }
+        assert!(of(&["4294967296", "0"]).is_ok());
     }
 
     #[test]

@@ -114,6 +114,22 @@ fn what_a_body_computes_of_constants_is_what_it_is_around() {
 }
 
 #[test]
+fn a_positive_number_passes_an_activation_in_a_body_that_reads_nothing_from_around() {
+    let body = "const k = 2
+        weight w 4 4
+        weight v 4 4
+        a = MatMul(h, w)
+        r = Relu(a)
+        m = Mul(r, k)
+        next = MatMul(m, v)
+        made = Abs(next)";
+    let model = looping("input x 3 4", "3 4", body);
+    let after = crate::fuse(&model).model;
+    assert_eq!(inside(&after), [["MatMul", "Relu", "MatMul", "Abs", "Identity"]]);
+    is_proved(&model);
+}
+
+#[test]
 fn a_weight_that_a_body_and_its_surroundings_read_stays_for_the_other() {
     let branch = "scale s 4\n a = Mul(x, s)\n y = MatMul(a, w)\n output y";
     let around = format!("{AROUND} k = Relu(x)\n o = MatMul(k, w)\n output o");
