@@ -186,13 +186,22 @@ pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
     let proved = paint.text(Tone::Good, "proved to be the same function");
     let [points, tensors] = [(points, "point"), (tensors, "new tensor")]
         .map(|(&count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
-    Some(format!("{proved}: {tensors}, {points}, wrong with p < {bound:.0e}"))
+    // Where nothing that is drawn decides, nothing is left to doubt.
+    let doubt = if *bound > 0.0 { format!(", wrong with p < {bound:.0e}") } else { String::new() };
+    Some(format!("{proved}: {tensors}, {points}{doubt}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::verify::OutputError;
+
+    #[test]
+    fn a_proof_without_a_doubt_tells_of_none() {
+        let told = |bound| proved(&Proof::Proved { points: 1, bound, tensors: 2 }, Paint::none()).unwrap();
+        assert_eq!(told(3e-9), "proved to be the same function: 2 new tensors, 1 point, wrong with p < 3e-9");
+        assert_eq!(told(0.0), "proved to be the same function: 2 new tensors, 1 point");
+    }
 
     #[test]
     fn what_no_tolerance_excuses_is_told_as_such() {

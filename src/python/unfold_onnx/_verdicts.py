@@ -93,7 +93,8 @@ class Proof:
     def __str__(self) -> str:
         if self.verdict == "proved":
             tensors, points = counted(self.tensors, "new tensor"), counted(self.points, "point")
-            return f"proved to be the same function: {tensors}, {points}, wrong with p < {power(self.bound)}"
+            doubt = f", wrong with p < {power(self.bound)}" if self.bound else ""
+            return f"proved to be the same function: {tensors}, {points}{doubt}"
         if self.verdict == "undecided":
             return plain(f"it could not be decided: {self.reason}")
         site = f" (for the site {self.site})" if self.site else ""
