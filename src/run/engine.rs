@@ -20,6 +20,9 @@ use crate::onnx::node::{bodies, constant_tensor, states};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 
+/// How many elements an input may have: 32 GB of float32 and more are asked of no machine by mistake.
+const MOST: usize = 1 << 33;
+
 /// A model in tract, with concrete shapes. Clones share the graph and the weights.
 ///
 /// ```no_run
@@ -64,7 +67,7 @@ impl Engine {
             return Err(Failure { stage: Stage::Optimize, operator, node, reason });
         }
         let inputs = Input::of(model, dims)?;
-        inputs.iter().try_for_each(Input::check_size)?;
+        inputs.iter().try_for_each(check_size)?;
         let (proto, weights) = skeleton(model, &inputs)?;
         let onnx = Onnx { provider: weights, ..onnx };
 
@@ -169,6 +172,17 @@ impl Session {
             run(state, inputs.iter().cloned().collect()).context("running")
         })
     }
+}
+
+/// Refuses an input of more elements than any memory holds.
+fn check_size(input: &Input) -> Result<(), Failure> {
+    let Input { name, shape, .. } = input;
+    let elements = shape.iter().try_fold(1_usize, |all, &extent| all.checked_mul(extent));
+    if elements.is_some_and(|elements| elements <= MOST) || shape.contains(&0) {
+        return Ok(());
+    }
+    let reason = format!("the input `{name}` would have more elements than are run with: {shape:?}");
+    Err(Failure::new(Stage::Load, reason))
 }
 
 /// A Scan that tract moves operators of the body out of and in again, without an end: a product is in it, which what it hands
@@ -291,6 +305,21 @@ mod tests {
         let mut nodes = Vec::new();
         assert_eq!(session.run_with(&inputs, |node| nodes.push(node)).unwrap(), first);
         assert_eq!(nodes, engine.plan.order_without_consts());
+    }
+
+    #[test]
+    fn an_input_beyond_all_memory_is_an_error() {
+        let of = |shape: &[&str]| {
+            let inputs = vec![value("x", DataType::Float, shape)];
+            let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);
+            check_size(&Input::of(&model, &Dims::default()).unwrap()[0])
+        };
+        for shape in
+            [&["1", "4611686018427387904"][..], &["4294967296", "4294967296", "2"], &["4294967296", "4"]]
+        {
+            assert!(of(shape).unwrap_err().reason.contains("more elements"), "{shape:?}");
+        }
+        assert!(of(&["4294967296", "0"]).is_ok());
     }
 
     #[test]

@@ -12,9 +12,6 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
-/// How many elements an input may have: 32 GB of float32 and more are asked of no machine by mistake.
-const MOST: usize = 1 << 33;
-
 /// An input of a model, as it is in one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
@@ -60,20 +57,6 @@ impl Input {
         symbols.sort_unstable();
         symbols.dedup();
         symbols
-    }
-
-    /// Refuses what no run begins with.
-    ///
-    /// # Errors
-    /// Where it has more elements than any memory holds.
-    pub(super) fn check_size(&self) -> Result<(), Failure> {
-        let elements = self.shape.iter().try_fold(1_usize, |all, &extent| all.checked_mul(extent));
-        if elements.is_some_and(|elements| elements <= MOST) || self.shape.contains(&0) {
-            return Ok(());
-        }
-        let reason =
-            format!("the input `{}` would have more elements than are run with: {:?}", self.name, self.shape);
-        Err(Failure::new(Stage::Load, reason))
     }
 
     fn read(
@@ -218,22 +201,6 @@ mod tests {
     #[test]
     fn the_first_dimension_is_the_batch() {
         assert_eq!(Input::batch_symbols(&embedding()), ["batch"]);
-    }
-
-    #[test]
-    fn an_input_beyond_all_memory_is_an_error() {
-        use crate::run::testing::{model, node, value};
-        let of = |shape: &[&str]| {
-            let inputs = vec![value("x", DataType::Float, shape)];
-            let model = model(inputs, vec![], vec![node("Relu x -> y")], &["y"]);
-            Input::of(&model, &Dims::default()).unwrap()[0].check_size()
-        };
-        for shape in
-            [&["1", "4611686018427387904"][..], &["4294967296", "4294967296", "2"], &["4294967296", "4"]]
-        {
-            assert!(of(shape).unwrap_err().reason.contains("more elements"), "{shape:?}");
-        }
-        assert!(of(&["4294967296", "0"]).is_ok());
     }
 
     #[test]
