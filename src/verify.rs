@@ -11,7 +11,6 @@ use crate::onnx::node::bodies;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, GraphProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::broadcast;
 use crate::run::{Dims, Engine, Failure, Input, fix_shapes, random};
 
 /// How two models are compared.
@@ -246,7 +245,7 @@ fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
     fix_shapes(concrete.graph_mut(), &Input::of(model, dims).ok()?);
     let graph = Graph::new(&concrete).ok()?;
     let facts = Facts::infer(&graph);
-    if let Some(&node) = graph.order().iter().find(|&&node| misfits(&graph, &facts, node)) {
+    if let Some(&node) = graph.order().iter().find(|&&node| facts.misfits(&graph, node)) {
         let node = graph.name(node);
         return Some(format!(
             "what `{node}` reads does not fit at these sizes: others may be given by --dim"
@@ -262,15 +261,6 @@ fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
         None if facts.can_be_run(&graph) => None,
         None => Some("a run takes more multiplications than a model of its size is known to take".into()),
     }
-}
-
-/// Whether the operands of a sum or a product have extents that do not broadcast: tract does not look where only the
-/// extents of the result are asked for.
-fn misfits(graph: &Graph, facts: &Facts, node: NodeId) -> bool {
-    let extents = |value: &ValueId| facts.shape(*value)?.iter().map(extent).collect::<Option<Vec<usize>>>();
-    let reads: Option<Vec<_>> = graph.inputs(node).iter().flatten().map(extents).collect();
-    let reads = reads.filter(|_| graph.category(node) == Some(Category::Arithmetic));
-    reads.is_some_and(|reads| reads.iter().try_fold(vec![], |all, shape| broadcast(&all, shape)).is_none())
 }
 
 /// Whether what is known about the inputs of a node shows that they are of several types.

@@ -35,11 +35,12 @@ use super::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
 use crate::onnx::node::{bodies, constant_tensor};
-use crate::onnx::operator::TYPES;
+use crate::onnx::operator::{Category, TYPES};
 use crate::onnx::proto::{
     AttributeProto, AttributeType, Dim, GraphProto, NodeProto, TensorProto, ValueInfoProto,
 };
 use crate::onnx::tensor::{self, DataType};
+use crate::recipe::broadcast;
 
 /// Constants up to this many elements are evaluated while shapes are inferred. Shape values and the
 /// parameters of normalizers are far below it, weights above.
@@ -117,6 +118,17 @@ impl Facts {
             bounds::work(graph.node(node), &known(graph.inputs(node)), &known(graph.outputs(node)))
         };
         bounds::is_worth(graph.order().iter().map(work).sum(), graph.weight_bytes())
+    }
+
+    /// Whether the operands of a sum or a product have extents that do not broadcast: an engine need not look where only
+    /// the extents of the result are asked for.
+    pub fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
+        let extents =
+            |value: &ValueId| self.shape(*value)?.iter().map(extent).collect::<Option<Vec<usize>>>();
+        let reads: Option<Vec<_>> = graph.inputs(node).iter().flatten().map(extents).collect();
+        let reads = reads.filter(|_| graph.category(node) == Some(Category::Arithmetic));
+        reads
+            .is_some_and(|reads| reads.iter().try_fold(vec![], |all, shape| broadcast(&all, shape)).is_none())
     }
 
     /// The extents of what a node of a body makes, and whether they are of integers, where that is known.
