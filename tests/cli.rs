@@ -593,6 +593,18 @@ fn a_proof_needs_the_options_that_the_model_was_folded_with() {
     assert!(far.error().ends_with("each time has to be proved by itself"), "{}", far.stderr);
 }
 
+#[test]
+fn a_second_file_that_is_no_graph_is_an_error_and_no_other_function() {
+    let (_folder, path, file) = certified(&un());
+    let mut model = Model::open(&path).unwrap().into_memory().unwrap();
+    model.graph_mut().node[0].input[0] = "nowhere".into();
+    model.save(&path).unwrap();
+    for run in [unfold([&"prove", &un(), &path]), unfold([&"prove", &un(), &path, &"--certificate", &file])] {
+        assert_eq!(run.code, FAILED, "{}", run.stderr);
+        assert!(run.error().ends_with("reads `nowhere`, which nothing makes"), "{}", run.stderr);
+    }
+}
+
 /// Moves one number of one tensor to a neighbour.
 fn nudge(path: &Path, tensor: &str) {
     let mut model = Model::open(path).unwrap().into_memory().unwrap();
