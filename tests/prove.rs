@@ -1125,6 +1125,46 @@ fn a_call_is_the_body_of_its_function() {
 }
 
 /// Whether the second of two models is found to be another function than the first, or left open.
+/// The tokens of two experts, which a layer takes and gives the extents of another value.
+fn of_experts(extents: &str) -> Model {
+    text::model(&format!(
+        "input x batch 6
+         input router batch
+         const half = 0.5
+         const s 6 = 2 -1 0.5 1 4 -2
+         weight w 6 8
+         ints zero 1 = 0
+         ints heads 2 = 2 4
+         n = Mul(x, s)
+         is = Greater(router, half)
+         places = NonZero(is)
+         mine = Squeeze(places, zero)
+         not = Not(is)
+         others = NonZero(not)
+         rest = Squeeze(others, zero)
+         picked = Gather(n, mine)
+         m = MatMul(picked, w)
+         count = Shape({extents})
+         target = Concat(count, heads) axis=0
+         y = Reshape(m, target)
+         output y"
+    ))
+}
+
+#[test]
+fn how_many_places_a_run_finds_is_a_size_of_its_own() {
+    let model = of_experts("mine");
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    let of = |op: &str| fused.model.graph().node.iter().filter(|node| node.op_type() == op).count();
+    // The scale is in the layer, and the extents of the result are those that it has.
+    assert_eq!([of("Mul"), of("Shape"), of("Concat")], [0, 0, 0]);
+    let proof = |one: &Model, other: &Model| proof(one, other, &fused.plan.tensors);
+    assert!(is_proved(&proof(&model, &fused.model)));
+    // The number of other places is another one.
+    assert!(!is_proved(&proof(&of_experts("rest"), &fused.model)));
+    assert!(!is_proved(&proof(&model, &of_experts("rest"))));
+}
+
 fn is_told_apart(one: &Model, other: &Model) -> bool {
     assert!(is_proved(&proof(one, one, &[])));
     !is_proved(&proof(one, other, &[]))

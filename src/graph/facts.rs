@@ -23,6 +23,7 @@ use super::bounds::{self, Budget, Cost};
 use super::encode::{datum_type, dims_of, ints_of, is_concrete, only, rank};
 use super::evaluated::{Evaluated, counted, evaluated};
 pub use super::extents::{Shape, extent, same};
+use super::flat::way;
 use super::memo::Memo;
 use super::open::Open;
 use super::quotients;
@@ -293,10 +294,23 @@ impl Inference {
                 {
                     fact = Rc::new(complete(InferenceFact::clone(&fact), self.declared(info, false)));
                 }
+                if graph.is(node, "NonZero") && way(graph.node(node)).is_empty() {
+                    fact = Rc::new(self.counted_once(InferenceFact::clone(&fact), graph.value_name(*value)));
+                }
                 facts[value.index()] = rounds.in_every_round(*value, fact);
             }
         }
         facts
+    }
+
+    /// What a NonZero of the main graph makes, with a name for how many places there are: nobody knows the number before
+    /// a run, but it is one number wherever the places are read. A body makes others in each round.
+    fn counted_once(&self, fact: InferenceFact, name: &str) -> InferenceFact {
+        let dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
+        let [axes, DimFact::Any] = &dims[..] else { return fact };
+        let count = self.template.symbols.new_with_prefix(&format!("count of {name}"));
+        let dims = [axes.clone(), DimFact::from(TDim::from(count))];
+        fact.with_shape(ShapeFactoid::closed(dims.into_iter().collect()))
     }
 
     fn context(&self) -> ParsingContext<'_> {

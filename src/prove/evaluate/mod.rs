@@ -50,6 +50,10 @@ const TRUTHS: &[&str] = &[
     "Xor",
 ];
 
+/// How many places hold no 0, at least, and how many such numbers there are: two values seldom have the same.
+const FEWEST: usize = 2;
+const NUMBERS: usize = 16;
+
 /// Why a graph could not be evaluated.
 #[derive(Debug, Clone)]
 pub struct Stopped {
@@ -460,10 +464,22 @@ impl<'w> Evaluation<'w> {
                 Ok(made)
             }
             (("", "DeformConv"), _) => deformed(call, digest),
+            (("", "NonZero"), _) => self.places(call, digest),
             (_, true) => element_wise(call, digest, is_integer),
             (("", "GRU" | "LSTM" | "RNN"), _) => of_sums(call).and_then(with),
             _ => Err(Unmade::Uncovered),
         }
+    }
+
+    /// How many places hold no 0 is a size like those of symbols, and each value has one of its own.
+    fn places(&self, call: &Call, function: Digest) -> Made {
+        let shape = call.inputs.first().and_then(|value| value.as_ref()?.shape()).ok_or(Unmade::Uncovered)?;
+        let expected = |count: usize| Expected { shape: Some(vec![shape.len(), count]), is_integer: Some(true) };
+        let drawn = self.whole(call, function, &[expected(1)])?;
+        let Some(Image::Varying(drawn)) = drawn.first() else { return Err(Unmade::Uncovered) };
+        let count = drawn.first().map_or(0, |&number| FEWEST + number as usize % NUMBERS);
+        self.is_of_point.set(true);
+        self.whole(call, function, &[expected(count)])
     }
 
     /// What a node reads and makes as it is, of what nobody calculates with: in another type that is its own, with 0 added,
