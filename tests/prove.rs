@@ -1505,3 +1505,41 @@ fn an_open_extent_may_have_to_be_what_a_constant_has() {
     let proof = prove(&one, &other, &[], &Default::default());
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
+
+#[test]
+fn integers_are_known_behind_floats_and_where_there_are_none() {
+    let signs =
+        text::model("input x 3 2\ns = Shape(x)\nt = Sign(s)\nf = Cast(t) to=1\ny = Cast(f) to=7\noutput y");
+    let stored = |numbers: &str| text::model(&format!("input x 3 2\n{numbers}\ny = Identity(n)\noutput y"));
+    assert!(is_proved(&proof(&stored("ints n 2 = 1 1"), &signs, &[])));
+    assert!(!is_proved(&proof(&stored("ints n 2 = 1 2"), &signs, &[])));
+    let cut = text::model(
+        "input x 1 4\nindices n 2\nints one 1 = 1\nints two 1 = 2\nm = ReduceMin(n) keepdims=1\nc = Slice(m, one, two)\ny = Expand(x, c)\noutput y",
+    );
+    let whole = text::model("input x 1 4\nindices n 2\ny = Identity(x)\noutput y");
+    assert!(is_proved(&proof(&cut, &whole, &[])));
+}
+
+#[test]
+fn what_no_result_of_a_body_needs_says_nothing() {
+    // What does not fit at a size that is tried, unless it is not there.
+    let with = |functions: [&str; 2], is_there: bool| {
+        let mut model = text::model("input x batch 2\ninput z 2 columns\ncondition c\nweight w 3 3");
+        let branch = |of: &str| {
+            let unread = is_there.then(|| node("MatMul", &["z", "w"], &["dead"], vec![]));
+            unfold::onnx::proto::GraphProto {
+                node: unread.into_iter().chain([node(of, &["x"], &["inner"], vec![])]).collect(),
+                output: vec![undeclared("inner")],
+                ..Default::default()
+            }
+        };
+        let [then, otherwise] = functions.map(branch);
+        let bodies = vec![("then_branch", then.into()), ("else_branch", otherwise.into())];
+        model.graph_mut().node.push(node("If", &["c"], &["y"], bodies));
+        model.graph_mut().output.push(undeclared("y"));
+        model
+    };
+    let model = with(["Relu", "Tanh"], true);
+    assert!(is_proved(&proof(&model, &with(["Relu", "Tanh"], false), &[])));
+    assert!(is_told_apart(&model, &with(["Tanh", "Relu"], false)));
+}

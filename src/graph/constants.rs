@@ -341,7 +341,8 @@ impl<'m> Constants<'m> {
                 continue;
             }
             let result = self.compute(node, slot, &inputs);
-            let mut tensor = result.map_err(|why| refuse(self.graph.name(node), &why))?;
+            // tract makes extents where it casts to integers.
+            let mut tensor = self.typed(top, result.map_err(|why| refuse(self.graph.name(node), &why))?);
             if self.is_bfloat16(top) {
                 let short = |floats: &f32| tensor::rounded(DataType::BFloat16, f64::from(*floats)) as f32;
                 let view = tensor.to_plain_array_view::<f32>().map(|floats| floats.map(short));

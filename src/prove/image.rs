@@ -66,8 +66,11 @@ impl Image {
         Self::Int(row_major(integers))
     }
 
-    /// Integers that nobody knows.
+    /// Integers that nobody knows; where there are none, nothing is to be known.
     pub fn varying(elements: ArrayD<u32>) -> Self {
+        if elements.is_empty() {
+            return Self::int(elements.mapv(i64::from));
+        }
         Self::Varying(row_major(elements))
     }
 

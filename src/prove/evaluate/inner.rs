@@ -1,6 +1,6 @@
 //! What lies inside a node: the bodies of an If or a loop, and the function that it calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{Around, Evaluation, Graded, Stopped};
 use crate::graph::axes::axis;
@@ -145,8 +145,9 @@ impl Evaluation<'_> {
             for tensor in &body.initializer {
                 values.insert(tensor.name().to_owned(), (self.tensor(tensor.name(), tensor)?, 0.0));
             }
-            let last = last_reads(&body.node, body.output.iter().map(|output| output.name()));
-            for (inner, last) in body.node.iter().zip(last) {
+            let nodes = needed(&body.node, body.output.iter().map(|output| output.name()));
+            let last = last_reads(&nodes, body.output.iter().map(|output| output.name()));
+            for (inner, last) in nodes.into_iter().zip(last) {
                 let is_there = |name: &String| values.contains_key(name) || (place.outer)(name).is_some();
                 if !inner.input.iter().filter(|name| !name.is_empty()).all(is_there) {
                     return Ok(None);
@@ -211,8 +212,9 @@ impl Evaluation<'_> {
             values.extend(value.clone().map(|value| (name.clone(), (value, 1.0))));
         }
         let place = Around { node: None, way: None, outer: &|_: &str| None, depth };
-        let last = last_reads(&function.node, function.output.iter().map(String::as_str));
-        for (inner, last) in function.node.iter().zip(last) {
+        let nodes = needed(&function.node, function.output.iter().map(String::as_str));
+        let last = last_reads(&nodes, function.output.iter().map(String::as_str));
+        for (inner, last) in nodes.into_iter().zip(last) {
             let mut node = NodeProto { attribute: vec![], ..inner.clone() };
             for attribute in &inner.attribute {
                 node.attribute.extend(resolve(attribute, function, call).ok_or_else(uncovered)?);
@@ -238,8 +240,22 @@ fn agreed(node: &NodeProto, slot: usize, made: &[Vec<Graded>]) -> Option<Image> 
     }
 }
 
-/// What is read for the last time, or never, by each node of a body or a function.
-fn last_reads<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<Vec<&'g str>> {
+/// The nodes of a body or a function that its results need, in their order.
+fn needed<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<&'g NodeProto> {
+    let mut read: HashSet<&str> = results.collect();
+    let mut needed = vec![];
+    for node in nodes.iter().rev() {
+        if node.output.iter().any(|name| read.contains(name.as_str())) {
+            read.extend(node.input.iter().map(String::as_str).chain(bodies(node).flat_map(reads)));
+            needed.push(node);
+        }
+    }
+    needed.reverse();
+    needed
+}
+
+/// What is read for the last time, or never, by each of these nodes.
+fn last_reads<'g>(nodes: &[&'g NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<Vec<&'g str>> {
     let mut last: HashMap<&str, usize> = HashMap::new();
     for (place, node) in nodes.iter().enumerate() {
         let captured = bodies(node).flat_map(reads);

@@ -474,7 +474,8 @@ impl<'w> Evaluation<'w> {
     /// How many places hold no 0 is a size like those of symbols, and each value has one of its own.
     fn places(&self, call: &Call, function: Digest) -> Made {
         let shape = call.inputs.first().and_then(|value| value.as_ref()?.shape()).ok_or(Unmade::Uncovered)?;
-        let expected = |count: usize| Expected { shape: Some(vec![shape.len(), count]), is_integer: Some(true) };
+        let expected =
+            |count: usize| Expected { shape: Some(vec![shape.len(), count]), is_integer: Some(true) };
         let drawn = self.whole(call, function, &[expected(1)])?;
         let Some(Image::Varying(drawn)) = drawn.first() else { return Err(Unmade::Uncovered) };
         let count = drawn.first().map_or(0, |&number| FEWEST + number as usize % NUMBERS);
