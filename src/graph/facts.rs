@@ -289,7 +289,7 @@ impl Inference {
                 let Some(value) = value else { continue };
                 let mut fact = inferred.get(slot).cloned().unwrap_or_default();
                 if !declared.is_empty()
-                    && fact.shape.concretize().is_none()
+                    && (fact.shape.concretize().is_none() || fact.datum_type.concretize().is_none())
                     && let Some(info) = declared.get(graph.value_name(*value))
                 {
                     fact = Rc::new(complete(InferenceFact::clone(&fact), self.declared(info, false)));

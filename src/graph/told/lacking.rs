@@ -6,6 +6,7 @@ use super::Asked;
 use crate::graph::axes::{axes, axis};
 use crate::graph::extents::{Shape, extent};
 use crate::onnx::operator::input_at;
+use crate::onnx::proto::NodeProto;
 
 /// The extents of the first result of a node.
 pub fn told(asked: &Asked) -> Option<Shape> {
@@ -71,6 +72,28 @@ pub fn told(asked: &Asked) -> Option<Shape> {
         "SwiGLU" => super::broadcast(&asked.shape(0)?, &asked.shape(1)?),
         _ => None,
     }
+}
+
+/// Whether the first result has the type of what is read first.
+pub fn has_type_of_first(node: &NodeProto) -> bool {
+    const OPERATORS: [&str; 15] = [
+        "AffineGrid",
+        "CausalConvWithState",
+        "CenterCropPad",
+        "Col2Im",
+        "CumProd",
+        "DFT",
+        "DeformConv",
+        "Det",
+        "LinearAttention",
+        "MaxRoiPool",
+        "ReverseSequence",
+        "RoiAlign",
+        "RotaryEmbedding",
+        "SwiGLU",
+        "TensorScatter",
+    ];
+    node.op().0.is_empty() && OPERATORS.contains(&node.op_type())
 }
 
 /// What a Fourier transform makes: of an axis as many numbers as its length says, or half of them where the rest follows

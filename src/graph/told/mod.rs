@@ -36,7 +36,13 @@ pub fn shape(fact: &InferenceFact) -> Option<Shape> {
 }
 
 /// The fact of one output, with what the operator says of it.
-pub fn complete(asked: &Asked, slot: usize, fact: InferenceFact) -> InferenceFact {
+pub fn complete(asked: &Asked, slot: usize, mut fact: InferenceFact) -> InferenceFact {
+    if slot == 0
+        && lacking::has_type_of_first(asked.node)
+        && let Some(Some(first)) = asked.inputs.first()
+    {
+        fact.datum_type = fact.datum_type.unify(&first.datum_type).unwrap_or(fact.datum_type);
+    }
     let is_whole = |shape: &Shape| shape.iter().all(|dim| extent(dim).is_some());
     let known = shape(&fact);
     if known.as_ref().is_some_and(is_whole) || fact.value.concretize().is_some() {
