@@ -151,7 +151,9 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
     }
     // Where the first rank is unknown, an operator may find it among the others.
     let others = || inputs.iter().flatten().filter_map(|fact| rank(fact)).min();
-    let first = rank_of(0).or_else(others).unwrap_or(RANK) as i64;
+    // Before what is put together there are a scale and a zero point.
+    let whole = if op == "QLinearConcat" { 2 } else { 0 };
+    let first = rank_of(whole).or_else(others).unwrap_or(RANK) as i64;
     let named = |axes: &[i64]| {
         let (below, above) = match op {
             "Flatten" => (-first, first),

@@ -228,8 +228,12 @@ impl<'m> Editor<'m> {
         let nodes = std::mem::take(&mut self.graph.node);
         let mut ordered = std::mem::take(&mut self.made_first);
         ordered.reserve(nodes.len());
+        let mut sharded = vec![];
         for (place, node) in nodes.into_iter().enumerate() {
             if !self.gone.contains(&place) {
+                if !node.device_configurations.is_empty() {
+                    sharded.push((ordered.len(), place));
+                }
                 ordered.push(node);
             }
             ordered.extend(self.behind.remove(&place).into_iter().flatten());
@@ -246,6 +250,11 @@ impl<'m> Editor<'m> {
                 }
             }
         }
+        for (now, place) in sharded {
+            if let Some(before) = self.before.proto().node.get(place) {
+                name_shards(&mut ordered[now], before);
+            }
+        }
         self.graph.node = ordered;
         Edited { graph: self.graph, before: self.before, pinned: self.pinned }
     }
@@ -253,6 +262,20 @@ impl<'m> Editor<'m> {
     /// What values that got another name were called in the original graph.
     pub fn origins(&self) -> HashMap<String, String> {
         self.renamed.iter().map(|(old, new)| (new.clone(), old.clone())).collect()
+    }
+}
+
+/// Lets what says how the values of a node are sharded call them as the node does now.
+fn name_shards(node: &mut NodeProto, before: &NodeProto) {
+    let NodeProto { input, output, device_configurations, .. } = node;
+    for spec in device_configurations.iter_mut().flat_map(|configuration| &mut configuration.sharding_spec) {
+        let name = spec.tensor_name();
+        let slot = |names: &[String]| names.iter().position(|there| there == name);
+        let now = match slot(&before.input) {
+            Some(slot) => input.get(slot),
+            None => slot(&before.output).and_then(|slot| output.get(slot)),
+        };
+        spec.tensor_name = now.cloned().or(spec.tensor_name.take());
     }
 }
 

@@ -50,6 +50,8 @@ impl Dead {
             read_by(place).for_each(|name| known.entry(name).or_default().readers += 1);
         }
         graph.output.iter().for_each(|output| known.entry(output.name()).or_default().readers += 1);
+        let noted = graph.quantization_annotation.iter().flat_map(|note| &note.quant_parameter_tensor_names);
+        noted.for_each(|entry| known.entry(entry.value()).or_default().readers += 1);
         let is_unread =
             |name: &str, known: &HashMap<&str, Use>| known.get(name).is_none_or(|value| value.readers == 0);
         let is_dead = |place: usize, known: &HashMap<&str, Use>| {

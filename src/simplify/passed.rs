@@ -162,7 +162,11 @@ pub fn remove(passed: Vec<Passed>, graph: &Graph, editor: &mut Editor) {
 /// Whether somebody knows a value by its name who is no node beside it.
 fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
     let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
-    graph.is_output(output) || is_result(graph, output) || graph.readers(output).iter().any(is_captured)
+    // What a body hands on of the graph around it goes by another name there.
+    let is_of_body = || graph.producer(output).is_none_or(|(node, _)| !way(graph.node(node)).is_empty());
+    graph.is_output(output)
+        || is_result(graph, output) && is_of_body()
+        || graph.readers(output).iter().any(is_captured)
 }
 
 /// Whether all elements stay where they are; `None` where that is not known.

@@ -3,6 +3,7 @@
 use ndarray::{ArrayD, IxDyn};
 use unfold::graph::analysis::Analysis;
 use unfold::graph::facts::extent;
+use unfold::onnx::tensor::DataType;
 use unfold::onnx::{Model, tensor};
 use unfold::prove::{Proof, prove};
 
@@ -453,9 +454,56 @@ fn what_a_runtime_attends_with_is_as_wide_as_the_values() {
         ("5 8", "input w 8 36\n y = com.microsoft.QAttention(x, w) num_heads=2".to_owned(), "? 5 12"),
         ("5 8", "input s\n input z 3 1 1\n y = com.microsoft.QLinearAdd(x, s, s, z)".to_owned(), "3 5 8"),
         ("5 8", "y = com.microsoft.QLinearSigmoid(x)".to_owned(), "? 5 8"),
+        (
+            "5 8",
+            "input s\n input z 3 1 1\n y = com.microsoft.QLinearWhere(z, x, s, s, x)".to_owned(),
+            "3 5 8",
+        ),
+        (
+            "5 8",
+            "input s\n input z b 5 3\n y = com.microsoft.QLinearConcat(s, s, x, s, s, z, s, s) axis=2"
+                .to_owned(),
+            "? 5 11",
+        ),
+        (
+            "5 8 7",
+            "input s\n y = com.microsoft.QLinearGlobalAveragePool(x, s, s, s, s)".to_owned(),
+            "? 5 1 1",
+        ),
+        (
+            "5 8 7",
+            "input s\n y = com.microsoft.QLinearGlobalAveragePool(x, s, s, s, s) channels_last=1".to_owned(),
+            "? 1 1 7",
+        ),
+        ("8", "input s\n input w 6 8\n y = com.microsoft.QGemm(x, s, s, w, s) transB=1".to_owned(), "? 6"),
     ];
     for (dims, text, wanted) in cases {
         assert_eq!(shape(&model(&format!("input x b {dims}\n {text}\n output y")), "y"), wanted, "{text}");
+    }
+}
+
+/// A byte holds two numbers of four bits; where each number is one of the table, it is as wide as the table says.
+#[test]
+fn a_table_of_few_bits_is_as_wide_as_it_has_numbers() {
+    for (table, how, wanted) in [
+        (DataType::Uint8, "", "? 5 64"),
+        (DataType::Uint8, "bits=8", "? 5 32"),
+        (DataType::Uint4, "", ""),
+        (DataType::Int4, "", ""),
+    ] {
+        let mut picked = model(&format!(
+            "input table 7 32
+             indices ids b 5
+             weight s 7 2
+             y = com.microsoft.GatherBlockQuantized(table, ids, s) quantize_axis=1 {how}
+             output y"
+        ));
+        let typed = picked.graph_mut().input[0].r#type.as_mut().unwrap();
+        typed.tensor_type.as_mut().unwrap().elem_type = Some(table.code());
+        assert_eq!(shape(&picked, "y"), wanted, "{table:?} {how}");
+        let known = Analysis::new(&picked).unwrap();
+        let y = known.graph.value("y").unwrap();
+        assert_eq!(known.facts.data_type(y), Some(DataType::Float));
     }
 }
 

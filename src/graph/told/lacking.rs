@@ -74,26 +74,31 @@ pub fn told(asked: &Asked) -> Option<Shape> {
     }
 }
 
-/// Whether the first result has the type of what is read first.
-pub fn has_type_of_first(node: &NodeProto) -> bool {
-    const OPERATORS: [&str; 15] = [
-        "AffineGrid",
-        "CausalConvWithState",
-        "CenterCropPad",
-        "Col2Im",
-        "CumProd",
-        "DFT",
-        "DeformConv",
-        "Det",
-        "LinearAttention",
-        "MaxRoiPool",
-        "ReverseSequence",
-        "RoiAlign",
-        "RotaryEmbedding",
-        "SwiGLU",
-        "TensorScatter",
-    ];
-    node.op().0.is_empty() && OPERATORS.contains(&node.op_type())
+/// The input whose element type the first result has.
+pub fn typed_like(node: &NodeProto) -> Option<usize> {
+    match node.op() {
+        (
+            "",
+            "AffineGrid"
+            | "CausalConvWithState"
+            | "CenterCropPad"
+            | "Col2Im"
+            | "CumProd"
+            | "DFT"
+            | "DeformConv"
+            | "Det"
+            | "LinearAttention"
+            | "MaxRoiPool"
+            | "ReverseSequence"
+            | "RoiAlign"
+            | "RotaryEmbedding"
+            | "SwiGLU"
+            | "TensorScatter",
+        ) => Some(0),
+        // That of the scales.
+        ("com.microsoft", "GatherBlockQuantized") => Some(2),
+        _ => None,
+    }
 }
 
 /// What a Fourier transform makes: of an axis as many numbers as its length says, or half of them where the rest follows

@@ -1,8 +1,10 @@
 //! Operators of com.microsoft.
 
+use tract_onnx::prelude::DatumType;
 use tract_onnx::tract_hir::internal::TDim;
 
 use super::{Asked, broadcast};
+use crate::graph::axes::axis;
 use crate::graph::extents::{Shape, extent};
 
 /// The extents of the first result of a node.
@@ -27,6 +29,17 @@ pub fn told(asked: &Asked) -> Option<Shape> {
         }
         "DynamicQuantizeMatMul" | "GemmFastGelu" | "MatMulIntegerToFloat" => asked.multiplied(),
         "EmbedLayerNormalization" => as_wide(asked.shape(2)?.get(1)?.clone()),
+        "GatherBlockQuantized" => {
+            let (mut table, places) = (asked.shape(0)?, asked.shape(1)?);
+            let along = axis(node.attr_i("gather_axis").ok()?.unwrap_or(0), table.len()).ok()?;
+            // A byte holds several numbers; of smaller types each place is one.
+            let in_byte = 8_i64.checked_div(node.attr_i("bits").ok()?.unwrap_or(4))?;
+            let is_of_bytes = asked.data_type(0) == Some(DatumType::U8);
+            let last = table.last_mut()?;
+            *last = last.take().filter(|_| is_of_bytes).map(|last| last * in_byte);
+            table.splice(along..=along, places);
+            Some(table)
+        }
         // Without keys, the queries have them and the values behind each.
         "GroupQueryAttention" if asked.has(1) => asked.shape(0),
         "GroupQueryAttention" => {
@@ -55,8 +68,26 @@ pub fn told(asked: &Asked) -> Option<Shape> {
             as_wide(width.map(TDim::from))
         }
         "QAttention" => as_wide(extent(asked.shape(1)?.get(1)?).map(|all| TDim::from(all / 3))),
+        "QGemm" => {
+            let is_turned = |name: &str| Some(node.attr_i(name).ok()?.unwrap_or(0) != 0);
+            let (rows, columns) = (usize::from(is_turned("transA")?), usize::from(!is_turned("transB")?));
+            Some(vec![asked.shape(0)?.get(rows)?.clone(), asked.shape(3)?.get(columns)?.clone()])
+        }
         "QLinearAdd" | "QLinearMul" => broadcast(&asked.shape(0)?, &asked.shape(3)?),
+        // A scale and a zero point of the result, and then each part with its own.
+        "QLinearConcat" => asked.joined((2..asked.inputs.len()).step_by(3)),
+        "QLinearGlobalAveragePool" => {
+            let mut shape = asked.shape(0)?;
+            let is_last = node.attr_i("channels_last").ok()?.unwrap_or(0) != 0;
+            let places = if is_last { 1..shape.len().saturating_sub(1) } else { 2..shape.len() };
+            shape.get_mut(places)?.fill(Some(TDim::from(1)));
+            Some(shape)
+        }
         "QLinearLeakyRelu" | "QLinearSigmoid" | "QLinearSoftmax" => asked.shape(0),
+        "QLinearWhere" => {
+            let either = broadcast(&asked.shape(1)?, &asked.shape(4)?)?;
+            broadcast(&asked.shape(0)?, &either)
+        }
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ mod contracted;
 mod lacking;
 mod microsoft;
 
-use tract_onnx::prelude::InferenceFact;
+use tract_onnx::prelude::{DatumType, InferenceFact};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{DimFact, TDim};
 
@@ -37,11 +37,9 @@ pub fn shape(fact: &InferenceFact) -> Option<Shape> {
 
 /// The fact of one output, with what the operator says of it.
 pub fn complete(asked: &Asked, slot: usize, mut fact: InferenceFact) -> InferenceFact {
-    if slot == 0
-        && lacking::has_type_of_first(asked.node)
-        && let Some(Some(first)) = asked.inputs.first()
-    {
-        fact.datum_type = fact.datum_type.unify(&first.datum_type).unwrap_or(fact.datum_type);
+    let like = lacking::typed_like(asked.node).filter(|_| slot == 0).and_then(|like| asked.data_type(like));
+    if let (Some(like), None) = (like, fact.datum_type.concretize()) {
+        fact.datum_type = like.into();
     }
     let is_whole = |shape: &Shape| shape.iter().all(|dim| extent(dim).is_some());
     let known = shape(&fact);
@@ -155,6 +153,11 @@ impl Asked<'_> {
         axis(self.node.attr_i("axis").ok()?.unwrap_or(absent), rank).ok()
     }
 
+    /// The element type of an input.
+    fn data_type(&self, slot: usize) -> Option<DatumType> {
+        self.inputs.get(slot)?.as_ref()?.datum_type.concretize()
+    }
+
     fn told(&self, slot: usize) -> Option<Shape> {
         match (canonical_domain(self.node.domain()), self.node.op_type(), slot) {
             ("", "Split", _) => self.parted(slot),
@@ -186,7 +189,7 @@ impl Asked<'_> {
             "Attention" => self.attended(),
             // Whatever numbers a scale is for.
             "DequantizeLinear" | "DynamicQuantizeLinear" | "QuantizeLinear" => self.shape(0),
-            "Concat" => self.joined(),
+            "Concat" => self.joined(0..self.inputs.len()),
             "Resize" | "Upsample" => self.resized(),
             "Pad" => self.padded(),
             "Squeeze" => self.squeezed(),
@@ -440,15 +443,16 @@ impl Asked<'_> {
     }
 
     /// All that is put together has the same extents along the other axes.
-    fn joined(&self) -> Option<Shape> {
-        let parts: Vec<Shape> = (0..self.inputs.len()).filter_map(|slot| self.shape(slot)).collect();
+    fn joined(&self, slots: impl ExactSizeIterator<Item = usize>) -> Option<Shape> {
+        let count = slots.len();
+        let parts: Vec<Shape> = slots.filter_map(|slot| self.shape(slot)).collect();
         let rank = parts.first()?.len();
         let along = self.axis(0, rank)?;
         if parts.iter().any(|part| part.len() != rank) {
             return None;
         }
         let whole = || {
-            let all = (parts.len() == self.inputs.len()).then_some(&parts)?;
+            let all = (parts.len() == count).then_some(&parts)?;
             all.iter().try_fold(TDim::from(0), |sum, part| Some((sum + part[along].clone()?).simplify()))
         };
         let known = |place: usize| match place == along {
