@@ -653,18 +653,20 @@ impl OnePass<'_> {
         (self.tell)("streams", 0, 1);
         let edits = basis::skip::summed_apart(known);
         if edits.is_empty() {
-            return self.rebase_sums(known, history, kind, plan);
+            return self.rebase_sums(known, (vec![], 0), history, kind, plan);
         }
         let mut editor = Editor::new(&known.graph);
-        self.apply((&edits, &[]), known, &mut editor, history).map_err(|why| defect(model, &why))?;
+        let apart = self.apply((&edits, &[]), known, &mut editor, history);
+        let apart = apart.map_err(|why| defect(model, &why))?;
         let written_out = model.with_graph(editor.finish());
-        self.rebase_sums(&check(model, &written_out)?, history, kind, plan)
+        self.rebase_sums(&check(model, &written_out)?, apart, history, kind, plan)
     }
 
-    /// The same, where all sums are operators of their own.
+    /// The same, where all sums are operators of their own; `apart` has what was stored for it, and the bytes that it adds.
     fn rebase_sums(
         &self,
         known: &Analysis,
+        apart: (Vec<Stored>, u64),
         history: &mut History,
         kind: &str,
         plan: &Plans,
@@ -683,6 +685,9 @@ impl OnePass<'_> {
             }
             match self.made(&edits, known, history, true) {
                 Ok((made, stored, grown)) => {
+                    if !apart.0.is_empty() {
+                        history.rewritten(apart.0, apart.1, false);
+                    }
                     history.plan.growth += grown;
                     history.rebased(streams, stored);
                     return Ok(Some(made));

@@ -395,3 +395,25 @@ fn what_is_no_number_on_a_stream_says_nothing_of_its_size() {
     let error = run(&[]).unwrap_err().to_string();
     assert!(error.contains("there is nothing in a sample"), "{error}");
 }
+
+#[test]
+fn what_a_sum_inside_of_a_normalizer_is_written_out_with_is_told() {
+    for op in ["SkipSimplifiedLayerNormalization", "SkipLayerNormalization"] {
+        let before = model(&format!(
+            "input i batch 3 4
+             weight w 4 4
+             weight p 4 4
+             scale g 4
+             x0 = MatMul(i, w)
+             f0 = MatMul(i, p)
+             n1,,,x1 = com.microsoft.{op}(x0, f0, g)
+             f1 = MatMul(n1, p)
+             n2 = com.microsoft.{op}(f1, x1, g)
+             o = MatMul(n2, p)
+             output o"
+        ));
+        let scaled = unproved(&before, 3);
+        assert_eq!(streams(&scaled), [None]);
+        is_not_disproved(&before, &scaled).unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
+    }
+}
