@@ -22,7 +22,7 @@ use crate::graph::flat::Flat;
 use crate::graph::make::NewConstant;
 use crate::history::History;
 use crate::lower::{Lowered, Lowering, lower, opaque, written_out};
-use crate::normalizer::{self, Family, Kind, Site, View};
+use crate::normalizer::{self, Family, Kind, Replacement, Site, View};
 use crate::onnx::Model;
 use crate::onnx::hidden::hidden;
 use crate::onnx::node::canonical_domain;
@@ -463,7 +463,7 @@ impl OnePass<'_> {
         tell("sites", 0, 1);
         let view = View::new(known);
         let sites = normalizer::find(&view);
-        let seen = history.recognise(&known.graph, &sites);
+        let mut seen = history.recognise(&known.graph, &sites);
         let before = OnceCell::new();
         // What was stored is computed of constants of the first model.
         let read = |name: &str| {
@@ -529,6 +529,9 @@ impl OnePass<'_> {
             let removed = plan.removals.iter().map(|removal| removal.source.as_str());
             let replaced = plan.replacements.iter().flat_map(|(replacement, _)| replacement.ends());
             let seeds = removed.chain(replaced).map(str::to_owned).collect();
+            for rewrite in &plan.rewrites {
+                seen[rewrite.site].makes(known.graph.value_name(rewrite.part.output));
+            }
             history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
             let simplified = simplify_known(editor, seeds, known, &HashMap::new());
             return Ok(Some(model.with_graph(simplified)));
@@ -606,6 +609,15 @@ impl OnePass<'_> {
         }
         let made = self.made(&edits, known, history, beside);
         let (made, stored, grown) = made.map_err(|why| defect(model, &why))?;
+        for edit in &edits {
+            if let Change::Replace(Replacement { nodes, made, .. }) = &edit.change {
+                let values = nodes.iter().flat_map(|&node| known.graph.outputs(node)).flatten();
+                history.replaced(
+                    values.map(|&value| known.graph.value_name(value)),
+                    made.iter().flat_map(|node| &node.output),
+                );
+            }
+        }
         history.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
         Ok(Some(made))
     }

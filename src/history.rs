@@ -45,6 +45,13 @@ pub struct Seen {
     values: Vec<String>,
 }
 
+impl Seen {
+    /// Notes a value that it makes from now on.
+    pub fn makes(&mut self, value: &str) {
+        self.values.push(value.to_owned());
+    }
+}
+
 impl History {
     /// Begins with tensors that are computed from those of the model, before there are sites.
     pub fn begin(&mut self, formulas: &[NewConstant]) {
@@ -183,6 +190,19 @@ impl History {
         self.has_fewer |= has_fewer;
         self.plan.growth += grown;
         self.keep(stored, &HashMap::default());
+    }
+
+    /// Notes that other values took the place of some: what is found in these is a site that made those.
+    pub fn replaced<'v>(
+        &mut self,
+        values: impl Iterator<Item = &'v str>,
+        by: impl Iterator<Item = &'v String>,
+    ) {
+        let is_itself = |place: &usize| self.plan.sites[*place].kind.family != Family::Linear;
+        let mut places = values.filter_map(|value| self.makers.get(value).copied());
+        if let Some(place) = places.find(is_itself) {
+            self.makers.extend(by.map(|value| (value.clone(), place)));
+        }
     }
 
     /// What the tensors hold that were stored, by constants of the first model.

@@ -1,5 +1,7 @@
 //! Channels that are the same at all places, beside others, before a linear operator.
 
+use unfold::Fused;
+use unfold::normalizer::Family;
 use unfold::onnx::Model;
 
 use crate::branches::becomes;
@@ -118,4 +120,33 @@ fn an_operator_that_sees_more_stays() {
         let left = left(&points(lines));
         assert_eq!(left.iter().filter(|op| *op == "Expand").count(), 1 + usize::from(is_wide), "{left:?}");
     }
+}
+
+#[test]
+fn what_is_left_of_a_site_is_that_site() {
+    // The mean of all tokens beside each: the repeated part goes first, and the normalizer is written without Reshapes then.
+    let before = model(
+        "input x batch 6 8
+         s = Sin(x)
+         ints flat 2 = -1 8
+         f = Reshape(s, flat)
+         scale g 8
+         shift t 8
+         shift c 8
+         const v 8 = 1 2 3 4 5 6 7 8
+         n = BatchNormalization(f, g, t, c, v)
+         ints back 3 = -1 6 8
+         r = Reshape(n, back)
+         m = ReduceMean(r) axes=[1]
+         ints whole 3 = 1 6 8
+         e = Expand(m, whole)
+         both = Concat(r, e) axis=2
+         weight w 16 3
+         y = MatMul(both, w)
+         output y",
+    );
+    let Fused { model: after, plan, .. } = fuse(&before);
+    let offline: Vec<_> = plan.sites.iter().filter(|site| site.kind.family == Family::Offline).collect();
+    assert!(matches!(offline[..], [site] if site.is_folded()), "{offline:#?}");
+    same(&before, &after, 1e-6);
 }
