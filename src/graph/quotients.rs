@@ -2,7 +2,7 @@
 //!
 //! tract computes shapes as formulas of extents, and there `(−10) mod 4` is −2, where ONNX gives a remainder the sign of
 //! the divisor; of quotients it splits off a part as if they were rounded down, where ONNX rounds them towards 0. From 0
-//! on all of that is the same. Padding to whole windows is `(−h) mod w`.
+//! on all of that is the same, and what is just below 0 is 0 once it is divided. Padding to whole windows is `(−h) mod w`.
 
 use tract_onnx::prelude::{InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;
@@ -31,6 +31,9 @@ pub fn settled(node: &NodeProto, inputs: &[Option<InferenceFact>], result: Infer
         if let (None, Some(rest)) = (remainder, without(a, b)) {
             return Some(rest);
         }
+        if let (None, TDim::Val(divisor @ 1..), None) = (remainder, b, number(a)) {
+            return towards_zero(a, divisor.unsigned_abs());
+        }
         let (a, b) = (number(a)?, number(b)?);
         let rest = a.checked_rem(b)?;
         let made = match remainder {
@@ -58,6 +61,12 @@ fn elements(fact: &InferenceFact) -> Option<Formulas> {
     let value = fact.value.concretize()?;
     let dims = value.cast_to::<TDim>().ok()?;
     Some(dims.to_plain_array_view::<TDim>().ok()?.to_owned())
+}
+
+/// The quotient of a number that may be so little below 0 that nothing is left of it towards 0.
+fn towards_zero(number: &TDim, divisor: u64) -> Option<TDim> {
+    let is_near = least(number)? > -i64::try_from(divisor).ok()?;
+    is_near.then(|| TDim::Max(vec![TDim::from(0), number.clone() / divisor]).simplify())
 }
 
 /// What is left of a product, which comes of extents, without one of its factors, such as `b·n` without `n`: where that is
@@ -156,6 +165,23 @@ mod tests {
         assert_eq!(without(&(product.clone() + 1), &n), None);
         assert_eq!(without(&b, &n), None);
         assert_eq!(without(&(n.clone() * 4), &TDim::from(2)), None);
+    }
+
+    #[test]
+    fn quotients_are_rounded_towards_zero() {
+        use tract_onnx::tract_hir::internal::SymbolValues;
+
+        let scope = SymbolScope::default();
+        let symbol = scope.sym("t");
+        let t = TDim::from(symbol.clone());
+        assert!(towards_zero(&(t.clone() - 2), 2).is_none());
+        for (less, divisor) in [(1, 2), (1, 7), (3, 4)] {
+            let quotient = towards_zero(&(t.clone() - less), divisor).unwrap();
+            for size in 0..25 {
+                let made = quotient.eval_to_i64(&SymbolValues::default().with(&symbol, size));
+                assert_eq!(made.unwrap(), (size - less) / divisor as i64, "({size} - {less}) / {divisor}");
+            }
+        }
     }
 
     #[test]

@@ -859,3 +859,42 @@ fn attention_between_all_pixels_of_an_open_image_is_proved_at_a_smaller_one() {
     let proof = prove(&before, &after.model, &after.plan.tensors, &Default::default());
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
 }
+
+#[test]
+fn what_a_stride_leaves_of_an_open_length_is_one_extent_however_it_is_computed() {
+    let before = model(
+        "input x batch time 6
+         ints first 1 = 0
+         ints second 1 = 1
+         ints less 1 = -1
+         ints two 1 = 2
+         ints eight 1 = 8
+         ints flat 2 = -1 8
+         all = Shape(x)
+         b = Gather(all, first)
+         t = Gather(all, second)
+         u = Add(t, less)
+         half = Div(u, two)
+         steps = Add(half, second)
+         back = Concat(b, steps, eight) axis=0
+         weight k 8 6 3
+         a = Transpose(x) perm=[0,2,1]
+         c = Conv(a, k) pads=[1,1] strides=[2]
+         d = Transpose(c) perm=[0,2,1]
+         e = Relu(d)
+         f = Reshape(e, flat)
+         scale g 8
+         shift s 8
+         shift m 8
+         const v 8 = 1 2 3 4 5 6 7 8
+         n = BatchNormalization(f, g, s, m, v)
+         r = Reshape(n, back)
+         weight w 8 3
+         y = MatMul(r, w)
+         output y",
+    );
+    assert_eq!(shape(&before, "r"), "? ? 8");
+    let after = fuse(&before).model;
+    assert_eq!(operators(&after), ["Transpose", "Conv", "Transpose", "Relu", "MatMul", "Add"]);
+    same(&before, &after, 1e-6);
+}

@@ -68,7 +68,14 @@ pub fn complete(asked: &Asked, slot: usize, mut fact: InferenceFact) -> Inferenc
 
 /// The one extent of a new shape that is none of those before, and what these leave for it, as there are as many elements.
 fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
-    let mut left: Vec<TDim> = from.into_iter().collect::<Option<_>>()?;
+    let from: Vec<TDim> = from.into_iter().collect::<Option<_>>()?;
+    // A product of extents was put together, and may be taken apart.
+    let is_kept = |dim: &TDim| shape.iter().flatten().any(|told| told == dim);
+    let parts = |dim: TDim| match dim {
+        TDim::Mul(factors) if !is_kept(&TDim::Mul(factors.clone())) => factors,
+        dim => vec![dim],
+    };
+    let mut left: Vec<TDim> = from.into_iter().flat_map(parts).collect();
     if left.iter().any(|dim| dim.to_i64().is_ok_and(|extent| extent == 0)) {
         return None;
     }
