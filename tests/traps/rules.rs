@@ -690,6 +690,69 @@ fn einsum_takes_what_its_weight_has_letters_for() {
 }
 
 #[test]
+fn einsum_adds_a_shift_along_any_letter() {
+    // The equation, the shapes of the weight, of the scale and of the shift, and whether the weight is first.
+    let cases = [
+        ("abc,cd->abd", "6 3", "6", "5 1", false),
+        ("cd,abc->dab", "6 3", "6", "5 6", true),
+        ("abc,mb->amc", "4 5", "5 1", "5 6", false),
+        ("mb,abc->cam", "4 5", "5 1", "6", true),
+        ("abc,bdc->abd", "5 3 6", "6", "5 6", false),
+        // Along letters that the value alone adds up.
+        ("abc,cd->ad", "6 3", "6", "6", false),
+        ("cd,abc->da", "6 3", "6", "5 6", true),
+        ("abc,bd->ad", "5 3", "5 1", "5 6", false),
+    ];
+    for (equation, weight, scale, shift, is_first) in cases {
+        let operands = if is_first { "w, n" } else { "n, w" };
+        let text = format!(
+            "input x batch 5 6\n scale g {scale}\n shift b {shift}\n weight w {weight}
+             f = Floor(x)\n m = Mul(f, g)\n i = Identity(m)\n n = Add(i, b)
+             y = Einsum({operands}) equation={equation}\n output y"
+        );
+        assert_eq!(operators(&folded(&model(&text))), ["Floor", "Einsum", "Add"], "{equation}");
+    }
+    let image = |height: &str, shift: &str| {
+        model(&format!(
+            "input x batch 4 {height} 3\n scale g 4 1 1\n {shift}\n weight w 2 4
+             f = Floor(x)\n m = Mul(f, g)\n n = Add(m, b)
+             y = Einsum(n, w) equation=bchw,oc->bo\n output y"
+        ))
+    };
+    let pooled = folded(&image("5", "shift b 4 1 1"));
+    assert_eq!(operators(&pooled), ["Floor", "Einsum", "Add"]);
+    folded(&image("5", "shift b 4 5 1"));
+    // How often it is added is not known; a scale is no matter.
+    assert_eq!(stops(&image("high", "shift b 4 1 1")), Reason::UnknownShape);
+    folded(&image("high", "const b = 0"));
+}
+
+#[test]
+fn einsum_over_tokens_takes_a_shift_and_hands_the_scale_on() {
+    // The spatial gate of gMLP, and what stands behind it.
+    let before = |mix: &str| {
+        model(&format!(
+            "input x batch 5 6\n input u batch 4 6\n divisor g 6\n shift t 6\n weight k 4 5\n shift b 4 1\n weight w 6 3
+             f = Floor(x)\n m = Mul(f, g)\n n = Add(m, t)
+             {mix}\n o = Mul(u, e)\n y = MatMul(o, w)\n output y"
+        ))
+    };
+    let added = "d = Einsum(n, k) equation=bnc,mn->bmc\n e = Add(d, b)";
+    assert_eq!(operators(&folded(&before(added))), ["Floor", "Einsum", "Add", "Mul", "MatMul"]);
+    // Without a bias the Add would be one more, as behind a MatMul.
+    for mix in ["e = Einsum(n, k) equation=bnc,mn->bmc", "e = MatMul(k, n)"] {
+        assert_eq!(stops(&before(mix)), Reason::WrongAxis, "{mix}");
+    }
+    // Behind it, the scale goes to what makes its operand, and the shift to what is added.
+    let behind = model(
+        "input x batch 5 6\n weight a 6 6\n weight k 4 5\n shift b 4 1\n scale g 6\n shift t 6
+         h = MatMul(x, a)\n e = Einsum(h, k) equation=bnc,mn->bmc\n d = Add(e, b)
+         i = Mul(d, g)\n n = Add(i, t)\n y = Floor(n)\n output y",
+    );
+    assert_eq!(operators(&folded(&behind)), ["MatMul", "Einsum", "Add", "Floor"]);
+}
+
+#[test]
 fn einsum_takes_scales_of_its_result() {
     for (equation, weight, scale) in
         [("abc,cd->abd", "6 3", "3"), ("cd,abc->adb", "6 3", "3 1"), ("abc,bcd->abd", "5 6 3", "5 1")]
@@ -735,7 +798,7 @@ fn einsum_takes_nothing_along_letters_that_its_weight_has_not() {
     let cases = [
         ("abc,cd->abd", "6 3", "5 1"),
         ("abb,bd->ad", "6 3", "6"),
-        ("abc,cd->ad", "6 3", "6"),
+        ("abc,cd->ad", "6 3", "5 1"),
         ("abc,cd->abd", "1 3", "6"),
         ("abc,cd->abcd", "6 3", "5 1"),
     ];

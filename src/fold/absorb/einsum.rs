@@ -1,14 +1,16 @@
 //! Einsum: of a value and a weight, as JAX and Keras write their dense layers, and of other operands.
 //!
-//! `y[o] = Σ x[i]·W[w]`, an index for each letter. What varies along letters of the weight alone can be multiplied into
-//! it, from either side. A shift `t` adds `Σ t[i]·W[w]`. With other operands each product has one factor of every
-//! operand, so that a number on one is a number on the result.
+//! `y[o] = Σ x[i]·W[w]`, an index for each letter. A scale along letters of the weight alone can be multiplied into it,
+//! from either side, and one along letters that are not added up is the same on both sides. A shift `t` adds `Σ t[i]·W[w]`,
+//! along whatever letters it varies. With other operands each product has one factor of every operand, so that a number
+//! on one is a number on the result.
 
 use super::{Linear, Slots};
 use crate::affine::Affine;
 use crate::fold::shares::add_up_to_one;
 use crate::fold::{At, Rule, Side, Step};
 use crate::graph::equation::{Equation, is_once};
+use crate::graph::movement::LARGEST;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
@@ -24,7 +26,7 @@ impl Rule for Einsum {
         if let Some(letters) = Letters::of(at) {
             let operand = 1 - letters.slot;
             let affine = at.only(inputs, operand)?;
-            return match letters.check(at, affine, &letters.operand) {
+            return match letters.check(at, affine, Side::Operand(operand)) {
                 Ok(()) => Ok(Step::taken(Side::Operand(operand), affine.clone())),
                 Err(reason) => letters.passed(at, affine).map(|passed| Step::go_on(0, passed)).ok_or(reason),
             };
@@ -54,7 +56,7 @@ impl Rule for Einsum {
 
     fn backward(&self, at: &At, _: usize, affine: &Affine) -> Result<Step, Reason> {
         if let Some(letters) = Letters::of(at) {
-            return match letters.check(at, affine, &letters.result) {
+            return match letters.check(at, affine, Side::Result) {
                 Ok(()) => Ok(Step::taken(Side::Result, affine.clone())),
                 Err(reason) => letters
                     .pulled(at, affine)
@@ -129,9 +131,8 @@ impl Letters {
         if !are_told || ranks.contains(&None) {
             return None;
         }
-        let is_summed_in_both = |letter: &char| operand.contains(letter) && weight.contains(letter);
-        let is_summed =
-            operand.iter().chain(&weight).filter(|letter| !result.contains(letter)).all(is_summed_in_both);
+        // The operand may be added up along letters of its own.
+        let is_summed = weight.iter().all(|letter| result.contains(letter) || operand.contains(letter));
         let is_made = result.iter().all(|letter| operand.contains(letter) || weight.contains(letter));
         (is_summed && is_made).then_some(Self { operand, weight, result, slot })
     }
@@ -150,9 +151,36 @@ impl Letters {
     /// Whether the result takes what is added to the operand along the only letter that is added up: the other operand has
     /// shares.
     fn mixes(&self, at: &At) -> bool {
-        let mut summed = self.summed();
+        let mut summed = self.summed().filter(|_| self.summed_alone().next().is_none());
         let along = summed.next().filter(|_| summed.next().is_none());
         along.is_some_and(|axis| add_up_to_one(at, self.slot, axis))
+    }
+
+    /// What a constant in the place of the operand makes with the weight, as a product of matrices: rows of the letters that
+    /// the operand alone hands on, columns of those that the weight does, one product for all places of those of both.
+    fn product_of(&self, constant: &Recipe, weight: &Recipe) -> Option<Recipe> {
+        let of = |letters: &[char], wanted: &dyn Fn(&char) -> bool| -> Vec<char> {
+            letters.iter().copied().filter(wanted).collect()
+        };
+        let goes_on = |letter: &char| self.result.contains(letter);
+        let batch = of(&self.weight, &|letter| goes_on(letter) && self.operand.contains(letter));
+        let summed = of(&self.weight, &|letter| !goes_on(letter));
+        let rows = of(&self.operand, &|letter| goes_on(letter) && !self.weight.contains(letter));
+        let columns = of(&self.weight, &|letter| goes_on(letter) && !self.operand.contains(letter));
+        let left = arranged(constant, &self.operand, &[&batch[..], &rows, &summed].concat()).ok()?;
+        let right = arranged(weight, &self.weight, &[&batch[..], &summed, &columns].concat()).ok()?;
+        let both = batch.len();
+        let (lengths, wide) =
+            (&left.shape()[both..both + rows.len()], right.shape()[both..].split_at(summed.len()));
+        let whole = left.expand(&[&left.shape()[..both], lengths, wide.0].concat())?;
+        let size = |extents: &[usize]| extents.iter().product::<usize>();
+        let matrix = |recipe: &Recipe, matrix: [usize; 2]| {
+            recipe.reshape(&[&recipe.shape()[..both], &matrix].concat())
+        };
+        let left = matrix(&whole, [size(lengths), size(wide.0)])?;
+        let product = left.product(&matrix(&right, [size(wide.0), size(wide.1)])?)?;
+        let apart = product.reshape(&[&product.shape()[..both], lengths, wide.1].concat())?;
+        arranged(&apart, &[&batch[..], &rows, &columns].concat(), &self.result).ok()
     }
 
     /// The scales of both operands on the result, of this rank, or the affine of one.
@@ -166,17 +194,50 @@ impl Letters {
         carried.map(passed).try_fold(Affine::identity(rank), |all, affine| Some(all.then(&affine?)))
     }
 
-    /// Whether the weight has what an affine varies along, on a value of these letters.
-    fn check(&self, at: &At, affine: &Affine, letters: &[char]) -> Result<(), Reason> {
+    /// Whether the weight has what the scale of an affine varies along, and what its shift adds is known and no more than is
+    /// worth keeping.
+    fn check(&self, at: &At, affine: &Affine, side: Side) -> Result<(), Reason> {
         at.weight(self.slot)?;
-        let is_known = affine.rank() == letters.len();
+        let is_operand = matches!(side, Side::Operand(_));
+        let letters = if is_operand { &self.operand } else { &self.result };
+        let scale = Affine::scale(affine.scale.clone());
         let is_there = |&axis: &usize| self.weight.contains(&letters[axis]);
-        if is_known && affine.axes().iter().all(is_there) { Ok(()) } else { Err(Reason::WrongAxis) }
+        if affine.rank() != letters.len() || !scale.axes().iter().all(is_there) {
+            return Err(Reason::WrongAxis);
+        }
+        if affine.has_no_shift() {
+            return Ok(());
+        }
+        if is_operand {
+            self.times(at, &affine.shift)?;
+        }
+        let weight = at.extents(self.slot)?;
+        let along = |letter: &char| {
+            let there = letters.iter().position(|other| other == letter);
+            let own = self.weight.iter().position(|other| other == letter).filter(|_| is_operand);
+            there.map_or(1, |axis| affine.shift.shape()[axis]).max(own.map_or(1, |axis| weight[axis]))
+        };
+        match self.result.iter().map(along).fold(1, usize::saturating_mul) {
+            size if size > LARGEST => Err(Reason::TooLarge(size)),
+            _ => Ok(()),
+        }
     }
 
     /// Letters of the weight that are added up.
     fn summed(&self) -> impl Iterator<Item = usize> {
         (0..self.weight.len()).filter(|&axis| !self.result.contains(&self.weight[axis]))
+    }
+
+    /// Letters of the operand that are added up and that the weight does not have.
+    fn summed_alone(&self) -> impl Iterator<Item = usize> {
+        let goes_on = |letter: &char| self.result.contains(letter) || self.weight.contains(letter);
+        (0..self.operand.len()).filter(move |&axis| !goes_on(&self.operand[axis]))
+    }
+
+    /// How many places of the operand are added up along which a shift is the same.
+    fn times(&self, at: &At, shift: &Numbers) -> Result<f64, Reason> {
+        let same = self.summed_alone().filter(|&axis| shift.shape()[axis] == 1);
+        same.map(|axis| Ok(at.places(1 - self.slot, axis)? as f64)).product()
     }
 }
 
@@ -220,14 +281,12 @@ impl Linear for Einsum {
     fn image(&self, at: &At, weight: Option<&Recipe>, _: usize, shift: &Numbers) -> Result<Recipe, Reason> {
         let letters = Letters::of(at).ok_or_else(|| at.not_linear())?;
         let weight = weight.ok_or(Reason::NotConstant)?;
-        let summed: Vec<char> = letters.summed().map(|axis| letters.weight[axis]).collect();
-        let all = [&letters.result[..], &summed].concat();
-        let shift = arranged(shift.recipe(), &letters.operand, &all)?;
-        let mut image = shift.mul(&arranged(weight, &letters.weight, &all)?).ok_or(Reason::WrongAxis)?;
-        for axis in letters.result.len()..all.len() {
-            image = image.sum(axis).ok_or(Reason::UnknownShape)?;
+        let times = Recipe::number(letters.times(at, shift)?, 0);
+        let mut summed = shift.recipe().mul(&times).ok_or(Reason::UnknownShape)?;
+        for axis in letters.summed_alone().filter(|&axis| shift.shape()[axis] != 1) {
+            summed = summed.sum(axis).ok_or(Reason::UnknownShape)?;
         }
-        image.reshape(&image.shape()[..letters.result.len()]).ok_or(Reason::UnknownShape)
+        letters.product_of(&summed, weight).ok_or(Reason::WrongAxis)
     }
 
     fn read_bias(&self, _: &At, _: Recipe) -> Result<Recipe, Reason> {
