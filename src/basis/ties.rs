@@ -75,7 +75,9 @@ pub fn is_taken(known: &Analysis, node: NodeId, side: Side, axis: usize, channel
             }
             _ => rule.backward(&at, 0, &probe(at.output_rank(0).ok()?, axis, channels)?),
         };
-        step.ok()?.fold.map(|(taken, _)| taken == side)
+        let step = step.ok()?;
+        let goes_on = step.ways.iter().any(|way| !way.is_empty());
+        Some(matches!(&step.folds[..], [(taken, _)] if *taken == side) && !goes_on)
     };
     taken().unwrap_or(false)
 }

@@ -430,7 +430,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         }
         let step = passes(self.draft, node, self.step(node, rule, slot, affine).map_err(refuse)?)?;
         range::backward(self.draft, &self.items.all[self.item], node, affine, &step).map_err(refuse)?;
-        if let Some(fold) = step.fold {
+        for fold in step.folds {
             wave.note(self.draft, node, fold, step.by_place)?;
         }
         let mut ways = step.ways;
@@ -502,7 +502,7 @@ impl<'d, 'a> Pull<'d, 'a> {
     /// What a rule does with an affine that is wanted behind its node, or what is wanted on all of an operand instead.
     fn step(&self, node: NodeId, rule: &dyn Rule, slot: usize, affine: &Affine) -> Result<Step, Reason> {
         let step = rule.backward(&self.draft.at(node), slot, affine);
-        let takes = step.as_ref().is_ok_and(|step| step.fold.is_some());
+        let takes = step.as_ref().is_ok_and(|step| !step.folds.is_empty());
         let is_spared = self.mode.spares && takes && is_shared(self.draft, node);
         // What is wanted of a part of a stream is wanted of all of it: one basis is for all tokens.
         let axes = affine.axes().len();
@@ -528,7 +528,7 @@ impl<'d, 'a> Pull<'d, 'a> {
     ) -> Result<Step, Reason> {
         let whole = || self.whole(node, affine);
         match step {
-            Ok(mut step) if step.fold.is_none() && parts(&step) => {
+            Ok(mut step) if step.folds.is_empty() && parts(&step) => {
                 step.ways.extend(whole().into_iter().flat_map(|whole| whole.ways));
                 Ok(step)
             }
@@ -572,7 +572,7 @@ impl<'d, 'a> Pull<'d, 'a> {
             };
             affine.scale.len() == 1 || input.is_some_and(own)
         };
-        step.as_ref().is_ok_and(|step| step.fold.is_some() || step.ways.iter().flatten().all(has_own))
+        step.as_ref().is_ok_and(|step| !step.folds.is_empty() || step.ways.iter().flatten().all(has_own))
     }
 
     /// What a node would have to want on all of an operand of which it takes a part: one number, or what is the same all

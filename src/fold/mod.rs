@@ -84,8 +84,8 @@ pub struct Fold {
 /// What a rule says: what stays in the node's constants, and what goes on.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
-    /// What the node itself takes; `None` where its constants stay as they are.
-    pub fold: Option<(Side, Affine)>,
+    /// What the node itself takes, one behind the other; nothing where its constants stay as they are.
+    pub folds: Vec<(Side, Affine)>,
     /// What goes on: at outputs (forward), or at inputs (backward).
     ///
     /// Backward there may be several ways, each enough by itself: `a·b` is scaled by scaling `a` or
@@ -97,7 +97,7 @@ pub struct Step {
     pub factors: Vec<(usize, Affine)>,
     /// The node has nothing left to do: its result is this input.
     pub bypass: Option<usize>,
-    /// Whether an Add behind the node has to hold what it adds once it took the fold, whatever place the node has for that.
+    /// Whether an Add behind the node has to hold what it adds once it took the folds, whatever place the node has for that.
     pub by_place: bool,
 }
 
@@ -109,7 +109,7 @@ impl Step {
 
     /// Whether the node stays as it is, and so does what it reads besides.
     pub fn only_goes_on(&self) -> bool {
-        self.fold.is_none() && self.bypass.is_none() && self.wants.is_empty() && self.factors.is_empty()
+        self.folds.is_empty() && self.bypass.is_none() && self.wants.is_empty() && self.factors.is_empty()
     }
 
     /// The other factor of a product takes all of it.
@@ -119,7 +119,7 @@ impl Step {
 
     /// The node takes all of it.
     pub fn taken(side: Side, affine: Affine) -> Self {
-        Step { fold: Some((side, affine)), ways: vec![vec![]], ..Step::default() }
+        Step { folds: vec![(side, affine)], ways: vec![vec![]], ..Step::default() }
     }
 }
 

@@ -233,7 +233,7 @@ fn origin(
             return None;
         }
         let step = rule_of(draft, node).ok()?.backward(&at, output, &affine).ok()?;
-        let ([way], None) = (&step.ways[..], &step.fold) else { return None };
+        let ([way], []) = (&step.ways[..], &step.folds[..]) else { return None };
         let [(next, moved)] = &way[..] else { return None };
         moves.push(movement(&at, output, moved)?);
         (by, slot, affine) = (node, *next, moved.clone());

@@ -157,7 +157,11 @@ fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
         Some(category) => category.is_product(),
         None => draft.graph.is(node, "CumSum") || draft.graph.is(node, "Einsum"),
     };
-    computes && step.fold.is_none() && step.bypass.is_none() && step.factors.is_empty()
+    // A product may take in what it adds, and hand the scale of what it multiplies on.
+    let is_product = draft.graph.category(node).is_some_and(Category::is_product);
+    let hands_on = step.ways.iter().flatten().any(|(_, affine)| !affine.has_no_scale());
+    let multiplies = step.folds.is_empty() || is_product && hands_on;
+    computes && multiplies && step.bypass.is_none() && step.factors.is_empty()
 }
 
 /// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.

@@ -187,6 +187,9 @@ impl<'d, 'a> Front<'d, 'a> {
                     if !affine.broadcasts_with(&there.affine) {
                         return Err(Refusal::new(Reason::UnknownShape, draft.graph.value_name(there.output)));
                     }
+                    if !items.merge && wave.shifts(draft, input) {
+                        return Err(Refusal::new(Reason::Changed, draft.graph.value_name(there.output)));
+                    }
                     if items.merge {
                         wave.merges.push(Merge { into: other, affine, before: true });
                     } else if passed == PASSED {
@@ -206,10 +209,13 @@ impl<'d, 'a> Front<'d, 'a> {
                         continue;
                     }
                     let step = step?;
-                    if let Some(fold) = step.fold {
+                    for fold in step.folds {
                         wave.note(draft, node, fold, step.by_place)?;
                     }
                     if let Some(slot) = step.bypass {
+                        if draft.graph.input(node, slot).is_some_and(|read| wave.shifts(draft, read)) {
+                            return Err(Refusal::new(Reason::Changed, draft.graph.name(node)));
+                        }
                         wave.bypass.push((node, slot));
                     }
                     let from = if joins(draft, node) { Some(value) } else { hands_on(draft, node) };
@@ -419,7 +425,7 @@ pub fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> boo
 /// A refusal at the node, where that stands in the way.
 pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
     let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
-    let changes = step.fold.is_some() || step.bypass.is_some();
+    let changes = !step.folds.is_empty() || step.bypass.is_some();
     if !changes && draft.is_shifted(node) {
         return refuse(Reason::Changed);
     }
@@ -436,6 +442,14 @@ impl Wave {
             Some(&value) => Err(Refusal::new(Reason::ResidualStream, draft.graph.value_name(value))),
             None => Ok(self),
         }
+    }
+
+    /// Whether an operator makes a value that takes a shift in, while the scale goes on: a constant that is added right
+    /// behind it belongs to what it adds, and must not be carried further.
+    fn shifts(&self, draft: &Draft, value: ValueId) -> bool {
+        let takes = |fold: &&Fold| matches!(fold.side, Side::Operand(_)) && !fold.affine.has_no_shift();
+        let made = |fold: &Fold| draft.graph.only_output(fold.node).map(|made| draft.source(made));
+        self.folds.iter().filter(takes).any(|fold| made(fold) == Some(draft.source(value)))
     }
 
     /// How much a wave found so far.
@@ -465,7 +479,8 @@ impl Wave {
         by_place: bool,
     ) -> Result<(), Refusal> {
         // Where it is for each place, what the node adds already becomes an Add as well.
-        if (by_place || !affine.has_no_shift()) && !draft.makes.contains(&node) {
+        if (by_place || !affine.has_no_shift()) && !draft.makes.contains(&node) && !self.makes.contains(&node)
+        {
             let slots =
                 linear(draft.graph.domain_op(node)).and_then(|linear| linear.slots(&draft.at(node)).ok());
             let has_place = slots.is_some_and(|slots| slots.bias.is_some()) && !by_place;

@@ -193,7 +193,7 @@ fn an_affine_travels_through_a_new_operator() {
     for step in [forward, backward] {
         let [way] = &step.ways[..] else { panic!("{step:?}") };
         let [(0, same)] = &way[..] else { panic!("{step:?}") };
-        assert!(same.scale == affine.scale && same.shift == affine.shift && step.fold.is_none());
+        assert!(same.scale == affine.scale && same.shift == affine.shift && step.folds.is_empty());
     }
     // The places that the signs leave.
     let x = ArrayD::from_shape_fn(vec![1, 2, 2, 3], |at| (at[1] * 6 + at[2] * 3 + at[3]) as f64);
@@ -240,7 +240,7 @@ fn a_new_operator_of_a_runtime_takes_an_affine_in() {
     let at = known.at(0);
     let affine = Affine::new(numbers(&[2.0, -1.0, 0.5], &[1, 3]), numbers(&[1.0, 3.0, -4.0], &[1, 3]));
     let step = linear.forward(&at, &[Some(affine.clone()), None]).unwrap();
-    assert!(matches!(step.fold, Some((Side::Operand(0), _))));
+    assert!(matches!(step.folds[..], [(Side::Operand(0), _)]));
     let weight = at.constant(1).unwrap();
     let numbers_of = |recipe: &recipe::Recipe| -> Array2<f64> {
         let read = |name: &str| known.constants.read(known.graph.value(name).unwrap());

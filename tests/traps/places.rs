@@ -1,11 +1,13 @@
 //! A convolution of kernel 1 over tokens that lie along its channels, as of gMLP and ResMLP, hands a scale of the places on,
-//! as a MatMul with the weight on the left does.
+//! as a MatMul with the weight on the left does, and an Add behind it holds what is added.
 
 use unfold::onnx::Model;
+use unfold::onnx::tensor::DataType;
 use unfold::refusal::Reason;
 
 use crate::branches::becomes;
 use crate::common::text::model;
+use crate::common::{declared, fuse, operators, retype};
 use crate::{fused, kept};
 
 /// A scale of the channels, which are the places of the convolution, and a product that takes it in.
@@ -91,7 +93,7 @@ fn the_normalizers_of_a_block_of_res_mlp_are_one_scale_and_one_add() {
          y = Sigmoid(d)
          output y";
     let after = fused(&model(block)).model;
-    assert_eq!(crate::operators(&after), ["Relu", "Mul", "Conv", "Add", "Sigmoid"]);
+    assert_eq!(operators(&after), ["Relu", "Mul", "Conv", "Add", "Sigmoid"]);
 }
 
 #[test]
@@ -116,4 +118,90 @@ fn what_reads_other_places_or_adds_stops_it() {
          y = Relu(z)
          output y";
     assert_eq!(kept(&model(text)).0, Reason::WrongAxis);
+}
+
+/// A normalizer of so many channels, what mixes tokens behind it, and a product over the channels.
+fn shifted(input: &str, scale: &str, lines: &str) -> Model {
+    let channels = input.split_whitespace().last().unwrap_or_default();
+    model(&format!(
+        "input x batch {input}
+         {scale}
+         shift t {channels}
+         r = Relu(x)
+         n = Mul(r, s)
+         m = Add(n, t)
+         {lines}
+         output y"
+    ))
+}
+
+const PRODUCT: &str = "weight a 8 3\n y = MatMul(c, a)";
+
+#[test]
+fn a_shift_of_places_joins_the_bias_in_an_add() {
+    let mixed = ["Relu", "Conv", "Add", "MatMul"];
+    for lines in [
+        "weight w 5 6 1\n weight b 5\n c = Conv(m, w, b)",
+        "weight w 5 6 1\n c = Conv(m, w) dilations=[3]",
+        "weight w 5 6 1\n c = Conv(m, w) auto_pad=SAME_UPPER",
+        "weight w 4 3 1\n weight b 4\n c = Conv(m, w, b) group=2",
+        // What is added behind it becomes its bias first.
+        "weight w 5 6 1\n shift d 5 1\n p = Conv(m, w)\n c = Add(p, d)",
+        "weight w 5 6 1\n weight b 5\n shift d 5 1\n p = Conv(m, w, b)\n c = Add(p, d)",
+        "weight w 5 6 1\n weight b 5\n shift d 5 8\n p = Conv(m, w, b)\n c = Add(d, p)",
+    ] {
+        becomes(&shifted("6 8", "divisor s 8", &format!("{lines}\n {PRODUCT}")), &mixed);
+    }
+    // The gate of gMLP takes a scale alone.
+    let gate = format!(
+        "input u batch 5 8\n weight w 5 6 1\n weight b 5\n d = Conv(m, w, b)\n c = Mul(u, d)\n {PRODUCT}"
+    );
+    becomes(&shifted("6 8", "divisor s 8", &gate), &["Relu", "Conv", "Add", "Mul", "MatMul"]);
+    // Nothing has to be known of an axis along which nothing varies.
+    let image = format!("weight w 5 6 1 1\n weight b 5\n c = Conv(m, w, b)\n {PRODUCT}");
+    becomes(&shifted("6 high 8", "divisor s 8", &image), &mixed);
+}
+
+#[test]
+fn a_shift_of_places_stays_before_others_and_where_it_brings_nothing() {
+    // Borders, neighbours, steps, and a convolution the other way.
+    for (lines, channels) in [
+        ("weight w 5 6 1\n weight b 5\n c = Conv(m, w, b) pads=[1,1]", 10),
+        ("weight w 5 6 3\n weight b 5\n c = Conv(m, w, b) pads=[1,1]", 8),
+        ("weight w 5 6 1\n weight b 5\n c = Conv(m, w, b) strides=[2]", 4),
+        ("weight w 6 5 1\n weight b 5\n c = ConvTranspose(m, w, b)", 8),
+    ] {
+        let lines = format!("{lines}\n weight a {channels} 3\n y = MatMul(c, a)");
+        assert_eq!(kept(&shifted("6 8", "divisor s 8", &lines)).0, Reason::WrongAxis, "{lines}");
+    }
+    let conv = |size: usize, group: usize, channels: usize| {
+        format!(
+            "weight w {size} {} 1\n weight b {size}\n c = Conv(m, w, b) group={group}\n weight a {channels} 3\n y = MatMul(c, a)",
+            size / group
+        )
+    };
+    // Nothing is divided by 0.
+    assert_eq!(kept(&shifted("6 4", "const s 4 = 2 0 -1 0.5", &conv(6, 1, 4))).0, Reason::WrongAxis);
+    let large = kept(&shifted("4096 8192", "divisor s 8192", &conv(4096, 4096, 8192))).0;
+    assert!(matches!(large, Reason::TooLarge(_)), "{large:?}");
+    // Parameters of a normalizer that stays are no operators, and an Add would be one more.
+    let parameters = |shift: &str| {
+        model(&format!(
+            "input x batch 6 8\n divisor g 8\n {shift}\n m = LayerNormalization(x, g, t)
+             weight w 5 6 1\n weight b 5\n c = Conv(m, w, b)\n {PRODUCT}\n output y"
+        ))
+    };
+    assert_eq!(kept(&parameters("shift t 8")).0.name(), "no-gain");
+    let fused = fuse(&parameters("const t 8 = 1 1 1 1 1 1 1 1")).model;
+    assert_eq!(operators(&fused), ["LayerNormalization", "Conv", "MatMul"]);
+    // What is computed in float16 becomes no larger.
+    for (scale, goes) in [("2 4 2 4 2 4 2 4", true), ("2 0.5 2 4 2 4 2 4", false)] {
+        let text = format!("const s 8 = {scale}");
+        let mut half =
+            shifted("6 8", &text, &format!("weight w 5 6 1\n weight b 5\n c = Conv(m, w, b)\n {PRODUCT}"));
+        retype(&mut half, &["s", "t", "w", "b", "a"], DataType::Float16);
+        half.graph_mut().input[0] = declared("x", DataType::Float16, &["batch", "6", "8"]);
+        let site = &fuse(&half).plan.sites[0];
+        assert_eq!(site.is_folded(), goes, "{site:?}");
+    }
 }

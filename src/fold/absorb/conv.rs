@@ -5,8 +5,9 @@
 //! `t` would be: then an Add behind holds it, place by place, if the extents are numbers.
 //!
 //! Where every result is made of one place, as where a kernel of one mixes tokens that lie along the channels, a scale of
-//! the places is the same on both sides: `W·(x·diag(s)) = (W·x)·diag(s)`, and `(W·x + b)·diag(s) + t` is
-//! `W·(x·diag(s)) + (b·diag(s) + t)`, with an Add that holds what is behind the product.
+//! the places is the same on both sides: `W·(x·diag(s)) = (W·x)·diag(s)`. An Add holds what is added then:
+//! `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and `W·(x·diag(s) + t) + b` is
+//! `(W·x + (b/s + W·(t/s)))·diag(s)`.
 
 use super::{Linear, Slots, known_attributes, only_along};
 use crate::affine::Affine;
@@ -30,9 +31,18 @@ impl Rule for Conv {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         forward(at, inputs).or_else(|reason| {
-            let has_bias = at.graph.input(at.node, 2).is_some();
-            let passes = affine.has_no_shift() && !has_bias && passes_places(at, affine).is_ok();
-            if passes { Ok(Step::go_on(0, affine.clone())) } else { Err(reason) }
+            let places = passes_places(at, affine).map_err(|_| reason.clone())?;
+            let scale = Affine::scale(affine.scale.clone());
+            if affine.has_no_shift() {
+                // A scale alone would leave an Add of the bias in its place.
+                let has_bias = at.graph.input(at.node, 2).is_some();
+                return if has_bias { Err(reason) } else { Ok(Step::go_on(0, scale)) };
+            }
+            let inverse = scale.inverse().ok_or(reason)?;
+            let shift = &affine.shift * &inverse.scale;
+            Geometry::of(at)?.room(&shift)?;
+            let folds = vec![(Side::Result, inverse), (Side::Operand(0), Affine::shift(shift))];
+            adds_by_place(at, places, Step { folds, ..Step::go_on(0, scale) })
         })
     }
 
@@ -43,11 +53,7 @@ impl Rule for Conv {
             if affine.has_no_shift() && at.graph.input(at.node, 2).is_none() {
                 return Ok(step);
             }
-            // What is added is another number for each channel and place.
-            match at.extents(1)?[0].saturating_mul(places) {
-                size if size > LARGEST => Err(Reason::TooLarge(size)),
-                _ => Ok(Step { fold: Some((Side::Result, affine.clone())), by_place: true, ..step }),
-            }
+            adds_by_place(at, places, Step { folds: vec![(Side::Result, affine.clone())], ..step })
         })
     }
 }
@@ -71,13 +77,18 @@ fn passes_places(at: &At, affine: &Affine) -> Result<usize, Reason> {
     let geometry = check(at)?;
     let places: Vec<usize> = (2..affine.rank()).collect();
     only_along(&Affine::scale(affine.scale.clone()), &places)?;
-    let is_one = |list: &[i64]| list.iter().all(|&number| number == 1);
-    let moves =
-        geometry.padded || !is_one(&geometry.strides) || geometry.kernel.iter().any(|&taps| taps != 1);
-    if moves || !is_by_places(&affine.scale) {
+    if !geometry.reads_one_place() || !is_by_places(&affine.scale) {
         return Err(Reason::WrongAxis);
     }
     Ok(affine.shift.shape().iter().zip(affine.scale.shape()).skip(2).map(|(&t, &s)| t.max(s)).product())
+}
+
+/// A step that leaves another number to add for each channel and place.
+fn adds_by_place(at: &At, places: usize, step: Step) -> Result<Step, Reason> {
+    match at.extents(1)?[0].saturating_mul(places) {
+        size if size > LARGEST => Err(Reason::TooLarge(size)),
+        _ => Ok(Step { by_place: true, ..step }),
+    }
 }
 
 /// Whether a scale varies from place to place, and so is none of channels.
@@ -310,10 +321,23 @@ impl Geometry {
         })
     }
 
+    /// Whether each result is made of the one place where it is itself.
+    fn reads_one_place(&self) -> bool {
+        let is_one = self.kernel.iter().all(|&taps| taps == 1) && self.strides.iter().all(|&step| step == 1);
+        is_one && !self.padded && !self.transposed
+    }
+
+    /// The places that stand for all in the image of this shift: those of the shift itself, where each is made of one of
+    /// them; `None` where it depends on the border, or on what lies around.
+    fn alike(&self, shift: &Numbers) -> Option<Vec<usize>> {
+        let places = &shift.shape()[2..];
+        let is_plain = places.iter().all(|&count| count == 1) && !self.padded && !self.transposed;
+        (is_plain || self.reads_one_place()).then(|| places.to_vec())
+    }
+
     /// Whether the image of this shift is the same at every place.
     fn is_plain(&self, shift: &Numbers) -> bool {
-        let uniform = shift.shape()[2..].iter().all(|&n| n == 1);
-        uniform && !self.padded && !self.transposed
+        self.alike(shift).is_some_and(|places| places.iter().all(|&count| count == 1))
     }
 
     /// The spatial extents of input and output, where all are numbers.
@@ -327,9 +351,10 @@ impl Geometry {
 
     /// The spatial extents over which the image of a shift is computed, of input and output.
     fn room(&self, shift: &Numbers) -> Result<(Vec<usize>, Vec<usize>), Reason> {
-        // One place stands for all where nothing depends on it.
-        let ones = || vec![1; self.kernel.len()];
-        let (input, output) = if self.is_plain(shift) { (ones(), ones()) } else { self.places()? };
+        let (input, output) = match self.alike(shift) {
+            Some(places) => (places.clone(), places),
+            None => self.places()?,
+        };
         let places = [&input, &output].map(|extents| extents.iter().copied().fold(1, usize::saturating_mul));
         let [taken, made] = [0, 1].map(|side| self.channels[side].saturating_mul(places[side]));
         let size = taken.saturating_add(made);
@@ -340,9 +365,9 @@ impl Geometry {
         }
     }
 
-    /// `L(t)`: where nothing depends on the place, one product with the sum over the taps.
+    /// `L(t)`: where nothing lies around a place, one product with the sum over the taps.
     fn image(&self, weight: &Recipe, shift: &Numbers) -> Result<Recipe, Reason> {
-        let plain = self.is_plain(shift);
+        let is_alike = self.alike(shift).is_some();
         let (input, output) = self.room(shift)?;
         let (group, taps) = (self.group, self.kernel.iter().product());
         let [inner, outer] = self.channels.map(|channels| channels / group);
@@ -353,7 +378,7 @@ impl Geometry {
             };
             let values = shift.recipe().expand(&[&[1, inner * group][..], &input].concat())?;
             let values = values.reshape(&[group, inner, input.iter().product()])?;
-            let image = match plain {
+            let image = match is_alike {
                 true => taken.sum(3)?.reshape(&[group, outer, inner])?.product(&values)?,
                 false => taken.conv(&values, self.windows(input, &output)?)?,
             };

@@ -49,8 +49,8 @@ impl Rule for Elementwise {
             ("Add" | "Sub", Some(slot)) => {
                 at.weight(slot)?;
                 let scale = shrunk(at, 1 - slot, &Affine::scale(affine.scale.clone()))?;
-                let fold = Some((Side::Result, affine.clone()));
-                Ok(Step { fold, ways: vec![vec![(1 - slot, scale)]], ..Step::default() })
+                let folds = vec![(Side::Result, affine.clone())];
+                Ok(Step { folds, ways: vec![vec![(1 - slot, scale)]], ..Step::default() })
             }
             ("Mul", Some(slot)) => {
                 at.weight(slot)?;
@@ -123,7 +123,7 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
                 return Ok(step);
             }
             let shift = Affine::shift(&affine.shift * &constant()?);
-            Ok(Step { fold: step.fold, ..Step::go_on(0, shift) })
+            Ok(Step { folds: step.folds, ..Step::go_on(0, shift) })
         }
         ("Mul", _) | ("Div", 1) if affine.has_no_shift() => Ok(Step::go_on(0, affine.clone())),
         ("Mul", _) => Ok(Step::go_on(0, Affine::new(affine.scale.clone(), &affine.shift * &constant()?))),
@@ -160,7 +160,7 @@ pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
     let is_by_place = !affine.has_no_scale() && along.into_iter().any(|(&scale, &constant)| constant > scale);
     let is_whole = at.shape(1 - slot).ok()? == at.output_shape(0).ok()? && at.weight(slot).is_ok();
     let inverse = Affine::scale(affine.scale.clone()).inverse().filter(|_| is_by_place && is_whole)?;
-    Some(Step { fold: Some((Side::Result, inverse)), ..Step::go_on(0, affine) })
+    Some(Step { folds: vec![(Side::Result, inverse)], ..Step::go_on(0, affine) })
 }
 
 fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result<Step, Reason> {

@@ -40,7 +40,7 @@ impl Rule for FusedGemm {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let step = gemm::forward(at, inputs)?;
         let has_bias = Gemm.slots(at)?.bias.is_some();
-        let has_place = has_bias || step.fold.as_ref().is_none_or(|(_, affine)| affine.has_no_shift());
+        let has_place = has_bias || step.folds.iter().all(|(_, affine)| affine.has_no_shift());
         if has_place { Ok(step) } else { Err(Reason::NotConstant) }
     }
 

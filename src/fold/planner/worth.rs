@@ -127,13 +127,20 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether what a shift adds to the result of a linear operator varies along more than one axis.
+    /// Whether what a shift adds to the result of a linear operator varies along more than one axis; or its own bias, for
+    /// which it has no place any more once that is scaled.
     pub(super) fn is_by_place(&self, fold: &Fold) -> bool {
         let at = self.draft.at(fold.node);
-        let Side::Operand(operand) = fold.side else { return false };
+        let Some(linear) = linear(at.graph.domain_op(fold.node)) else { return false };
         let image = || {
-            let linear = linear(at.graph.domain_op(fold.node))?;
-            let weight = linear.slots(&at).ok()?.weight.map(|slot| at.constant(slot)).transpose().ok()?;
+            let slots = linear.slots(&at).ok()?;
+            let Side::Operand(operand) = fold.side else {
+                let own = slots.bias.filter(|_| fold.side == Side::Result)?;
+                let bias = linear.read_bias(&at, at.constant(own).ok()?).ok()?;
+                let scaled = bias.mul(fold.affine.scale.recipe())?;
+                return linear.write_bias(&at, &scaled).is_none().then_some(scaled);
+            };
+            let weight = slots.weight.map(|slot| at.constant(slot)).transpose().ok()?;
             linear.image(&at, weight.as_ref(), operand, &fold.affine.shift).ok()
         };
         image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
