@@ -874,8 +874,8 @@ fn what_a_stride_leaves_of_an_open_length_is_one_extent_however_it_is_computed()
          b = Gather(all, first)
          t = Gather(all, second)
          u = Add(t, less)
-         half = Div(u, two)
-         steps = Add(half, second)
+         q = Div(u, two)
+         steps = Add(q, second)
          back = Concat(b, steps, eight) axis=0
          weight k 8 6 3
          a = Transpose(x) perm=[0,2,1]
@@ -894,7 +894,6 @@ fn what_a_stride_leaves_of_an_open_length_is_one_extent_however_it_is_computed()
          output y",
     );
     assert_eq!(shape(&before, "r"), "? ? 8");
-    let after = fuse(&before).model;
+    let after = proved(&before);
     assert_eq!(operators(&after), ["Transpose", "Conv", "Transpose", "Relu", "MatMul", "Add"]);
-    same(&before, &after, 1e-6);
 }
