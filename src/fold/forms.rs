@@ -5,7 +5,8 @@
 //! `x + Gather(table, zeros)` with the first entry, and `f(Expand(c))` is `Expand(f(c))`. So statistics that were given the
 //! shape of the input are constants of channels again. A Sum of two values is an Add, an Einsum that adds up nothing is a
 //! Mul, a pooling by whose mean a value is centred is a mean, a BatchNormalization of which each token is a channel is a
-//! LayerNormalization, a Gather of all places in order is a Reshape, and zeros around an image are the padding of the
+//! LayerNormalization, a Gather of all places in order is a Reshape, a GatherND of
+//! places of one axis a Gather, and zeros around an image are the padding of the
 //! convolution behind.
 
 use super::patch::{Change, Edit};
@@ -14,7 +15,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
 use crate::graph::equation::{Equation, is_once};
 use crate::graph::facts::{extent, same};
-use crate::graph::make::Maker;
+use crate::graph::make::{Maker, int};
 use crate::graph::movement::LARGEST;
 use crate::graph::spread;
 use crate::graph::{NodeId, Reader, ValueId};
@@ -36,6 +37,7 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
             return None;
         }
         let made = squeezed(known, node)
+            .or_else(|| picked(known, node))
             .or_else(|| pooled(known, node))
             .or_else(|| token_norm::written_out(known, node))
             .or_else(|| strided::whole(known, node))
@@ -67,6 +69,25 @@ fn squeezed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     }
     let mut maker = Maker::new(graph, node);
     maker.squeeze(graph.value_name(*value), along as i64);
+    Some(maker)
+}
+
+/// A GatherND that picks places of the first axis, which constants tell, as the Gather that it is: exporters write
+/// `x[..., places]` so, between Transposes.
+fn picked<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
+    let Analysis { graph, facts, constants, .. } = known;
+    let at = known.at(node);
+    if !graph.is(node, "GatherND") || at.only_attributes(&["batch_dims"]).is_err() {
+        return None;
+    }
+    let [Some(value), Some(index)] = *graph.inputs(node) else { return None };
+    let shape = facts.shape(index)?;
+    let [_, Some(1)] = shape.iter().map(extent).collect::<Vec<_>>()[..] else { return None };
+    let is_first = at.attr("batch_dims", 0).ok()? == 0 && constants.is_constant(index);
+    let places = constants.ints(index).filter(|_| is_first)?;
+    let mut maker = Maker::new(graph, node);
+    let places = maker.ints(&places);
+    maker.op("Gather", &[graph.value_name(value), &places], vec![int("axis", 0)]);
     Some(maker)
 }
 

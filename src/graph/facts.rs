@@ -466,7 +466,11 @@ impl Inference {
             .collect();
         self.correct(node, known, &inputs, &mut outputs);
         let elements = |fact: &InferenceFact| self.open.elements(fact);
-        let asked = Asked { node, opset: self.opset, inputs: &inputs, elements: &elements };
+        let stored = |slot: usize| {
+            let tensor = graph.initializer(graph.value(node.input.get(slot)?)?)?;
+            DataType::from_code(tensor.data_type())
+        };
+        let asked = Asked { node, opset: self.opset, inputs: &inputs, stored: &stored, elements: &elements };
         let outputs = outputs.into_iter().enumerate();
         let symbols = &self.template.symbols;
         let complete = |(slot, fact)| {

@@ -864,3 +864,23 @@ fn what_is_no_number_is_written_in_no_other_form() {
     );
     assert_eq!(operators(&fuse(&before).model), ["Einsum"]);
 }
+
+#[test]
+fn channels_that_constants_pick_are_gathered() {
+    let before = model(
+        "input x batch 6 8
+         scale g 8
+         n = Mul(x, g)
+         t = Transpose(n) perm=[2,0,1]
+         ints i 5 1 = 0 3 -1 3 7
+         p = GatherND(t, i)
+         b = Transpose(p) perm=[1,2,0]
+         weight w 5 3
+         y = MatMul(b, w)
+         output y",
+    );
+    becomes(&before, &["Transpose", "Gather", "Transpose", "MatMul"]);
+    // Places of two axes are none of one.
+    let of_two = model("input x 6 8\nints i 3 2 = 0 3 5 3 1 7\np = GatherND(x, i)\ny = Relu(p)\noutput y");
+    assert_eq!(operators(&unfold::fuse(&of_two, &Default::default()).unwrap().model), ["GatherND", "Relu"]);
+}

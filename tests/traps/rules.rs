@@ -315,12 +315,15 @@ fn a_concat_puts_an_affine_beside_none() {
 }
 
 #[test]
-fn what_repeats_tokens_passes_and_what_repeats_channels_does_not() {
+fn what_repeats_tokens_passes_and_what_repeats_channels_repeats_their_affines() {
     folded(&forward("ints s 4 = 3 1 1 1\n v = Expand(m, s)\n weight w 6 3\n y = MatMul(v, w)"));
     folded(&forward("ints r 3 = 1 2 1\n v = Tile(m, r)\n weight w 6 3\n y = MatMul(v, w)"));
     folded(&backward("ints r 3 = 1 2 1\n v = Tile(l, r)", "6"));
-    let tiled = "ints r 3 = 1 1 2\n v = Tile(m, r)\n weight w 12 3\n y = MatMul(v, w)";
-    assert_eq!(stops(&forward(tiled)), Reason::MixedAxes);
+    // Channels that are there twice have their affine twice, whatever a weight makes of each.
+    folded(&forward("ints r 3 = 1 1 2\n v = Tile(m, r)\n weight w 12 3\n y = MatMul(v, w)"));
+    folded(&image(1, "ints r 4 = 1 3 2 1\n v = Tile(m, r)\n weight w 2 12 1 1\n y = Conv(v, w)"));
+    let open = "all = Shape(other)\n r = Slice(all, zero, three)\n ints zero 1 = 0\n ints three 1 = 3\n input other a b c\n v = Tile(m, r)\n weight w 12 3\n y = MatMul(v, w)";
+    assert_eq!(stops(&forward(open)), Reason::UnknownShape);
     assert_eq!(stops_backward(&backward("ints r 3 = 1 1 2\n v = Tile(l, r)", "12")), Reason::MixedAxes);
 }
 

@@ -488,18 +488,21 @@ fn a_table_of_few_bits_is_as_wide_as_it_has_numbers() {
     for (table, how, wanted) in [
         (DataType::Uint8, "", "? 5 64"),
         (DataType::Uint8, "bits=8", "? 5 32"),
-        (DataType::Uint4, "", ""),
-        (DataType::Int4, "", ""),
+        (DataType::Uint4, "", "? 5 32"),
+        (DataType::Int4, "", "? 5 32"),
     ] {
         let mut picked = model(&format!(
-            "input table 7 32
-             indices ids b 5
+            "indices ids b 5
+             weight table 7 32
              weight s 7 2
              y = com.microsoft.GatherBlockQuantized(table, ids, s) quantize_axis=1 {how}
              output y"
         ));
-        let typed = picked.graph_mut().input[0].r#type.as_mut().unwrap();
-        typed.tensor_type.as_mut().unwrap().elem_type = Some(table.code());
+        let bytes = if table == DataType::Uint8 { 7 * 32 } else { 7 * 16 };
+        let stored =
+            picked.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "table").unwrap();
+        stored.data_type = Some(table.code());
+        stored.raw_data = Some(vec![0x21; bytes].into());
         assert_eq!(shape(&picked, "y"), wanted, "{table:?} {how}");
         let known = Analysis::new(&picked).unwrap();
         let y = known.graph.value("y").unwrap();

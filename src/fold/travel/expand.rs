@@ -1,8 +1,9 @@
-//! Expand and Tile: what is repeated carries the same affine.
+//! Expand and Tile: what is repeated carries the same affine, as often as it is there.
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
-use crate::graph::facts::same;
+use crate::graph::facts::{extent, same};
+use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
 /// Expand and Tile.
@@ -17,14 +18,20 @@ impl Rule for Expand {
         let affine = at.only(inputs, 0)?;
         let (from, to) = (at.shape(0)?, at.output_shape(0)?);
         let leading = to.len().checked_sub(from.len()).ok_or(Reason::UnknownShape)?;
+        let mut repeated = affine.clone();
         let grown = (0..from.len()).filter(|&axis| !same(&from[axis], &to[leading + axis]));
         // Expand grows only axes of extent 1, along which nothing varies. Tile repeats any.
-        for axis in grown {
-            if !affine.is_uniform_along(axis) {
-                return Err(Reason::MixedAxes);
-            }
+        for axis in grown.filter(|&axis| !affine.is_uniform_along(axis)) {
+            let (Some(before), Some(behind)) = (extent(&from[axis]), extent(&to[leading + axis])) else {
+                return Err(Reason::UnknownShape);
+            };
+            let times = behind.checked_div(before).ok_or(Reason::UnknownShape)?;
+            repeated = repeated.try_map(|numbers| match numbers.shape()[axis] {
+                1 => Ok(numbers.clone()),
+                _ => Numbers::concat(axis, &vec![numbers.clone(); times]).ok_or(Reason::UnknownShape),
+            })?;
         }
-        let aligned = affine.try_map(|numbers| numbers.align(to.len()).ok_or(Reason::UnknownShape))?;
+        let aligned = repeated.try_map(|numbers| numbers.align(to.len()).ok_or(Reason::UnknownShape))?;
         Ok(Step::go_on(0, aligned))
     }
 

@@ -1,11 +1,11 @@
 //! Operators of com.microsoft.
 
-use tract_onnx::prelude::DatumType;
 use tract_onnx::tract_hir::internal::TDim;
 
 use super::{Asked, broadcast};
 use crate::graph::axes::axis;
 use crate::graph::extents::{Shape, extent};
+use crate::onnx::tensor::DataType;
 
 /// The extents of the first result of a node.
 pub fn told(asked: &Asked) -> Option<Shape> {
@@ -33,10 +33,13 @@ pub fn told(asked: &Asked) -> Option<Shape> {
             let (mut table, places) = (asked.shape(0)?, asked.shape(1)?);
             let along = axis(node.attr_i("gather_axis").ok()?.unwrap_or(0), table.len()).ok()?;
             // A byte holds several numbers; of smaller types each place is one.
-            let in_byte = 8_i64.checked_div(node.attr_i("bits").ok()?.unwrap_or(4))?;
-            let is_of_bytes = asked.data_type(0) == Some(DatumType::U8);
+            let in_each = match (asked.stored)(0) {
+                Some(DataType::Int4 | DataType::Uint4) => Some(1),
+                Some(DataType::Uint8) => 8_i64.checked_div(node.attr_i("bits").ok()?.unwrap_or(4)),
+                _ => None,
+            };
             let last = table.last_mut()?;
-            *last = last.take().filter(|_| is_of_bytes).map(|last| last * in_byte);
+            *last = last.take().and_then(|last| Some(last * in_each?));
             table.splice(along..=along, places);
             Some(table)
         }

@@ -16,6 +16,7 @@ use super::extents::{Shape, extent};
 use crate::onnx::node::canonical_domain;
 use crate::onnx::operator::{Category, RESIZE_TO_SIZES, factors_at, input_at};
 use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::DataType;
 pub use contracted::Contracted;
 
 /// A node whose results are asked for.
@@ -26,6 +27,8 @@ pub struct Asked<'n> {
     pub opset: i64,
     /// What is known of its inputs; `None` is left out.
     pub inputs: &'n [Option<InferenceFact>],
+    /// The element type of an input that the model stores.
+    pub stored: &'n dyn Fn(usize) -> Option<DataType>,
     /// The elements of a value of integers, as far as they are known.
     pub elements: &'n dyn Fn(&InferenceFact) -> Option<Shape>,
 }
