@@ -22,7 +22,7 @@ use crate::graph::flat::Flat;
 use crate::graph::make::NewConstant;
 use crate::history::History;
 use crate::lower::{Lowered, Lowering, lower, opaque, written_out};
-use crate::normalizer::{self, Family, Kind, Replacement, Site, View};
+use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
 use crate::onnx::hidden::hidden;
 use crate::onnx::node::canonical_domain;
@@ -609,15 +609,6 @@ impl OnePass<'_> {
         }
         let made = self.made(&edits, known, history, beside);
         let (made, stored, grown) = made.map_err(|why| defect(model, &why))?;
-        for edit in &edits {
-            if let Change::Replace(Replacement { nodes, made, .. }) = &edit.change {
-                let values = nodes.iter().flat_map(|&node| known.graph.outputs(node)).flatten();
-                history.replaced(
-                    values.map(|&value| known.graph.value_name(value)),
-                    made.iter().flat_map(|node| &node.output),
-                );
-            }
-        }
         history.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
         Ok(Some(made))
     }

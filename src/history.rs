@@ -192,19 +192,6 @@ impl History {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Notes that other values took the place of some: what is found in these is a site that made those.
-    pub fn replaced<'v>(
-        &mut self,
-        values: impl Iterator<Item = &'v str>,
-        by: impl Iterator<Item = &'v String>,
-    ) {
-        let is_itself = |place: &usize| self.plan.sites[*place].kind.family != Family::Linear;
-        let mut places = values.filter_map(|value| self.makers.get(value).copied());
-        if let Some(place) = places.find(is_itself) {
-            self.makers.extend(by.map(|value| (value.clone(), place)));
-        }
-    }
-
     /// What the tensors hold that were stored, by constants of the first model.
     pub fn recipes(&self) -> HashMap<&str, &Recipe> {
         self.tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.recipe)).collect()

@@ -45,7 +45,7 @@ use crate::graph::NodeId;
 pub use crate::graph::at::At;
 use crate::graph::flat::{BEGIN, END};
 use crate::hash::HashMap;
-use crate::onnx::operator::{Category, attributes, is_quantized};
+use crate::onnx::operator::{attributes, is_quantized};
 use crate::refusal::Reason;
 
 /// Which side of an operator an affine meets.
@@ -172,8 +172,6 @@ pub fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
         _ if is_quantized(domain, op) => Reason::Quantized,
         _ if [BEGIN, END].contains(&domain) => Reason::NotLinear(op.into()),
         Some(op) => Reason::NotLinear(op.into()),
-        // What is known of, and has no rule.
-        None if Category::of(domain, op).is_some() => Reason::NotLinear(op.into()),
         None => Reason::UnknownOperator(format!("{domain}.{op}")),
     })
 }

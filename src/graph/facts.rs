@@ -583,10 +583,6 @@ impl Inference {
         // tract takes the extent of any operand that has the letter.
         let are_told = || Contracted::of(node, &inputs).is_some_and(|letters| letters.is_told());
         let is_unsure = node.op() == ("", "Einsum") && !are_told();
-        // tract takes small numbers for bytes that hold two each.
-        if node.op() == ("com.microsoft", "GatherBlockQuantized") {
-            return vec![];
-        }
         if is_stacked || is_unsure || misreads_shape(node, self.opset) {
             let type_alone =
                 |fact: InferenceFact| InferenceFact { datum_type: fact.datum_type, ..Default::default() };

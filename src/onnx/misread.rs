@@ -111,6 +111,8 @@ pub fn misreads_shape(node: &NodeProto, opset: i64) -> bool {
         }
         // It takes the second axis for the one that is transformed.
         ("", "DFT") => true,
+        // It takes small numbers for bytes that hold two each.
+        ("com.microsoft", "GatherBlockQuantized") => true,
         // It takes them to be as wide as the queries, whatever the values are, and a cache to grow.
         ("com.microsoft", "GroupQueryAttention" | "MultiHeadAttention") => true,
         _ => false,

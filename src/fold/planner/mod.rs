@@ -84,7 +84,7 @@ impl<'a> Planner<'a> {
             shifts: SHIFTS,
         };
         for (index, site) in sites.iter().enumerate() {
-            let refusal = refused.get(&index).or(site.refusal.as_ref()).cloned();
+            let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
             let replacement = site.replacement.as_ref().filter(|_| refusal.is_none());
             planner.draft.replaced.extend(replacement.iter().flat_map(|replacement| &replacement.nodes));
             planner.replacements.extend(replacement.map(|replacement| (replacement.clone(), index)));

@@ -41,7 +41,7 @@ pub fn shape(fact: &InferenceFact) -> Option<Shape> {
 /// The fact of one output, with what the operator says of it.
 pub fn complete(asked: &Asked, slot: usize, mut fact: InferenceFact) -> InferenceFact {
     let like = lacking::typed_like(asked.node).filter(|_| slot == 0).and_then(|like| asked.data_type(like));
-    if let (Some(like), None) = (like, fact.datum_type.concretize()) {
+    if let Some(like) = like {
         fact.datum_type = like.into();
     }
     let is_whole = |shape: &Shape| shape.iter().all(|dim| extent(dim).is_some());
