@@ -343,6 +343,27 @@ fn an_if_is_the_branch_that_extents_take() {
     }
 }
 
+#[test]
+fn what_a_taken_branch_hands_on_is_read_in_other_bodies_at_once() {
+    let mut before = model("input x 2 4\ncondition q\nints c = 0\nscale w 4 4\nscale v 4 4");
+    let taken = vec![
+        ("then_branch", part("const z 4 = 1 2 3 4\ny = Neg(z)\noutput y").into()),
+        ("else_branch", part("y = Identity(x)\noutput y").into()),
+    ];
+    let other = vec![
+        ("then_branch", part("m = MatMul(a, w)\nz = MatMul(m, v)\noutput z").into()),
+        ("else_branch", part("z = Identity(a)\noutput z").into()),
+    ];
+    let no = node("Cast", &["c"], &["never"], vec![("to", 9_i64.into())]);
+    before.graph_mut().node =
+        vec![no, node("If", &["never"], &["a"], taken), node("If", &["q"], &["b"], other)];
+    before.graph_mut().output.push(undeclared("b"));
+    let fused = unfold::fuse(&before, &Default::default()).unwrap();
+    // Both products are one, which reads what the branch hands on.
+    assert_eq!(operators(&fused.model), ["If"]);
+    assert!(!unfold::fuse(&fused.model, &Default::default()).unwrap().changed());
+}
+
 /// With an If in the branch that it takes, and one in the other; and a constant and a scale in each.
 fn nested(condition: &str) -> Model {
     let inner = |lines: &str, then: &str, other: &str, names: [&str; 2]| {

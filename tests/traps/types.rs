@@ -6,7 +6,10 @@ use ndarray::ArrayD;
 use unfold::normalizer::Family;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
-use unfold::onnx::proto::{GraphProto, SparseTensorProto, TensorAnnotation, TensorProto};
+use unfold::onnx::proto::{
+    GraphProto, NodeDeviceConfigurationProto, ShardingSpecProto, SparseTensorProto, StringStringEntryProto,
+    TensorAnnotation, TensorProto,
+};
 use unfold::onnx::tensor::{self, DataType};
 
 use crate::common::judge;
@@ -260,4 +263,36 @@ fn a_constant_tells_the_type_of_a_value_that_nothing_else_is_known_of() {
          output y",
     );
     assert_eq!(operators(&fused(&model).model).last_chunk(), Some(&["Reshape", "Slice", "MatMul", "Add"]));
+}
+
+#[test]
+fn notes_name_what_is_there() {
+    let mut before = model(
+        "input x batch 4
+         scale g 4
+         weight w 4 3
+         n = Mul(x, g)
+         y = MatMul(n, w)
+         output y",
+    );
+    let parameter = StringStringEntryProto { key: Some("SCALE_TENSOR".into()), value: Some("g".into()) };
+    before.graph_mut().quantization_annotation.push(TensorAnnotation {
+        tensor_name: Some("y".into()),
+        quant_parameter_tensor_names: vec![parameter],
+    });
+    let spec = |name: &str| ShardingSpecProto { tensor_name: Some(name.into()), ..Default::default() };
+    before.graph_mut().node[1].device_configurations.push(NodeDeviceConfigurationProto {
+        sharding_spec: ["n", "w", "y", "elsewhere"].map(spec).into(),
+        ..Default::default()
+    });
+    let after = unfold::fuse(&before, &Default::default()).unwrap().model;
+    assert_eq!(operators(&after), ["MatMul"]);
+    // The scale is folded, and the note still tells of it.
+    assert_eq!(initializer(&after, "g"), initializer(&before, "g"));
+    assert_eq!(after.graph().quantization_annotation, before.graph().quantization_annotation);
+    let product = &after.graph().node[0];
+    let specs = &product.device_configurations[0].sharding_spec;
+    let names: Vec<&str> = specs.iter().map(|spec| spec.tensor_name()).collect();
+    assert_eq!(names, ["x", &product.input[1], "y", "elsewhere"]);
+    assert_ne!(product.input[1], "w");
 }
