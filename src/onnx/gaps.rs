@@ -1,6 +1,7 @@
 //! What stands in a message for elements that are somewhere else.
 
 use bytes::Bytes;
+use memmap2::MmapMut;
 
 use super::data::Data;
 use super::proto::TensorProto;
@@ -16,7 +17,10 @@ pub(super) struct Gaps {
 
 impl Gaps {
     pub fn new(longest: usize, count: usize) -> Self {
-        Self { zeros: vec![0; longest + count].into(), data: Vec::new() }
+        let room = longest + count;
+        // Not what an allocator gives, which may write the zeros into memory that it had before.
+        let zeros = MmapMut::map_anon(room).map_or_else(|_| vec![0; room].into(), Bytes::from_owner);
+        Self { zeros, data: Vec::new() }
     }
 
     #[cfg(test)]

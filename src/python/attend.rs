@@ -3,22 +3,19 @@
 use std::any::Any;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use pyo3::prelude::*;
 
-use super::KEPT;
 use super::errors::{InternalError, UnfoldError, raised};
 use super::memory::give_back_freed;
 use super::turn::Turn;
+use super::{KEPT, errands};
 use crate::cli::panics::caught;
-
-/// How often it is looked whether somebody wants the work to end, and what it is at.
-const TICK: Duration = Duration::from_millis(50);
 
 /// Bytes of stack of the thread that works, as a main thread has them.
 const STACK: usize = 8 << 20;
@@ -58,7 +55,7 @@ pub fn attend<T: Send + 'static>(
 ) -> PyResult<T> {
     check_process()?;
     let attended = Arc::new(Attended::default());
-    let (send, mut receive) = channel();
+    let (end, ends) = channel();
     let working = attended.clone();
     let body = move || {
         let turn = Turn::take();
@@ -69,29 +66,18 @@ pub fn attend<T: Send + 'static>(
             give_back_freed();
         }
         drop(turn);
-        // Nobody may be there to take it.
-        let _ = send.send(done);
+        errands::ended(done, &end);
     };
     thread::Builder::new().name("unfold".into()).stack_size(STACK).spawn(body)?;
-    loop {
-        // Not shared, as no receiver can be.
-        let waiting = &mut receive;
-        let ended = match py.detach(move || waiting.recv_timeout(TICK)) {
-            Ok(ended) => ended,
-            Err(RecvTimeoutError::Timeout) => {
-                if let Err(interrupt) = look_around(py, &attended, progress) {
-                    attended.given_up.store(true, Ordering::Relaxed);
-                    return Err(interrupt);
-                }
-                continue;
-            }
-            Err(RecvTimeoutError::Disconnected) => Err("its thread is gone".to_owned()),
-        };
-        return match ended {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(error)) => Err(raised(&error)),
-            Err(fault) => Err(InternalError::new_err(fault)),
-        };
+    match errands::until_ended(py, ends, || look_around(py, &attended, progress)) {
+        Ok(Some(Ok(Ok(done)))) => Ok(done),
+        Ok(Some(Ok(Err(error)))) => Err(raised(&error)),
+        Ok(Some(Err(fault))) => Err(InternalError::new_err(fault)),
+        Ok(None) => Err(InternalError::new_err("its thread is gone")),
+        Err(interrupt) => {
+            attended.given_up.store(true, Ordering::Relaxed);
+            Err(interrupt)
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -16,8 +18,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::attend::{Attended, attend, check_process};
+use super::errands;
 use super::errors::{BadOption, InternalError, Withheld, raised};
-use super::memory::give_back_freed;
+use super::memory::{Kept, give_back_freed};
 use super::source::ModelSource;
 use crate::bench::{Stop, Variant};
 use crate::cli::end::End;
@@ -89,10 +92,11 @@ impl Folded {
     }
 
     /// The result in messages of about so many bytes, to be merged.
-    fn parts(&self, room: usize) -> PyResult<Parts> {
+    fn parts(&self, py: Python<'_>, room: usize) -> PyResult<Parts> {
         check_process()?;
-        let parts = self.model.to_parts(room).map_err(|error| raised(&error.into()))?;
-        Ok(Parts { left: Mutex::new(Box::new(parts)) })
+        let model = &self.model;
+        let parts = py.detach(|| model.to_parts(room)).map_err(|error| raised(&error.into()))?;
+        Ok(Parts { left: Mutex::new(Box::new(parts)), kept: Mutex::new(Kept::now()) })
     }
 
     /// Writes the result, and returns the paths of the model and of its data, and how many bytes they have.
@@ -122,6 +126,7 @@ impl Folded {
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Parts {
     left: Mutex<Box<dyn Iterator<Item = MessagePart> + Send>>,
+    kept: Mutex<Kept>,
 }
 
 #[pymethods]
@@ -134,6 +139,8 @@ impl Parts {
         let Some(part) = self.left.lock().unwrap_or_else(PoisonError::into_inner).next() else {
             return Ok(None);
         };
+        // The holes that the parts before have left between what was made of them.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).give_back();
         written(py, part.message_bytes(), |room| {
             part.fill(room).map_err(|source| Error::Io { path: "<memory>".into(), source })
         })
@@ -145,7 +152,7 @@ impl Parts {
 fn written<'py>(
     py: Python<'py>,
     size: usize,
-    fill: impl Fn(&mut [MaybeUninit<u8>]) -> crate::error::Result<()> + Sync,
+    fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> crate::error::Result<()> + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
     // Not `PyBytes::new_with`, which has one core write zeros first.
     //
@@ -159,7 +166,12 @@ fn written<'py>(
         let start = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<MaybeUninit<u8>>();
         std::slice::from_raw_parts_mut(start, size)
     };
-    match py.detach(|| caught(|| fill(room))) {
+    let filled = thread::scope(|scope| {
+        let (end, ends) = channel();
+        scope.spawn(move || errands::ended(caught(|| fill(room)), &end));
+        errands::until_ended(py, ends, || Ok(()))
+    })?;
+    match filled.unwrap_or_else(|| Err("its thread is gone".to_owned())) {
         Ok(filled) => filled.map(|()| bytes).map_err(|error| raised(&error.into())),
         Err(fault) => Err(InternalError::new_err(fault)),
     }
@@ -211,6 +223,7 @@ pub fn fuse(
 ) -> PyResult<Folded> {
     let (read, chosen, large) = (source.reader(), chosen.0.clone(), source.bytes() >= LARGE);
     let work = move |attended: &Attended| {
+        let mut kept = Kept::now();
         let tell = |stage: &str, done, of| attended.tell(stage, done, of);
         let when = When::from_str(&verify, false).map_err(|_| BadOption(format!("verify: `{verify}`")))?;
         tell("load", 0, 1);
@@ -233,6 +246,7 @@ pub fn fuse(
         if large {
             // What was needed on the way is not there while Python takes what was made.
             give_back_freed();
+            kept.give_back();
         }
         Ok(folded)
     };

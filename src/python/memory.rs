@@ -1,15 +1,48 @@
 //! What a process has back for other things.
 
-/// Gives back what this thread, those that work for it, and Python have freed.
+/// How many bytes more than before the C library may keep.
+const ROOM: i32 = 1 << 23;
+
+/// What the C library keeps of Python's bytes, which were read and dropped.
+pub struct Kept {
+    before: u32,
+}
+
+impl Kept {
+    pub fn now() -> Self {
+        Self { before: free() }
+    }
+
+    /// Gives it back where it has become much more: who asks for as much again waits until the system has cleared it.
+    pub fn give_back(&mut self) {
+        let now = free();
+        let more = now.wrapping_sub(self.before) as i32;
+        if more > ROOM {
+            #[cfg(all(target_os = "linux", target_env = "gnu"))]
+            // SAFETY: touches nothing but free memory.
+            unsafe {
+                libc::malloc_trim(0);
+            }
+            self.before = free();
+        } else if more < 0 {
+            self.before = now;
+        }
+    }
+}
+
+/// Bytes that the C library keeps, as far as it tells: the lower 32 bits of how many there are.
+fn free() -> u32 {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: reads what is told of all memory.
+    return unsafe { libc::mallinfo() }.fordblks as u32;
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    return 0;
+}
+
+/// Gives back what this thread, and those that work for it, have freed.
 pub fn give_back_freed() {
     // SAFETY: touches nothing but free memory.
     let collect = || unsafe { libmimalloc_sys::mi_collect(true) };
     rayon::broadcast(|_| collect());
     collect();
-    // What the C library keeps of Python's bytes, which were read and dropped.
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: as above.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }

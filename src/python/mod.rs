@@ -3,6 +3,7 @@
 
 mod attend;
 mod calls;
+mod errands;
 mod errors;
 mod memory;
 mod source;

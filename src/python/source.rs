@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyMemoryView;
 
+use super::errands::fetched;
 use super::errors::ExternalDataError;
 use crate::error::Result;
 use crate::onnx::Model;
@@ -117,7 +119,7 @@ impl Wire {
 
     /// Leaves so many bytes where they are: in a field of a message.
     fn refer(&mut self, message: Py<PyAny>, field: String, length: usize) {
-        self.pieces.push(Piece::Referred { message, field, length });
+        self.pieces.push(Piece::Referred { of: Arc::new(MessageField { message, name: field }), length });
         self.length += length as u64;
     }
 
@@ -152,7 +154,13 @@ impl Wire {
 /// A part of a message.
 enum Piece {
     Written(Vec<u8>),
-    Referred { message: Py<PyAny>, field: String, length: usize },
+    Referred { of: Arc<MessageField>, length: usize },
+}
+
+/// A field of a message of Python.
+struct MessageField {
+    message: Py<PyAny>,
+    name: String,
 }
 
 /// A message that was written.
@@ -160,8 +168,19 @@ struct Referring {
     /// Each with the place where it begins.
     pieces: Vec<(u64, Piece)>,
     length: u64,
-    /// The fields that were read last, by the piece that they are: one for each thread that reads one in parts.
-    recent: Mutex<VecDeque<(usize, Bytes)>>,
+    /// The fields that are being read, as Python gave them: one for each thread that reads one in parts.
+    ///
+    /// Nobody who waits for this has hold of the interpreter, for which it waits itself.
+    recent: Mutex<VecDeque<BeingRead>>,
+}
+
+/// A field of a message, until all of it was read.
+struct BeingRead {
+    /// The piece that it is.
+    number: usize,
+    bytes: Bytes,
+    /// How many bytes of it were not read yet.
+    left: usize,
 }
 
 impl Referring {
@@ -178,30 +197,37 @@ impl Referring {
         Self { pieces: placed.collect(), length: wire.length, recent: Mutex::default() }
     }
 
-    /// A field, as Python has it now.
-    fn field(&self, number: usize, message: &Py<PyAny>, name: &str, length: usize) -> io::Result<Bytes> {
-        let kept = |recent: &VecDeque<(usize, Bytes)>| {
-            recent.iter().find(|(piece, _)| *piece == number).map(|(_, bytes)| bytes.clone())
-        };
-        if let Some(bytes) = kept(&self.recent.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return Ok(bytes);
-        }
-        let read =
-            |py: Python<'_>| -> PyResult<PyBackedBytes> { Ok(message.bind(py).getattr(name)?.extract()?) };
-        let bytes = Python::attach(read).map_err(|error| io::Error::other(error.to_string()))?;
-        if bytes.len() != length {
-            return Err(io::Error::other("it was changed while it was read"));
-        }
-        let bytes = Bytes::from_owner(bytes);
+    /// Some bytes of a field, as Python has it now.
+    fn field(
+        &self,
+        number: usize,
+        (field, length): (&Arc<MessageField>, usize),
+        range: Range<usize>,
+    ) -> io::Result<Bytes> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.truncate(rayon::current_num_threads().max(1) - 1);
-        recent.push_front((number, bytes.clone()));
-        Ok(bytes)
-    }
-
-    /// Keeps a field no longer, whose end was read.
-    fn forget(&self, number: usize) {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).retain(|(piece, _)| *piece != number);
+        let at = recent.iter().position(|taken| taken.number == number);
+        let mut taken = match at.and_then(|at| recent.remove(at)) {
+            Some(taken) => taken,
+            None => {
+                let field = field.clone();
+                let read = move |py: Python<'_>| -> PyResult<PyBackedBytes> {
+                    Ok(field.message.bind(py).getattr(&*field.name)?.extract()?)
+                };
+                let bytes = fetched(read).ok_or_else(|| io::Error::other("there is nobody to read it"))?;
+                let bytes = bytes.map_err(|error| io::Error::other(error.to_string()))?;
+                if bytes.len() != length {
+                    return Err(io::Error::other("it was changed while it was read"));
+                }
+                BeingRead { number, bytes: Bytes::from_owner(bytes), left: length }
+            }
+        };
+        let part = taken.bytes.slice(range);
+        taken.left = taken.left.saturating_sub(part.len());
+        if taken.left > 0 {
+            recent.truncate(rayon::current_num_threads().max(1) - 1);
+            recent.push_front(taken);
+        }
+        Ok(part)
     }
 }
 
@@ -224,13 +250,7 @@ impl Resolver for Referring {
             let range = |there: usize| at.min(there)..there.min(at + left);
             let there = match piece {
                 Piece::Written(bytes) => Bytes::copy_from_slice(&bytes[range(bytes.len())]),
-                Piece::Referred { message, field, length } => {
-                    let (range, bytes) = (range(*length), self.field(number, message, field, *length)?);
-                    if range.end == *length {
-                        self.forget(number);
-                    }
-                    bytes.slice(range)
-                }
+                Piece::Referred { of, length } => self.field(number, (of, *length), range(*length))?,
             };
             if there.len() == length {
                 return Ok(there);

@@ -119,6 +119,8 @@ def _merged(folded: Folded, message: onnx.ModelProto) -> onnx.ModelProto:
     """The result as a message, without room for all of it twice."""
     for part in folded.parts(PART):
         message.MergeFromString(part)
+        # Not kept while the next is made.
+        del part
     return message
 
 
