@@ -1816,6 +1816,9 @@ fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
     }
     assert_eq!(unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &"auto"]).code, USAGE);
     assert_eq!(unfold([&"fuse", &model, &"--dry-run", &"--input", &samples]).code, USAGE);
+    // They would say nothing.
+    let by = unfold([&"fuse", &model, &"--dry-run", &"--scale-stream", &"2^-3", &"--input", &samples]);
+    assert!(by.code != 0 && by.stderr.contains("--input is for --scale-stream auto"), "{}", by.stderr);
     ndarray_npy::write_npy(&samples, &indices.mapv(|index| index as f32)).unwrap();
     let run = unfold(planned(&model));
     assert!(run.error().contains("i.npy"), "{}", run.error());

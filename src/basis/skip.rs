@@ -2,9 +2,9 @@
 //! then. A runtime that has the operator puts both together again.
 
 use crate::fold::patch::{Change, Edit};
-use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::make::{Maker, float, int};
+use crate::graph::{Graph, NodeId};
 use crate::normalizer::Replacement;
 use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::tensor::DataType;
@@ -40,13 +40,19 @@ pub fn summed_apart(known: &Analysis) -> Vec<Edit> {
     known.graph.order().iter().filter_map(edit).collect()
 }
 
+/// Whether a model has the operator, in whatever version.
+fn has_layer_norm(graph: &Graph) -> bool {
+    graph.order().iter().any(|&node| graph.is(node, "LayerNormalization"))
+}
+
 /// The sum and the normalizer of one node; `None` where it is another, or its statistics are read.
 fn apart(known: &Analysis, node: NodeId) -> Option<Replacement> {
     let (graph, at) = (&known.graph, known.at(node));
     let (domain, op) = graph.domain_op(node);
     let skip = OPERATORS.iter().find(|skip| domain == "com.microsoft" && skip.op == op)?;
     at.only_attributes(&["epsilon"]).ok()?;
-    let is_there = !skip.centred || at.opset() >= LAYER_NORMALIZATION;
+    // The runtime has it in all versions, and a model that does shows that it is for that one.
+    let is_there = !skip.centred || at.opset() >= LAYER_NORMALIZATION || has_layer_norm(graph);
     let is_read = |slot: usize| graph.output(node, slot).is_some_and(|made| !graph.readers(made).is_empty());
     (is_there && !(1..SUM).any(is_read)).then_some(())?;
     let epsilon = at.attr_float("epsilon", 1e-12).ok()?;

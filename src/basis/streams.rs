@@ -9,6 +9,7 @@ use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::statistics::Core;
 use crate::normalizer::{Site, View, online};
+use crate::onnx::operator::Category;
 
 use super::ties::{self, Tie};
 
@@ -156,6 +157,26 @@ struct Traversal<'w> {
     stream: Stream,
 }
 
+/// How many operators in a row are looked at whose results nobody may read but for their extents.
+const DEPTH: usize = 8;
+
+/// Whether a node makes of its first input what is read for its extents alone, which the elements do not tell.
+fn is_for_extents(known: &Analysis, node: NodeId, depth: usize) -> bool {
+    let graph = &known.graph;
+    let is_told = matches!(
+        graph.category(node),
+        Some(Category::Movement | Category::Selection | Category::Arithmetic | Category::Elementwise)
+    );
+    let is_for_extents = |reader: &Reader| match *reader {
+        Reader::Node { node, input } => {
+            !graph.reads_elements(node, input) || input == 0 && is_for_extents(known, node, depth - 1)
+        }
+        _ => false,
+    };
+    let made = || graph.outputs(node).iter().flatten().map(|&value| graph.readers(value));
+    is_told && depth > 0 && made().any(|readers| !readers.is_empty()) && made().flatten().all(is_for_extents)
+}
+
 impl<'w> Traversal<'w> {
     fn new(
         known: &'w Analysis<'w>,
@@ -213,6 +234,7 @@ impl<'w> Traversal<'w> {
             Reader::Output => ReadBy::Output,
             Reader::Capture { node } => ReadBy::Body(node),
             Reader::Node { node, input } if !known.graph.reads_elements(node, input) => return,
+            Reader::Node { node, input: 0 } if is_for_extents(known, node, DEPTH) => return,
             Reader::Node { node, input } => match self.of.get(&node) {
                 Some(&site) if self.is_over(site, node, at.axis) => ReadBy::Normalizer(site),
                 Some(_) => ReadBy::Other(node, input),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 use unfold::basis::powers::possible;
 use unfold::headroom::{Headroom, widened};
@@ -64,7 +64,10 @@ impl ScalingArgs {
         tell: &dyn Fn(&str, usize, usize),
     ) -> Result<ScalingChoice> {
         match (self.scale_stream, &self.input) {
-            (Some(ScaleStream::By(power)), _) => {
+            (Some(ScaleStream::By(_)), Some(_)) => {
+                bail!("--input is for --scale-stream auto, which finds K from it")
+            }
+            (Some(ScaleStream::By(power)), None) => {
                 Ok(ScalingChoice { scale_stream: Some(power), largest_on_stream: None })
             }
             (Some(ScaleStream::Auto), Some(file)) => {

@@ -8,6 +8,7 @@
 pub mod absorb;
 mod across;
 pub mod apply;
+pub mod around;
 
 mod backward;
 mod draft;

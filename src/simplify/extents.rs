@@ -34,24 +34,27 @@ fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     }
     let (before, after) = (facts.shape(*value)?, facts.shape(graph.output(node, 0)?)?);
     let mut rest = false;
-    let extents: Option<Vec<i64>> = facts
-        .extents(*shape)?
+    let asked = facts.extents(*shape)?;
+    let finds_rest =
+        asked.iter().position(|dim| dim.as_ref().is_some_and(|dim| dim.to_i64().ok() == Some(-1)));
+    let extents: Option<Vec<i64>> = asked
         .into_iter()
         .enumerate()
         .map(|(axis, dim)| {
-            // The rest, which is a number, or what the value has there, where it is known what is left beside the others.
-            let is_rest = dim.as_ref().is_some_and(|dim| dim.to_i64().ok() == Some(-1));
-            (axis, if is_rest { after.get(axis).cloned().flatten() } else { dim })
-        })
-        .map(|(axis, dim)| match extent(&dim) {
-            // What is 0 or negative says something else than how many there are.
-            Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
-            None if dim.as_ref()?.to_i64().is_ok() => None,
-            None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
-            None if !std::mem::replace(&mut rest, true) => Some(-1),
-            None => None,
+            // The rest is a number, or what the value has there, where it is known what is left beside the others.
+            let is_rest = finds_rest == Some(axis);
+            let dim = if is_rest { after.get(axis).cloned().flatten() } else { dim };
+            match extent(&dim) {
+                // What is 0 or negative says something else than how many there are.
+                Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
+                None if dim.as_ref().is_some_and(|dim| dim.to_i64().is_ok()) => None,
+                None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
+                None if (is_rest || dim.is_some()) && !std::mem::replace(&mut rest, true) => Some(-1),
+                None => None,
+            }
         })
         .collect();
-    // What is left over beside no elements is anything.
-    extents.filter(|extents| !(extents.contains(&0) && extents.contains(&-1)))
+    // What is left over beside no elements is anything, unless it was before.
+    let is_new = |extents: &Vec<i64>| extents.iter().position(|&extent| extent == -1) != finds_rest;
+    extents.filter(|extents| !(extents.contains(&0) && extents.contains(&-1) && is_new(extents)))
 }

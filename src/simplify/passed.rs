@@ -10,6 +10,7 @@ use crate::graph::axes::axis;
 use crate::graph::editor::Editor;
 use crate::graph::extents::same;
 use crate::graph::flat::{BEGIN, END, is_result, way};
+use crate::graph::layout::Trace;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::node::bodies;
@@ -194,17 +195,22 @@ fn moves_nothing(at: &At) -> Option<bool> {
     }
 }
 
-/// What the Transpose before one reads, which that puts back in order.
+/// What the movement before one reads, which that takes back: axes that are put back in order, and such of one place that
+/// come or go.
 fn taken_back(at: &At) -> Option<ValueId> {
     let graph = at.graph;
-    let (before, _) = graph.producer(at.input(0).ok()?)?;
-    let are_two = graph.is(at.node, "Transpose") && graph.is(before, "Transpose");
+    let between = at.input(0).ok()?;
+    let (before, _) = graph.producer(between)?;
     let first = At { node: before, ..*at };
-    first.only_attributes(&["perm"]).ok().filter(|()| are_two)?;
-    let rank = first.rank(0).ok()?;
-    let (first_order, order) = (first.permutation(rank).ok()?, at.permutation(rank).ok()?);
-    let is_back = order.into_iter().map(|axis| first_order[axis]).eq(0..rank);
-    first.input(0).ok().filter(|_| is_back)
+    let moves = |at: &At| {
+        let is_one = matches!(graph.op(at.node), Some("Squeeze" | "Transpose" | "Unsqueeze"));
+        is_one && at.only_attributes(&["axes", "perm"]).is_ok()
+    };
+    (moves(&first) && moves(at)).then_some(())?;
+    let mut trace = Trace::new(&first.shape(0).ok()?);
+    trace.follow(first.proto(), &at.facts.shape(between)?)?;
+    trace.follow(at.proto(), &at.facts.shape(graph.only_output(at.node)?)?)?;
+    first.input(0).ok().filter(|_| trace.is_identity())
 }
 
 /// Whether nobody knows the result of a node by its name, and it is none of a constant.

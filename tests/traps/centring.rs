@@ -89,6 +89,14 @@ fn who_sees_the_mean_keeps_it() {
 }
 
 #[test]
+fn who_asks_for_extents_alone_does_not_see_the_mean() {
+    let picked = "first_of = Gather(x4, first) axis=1\n extents = Shape(first_of)\n output extents";
+    assert_eq!(is_centred(&vit(&format!("{picked}\n{HEAD}"))), (3, 7, vec![]));
+    let also = picked.replace("output extents", "seen = ReduceMax(first_of)\n output extents seen");
+    assert_eq!(keeps_mean(&vit(&format!("{also}\n{HEAD}"))), Reason::SeesMean("ReduceMax".into()));
+}
+
+#[test]
 fn what_picks_of_a_stream_by_rules_that_nobody_knows_keeps_its_mean() {
     let picked = |attribute: &str| {
         let step = format!("picked = Gather(token, first) axis=1 {attribute}");
@@ -207,6 +215,16 @@ fn a_sum_inside_of_a_normalizer_is_a_sum() {
     };
     assert_eq!(is_centred(&text("b")), (3, 4, vec![]));
     assert_eq!(is_centred(&text("")), (3, 3, vec![]));
+    // onnxruntime has the operator in all versions, and writes it into models of earlier ones.
+    let mut proto = model(&text("b")).proto;
+    let own = proto.opset_import.iter_mut().find(|import| import.domain().is_empty()).unwrap();
+    own.version = Some(14);
+    let fused = centre(&Model::from_proto(proto)).model;
+    assert!(
+        !operators(&fused).iter().any(|op| op.ends_with("LayerNormalization")),
+        "{:?}",
+        operators(&fused)
+    );
     // Who reads the statistics has to have them.
     let read = text("b").replace("n1,,,x1", "n1,m1,,x1").replace("output o", "output o m1");
     assert!(matches!(keeps_mean(&read), Reason::SeesMean(_)));

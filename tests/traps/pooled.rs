@@ -117,6 +117,33 @@ fn axes_that_are_gone_come_back_behind_a_maximum() {
 }
 
 #[test]
+fn an_axis_whose_windows_are_its_places_is_not_pooled() {
+    // Tokens as an image of one channel, every two of which are pooled.
+    let pooled = |window: &str| {
+        model(&format!(
+            "input x batch 1 6 4
+             const g 4 = 1 2 0.5 4
+             shift t 4
+             weight w 4 4
+             n = Mul(x, g)
+             m = Add(n, t)
+             v = {window}
+             y = MatMul(v, w)
+             output y"
+        ))
+    };
+    for more in ["strides=[2,1]", "pads=[1,0,1,0]", "auto_pad=SAME_UPPER", ""] {
+        let window = format!("AveragePool(m) kernel_shape=[2,1] {more}");
+        becomes(&pooled(&window), &["AveragePool", "MatMul", "Add"]);
+    }
+    for more in ["[2,2]", "[1,1] strides=[1,2]", "[2,1] pads=[0,0,0,1]"] {
+        let window = format!("AveragePool(m) kernel_shape={more}");
+        assert_eq!(kept(&pooled(&window)).0, Reason::ReducedAxis, "{more}");
+    }
+    assert_eq!(kept(&pooled("GlobalAveragePool(m)")).0, Reason::ReducedAxis);
+}
+
+#[test]
 fn windows_that_may_miss_the_image_stop_what_is_added_to_it() {
     for window in [
         "kernel_shape=[1,1] strides=[2,2] ceil_mode=1",

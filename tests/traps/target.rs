@@ -41,7 +41,7 @@ fn for_engine(target: Target, model: &Model) -> Model {
 
 #[test]
 fn a_product_of_an_open_batch_and_its_bias_are_one_gemm_where_onnxruntime_asks_for_it() {
-    let gemm = ["Reshape", "Gemm", "Reshape", "Relu", "Reshape", "Gemm", "Reshape"];
+    let gemm = ["Reshape", "Gemm", "Relu", "Gemm", "Reshape"];
     for shape in ["N 4 6", "2 N 4 6", "N 2 4 6"] {
         let before = products(shape, "3");
         assert_eq!(operators(&for_engine(Target::Onnxruntime, &before)), gemm);

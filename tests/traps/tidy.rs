@@ -198,6 +198,22 @@ fn a_reshape_reads_no_extents_that_it_finds_itself() {
          output y",
     );
     assert_eq!(shape(&tidied(&moved)).into_raw_vec_and_offset().0, [4, -1, 8]);
+    // What was found was found before, and what is left over beside no elements was anything, too.
+    let found = tidied(&heads("ints h 1 = -1\n s = Concat(b, l, h) axis=0"));
+    assert_eq!(shape(&found).into_raw_vec_and_offset().0, [0, 0, 8]);
+    let found = model(
+        "input x batch height width 8
+         z = Shape(x)
+         ints zero 1 = 0
+         ints h 2 = -1 8
+         b = Gather(z, zero)
+         s = Concat(b, h) axis=0
+         y = Reshape(x, s)
+         output y",
+    );
+    assert_eq!(shape(&tidied(&found)).into_raw_vec_and_offset().0, [0, -1, 8]);
+    let other = tidied(&heads("ints h 1 = 8\n ints m 1 = 2\n ints f 1 = 4\n s = Concat(b, m, f, l) axis=0"));
+    assert!(operators(&other).len() > 1, "{:?}", operators(&other));
     // Neither is where it was, and one alone can be found.
     let turned = tidied(&heads("ints h 1 = 8\n s = Concat(l, b, h) axis=0"));
     assert_eq!(operators(&turned), ["Shape", "Gather", "Gather", "Concat", "Reshape"]);
@@ -849,6 +865,86 @@ fn an_integer_times_zero_is_zero_whatever_it_is() {
          output y",
     );
     assert_eq!(operators(&proved(&model)), ["MatMul", "Add", "Tanh"]);
+}
+
+#[test]
+fn axes_of_one_place_that_come_and_go_at_once_go() {
+    let of = |lines: &str| {
+        becomes_tidy(&model(&format!(
+            "input x 1 length 8
+             ints front 1 = 0
+             ints back 1 = -1
+             e = Exp(x)
+             {lines}
+             y = Tanh(z)
+             output y"
+        )))
+    };
+    for lines in
+        ["s = Squeeze(e, front)\n z = Unsqueeze(s, front)", "s = Unsqueeze(e, back)\n z = Squeeze(s, back)"]
+    {
+        assert_eq!(of(lines), ["Exp", "Tanh"], "{lines}");
+    }
+    // It comes at another place.
+    assert_eq!(of("s = Squeeze(e, front)\n z = Unsqueeze(s, back)").len(), 4);
+    // Somebody else reads what is between.
+    let read = "s = Squeeze(e, front)\n z = Unsqueeze(s, front)\n t = Sin(s)\n output t";
+    assert_eq!(of(read), ["Exp", "Squeeze", "Sin", "Tanh"]);
+}
+
+#[test]
+fn movements_around_what_works_element_by_element_go() {
+    let around = |first: &str, between: &str, last: &str| {
+        becomes_tidy(&model(&format!(
+            "input x batch 6 8
+             ints rows 2 = -1 8
+             ints sentences 3 = -1 6 8
+             ints heads 4 = -1 6 2 4
+             ints one 1 = 1
+             scale bound 8
+             scale places 6 1
+             const none = 0
+             e = Exp(x)
+             a = {first}
+             {between}
+             z = {last}
+             y = Softmax(z) axis=1
+             output y"
+        )))
+    };
+    let gate = "s = Sigmoid(a)\n b = Mul(a, s)";
+    for (first, last) in [
+        ("Reshape(e, rows)", "Reshape(b, sentences)"),
+        ("Reshape(e, heads)", "Reshape(b, sentences)"),
+        ("Unsqueeze(e, one)", "Squeeze(b, one)"),
+        ("Transpose(e) perm=[1,2,0]", "Transpose(b) perm=[2,0,1]"),
+    ] {
+        assert_eq!(around(first, gate, last), ["Exp", "Sigmoid", "Mul", "Softmax"], "{first}");
+    }
+    // Along the last axis, where that stays, and for all.
+    let bounded = "s = Max(a, bound, none)\n b = Sin(s)";
+    assert_eq!(
+        around("Reshape(e, rows)", bounded, "Reshape(b, sentences)"),
+        ["Exp", "Max", "Sin", "Softmax"]
+    );
+    let turned = ("Transpose(e) perm=[0,2,1]", "Transpose(b) perm=[0,2,1]");
+    for (first, between, last) in [
+        // What is taken back is not what was moved.
+        ("Transpose(e) perm=[1,2,0]", gate, "Transpose(b) perm=[1,2,0]"),
+        ("Transpose(e) perm=[0,2,1]", gate, "Reshape(b, sentences)"),
+        // It is not the same at all places.
+        (turned.0, "s = Max(a, sixes)\n b = Sin(s)", turned.1),
+        ("Unsqueeze(e, one)", "s = Max(a, places)\n b = Sin(s)", "Squeeze(b, one)"),
+        // It is of several elements.
+        (turned.0, "b = Softmax(a) axis=1", turned.1),
+        // Somebody else reads it.
+        (turned.0, "b = Sin(a)\n output b", turned.1),
+        (turned.0, "b = Sin(a)\n c = ReduceSum(a) axes=[1]\n output c", turned.1),
+    ] {
+        let between = between.replace("sixes", "six");
+        let lines = format!("scale six 6\n {between}");
+        assert!(around(first, &lines, last).len() > 4, "{first}, {between}, {last}");
+    }
 }
 
 #[test]

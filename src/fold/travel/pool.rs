@@ -3,7 +3,7 @@
 //! A border of zeros that is counted in the mean stops a shift. Where it is not counted, each result is a mean of places of
 //! the image, if its window meets one, though the last windows reach over the end.
 
-use super::window::meet_the_image;
+use super::window::{is_by_place, meet_the_image};
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
 use crate::onnx::operator::AVERAGE_POOL;
@@ -30,8 +30,10 @@ impl Rule for Pool {
 }
 
 fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
-    if affine.axes().iter().any(|&axis| axis >= 2) {
-        return Err(Reason::ReducedAxis);
+    for axis in affine.axes() {
+        if !is_by_place(at, axis)? {
+            return Err(Reason::ReducedAxis);
+        }
     }
     if at.proto().op_type() == "GlobalAveragePool" {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Whether the windows of a pooling meet the image: what is only border has no maximum, and no mean.
+//! Whether the windows of a pooling meet the image: what is only border has no maximum, and no mean. And along which axes
+//! they have one place each.
 //!
 //! Extents may be open, so this asks what holds for all: the first window ends inside, and the last one begins inside.
 
@@ -36,4 +37,20 @@ pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
         "SAME_LOWER" | "SAME_UPPER" => !rounds_up && !has_gaps,
         _ => return Err(Reason::Attribute("auto_pad".into())),
     })
+}
+
+/// Whether what a pooling makes along an axis is place by place what it reads there: channels, or an axis whose windows are
+/// the places.
+///
+/// # Errors
+/// [`Reason::Attribute`] of the first one that is not understood.
+pub fn is_by_place(at: &At, axis: usize) -> Result<bool, Reason> {
+    let Some(place) = axis.checked_sub(2) else { return Ok(true) };
+    let of = |name: &str, place: usize, absent: i64| -> Result<i64, Reason> {
+        Ok(at.attr_ints(name)?.map_or(Some(absent), |list| list.get(place).copied()).unwrap_or(-1))
+    };
+    let axes = at.attr_ints("kernel_shape")?.map_or(0, |kernel| kernel.len());
+    let is_one = |name: &str, absent| Ok(of(name, place, absent)? == 1);
+    let is_padded = of("pads", place, 0)? != 0 || of("pads", axes + place, 0)? != 0;
+    Ok(is_one("kernel_shape", 0)? && is_one("strides", 1)? && !is_padded)
 }
