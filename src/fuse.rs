@@ -14,7 +14,7 @@ use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, Scaling, Stored, StreamPlan};
 use crate::fold::planner;
 use crate::fold::target::{self, Target};
-use crate::fold::{around, forms, pairs, parts, regrouped, sliced};
+use crate::fold::{around, forms, joined, pairs, parts, regrouped, sliced};
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
@@ -581,7 +581,9 @@ impl OnePass<'_> {
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let moved: &[fn(&Analysis) -> Vec<Edit>] = match self.skip.is_match(simplify::MERGING) {
             true => &[parts::edits],
-            false => &[parts::edits, pairs::edits, regrouped::edits, sliced::edits, around::edits],
+            false => {
+                &[parts::edits, pairs::edits, regrouped::edits, sliced::edits, joined::edits, around::edits]
+            }
         };
         for edits in moved {
             if let Some(moved) = self.rewritten(known, history, edits(known), true)? {

@@ -15,6 +15,7 @@ mod draft;
 pub mod forms;
 pub mod growth;
 mod item;
+pub mod joined;
 mod modulation;
 mod padded;
 pub mod pairs;

@@ -893,6 +893,30 @@ fn axes_of_one_place_that_come_and_go_at_once_go() {
 }
 
 #[test]
+fn concats_along_one_axis_are_one() {
+    let of = |first: &str, second: &str| {
+        becomes_tidy(&model(&format!(
+            "input x batch 6 8
+             e = Exp(x)
+             s = Sin(x)
+             {first}
+             {second}
+             y = Tanh(z)
+             output y"
+        )))
+    };
+    let one = ["Exp", "Sin", "Concat", "Tanh"];
+    assert_eq!(of("a = Concat(e, s) axis=1", "z = Concat(x, a, e) axis=-2"), one);
+    assert_eq!(
+        of("a = Concat(e, s) axis=1\n b = Concat(a, x) axis=1", "c = Abs(x)\n z = Concat(b, c) axis=1").len(),
+        5
+    );
+    // Along another axis, or read by others too.
+    assert_eq!(of("a = Concat(e, s) axis=1", "z = Concat(a, a) axis=2").len(), 5);
+    assert_eq!(of("a = Concat(e, s) axis=1", "z = Concat(a, x) axis=1\n output a").len(), 5);
+}
+
+#[test]
 fn movements_around_what_works_element_by_element_go() {
     let around = |first: &str, between: &str, last: &str| {
         becomes_tidy(&model(&format!(
