@@ -68,9 +68,7 @@ def row(title, name, exporter, rounds, folder):
     for kind, short in KINDS.items():
         model, inputs = network(name, short)
         export(model, inputs, paths["model"], exporter)
-        # The table that the head shares with the embedding, and the memory of the encoder, are read in several bases.
-        growth = ["--max-growth", "20"]
-        report = json.loads(unfold("fuse", paths["model"], "-o", paths["fused"], "--verify", "off", "--json", *growth))
+        report = json.loads(unfold("fuse", paths["model"], "-o", paths["fused"], "--verify", "off", "--json"))
         found = [site for site in report["sites"] if site["kind"]["family"] == "offline"]
         scales = [site["basis"] for site in found if "basis" in site]
         least, most = min(scale["least"] for scale in scales), max(scale["most"] for scale in scales)
