@@ -122,7 +122,18 @@ impl Between {
             let made = maker.op(node.op_type(), &inputs, node.attribute.clone());
             instead.insert(&node.output[0], made);
         }
-        Some(maker.finish(graph.value_name(graph.only_output(self.last)?)))
+        let (mut made, constants) = maker.finish(graph.value_name(graph.only_output(self.last)?));
+        // They are what they were, with their names and notes.
+        for (made, &node) in made.iter_mut().zip(&self.nodes) {
+            let (input, output) = (std::mem::take(&mut made.input), std::mem::take(&mut made.output));
+            *made = NodeProto {
+                input,
+                output,
+                name: Some(graph.name(node).to_owned()),
+                ..graph.node(node).clone()
+            };
+        }
+        Some((made, constants))
     }
 }
 

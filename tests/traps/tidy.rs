@@ -945,6 +945,18 @@ fn movements_around_what_works_element_by_element_go() {
     ] {
         assert_eq!(around(first, gate, last), ["Exp", "Sigmoid", "Mul", "Softmax"], "{first}");
     }
+    // What stays is called as it was.
+    let named = fuse(&model(
+        "input x batch 6 8
+         ints rows 2 = -1 8
+         ints sentences 3 = -1 6 8
+         a = Reshape(x, rows)
+         b = Tanh(a)
+         z = Reshape(b, sentences)
+         output z",
+    ));
+    let [tanh] = &named.model.graph().node[..] else { panic!("{:?}", operators(&named.model)) };
+    assert!(tanh.name().starts_with("Tanh_b"), "{}", tanh.name());
     // Along the last axis, where that stays, and for all.
     let bounded = "s = Max(a, bound, none)\n b = Sin(s)";
     assert_eq!(
