@@ -1,10 +1,10 @@
 //! Normalizers of a runtime with the residual sum inside, as the sum and a normalizer: what is known of those holds of them
 //! then. A runtime that has the operator puts both together again.
 
-use crate::fold::patch::{Change, Edit};
+use crate::fold::patch::Edit;
+use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::make::{Maker, float, int};
-use crate::graph::{Graph, NodeId};
 use crate::normalizer::Replacement;
 use crate::onnx::operator::LAYER_NORMALIZATION;
 use crate::onnx::tensor::DataType;
@@ -32,27 +32,21 @@ const SUM: usize = 3;
 
 /// What writes all of them out in a model.
 pub fn summed_apart(known: &Analysis) -> Vec<Edit> {
-    let edit = |&node: &NodeId| {
-        let replacement = apart(known, node)?;
-        let at = known.graph.name(node).to_owned();
-        Some(Edit { sites: vec![], at, change: Change::Replace(replacement) })
-    };
-    known.graph.order().iter().filter_map(edit).collect()
-}
-
-/// Whether a model has the operator, in whatever version.
-fn has_layer_norm(graph: &Graph) -> bool {
-    graph.order().iter().any(|&node| graph.is(node, "LayerNormalization"))
+    let graph = &known.graph;
+    // The runtime has it in all versions, and a model that does shows that it is for that one.
+    let has_layer_norm = graph.model().own_opset() >= LAYER_NORMALIZATION
+        || graph.order().iter().any(|&node| graph.is(node, "LayerNormalization"));
+    let edit = |&node: &NodeId| Some(Edit::replacing(graph, node, apart(known, node, has_layer_norm)?));
+    graph.order().iter().filter_map(edit).collect()
 }
 
 /// The sum and the normalizer of one node; `None` where it is another, or its statistics are read.
-fn apart(known: &Analysis, node: NodeId) -> Option<Replacement> {
+fn apart(known: &Analysis, node: NodeId, has_layer_norm: bool) -> Option<Replacement> {
     let (graph, at) = (&known.graph, known.at(node));
     let (domain, op) = graph.domain_op(node);
     let skip = OPERATORS.iter().find(|skip| domain == "com.microsoft" && skip.op == op)?;
     at.only_attributes(&["epsilon"]).ok()?;
-    // The runtime has it in all versions, and a model that does shows that it is for that one.
-    let is_there = !skip.centred || at.opset() >= LAYER_NORMALIZATION || has_layer_norm(graph);
+    let is_there = !skip.centred || has_layer_norm;
     let is_read = |slot: usize| graph.output(node, slot).is_some_and(|made| !graph.readers(made).is_empty());
     (is_there && !(1..SUM).any(is_read)).then_some(())?;
     let epsilon = at.attr_float("epsilon", 1e-12).ok()?;

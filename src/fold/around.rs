@@ -4,9 +4,9 @@
 //! GPT-2 as Hugging Face writes it gives its layers rows, and puts them back into sentences behind each, also before a GELU
 //! whose result goes into rows again at once.
 
-use super::patch::{Change, Edit};
+use super::patch::Edit;
 use crate::graph::analysis::Analysis;
-use crate::graph::facts::{Shape, extent, same};
+use crate::graph::facts::{extent, same, same_shape};
 use crate::graph::flat::way;
 use crate::graph::layout::Trace;
 use crate::graph::make::{Maker, NewConstant};
@@ -33,7 +33,7 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
         taken.extend(&nodes);
         let (made, constants) = between.written(known, first)?;
         let replacement = Replacement { nodes, made, constants };
-        Some(Edit { sites: vec![], at: graph.name(first).to_owned(), change: Change::Replace(replacement) })
+        Some(Edit::replacing(graph, first, replacement))
     };
     graph.order().iter().filter_map(edit).collect()
 }
@@ -93,7 +93,7 @@ impl Between {
                         matches!(graph.category(node), Some(Category::Arithmetic | Category::Elementwise));
                     let made =
                         graph.only_output(node).filter(|_| each && graph.node(node).domain().is_empty())?;
-                    same_shape(known, made, &shape).then_some(())?;
+                    facts.shape(made).filter(|made| same_shape(made, &shape))?;
                     nodes.push(node);
                     values.push(made);
                 }
@@ -135,12 +135,4 @@ impl Between {
         }
         Some((made, constants))
     }
-}
-
-/// Whether a value has this shape.
-fn same_shape(known: &Analysis, value: ValueId, shape: &Shape) -> bool {
-    let own = known.facts.shape(value);
-    own.is_some_and(|own| {
-        own.len() == shape.len() && own.iter().zip(shape).all(|(one, other)| same(one, other))
-    })
 }

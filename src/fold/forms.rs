@@ -9,19 +9,18 @@
 //! places of one axis a Gather, and zeros around an image are the padding of the
 //! convolution behind.
 
-use super::patch::{Change, Edit};
+use super::patch::{Edit, written_anew};
 use super::{padded, row, strided, token_norm};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
 use crate::graph::equation::{Equation, is_once};
-use crate::graph::facts::{extent, same};
+use crate::graph::facts::{extent, same_shape};
 use crate::graph::make::{Maker, int};
 use crate::graph::movement::LARGEST;
 use crate::graph::spread;
 use crate::graph::{NodeId, Reader, ValueId};
-use crate::normalizer::Replacement;
 use crate::onnx::operator::Category;
-use crate::onnx::tensor::{self, DataType};
+use crate::onnx::tensor;
 use crate::recipe::Numbers;
 
 /// The operator set from which on a Sum broadcasts.
@@ -29,14 +28,9 @@ const SUM_BROADCASTS: i64 = 8;
 
 /// What is written in another form, of floats.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
-    let Analysis { graph, facts, constants, .. } = known;
-    let edit = |&node: &NodeId| {
-        let output = graph.only_output(node)?;
-        let is_float = facts.data_type(output).is_some_and(DataType::is_float);
-        if !is_float || constants.is_constant(output) {
-            return None;
-        }
-        let made = squeezed(known, node)
+    written_anew(known, |node, output| {
+        known.facts.data_type(output).filter(|data_type| data_type.is_float())?;
+        squeezed(known, node)
             .or_else(|| picked(known, node))
             .or_else(|| pooled(known, node))
             .or_else(|| token_norm::written_out(known, node))
@@ -46,12 +40,8 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
             .or_else(|| multiplied(known, node))
             .or_else(|| broadcast(known, node))
             .or_else(|| row::one(known, node))
-            .or_else(|| narrowed(known, node))?;
-        let (made, constants) = made.finish(graph.value_name(output));
-        let replacement = Replacement { nodes: vec![node], made, constants };
-        Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
-    };
-    graph.order().iter().filter_map(edit).collect()
+            .or_else(|| narrowed(known, node))
+    })
 }
 
 /// A Gather of the only place of an axis as a Squeeze.
@@ -170,7 +160,7 @@ fn multiplied<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
 /// Whether two values are known to have the same extents.
 fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) -> bool {
     let (Some(shape), Some(beside)) = (facts.shape(one), facts.shape(other)) else { return false };
-    shape.len() == beside.len() && shape.iter().zip(&beside).all(|(a, b)| same(a, b))
+    same_shape(&shape, &beside)
 }
 
 /// What is expanded, and to which shape.

@@ -1,23 +1,15 @@
 //! Concats of what Concats along the same axis make: each is one Concat of all parts, which moves the elements once.
 
-use super::patch::{Change, Edit};
+use super::patch::{Edit, written_anew};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
 use crate::graph::flat::way;
 use crate::graph::make::{Maker, int};
 use crate::graph::{NodeId, ValueId};
-use crate::normalizer::Replacement;
 
 /// What is written so.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
-    let graph = &known.graph;
-    let edit = |&node: &NodeId| {
-        let output = graph.only_output(node).filter(|&output| !known.constants.is_constant(output))?;
-        let (made, constants) = at_once(known, node)?.finish(graph.value_name(output));
-        let replacement = Replacement { nodes: vec![node], made, constants };
-        Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
-    };
-    graph.order().iter().filter_map(edit).collect()
+    written_anew(known, |node, _| at_once(known, node))
 }
 
 /// A Concat of the parts of the Concats that a node reads and nobody else does; `None` where it reads none.

@@ -6,7 +6,7 @@
 use ndarray::{ArrayD, Axis};
 
 use super::At;
-use super::patch::{Change, Edit};
+use super::patch::{Edit, written_anew};
 use super::strided::constant;
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
@@ -14,7 +14,6 @@ use crate::graph::facts::{Shape, extent, same};
 use crate::graph::layout::Trace;
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
-use crate::normalizer::Replacement;
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
@@ -23,14 +22,7 @@ const DEPTH: usize = 12;
 
 /// What is written so.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
-    let graph = &known.graph;
-    let edit = |&node: &NodeId| {
-        let output = graph.only_output(node).filter(|&output| !known.constants.is_constant(output))?;
-        let (made, constants) = whole(known, node)?.finish(graph.value_name(output));
-        let replacement = Replacement { nodes: vec![node], made, constants };
-        Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
-    };
-    graph.order().iter().filter_map(edit).collect()
+    written_anew(known, |node, _| whole(known, node))
 }
 
 /// What a GatherND takes, as an Unsqueeze of the value; `None` where it takes others than all places, or in another order.

@@ -5,7 +5,7 @@
 //! As many elements are moved, but over one axis less: onnxruntime and tract move four axes faster than five where the
 //! last one does not stay the last. Where it does, nothing is gained, and other engines look for the form of before.
 
-use super::patch::{Change, Edit};
+use super::patch::Edit;
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::axes::axis;
@@ -69,7 +69,7 @@ fn apart(known: &Analysis, node: NodeId) -> Option<Edit> {
     let (made, constants) = maker.done();
     let nodes = [vec![node], nodes].concat();
     let replacement = Replacement { nodes, made, constants };
-    Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
+    Some(Edit::replacing(graph, node, replacement))
 }
 
 /// A value without the axis.

@@ -14,6 +14,7 @@ use super::{At, Fold, Side};
 use crate::affine::Affine;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::Facts;
+use crate::graph::make::Maker;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::hash::HashMap;
 use crate::normalizer::{Replacement, Reset};
@@ -110,6 +111,27 @@ pub struct Edit {
     pub at: String,
     /// What changes.
     pub change: Change,
+}
+
+impl Edit {
+    /// What no site asks for: nodes in place of others, of which this is the first.
+    pub fn replacing(graph: &Graph, first: NodeId, replacement: Replacement) -> Self {
+        Edit { sites: vec![], at: graph.name(first).to_owned(), change: Change::Replace(replacement) }
+    }
+}
+
+/// Writes each node in another form, if there is one for it and for the only value that it makes, which is no constant.
+pub fn written_anew<'m>(
+    known: &'m Analysis,
+    form: impl Fn(NodeId, ValueId) -> Option<Maker<'m>>,
+) -> Vec<Edit> {
+    let graph = &known.graph;
+    let edit = |&node: &NodeId| {
+        let output = graph.only_output(node).filter(|&output| !known.constants.is_constant(output))?;
+        let (made, constants) = form(node, output)?.finish(graph.value_name(output));
+        Some(Edit::replacing(graph, node, Replacement { nodes: vec![node], made, constants }))
+    };
+    graph.order().iter().filter_map(edit).collect()
 }
 
 /// Something that cannot be written as it was planned.

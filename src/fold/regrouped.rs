@@ -3,7 +3,7 @@
 //! Attention of one head is written as that of several: the heads are split off, brought forward over an axis of one place,
 //! brought back and put together. Keras puts axes of one place around a product for each einsum that it writes out.
 
-use super::patch::{Change, Edit};
+use super::patch::{Edit, written_anew};
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::axes::axes;
@@ -11,26 +11,19 @@ use crate::graph::facts::{Shape, extent, same};
 use crate::graph::flat::way;
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
-use crate::normalizer::Replacement;
 
 /// What is written so: a movement behind a Reshape that nobody else reads, or a Reshape behind a movement.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
-    let Analysis { graph, constants, .. } = known;
-    let edit = |&node: &NodeId| {
-        let output = graph.only_output(node).filter(|&output| !constants.is_constant(output))?;
+    let graph = &known.graph;
+    written_anew(known, |node, _| {
         let merged = |(value, extents): (ValueId, Vec<i64>)| {
             let mut maker = Maker::new(graph, node);
             maker.reshape(graph.value_name(value), &extents);
             maker
         };
         let as_one = before(known, node).or_else(|| behind(known, node)).map(merged);
-        let maker =
-            as_one.or_else(|| without_ones(known, node)).or_else(|| unsqueezed_at_once(known, node))?;
-        let (made, constants) = maker.finish(graph.value_name(output));
-        let replacement = Replacement { nodes: vec![node], made, constants };
-        Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
-    };
-    graph.order().iter().filter_map(edit).collect()
+        as_one.or_else(|| without_ones(known, node)).or_else(|| unsqueezed_at_once(known, node))
+    })
 }
 
 /// What a Reshape can read in the place of what a movement before it makes, and the extents that it makes of that.

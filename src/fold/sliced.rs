@@ -3,26 +3,18 @@
 //! Exporters write a Slice for each axis that is indexed. Where windows of every other place are put beside each other, as
 //! where patches are merged, two of each four share the first one; and still fewer elements are moved without it.
 
-use super::patch::{Change, Edit};
+use super::patch::{Edit, written_anew};
 use super::travel::slice::{Cut, cuts};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::flat::way;
 use crate::graph::make::{Maker, ints};
 use crate::graph::{Reader, ValueId};
-use crate::normalizer::Replacement;
 use crate::onnx::operator::input_at;
 
 /// What is written so.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
-    let graph = &known.graph;
-    let edit = |&node: &NodeId| {
-        let output = graph.only_output(node).filter(|&output| !known.constants.is_constant(output))?;
-        let (made, constants) = at_once(known, node)?.finish(graph.value_name(output));
-        let replacement = Replacement { nodes: vec![node], made, constants };
-        Some(Edit { sites: vec![], at: graph.name(node).to_owned(), change: Change::Replace(replacement) })
-    };
-    graph.order().iter().filter_map(edit).collect()
+    written_anew(known, |node, _| at_once(known, node))
 }
 
 /// A Slice of the value that the one before it cuts, which all others that read it can cut as well.

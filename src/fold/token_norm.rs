@@ -7,7 +7,7 @@
 
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
-use crate::graph::facts::{extent, same};
+use crate::graph::facts::{extent, same_shape};
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
 use crate::recipe::Recipe;
@@ -24,7 +24,7 @@ pub fn written_out<'m>(known: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>
     let tokens = Tokens::of(known, norm)?;
     let input = graph.input(maker(known, tokens.value).filter(|&node| graph.is(node, "Reshape"))?, 0)?;
     let (before, after) = (facts.shape(input)?, facts.shape(output)?);
-    let is_restored = before.len() == after.len() && before.iter().zip(&after).all(|(a, b)| same(a, b));
+    let is_restored = same_shape(&before, &after);
     let is_over_channels = before.last().and_then(extent) == Some(tokens.channels);
     let is_bare = tokens.is_all(graph.input(norm, 1)?, 1.0) && tokens.is_all(graph.input(norm, 2)?, 0.0);
     let mean = tokens.statistic(graph.input(norm, 3)?);

@@ -22,7 +22,7 @@ use super::batch;
 use super::bounds::{self, Budget, Cost};
 use super::encode::{datum_type, dims_of, ints_of, is_concrete, only, rank};
 use super::evaluated::{Evaluated, counted, evaluated};
-pub use super::extents::{Shape, extent, same};
+pub use super::extents::{Shape, extent, same, same_shape};
 use super::flat::way;
 use super::memo::Memo;
 use super::open::Open;

@@ -5,7 +5,7 @@
 
 use super::chain::Chain;
 use super::{Family, Kind, Site, View};
-use crate::graph::facts::same;
+use crate::graph::facts::same_shape;
 use crate::graph::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 
@@ -170,10 +170,8 @@ pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped
     let apart = view.maker(input).filter(reshape)?;
     let together = view.only_reader(output).filter(reshape)?;
     let (before, after) = (view.graph.input(apart, 0)?, view.graph.only_output(together)?);
-    let alike = |one: ValueId, other: ValueId| {
-        let (one, other) = (view.facts.shape(one)?, view.facts.shape(other)?);
-        Some(one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| same(one, other)))
-    };
+    let alike =
+        |one: ValueId, other: ValueId| Some(same_shape(&view.facts.shape(one)?, &view.facts.shape(other)?));
     let undone =
         view.graph.input(together, 0) == Some(output) && alike(before, after)? && alike(input, output)?;
     undone.then_some(Reshaped { input: before, output: after, nodes: [apart, together] })

@@ -4,7 +4,7 @@
 //! arithmetic, that are as wide themselves.
 
 use crate::graph::analysis::Analysis;
-use crate::graph::facts::{Shape, extent, same};
+use crate::graph::facts::{Shape, extent, same_shape};
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::hash::HashSet;
 use crate::onnx::operator::Category;
@@ -71,8 +71,7 @@ impl Narrowing {
                 continue;
             }
             let there = facts.shape(other)?;
-            if there.len() == whole.len() && there.iter().zip(&whole).all(|(there, whole)| same(there, whole))
-            {
+            if same_shape(&there, &whole) {
                 self.wide.insert(other);
                 return Some(true);
             }

@@ -5,7 +5,7 @@
 //! of a product do not know how they are arranged.
 
 use super::layer::Layer;
-use crate::fold::patch::{Change, Edit};
+use crate::fold::patch::Edit;
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::extent;
@@ -34,5 +34,5 @@ pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
     maker.reshape(&product, &back.chain([columns as i64]).collect::<Vec<_>>());
     let (made, new) = maker.finish(name(output));
     let replacement = Replacement { nodes: vec![matmul, add], made, constants: new };
-    Some(Edit { sites: vec![], at: graph.name(matmul).to_owned(), change: Change::Replace(replacement) })
+    Some(Edit::replacing(graph, matmul, replacement))
 }

@@ -5,7 +5,7 @@
 //! Reshape with as many channels as W makes. Exact: a layer sees each token alone, wherever it is.
 
 use super::layer::Layer;
-use crate::fold::patch::{Change, Edit};
+use crate::fold::patch::Edit;
 use crate::graph::analysis::Analysis;
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
@@ -51,7 +51,7 @@ pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
     }
     let (made, constants) = maker.finish(name(output));
     let replacement = Replacement { nodes, made, constants };
-    Some(Edit { sites: vec![], at: graph.name(matmul).to_owned(), change: Change::Replace(replacement) })
+    Some(Edit::replacing(graph, matmul, replacement))
 }
 
 /// The operator that makes a value of tokens of so many channels, what it reads, and how it moves that; nobody else reads
