@@ -10,6 +10,8 @@ import time
 import numpy as np
 import onnxruntime
 
+LOADED = 4  # how often
+
 
 def unfold(*arguments, ends=(0,)):
     """What the program prints; it is found on the PATH, and has to end with one of these codes."""
@@ -36,12 +38,12 @@ def session(path, optimise=True):
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def times(sessions, feed, rounds):
-    """Seconds of each round and model."""
+def times(sessions, feed, rounds, seed=0):
+    """Seconds of each round and model. The order is drawn: what always runs behind the same one has its caches."""
     taken = np.zeros((rounds + 2, len(sessions)))
+    orders = np.random.default_rng(seed)
     for round in range(len(taken)):
-        for place in range(len(sessions)):
-            which = (place + round) % len(sessions)
+        for which in orders.permutation(len(sessions)):
             start = time.perf_counter()
             sessions[which].run(None, feed)
             taken[round, which] = time.perf_counter() - start
@@ -50,10 +52,9 @@ def times(sessions, feed, rounds):
 
 def in_onnxruntime(paths, batch, rounds):
     """A ratio for each model, as text; no batch where the models fix it."""
-    sessions = [session(path) for path in paths]
     numbers = np.random.default_rng(0)
-    feed = {value.name: drawn(value, batch, numbers) for value in sessions[0].get_inputs()}
-    return [told(*ratio) for ratio in ratios_of(sessions, feed, rounds)]
+    feed = {value.name: drawn(value, batch, numbers) for value in session(paths[0]).get_inputs()}
+    return [told(*ratio) for ratio in ratios_of(lambda: map(session, paths), feed, rounds)]
 
 
 def drawn(value, batch, numbers):
@@ -63,11 +64,14 @@ def drawn(value, batch, numbers):
     return numbers.integers(0, 100, shape) if is_index else numbers.standard_normal(shape, np.float32)
 
 
-def ratios_of(sessions, feed, rounds):
-    """The ratio for each model and its interval, of onnxruntime or of OpenVINO."""
-    taken = times(sessions, feed, rounds)
+def ratios_of(load, feed, rounds):
+    """The ratio for each model and its interval, of onnxruntime or of OpenVINO.
+
+    The models are loaded several times: where one happens to lie in memory is worth a percent or two.
+    """
+    taken = np.concatenate([times(list(load()), feed, rounds // LOADED, seed) for seed in range(LOADED)])
     ratios = taken / taken[:, :1]
-    resampled = np.random.default_rng(0).integers(rounds, size=(1000, rounds))
+    resampled = np.random.default_rng(0).integers(len(ratios), size=(1000, len(ratios)))
     low, high = np.quantile(np.median(ratios[resampled], axis=1), [0.025, 0.975], axis=0)
     return [tuple(map(float, numbers)) for numbers in zip(np.median(ratios, axis=0), low, high)]
 

@@ -124,15 +124,15 @@ def measured(source, made, arguments):
     if not arguments.rounds:
         return {}
     peers = [path for name, path in made.items() if name in PEERS]
-    sessions = [session(path) for path in [made["unfold_for_onnxruntime"], source, *peers]]
-    given = feed(source.stem, sessions[0], 1)
-    found = {"onnxruntime": ratios_of(sessions, given, arguments.rounds)}
+    paths = [made["unfold_for_onnxruntime"], source, *peers]
+    given = feed(source.stem, session(source), 1)
+    found = {"onnxruntime": ratios_of(lambda: map(session, paths), given, arguments.rounds)}
     # What onnxruntime writes has operators of its own.
     portable = [made["unfold"], source, *[path for path in peers if path != made.get("onnxruntime")]]
     if arguments.tract:
         found["tract"] = tract_ratios(portable, 1, arguments.rounds)
     if arguments.openvino:
-        found["OpenVINO"] = ratios_of([InOpenVINO(path) for path in portable], given, arguments.rounds)
+        found["OpenVINO"] = ratios_of(lambda: map(InOpenVINO, portable), given, arguments.rounds)
     ratios = {}
     for engine, (_, exported, *others) in found.items():
         ratios[f"{engine}, ÷ exported"] = exported and turned(exported)
