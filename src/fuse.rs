@@ -21,12 +21,11 @@ use crate::graph::editor::Editor;
 use crate::graph::flat::Flat;
 use crate::graph::make::NewConstant;
 use crate::history::History;
+use crate::lower::function::redefined;
 use crate::lower::{Lowered, Lowering, lower, opaque, written_out};
 use crate::normalizer::{self, Family, Kind, Site, View};
 use crate::onnx::Model;
 use crate::onnx::hidden::hidden;
-use crate::onnx::node::canonical_domain;
-use crate::onnx::operator::Category;
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::check_size;
 use crate::progress::OnProgress;
@@ -411,6 +410,11 @@ impl OnePass<'_> {
                 None => self.write(&known, &mut history)?,
                 next => next,
             };
+            // What was laid out hands values on as well.
+            let next = match next {
+                None if passes < PASSES && result.is_some() => self.read_directly(&known, &mut history),
+                next => next,
+            };
             if next.is_none() && passes < PASSES && history.reconsider() {
                 continue;
             }
@@ -423,8 +427,20 @@ impl OnePass<'_> {
                 break;
             }
         }
-        let plan = history.finish(result.as_ref().unwrap_or(first));
-        Ok((result, plan))
+        let mut plan = history.finish(result.as_ref().unwrap_or(first));
+        let untold = self.untold(result.as_ref().unwrap_or(first), &mut plan);
+        Ok((untold.or(result), plan))
+    }
+
+    /// The model without what the target should not be told; `None` where it may be told all.
+    fn untold(&self, model: &Model, plan: &mut Plan) -> Option<Model> {
+        if !model.proto.training_info.is_empty() || not_known(model).is_some() {
+            return None;
+        }
+        let (graph, count) = self.target.untold(model.graph())?;
+        plan.tidy.untold = count;
+        plan.is_tidied = true;
+        Some(model.with_graph(graph))
     }
 
     /// What is written in another form before anything folds.
@@ -749,15 +765,11 @@ impl OnePass<'_> {
 
 /// Why nothing is known of what the operators of a model mean. One that imports no version means the first.
 fn not_known(model: &Model) -> Option<Refusal> {
-    let mut names = model.proto.functions.iter().map(|function| (function.domain(), function.name()));
     let reason = match model.own_opset() {
         opset if opset < OLDEST_OPSET => Reason::PastOpset(opset),
         opset if opset > NEWEST_OPSET => Reason::FutureOpset(opset),
         _ => {
-            let is_operator = |(domain, name): &(&str, &str)| {
-                canonical_domain(domain).is_empty() || Category::of(domain, name).is_some()
-            };
-            let redefined = names.find(is_operator).map(|(_, name)| Reason::Redefined(name.to_owned()));
+            let redefined = redefined(model).map(|name| Reason::Redefined(name.to_owned()));
             redefined.or_else(|| Some(Reason::Hidden(hidden(model.graph())?.to_owned())))?
         }
     };

@@ -10,7 +10,7 @@ use ndarray::ArrayD;
 use unfold::fold::plan::Stored;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
-use unfold::onnx::proto::{AttributeProto, FunctionProto, TensorProto};
+use unfold::onnx::proto::{AttributeProto, FunctionProto, NodeProto, TensorProto};
 use unfold::onnx::tensor::{self, DataType};
 use unfold::prove::{Proof, ProveOptions, prove};
 use unfold::recipe::Recipe;
@@ -520,7 +520,17 @@ fn computes(model: &Model, expected: &[Value]) -> Proof {
                 TensorProto { dims, ..tensor::make_i64(&name, &list) }
             }
         };
-        let output = model.graph().output[place].name().to_owned();
+        let mut output = model.graph().output[place].name().to_owned();
+        if let Value::Ints(_) = value {
+            // Truth values are numbers here, and other integers are wide ones.
+            let wide = format!("{output} wide");
+            let cast = node("Cast", &[&output], &[&wide], vec![("to", 7_i64.into())]);
+            original.graph_mut().node.push(cast);
+            for model in [&mut original, &mut stored] {
+                model.graph_mut().output[place] = undeclared(&wide);
+            }
+            output = wide;
+        }
         original.graph_mut().initializer.push(tensor.clone());
         stored.graph_mut().initializer.push(tensor);
         stored.graph_mut().node.push(node("Identity", &[&name], &[&output], vec![]));
@@ -1542,4 +1552,164 @@ fn what_no_result_of_a_body_needs_says_nothing() {
     let model = with(["Relu", "Tanh"], true);
     assert!(is_proved(&proof(&model, &with(["Relu", "Tanh"], false), &[])));
     assert!(is_told_apart(&model, &with(["Tanh", "Relu"], false)));
+}
+
+#[test]
+fn a_training_normalization_is_none_of_fixed_statistics() {
+    let mut before = text::model(
+        "input x batch 3\nscale g 3\nshift b 3\nshift m 3\ndivisor v 3\ny = BatchNormalization(x, g, b, m, v)\noutput y",
+    );
+    before.proto.opset_import[0].version = Some(13);
+    let mut trains = before.clone();
+    trains.graph_mut().node[0].output.extend(["mean", "var"].map(String::from));
+    assert!(is_told_apart(&before, &trains));
+}
+
+#[test]
+fn integers_begin_anew_at_the_ends_of_their_type() {
+    let bytes = |name: &str, values: &[u8]| TensorProto {
+        name: Some(name.into()),
+        dims: vec![values.len() as i64],
+        data_type: Some(DataType::Uint8.code()),
+        raw_data: Some(values.to_vec().into()),
+        ..Default::default()
+    };
+    let with = |op: &str, initializers: Vec<TensorProto>| {
+        let mut model =
+            text::model(&format!("input x 3\nw = {op}\nf = Cast(w) to=1\ny = Add(x, f)\noutput y"));
+        model.graph_mut().initializer = initializers;
+        model
+    };
+    let sum = with("Add(a, b)", vec![bytes("a", &[200, 1, 255]), bytes("b", &[100, 2, 1])]);
+    assert!(is_proved(&proof(&sum, &with("Identity(s)", vec![bytes("s", &[44, 3, 0])]), &[])));
+    assert!(is_told_apart(&sum, &with("Identity(s)", vec![bytes("s", &[255, 3, 255])])));
+    let difference = with("Sub(a, b)", vec![bytes("a", &[1, 5, 0]), bytes("b", &[2, 2, 1])]);
+    assert!(is_proved(&proof(&difference, &with("Identity(s)", vec![bytes("s", &[255, 3, 255])]), &[])));
+}
+
+#[test]
+fn outputs_are_of_the_same_type() {
+    let to = |code: i64| text::model(&format!("input x batch 3\ny = Cast(x) to={code}\noutput y"));
+    assert!(is_told_apart(&to(1), &to(10)));
+    assert!(is_told_apart(&to(11), &to(1)));
+}
+
+#[test]
+fn a_truth_value_that_need_not_be_given_may_be_either() {
+    let chosen = |then: &str, otherwise: &str| {
+        let mut model = text::model(&format!(
+            "input x batch 3\ncondition c\na = Relu(x)\nb = Neg(x)\ny = Where(c, {then}, {otherwise})\noutput y"
+        ));
+        let holds = TensorProto {
+            name: Some("c".into()),
+            data_type: Some(DataType::Bool.code()),
+            raw_data: Some(vec![1].into()),
+            ..Default::default()
+        };
+        model.graph_mut().initializer.push(holds);
+        model
+    };
+    assert!(is_told_apart(&chosen("a", "b"), &chosen("a", "x")));
+    assert!(is_told_apart(&chosen("a", "b"), &chosen("x", "b")));
+}
+
+#[test]
+fn a_negative_index_beside_others_is_no_large_one() {
+    let picked = |first: i64| {
+        text::model(&format!(
+            "input x 5 3\nints first 1 = {first}\nu = NonZero(x)\nints row 1 = 0\nr = Gather(u, row) axis=0\nints flat 1 = -1\ni = Reshape(r, flat)\nk = Concat(first, i) axis=0\ny = Gather(x, k) axis=0\noutput y"
+        ))
+    };
+    for other in 0..4 {
+        assert!(!is_proved(&proof(&picked(-1), &picked(other), &[])), "{other}");
+    }
+    assert!(is_told_apart(&picked(1), &picked(2)));
+}
+
+/// Calls of functions that hold what they are told by inside.
+#[test]
+fn functions_are_told_by_those_that_they_call() {
+    let doubled = |by: i64| {
+        let mut model = text::model("input x batch 3\nscale g 3\ny = Mul(x, g)\noutput y");
+        let function = |name: &str, nodes| FunctionProto {
+            name: Some(name.into()),
+            domain: Some("own".into()),
+            input: vec!["a".into()],
+            output: vec!["b".into()],
+            opset_import: model.proto.opset_import.clone(),
+            node: nodes,
+            ..Default::default()
+        };
+        let call = |name: &str, from: &str, to: &str| {
+            let mut call = node(name, &[from], &[to], vec![]);
+            call.domain = Some("own".into());
+            call
+        };
+        let unknown = node("TopK", &["a"], &["b"], vec![("axis", by.into())]);
+        // What has bodies is not evaluated.
+        let branch = |of: NodeProto| unfold::onnx::proto::GraphProto {
+            output: vec![undeclared(&of.output[0])],
+            node: vec![of],
+            ..Default::default()
+        };
+        let condition = node("IsNaN", &["a"], &["c"], vec![]);
+        let bodies = vec![
+            ("then_branch", branch(call("Inner", "a", "t")).into()),
+            ("else_branch", branch(node("Relu", &["a"], &["e"], vec![])).into()),
+        ];
+        let choice = node("If", &["c"], &["b"], bodies);
+        model.proto.functions =
+            vec![function("Outer", vec![condition, choice]), function("Inner", vec![unknown])];
+        let set = unfold::onnx::proto::OperatorSetIdProto { domain: Some("own".into()), version: Some(1) };
+        model.proto.opset_import.push(set);
+        model.graph_mut().node.insert(0, call("Outer", "x", "h"));
+        model.graph_mut().node[1].input[0] = "h".into();
+        model
+    };
+    assert!(!is_proved(&proof(&doubled(0), &doubled(1), &[])));
+}
+
+#[test]
+fn a_function_in_the_place_of_an_operator_decides_nothing() {
+    let mut model = text::model("input x batch 3\ny = Relu(x)\noutput y");
+    let own = FunctionProto {
+        name: Some("Relu".into()),
+        input: vec!["a".into()],
+        output: vec!["b".into()],
+        opset_import: model.proto.opset_import.clone(),
+        node: vec![node("Neg", &["a"], &["b"], vec![])],
+        ..Default::default()
+    };
+    model.proto.functions.push(own);
+    match proof(&model, &model, &[]) {
+        Proof::Undecided { reason } => assert!(reason.contains("`Relu` is redefined"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn random_numbers_in_two_bodies_are_not_the_same() {
+    let chosen = |name: &str| {
+        let drawn = |name: &str| {
+            let mut drawn = node("RandomNormal", &[] as &[&str], &["r"], vec![("shape", vec![3_i64].into())]);
+            drawn.name = Some(name.into());
+            unfold::onnx::proto::GraphProto {
+                node: vec![drawn],
+                output: vec![undeclared("r")],
+                ..Default::default()
+            }
+        };
+        let mut model = text::model("input x 2 3\ncondition c");
+        for (output, name) in [("s", "one"), ("t", name)] {
+            let bodies = vec![("then_branch", drawn(name).into()), ("else_branch", drawn(name).into())];
+            model.graph_mut().node.push(node("If", &["c"], &[output], bodies));
+        }
+        model.graph_mut().node.push(node("Sub", &["s", "t"], &["d"], vec![]));
+        model.graph_mut().node.push(node("Add", &["x", "d"], &["y"], vec![]));
+        model.graph_mut().output.push(undeclared("y"));
+        model
+    };
+    let none = text::model("input x 2 3\ncondition c\ny = Identity(x)\noutput y");
+    assert!(!is_proved(&proof(&chosen("one"), &none, &[])));
+    assert!(!is_proved(&proof(&chosen("two"), &none, &[])));
 }

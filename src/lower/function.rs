@@ -9,6 +9,7 @@ use crate::normalizer;
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::node::canonical_domain;
+use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 
 /// How many nodes calls may become whatever the graph is, and how many for each node of it; and how many bytes the
@@ -72,6 +73,15 @@ pub(crate) type FunctionId<'m> = (&'m str, &'m str, &'m str);
 /// The function that a node calls, if it is a call.
 pub(crate) fn callee(node: &NodeProto) -> FunctionId<'_> {
     (canonical_domain(node.domain()), node.op_type(), node.overload())
+}
+
+/// A function of a model that has the name of an operator: engines differ in which of the two they run.
+pub(crate) fn redefined(model: &Model) -> Option<&str> {
+    let mut names = model.proto.functions.iter().map(|function| (function.domain(), function.name()));
+    let is_operator = |(domain, name): &(&str, &str)| {
+        canonical_domain(domain).is_empty() || Category::of(domain, name).is_some()
+    };
+    names.find(is_operator).map(|(_, name)| name)
 }
 
 /// How many nodes a call of each function becomes, with all that it calls in turn.

@@ -16,6 +16,7 @@ mod rounding;
 mod scales;
 mod sources;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
@@ -25,16 +26,19 @@ use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
 use crate::graph::flat::Flat;
 use crate::graph::{Graph, NodeId, ValueId};
+use crate::lower::function::redefined;
 use crate::lower::{Lowered, Lowering, opaque, written_out};
 use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
 use crate::onnx::node::{bodies, canonical_domain};
 use crate::onnx::operator::is_more_than_arithmetic;
-use crate::onnx::proto::{Dim, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, ValueInfoProto};
+use crate::onnx::proto::{
+    GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto,
+};
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Op, Recipe};
-use crate::run::{Dims, Input, fix_shapes, is_formula};
+use crate::run::{Dims, Input, fix_shapes, free, is_formula};
 use evaluate::{Findings, Instead, Point, Stopped, evaluate};
 use field::P;
 use image::{Elements, Image, stored};
@@ -174,23 +178,22 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
 
 /// The sizes that are given, and others for the batch, or for what else is open, where the first ones contradict each other.
 fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
-    let shapes = model.graph().input.iter().filter_map(|input| {
-        input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref().map(|shape| &shape.dim)
-    });
-    let (mut batch, mut others): (Vec<&str>, Vec<&str>) = (vec![], vec![]);
-    for dims in shapes {
-        for (axis, dim) in dims.iter().enumerate() {
-            let Some(Dim::DimParam(name)) = &dim.value else { continue };
+    let (mut batch, mut others): (Vec<Cow<str>>, Vec<Cow<str>>) = (vec![], vec![]);
+    let light = interface(model.graph());
+    for symbols in free(&light).map(Input::symbols) {
+        let rank = symbols.len();
+        for (axis, name) in symbols.into_iter().enumerate() {
             // What is a formula of others follows from those.
-            if given.get(name).is_none() && !is_formula(name) {
-                let is_batch = Dims::default_for(Some(name), axis, dims.len()) == BATCHES[0];
-                if is_batch { &mut batch } else { &mut others }.push(name);
-            }
+            let Some(name) = name.filter(|name| given.get(name).is_none() && !is_formula(name)) else {
+                continue;
+            };
+            let is_batch = Dims::default_for(Some(&name), axis, rank) == BATCHES[0];
+            if is_batch { &mut batch } else { &mut others }.push(name);
         }
     }
-    let with = |names: &[&str], size: usize| {
+    let with = |names: &[Cow<str>], size: usize| {
         let mut dims = given.clone();
-        names.iter().for_each(|&name| dims.set(name, size));
+        names.iter().for_each(|name| dims.set(name.clone(), size));
         dims
     };
     let is_small = |dims: &Dims| inputs(model, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER);
@@ -202,9 +205,8 @@ fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
         batches.chain(tried.into_iter().map(|size| with(&others, size)).filter(is_small)).collect();
     // One symbol may be what constants fit, and another anything.
     if others.len() > 1 {
-        let alone =
-            asked_for(model).into_iter().flat_map(|size| others.iter().map(move |&name| (name, size)));
-        sizes.extend(alone.map(|(name, size)| with(&[name], size)).filter(is_small));
+        let alone = asked_for(model).into_iter().flat_map(|size| others.iter().map(move |name| (name, size)));
+        sizes.extend(alone.map(|(name, size)| with(std::slice::from_ref(name), size)).filter(is_small));
     }
     sizes
 }
@@ -236,6 +238,11 @@ fn claims(
     options: &ProveOptions,
 ) -> Result<Proof, Ended> {
     same_interface(original, fused)?;
+    if let Some(name) = [original, fused].into_iter().find_map(redefined) {
+        return Err(
+            undecided(format!("the operator `{name}` is redefined, which engines read otherwise")).into()
+        );
+    }
     let before = original;
     let both = |lowering| {
         Ok::<_, Proof>((prepared(before, lowering, options)?, prepared(fused, lowering, options)?))
@@ -387,8 +394,17 @@ fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     };
     let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
     let defaults = [original, fused].map(|model| -> HashMap<&str, Digest> {
-        let tensors = model.graph().initializer.iter().filter(|tensor| names.contains(tensor.name()));
-        tensors.map(|tensor| (tensor.name(), stored(tensor, model.externals(), 0))).collect()
+        let sparse = model.graph().sparse_initializer.iter().flat_map(|sparse| {
+            let name = sparse.values.as_ref().map_or("", |values| values.name());
+            sparse.values.iter().chain(&sparse.indices).map(move |tensor| (name, tensor))
+        });
+        let tensors = model.graph().initializer.iter().map(|tensor| (tensor.name(), tensor)).chain(sparse);
+        let mut defaults: HashMap<&str, Hash> = HashMap::new();
+        for (name, tensor) in tensors.filter(|(name, _)| names.contains(name)) {
+            let hash = defaults.entry(name).or_insert_with(|| Hash::new(0, "default"));
+            hash.digest(stored(tensor, model.externals(), 0));
+        }
+        defaults.into_iter().map(|(name, hash)| (name, hash.finish())).collect()
     });
     for (input, other) in inputs.iter().zip(others) {
         if input.r#type != other.r#type && input.name() == other.name() {
@@ -414,9 +430,8 @@ fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
 }
 
 fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
-    let ends = |model: &Model| -> [Vec<(String, Option<i32>)>; 2] {
-        let element = |value: &ValueInfoProto| value.r#type.as_ref()?.tensor_type.as_ref()?.elem_type;
-        let told = |value: &ValueInfoProto| (value.name().to_owned(), element(value));
+    let ends = |model: &Model| -> [Vec<(String, Option<TypeProto>)>; 2] {
+        let told = |value: &ValueInfoProto| (value.name().to_owned(), value.r#type.as_ref().map(shapeless));
         [&model.graph().input, &model.graph().output].map(|list| list.iter().map(told).collect())
     };
     let (before, after) = (ends(original), ends(fused));
@@ -429,6 +444,22 @@ fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
         site: None,
         reason: "the inputs or outputs are not those of the original".to_owned(),
     })
+}
+
+/// A type of any value, without the shapes of its tensors.
+fn shapeless(of: &TypeProto) -> TypeProto {
+    let mut of = of.clone();
+    of.denotation = None;
+    if let Some(tensor) = &mut of.tensor_type {
+        tensor.shape = None;
+    }
+    if let Some(elements) = of.sequence_type.as_mut().and_then(|sequence| sequence.elem_type.as_mut()) {
+        *elements = shapeless(elements);
+    }
+    if let Some(elements) = of.optional_type.as_mut().and_then(|optional| optional.elem_type.as_mut()) {
+        *elements = shapeless(elements);
+    }
+    of
 }
 
 /// Why a point decides nothing, or all.
@@ -573,11 +604,22 @@ struct Seed {
     point: u64,
 }
 
-/// The inputs of truth values, and how many each has.
+/// The inputs of truth values, also those that need not be given, and how many each has.
 fn truths(prepared: &Prepared) -> Vec<(&str, usize)> {
     let is_truth = |input: &&Input| input.element == DatumType::Bool;
     let inputs = prepared.inputs.iter().filter(is_truth);
-    inputs.map(|input| (input.name.as_str(), input.shape.iter().product())).collect()
+    let graph = prepared.model.graph();
+    let names: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
+    let is_default =
+        |tensor: &&TensorProto| tensor.data_type() == DataType::Bool.code() && names.contains(tensor.name());
+    // Before that version they are the constants that they are.
+    let is_given = prepared.model.proto.ir_version() >= 4;
+    let defaults = graph.initializer.iter().filter(is_default).filter(|_| is_given);
+    let count = |tensor: &TensorProto| tensor::shape(tensor).map_or(0, |shape| shape.iter().product());
+    inputs
+        .map(|input| (input.name.as_str(), input.shape.iter().product()))
+        .chain(defaults.map(|tensor| (tensor.name(), count(tensor))))
+        .collect()
 }
 
 /// How many points see all that a few truth values may be; of more, each is seen both ways.
@@ -753,6 +795,13 @@ fn compare(
     let mut empty = None;
     for output in outputs(&graph) {
         let name = graph.value_name(output);
+        let types = (seen.types.get(name), second.types.get(name));
+        if let (Some(before), Some(after)) = types
+            && before != after
+        {
+            let reason = format!("the output is of {after} where it was of {before}");
+            return Err(Ended::With(Proof::Disproved { at: name.to_owned(), site: None, reason }));
+        }
         if digests.get(name).copied() == digest(output) {
             if seen.empty.contains(name) {
                 empty.get_or_insert(name);

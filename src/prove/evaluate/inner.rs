@@ -220,7 +220,7 @@ impl Evaluation<'_> {
                 node.attribute.extend(resolve(attribute, function, call).ok_or_else(uncovered)?);
             }
             // Random elements are those of this call.
-            node.name = Some(format!("{}/{}", call.name(), inner.name()));
+            node.name = Some(format!("{}/{}", call.label(), inner.label()));
             self.inner(&node, opset, &mut values, &place)?;
             last.iter().for_each(|&name| drop(values.remove(name)));
         }

@@ -14,6 +14,7 @@ use prost::Message;
 
 use super::field;
 use super::image::{Image, lowest, of_floats, of_numbers, of_shares, of_tensor, stored};
+use super::operators::integers::wrapped;
 use super::operators::interpolated::{self, interpolated};
 use super::operators::lanes::{deformed, of_lanes};
 use super::operators::recurrent::{of_projection, of_sums};
@@ -32,7 +33,9 @@ use crate::normalizer::alike::Alike;
 use crate::onnx::external::Externals;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::{Category, softmax_axis};
-use crate::onnx::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto};
+use crate::onnx::proto::{
+    AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto,
+};
 use crate::onnx::tensor::{self, DataType};
 
 /// Operators whose results are truth values, whatever they read.
@@ -102,6 +105,8 @@ pub struct Findings {
     pub uncertain: HashSet<String>,
     /// What was asked for and has no element, though its extents do not say so, by name.
     pub empty: HashSet<String>,
+    /// The element types of what was asked for, as far as they are known, by name.
+    pub types: HashMap<String, DataType>,
     /// How many different points the results would have to be compared at to leave no doubt, as a part of the field.
     pub degree: f64,
 }
@@ -115,7 +120,8 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
     let graph = &point.known.graph;
     let digests = vec![None; graph.value_count()];
     let (opaque, uncertain, empty) = (HashSet::new(), HashSet::new(), HashSet::new());
-    let mut seen = Findings { digests, kept: HashMap::new(), opaque, uncertain, empty, degree: 0.0 };
+    let (kept, types) = (HashMap::new(), HashMap::new());
+    let mut seen = Findings { digests, kept, opaque, uncertain, empty, types, degree: 0.0 };
     for &node in point.known.graph.order() {
         if walk.is_needed[node] {
             walk.step(node, &mut seen)?;
@@ -133,6 +139,8 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         if made.shape().is_some() && made.len() == 0 && !is_told() {
             seen.empty.insert(graph.value_name(value).to_owned());
         }
+        let data_type = point.known.facts.data_type(value);
+        seen.types.extend(data_type.map(|data_type| (graph.value_name(value).to_owned(), data_type)));
         if keep {
             seen.kept.insert(value, made);
         }
@@ -148,6 +156,8 @@ fn index(value: ValueId) -> usize {
 struct Evaluation<'w> {
     point: &'w Point<'w>,
     functions: HashMap<FunctionId<'w>, &'w FunctionProto>,
+    /// What functions are told by, as far as somebody asked.
+    defined: RefCell<HashMap<FunctionId<'w>, Digest>>,
     is_needed: Vec<bool>,
     values: Vec<Option<Image>>,
     /// How often each value is still read.
@@ -198,6 +208,7 @@ impl<'w> Evaluation<'w> {
         Self {
             point,
             functions: functions.collect(),
+            defined: RefCell::default(),
             is_needed,
             values,
             readers,
@@ -233,7 +244,7 @@ impl<'w> Evaluation<'w> {
                 let mut hash = Hash::new(self.point.key, "sparse");
                 let of_name = graph.proto().sparse_initializer.iter();
                 let found = of_name.filter(|s| s.values.as_ref().is_some_and(|values| values.name() == name));
-                found.for_each(|sparse| hash.bytes(&sparse.encode_to_vec()));
+                found.for_each(|sparse| self.sparse(sparse, &mut hash));
                 Image::Opaque(hash.finish())
             }
         };
@@ -294,6 +305,8 @@ impl<'w> Evaluation<'w> {
         let degree = self.degree(proto, &degrees, guessed);
         for (value, made) in graph.outputs(node).iter().zip(made) {
             let Some(value) = *value else { continue };
+            let data_type = self.point.known.facts.data_type(value);
+            let made = if let Some(data_type) = data_type { wrapped(made, data_type) } else { made };
             if self.is_uncertain.get() {
                 seen.uncertain.insert(graph.value_name(value).to_owned());
             }
@@ -374,7 +387,7 @@ impl<'w> Evaluation<'w> {
         if !inside.is_empty() && inside.iter().all(Option::is_some) {
             return Ok((inside.into_iter().flatten().collect(), false));
         }
-        let digest = self.function(node, function, bodies.as_ref(), place);
+        let digest = self.function(node, bodies.as_ref(), place);
         let scales = self.point.scales.filter(|_| function.is_none());
         if let Some(factor) = scales.and_then(|scales| scales.factor(node.op(), digest, &call.inputs)) {
             return self.rescaled(&call, factor, place);
@@ -438,14 +451,14 @@ impl<'w> Evaluation<'w> {
         let with = |inputs| self.whole(&Call { inputs, ..*call }, digest, known);
         let of = |op: &str| {
             let node = NodeProto { op_type: Some(op.into()), ..Default::default() };
-            self.function(&node, None, None, place)
+            self.function(&node, None, place)
         };
         match (call.node.op(), call.node.category().is_some_and(Category::is_elementwise)) {
             _ if function.is_some() => Err(Unmade::Uncovered),
             (("", "Softmax" | "LogSoftmax"), _) => softmax(call, digest),
             (("com.microsoft", "BiasGelu" | "FastGelu"), _) => biased(call, digest),
             (("com.microsoft", "FusedConv" | "FusedGemm"), _) => {
-                activated(call, self.function(&only_activation(call.node), None, None, place))
+                activated(call, self.function(&only_activation(call.node), None, place))
             }
             (("com.microsoft", "Attention"), _) => of_projection(call).and_then(with),
             (("", "Softsign"), _) => softsign(call, of("Abs")),
@@ -656,13 +669,7 @@ impl<'w> Evaluation<'w> {
     }
 
     /// Which function a node is: its operator, and its attributes with all that is in them.
-    fn function(
-        &self,
-        node: &NodeProto,
-        function: Option<&FunctionProto>,
-        evaluated: Option<&Bodies>,
-        place: &Around,
-    ) -> Digest {
+    fn function(&self, node: &NodeProto, evaluated: Option<&Bodies>, place: &Around) -> Digest {
         let mut hash = Hash::new(self.point.key, "function");
         // A body may read the same many times.
         let known: RefCell<HashMap<String, Option<Digest>>> = RefCell::default();
@@ -677,7 +684,6 @@ impl<'w> Evaluation<'w> {
             }
             None => self.operator(node, &outer, 0, &mut hash),
         }
-        function.iter().for_each(|function| hash.bytes(&function.encode_to_vec()));
         // Integers are what they are in each type, but not what is made of them. Places and extents are of that one.
         let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
         for (slot, &value) in place.node.iter().flat_map(|&node| graph.inputs(node)).enumerate() {
@@ -688,9 +694,14 @@ impl<'w> Evaluation<'w> {
                 hash.number(of.code() as u64);
             }
         }
-        // What makes other elements in each run makes them for itself.
+        // What makes other elements in each run makes them for itself. In a body it is called by the way to it, as it is
+        // where the body has been laid out.
         if node.category().is_some_and(Category::is_random) || node.op() == ("", "Dropout") {
-            hash.text(&node.label());
+            let way = place.way.unwrap_or_default();
+            let first = node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str);
+            let is_named = !node.name().is_empty();
+            hash.text(&[way, if is_named { node.name() } else { first }].concat());
+            hash.number(u64::from(is_named));
         }
         hash.finish()
     }
@@ -704,25 +715,74 @@ impl<'w> Evaluation<'w> {
     ) {
         let (domain, op) = node.op();
         [domain, op, node.overload()].iter().for_each(|text| hash.text(text));
+        if let Some(function) = self.functions.get(&callee(node)) {
+            hash.digest(self.defined(function));
+        }
         let mut attributes: Vec<&AttributeProto> = node.attribute.iter().collect();
         attributes.sort_by_key(|attribute| attribute.name());
         for attribute in attributes {
-            let AttributeProto { t, tensors, g, graphs, .. } = attribute;
+            let AttributeProto { t, tensors, g, graphs, sparse_tensor, sparse_tensors, .. } = attribute;
             let plain = AttributeProto {
                 t: None,
                 tensors: vec![],
                 g: None,
                 graphs: vec![],
+                sparse_tensor: None,
+                sparse_tensors: vec![],
                 doc_string: None,
                 ..attribute.clone()
             };
             hash.bytes(&plain.encode_to_vec());
+            for sparse in sparse_tensor.as_deref().into_iter().chain(sparse_tensors) {
+                self.sparse(sparse, hash);
+            }
             for tensor in t.as_deref().into_iter().chain(tensors) {
                 hash.digest(stored(tensor, self.externals(), self.point.key));
             }
             for graph in g.as_deref().into_iter().chain(graphs) {
                 self.body(graph, outer, depth + 1, hash);
             }
+        }
+    }
+
+    /// What a function is told by: all of it, and those that it calls.
+    fn defined(&self, function: &'w FunctionProto) -> Digest {
+        let id = key(function);
+        if let Some(&known) = self.defined.borrow().get(&id) {
+            return known;
+        }
+        let mut hash = Hash::new(self.point.key, "defined");
+        let plain = FunctionProto {
+            name: function.name.clone(),
+            domain: function.domain.clone(),
+            overload: function.overload.clone(),
+            input: function.input.clone(),
+            output: function.output.clone(),
+            attribute: function.attribute.clone(),
+            opset_import: function.opset_import.clone(),
+            ..Default::default()
+        };
+        hash.bytes(&plain.encode_to_vec());
+        // One that calls itself in turn is told by its name there.
+        self.defined.borrow_mut().insert(id, hash.finish());
+        let attributes = NodeProto { attribute: function.attribute_proto.clone(), ..Default::default() };
+        self.operator(&attributes, &|_| None, 0, &mut hash);
+        for node in &function.node {
+            self.operator(node, &|_| None, 0, &mut hash);
+            hash.bytes(
+                &NodeProto { input: node.input.clone(), output: node.output.clone(), ..Default::default() }
+                    .encode_to_vec(),
+            );
+        }
+        let digest = hash.finish();
+        self.defined.borrow_mut().insert(id, digest);
+        digest
+    }
+
+    fn sparse(&self, sparse: &SparseTensorProto, hash: &mut Hash) {
+        hash.all(&sparse.dims, i64::to_le_bytes);
+        for tensor in sparse.values.iter().chain(&sparse.indices) {
+            hash.digest(stored(tensor, self.externals(), self.point.key));
         }
     }
 
@@ -758,7 +818,7 @@ impl<'w> Evaluation<'w> {
             .initializer
             .iter()
             .for_each(|tensor| hash.digest(stored(tensor, self.externals(), self.point.key)));
-        graph.sparse_initializer.iter().for_each(|sparse| hash.bytes(&sparse.encode_to_vec()));
+        graph.sparse_initializer.iter().for_each(|sparse| self.sparse(sparse, hash));
         hash.number(graph.node.len() as u64);
         for node in &graph.node {
             self.operator(node, &inside, depth, hash);

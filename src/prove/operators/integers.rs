@@ -37,6 +37,17 @@ pub(super) fn cast(call: &Call) -> Made {
     Ok(vec![made])
 }
 
+/// Known integers as a type holds them: beyond its ends they begin anew at the other one.
+pub fn wrapped(made: Image, data_type: DataType) -> Image {
+    let Some((low, high)) = range_of(data_type).filter(|_| data_type.bits() < Some(64)) else { return made };
+    match made {
+        Image::Int(integers) if integers.iter().any(|n| !(low..=high).contains(n)) => Image::Int(
+            integers.mapv(|n| low + (n.wrapping_sub(low)).rem_euclid(high - low + 1)).into_shared(),
+        ),
+        made => made,
+    }
+}
+
 fn range_of(to: DataType) -> Option<(i64, i64)> {
     Some(match to {
         DataType::Int64 => (i64::MIN, i64::MAX),

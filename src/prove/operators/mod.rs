@@ -4,7 +4,7 @@
 //! `unknown.rs`.
 
 mod arithmetic;
-mod integers;
+pub mod integers;
 pub mod interpolated;
 pub mod lanes;
 pub mod movement;

@@ -249,8 +249,13 @@ pub(super) fn concat(call: &Call) -> Made {
             let parts: Vec<_> = (0..values.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
             concatenated(&parts, along).map(Image::field)
         }
-        // Known integers beside others are integers nobody knows.
+        // Known integers beside others are integers nobody knows. A negative index means another place than its image.
         Image::Int(_) | Image::Varying(_) if !values.iter().any(|value| matches!(value, Image::Field(_))) => {
+            let is_negative =
+                |value: &&Image| matches!(value, Image::Int(known) if known.iter().any(|&number| number < 0));
+            if values.iter().any(is_negative) {
+                return Err(Unmade::Uncovered);
+            }
             let parts: Vec<_> =
                 values.iter().map(|value| value.images()).collect::<Option<_>>().ok_or(Unmade::Uncovered)?;
             concatenated(&parts.iter().collect::<Vec<_>>(), along).map(Image::varying)

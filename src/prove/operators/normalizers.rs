@@ -6,6 +6,7 @@ use super::arithmetic::{inverses, roots};
 use super::movement::transposed;
 use super::reductions::{mean, squares};
 use super::{Call, Made, Unmade, zip};
+use crate::onnx::misread::batch_norm_trains;
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
 
@@ -62,7 +63,8 @@ fn by_channel(call: &Call, slot: usize, x: &Elements) -> Result<Elements, Unmade
 /// BatchNormalization, out of training.
 pub(super) fn batch(call: &Call) -> Made {
     let x = call.field(0)?;
-    if call.flag("training_mode", false)? || !call.flag("spatial", true)? || call.opset < 7 {
+    let trains = batch_norm_trains(call.node, call.opset).map_err(|_| Unmade::Uncovered)?;
+    if trains || !call.flag("spatial", true)? || call.opset < 7 {
         return Err(Unmade::Uncovered);
     }
     call.allowance.room(x.shape())?;
