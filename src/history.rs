@@ -167,7 +167,7 @@ impl History {
         let stored = |computed: &NamedFloats| Stored {
             name: computed.name.clone(),
             data_type: computed.data_type,
-            recipe: Recipe::constant(&computed.name, &computed.shape),
+            recipe: Recipe::constant(&computed.value, &computed.shape),
             replaces: None,
             sites: vec![],
         };

@@ -43,10 +43,12 @@ pub struct Settled {
     pub growth: u64,
 }
 
-/// A tensor of floats that was stored under the name of the value that it is.
+/// A tensor of floats that was stored in the place of the value that it is.
 pub struct NamedFloats {
-    /// The name.
+    /// Its name, which is that of the value outside of bodies.
     pub name: String,
+    /// The name of the value.
+    pub value: String,
     /// The element type.
     pub data_type: DataType,
     /// The extents.
@@ -99,14 +101,22 @@ impl Settled {
         }
         let mut floats = vec![];
         for (node, tensors) in self.stored {
-            let named = tensors.into_iter().map(|(value, tensor)| {
-                let tensor = TensorProto { name: Some(name(value)), ..tensor };
-                if let (Some(data_type), Ok(shape)) = (float_type(&tensor), shape(&tensor)) {
-                    floats.push(NamedFloats { name: name(value), data_type, shape });
-                }
-                tensor
-            });
-            editor.store(node, named.collect());
+            let is_inside = !way(known.graph.node(node)).is_empty();
+            let mut named = vec![];
+            for (value, tensor) in tensors {
+                let (value, told) = (name(value), float_type(&tensor).zip(shape(&tensor).ok()));
+                // Floats are stored with a recipe, by a name that the main graph has.
+                let name = if is_inside && told.is_some() {
+                    let name = editor.add_constant(&value, tensor);
+                    editor.remove(&[node], &value, &name);
+                    name
+                } else {
+                    named.push(TensorProto { name: Some(value.clone()), ..tensor });
+                    value.clone()
+                };
+                floats.extend(told.map(|(data_type, shape)| NamedFloats { name, value, data_type, shape }));
+            }
+            editor.store(node, named);
         }
         floats
     }
@@ -136,12 +146,8 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
         let reads_shape = graph.category(node).is_some_and(Category::reads_only_shape);
         let mut read = graph.inputs(node).iter().flatten();
         let of_new = is_constant && !reads_shape && read.any(|value| is_new[value.0 as usize]);
-        // Floats are stored with a recipe, by a name that the main graph has.
-        let is_float = |&value: &ValueId| facts.data_type(value).is_none_or(DataType::is_float);
-        let inside = !way(graph.node(node)).is_empty() && graph.outputs(node).iter().flatten().any(is_float);
         let is_decided = taken(known, node).is_some();
-        stays[node] =
-            !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || inside || is_decided;
+        stays[node] = !is_constant || op == "Constant" || is_quantized(domain, op) || of_new || is_decided;
         for value in graph.outputs(node).iter().flatten() {
             is_new[value.0 as usize] |= of_new;
         }

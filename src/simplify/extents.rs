@@ -54,7 +54,14 @@ fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
             }
         })
         .collect();
-    // What is left over beside no elements is anything, unless it was before.
-    let is_new = |extents: &Vec<i64>| extents.iter().position(|&extent| extent == -1) != finds_rest;
-    extents.filter(|extents| !(extents.contains(&0) && extents.contains(&-1) && is_new(extents)))
+    let mut extents = extents?;
+    let count = |number: i64| extents.iter().filter(|&&extent| extent == number).count();
+    match (count(0), count(-1)) {
+        // onnxruntime keeps a buffer for each shape that it knows from a 0, and hands out warm ones where it knows none.
+        (1, 0) => extents.iter_mut().filter(|extent| **extent == 0).for_each(|extent| *extent = -1),
+        // What is left over beside no elements is anything, unless it was before.
+        (1.., 1) if extents.iter().position(|&extent| extent == -1) != finds_rest => return None,
+        _ => {}
+    }
+    Some(extents)
 }

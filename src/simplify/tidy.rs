@@ -173,9 +173,9 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     if merges {
         pinned.extend(&read);
         // Two that were computed are rounded each: only what was equal before is.
-        let computed = tidied.computed.iter().map(|floats| floats.name.as_str());
-        let sources: HashMap<&str, &str> =
-            computed.map(|name| (name, before.get(name).map_or(name, String::as_str))).collect();
+        let named = tidied.computed.iter().map(|floats| (floats.name.as_str(), &floats.value));
+        let sources: HashMap<&str, &String> =
+            named.map(|(name, value)| (name, before.get(value).unwrap_or(value))).collect();
         let same =
             |one: &str, other: &str| is_told_alike(one, other) && sources.get(one) == sources.get(other);
         merge(&mut graph, was, &pinned, &same);

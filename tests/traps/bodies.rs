@@ -3,6 +3,7 @@
 use unfold::onnx::Model;
 use unfold::onnx::node::bodies;
 use unfold::onnx::proto::{GraphProto, StringStringEntryProto};
+use unfold::onnx::tensor::read_f64;
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::verify::{Verdict, compare};
@@ -531,4 +532,49 @@ fn an_output_beside_bodies_keeps_the_identity_that_is_its_name() {
     model.graph_mut().node.push(node("Identity", &["s"], &["y"], vec![]));
     model.graph_mut().output.push(undeclared("y"));
     assert_eq!(operators(&crate::fuse(&model).model), ["Exp", "If", "Identity"]);
+}
+
+/// Weights that bodies compute of their own and of what is around them are stored around them.
+#[test]
+fn floats_that_are_constant_in_bodies_are_computed() {
+    let branch = |numbers: &str| {
+        format!("const a 4 = {numbers}\n b = Mul(a, g)\n d = Reshape(b, rows)\n y = Max(x, d)\n output y")
+    };
+    let around = "input x batch 4\n condition c\n const g 4 = 2 3 4 5\n ints rows 2 = 1 4";
+    let before = branching(around, &branch("1 2 3 4"), &branch("4 3 2 1"), &["r"]);
+    is_proved(&before);
+    let fused = crate::fuse(&before);
+    assert_eq!(inside(&fused.model), [["Max"], ["Max"]]);
+    let stored = fused.model.graph().initializer.iter();
+    let read = |tensor| read_f64(tensor, fused.model.externals()).unwrap().into_raw_vec_and_offset().0;
+    let mut stored: Vec<Vec<f64>> = stored.map(read).collect();
+    stored.sort_by(|one, other| one[0].total_cmp(&other[0]));
+    assert_eq!(stored, [[2.0, 6.0, 12.0, 20.0], [8.0, 9.0, 8.0, 5.0]]);
+    assert!(compare(&before, &fused.model, &Default::default()).passed());
+    assert!(!unfold::fuse(&fused.model, &Default::default()).unwrap().changed());
+    // What a branch computes otherwise shows.
+    let other = branching(around, &branch("1 2 3 4"), &branch("4 3 2 2"), &["r"]);
+    let proof = prove(&other, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
+}
+
+/// Whoever asks for the value that a site reads gets the one that a taken branch hands on.
+#[test]
+fn a_site_that_stays_reads_what_a_taken_branch_hands_on() {
+    let mut before = model(
+        "input x batch 4\nconst one = 1\nconst two = 2\nscale s 4\nshift t 4\nr = Relu(x)\nc = Less(one, two)",
+    );
+    let branches = vec![
+        ("then_branch", part("i = Identity(r)\noutput i").into()),
+        ("else_branch", part("e = Exp(r)\noutput e").into()),
+    ];
+    let graph = before.graph_mut();
+    graph.node.push(node("If", &["c"], &["h"], branches));
+    graph.node.push(node("Mul", &["h", "s"], &["m"], vec![]));
+    graph.node.push(node("Add", &["m", "t"], &["a"], vec![]));
+    graph.node.push(node("Tanh", &["a"], &["y"], vec![]));
+    graph.output = vec![undeclared("y")];
+    let fused = crate::fuse(&before);
+    assert_eq!(operators(&fused.model), ["Relu", "Mul", "Add", "Tanh"]);
+    assert!(!unfold::fuse(&fused.model, &Default::default()).unwrap().changed());
 }
