@@ -143,7 +143,7 @@ fn folded(plan: &Plan) -> String {
             None => counts.push((site.kind.name, 1)),
         }
     }
-    let Tidy { constants, duplicates, biased, .. } = plan.tidy;
+    let Tidy { constants, duplicates, biased, untold, .. } = plan.tidy;
     let centred = plan.streams.iter().filter(|stream| stream.is_changed()).count();
     let merged = plan.merged.len();
     let others = [
@@ -152,6 +152,7 @@ fn folded(plan: &Plan) -> String {
         ("constant", constants),
         ("duplicate", duplicates),
         ("biased", biased),
+        ("untold", untold),
     ];
     counts.extend(others.into_iter().filter(|(_, count)| *count > 0));
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();

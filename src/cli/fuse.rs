@@ -99,8 +99,8 @@ pub struct FuseArgs {
     merge_norms: bool,
 
     /// The engine that the result is for. With `onnxruntime` a product and its bias are one Gemm wherever the batch is open,
-    /// which takes a Reshape before and behind it, and a HardSwish that the operator set does not have is a HardSigmoid and a
-    /// Mul; with `tract` a layer comes before the windows that it reads, so that its bias is added in the product
+    /// which takes a Reshape before and behind it, a HardSwish that the operator set does not have is a HardSigmoid and a
+    /// Mul, and open shapes of values within are not declared; with `tract` a layer comes before the windows that it reads, so that its bias is added in the product
     #[arg(long, value_name = "ENGINE", value_parser = target_parser(), default_value = "portable")]
     target: Target,
 
@@ -125,7 +125,8 @@ pub struct FuseArgs {
     #[arg(long, conflicts_with = "verify")]
     no_verify: bool,
 
-    /// Size of a symbolic dimension while verifying (may be repeated)
+    /// Size of a symbolic dimension while verifying, which is called by its input and its place, such as x:2, where it has no
+    /// symbol (may be repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<Dims>,
 

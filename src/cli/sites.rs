@@ -277,7 +277,7 @@ impl Summary {
 }
 
 /// What is done beside the sites, a line for each kind of it; nothing where there is nothing.
-pub fn tidied(Tidy { constants, duplicates, biased, kept }: &Tidy) -> String {
+pub fn tidied(Tidy { constants, duplicates, biased, untold, kept }: &Tidy) -> String {
     let mut lines = String::new();
     if *constants > 0 {
         lines += &format!("{constants} operators whose results are known: constant\n");
@@ -287,6 +287,9 @@ pub fn tidied(Tidy { constants, duplicates, biased, kept }: &Tidy) -> String {
     }
     if *biased > 0 {
         lines += &format!("{biased} products that are one operator with their biases: biased\n");
+    }
+    if *untold > 0 {
+        lines += &format!("{untold} values whose shapes are not declared any more: untold\n");
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     kept.iter().for_each(|refusal| *counts.entry(refusal.reason.name()).or_default() += 1);

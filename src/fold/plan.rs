@@ -353,6 +353,9 @@ pub struct Tidy {
     /// Products that are one operator with their biases, for the sake of an engine.
     #[serde(skip_serializing_if = "is_zero")]
     pub biased: usize,
+    /// Values of open extents whose shapes are not declared any more, for the sake of an engine.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub untold: usize,
     /// Why constants are computed in each run, where they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Refusal>,

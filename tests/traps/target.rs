@@ -3,8 +3,10 @@
 use unfold::FuseOptions;
 use unfold::fold::target::Target;
 use unfold::onnx::Model;
+use unfold::onnx::tensor::DataType;
 use unfold::prove::{Proof, prove};
 
+use crate::common::declared;
 use crate::common::text::model;
 use crate::{operators, options, same};
 
@@ -117,4 +119,23 @@ fn a_layer_stays_behind_what_are_no_windows_of_its_tokens() {
         let after = for_engine(Target::Tract, &before);
         assert_eq!(operators(&after)[3..], ["MatMul", "Add"], "{cut}");
     }
+}
+
+/// Its memory is warm where it cannot tell that two shapes are the same.
+#[test]
+fn open_extents_of_values_within_are_not_told_to_onnxruntime() {
+    let mut before = model("input x N 6\nt = Tanh(x)\nr = Relu(t)\nu = Abs(r)\ny = Neg(u)\noutput y");
+    let names = [("t", ["N", "6"]), ("r", ["3", "6"]), ("u", ["N", "6"])];
+    let told = names.map(|(name, dims)| declared(name, DataType::Float, &dims));
+    before.graph_mut().value_info = told.to_vec();
+    let shapes = |model: &Model| -> Vec<bool> {
+        let told = model.graph().value_info.iter();
+        told.map(|info| info.r#type.as_ref().unwrap().tensor_type.as_ref().unwrap().shape.is_some()).collect()
+    };
+    assert_eq!(shapes(&for_engine(Target::Onnxruntime, &before)), [false, true, false]);
+    assert_eq!(for_engine(Target::Portable, &before).graph().value_info, before.graph().value_info);
+    let options = FuseOptions { target: Target::Onnxruntime, ..options() };
+    let fused = unfold::fuse(&before, &options).unwrap();
+    assert!(fused.changed() && fused.plan.tidy.untold == 2);
+    assert_eq!(fused.model.graph().output, before.graph().output);
 }

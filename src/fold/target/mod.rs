@@ -4,6 +4,7 @@
 mod gate;
 mod gemm;
 mod layer;
+mod shapes;
 mod windows;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::patch::Edit;
 use crate::graph::analysis::Analysis;
 use crate::normalizer::{View, hard_swish};
+use crate::onnx::proto::GraphProto;
 
 /// What `--skip` calls what is written in another form before anything folds.
 pub const KINDS: [&str; 1] = [hard_swish::KIND];
@@ -61,5 +63,11 @@ impl Target {
             Target::Tract => windows::edit,
         };
         known.graph.order().iter().filter_map(|&node| form(known, node)).collect()
+    }
+    /// A graph without what it should not be told of values within, and of how many; `None` where it may be told all.
+    pub fn untold(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
+        let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
+        let count = shapes::untell(&mut graph);
+        (count > 0).then_some((graph, count))
     }
 }
