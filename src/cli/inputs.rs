@@ -1,5 +1,6 @@
 //! Inputs of models: their sizes, and what NumPy's files have for them.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +10,6 @@ use ndarray::ArrayD;
 use ndarray_npy::{NpzReader, ReadNpyExt, ReadableElement};
 use tract_onnx::prelude::{Datum, DatumType, Tensor};
 use unfold::onnx::Model;
-use unfold::onnx::proto::Dim;
 use unfold::run::{Dims, Input};
 
 use super::misused::misused;
@@ -27,9 +27,8 @@ pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
 
 /// Sees to it that each dimension that is given a size is one of some input of these models.
 pub fn known_to_some(given: &[Dims], models: &[&Model]) -> Result<()> {
-    let inputs =
-        models.iter().flat_map(|model| model.graph().input.iter().map(|input| (*model, input.name())));
-    let known: BTreeSet<String> = inputs.flat_map(|(model, name)| symbols(model, name)).flatten().collect();
+    let inputs = models.iter().flat_map(|model| &model.graph().input);
+    let known: BTreeSet<String> = inputs.flat_map(Input::symbols).flatten().map(Cow::into_owned).collect();
     let Some((name, _)) = given.iter().flat_map(Dims::iter).find(|(name, _)| !known.contains(*name)) else {
         return Ok(());
     };
@@ -51,26 +50,16 @@ pub fn read_inputs(file: &Path, model: &Model, dims: &Dims) -> Result<(Vec<Tenso
     for input in &declared {
         let place = || format!("{}: the input `{}`", file.display(), input.name);
         let tensor = source.read(input).with_context(place)?;
-        let symbols = symbols(model, &input.name);
+        let declared = model.graph().input.iter().find(|declared| declared.name() == input.name);
+        let symbols = declared.map(Input::symbols).unwrap_or_default();
         let (rank, given) = (symbols.len(), tensor.rank());
         ensure!(rank == given, "{} has {rank} dimensions, and {given} were given", place());
         let sizes =
-            symbols.iter().zip(tensor.shape()).filter_map(|(symbol, &size)| Some((symbol.as_ref()?, size)));
+            symbols.into_iter().zip(tensor.shape()).filter_map(|(symbol, &size)| Some((symbol?, size)));
         sizes.for_each(|(symbol, size)| dims.set(symbol, size));
         tensors.push(tensor);
     }
     Ok((tensors, dims))
-}
-
-/// The symbols of the dimensions of an input; `None` for one that is a number.
-fn symbols(model: &Model, name: &str) -> Vec<Option<String>> {
-    let input = model.graph().input.iter().find(|input| input.name() == name);
-    let shape = input.and_then(|input| input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref());
-    let symbol = |dim: &Option<Dim>| match dim {
-        Some(Dim::DimParam(symbol)) => Some(symbol.clone()),
-        _ => None,
-    };
-    shape.into_iter().flat_map(|shape| &shape.dim).map(|dim| symbol(&dim.value)).collect()
 }
 
 enum Source {

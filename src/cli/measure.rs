@@ -23,7 +23,8 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = from_one)]
     pub batch: Vec<NonZeroUsize>,
 
-    /// Size of a symbolic dimension (may be repeated)
+    /// Size of a symbolic dimension, which is called by its input and its place, such as x:2, where it has no symbol (may be
+    /// repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     pub dims: Vec<Dims>,
 
@@ -142,13 +143,13 @@ impl MeasureArgs {
                 return Err(misused("--batch and --dim give the same dimension a size"));
             }
             (true, _) => {
-                return Err(misused("--batch: the first dimension of no input of this model is symbolic"));
+                return Err(misused("--batch: the first dimension of every input of this model has a size"));
             }
             (false, _) => {}
         }
         let sized = |batch: usize| {
             let mut dims = base.dims.clone();
-            symbols.iter().for_each(|symbol| dims.set(*symbol, batch));
+            symbols.iter().for_each(|symbol| dims.set(symbol.clone(), batch));
             labelled(BenchOptions { dims, ..base.clone() })
         };
         Ok(match batches {

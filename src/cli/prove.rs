@@ -49,7 +49,8 @@ pub struct ProveArgs {
     #[arg(long, value_name = "FILE", value_parser = file())]
     certificate: Option<PathBuf>,
 
-    /// Size of a symbolic dimension (may be repeated)
+    /// Size of a symbolic dimension, which is called by its input and its place, such as x:2, where it has no symbol (may be
+    /// repeated)
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<Dims>,
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 use unfold::basis::powers::possible;
 use unfold::headroom::{Headroom, widened};
@@ -10,12 +10,14 @@ use unfold::onnx::Model;
 use unfold::run::Dims;
 
 use super::inputs::{read_inputs, sizes};
+use super::misused::misused;
 
 /// Whether and how residual streams are scaled.
 #[derive(Debug, clap::Args)]
 pub struct ScalingArgs {
     /// Makes residual streams 2^-K of what they are, so that float16 holds them. In float32 no bit of an output changes, but
-    /// for numbers that have not all their digits any more as they are so small. `auto` finds K from --input
+    /// for numbers that have not all their digits any more as they are so small, and where SkipLayerNormalization is
+    /// written out, which rounds otherwise. `auto` finds K from --input
     #[arg(long, value_name = "2^-K|auto", value_parser = asked)]
     scale_stream: Option<ScaleStream>,
 
@@ -65,7 +67,7 @@ impl ScalingArgs {
     ) -> Result<ScalingChoice> {
         match (self.scale_stream, &self.input) {
             (Some(ScaleStream::By(_)), Some(_)) => {
-                bail!("--input is for --scale-stream auto, which finds K from it")
+                Err(misused("--input is for --scale-stream auto, which finds K from it"))
             }
             (Some(ScaleStream::By(power)), None) => {
                 Ok(ScalingChoice { scale_stream: Some(power), largest_on_stream: None })

@@ -4,13 +4,14 @@
 //! A file may say anything here: the engine's own formulas divide by 0, and multiply sums out without end. All sizes are
 //! known, so that this is arithmetic on numbers.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Names that are longer are no formulas.
 const LONGEST: usize = 200;
 
 /// What a name comes to by the sizes of others; `None` where it is no formula, one of these has no size, or that is no size.
-pub fn size(name: &str, sizes: &HashMap<&str, usize>) -> Option<usize> {
+pub fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
     let known = |symbol: &str| i64::try_from(*sizes.get(symbol)?).ok();
     let size = Calculation { rest: text(name)?, known: &known }.whole()?;
     usize::try_from(size).ok().filter(|&size| size > 0)
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_formula_has_the_size_that_it_comes_to() {
-        let sizes = HashMap::from([("past_length", 5), ("s", 3), ("batch/head", 8)]);
+        let sizes = HashMap::from([("past_length".into(), 5), ("s".into(), 3), ("batch/head".into(), 8)]);
         let of = |name| size(name, &sizes);
         assert_eq!(of("s + past_length"), Some(8));
         assert_eq!(["2*s - 1", "3*s/2", "((4*s)//past_length)", "2 * (s+1)"].map(of), [5, 4, 2, 8].map(Some));
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_is_no_size_has_none() {
-        let sizes = HashMap::from([("s", 3)]);
+        let sizes = HashMap::from([("s".into(), 3)]);
         let names =
             ["s", "s + t", "batch/head", "3*s - 9", "s/0", "s//0", "s +", "(s+1", "s 1", "+", "1e9*s"];
         assert_eq!(names.map(|name| size(name, &sizes)), [None; 11]);

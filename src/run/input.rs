@@ -1,5 +1,6 @@
 //! What a model asks for.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use tract_onnx::prelude::DatumType;
@@ -30,30 +31,30 @@ impl Input {
     ///
     /// # Errors
     /// For an input that is no tensor, whose type tract does not have, whose rank is unknown, and for a name in
-    /// `dims` that no input has.
+    /// `dims` that is none of its [`symbols`](Self::symbols).
     pub fn of(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
         let graph = model.graph();
-        let free: Vec<&ValueInfoProto> = graph
-            .input
-            .iter()
-            .filter(|input| !graph.initializer.iter().any(|tensor| tensor.name() == input.name()))
-            .collect();
+        let free: Vec<&ValueInfoProto> = free(graph).collect();
         let sizes = sizes(&free, dims)?;
         free.into_iter().map(|input| Self::read(input, graph, &sizes)).collect()
     }
 
-    /// The symbols of the first dimensions of the inputs: the sizes of the batch.
-    pub fn batch_symbols(model: &Model) -> Vec<&str> {
-        let mut symbols: Vec<&str> = model
-            .graph()
-            .input
-            .iter()
-            .filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim.first())
-            .filter_map(|dim| match &dim.value {
-                Some(Dim::DimParam(symbol)) => Some(symbol.as_str()),
-                _ => None,
-            })
-            .collect();
+    /// What the dimensions of an input are called that have no size: by a symbol, or where they have none by their place,
+    /// such as `x:2`; `None` for one that has a size. Exporters write `?` for every dimension without a symbol.
+    pub fn symbols(input: &ValueInfoProto) -> Vec<Option<Cow<'_, str>>> {
+        let place = |axis: usize| Cow::Owned(format!("{}:{axis}", input.name()));
+        let dims = dims(input).iter().enumerate();
+        dims.map(|(axis, dim)| match &dim.value {
+            Some(Dim::DimValue(size)) if *size >= 0 => None,
+            _ => Some(symbol(dim).map_or_else(|| place(axis), Cow::Borrowed)),
+        })
+        .collect()
+    }
+
+    /// What the first dimensions of the inputs are called: the sizes of the batch.
+    pub fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
+        let first = |input| Self::symbols(input).into_iter().next().flatten();
+        let mut symbols: Vec<Cow<str>> = free(model.graph()).filter_map(first).collect();
         symbols.sort_unstable();
         symbols.dedup();
         symbols
@@ -62,7 +63,7 @@ impl Input {
     fn read(
         input: &ValueInfoProto,
         graph: &GraphProto,
-        sizes: &HashMap<&str, usize>,
+        sizes: &HashMap<Cow<str>, usize>,
     ) -> Result<Self, Failure> {
         let name = input.name();
         let fail = |reason: String| Failure::new(Stage::Load, format!("the input `{name}` {reason}"));
@@ -74,16 +75,22 @@ impl Input {
             None => fail("has no known type".into()),
         })?;
         let shape = tensor.shape.as_ref().ok_or_else(|| fail("has no shape".into()))?;
-        let rank = shape.dim.len();
-        let size = |(axis, dim): (usize, &Option<Dim>)| match dim {
-            Some(Dim::DimValue(size)) if *size >= 0 => *size as usize,
-            Some(Dim::DimParam(symbol)) => sizes[symbol.as_str()],
-            _ => Dims::default_for(None, axis, rank),
+        let size = |(name, dim): (Option<Cow<str>>, &Dimension)| match (name, &dim.value) {
+            (Some(name), _) => sizes[&name],
+            (None, Some(Dim::DimValue(size))) => *size as usize,
+            (None, _) => 0,
         };
-        let shape: Vec<usize> = shape.dim.iter().map(|dim| &dim.value).enumerate().map(size).collect();
+        let shape: Vec<usize> = Self::symbols(input).into_iter().zip(&shape.dim).map(size).collect();
         let indices = (element.is_integer() && !element.is::<bool>()).then(|| rows(graph, name)).flatten();
         Ok(Self { name: name.to_owned(), element, shape, indices })
     }
+}
+
+/// The inputs that no initializer gives a value.
+pub(crate) fn free(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> {
+    let is_given =
+        |input: &ValueInfoProto| graph.initializer.iter().any(|tensor| tensor.name() == input.name());
+    graph.input.iter().filter(move |input| !is_given(input))
 }
 
 /// Writes the shapes that the inputs have in this run into their declarations, and the sizes of their symbols into those of
@@ -93,21 +100,34 @@ pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     for input in inputs {
         let declared = graph.input.iter_mut().find(|declared| declared.name() == input.name);
         for (dim, &size) in declared.into_iter().flat_map(dims_mut).zip(&input.shape) {
-            if let Some(Dim::DimParam(symbol)) = dim.value.replace(Dim::DimValue(size as i64)) {
-                sizes.entry(symbol).or_insert(size as i64);
+            if let Some(symbol) = symbol(dim) {
+                sizes.entry(symbol.to_owned()).or_insert(size as i64);
             }
+            dim.value = Some(Dim::DimValue(size as i64));
         }
     }
     for dim in graph.value_info.iter_mut().chain(&mut graph.output).flat_map(dims_mut) {
-        if let Some(Dim::DimParam(symbol)) = &dim.value
-            && let Some(&size) = sizes.get(symbol)
-        {
+        if let Some(&size) = symbol(dim).and_then(|symbol| sizes.get(symbol)) {
             dim.value = Some(Dim::DimValue(size));
         }
     }
 }
 
+/// What the dimensions of a value are called that are one wherever they are called so.
+fn symbol(dim: &Dimension) -> Option<&str> {
+    match &dim.value {
+        Some(Dim::DimParam(symbol)) if !["", "?"].contains(&symbol.as_str()) => Some(symbol),
+        _ => None,
+    }
+}
+
 /// The dimensions of a value, as they are declared.
+fn dims(value: &ValueInfoProto) -> &[Dimension] {
+    let tensor = value.r#type.as_ref().and_then(|declared| declared.tensor_type.as_ref());
+    tensor.and_then(|tensor| tensor.shape.as_ref()).map_or(&[], |shape| &shape.dim)
+}
+
+/// The same, to be changed.
 fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> {
     let tensor = value.r#type.as_mut().and_then(|declared| declared.tensor_type.as_mut());
     tensor.and_then(|tensor| tensor.shape.as_mut()).into_iter().flat_map(|shape| &mut shape.dim)
@@ -116,25 +136,24 @@ fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> 
 /// The size of every symbol in the shapes of the inputs. Where a symbol appears twice, its first place
 /// decides. Exporters call what a cache and new tokens are together by a formula, `past + sequence`: it has the size that
 /// this comes to.
-fn sizes<'a>(inputs: &[&'a ValueInfoProto], dims: &Dims) -> Result<HashMap<&'a str, usize>, Failure> {
-    let mut sizes = HashMap::new();
+fn sizes<'a>(inputs: &[&'a ValueInfoProto], given: &Dims) -> Result<HashMap<Cow<'a, str>, usize>, Failure> {
+    let mut sizes: HashMap<Cow<str>, usize> = HashMap::new();
     for input in inputs {
-        let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-        let shape = tensor.and_then(|tensor| tensor.shape.as_ref()).map_or(&[][..], |shape| &shape.dim);
-        for (axis, dim) in shape.iter().enumerate() {
-            if let Some(Dim::DimParam(symbol)) = &dim.value {
-                let default = || Dims::default_for(Some(symbol), axis, shape.len());
-                sizes.entry(symbol.as_str()).or_insert_with(|| dims.get(symbol).unwrap_or_else(default));
-            }
+        let dims = dims(input);
+        for (axis, (name, dim)) in Input::symbols(input).into_iter().zip(dims).enumerate() {
+            let Some(name) = name else { continue };
+            let size = given.get(&name).unwrap_or_else(|| Dims::default_for(symbol(dim), axis, dims.len()));
+            sizes.entry(name).or_insert(size);
         }
     }
-    let formulas = sizes.keys().filter(|name| dims.get(name).is_none());
-    let computed: Vec<_> = formulas.filter_map(|name| Some((*name, formula::size(name, &sizes)?))).collect();
+    let formulas = sizes.keys().filter(|name| given.get(name).is_none());
+    let computed: Vec<_> =
+        formulas.filter_map(|name| Some((name.clone(), formula::size(name, &sizes)?))).collect();
     sizes.extend(computed);
-    match dims.iter().find(|(name, _)| !sizes.contains_key(name)) {
+    match given.iter().find(|(name, _)| !sizes.contains_key(*name)) {
         None => Ok(sizes),
         Some((name, _)) => {
-            let mut known: Vec<&str> = sizes.into_keys().collect();
+            let mut known: Vec<Cow<str>> = sizes.into_keys().collect();
             known.sort_unstable();
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };
             let reason = format!("no input has a symbolic dimension `{name}`; those there are: {known}");
@@ -201,6 +220,22 @@ mod tests {
     #[test]
     fn the_first_dimension_is_the_batch() {
         assert_eq!(Input::batch_symbols(&embedding()), ["batch"]);
+    }
+
+    #[test]
+    fn a_dimension_without_a_symbol_is_called_by_its_place() {
+        let dims = [None, Some(Dim::DimValue(3)), Some(Dim::DimParam("?".into())), Some(Dim::DimValue(-1))];
+        let mut model = embedding();
+        let input = &mut model.graph_mut().input[0];
+        let name = input.name().to_owned();
+        let tensor = input.r#type.as_mut().unwrap().tensor_type.as_mut().unwrap();
+        tensor.shape.as_mut().unwrap().dim =
+            dims.map(|value| Dimension { value, ..Default::default() }).to_vec();
+        let shape = |dims: &str| Input::of(&model, &dims.parse().unwrap()).unwrap()[0].shape.clone();
+        assert_eq!(shape(""), [2, 3, 224, 224]);
+        assert_eq!(shape(&format!("{name}:2=48")), [2, 3, 48, 224]);
+        assert!(Input::batch_symbols(&model).contains(&format!("{name}:0").into()));
+        assert!(Input::of(&model, &format!("{name}:1=5").parse().unwrap()).is_err());
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub use failure::{Failure, Stage};
 pub(crate) use formula::is_formula;
 pub use input::Input;
 pub(crate) use input::fix_shapes;
+#[cfg(feature = "prove")]
+pub(crate) use input::free;
 #[cfg(feature = "tract")]
 pub use random::random;
 
