@@ -1713,3 +1713,14 @@ fn random_numbers_in_two_bodies_are_not_the_same() {
     assert!(!is_proved(&proof(&chosen("one"), &none, &[])));
     assert!(!is_proved(&proof(&chosen("two"), &none, &[])));
 }
+
+/// What a Slice takes from place 100 on is nothing of a short length.
+#[test]
+fn an_output_that_is_empty_at_one_size_says_nothing() {
+    let last = |of: &str| {
+        text::model(&format!(
+            "input x batch length\nints from 1 = 100\nints to 1 = 1000000\nints axis 1 = 1\nr = {of}(x)\ny = Slice(r, from, to, axis)\noutput y"
+        ))
+    };
+    assert!(is_told_apart(&last("Relu"), &last("Neg")));
+}

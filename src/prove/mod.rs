@@ -24,6 +24,7 @@ use tract_onnx::prelude::DatumType;
 
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
+use crate::graph::facts::extent;
 use crate::graph::flat::Flat;
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::lower::function::redefined;
@@ -39,7 +40,7 @@ use crate::onnx::proto::{
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Op, Recipe};
 use crate::run::{Dims, Input, fix_shapes, free, is_formula};
-use evaluate::{Findings, Instead, Point, Stopped, evaluate};
+use evaluate::{Findings, Instead, OnlyAtSizes, Point, Stopped, evaluate};
 use field::P;
 use image::{Elements, Image, stored};
 use ndarray::ArrayD;
@@ -163,7 +164,14 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
                 room = given / FEWER;
                 first.get_or_insert_with(|| too_much(&at));
             }
-            Err(Ended::Misfit(at) | Ended::Zero(at) | Ended::Empty(at)) => {
+            Err(Ended::Zero(at)) => {
+                first.get_or_insert_with(|| undecided(format!("`{at}` divides by 0 at every point")));
+            }
+            Err(Ended::Empty(at)) => {
+                let why = || undecided(format!("`{at}` has no element to be compared at any point"));
+                first.get_or_insert_with(why);
+            }
+            Err(Ended::Misfit(at)) => {
                 first.get_or_insert_with(|| {
                     undecided(format!(
                         "what `{at}` reads does not fit it, or its extents do not fit each other: other sizes of \
@@ -274,8 +282,7 @@ fn claims(
         }
         let point = points as u64;
         points += 1;
-        let mut why = String::new();
-        let mut found = None;
+        let (mut found, mut why) = (None, None);
         for attempt in 0..ATTEMPTS {
             let mut hash = Hash::new(options.seed, "point");
             hash.number(point);
@@ -283,19 +290,19 @@ fn claims(
             let seed = Seed { key: hash.finish() as u64, all: options.seed, point };
             match identity(sources, &known, &original, &fused, tensors, seed) {
                 Ok(degree) => found = Some(degree),
-                Err(Ended::Zero(at)) => {
-                    why = format!("`{at}` divides by 0 at every point");
-                    continue;
-                }
-                Err(Ended::Empty(at)) => {
-                    why = format!("`{at}` has no element to be compared at any point");
+                Err(ended @ (Ended::Zero(_) | Ended::Empty(_))) => {
+                    why = Some(ended);
                     continue;
                 }
                 Err(ended) => return Err(ended),
             }
             break;
         }
-        let degree = found.ok_or_else(|| undecided(why))?;
+        let degree = match (found, why) {
+            (Some(degree), _) => degree,
+            (None, Some(ended)) => return Err(ended),
+            (None, None) => return Err(undecided("there is no point to prove it at").into()),
+        };
         bounds[point as usize % turns] *= (degree / P as f64).min(1.0);
         bound = bounds.iter().copied().fold(0.0, f64::max);
     }
@@ -323,18 +330,27 @@ impl Prepared {
         Allowance::new(self.model.about_bytes(), elements(&self.inputs))
     }
 
-    /// The values that nothing reaches but an extent which is open in the model: they are constants at these sizes alone.
-    fn only_at_sizes(&self, known: &Analysis) -> HashSet<String> {
-        let Some(open) = &self.open else { return HashSet::new() };
+    /// What is known since every extent has a number.
+    fn only_at_sizes(&self, known: &Analysis) -> OnlyAtSizes {
+        let Some(open) = &self.open else { return OnlyAtSizes::default() };
         let mut graph = known.graph.proto().clone();
         graph.input.clone_from(open);
         let model = self.model.with_graph(graph);
-        let Ok(open) = Analysis::new(&model) else { return HashSet::new() };
-        let values = known.graph.order().iter().flat_map(|&node| known.graph.outputs(node)).flatten();
-        let names = values.filter(|&&value| known.constants.is_constant(value));
-        let names = names.map(|&value| known.graph.value_name(value));
-        let is_open = |name: &&str| open.graph.value(name).is_some_and(|v| !open.constants.is_constant(v));
-        names.filter(is_open).map(str::to_owned).collect()
+        let Ok(open) = Analysis::new(&model) else { return OnlyAtSizes::default() };
+        let named = |value: ValueId| open.graph.value(known.graph.value_name(value));
+        let values =
+            known.graph.order().iter().flat_map(|&node| known.graph.outputs(node)).flatten().copied();
+        let constants = values
+            .filter(|&value| known.constants.is_constant(value))
+            .filter(|&value| named(value).is_some_and(|value| !open.constants.is_constant(value)));
+        let is_told = |value| {
+            let shape = open.facts.shape(value);
+            shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()))
+        };
+        let ends = outputs(&known.graph);
+        let ends = ends.into_iter().filter(|&value| named(value).is_some_and(|value| !is_told(value)));
+        let name = |value| known.graph.value_name(value).to_owned();
+        OnlyAtSizes { constants: constants.map(name).collect(), outputs: ends.map(name).collect() }
     }
 }
 

@@ -85,12 +85,21 @@ pub struct Point<'p> {
     pub alike: Option<&'p Alike<'p>>,
     /// The same for the graph with its bodies laid out, where it has any.
     pub laid_out: Option<(&'p Analysis<'p>, Option<&'p Alike<'p>>)>,
-    /// Values there that are constants only since every extent is a number.
-    pub only_at_sizes: &'p HashSet<String>,
+    /// What is known there since every extent is a number.
+    pub only_at_sizes: &'p OnlyAtSizes,
     /// Whether recipes have more than arithmetic.
     pub has_formulas: bool,
     /// What positive factors pass, where they are looked for.
     pub scales: Option<&'p Scales>,
+}
+
+/// Values of a graph of which more is known since the extents of its inputs are numbers, by name.
+#[derive(Default)]
+pub struct OnlyAtSizes {
+    /// Those that are constants then.
+    pub constants: HashSet<String>,
+    /// The outputs that have known extents then.
+    pub outputs: HashSet<String>,
 }
 
 /// What is known of the values of a graph afterwards, by their places in it.
@@ -134,7 +143,8 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         // A symbol that no input has says nothing.
         let is_told = || {
             let shape = point.known.facts.shape(value);
-            shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()))
+            let is_known = shape.is_some_and(|shape| shape.iter().all(|dim| extent(dim).is_some()));
+            is_known && !point.only_at_sizes.outputs.contains(graph.value_name(value))
         };
         if made.shape().is_some() && made.len() == 0 && !is_told() {
             seen.empty.insert(graph.value_name(value).to_owned());
@@ -597,7 +607,7 @@ impl<'w> Evaluation<'w> {
     fn taken(&self, node: &NodeProto, place: &Around) -> Option<usize> {
         let (known, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
         let condition = known.graph.input(self.laid_out(node, place)?, 0)?;
-        let is_of_size = self.point.only_at_sizes.contains(known.graph.value_name(condition));
+        let is_of_size = self.point.only_at_sizes.constants.contains(known.graph.value_name(condition));
         let is_known = known.constants.is_constant(condition) && !is_of_size;
         let [holds] = known.constants.ints(condition).filter(|_| is_known)?[..] else { return None };
         Some(usize::from(holds != 0))
@@ -616,7 +626,7 @@ impl<'w> Evaluation<'w> {
             let data_type = known.facts.data_type(value)?;
             if data_type.is_float() {
                 // Formulas with more than arithmetic may have their numbers, which are the same for each of a batch.
-                let is_of_size = self.point.only_at_sizes.contains(known.graph.value_name(value));
+                let is_of_size = self.point.only_at_sizes.constants.contains(known.graph.value_name(value));
                 if is_of_size && !self.point.has_formulas {
                     return None;
                 }
