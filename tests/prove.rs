@@ -1714,6 +1714,39 @@ fn random_numbers_in_two_bodies_are_not_the_same() {
     assert!(!is_proved(&proof(&chosen("two"), &none, &[])));
 }
 
+#[test]
+fn integers_of_bodies_are_those_of_their_type() {
+    let quantized = |zero: TensorProto| {
+        let mut model = text::model("input x 2 3\ncondition c");
+        let then = unfold::onnx::proto::GraphProto {
+            node: vec![
+                node("QuantizeLinear", &["x", "s", "z"], &["q"], vec![]),
+                node("Cast", &["q"], &["f"], vec![("to", 1_i64.into())]),
+            ],
+            output: vec![undeclared("f")],
+            ..Default::default()
+        };
+        let otherwise = unfold::onnx::proto::GraphProto {
+            node: vec![node("Relu", &["x"], &["r"], vec![])],
+            output: vec![undeclared("r")],
+            ..Default::default()
+        };
+        let bodies = vec![("then_branch", then.into()), ("else_branch", otherwise.into())];
+        let graph = model.graph_mut();
+        graph.initializer = vec![floats("s", &ArrayD::from_elem(vec![], 0.5)), zero];
+        graph.node.push(node("If", &["c"], &["y"], bodies));
+        graph.output.push(undeclared("y"));
+        model
+    };
+    let zero = |data_type: DataType| TensorProto {
+        name: Some("z".into()),
+        data_type: Some(data_type.code()),
+        raw_data: Some(vec![0].into()),
+        ..Default::default()
+    };
+    assert!(is_told_apart(&quantized(zero(DataType::Uint8)), &quantized(zero(DataType::Int8))));
+}
+
 /// What a Slice takes from place 100 on is nothing of a short length.
 #[test]
 fn an_output_that_is_empty_at_one_size_says_nothing() {

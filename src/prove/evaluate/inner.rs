@@ -13,6 +13,7 @@ use crate::onnx::tensor::DataType;
 use crate::prove::drawn;
 use crate::prove::image::Image;
 use crate::prove::operators::Unmade;
+use crate::prove::operators::integers::wrapped;
 use crate::prove::random::{Digest, Hash};
 
 /// How deep a call of a function goes into those that it calls in turn, and a body into those in it; what is below is
@@ -188,7 +189,15 @@ impl Evaluation<'_> {
             self.is_uncertain.set(true);
         }
         let degree = self.degree(node, &degrees, guessed);
-        let made = made.into_iter().map(|made| (made, degree));
+        let known = self.known_of(node, &inside);
+        let data_type = |slot: usize| {
+            let (known, id) = known?;
+            known.facts.data_type(known.graph.output(id, slot)?)
+        };
+        let made = made.into_iter().enumerate().map(|(slot, made)| match data_type(slot) {
+            Some(data_type) => (wrapped(made, data_type), degree),
+            None => (made, degree),
+        });
         values.extend(node.output.iter().cloned().zip(made).filter(|(name, _)| !name.is_empty()));
         Ok(())
     }

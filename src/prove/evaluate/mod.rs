@@ -603,6 +603,14 @@ impl<'w> Evaluation<'w> {
         Some(id).filter(|&id| way(known.graph.node(id)) == inside)
     }
 
+    /// The graph that has a node, with its bodies laid out where it is in one, and which node that is; `None` in functions.
+    fn known_of(&self, node: &NodeProto, place: &Around) -> Option<(&Analysis<'w>, NodeId)> {
+        match place.node {
+            Some(id) => Some((self.point.known, id)),
+            None => Some((self.point.laid_out?.0, self.laid_out(node, place)?)),
+        }
+    }
+
     /// Which body of an If it takes, in the order of their names, where no input and no size reaches the condition.
     fn taken(&self, node: &NodeProto, place: &Around) -> Option<usize> {
         let (known, _) = self.point.laid_out.filter(|_| node.op() == ("", "If"))?;
@@ -695,13 +703,15 @@ impl<'w> Evaluation<'w> {
             None => self.operator(node, &outer, 0, &mut hash),
         }
         // Integers are what they are in each type, but not what is made of them. Places and extents are of that one.
-        let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
-        for (slot, &value) in place.node.iter().flat_map(|&node| graph.inputs(node)).enumerate() {
-            let data_type = value.and_then(|value| facts.data_type(value));
-            let is_small = |of: &DataType| of.is_integer() && !matches!(of, DataType::Int64 | DataType::Bool);
-            if let Some(of) = data_type.filter(is_small) {
-                hash.number(slot as u64);
-                hash.number(of.code() as u64);
+        if let Some((known, id)) = self.known_of(node, place) {
+            for (slot, value) in known.graph.inputs(id).iter().enumerate() {
+                let data_type = value.and_then(|value| known.facts.data_type(value));
+                let is_small =
+                    |of: &DataType| of.is_integer() && !matches!(of, DataType::Int64 | DataType::Bool);
+                if let Some(of) = data_type.filter(is_small) {
+                    hash.number(slot as u64);
+                    hash.number(of.code() as u64);
+                }
             }
         }
         // What makes other elements in each run makes them for itself. In a body it is called by the way to it, as it is
