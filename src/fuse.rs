@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fold::apply::apply;
 use crate::fold::growth::{beyond, growth};
 use crate::fold::patch::{Change, Edit, Failed, draw};
-use crate::fold::plan::{Plan, Removal, Scaling, Stored, StreamPlan};
+use crate::fold::plan::{Plan, Removal, Stored, StreamPlan};
 use crate::fold::planner;
 use crate::fold::target::{self, Target};
 use crate::fold::{around, forms, joined, pairs, parts, regrouped, sliced};
@@ -117,11 +117,10 @@ impl FuseOptions<'_> {
 
     /// The changes of more than one site that were asked for, by the names of their fields, and that a plan has none of.
     pub fn idle_changes(&self, plan: &Plan) -> Vec<&'static str> {
-        let scaled = |stream: &StreamPlan| matches!(stream.scaling, Some(Scaling::Scaled { .. }));
         let changes = [
             ("centre", self.centre, plan.streams.iter().any(StreamPlan::is_centred)),
             ("merge_norms", self.merge_norms, !plan.merged.is_empty()),
-            ("scale_stream", self.scale_stream.is_some(), plan.streams.iter().any(scaled)),
+            ("scale_stream", self.scale_stream.is_some(), plan.streams.iter().any(StreamPlan::is_scaled)),
         ];
         let idle = changes.into_iter().filter(|(_, asked, done)| *asked && !done);
         idle.map(|(name, ..)| name).collect()

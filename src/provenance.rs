@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::fold::plan::{Outcome, Plan, SitePlan, Tidy};
+use crate::fold::plan::{Outcome, Plan, SitePlan, StreamPlan, Tidy};
 use crate::fold::target::Target;
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
@@ -144,10 +144,11 @@ fn folded(plan: &Plan) -> String {
         }
     }
     let Tidy { constants, duplicates, biased, untold, .. } = plan.tidy;
-    let centred = plan.streams.iter().filter(|stream| stream.is_changed()).count();
+    let streams = |is: fn(&StreamPlan) -> bool| plan.streams.iter().filter(|stream| is(stream)).count();
     let merged = plan.merged.len();
     let others = [
-        ("centring", centred),
+        ("centring", streams(StreamPlan::is_centred)),
+        ("scaling", streams(StreamPlan::is_scaled)),
         ("merging", merged),
         ("constant", constants),
         ("duplicate", duplicates),

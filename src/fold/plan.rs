@@ -312,7 +312,12 @@ pub enum Scaling {
 impl StreamPlan {
     /// Whether the basis changes.
     pub fn is_changed(&self) -> bool {
-        self.is_centred() || matches!(self.scaling, Some(Scaling::Scaled { .. }))
+        self.is_centred() || self.is_scaled()
+    }
+
+    /// Whether it is multiplied by a power of two.
+    pub fn is_scaled(&self) -> bool {
+        matches!(self.scaling, Some(Scaling::Scaled { .. }))
     }
 
     /// Whether nothing writes the mean of its channels any more.

@@ -38,7 +38,6 @@ use crate::onnx::proto::{
     GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto,
 };
 use crate::onnx::tensor::{self, DataType};
-use crate::recipe::{Op, Recipe};
 use crate::run::{Dims, Input, fix_shapes, free, is_formula};
 use evaluate::{Findings, Instead, OnlyAtSizes, Point, Stopped, evaluate};
 use field::P;
@@ -356,8 +355,7 @@ impl Prepared {
 
 /// Whether tensors are computed with more than arithmetic.
 fn have_formulas(tensors: &[Stored]) -> bool {
-    let is_more = |step: &&Recipe| matches!(step.op(), Op::Exp | Op::Max(_) | Op::Sigmoid | Op::Softmax(_));
-    tensors.iter().any(|tensor| tensor.recipe.steps().iter().any(is_more))
+    tensors.iter().any(|tensor| tensor.recipe.steps().into_iter().any(sources::is_number))
 }
 
 fn prepared(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result<Prepared, Proof> {

@@ -43,6 +43,9 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
 pub fn agree(model: &Model, other: &Model, inputs: &Env, tolerance: f64) -> Result<bool, String> {
     let Ok(before) = reference::values(model, inputs) else { return Ok(false) };
     let after = reference::run(other, inputs).map_err(|error| format!("{error:#}"))?;
+    if after.len() != model.graph().output.len() {
+        return Err("there are not as many outputs".to_owned());
+    }
     let finite = |value: &Value| value.floats().ok().cloned();
     let numbers = before.values().filter_map(finite).flatten();
     let largest = numbers.filter(|v| v.is_finite()).fold(1.0, |largest: f64, v| largest.max(v.abs()));

@@ -164,4 +164,7 @@ fn integers_that_differ_are_no_agreement() {
     let agree = |other: &[i64]| judge::agree(&gives(&[1, 2]), &gives(other), &HashMap::new(), 1.0);
     assert_eq!(agree(&[1, 2]), Ok(true));
     assert!(agree(&[1, 3]).is_err() && agree(&[1]).is_err());
+    let mut nothing = gives(&[1, 2]);
+    nothing.graph_mut().output.clear();
+    assert!(judge::agree(&gives(&[1, 2]), &nothing, &HashMap::new(), 1.0).is_err());
 }

@@ -1,5 +1,5 @@
 //! The engine that a result is for, where one wants another form than all others: of a product and its bias, so that it
-//! runs the two as one operator, or of an activation.
+//! runs the two as one operator, of an activation, or of what is told of values within.
 
 mod gate;
 mod gemm;
