@@ -13,7 +13,8 @@ use crate::fold::growth::{beyond, growth};
 use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, Stored, StreamPlan};
 use crate::fold::planner;
-use crate::fold::target::{self, Target};
+use crate::fold::raised::raised;
+use crate::fold::target::Target;
 use crate::fold::{around, forms, joined, pairs, parts, regrouped, sliced};
 use crate::graph::Graph;
 use crate::graph::analysis::Analysis;
@@ -23,7 +24,7 @@ use crate::graph::make::NewConstant;
 use crate::history::History;
 use crate::lower::function::redefined;
 use crate::lower::{Lowered, Lowering, lower, opaque, written_out};
-use crate::normalizer::{self, Family, Kind, Site, View};
+use crate::normalizer::{self, Family, Kind, Site, View, hard_swish};
 use crate::onnx::Model;
 use crate::onnx::hidden::hidden;
 use crate::onnx::proto::TensorProto;
@@ -98,7 +99,7 @@ impl FuseOptions<'_> {
                 simplify::KINDS
                     .iter()
                     .chain(&basis::KINDS)
-                    .chain(&target::KINDS)
+                    .chain([&hard_swish::KIND])
                     .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || model.proto.functions.iter().any(|function| set.is_match(function.name()))
@@ -398,7 +399,14 @@ impl OnePass<'_> {
                 continue;
             }
             if passes < PASSES
-                && let Some(next) = self.rewritten(&known, &mut history, self.forms(&known), false)?
+                && let Some(next) = self.raised(&known, &mut history)
+            {
+                drop(known);
+                result = Some(next);
+                continue;
+            }
+            if passes < PASSES
+                && let Some(next) = self.rewritten(&known, &mut history, forms::edits(&known), false)?
             {
                 drop(known);
                 result = Some(next);
@@ -442,10 +450,14 @@ impl OnePass<'_> {
         Some(model.with_graph(graph))
     }
 
-    /// What is written in another form before anything folds.
-    fn forms(&self, known: &Analysis) -> Vec<Edit> {
-        let forms = forms::edits(known);
-        if forms.is_empty() { self.target.forms(known, &|name| self.skip.is_match(name)) } else { forms }
+    /// The model in a newer operator set; `None` where nothing is to be gained by that.
+    fn raised(&self, known: &Analysis, history: &mut History) -> Option<Model> {
+        if not_known(known.graph.model()).is_some() {
+            return None;
+        }
+        let (model, change) = raised(known, &|name| self.skip.is_match(name))?;
+        history.plan.tidy.raised = Some(change);
+        Some(model)
     }
 
     /// The model with each weight under one name; `None` where that is how it is.

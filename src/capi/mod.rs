@@ -77,10 +77,9 @@ fn bad_argument(what: impl Into<String>) -> Complaint {
 ///   "merge_norms":  true                   no normalizers that others follow, which is equal up to their epsilon
 ///   "scale_stream": K                      residual streams by 2^-K, so that float16 holds them; 1 to 40
 ///   "target":       "ENGINE"               the engine that the result is for. With "onnxruntime" a product of an
-///                                          open batch and its bias are one Gemm, a HardSwish that the operator set
-///                                          does not have is a HardSigmoid and a Mul, and open shapes of values within
-///                                          are not declared; with "tract" a layer comes before the windows that it
-///                                          reads; "portable" if nothing is said
+///                                          open batch and its bias are one Gemm, and open shapes of values within are
+///                                          not declared; with "tract" a layer comes before the windows that it reads;
+///                                          "portable" if nothing is said
 ///
 /// `result` receives the folded model, the same bytes where there was nothing to fold; unless the status is
 /// `UNFOLD_STATUS_OK` it is empty. Weights in other files stay there.

@@ -99,9 +99,8 @@ pub struct FuseArgs {
     merge_norms: bool,
 
     /// The engine that the result is for. With `onnxruntime` a product and its bias are one Gemm wherever the batch is open,
-    /// which takes a Reshape before and behind it, a HardSwish that the operator set does not have is a HardSigmoid and a
-    /// Mul, and open shapes of values within are not declared; with `tract` a layer comes before the windows that it reads,
-    /// so that its bias is added in the product
+    /// which takes a Reshape before and behind it, and open shapes of values within are not declared; with `tract` a layer
+    /// comes before the windows that it reads, so that its bias is added in the product
     #[arg(long, value_name = "ENGINE", value_parser = target_parser(), default_value = "portable")]
     target: Target,
 

@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
 use unfold::error::Result;
 use unfold::fold::plan::Tidy;
+use unfold::fold::raised::Raised;
 use unfold::graph::flat::Flat;
 use unfold::graph::scope::scope;
 use unfold::graph::{Graph, NodeId};
@@ -277,8 +278,11 @@ impl Summary {
 }
 
 /// What is done beside the sites, a line for each kind of it; nothing where there is nothing.
-pub fn tidied(Tidy { constants, duplicates, biased, untold, kept }: &Tidy) -> String {
+pub fn tidied(Tidy { raised, constants, duplicates, biased, untold, kept }: &Tidy) -> String {
     let mut lines = String::new();
+    if let Some(Raised { from, to }) = raised {
+        lines += &format!("operator set {from} is raised to {to}, which has HardSwish\n");
+    }
     if *constants > 0 {
         lines += &format!("{constants} operators whose results are known: constant\n");
     }

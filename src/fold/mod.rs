@@ -23,6 +23,7 @@ pub mod parts;
 pub mod patch;
 pub mod plan;
 pub mod planner;
+pub mod raised;
 mod range;
 pub mod regrouped;
 pub mod rounding;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Fold;
+use super::raised::Raised;
 use crate::affine::Affine;
 use crate::graph::NodeId;
 use crate::graph::make::NewConstant;
@@ -348,9 +349,12 @@ pub struct Follower {
     pub epsilon: f64,
 }
 
-/// What is done once nothing folds any more.
+/// What is done beside the sites.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tidy {
+    /// The operator set that the result has, where it is a newer one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub raised: Option<Raised>,
     /// Operators on constants, or on extents that are known, whose results are stored.
     pub constants: usize,
     /// Operators that computed what others compute.

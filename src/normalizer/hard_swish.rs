@@ -1,12 +1,11 @@
 //! HardSwish, `x·clip(x + 3, 0, 6)/6`, written out.
 //!
-//! An Add, a Clip, a Mul and a Div, each over all elements. After: one HardSwish. Before operator set 14 there is none: what
-//! is written out stays, which OpenVINO finds, and its sixth goes into what follows; onnxruntime, which does not find it, is
-//! faster with a HardSigmoid and a Mul, `x·clip(x/6 + 1/2, 0, 1)`, and OpenVINO slower.
+//! An Add, a Clip, a Mul and a Div, each over all elements. After: one HardSwish. Before operator set 14 there is none: a model
+//! that can be raised to it is, and where it cannot what is written out stays, whose sixth goes into what follows.
 
 use super::bounds::{Bounds, bounds};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
-use crate::graph::make::{self, Maker};
+use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
@@ -14,73 +13,52 @@ use crate::onnx::tensor::DataType;
 pub const KIND: &str = "hard swish";
 
 /// The operator set that brought the operator.
-const SINCE: i64 = 14;
+pub const SINCE: i64 = 14;
 
 /// The activation of MobileNetV3, LeViT and PP-LCNet.
 pub struct HardSwish;
 
 impl Normalizer for HardSwish {
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site> {
-        let replacement = replaced(
-            view,
-            node,
-            |maker| maker.opset() >= SINCE,
-            |maker, input| {
-                maker.op("HardSwish", &[input], vec![]);
-            },
-        )?;
-        let rank = view.facts.rank(view.graph.only_output(node)?)?;
+        let (input, nodes) = found(view, node)?;
+        let output = view.graph.only_output(node)?;
+        let mut maker = Maker::new(view.graph, node);
+        if maker.opset() < SINCE {
+            return None;
+        }
+        maker.op("HardSwish", &[view.graph.value_name(input)], vec![]);
+        let (made, constants) = maker.finish(view.graph.value_name(output));
+        let rank = view.facts.rank(output)?;
         Some(Site {
             kind: Kind::new(KIND, Family::Pointwise),
-            name: view.site_name(replacement.nodes[0]),
+            name: view.site_name(nodes[0]),
             channels: 1,
             axis: rank.max(1) - 1,
-            nodes: replacement.nodes.clone(),
+            nodes: nodes.clone(),
             pre: None,
             post: None,
-            replacement: Some(replacement),
+            replacement: Some(Replacement { nodes, made, constants }),
             core: None,
             refusal: None,
         })
     }
 }
 
-/// The one that ends at a node as a HardSigmoid and a Mul, where no operator set has more.
-pub fn as_hard_sigmoid(view: &View, node: NodeId) -> Option<Replacement> {
-    replaced(
-        view,
-        node,
-        |maker| maker.opset() < SINCE,
-        |maker, input| {
-            let gate = vec![make::float("alpha", 1.0 / 6.0), make::float("beta", 0.5)];
-            let gate = maker.op("HardSigmoid", &[input], gate);
-            maker.op("Mul", &[input, &gate], vec![]);
-        },
-    )
+/// The first node of the one that ends at a node, in a model whose operator set does not have it.
+pub fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
+    let (_, nodes) = found(view, node).filter(|_| view.graph.model().own_opset() < SINCE)?;
+    nodes.first().copied()
 }
 
-/// What comes in the place of the one that ends at a node.
-fn replaced(
-    view: &View,
-    node: NodeId,
-    is_there: impl Fn(&Maker) -> bool,
-    write: impl Fn(&mut Maker, &str),
-) -> Option<Replacement> {
-    let graph = view.graph;
+/// The one that ends at a node, of float32 as engines have it: what goes into it, and its nodes.
+fn found(view: &View, node: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let (input, nodes) = divided(view, node).or_else(|| gated(view, node, true))?;
-    let output = graph.only_output(node)?;
     let rank = view.facts.rank(input)?;
-    let constants = nodes.iter().flat_map(|&node| graph.inputs(node)).flatten();
+    let constants = nodes.iter().flat_map(|&node| view.graph.inputs(node)).flatten();
     let mut constants = constants.filter(|&&value| view.constants.is_constant(value));
-    // Numbers of more axes than there are would bring more; and engines have these operators in float32.
+    // Numbers of more axes than there are would bring more.
     let keeps_shape = constants.all(|&value| view.facts.rank(value).is_some_and(|own| own <= rank));
-    let mut maker = Maker::new(graph, node);
-    if !keeps_shape || view.facts.data_type(input) != Some(DataType::Float) || !is_there(&maker) {
-        return None;
-    }
-    write(&mut maker, graph.value_name(input));
-    let (made, constants) = maker.finish(graph.value_name(output));
-    Some(Replacement { nodes, made, constants })
+    (keeps_shape && view.facts.data_type(input) == Some(DataType::Float)).then_some((input, nodes))
 }
 
 /// `(x·clip(x + 3, 0, 6))/6`: x, and the nodes.

@@ -23,6 +23,7 @@ use serde::Serialize;
 use tract_onnx::prelude::DatumType;
 
 use crate::fold::plan::Stored;
+use crate::fold::raised;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::extent;
 use crate::graph::flat::Flat;
@@ -434,13 +435,32 @@ fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
         let set = |set: &OperatorSetIdProto| (canonical_domain(set.domain()).to_owned(), set.version());
         model.proto.opset_import.iter().map(set).collect()
     };
-    let after = sets(fused);
-    let differs =
-        |(domain, version): &(&String, &i64)| after.get(*domain).is_some_and(|other| other != *version);
-    match sets(original).iter().find(differs) {
+    let [before, after] = [original, fused].map(sets);
+    let differs = |(domain, version): &(&String, &i64)| {
+        let other = after.get(*domain).is_some_and(|other| other != *version);
+        other && !(domain.is_empty() && means_the_same(original, fused))
+    };
+    match before.iter().find(differs) {
         Some((domain, _)) => Err(undecided(format!("the operator set `{domain}` is of another version"))),
         None => Ok(()),
     }
+}
+
+/// Whether all operators of a model mean the same in the newer operator set that another one has.
+fn means_the_same(original: &Model, fused: &Model) -> bool {
+    let [from, to] = [original, fused].map(Model::own_opset);
+    let mut graphs = vec![original.graph()];
+    let mut is_same = from <= to
+        && [from, to].iter().all(|set| raised::ALIKE.contains(set))
+        && original.proto.functions.is_empty()
+        && fused.proto.functions.is_empty();
+    while let Some(graph) = graphs.pop() {
+        for node in &graph.node {
+            is_same &= raised::means_the_same(node, from);
+            graphs.extend(bodies(node));
+        }
+    }
+    is_same
 }
 
 fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {

@@ -267,7 +267,8 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Sub" => two(|a, b| a - b)?,
         "Mul" => two(|a, b| a * b)?,
         "Div" => two(|a, b| a / b)?,
-        "Softmax" => softmax(&call)?,
+        "Softmax" => Value::Floats(softmax(&call)?),
+        "LogSoftmax" => Value::Floats(softmax(&call)?.mapv(f64::ln)),
         "BatchNormalization" => batch_norm(&call)?,
         "MatMul" => Value::Floats(matmul(call.floats(0)?, call.floats(1)?)?),
         "Gemm" => gemm(&call)?,
@@ -423,14 +424,18 @@ fn zip(a: &ArrayD<f64>, b: &ArrayD<f64>, f: impl Fn(f64, f64) -> f64) -> Result<
     Ok(a)
 }
 
-fn softmax(call: &Call) -> Result<Value> {
+/// The numbers of each lane over their sum, raised; before version 13 all axes from one on are one.
+fn softmax(call: &Call) -> Result<ArrayD<f64>> {
     let x = call.floats(0)?;
-    ensure!(call.opset >= 13, "before version 13 it flattens");
-    let axis = Axis(call.axis(-1, x.ndim())?);
-    let largest = x.fold_axis(axis, f64::NEG_INFINITY, |a, &b| a.max(b)).insert_axis(axis);
-    let raised = (x - &largest).mapv(f64::exp);
-    let sum = raised.sum_axis(axis).insert_axis(axis);
-    Ok(Value::Floats(raised / sum))
+    let (absent, last) = if call.opset < 13 { (1, x.ndim()) } else { (-1, 0) };
+    let axis = call.axis(absent, x.ndim())?;
+    let lane: usize = x.shape()[axis..last.max(axis + 1)].iter().product();
+    let before: usize = x.shape()[..axis].iter().product();
+    let lanes = x.to_shape((before, lane, x.len() / (before * lane).max(1)))?;
+    let largest = lanes.fold_axis(Axis(1), f64::NEG_INFINITY, |a, &b| a.max(b)).insert_axis(Axis(1));
+    let raised = (&lanes - &largest).mapv(f64::exp);
+    let sum = raised.sum_axis(Axis(1)).insert_axis(Axis(1));
+    Ok((raised / sum).into_shape_with_order(x.raw_dim())?)
 }
 
 fn batch_norm(call: &Call) -> Result<Value> {

@@ -23,6 +23,7 @@ mod numbered;
 mod places;
 mod pooled;
 mod powers;
+mod raised;
 mod reasons;
 mod recurrent;
 mod regressions;

@@ -2,7 +2,6 @@
 
 use unfold::FuseOptions;
 use unfold::fold::plan::{Outcome, SitePlan};
-use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
 
@@ -601,47 +600,6 @@ fn a_hard_swish_that_is_written_out_is_one_operator() {
         assert_eq!(operators(&after.model), ["MatMul", "HardSwish", "MatMul"]);
         assert_eq!(fuse(&after.model).model.proto, after.model.proto);
     }
-}
-
-/// Where no operator set has it, only onnxruntime is faster with another form.
-#[test]
-fn a_hard_swish_of_an_old_operator_set_stays_written_out_but_for_onnxruntime() {
-    // The sixth goes on where it is of the product.
-    for (steps, left) in WRITTEN.iter().zip([&["Add", "Clip", "Mul"][..], &["Add", "Clip", "Div", "Mul"]]) {
-        let before = hard_swish(13, &format!("{RAMP}{steps}"));
-        let gate = &["HardSigmoid", "Mul"][..];
-        for (target, expected) in
-            [(Target::Portable, left), (Target::Tract, left), (Target::Onnxruntime, gate)]
-        {
-            let options = FuseOptions { target, ..FuseOptions::default() };
-            let after = unfold::fuse(&before, &options).unwrap();
-            same(&before, &after.model, 1e-7);
-            let made = operators(&after.model);
-            assert_eq!(made[1..made.len() - 1], *expected, "{target:?} {steps}");
-            let again = unfold::fuse(&after.model, &options).unwrap();
-            assert_eq!(again.model.proto, after.model.proto);
-        }
-    }
-}
-
-#[test]
-fn a_hard_swish_that_is_skipped_stays_written_out_for_onnxruntime_too() {
-    let before = hard_swish(13, &format!("{RAMP}{}", WRITTEN[0]));
-    let skip = vec!["hard swish".to_owned()];
-    let options = FuseOptions { target: Target::Onnxruntime, skip, ..FuseOptions::default() };
-    let after = unfold::fuse(&before, &options).unwrap();
-    assert!(!operators(&after.model).contains(&"HardSigmoid"));
-    assert!(options.idle_skips(&before, &after.plan).is_empty());
-}
-
-#[test]
-fn what_a_hard_swish_is_made_of_takes_no_name_that_is_there() {
-    let taken = "Div_g_hardsigmoid = Tanh(u)\n output Div_g_hardsigmoid";
-    let before = hard_swish(13, &format!("{RAMP}o = Mul(u, c)\n g = Div(o, six)\n {taken}"));
-    let options = FuseOptions { target: Target::Onnxruntime, ..FuseOptions::default() };
-    let after = unfold::fuse(&before, &options).unwrap();
-    assert!(operators(&after.model).contains(&"HardSigmoid"));
-    same(&before, &after.model, 1e-7);
 }
 
 #[test]

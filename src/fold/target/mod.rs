@@ -1,7 +1,6 @@
 //! The engine that a result is for, where one wants another form than all others: of a product and its bias, so that it
-//! runs the two as one operator, of an activation, or of what is told of values within.
+//! runs the two as one operator, or of what is told of values within.
 
-mod gate;
 mod gemm;
 mod layer;
 mod shapes;
@@ -11,11 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::patch::Edit;
 use crate::graph::analysis::Analysis;
-use crate::normalizer::{View, hard_swish};
 use crate::onnx::proto::GraphProto;
-
-/// What `--skip` calls what is written in another form before anything folds.
-pub const KINDS: [&str; 1] = [hard_swish::KIND];
 
 /// Which engine a result is for.
 ///
@@ -45,16 +40,6 @@ impl Target {
         *self == Target::Portable
     }
 
-    /// What is written in another form for its sake before anything folds, but for what is skipped by name or kind.
-    pub fn forms(self, known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Vec<Edit> {
-        let graph = &known.graph;
-        if self != Target::Onnxruntime || !graph.order().iter().any(|&node| graph.is(node, "Clip")) {
-            return vec![];
-        }
-        let view = View::new(known);
-        graph.order().iter().filter_map(|&node| gate::edit(&view, node, is_skipped)).collect()
-    }
-
     /// What is written in another form for its sake when everything has folded.
     pub fn edits(self, known: &Analysis) -> Vec<Edit> {
         let form = match self {
@@ -64,6 +49,7 @@ impl Target {
         };
         known.graph.order().iter().filter_map(|&node| form(known, node)).collect()
     }
+
     /// A graph without what it should not be told of values within, and of how many; `None` where it may be told all.
     pub fn untold(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
         let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;

@@ -68,9 +68,8 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
             variances. It cannot be proved.
         scale_stream: The power of two that residual streams are divided by, 5 for ``2^-5``, so that float16 holds them.
         target: The engine that the result is for. With ``"onnxruntime"`` a product and its bias are one Gemm wherever the
-            batch is open, a HardSwish that the operator set does not have is a HardSigmoid and a Mul, and open shapes of
-            values within are not declared; with ``"tract"`` a layer comes before the windows that it reads, so that its bias
-            is added in the product.
+            batch is open, and open shapes of values within are not declared; with ``"tract"`` a layer comes before the
+            windows that it reads, so that its bias is added in the product.
         verify: ``"auto"`` runs both models in tract on the same random inputs and, where that says nothing, proves that
             they are the same; ``"run"`` and ``"prove"`` do one of the two; ``"require"`` is ``"auto"``, and an error
             where neither can decide; ``"off"`` is neither.

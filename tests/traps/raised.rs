@@ -1,0 +1,196 @@
+//! A model in an older operator set that writes out what a newer one has.
+
+use unfold::FuseOptions;
+use unfold::fold::raised::Raised;
+use unfold::onnx::Model;
+use unfold::onnx::proto::{FunctionProto, OperatorSetIdProto};
+use unfold::prove::{Proof, prove};
+
+use crate::common::text::model;
+use crate::common::{node, undeclared};
+use crate::{fuse, operators, same};
+
+/// `x·clip(x + 3, 0, 6)/6` of `u`, as `g`.
+const SWISH: &str = "a = Add(u, three)\n c = Clip(a, zero, six)\n o = Mul(u, c)\n g = Div(o, six)";
+
+/// One at some operator set, and what comes behind it.
+fn older(opset: i64, behind: &str) -> Model {
+    model(&format!(
+        "opset {opset}
+         input x 2 4 6
+         weight v 6 6
+         u = MatMul(x, v)
+         const three 1 = 3
+         const zero = 0
+         const six = 6
+         {SWISH}
+         {behind}
+         output y"
+    ))
+}
+
+/// What comes of a model that is raised: equal and proved; it stays as it is, and in the format that has the set.
+fn raised(before: &Model) -> Model {
+    let after = fuse(before);
+    assert!(operators(&after.model).contains(&"HardSwish"), "{:?}", operators(&after.model));
+    let from = before.own_opset();
+    assert_eq!(after.plan.tidy.raised, Some(Raised { from, to: 14 }));
+    assert_eq!(after.model.own_opset(), 14);
+    assert_eq!(after.model.proto.ir_version(), before.proto.ir_version().max(7));
+    same(before, &after.model, 1e-6);
+    let proof = prove(before, &after.model, &after.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    assert_eq!(fuse(&after.model).model.proto, after.model.proto);
+    after.model
+}
+
+fn stays(before: &Model) {
+    let after = fuse(before);
+    assert_eq!(after.plan.tidy.raised, None);
+    assert_eq!(after.model.own_opset(), before.own_opset());
+    assert!(!operators(&after.model).contains(&"HardSwish"));
+    same(before, &after.model, 1e-6);
+}
+
+#[test]
+fn a_set_is_raised_for_a_hard_swish_that_is_written_out() {
+    for opset in 11..14 {
+        for ir in [4, 7, 8] {
+            let mut before = older(opset, "weight w 6 3\n y = MatMul(g, w)");
+            before.proto.ir_version = Some(ir);
+            assert_eq!(operators(&raised(&before)), ["MatMul", "HardSwish", "MatMul"]);
+        }
+    }
+}
+
+#[test]
+fn what_was_an_attribute_is_an_input() {
+    let behind = "k = Transpose(g) perm=[0,2,1]
+         q = Unsqueeze(k) axes=[0,-1]
+         p, r = Split(q) axis=3 split=[1,3]
+         t = ReduceSum(r) axes=[3] keepdims=1
+         s = Mul(t, p)
+         y = Squeeze(s) axes=[0,4]";
+    for opset in 11..14 {
+        let before = match opset {
+            // There it is one already.
+            13 => older(
+                13,
+                "ints first 1 = 0\n q = Unsqueeze(g, first)\n y = Squeeze(q, first)\n z = Relu(y)\n output z",
+            ),
+            _ => older(opset, behind),
+        };
+        let after = raised(&before);
+        let attributes = after.graph().node.iter().flat_map(|node| &node.attribute);
+        assert!(attributes.into_iter().all(|attribute| !["axes", "split"].contains(&attribute.name())));
+    }
+    let after = raised(&older(12, behind));
+    let inputs = |op: &str| after.graph().node.iter().find(|node| node.op_type() == op).unwrap().input.len();
+    assert_eq!(["Unsqueeze", "Split", "ReduceSum", "Squeeze"].map(inputs), [2; 4]);
+}
+
+#[test]
+fn names_that_are_there_stay() {
+    let behind = "Squeeze_y_axes = Unsqueeze(g) axes=[0]
+         r = Relu(Squeeze_y_axes)
+         y = Squeeze(r) axes=[0]
+         output Squeeze_y_axes";
+    raised(&older(12, behind));
+}
+
+#[test]
+fn a_softmax_of_the_last_axis_is_the_same_in_both_sets() {
+    for last in ["axis=-1", "axis=2"] {
+        raised(&older(12, &format!("y = Softmax(g) {last}")));
+        raised(&older(11, &format!("y = LogSoftmax(g) {last}")));
+    }
+    // Of two axes the second one is the last.
+    raised(&older(12, "m = ReduceMean(g) axes=[1] keepdims=0\n y = Softmax(m)"));
+    raised(&older(13, "y = Softmax(g) axis=1"));
+}
+
+#[test]
+fn what_means_something_else_there_keeps_the_set() {
+    for behind in ["y = Softmax(g)", "y = Softmax(g) axis=1", "y = LogSoftmax(g) axis=0"] {
+        stays(&older(12, behind));
+    }
+    for (opset, behind) in [(11, "y, m = Dropout(g) ratio=0.5\n output m"), (12, "y = Hardmax(g) axis=-1")] {
+        assert_eq!(fuse(&older(opset, behind)).plan.tidy.raised, None);
+    }
+    // One that only hands on goes.
+    raised(&older(11, "d = Dropout(g) ratio=0.5\n y = Relu(d)"));
+    let before = older(9, "weight w 6 3\n y = MatMul(g, w)");
+    assert_eq!(fuse(&before).plan.tidy.raised, None);
+}
+
+#[test]
+fn constants_that_nobody_can_give_anew_keep_the_set() {
+    let mut before = older(12, "weight w 6 3\n y = MatMul(g, w)");
+    before.proto.ir_version = Some(3);
+    assert_eq!(fuse(&before).plan.tidy.raised, None);
+}
+
+#[test]
+fn functions_keep_the_set() {
+    let mut before = older(12, "weight w 6 3\n y = MatMul(g, w)");
+    before.proto.functions.push(FunctionProto {
+        name: Some("unused".into()),
+        domain: Some("own".into()),
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(12) }],
+        ..Default::default()
+    });
+    stays(&before);
+}
+
+#[test]
+fn what_is_skipped_keeps_the_set() {
+    let before = older(12, "weight w 6 3\n y = MatMul(g, w)");
+    for skip in ["hard swish", "Add_a"] {
+        let options = FuseOptions { skip: vec![skip.to_owned()], ..FuseOptions::default() };
+        let after = unfold::fuse(&before, &options).unwrap();
+        assert_eq!((after.plan.tidy.raised, after.model.own_opset()), (None, 12), "{skip}");
+    }
+    let options = FuseOptions { skip: vec!["hard swish".to_owned()], ..FuseOptions::default() };
+    let after = unfold::fuse(&before, &options).unwrap();
+    assert!(options.idle_skips(&before, &after.plan).is_empty());
+}
+
+#[test]
+fn bodies_are_raised_with_what_is_around_them() {
+    let part = |lines: &str| model(lines).proto.graph.unwrap();
+    let mut before = older(12, "condition c1\n y = Relu(g)");
+    let branches = vec![
+        (
+            "then_branch",
+            part("t = Unsqueeze(g) axes=[0]\n s = Squeeze(t) axes=[0]\n then = Tanh(s)\n output then").into(),
+        ),
+        ("else_branch", part("other = Softmax(g) axis=-1\n output other").into()),
+    ];
+    before.graph_mut().node.push(node("If", &["c1"], &["z"], branches));
+    before.graph_mut().output.push(undeclared("z"));
+    raised(&before);
+}
+
+/// The prover does not take a model of another set for the same where an operator means something else there.
+#[test]
+fn a_model_of_another_set_is_not_proved_where_operators_changed() {
+    let of = |opset: i64, op: &str| model(&format!("opset {opset}\n input x 2 4 6\n y = {op}\n output y"));
+    let proof = |one: &str, other: &str, sets: [i64; 2]| {
+        prove(&of(sets[0], one), &of(sets[1], other), &[], &Default::default())
+    };
+    let same = proof("Softmax(x) axis=-1", "Softmax(x) axis=-1", [12, 14]);
+    assert!(matches!(same, Proof::Proved { .. }), "{same:?}");
+    for (op, sets) in [
+        ("Softmax(x) axis=1", [12, 14]),
+        ("Softmax(x)", [12, 13]),
+        ("Hardmax(x)", [12, 14]),
+        ("Dropout(x)", [11, 14]),
+        // Nothing is said of those.
+        ("Softmax(x) axis=-1", [12, 17]),
+        ("Softmax(x) axis=-1", [14, 12]),
+        ("Softmax(x) axis=-1", [10, 14]),
+    ] {
+        let proof = proof(op, op, sets);
+        assert!(!matches!(proof, Proof::Proved { .. }), "{op} {sets:?}");
+    }
+}
