@@ -446,10 +446,10 @@ fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     }
 }
 
-/// Whether all operators of a model mean the same in the newer operator set that another one has.
+/// Whether all operators of a model mean what they would in the older operator set of the one that it was made of.
 fn means_the_same(original: &Model, fused: &Model) -> bool {
     let [from, to] = [original, fused].map(Model::own_opset);
-    let mut graphs = vec![original.graph()];
+    let mut graphs = vec![fused.graph()];
     let mut is_same = from <= to
         && [from, to].iter().all(|set| raised::ALIKE.contains(set))
         && original.proto.functions.is_empty()
