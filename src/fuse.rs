@@ -606,7 +606,7 @@ impl OnePass<'_> {
 
     /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
-        let moved: &[fn(&Analysis) -> Vec<Edit>] = match self.skip.is_match(simplify::MERGING) {
+        let moved: &[fn(&Analysis) -> Vec<Edit>] = match self.skip.is_match(simplify::DUPLICATE) {
             true => &[parts::edits],
             false => {
                 &[parts::edits, pairs::edits, regrouped::edits, sliced::edits, joined::edits, around::edits]

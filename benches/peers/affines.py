@@ -1,8 +1,8 @@
 """How many constant affines a model has.
 
 Counted are Mul, Add, Sub and Div of floats by one constant, whatever its shape, BatchNormalization, and the parameters of
-normalizers that are not 1 and 0, written out or not. Not counted are biases right behind a product, the ε below a root, and the numbers
-inside an activation, `x·f(x)`.
+normalizers that are not 1 and 0, written out or not. Not counted are biases right behind a product, the ε below a root, the
+numbers inside an activation, `x·f(x)`, and the scales of quantized numbers, which a product of integers is multiplied by.
 """
 
 import onnx
@@ -12,6 +12,7 @@ FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProt
 ARITHMETIC = {"Add", "Sub", "Mul", "Div"}
 MOVEMENT = {"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 PRODUCTS = {"Conv", "ConvTranspose", "Einsum", "FusedMatMul", "Gemm", "MatMul"}
+INTEGER = {"ConvInteger", "MatMulInteger"}
 # The input that scales; the one behind it shifts.
 NORMALIZERS = {"GroupNormalization": 1, "InstanceNormalization": 1, "LayerNormalization": 1, "RMSNormalization": 1}
 NORMALIZERS |= {"SimplifiedLayerNormalization": 1, "SkipLayerNormalization": 2, "EmbedLayerNormalization": 5}
@@ -83,11 +84,23 @@ class Graph:
         neutral = {"Mul": 1, "Add": 0}.get(node.op_type)
         return any(array is not None and array.ndim == 1 < array.size and (array == neutral).all() for array in numbers)
 
-    def is_bias(self, node):
-        maker = self.producers.get(self.varying(node)[0])
+    def origin(self, name):
+        """The node that makes a value, before it is moved or becomes a float."""
+        maker = self.producers.get(name)
         while maker is not None and maker.op_type in MOVEMENT:
             maker = self.producers.get(maker.input[0])
-        return node.op_type == "Add" and maker is not None and maker.op_type in PRODUCTS
+        return maker
+
+    def is_bias(self, node):
+        maker = self.origin(self.varying(node)[0])
+        if maker is None or node.op_type != "Add":
+            return False
+        made = [self.origin(name) for name in maker.input] if maker.op_type == "Mul" else []
+        return maker.op_type in PRODUCTS or any(inner is not None and inner.op_type in INTEGER for inner in made)
+
+    def is_quantizing(self, node):
+        maker = self.producers.get(self.varying(node)[0])
+        return maker is not None and maker.op_type == "DynamicQuantizeLinear"
 
     def is_epsilon(self, node):
         return any(reader.op_type in ("Sqrt", "Pow", "Reciprocal") for reader in self.readers.get(node.output[0], []))
@@ -110,4 +123,6 @@ class Graph:
         divides = node.op_type == "Div" and node.input[0] in self.constants
         if not by_constant or divides or not self.is_float(node):
             return False
-        return not self.is_bias(node) and not (node.op_type == "Add" and self.is_epsilon(node))
+        if self.is_bias(node) or self.is_quantizing(node):
+            return False
+        return not (node.op_type == "Add" and self.is_epsilon(node))

@@ -100,7 +100,7 @@ impl BenchArgs {
         self.measure.size_what_is_there(&variants)?;
         let report = self.measure.measure(title, &variants, sites, &self.measure.batch, stop)?;
         out::print(&match (self.json, self.markdown) {
-            (true, _) => serde_json::to_string_pretty(&report)? + "\n",
+            (true, _) => out::json(&report)?,
             (_, true) => markdown(&report),
             _ => terminal(&report),
         })?;
@@ -123,7 +123,7 @@ impl BenchArgs {
         };
         let (reports, left_out) = bench_zoo::measure(&entries, self.all, &self.measure, stop, &tell)?;
         if self.json {
-            out::print(&(serde_json::to_string_pretty(&reports)? + "\n"))?;
+            out::print(&out::json(&reports)?)?;
         } else if self.markdown {
             out::print(&overview_markdown(&reports))?;
         }
@@ -144,8 +144,7 @@ fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>
     }
     let variant = |model: &String| {
         let (name, model) = open(model)?;
-        let normalizers = unfold::variants::normalizers(&model)?;
-        Ok(Variant { name, model, normalizers })
+        variants::named(&name, model)
     };
     let variants = models.iter().map(variant).collect::<Result<Vec<_>>>()?;
     let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();

@@ -168,7 +168,7 @@ pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     drop(steps);
     warn_of_idle(&report.idle);
     if args.json {
-        out::print(&(serde_json::to_string_pretty(&report.json())? + "\n"))?;
+        out::print(&out::json(&report.json())?)?;
     } else if !args.quiet {
         out::print(&report.text(Paint::stdout()))?;
     }

@@ -70,7 +70,7 @@ fn many(args: &FuseArgs, tasks: &[Task]) -> Result<End> {
     warn_of_idle(&idle_everywhere(&lines));
     if args.json {
         let models: Vec<&Value> = lines.iter().map(|line| &line.json).collect();
-        out::print(&(serde_json::to_string_pretty(&json!({ "models": models }))? + "\n"))?;
+        out::print(&out::json(&json!({ "models": models }))?)?;
     } else if !args.quiet {
         out::print(&table(tasks, &lines, Paint::stdout()))?;
     }

@@ -106,7 +106,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
         let text = match args.json {
             true => {
                 let json = StreamsJson { model: JsonPath(&args.model), streams: &plan.streams };
-                serde_json::to_string_pretty(&json)? + "\n"
+                out::json(&json)?
             }
             false => streams::table(&plan, Paint::stdout()),
         };
@@ -119,7 +119,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
         let sites = sites::json(&plan);
         let tidy = Some(&plan.tidy).filter(|tidy| **tidy != Tidy::default());
         let json = InspectJson { model: JsonPath(&args.model), sites, summary, tidy, provenance };
-        out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
+        out::print(&out::json(&json)?)?;
         return Ok(End::Done);
     }
     let paint = Paint::stdout();

@@ -4,6 +4,7 @@ use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
+use serde::Serialize;
 use unfold::report::plain;
 
 /// How wide a table is where no terminal says how wide it may be, and how narrow at least.
@@ -95,6 +96,11 @@ pub fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// A value as JSON, on lines of their own.
+pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
 /// Prints one line to the standard error stream, after what it is: `error` or `warning`.

@@ -114,7 +114,7 @@ pub fn run(args: &ProveArgs) -> Result<End> {
         let (original, fused) = (JsonPath(&args.original), JsonPath(&args.fused));
         let certificate = args.certificate.as_deref().map(JsonPath);
         let json = ProveJson { original, fused, certificate, proof: &proof, site };
-        out::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
+        out::print(&out::json(&json)?)?;
     } else if let Some(line) = proved(&proof, Paint::stdout()).filter(|_| !args.quiet) {
         out::print(&(line + "\n"))?;
     }

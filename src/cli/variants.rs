@@ -1,4 +1,4 @@
-//! What `unfold bench` measures of one model.
+//! What `unfold bench` measures of models.
 
 use anyhow::Result;
 use unfold::FuseOptions;
@@ -44,4 +44,10 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
         normalizers: normalizers.clone(),
     };
     Ok((named.into_iter().map(variant).collect(), sites))
+}
+
+/// A model as it is, beside others.
+pub fn named(name: &str, model: Model) -> Result<Variant> {
+    let normalizers = variants::normalizers(&model)?;
+    Ok(Variant { name: name.to_owned(), model, normalizers })
 }

@@ -12,6 +12,7 @@ use crate::onnx::Model;
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::Floats;
+use crate::recipe::promise::unread;
 use crate::recipe::{Given, Op, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
@@ -55,14 +56,7 @@ pub fn given(original: &Model, known: &Analysis, name: &str) -> Result<Given, Re
 /// # Errors
 /// Those of [`given`].
 pub fn read(original: &Model, known: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
-    match given(original, known, name)? {
-        Given::Stored(floats) => floats.all().map_err(|error| unread(name, &error)),
-        Given::Computed(numbers) => Ok(numbers),
-    }
-}
-
-fn unread(name: &str, error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::new(Reason::Constant(error.to_string()), name)
+    given(original, known, name)?.all(name)
 }
 
 /// Whether a step is no arithmetic, so that the field has no image of it but that of its numbers.

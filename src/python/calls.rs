@@ -22,7 +22,7 @@ use super::errands;
 use super::errors::{BadOption, InternalError, Withheld, raised};
 use super::memory::{Kept, give_back_freed};
 use super::source::ModelSource;
-use crate::bench::{Stop, Variant};
+use crate::bench::Stop;
 use crate::cli::end::End;
 use crate::cli::fused::FuseReport;
 use crate::cli::idle::Idle;
@@ -183,7 +183,7 @@ fn text_of(json: &impl Serialize) -> PyResult<String> {
 
 type SizesByName = BTreeMap<String, NonZeroUsize>;
 
-/// SizesByName that some input of the model has.
+/// The sizes of dimensions that some input of the model has.
 fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     given.iter().for_each(|(name, size)| dims.set(name, size.get()));
@@ -388,11 +388,8 @@ pub fn bench(
             [model] => variants::of(model)?,
             models => {
                 let named = names.iter().zip(models);
-                let variant = |(name, model): (&String, &Model)| {
-                    let normalizers = crate::variants::normalizers(model)?;
-                    Ok(Variant { name: name.clone(), model: model.clone(), normalizers })
-                };
-                (named.map(variant).collect::<Result<_>>()?, vec![])
+                let variants = named.map(|(name, model)| variants::named(name, model.clone()));
+                (variants.collect::<Result<_>>()?, vec![])
             }
         };
         let known = measure.refer_to(variants.iter().map(|variant| variant.name.as_str()));

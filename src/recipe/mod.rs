@@ -17,7 +17,7 @@
 
 mod evaluate;
 mod numbers;
-mod promise;
+pub(crate) mod promise;
 mod scaled;
 mod steps;
 #[cfg(test)]

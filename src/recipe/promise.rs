@@ -25,6 +25,19 @@ pub enum Given {
     Computed(ArrayD<f64>),
 }
 
+impl Given {
+    /// All its numbers.
+    ///
+    /// # Errors
+    /// [`Reason::Constant`] where they cannot be read.
+    pub fn all(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
+        match self {
+            Given::Stored(floats) => floats.all().map_err(|error| unread(name, &error)),
+            Given::Computed(numbers) => Ok(numbers.clone()),
+        }
+    }
+}
+
 /// A recipe with its constants, wherever they are: as much of the tensor is computed as somebody asks for, and has the
 /// same numbers as the whole has there.
 ///
@@ -217,10 +230,7 @@ impl Supply for Promise {
     }
 
     fn whole(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
-        match self.given(name)? {
-            Given::Stored(floats) => floats.all().map_err(|error| unread(name, &error)),
-            Given::Computed(array) => Ok(array.clone()),
-        }
+        self.given(name)?.all(name)
     }
 
     fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal> {
@@ -231,7 +241,8 @@ impl Supply for Promise {
     }
 }
 
-fn unread(name: &str, error: &dyn std::fmt::Display) -> Refusal {
+/// Why a constant stays that cannot be read.
+pub(crate) fn unread(name: &str, error: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(Reason::Constant(error.to_string()), name)
 }
 

@@ -32,8 +32,8 @@ pub use tidy::{Limits, Tidied, read_directly, shared, tidy};
 /// What `--skip` calls that which [`tidy()`] does.
 pub const KINDS: [&str; 2] = [constants::KIND, equal::KIND];
 
-/// And that of it by which several operators become one, or none.
-pub const MERGING: &str = equal::KIND;
+/// That of it by which several operators become one, or none.
+pub const DUPLICATE: &str = equal::KIND;
 
 /// What is known of the values of the original graph, by name.
 pub struct KnownShapes<'k> {
