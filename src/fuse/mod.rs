@@ -1,0 +1,259 @@
+//! The whole way of a model: lower; then recognise, plan, apply, simplify, until nothing more folds. Where calls of
+//! functions are left, it is gone once more with all of them written out, and that holds if more folds.
+
+mod pass;
+mod skips;
+
+use globset::Glob;
+
+use self::pass::{Allowed, OnePass, not_known};
+use self::skips::{Skips, no_pattern};
+use crate::basis;
+use crate::error::{Error, Result};
+use crate::fold::plan::{Plan, StreamPlan};
+use crate::fold::target::Target;
+use crate::graph::Graph;
+use crate::lower::{Lowered, Lowering, lower, opaque, written_out};
+use crate::normalizer::hard_swish;
+use crate::onnx::Model;
+use crate::onnx::tensor::check_size;
+use crate::progress::OnProgress;
+use crate::provenance::{FoldOptions, Provenance};
+use crate::simplify;
+
+/// What to fold, and what to tell on the way.
+pub struct FuseOptions<'o> {
+    /// Sites that are left as they are: names or kinds, or patterns of them with `*` and `?`.
+    pub skip: Vec<String>,
+    /// How much copies of weights that something else reads too may add, in percent of the weights. Sites beyond it
+    /// stay, those first that add the most; by default 5.
+    pub max_growth: f64,
+    /// Whether residual streams are centred, so that LayerNormalizations become RMS normalizations.
+    pub centre: bool,
+    /// Whether a normalizer goes where only others follow it, which is equal up to their ε.
+    pub merge_norms: bool,
+    /// The engine that the result is for.
+    pub target: Target,
+    /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::headroom::Headroom) finds one.
+    pub scale_stream: Option<u32>,
+    /// Is told the stage, and how much of it is done out of how much.
+    pub progress: Option<OnProgress<'o>>,
+}
+
+impl Default for FuseOptions<'_> {
+    fn default() -> Self {
+        FoldOptions::default().into()
+    }
+}
+
+impl From<FoldOptions> for FuseOptions<'_> {
+    fn from(
+        FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target }: FoldOptions,
+    ) -> Self {
+        Self { skip, max_growth, centre, merge_norms, scale_stream, target, progress: None }
+    }
+}
+
+impl FuseOptions<'_> {
+    /// Those that change the result.
+    pub fn chosen(&self) -> FoldOptions {
+        let Self { skip, max_growth, centre, merge_norms, scale_stream, target, .. } = self;
+        FoldOptions {
+            skip: skip.clone(),
+            max_growth: *max_growth,
+            centre: *centre,
+            merge_norms: *merge_norms,
+            scale_stream: *scale_stream,
+            target: *target,
+        }
+    }
+
+    /// The patterns to skip that are neither name nor kind of any site of a plan, nor name a function of the model:
+    /// misspelled, perhaps.
+    pub fn idle_skips(&self, model: &Model, plan: &Plan) -> Vec<&str> {
+        let is_idle = |pattern: &&String| {
+            let meant = |set: Skips| {
+                simplify::KINDS
+                    .iter()
+                    .chain(&basis::KINDS)
+                    .chain([&hard_swish::KIND])
+                    .any(|kind| set.is_match(kind))
+                    || plan.streams.iter().any(|stream| set.is_match(&stream.name))
+                    || model.proto.functions.iter().any(|function| set.is_match(function.name()))
+                    || plan.sites.iter().any(|site| set.has(&site.name, &site.kind))
+            };
+            !Skips::of(std::slice::from_ref(pattern)).is_ok_and(meant)
+        };
+        self.skip.iter().filter(is_idle).map(String::as_str).collect()
+    }
+
+    /// Refuses a pattern that is none, unless it is a name or a kind as it is.
+    fn check_skips(&self, model: &Model, plan: &Plan) -> Result<()> {
+        let wrong = |pattern: &str| Glob::new(pattern).err().map(|error| no_pattern(pattern, &error));
+        self.idle_skips(model, plan).into_iter().find_map(wrong).map_or(Ok(()), Err)
+    }
+
+    /// The changes of more than one site that were asked for, by the names of their fields, and that a plan has none of.
+    pub fn idle_changes(&self, plan: &Plan) -> Vec<&'static str> {
+        let changes = [
+            ("centre", self.centre, plan.streams.iter().any(StreamPlan::is_centred)),
+            ("merge_norms", self.merge_norms, !plan.merged.is_empty()),
+            ("scale_stream", self.scale_stream.is_some(), plan.streams.iter().any(StreamPlan::is_scaled)),
+        ];
+        let idle = changes.into_iter().filter(|(_, asked, done)| *asked && !done);
+        idle.map(|(name, ..)| name).collect()
+    }
+}
+
+/// A model after the pass, and what was done to it.
+pub struct Fused {
+    /// The result; equal to the input where the plan is empty.
+    pub model: Model,
+    /// What was done, and what was not and why.
+    pub plan: Plan,
+    /// The input with its opaque normalizers written out, where it has any, and its functions, where more folds then:
+    /// what engines that do not know them can be compared on.
+    pub lowered: Option<Model>,
+}
+
+impl Fused {
+    /// Whether the result differs from the input.
+    pub fn changed(&self) -> bool {
+        self.lowered.is_some() || !self.plan.is_empty()
+    }
+}
+
+/// A plan that is not carried out.
+pub struct Planned {
+    /// What would be done, and what would not and why.
+    pub plan: Plan,
+    /// As [`Fused::lowered`]: the model whose nodes the plan names.
+    pub lowered: Option<Model>,
+}
+
+/// Plans without changing anything: does all that [`fuse`] does, but for keeping what comes of it.
+///
+/// # Errors
+/// Where the model's graph is none that ONNX allows, a `skip` is neither a name nor a valid glob, there is no such scale of
+/// streams, or a resolver does not give the data that it is asked for.
+pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
+    Ok(dry_run(model, options)?.plan)
+}
+
+/// As [`plan`], with the model that the plan is for.
+///
+/// # Errors
+/// As [`plan`].
+pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
+    let (_, plan, lowered) = run(model, options)?;
+    Ok(Planned { plan, lowered })
+}
+
+/// Folds everything that is exact to fold, and notes in the metadata of the result what it was made of: a
+/// [`Provenance`].
+///
+/// # Errors
+/// As [`plan`]. What cannot be folded is no error: the plan says why it stays.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let fused = unfold::fuse(&model, &Default::default())?;
+/// assert!(fused.plan.sites.iter().all(|site| site.is_folded()));
+/// assert!(fused.model.graph().node.len() < model.graph().node.len());
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+pub fn fuse(model: &Model, options: &FuseOptions) -> Result<Fused> {
+    let mut fused = fuse_ahead(model, options)?;
+    fused.model.settle()?;
+    Ok(fused)
+}
+
+/// As [`fuse`], without waiting for the digest of what the model was read from, which takes longer than folding: the metadata
+/// of the result has zeros for it. It is filled in while the result is written, in whatever way, or by [`Model::settle`].
+///
+/// ```
+/// use unfold::onnx::Model;
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let ahead = unfold::fuse_ahead(&model, &Default::default())?;
+/// let fused = unfold::fuse(&model, &Default::default())?;
+/// assert_eq!(ahead.model.to_bytes()?, fused.model.to_bytes()?);
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`fuse`].
+pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
+    model.begin_sha256();
+    let (result, plan, lowered) = run(model, options)?;
+    let result = result.unwrap_or_else(|| lowered.as_ref().unwrap_or(model).clone());
+    let mut fused = Fused { model: result, plan, lowered };
+    if fused.changed() {
+        fused.model.forget_source();
+        Provenance::note(&mut fused.model, model, &fused.plan, options.chosen());
+    }
+    Ok(fused)
+}
+
+/// What comes of a model, where anything does; the plan; and the input as it is written out, where it is.
+type Run = (Option<Model>, Plan, Option<Model>);
+
+/// Passes over the model, and sees to it that all of it was known, and all that was to be skipped is a name or a pattern.
+fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
+    model.graph().initializer.iter().try_for_each(|tensor| match check_size(tensor) {
+        Err(Error::Tensor { tensor, reason }) => {
+            Err(Error::Graph { file: model.file(), node: tensor, reason })
+        }
+        fits => fits,
+    })?;
+    let ran = passed_over(model, options)?;
+    model.find_refused()?;
+    options.check_skips(model, &ran.1)?;
+    Ok(ran)
+}
+
+/// Passes over the model until one finds nothing to do: where something went, operators meet that did not
+/// before.
+fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
+    let tell = |stage: &str, done, of| {
+        if let Some(progress) = options.progress {
+            progress(stage, done, of);
+        }
+    };
+    let skip = Skips::of(&options.skip)?;
+    options.scale_stream.map(basis::powers::possible).transpose()?;
+    let is_kept = {
+        let skip = skip.clone();
+        move |name: &str, op: &str| skip.is_match(name) || skip.is_match(op)
+    };
+    let lowered = lower(model, &is_kept);
+    if !matches!(lowered, Ok(None)) {
+        // Checked before anything that was made of it, so that errors speak of the model as it is.
+        Graph::new(model)?;
+    }
+    let (lowered, formulas) =
+        lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
+    let first = lowered.as_ref().unwrap_or(model);
+    let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
+    let growth = Allowed::of(model, options);
+    let pass = OnePass { skip, centre, merge_norms, scale_stream, target, growth, tell: &tell };
+    let (result, plan) = pass.laid_out(first, &formulas)?;
+    // What is wrong with a body that need not be written out is no error.
+    if let Some(Lowered { model: all, formulas }) = all_written_out(model, first, &is_kept)
+        && let Ok((result, further)) = pass.laid_out(&all, &formulas)
+        && further.gone() > plan.gone()
+    {
+        return Ok((result, further, Some(all)));
+    }
+    Ok((result, plan, lowered))
+}
+
+/// The model with all written out that can be; `None` where that is what it is once its normalizers are, or where nothing
+/// would fold in it.
+fn all_written_out(model: &Model, lowered: &Model, is_kept: &dyn Fn(&str, &str) -> bool) -> Option<Lowered> {
+    if opaque(lowered).is_empty() || not_known(lowered).is_some() {
+        return None;
+    }
+    let all = written_out(model, Lowering::All, is_kept).ok()??;
+    (opaque(&all.model) != opaque(lowered)).then_some(all)
+}

@@ -1,0 +1,45 @@
+//! What is left as it is: by an exact name, or by a pattern.
+
+use std::collections::HashSet;
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
+use crate::error::{Error, Result};
+use crate::normalizer::Kind;
+
+/// The error of a pattern that is none.
+pub(super) fn no_pattern(pattern: &str, error: &globset::Error) -> Error {
+    Error::Skip { pattern: pattern.to_owned(), reason: error.kind().to_string() }
+}
+
+/// What is to be skipped.
+#[derive(Clone)]
+pub(super) struct Skips {
+    exact: HashSet<String>,
+    patterns: GlobSet,
+}
+
+impl Skips {
+    /// What is no pattern may still be a name: see [`FuseOptions::check_skips`](super::FuseOptions).
+    pub fn of(skip: &[String]) -> Result<Self> {
+        let mut set = GlobSetBuilder::new();
+        for pattern in skip.iter().filter_map(|pattern| Glob::new(pattern).ok()) {
+            set.add(pattern);
+        }
+        let patterns = set.build().map_err(|error| no_pattern("", &error))?;
+        Ok(Self { exact: skip.iter().cloned().collect(), patterns })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty()
+    }
+
+    /// Whether a name is skipped: the star of `PN*` and the brackets of `layers[0]` are parts of names.
+    pub fn is_match(&self, name: &str) -> bool {
+        self.exact.contains(name) || self.patterns.is_match(name)
+    }
+
+    pub fn has(&self, name: &str, kind: &Kind) -> bool {
+        self.is_match(name) || self.is_match(kind.name)
+    }
+}
