@@ -94,7 +94,9 @@ fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<Wi
         let found = parts.map(|&part| squeezed(known, part?, along, rank).or_else(|| reshaped(known, part?)));
         let (made, readers): (Vec<WithoutAxis>, Vec<NodeId>) =
             found.collect::<Option<Vec<_>>>()?.into_iter().unzip();
-        let is_whole = made.len() > 1 && at.extent(0, along) == Ok(made.len());
+        let is_one =
+            |part: &Option<ValueId>| part.is_some_and(|part| known.facts.extent(part, along) == Some(1));
+        let is_whole = made.len() > 1 && graph.outputs(split).iter().all(is_one);
         return is_whole.then(|| (along, made, [&[split], &readers[..]].concat()));
     }
     let gather = |reader: &Reader| match *reader {

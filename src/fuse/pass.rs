@@ -117,6 +117,9 @@ pub(super) struct OnePass<'p> {
 impl OnePass<'_> {
     /// What comes of a model, if anything does, and what was done to it: with its bodies laid out, where what comes of
     /// that can be put back.
+    ///
+    /// # Errors
+    /// Where the graph is none that ONNX allows.
     pub fn laid_out(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         if not_known(first).is_none()
             && let Some(flat) = Flat::new(first)

@@ -20,7 +20,10 @@ pub(super) struct Skips {
 }
 
 impl Skips {
-    /// What is no pattern may still be a name: see [`FuseOptions::check_skips`](super::FuseOptions).
+    /// What is no pattern may still be a name: see [`FuseOptions`](super::FuseOptions).
+    ///
+    /// # Errors
+    /// Where too many patterns are given to be looked for together.
     pub fn of(skip: &[String]) -> Result<Self> {
         let mut set = GlobSetBuilder::new();
         for pattern in skip.iter().filter_map(|pattern| Glob::new(pattern).ok()) {

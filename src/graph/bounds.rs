@@ -243,16 +243,22 @@ fn lacks_a_number(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     read_as_one(node.op_type()).iter().any(|&slot| inputs.get(slot).copied().flatten().is_some_and(is_empty))
 }
 
-/// Whether a Slice goes backward from before the first place: the specification takes that place, and its reference none.
+/// Whether a Slice goes backward from before the first place: the specification takes that place, and its reference none. Or
+/// it goes back to the largest number that there is, behind which the specification finds nothing, and onnxruntime all.
 fn begins_nowhere(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool {
     let list = |slot: usize| ints(inputs.get(slot).copied().flatten()?);
     let found = || {
-        let (value, starts, steps) = (inputs.first().copied().flatten()?, list(1)?, list(4)?);
+        let (value, starts, ends, steps) =
+            (inputs.first().copied().flatten()?, list(1)?, list(2).unwrap_or_default(), list(4)?);
         let axes = list(3).unwrap_or_else(|| (0..starts.len() as i64).collect());
         let rank = rank(value)?;
         let whole = |along: i64| value.shape.dim(axis(along, rank).ok()?)?.concretize()?.to_i64().ok();
         let mut cuts = axes.into_iter().zip(starts).zip(steps);
-        Some(cuts.any(|((along, start), step)| step < 0 && whole(along).is_some_and(|whole| start < -whole)))
+        let is_before = |((along, start), step): ((i64, i64), i64)| {
+            step < 0 && whole(along).is_some_and(|whole| start < -whole)
+        };
+        let is_far = |(end, step): (&i64, &i64)| *step < 0 && [i64::MAX, i32::MAX.into()].contains(end);
+        Some(ends.iter().zip(&list(4)?).any(is_far) || cuts.any(is_before))
     };
     node.op_type() == "Slice" && found() == Some(true)
 }

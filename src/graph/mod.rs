@@ -70,7 +70,7 @@ pub enum Reader {
         /// Which of its inputs.
         input: usize,
     },
-    /// The model's caller.
+    /// The model's caller, or whoever reads an annotation of the value.
     Output,
     /// The body of a control-flow node, which sees the values around it.
     Capture {
@@ -243,6 +243,14 @@ impl<'m> Graph<'m> {
             };
             readers.push((id.index(), Reader::Output));
         }
+        // What is said of the numbers of a value is said to somebody.
+        for annotation in &self.proto.quantization_annotation {
+            if let Some(id) =
+                self.ids.get(annotation.tensor_name()).filter(|id| self.producers[id.index()].is_some())
+            {
+                readers.push((id.index(), Reader::Output));
+            }
+        }
         self.readers = Lists::grouped(self.names.len(), &readers);
         Ok(())
     }
@@ -369,7 +377,7 @@ impl<'m> Graph<'m> {
         self.is_input[value.index()]
     }
 
-    /// Whether the value is an output of the model.
+    /// Whether the value is an output of the model, or annotated.
     pub fn is_output(&self, value: ValueId) -> bool {
         // The outputs come last: a value may have a million readers.
         self.readers(value).last() == Some(&Reader::Output)

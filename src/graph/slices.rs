@@ -96,11 +96,21 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
             (_, None, _) if is_left(axis) => whole.clone(),
             (_, None, Some(1)) if is_there((axis, whole)) => taken.clone(),
             (_, None, Some(1..)) => DimFact::default(),
+            _ if reaches_past(whole, taken) => DimFact::default(),
             _ => taken.clone(),
         })
         .collect();
     let fact = if is_other { fact.without_value() } else { fact };
     fact.with_shape(ShapeFactoid::closed(dims))
+}
+
+/// Whether there may be more places in what is taken by its bounds than in the whole: of one open extent as many as of another,
+/// or as of a number, of which nobody knows which is more.
+fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
+    let (Some(whole), Some(taken)) = (whole.concretize(), taken.concretize()) else {
+        return taken.concretize().is_some_and(|taken| taken.to_i64().is_err());
+    };
+    taken.to_i64().is_err() && !(whole - taken).to_i64().is_ok_and(|more| more >= 0)
 }
 
 /// The axes that a Slice cuts, and how.

@@ -19,7 +19,7 @@ pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> In
         (ints("kernel_shape"), ints("strides"), ints("pads"), ints("dilations"));
     let is_rounded_up = node.attr_i("ceil_mode").ok().flatten().is_some_and(|mode| mode != 0);
     let automatic = node.attr_s("auto_pad").ok().flatten().unwrap_or_default();
-    let is_agreed = |axis: usize, whole: i64| {
+    let is_agreed = |axis: usize, whole: Option<i64>| {
         let Some(place) = axis.checked_sub(SPACE).filter(|&place| place < kernel.len()) else { return true };
         let or = |list: &[i64], place: usize, other| i128::from(list.get(place).copied().unwrap_or(other));
         let span = or(dilations, place, 1) * (or(kernel, place, 1) - 1) + 1;
@@ -27,7 +27,11 @@ pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> In
             "VALID" => (0, 0),
             _ => (or(pads, place, 0), or(pads, place + kernel.len(), 0)),
         };
-        let (stride, whole) = (or(strides, place, 1).max(1), i128::from(whole));
+        let stride = or(strides, place, 1).max(1);
+        let Some(whole) = whole.map(i128::from) else {
+            // However many there are: the last window begins before their end.
+            return !is_rounded_up || stride == 1 || automatic != "VALID" && behind + stride <= span;
+        };
         let room = whole + before + behind - span;
         let last = (room + stride - 1).div_euclid(stride) * stride;
         room >= 0
@@ -46,20 +50,23 @@ pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> In
 pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let is_frame = |name: &str| ["axes", "keep_aspect_ratio_policy"].contains(&name);
     let is_by_axes = node.attribute.iter().any(|attribute| is_frame(attribute.name()));
-    if is_by_axes { made } else { without(made, from, &|_, _| true) }
+    if is_by_axes { made } else { without(made, from, &|_, whole| whole.is_some()) }
 }
 
-/// A fact without the extents of some axes, of those that are numbers before.
-fn without(fact: InferenceFact, from: &InferenceFact, is_one: &dyn Fn(usize, i64) -> bool) -> InferenceFact {
+/// A fact without the extents of some axes, which are told by how many places they have before, where that is a number.
+fn without(
+    fact: InferenceFact,
+    from: &InferenceFact,
+    is_one: &dyn Fn(usize, Option<i64>) -> bool,
+) -> InferenceFact {
     if fact.shape.is_open() || from.shape.is_open() {
         return fact;
     }
     let number = |dim: &DimFact| dim.concretize().and_then(|dim| dim.to_i64().ok());
     let axes = from.shape.dims().map(number).enumerate();
-    let dims = axes.zip(fact.shape.dims()).map(|((axis, whole), dim)| match whole {
-        Some(whole) if is_one(axis, whole) => DimFact::default(),
-        _ => dim.clone(),
-    });
+    let dims = axes.zip(fact.shape.dims());
+    let dims =
+        dims.map(|((axis, whole), dim)| if is_one(axis, whole) { DimFact::default() } else { dim.clone() });
     let dims: TVec<DimFact> = dims.collect();
     if dims.len() != fact.shape.dims().count() || dims.iter().eq(fact.shape.dims()) {
         return fact;
@@ -134,6 +141,30 @@ mod tests {
             let made = pooled(&node, &fact(&[2, 3, whole]), fact(&[2, 3, 4]));
             let dims: Vec<bool> = made.shape.dims().map(|dim| dim.concretize().is_some()).collect();
             assert_eq!(dims, [true, true, known], "{node:?} of {whole}");
+        }
+    }
+
+    #[test]
+    fn of_an_open_extent_only_what_is_so_for_each_is_known() {
+        let cases = [
+            (pool(3, 2, [1, 1], 0, "NOTSET"), true),
+            (pool(3, 2, [1, 1], 1, "NOTSET"), true),
+            (pool(2, 2, [0, 0], 1, "NOTSET"), true),
+            (pool(2, 1, [1, 1], 1, "NOTSET"), true),
+            // One place that is left over makes a window of padding alone, and two make none.
+            (pool(2, 2, [1, 1], 1, "NOTSET"), false),
+            (pool(3, 2, [0, 0], 1, "VALID"), false),
+        ];
+        for (node, known) in cases {
+            let open = InferenceFact::dt(DatumType::F32).with_shape(ShapeFactoid::closed(
+                [2, 3].map(|dim| tdim(dim).into()).into_iter().chain([DimFact::default()]).collect(),
+            ));
+            let made = pooled(&node, &open, fact(&[2, 3, 4]));
+            assert_eq!(
+                made.shape.dims().nth(2).and_then(|dim| dim.concretize()).is_some(),
+                known,
+                "{node:?}"
+            );
         }
     }
 

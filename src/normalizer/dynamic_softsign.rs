@@ -4,6 +4,7 @@ use super::opaque::Opaque;
 use super::pointwise::{self, Bounded};
 use super::{Normalizer, Replacement, Site, View};
 use crate::graph::{NodeId, make};
+use crate::onnx::tensor::DataType;
 
 /// Dynamic Softsign.
 pub struct DynamicSoftsign;
@@ -43,7 +44,9 @@ fn written_out(view: &View, div: NodeId) -> Option<Bounded> {
         view.maker(magnitude).filter(|&node| graph.is(node, "Abs") && graph.input(node, 0) == Some(z))?;
     // |z| and 1+|z| serve nothing else, and broadcasting changes no shape.
     let own = view.only_reader(magnitude) == Some(add) && view.only_reader(below) == Some(div);
-    if !own || view.facts.shape(z)? != view.facts.shape(output)? {
+    // Engines have no Softsign of float64.
+    let is_known = view.facts.data_type(z) != Some(DataType::Double);
+    if !own || !is_known || view.facts.shape(z)? != view.facts.shape(output)? {
         return None;
     }
     let name = format!("{}_softsign", graph.name(div));

@@ -40,6 +40,7 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
     let squares = |&node: &NodeId| graph.is(node, "Pow") && graph.input(node, 0) == Some(core.squared);
     let is_written_so = chain.input == output
         && !core.less_mean
+        && core.inside.is_none()
         && chain.nodes.len() == wanted.len()
         && view.only_reader(output) == chain.nodes.first().copied()
         && core.nodes.iter().all(is_wanted)

@@ -61,6 +61,7 @@ use crate::graph::scope::scope;
 use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::HashMap;
 use crate::onnx::proto::NodeProto;
+use crate::onnx::tensor::DataType;
 use crate::refusal::{Reason, Refusal};
 use chain::Chain;
 use opaque::Opaque;
@@ -362,7 +363,14 @@ impl<'a> View<'a> {
 
     /// Whether a node moves elements, repeats them, or changes their type, and no more.
     pub fn widens(&self, node: NodeId) -> bool {
-        self.graph.is_movement(node) || matches!(self.graph.op(node), Some("Cast" | "Expand"))
+        let is_float = |value: Option<ValueId>| {
+            value.and_then(|value| self.facts.data_type(value)).is_none_or(DataType::is_float)
+        };
+        match self.graph.op(node) {
+            // Between floats, which rounds.
+            Some("Cast") => is_float(self.graph.input(node, 0)) && is_float(self.graph.only_output(node)),
+            op => op == Some("Expand") || self.graph.is_movement(node),
+        }
     }
 
     /// The node that makes a value.

@@ -16,7 +16,7 @@ pub fn core(view: &View, site: &Site) -> Option<Core> {
         let core = operator(view, node).or_else(|| scaled_core(view, node))?;
         core.nodes.iter().all(|node| site.nodes.contains(node)).then_some(core)
     });
-    found.filter(|core| core.input_is_squared(view))
+    found.filter(|core| core.is_in_place && core.input_is_squared(view))
 }
 
 /// The operator that normalizes along the last axes.
@@ -44,5 +44,6 @@ fn operator(view: &View, node: NodeId) -> Option<Core> {
         factor: None,
         inside: None,
         epsilon: at.attr_float("epsilon", 1e-5).ok(),
+        is_in_place: true,
     })
 }

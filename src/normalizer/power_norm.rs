@@ -5,7 +5,7 @@
 
 use super::chain::offline;
 use super::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
-use super::statistics::{Core, REACH, core};
+use super::statistics::{Core, REACH, core, is_in_place};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId, make};
@@ -119,11 +119,18 @@ fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let regroup = view.maker(grouped).filter(|&node| graph.is(node, "Reshape"))?;
     let regroups =
         graph.input(regroup, 0) == Some(core.input) && graph.is(last, "Div") && op("Sqrt").is_some();
-    let widened = op("Expand").is_some() || op("Unsqueeze").is_some();
+    // One number for each group, once for each channel of it, in the order of the channels.
+    let way: Vec<NodeId> = core.nodes.iter().copied().filter(|&node| view.widens(node)).collect();
+    let widened = way.iter().rposition(|&node| graph.is(node, "Expand"))?;
+    let (widened, behind) = (graph.only_output(way[widened])?, &way[widened + 1..]);
+    let is_repeated = is_in_place(view, widened, &way, grouped, &core.axes)
+        && view.facts.shape(widened) == view.facts.shape(grouped)
+        && behind.iter().all(|&node| graph.is(node, "Reshape"))
+        && view.facts.shape(graph.input(last, 1)?) == view.facts.shape(core.input);
     let rank = core.rank;
     let input = view.facts.shape(core.input)?;
     let wide = view.facts.shape(grouped)?;
-    if !regroups || !widened || input[..rank - 2] != wide[..rank - 2] {
+    if !regroups || !is_repeated || core.epsilon.is_none() || input[..rank - 2] != wide[..rank - 2] {
         return None;
     }
     // Everything between is the core's own.

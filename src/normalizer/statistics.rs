@@ -5,7 +5,7 @@
 
 use super::chain::Chain;
 use super::{Family, Kind, Site, View};
-use crate::graph::facts::same_shape;
+use crate::graph::facts::{extent, same_shape};
 use crate::graph::{NodeId, ValueId};
 use crate::refusal::{Reason, Refusal};
 
@@ -37,6 +37,8 @@ pub struct Core {
     /// What is added to the mean of the squares, below the root; `None` where it is not known, or something else keeps
     /// the divisor from being 0.
     pub epsilon: Option<f64>,
+    /// Whether each place is known to be divided by what was taken of it, as [`is_in_place`] says.
+    pub is_in_place: bool,
 }
 
 impl Core {
@@ -55,9 +57,10 @@ pub fn core(view: &View, node: NodeId) -> Option<Core> {
 pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
-    let mut trail = Trail { view, nodes: vec![node], factor: None, inside: None, epsilon: Some(0.0) };
-    let (numerator, root) = match graph.op(node)? {
-        "Div" => (graph.input(node, 0)?, graph.input(node, 1)?),
+    let mut trail =
+        Trail { view, nodes: vec![node], factor: None, inside: None, epsilon: Some(0.0), is_in_place: true };
+    let (numerator, (root, power)) = match graph.op(node)? {
+        "Div" => (graph.input(node, 0)?, (graph.input(node, 1)?, ROOT)),
         "Mul" => {
             let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
             trail
@@ -70,21 +73,23 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     if view.constants.is_constant(root) || view.constants.is_constant(numerator) {
         return None;
     }
-    let (mean, norm) = trail.root(root)?;
+    let (mean, norm) = trail.root(root, power)?;
     let (squared, taken, axes) = trail.mean_square(mean)?;
     // The value that is divided: as it is, or less its mean; the squares may be of a reshaped one.
     let plain = trail.plain(numerator);
     let below = trail.origin(squared);
     let centre = trail.centred(plain);
-    let input = centre.unwrap_or(plain);
-    let same =
-        below == plain || trail.origin(plain) == below || Some(below) == trail.centred(below).map(|_| plain);
+    let input = centre.as_ref().map_or(plain, |(x, _)| *x);
+    let same = below == plain || trail.origin(plain) == below;
     let centred_square = trail.centred(below);
-    let fits = match (centre, centred_square) {
-        (Some(x), _) if taken == Squares::LessMean => trail.plain(x) == trail.plain(squared),
+    let fits = match (&centre, &centred_square) {
+        // The mean that is taken off is that below the root.
+        (Some((x, along)), _) if taken == Squares::LessMean => {
+            *along == axes && trail.plain(*x) == trail.plain(squared)
+        }
         _ if taken == Squares::LessMean => false,
         // Two subtractions of the same mean are one.
-        (Some(x), Some(y)) => x == y,
+        (Some(one), Some(other)) => one == other && one.1 == axes,
         (None, None) => same,
         _ => false,
     };
@@ -96,6 +101,9 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         return None;
     }
     let rank = view.facts.rank(squared)?;
+    let divisor = graph.inputs(node).iter().flatten().copied().find(|&divisor| divisor != numerator)?;
+    let way: Vec<NodeId> = trail.nodes.iter().copied().filter(|&node| view.widens(node)).collect();
+    let is_in_place = trail.is_in_place && is_in_place(view, divisor, &way, squared, &axes);
     trail.nodes.sort_by_key(|&node| graph.place(node));
     trail.nodes.dedup();
     Some(Core {
@@ -111,7 +119,30 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
         factor: trail.factor,
         inside: trail.inside,
         epsilon: trail.epsilon,
+        is_in_place,
     })
+}
+
+/// Whether what was taken of a value along some axes meets the places that it was taken of, where it is `met`: whatever moved
+/// it on the way left the numbers in their order, and whatever widened it did so along these axes alone.
+pub fn is_in_place(view: &View, met: ValueId, way: &[NodeId], value: ValueId, axes: &[usize]) -> bool {
+    let Some(whole) = view.facts.shape(value) else { return false };
+    let fits = |met: ValueId| {
+        view.facts.shape(met).is_some_and(|shape| {
+            let fits = |axis: usize| {
+                shape[axis] == whole[axis] || axes.contains(&axis) && extent(&shape[axis]) == Some(1)
+            };
+            shape.len() == whole.len() && (0..whole.len()).all(fits)
+        })
+    };
+    let is_kept = |&node: &NodeId| match view.graph.op(node) {
+        Some("Cast" | "Flatten" | "Identity" | "Reshape" | "Squeeze" | "Unsqueeze") => true,
+        Some("Expand") => [view.graph.input(node, 0), view.graph.only_output(node)]
+            .into_iter()
+            .all(|value| value.is_some_and(fits)),
+        _ => false,
+    };
+    fits(met) && way.iter().all(is_kept)
 }
 
 /// A site around a core: the chain behind it, if there is one, is its affine.
@@ -199,6 +230,9 @@ enum Squares {
     LessMean,
 }
 
+/// The power that a root is.
+const ROOT: f64 = 0.5;
+
 /// How far the number that a sum is multiplied by may be from one over how many there are, which is rounded.
 const ROUNDED: f64 = 1e-6;
 
@@ -209,6 +243,7 @@ struct Trail<'t, 'a> {
     factor: Option<NodeId>,
     inside: Option<NodeId>,
     epsilon: Option<f64>,
+    is_in_place: bool,
 }
 
 impl Trail<'_, '_> {
@@ -232,7 +267,18 @@ impl Trail<'_, '_> {
         value
     }
 
-    /// The same, noting the nodes.
+    /// The nodes on that way.
+    fn movements(&self, mut value: ValueId) -> Vec<NodeId> {
+        let mut nodes = vec![];
+        while let Some(node) = self.widening(value).filter(|_| nodes.len() < REACH) {
+            nodes.push(node);
+            let Some(input) = self.view.graph.input(node, 0) else { break };
+            value = input;
+        }
+        nodes
+    }
+
+    /// The same as [`Trail::origin`], noting the nodes.
     fn widened(&mut self, mut value: ValueId) -> ValueId {
         for _ in 0..REACH {
             let Some(node) = self.widening(value) else { break };
@@ -246,15 +292,15 @@ impl Trail<'_, '_> {
     /// The value before casts.
     fn plain(&self, mut value: ValueId) -> ValueId {
         for _ in 0..REACH {
-            let Some(node) = self.made_by(value, &["Cast", "Identity"]) else { break };
-            let Some(input) = self.view.graph.input(node, 0) else { break };
+            let node = self.made_by(value, &["Cast", "Identity"]).filter(|&node| self.view.widens(node));
+            let Some(input) = node.and_then(|node| self.view.graph.input(node, 0)) else { break };
             value = input;
         }
         value
     }
 
-    /// `r` of `1/r`, or of `g/r`; the factors of channels may be beside it.
-    fn reciprocal(&mut self, value: ValueId) -> Option<ValueId> {
+    /// `r` of `1/r`, or of `g/r`, and the power that it is; the factors of channels may be beside it.
+    fn reciprocal(&mut self, value: ValueId) -> Option<(ValueId, f64)> {
         let mut value = self.widened(value);
         self.inside = self.view.maker(value).filter(|&node| {
             self.view
@@ -274,16 +320,16 @@ impl Trail<'_, '_> {
                 graph.input(node, 1)?
             }
             _ => {
-                let half = self.view.scalar(graph.input(node, 1)?) == Some(-0.5);
-                return half.then_some(value);
+                let half = self.view.scalar(graph.input(node, 1)?) == Some(-ROOT);
+                return half.then_some((value, -ROOT));
             }
         };
         self.nodes.push(node);
-        Some(root)
+        Some((root, ROOT))
     }
 
-    /// `v` of `√v` (or of `v^0.5`, `v^-0.5`); or the sum of squares itself behind a ReduceL2.
-    fn root(&mut self, value: ValueId) -> Option<(ValueId, bool)> {
+    /// `v` of `√v`, or of `v` to this power; or the sum of squares itself behind a ReduceL2.
+    fn root(&mut self, value: ValueId, power: f64) -> Option<(ValueId, bool)> {
         let value = self.widened(value);
         let bare = self.without_epsilon(value);
         if bare != value {
@@ -297,8 +343,8 @@ impl Trail<'_, '_> {
             "ReduceL2" => Some((value, true)),
             "Sqrt" => Some((graph.input(node, 0)?, false)),
             _ => {
-                let power = self.view.scalar(graph.input(node, 1)?)?;
-                (power.abs() == 0.5).then_some((graph.input(node, 0)?, false))
+                let is_root = self.view.scalar(graph.input(node, 1)?) == Some(power);
+                is_root.then_some((graph.input(node, 0)?, false))
             }
         }
     }
@@ -368,6 +414,8 @@ impl Trail<'_, '_> {
         let mean = self.widened(mean);
         let (nodes, averaged, same) = self.mean(mean)?;
         let fits = taken == Squares::Mean && same == axes && self.plain(averaged) == self.plain(of);
+        let [one, other] = [0, 1].map(|slot| self.view.facts.shape(graph.input(difference, slot)?));
+        self.is_in_place &= one.zip(other).is_some_and(|(one, other)| one == other);
         if let Some((node, _)) = bounded {
             self.nodes.push(node);
             // Only rounding meets the bound, which nobody can prove.
@@ -421,18 +469,19 @@ impl Trail<'_, '_> {
         is_mean.then(|| (vec![reduce, node], inner, axes))
     }
 
-    /// `x` of `x − mean(x)`.
-    fn centred(&mut self, value: ValueId) -> Option<ValueId> {
+    /// `x` of `x − mean(x)`, and the axes of the mean.
+    fn centred(&mut self, value: ValueId) -> Option<(ValueId, Vec<usize>)> {
         let graph = self.view.graph;
         let value = self.plain(value);
         let node = self.made_by(value, &["Sub"])?;
         let (x, mean) = (graph.input(node, 0)?, graph.input(node, 1)?);
-        let (nodes, of, _) = self.mean(self.origin(mean))?;
+        let (nodes, of, axes) = self.mean(self.origin(mean))?;
         if of != x && self.plain(of) != self.plain(x) {
             return None;
         }
+        self.is_in_place &= is_in_place(self.view, mean, &self.movements(mean), x, &axes);
         self.nodes.extend(nodes);
         self.nodes.push(node);
-        Some(x)
+        Some((x, axes))
     }
 }

@@ -122,6 +122,13 @@ impl Settled {
     }
 }
 
+/// Whether a Range reads a value of one element that has an axis: engines take it, but not as a constant.
+fn is_count(known: &Analysis, value: ValueId) -> bool {
+    let is_range =
+        |reader: &Reader| matches!(*reader, Reader::Node { node, .. } if known.graph.is(node, "Range"));
+    known.facts.rank(value) != Some(0) && known.graph.readers(value).iter().any(is_range)
+}
+
 /// The nodes that stay for what they are, whatever can be computed.
 fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
     let Analysis { graph, facts, constants, .. } = known;
@@ -140,6 +147,7 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
                 !is_read
                     || (constants.is_constant(value)
                         && !constants.is_quantized(value)
+                        && !is_count(known, value)
                         && !graph.is_output(value)
                         && !is_result(graph, value))
             });

@@ -1,6 +1,6 @@
 //! Residual streams without a mean: LayerNormalizations that become RMS normalizations, and those that must not.
 
-use unfold::fold::plan::Centring;
+use unfold::fold::plan::{Centring, StreamPlan};
 use unfold::onnx::Model;
 use unfold::onnx::tensor::{self, DataType};
 use unfold::prove::{Proof, prove};
@@ -9,7 +9,7 @@ use unfold::{FuseOptions, Fused};
 
 use crate::basis::VIT;
 use crate::common::text::model;
-use crate::common::{declared, fuse, operators, options, retype};
+use crate::common::{declared, fuse, is_not_disproved, operators, options, retype};
 use crate::same;
 
 fn centre(model: &Model) -> Fused {
@@ -420,5 +420,57 @@ fn the_variance_of_flax_is_one_and_what_looks_like_it_is_none() {
     ] {
         let kinds = kinds(&text);
         assert!(!kinds.contains(&"LN") && !kinds.contains(&"RMSNorm"), "{kinds:?}");
+    }
+}
+
+/// Each of these is no LayerNormalization, though it looks like one.
+#[test]
+fn what_only_looks_like_a_normalization_keeps_its_mean() {
+    let with = |normalized: &str| {
+        model(&format!(
+            "opset 17
+             input x 4 4 6
+             weight v 6 4
+             weight w 4 5
+             const e = 0.1
+             const half = 0.5
+             const minus = -0.5
+             h = MatMul(x, v)
+             {normalized}
+             y = MatMul(z, w)
+             output y"
+        ))
+    };
+    let mean = "m = ReduceMean(h) axes=[-1] keepdims=1\n d = Sub(h, m)\n q = Mul(d, d)\n";
+    let variance = "v2 = ReduceMean(q) axes=[-1] keepdims=1\n a = Add(v2, e)\n";
+    let own = with(&format!("{mean}{variance} s = Sqrt(a)\n z = Div(d, s)"));
+    let fused = centre(&own);
+    assert!(matches!(centring(&fused), Centring::Centred { .. }));
+    same(&own, &fused.model, 1e-5);
+    let others = [
+        // The mean of tokens, and the variance of channels.
+        format!("{} {variance} s = Sqrt(a)\n z = Div(d, s)", mean.replace("[-1]", "[1]")),
+        // Multiplied by the root, in two ways.
+        format!("{mean}{variance} s = Pow(a, minus)\n z = Div(d, s)"),
+        format!("{mean}{variance} s = Pow(a, minus)\n r = Reciprocal(s)\n z = Mul(d, r)"),
+        // The statistics of one token meet another one.
+        format!("{mean}{} s = Sqrt(a)\n z = Div(d, s)", variance.replace("keepdims=1", "keepdims=0")),
+        format!("{mean}{variance} s = Sqrt(a)\n k = Transpose(s) perm=[1,0,2]\n z = Div(d, k)"),
+        // Of whole numbers.
+        format!(
+            "m1 = ReduceMean(h) axes=[-1] keepdims=1\n m2 = Cast(m1) to=6\n m = Cast(m2) to=1\n d = Sub(h, m)\n q = Mul(d, d)\n {variance} s = Sqrt(a)\n z = Div(d, s)"
+        ),
+    ];
+    for normalized in others {
+        let before = with(&normalized);
+        let fused = centre(&before);
+        let is_centred = |stream: &StreamPlan| matches!(stream.centring, Some(Centring::Centred { .. }));
+        assert!(!fused.plan.streams.iter().any(is_centred), "{normalized}");
+        is_not_disproved(&before, &fused).unwrap();
+    }
+    // A root that is the power itself is one.
+    for root in ["s = Pow(a, half)\n z = Div(d, s)", "s = Pow(a, minus)\n z = Mul(d, s)"] {
+        let before = with(&format!("{mean}{variance}{root}"));
+        assert!(matches!(centring(&centre(&before)), Centring::Centred { .. }), "{root}");
     }
 }

@@ -6,14 +6,15 @@ use unfold::FuseOptions;
 use unfold::fold::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
+use unfold::onnx::proto::TensorAnnotation;
 use unfold::onnx::tensor::{DataType, read_f64};
 use unfold::refusal::{Reason, Refusal};
 use unfold::run::{Dims, Engine};
 
 use super::{folded, fuse, fused, initializer, kept, operators, reasons_of, same};
 use crate::branches::becomes;
-use crate::common::is_not_disproved;
 use crate::common::text::model;
+use crate::common::{declared, is_not_disproved, retype};
 
 #[test]
 fn a_bias_behind_its_operator_is_scaled_once() {
@@ -1686,4 +1687,202 @@ fn a_shift_on_a_slice_of_what_a_layer_makes_goes_into_its_bias() {
         ),
         &["MatMul", "Add", "Slice", "Slice", "Sigmoid", "Mul"],
     );
+}
+
+/// `x[:, :len(P[:, :t])]` is shorter than `x` where the table has fewer places than there are tokens.
+#[test]
+fn a_slice_may_end_before_its_end() {
+    let before = model(
+        "input x n t 4
+         weight p 1 4 4
+         weight w 4 3
+         ints zero 1 = 0
+         ints one 1 = 1
+         ints two 1 = 2
+         s = Shape(x)
+         l = Slice(s, one, two, zero)
+         q = Slice(p, zero, l, one)
+         r = Shape(q)
+         k = Slice(r, one, two, zero)
+         c = Slice(x, zero, k, one)
+         z = Add(c, q)
+         y = MatMul(z, w)
+         output y",
+    );
+    let after = fuse(&before);
+    let cuts =
+        after.model.graph().node.iter().filter(|node| node.op_type() == "Slice" && node.output[0] == "c");
+    assert_eq!(cuts.count(), 1);
+}
+
+/// onnxruntime reads an end that is the largest number as the beginning, where a step goes back to it.
+#[test]
+fn nothing_is_known_of_what_goes_back_to_the_largest_number() {
+    for end in [i64::MAX, i64::from(i32::MAX)] {
+        let before = model(&format!(
+            "input x n t
+             ints one 1 = 1
+             ints end 1 = {end}
+             ints back 1 = -1
+             ints zero 1 = 0
+             s = Shape(x)
+             c = Slice(s, one, end, zero, back)
+             y = Shape(c)
+             output y"
+        ));
+        let after = fuse(&before);
+        assert_eq!(operators(&after.model), ["Shape", "Slice", "Shape"]);
+    }
+}
+
+/// onnxruntime counts to a limit of one element that has an axis, and loads no model in which it is a constant.
+#[test]
+fn what_a_range_counts_to_is_not_stored_with_an_axis() {
+    let before = model(
+        "input x n 3
+         ints none = 0
+         ints step = 1
+         ints first 1 = 1
+         ints behind 1 = 2
+         s = Shape(x)
+         l = Slice(s, first, behind)
+         r = Range(none, l, step)
+         f = Cast(r) to=1
+         y = Mul(x, f)
+         output y",
+    );
+    let after = fuse(&before);
+    let range = after.model.graph().node.iter().find(|node| node.op_type() == "Range").unwrap();
+    assert!(after.model.graph().initializer.iter().all(|tensor| tensor.name() != range.input[1]));
+}
+
+#[test]
+fn a_value_whose_quantization_is_told_keeps_its_numbers() {
+    let lines = "input x 2 3
+         weight w 3 4
+         shift b 4
+         scale k 4
+         a = MatMul(x, w)
+         c = Add(a, b)
+         d = Mul(c, k)
+         y = Relu(d)
+         output y";
+    let before = model(lines);
+    folded(&before);
+    for told in ["a", "c"] {
+        let mut before = before.clone();
+        before.graph_mut().quantization_annotation =
+            vec![TensorAnnotation { tensor_name: Some(told.into()), ..Default::default() }];
+        let after = fuse(&before);
+        assert_eq!(after.model.graph().node, before.graph().node, "{told}");
+    }
+}
+
+#[test]
+fn parts_of_other_extents_than_one_stay_parts() {
+    let before = model(
+        "input x 2 3 3 4 5
+         ints s 3 = 2 1 0
+         ints m 1 = -1
+         t = Transpose(x) perm=[2,0,1,4,3]
+         p, q, r = Split(t, s) axis=0
+         a = Reshape(p, m)
+         b = Reshape(q, m)
+         c = Reshape(r, m)
+         output a b c",
+    );
+    same(&before, &fuse(&before).model, 0.0);
+}
+
+#[test]
+fn a_softsign_of_float64_stays_written_out() {
+    let mut before = model(
+        "input x 2 6
+         weight w 6 4
+         const k = 0.5
+         const one = 1
+         scale g 4
+         weight v 4 3
+         m = MatMul(x, w)
+         z = Mul(m, k)
+         a = Abs(z)
+         d = Add(a, one)
+         s = Div(z, d)
+         n = Mul(s, g)
+         y = MatMul(n, v)
+         output y",
+    );
+    assert_eq!(operators(&fuse(&before).model), ["MatMul", "Softsign", "MatMul"]);
+    retype(&mut before, &["w", "k", "one", "g", "v"], DataType::Double);
+    before.graph_mut().input[0] = declared("x", DataType::Double, &["2", "6"]);
+    assert_eq!(operators(&fuse(&before).model), ["MatMul", "Abs", "Add", "Div", "MatMul"]);
+}
+
+/// The factor of the reciprocal and the one behind are two.
+#[test]
+fn a_reciprocal_that_is_scaled_keeps_its_scale_beside_another() {
+    let before = model(
+        "opset 14
+         input x 2 3 6
+         const two = 2
+         const one = 1
+         const e = 0.00001
+         scale g 6
+         scale h 6
+         weight w 6 4
+         q = Pow(x, two)
+         m = ReduceMean(q) axes=[-1] keepdims=1
+         v = Add(m, e)
+         r = Sqrt(v)
+         i = Div(one, r)
+         j = Mul(i, g)
+         z = Mul(x, j)
+         n = Mul(z, h)
+         y = MatMul(n, w)
+         output y",
+    );
+    same(&before, &fuse(&before).model, 1e-5);
+}
+
+/// What is divided by statistics of groups in another order, or with another ε, is no PN.
+#[test]
+fn only_statistics_that_are_repeated_in_place_are_those_of_groups() {
+    let with = |statistics: &str| {
+        model(&format!(
+            "opset 14
+             input x 2 3 8
+             scale g 8
+             shift t 8
+             weight w 8 4
+             const e = 0.1
+             ints apart 4 = 0 0 2 4
+             ints together 3 = 0 0 8
+             ints tiled 4 = 1 1 4 2
+             ints repeated 4 = 1 1 2 4
+             ints turned 4 = 0 0 1 2
+             h = Reshape(x, apart)
+             q = Mul(h, h)
+             m = ReduceMean(q) axes=[3] keepdims=1
+             {statistics}
+             d = Reshape(k, together)
+             n = Div(x, d)
+             u = Mul(n, g)
+             v = Add(u, t)
+             y = MatMul(v, w)
+             output y"
+        ))
+    };
+    let repeated = with("a = Add(m, e)\n s = Sqrt(a)\n k = Expand(s, repeated)");
+    let after = fuse(&repeated);
+    same(&repeated, &after.model, 1e-5);
+    assert!(!operators(&after.model).contains(&"Expand"));
+    for statistics in [
+        "a = Add(m, e)\n s = Sqrt(a)\n r = Reshape(s, turned)\n k = Expand(r, tiled)",
+        "a = Add(m, e)\n s = Sqrt(a)\n r = Expand(s, repeated)\n k = Transpose(r) perm=[0,1,3,2]",
+        "a = Add(m, e)\n s = Sqrt(a)\n b = Add(s, e)\n k = Expand(b, repeated)",
+        "s = Sqrt(m)\n b = Add(s, e)\n k = Expand(b, repeated)",
+    ] {
+        let before = with(statistics);
+        same(&before, &fuse(&before).model, 1e-5);
+    }
 }
