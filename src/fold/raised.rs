@@ -43,6 +43,11 @@ pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
         ("", "Dropout") => opset >= 12,
         // It took all axes from one on as one.
         ("", "Hardmax") => opset >= 13,
+        // One way to find places was taken out.
+        ("", "Resize") => {
+            let mode = node.attr_s("coordinate_transformation_mode").unwrap_or_default();
+            opset >= 13 || mode != Some("tf_half_pixel_for_nn")
+        }
         // More outputs were how it was told to train.
         ("", "BatchNormalization") => opset >= 14 || node.output.len() == 1,
         // They are not there any more.

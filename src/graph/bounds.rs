@@ -78,7 +78,7 @@ const EXTENTS: &[(&str, usize)] = &[
     ("TopK", 1),
 ];
 
-/// Operators that count back from the last axis of each of their first inputs, so that there has to be
+/// Operators that count back from the last axis of each of their first inputs, or along all of them, so that there has to be
 /// one.
 const LEAST_RANK: &[(&str, &[usize])] = &[
     ("ArrayFeatureExtractor", &[1]),
@@ -92,6 +92,8 @@ const LEAST_RANK: &[(&str, &[usize])] = &[
     ("LpNormalization", &[1]),
     ("MatMulInteger", &[1, 1]),
     ("MatMulNBits", &[1]),
+    // Whether a number alone has one axis or none, engines and numpy do not agree on.
+    ("NonZero", &[1]),
     ("RMSNormalization", &[1]),
     ("STFT", &[1]),
     ("ScatterND", &[1, 1]),

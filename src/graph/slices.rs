@@ -104,13 +104,13 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
     fact.with_shape(ShapeFactoid::closed(dims))
 }
 
-/// Whether there may be more places in what is taken by its bounds than in the whole: of one open extent as many as of another,
-/// or as of a number, of which nobody knows which is more.
+/// Whether there may be more places in what is taken by its bounds than in the whole: of one open extent as many as of another.
+/// Tables are taken to have as many places as there are tokens, as they have in each run that adds the two.
 fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
-    let (Some(whole), Some(taken)) = (whole.concretize(), taken.concretize()) else {
-        return taken.concretize().is_some_and(|taken| taken.to_i64().is_err());
-    };
-    taken.to_i64().is_err() && !(whole - taken).to_i64().is_ok_and(|more| more >= 0)
+    let Some(taken) = taken.concretize().filter(|taken| taken.to_i64().is_err()) else { return false };
+    whole
+        .concretize()
+        .is_none_or(|whole| whole.to_i64().is_err() && !(whole - taken).to_i64().is_ok_and(|more| more >= 0))
 }
 
 /// The axes that a Slice cuts, and how.

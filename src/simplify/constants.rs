@@ -122,11 +122,15 @@ impl Settled {
     }
 }
 
-/// Whether a Range reads a value of one element that has an axis: engines take it, but not as a constant.
+/// Whether a Range that stays reads a value of one element that has an axis: engines take it, but not as a constant.
 fn is_count(known: &Analysis, value: ValueId) -> bool {
-    let is_range =
-        |reader: &Reader| matches!(*reader, Reader::Node { node, .. } if known.graph.is(node, "Range"));
-    known.facts.rank(value) != Some(0) && known.graph.readers(value).iter().any(is_range)
+    let Analysis { graph, constants, facts, .. } = known;
+    let counts = |reader: &Reader| {
+        let Reader::Node { node, .. } = *reader else { return false };
+        let made = graph.only_output(node).filter(|_| graph.is(node, "Range"));
+        made.is_some_and(|made| constants.tensor(made).is_err())
+    };
+    facts.rank(value) != Some(0) && graph.readers(value).iter().any(counts)
 }
 
 /// The nodes that stay for what they are, whatever can be computed.

@@ -117,6 +117,10 @@ fn what_means_something_else_there_keeps_the_set() {
     for (opset, behind) in [(11, "y, m = Dropout(g) ratio=0.5\n output m"), (12, "y = Hardmax(g) axis=-1")] {
         assert_eq!(fuse(&older(opset, behind)).plan.tidy.raised, None);
     }
+    let resized = "y = Resize(g, , s) coordinate_transformation_mode=tf_half_pixel_for_nn";
+    let before = older(12, &format!("const s 3 = 1 2 2\n {resized}"));
+    assert_eq!(fuse(&before).plan.tidy.raised, None);
+    assert!(fuse(&older(12, "const s 3 = 1 2 2\n y = Resize(g, , s)")).plan.tidy.raised.is_some());
     // One that only hands on goes.
     raised(&older(11, "d = Dropout(g) ratio=0.5\n y = Relu(d)"));
     let before = older(9, "weight w 6 3\n y = MatMul(g, w)");

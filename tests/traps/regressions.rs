@@ -1689,30 +1689,32 @@ fn a_shift_on_a_slice_of_what_a_layer_makes_goes_into_its_bias() {
     );
 }
 
-/// `x[:, :len(P[:, :t])]` is shorter than `x` where the table has fewer places than there are tokens.
+/// `a = x[:, :len(y)]` is as long as the shorter of the two, and so is `y[:, :len(a)]`.
 #[test]
 fn a_slice_may_end_before_its_end() {
     let before = model(
         "input x n t 4
-         weight p 1 4 4
+         input v n u 4
          weight w 4 3
          ints zero 1 = 0
          ints one 1 = 1
          ints two 1 = 2
-         s = Shape(x)
+         s = Shape(v)
          l = Slice(s, one, two, zero)
-         q = Slice(p, zero, l, one)
-         r = Shape(q)
+         a = Slice(x, zero, l, one)
+         r = Shape(a)
          k = Slice(r, one, two, zero)
-         c = Slice(x, zero, k, one)
-         z = Add(c, q)
+         b = Slice(v, zero, k, one)
+         z = Add(a, b)
          y = MatMul(z, w)
          output y",
     );
     let after = fuse(&before);
-    let cuts =
-        after.model.graph().node.iter().filter(|node| node.op_type() == "Slice" && node.output[0] == "c");
-    assert_eq!(cuts.count(), 1);
+    for cut in ["a", "b"] {
+        assert!(
+            after.model.graph().node.iter().any(|node| node.op_type() == "Slice" && node.output[0] == cut)
+        );
+    }
 }
 
 /// onnxruntime reads an end that is the largest number as the beginning, where a step goes back to it.
