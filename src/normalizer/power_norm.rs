@@ -7,6 +7,7 @@ use super::chain::offline;
 use super::opaque::{BETA, Expansion, GAMMA, Opaque, VARIANCE, Written, fixed};
 use super::statistics::{Core, REACH, core, is_in_place};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
+use crate::graph::facts::same_shape;
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId, make};
 use crate::onnx::operator::input_at;
@@ -123,10 +124,14 @@ fn fewest(view: &View, core: &Core) -> Option<Replacement> {
     let way: Vec<NodeId> = core.nodes.iter().copied().filter(|&node| view.widens(node)).collect();
     let widened = way.iter().rposition(|&node| graph.is(node, "Expand"))?;
     let (widened, behind) = (graph.only_output(way[widened])?, &way[widened + 1..]);
+    let is_alike = |one: ValueId, other: ValueId| {
+        let shapes = view.facts.shape(one).zip(view.facts.shape(other));
+        shapes.is_some_and(|(one, other)| same_shape(&one, &other))
+    };
     let is_repeated = is_in_place(view, widened, &way, grouped, &core.axes)
-        && view.facts.shape(widened) == view.facts.shape(grouped)
+        && is_alike(widened, grouped)
         && behind.iter().all(|&node| graph.is(node, "Reshape"))
-        && view.facts.shape(graph.input(last, 1)?) == view.facts.shape(core.input);
+        && is_alike(graph.input(last, 1)?, core.input);
     let rank = core.rank;
     let input = view.facts.shape(core.input)?;
     let wide = view.facts.shape(grouped)?;

@@ -127,10 +127,13 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
 /// it on the way left the numbers in their order, and whatever widened it did so along these axes alone.
 pub fn is_in_place(view: &View, met: ValueId, way: &[NodeId], value: ValueId, axes: &[usize]) -> bool {
     let Some(whole) = view.facts.shape(value) else { return false };
+    let is_moved = way.iter().any(|&node| view.graph.is_movement(node) || view.graph.is(node, "Expand"));
     let fits = |met: ValueId| {
         view.facts.shape(met).is_some_and(|shape| {
-            let fits = |axis: usize| {
-                shape[axis] == whole[axis] || axes.contains(&axis) && extent(&shape[axis]) == Some(1)
+            let fits = |axis: usize| match axes.contains(&axis) && extent(&shape[axis]) == Some(1) {
+                true => true,
+                // Where nothing moves, an extent that nobody knows is the one that it was.
+                false => shape[axis] == whole[axis] && (shape[axis].is_some() || !is_moved),
             };
             shape.len() == whole.len() && (0..whole.len()).all(fits)
         })
