@@ -67,6 +67,7 @@ pub fn raised(known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Mo
     if !is_older || !is_whole || format < GIVEN_ANEW || is_skipped(hard_swish::KIND) {
         return None;
     }
+    graph.order().iter().find(|&&node| graph.is(node, "Clip"))?;
     let view = View::new(known);
     let is_wanted = |&node: &NodeId| {
         let first = hard_swish::written_out(&view, node);

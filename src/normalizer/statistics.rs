@@ -260,36 +260,27 @@ impl Trail<'_, '_> {
         self.view.maker(value).filter(|&node| self.view.widens(node))
     }
 
-    /// The value before what only moves or widens it.
-    fn origin(&self, mut value: ValueId) -> ValueId {
-        for _ in 0..REACH {
-            let Some(node) = self.widening(value) else { break };
-            let Some(input) = self.view.graph.input(node, 0) else { break };
-            value = input;
-        }
-        value
-    }
-
-    /// The nodes on that way.
+    /// The nodes that only move or widen a value, the last one first.
     fn movements(&self, mut value: ValueId) -> Vec<NodeId> {
         let mut nodes = vec![];
         while let Some(node) = self.widening(value).filter(|_| nodes.len() < REACH) {
-            nodes.push(node);
             let Some(input) = self.view.graph.input(node, 0) else { break };
+            nodes.push(node);
             value = input;
         }
         nodes
     }
 
-    /// The same as [`Trail::origin`], noting the nodes.
-    fn widened(&mut self, mut value: ValueId) -> ValueId {
-        for _ in 0..REACH {
-            let Some(node) = self.widening(value) else { break };
-            let Some(input) = self.view.graph.input(node, 0) else { break };
-            self.nodes.push(node);
-            value = input;
-        }
-        value
+    /// The value before them.
+    fn origin(&self, value: ValueId) -> ValueId {
+        let first = self.movements(value).pop();
+        first.and_then(|node| self.view.graph.input(node, 0)).unwrap_or(value)
+    }
+
+    /// The same, noting the nodes.
+    fn widened(&mut self, value: ValueId) -> ValueId {
+        self.nodes.extend(self.movements(value));
+        self.origin(value)
     }
 
     /// The value before casts.

@@ -8,25 +8,12 @@ use unfold::prove::{Proof, prove};
 
 use crate::common::text::model;
 use crate::common::{node, undeclared};
+use crate::scalars::{RAMP, WRITTEN, behind_product};
 use crate::{fuse, operators, same};
 
-/// `x·clip(x + 3, 0, 6)/6` of `u`, as `g`.
-const SWISH: &str = "a = Add(u, three)\n c = Clip(a, zero, six)\n o = Mul(u, c)\n g = Div(o, six)";
-
-/// One at some operator set, and what comes behind it.
+/// One that writes out a HardSwish, at some operator set, and what comes behind it.
 fn older(opset: i64, behind: &str) -> Model {
-    model(&format!(
-        "opset {opset}
-         input x 2 4 6
-         weight v 6 6
-         u = MatMul(x, v)
-         const three 1 = 3
-         const zero = 0
-         const six = 6
-         {SWISH}
-         {behind}
-         output y"
-    ))
+    behind_product(opset, &format!("{RAMP}{}", WRITTEN[0]), behind)
 }
 
 /// What comes of a model that is raised: equal and proved; it stays as it is, and in the format that has the set.

@@ -568,8 +568,13 @@ fn a_batch_norm_that_stays_takes_a_scale_in_and_is_one_operator() {
     assert_eq!(operators(&after.model), ["Relu", "MaxPool", "Concat", "BatchNormalization", "Relu"]);
 }
 
-/// A HardSwish between two products, as exporters write it, at some operator set.
+/// A HardSwish of `u` as `g`, between two products, at some operator set.
 fn hard_swish(opset: i64, steps: &str) -> Model {
+    behind_product(opset, steps, "weight w 6 3\n y = MatMul(g, w)")
+}
+
+/// What makes `g` of the `u` of a product, and what makes `y` of that.
+pub fn behind_product(opset: i64, steps: &str, behind: &str) -> Model {
     model(&format!(
         "opset {opset}
          input x 2 4 6
@@ -579,15 +584,14 @@ fn hard_swish(opset: i64, steps: &str) -> Model {
          const zero = 0
          const six = 6
          {steps}
-         weight w 6 3
-         y = MatMul(g, w)
+         {behind}
          output y"
     ))
 }
 
-const RAMP: &str = "a = Add(u, three)\n c = Clip(a, zero, six)\n";
+pub const RAMP: &str = "a = Add(u, three)\n c = Clip(a, zero, six)\n";
 
-const WRITTEN: [&str; 2] = ["o = Mul(u, c)\n g = Div(o, six)", "d = Div(c, six)\n g = Mul(d, u)"];
+pub const WRITTEN: [&str; 2] = ["o = Mul(u, c)\n g = Div(o, six)", "d = Div(c, six)\n g = Mul(d, u)"];
 
 #[test]
 fn a_hard_swish_that_is_written_out_is_one_operator() {
