@@ -122,6 +122,8 @@ impl History {
             _ => self.plan.growth += plan.growth,
         }
         self.makers.clear();
+        // There are as many as an operator of each model has; nobody is to move them twice.
+        self.plan.sites.reserve(if self.passes == 0 { sites.len() } else { 0 });
         let mut places = HashMap::default();
         for (index, (site, Seen { known, takes, values })) in sites.into_iter().zip(seen).enumerate() {
             if site.kind.family == Family::Linear {

@@ -44,12 +44,14 @@ pub fn apply(
     editor: &mut Editor,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<Stored>, Vec<Failed>> {
+    let computed = compute(edits, known, progress);
+    editor.reserve(computed.len());
     let mut work = Work {
         known,
         graph: &known.graph,
         editor,
         sites: &[],
-        computed: compute(edits, known, progress),
+        computed,
         taken: HashMap::default(),
         stored: vec![],
     };

@@ -31,6 +31,8 @@ pub struct Draft<'a> {
     /// found by any of its names.
     values: Vec<Merged>,
     of: Vec<Option<u32>>,
+    /// Values that lost the only reader that they have in the graph, and are otherwise as they are there: most constants.
+    unread: Marks,
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
     dead_ends: RefCell<HashMap<(ValueId, Way), Rc<Refusal>>>,
@@ -76,6 +78,7 @@ impl<'a> Draft<'a> {
             folds: vec![],
             values: vec![],
             of: vec![None; graph.value_count()],
+            unread: Marks::none_of(graph.value_count()),
             owned: HashMap::default(),
             dead_ends: RefCell::default(),
             touched: Marks::none_of(graph.order().len()),
@@ -104,8 +107,13 @@ impl<'a> Draft<'a> {
     /// Who will read a value, under all its names.
     pub fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
         let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
-        let own = if merged.is_none() { self.graph.readers(value) } else { &[] };
+        let own = if merged.is_none() { self.own_readers(value) } else { &[] };
         own.iter().map(move |reader| (value, *reader)).chain(merged.into_iter().flatten().copied())
+    }
+
+    /// Who reads a value that has one name.
+    fn own_readers(&self, value: ValueId) -> &'a [Reader] {
+        if self.unread.contains(value.index()) { &[] } else { self.graph.readers(value) }
     }
 
     /// The only reader of the elements of a value, if it is a node, and at which of its inputs.
@@ -173,6 +181,10 @@ impl<'a> Draft<'a> {
         for &node in nodes {
             for (input, &value) in graph.inputs(node).iter().enumerate() {
                 let Some(value) = value else { continue };
+                if self.of[value.index()].is_none() && graph.readers(value).len() == 1 {
+                    self.unread.insert(value.index());
+                    continue;
+                }
                 let merged = self.merged(value);
                 self.values[merged].readers.remove(&(value, Reader::Node { node, input }));
             }
@@ -197,12 +209,14 @@ impl<'a> Draft<'a> {
 
     /// The place of a value among those that are no longer as they are in the graph.
     fn merged(&mut self, value: ValueId) -> usize {
-        let merged = *self.of[value.index()].get_or_insert_with(|| {
-            let readers = self.graph.readers(value).iter().map(|&reader| (value, reader)).collect();
-            self.values.push(Merged { source: value, names: vec![value], readers });
-            self.values.len() as u32 - 1
-        });
-        merged as usize
+        if let Some(merged) = self.of[value.index()] {
+            return merged as usize;
+        }
+        let readers = self.own_readers(value).iter().map(|&reader| (value, reader)).collect();
+        let merged = self.values.len();
+        self.values.push(Merged { source: value, names: vec![value], readers });
+        self.of[value.index()] = Some(merged as u32);
+        merged
     }
 
     /// Whether the bias of a node would go into an Add that another one takes the place of, with what it adds now.

@@ -1,24 +1,28 @@
 //! Changing a graph by names, one small edit at a time. Deciding is done elsewhere.
 
 use super::names::{Names, collect_training};
-use super::{Graph, make};
+use super::{Graph, NodeId, Reader, make};
 use crate::hash::{HashMap, HashSet, set_of};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 
 /// A graph under change.
 ///
-/// Values that go become other names of values that stay; an output of the model keeps its name.
+/// Values that go become other names of values that stay; an output of the model keeps its name. What does not change is
+/// copied at the end, where it is still there: of a million nodes with all that they read most may go.
 pub struct Editor<'m> {
-    graph: GraphProto,
     before: &'m Graph<'m>,
     names: Names<'m>,
+    /// Nodes of the original graph as they are now, by their places in it; `None` where that is how they were.
+    changed: Vec<Option<Box<NodeProto>>>,
+    /// Which nodes of the original graph go.
+    gone: Vec<bool>,
     /// What is read in the place of values that went; put into the nodes at the end, all at once.
     renamed: HashMap<String, String>,
     /// Values that are made under the name of an output of the model.
     made_as: HashMap<String, String>,
     /// Values that came, and the node of the original graph that makes one, if it is such a node.
-    came: HashMap<String, Option<usize>>,
+    came: HashMap<String, Option<NodeId>>,
     /// Values of the original graph that their nodes make under another name.
     left: HashSet<String>,
     outputs: HashSet<&'m str>,
@@ -27,9 +31,10 @@ pub struct Editor<'m> {
     pinned: HashSet<&'m str>,
     /// Before IR version 4 an initializer is an input too; then new constants are nodes.
     constants_as_nodes: bool,
+    constants: Vec<TensorProto>,
     made_first: Vec<NodeProto>,
-    behind: HashMap<usize, Vec<NodeProto>>,
-    gone: HashSet<usize>,
+    /// Nodes behind others of the original graph, or behind all of them.
+    behind: Vec<(NodeId, NodeProto)>,
 }
 
 /// A graph after its changes, and what simplifying it asks of the graph before.
@@ -43,7 +48,7 @@ pub struct Edited<'m> {
 }
 
 impl<'m> Editor<'m> {
-    /// Begins with a copy of a model's main graph. Weights are shared, not copied.
+    /// Begins with a model's main graph. Weights are shared, not copied.
     pub fn new(before: &'m Graph<'m>) -> Self {
         let (model, graph) = (before.model(), before.proto());
         let captured = captured(graph);
@@ -52,7 +57,8 @@ impl<'m> Editor<'m> {
         collect_training(model, &mut pinned, collect_names);
         Editor {
             names: Names::beside(before),
-            graph: graph.clone(),
+            changed: std::iter::repeat_with(|| None).take(graph.node.len()).collect(),
+            gone: vec![false; graph.node.len()],
             before,
             renamed: HashMap::default(),
             made_as: HashMap::default(),
@@ -62,10 +68,20 @@ impl<'m> Editor<'m> {
             captured,
             pinned,
             constants_as_nodes: model.proto.ir_version() < 4,
+            constants: vec![],
             made_first: vec![],
-            behind: HashMap::default(),
-            gone: HashSet::default(),
+            behind: vec![],
         }
+    }
+
+    /// A node of the original graph as it is now.
+    fn node(&self, node: NodeId) -> &NodeProto {
+        self.changed[node].as_deref().unwrap_or(self.before.node(node))
+    }
+
+    /// The same, to change it.
+    fn node_mut(&mut self, node: NodeId) -> &mut NodeProto {
+        self.changed[node].get_or_insert_with(|| Box::new(self.before.node(node).clone()))
     }
 
     /// A name that nothing has yet.
@@ -89,8 +105,8 @@ impl<'m> Editor<'m> {
     }
 
     /// Makes input `slot` of a node read another value; absent inputs in between are left out.
-    pub fn set_input(&mut self, node: usize, slot: usize, name: &str) {
-        let inputs = &mut self.graph.node[node].input;
+    pub fn set_input(&mut self, node: NodeId, slot: usize, name: &str) {
+        let inputs = &mut self.node_mut(node).input;
         if inputs.len() <= slot {
             inputs.resize(slot + 1, String::new());
         }
@@ -98,8 +114,8 @@ impl<'m> Editor<'m> {
     }
 
     /// Leaves an optional input out.
-    pub fn clear_input(&mut self, node: usize, slot: usize) {
-        let inputs = &mut self.graph.node[node].input;
+    pub fn clear_input(&mut self, node: NodeId, slot: usize) {
+        let inputs = &mut self.node_mut(node).input;
         if slot < inputs.len() {
             inputs[slot].clear();
         }
@@ -110,18 +126,18 @@ impl<'m> Editor<'m> {
 
     /// The name that an output of a node has now.
     pub fn output(&self, node: usize, slot: usize) -> &str {
-        &self.graph.node[node].output[slot]
+        &self.node(node).output[slot]
     }
 
     /// Sets a float attribute.
     pub fn set_float(&mut self, node: usize, name: &str, value: f32) {
         self.clear_attribute(node, name);
-        self.graph.node[node].attribute.push(make::float(name, value));
+        self.node_mut(node).attribute.push(make::float(name, value));
     }
 
     /// Leaves an attribute out, so that it has its default.
     pub fn clear_attribute(&mut self, node: usize, name: &str) {
-        self.graph.node[node].attribute.retain(|attribute| attribute.name() != name);
+        self.node_mut(node).attribute.retain(|attribute| attribute.name() != name);
     }
 
     /// Adds a constant under a new name, and returns the name.
@@ -131,19 +147,24 @@ impl<'m> Editor<'m> {
         if self.constants_as_nodes {
             self.insert_first(constant_node(tensor));
         } else {
-            self.graph.initializer.push(tensor);
+            self.constants.push(tensor);
         }
         name
     }
 
+    /// Makes room for so many constants at most, which take no memory before they come.
+    pub fn reserve(&mut self, constants: usize) {
+        self.constants.reserve(constants);
+    }
+
     /// Stores what a node makes: tensors with the names of its values come, the node goes.
     pub fn store(&mut self, node: usize, tensors: Vec<TensorProto>) {
-        self.gone.insert(node);
+        self.gone[node] = true;
         for tensor in tensors {
             if self.constants_as_nodes {
                 self.insert_behind(node, constant_node(tensor));
             } else {
-                self.graph.initializer.push(tensor);
+                self.constants.push(tensor);
             }
         }
     }
@@ -151,7 +172,7 @@ impl<'m> Editor<'m> {
     /// Inserts a node right behind another of the original graph.
     pub fn insert_behind(&mut self, node: usize, made: NodeProto) {
         self.comes(&made);
-        self.behind.entry(node).or_default().push(made);
+        self.behind.push((node, made));
     }
 
     /// Inserts a node before all of the original graph.
@@ -168,9 +189,9 @@ impl<'m> Editor<'m> {
     /// `output` reads what the last of `made` makes. Returns the new name of the node's own output, which says what it
     /// is, and the old one.
     pub fn rename_output(&mut self, node: usize, slot: usize, what: &str) -> (String, String) {
-        let outer = self.graph.node[node].output[slot].clone();
+        let outer = self.output(node, slot).to_owned();
         let inner = self.fresh(&format!("{outer}_{what}"));
-        self.graph.node[node].output[slot] = inner.clone();
+        self.node_mut(node).output[slot] = inner.clone();
         self.came.remove(&outer);
         self.left.insert(outer.clone());
         self.came.insert(inner.clone(), Some(node));
@@ -179,8 +200,8 @@ impl<'m> Editor<'m> {
 
     /// Takes nodes out. What read `output` reads `source` instead; where `output` is a name that
     /// has to stay, the value of `source` gets it.
-    pub fn remove(&mut self, nodes: &[usize], output: &str, source: &str) {
-        self.gone.extend(nodes);
+    pub fn remove(&mut self, nodes: &[NodeId], output: &str, source: &str) {
+        self.drop_nodes(nodes);
         let (output, source) = (self.current(output), self.current(source));
         if output == source {
             return;
@@ -192,14 +213,15 @@ impl<'m> Editor<'m> {
             self.renamed.insert(source, output);
         } else {
             let name = self.fresh(&format!("{output}_identity"));
-            let like = nodes.last().map(|&node| self.graph.node[node].clone()).unwrap_or_default();
-            self.graph.node.push(make::node(&like, "Identity", &name, &[&source], &output));
+            let like = nodes.last().map(|&node| self.node(node).clone()).unwrap_or_default();
+            let made = make::node(&like, "Identity", &name, &[&source], &output);
+            self.behind.push((NodeId::MAX, made));
         }
     }
 
     /// Takes nodes out whose outputs other nodes make from now on.
-    pub fn drop_nodes(&mut self, nodes: &[usize]) {
-        self.gone.extend(nodes);
+    pub fn drop_nodes(&mut self, nodes: &[NodeId]) {
+        nodes.iter().for_each(|&node| self.gone[node] = true);
     }
 
     /// Whether a name is that of an output, or one that a body reads.
@@ -208,7 +230,7 @@ impl<'m> Editor<'m> {
     }
 
     fn is_made(&self, name: &str) -> bool {
-        let stays = |node: &usize| !self.gone.contains(node);
+        let stays = |node: &NodeId| !self.gone[*node];
         match self.came.get(name) {
             Some(maker) => maker.as_ref().is_none_or(stays),
             None => {
@@ -225,19 +247,34 @@ impl<'m> Editor<'m> {
 
     /// The same, with the graph before and what must stay.
     pub fn edited(mut self) -> Edited<'m> {
-        let nodes = std::mem::take(&mut self.graph.node);
-        let mut ordered = std::mem::take(&mut self.made_first);
-        ordered.reserve(nodes.len());
-        let mut sharded = vec![];
-        for (place, node) in nodes.into_iter().enumerate() {
-            if !self.gone.contains(&place) {
+        let initializer = self.stored();
+        let node = self.placed();
+        let graph = GraphProto { node, initializer, ..self.before.proto().frame() };
+        Edited { graph, before: self.before, pinned: self.pinned }
+    }
+
+    /// All nodes in their places, which read and make values by the names that these have now.
+    fn placed(&mut self) -> Vec<NodeProto> {
+        let mut behind = std::mem::take(&mut self.behind);
+        behind.sort_by_key(|&(place, _)| place);
+        let stay = self.gone.iter().filter(|gone| !**gone).count();
+        let mut ordered = Vec::with_capacity(self.made_first.len() + stay + behind.len());
+        ordered.append(&mut self.made_first);
+        let (mut behind, mut sharded) = (behind.into_iter().peekable(), vec![]);
+        for place in 0..self.gone.len() {
+            if !self.gone[place] {
+                let changed = self.changed[place].take();
+                let node = changed.map_or_else(|| self.before.node(place).clone(), |node| *node);
                 if !node.device_configurations.is_empty() {
                     sharded.push((ordered.len(), place));
                 }
                 ordered.push(node);
             }
-            ordered.extend(self.behind.remove(&place).into_iter().flatten());
+            while let Some((_, made)) = behind.next_if(|&(before, _)| before == place) {
+                ordered.push(made);
+            }
         }
+        ordered.extend(behind.map(|(_, made)| made));
         for node in &mut ordered {
             for input in &mut node.input {
                 if self.renamed.contains_key(input) {
@@ -251,12 +288,46 @@ impl<'m> Editor<'m> {
             }
         }
         for (now, place) in sharded {
-            if let Some(before) = self.before.proto().node.get(place) {
-                name_shards(&mut ordered[now], before);
-            }
+            name_shards(&mut ordered[now], self.before.node(place));
         }
-        self.graph.node = ordered;
-        Edited { graph: self.graph, before: self.before, pinned: self.pinned }
+        ordered
+    }
+
+    /// The constants, without those that only nodes have read which now read others, or go.
+    fn stored(&mut self) -> Vec<TensorProto> {
+        let before = self.before;
+        let changed = self.changed.iter().flatten().map(|node| &**node);
+        let made = self.made_first.iter().chain(self.behind.iter().map(|(_, made)| made));
+        let mut is_read = vec![false; before.value_count()];
+        let mut read = |name: &str| {
+            if let Some(value) = before.value(name) {
+                is_read[value.index()] = true;
+            }
+        };
+        for node in changed.chain(made) {
+            node.input.iter().for_each(|name| read(name));
+            bodies(node).for_each(|body| reads(body).into_iter().for_each(&mut read));
+        }
+        self.renamed.values().for_each(|name| read(name));
+        self.pinned.iter().for_each(|name| read(name));
+        let noted = before.proto().quantization_annotation.iter();
+        noted.flat_map(|note| &note.quant_parameter_tensor_names).for_each(|entry| read(entry.value()));
+        let still = |reader: &Reader| match *reader {
+            Reader::Node { node, .. } => !self.gone[node] && self.changed[node].is_none(),
+            Reader::Output | Reader::Capture { .. } => true,
+        };
+        let stays = |tensor: &TensorProto| {
+            before.value(tensor.name()).is_none_or(|value| {
+                let readers = before.readers(value);
+                is_read[value.index()] || readers.is_empty() || readers.iter().any(still)
+            })
+        };
+        let there = &before.proto().initializer;
+        let there: Vec<&TensorProto> = there.iter().filter(|tensor| stays(tensor)).collect();
+        let mut stored = Vec::with_capacity(there.len() + self.constants.len());
+        stored.extend(there.into_iter().cloned());
+        stored.append(&mut self.constants);
+        stored
     }
 
     /// What values that got another name were called in the original graph.

@@ -31,7 +31,6 @@ pub fn expand(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bo
     }
     let known = Analysis::new(model).ok()?;
     let mut names = Names::of(model);
-    let mut result = model.clone();
     let (mut nodes, mut constants, mut formulas) = (vec![], vec![], vec![]);
     for node in &model.graph().node {
         let meant = candidate(node).filter(|_| !is_scaler(node) || reads_floats(&known, node));
@@ -47,9 +46,7 @@ pub fn expand(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bo
     if constants.is_empty() && nodes.len() == model.graph().node.len() {
         return None;
     }
-    result.graph_mut().node = nodes;
-    result.graph_mut().initializer.extend(constants);
-    Some(Lowered { model: result, formulas })
+    Some(Lowered { model: model.with_nodes(nodes, constants), formulas })
 }
 
 /// Whether a node is a Scaler.

@@ -44,7 +44,6 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     }
     let gone: HashSet<usize> = found.values().flat_map(|found| found.gone.iter().copied()).collect();
     let mut names = Names::of(model);
-    let mut result = model.clone();
     let mut left = vec![];
     for (place, node) in nodes.iter().enumerate() {
         match found.get(&place) {
@@ -53,8 +52,7 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
             None => left.push(node.clone()),
         }
     }
-    result.graph_mut().node = left;
-    Some(result)
+    Some(model.with_nodes(left, vec![]))
 }
 
 /// `(x − μ)·s + β` in the place of the last node.

@@ -61,8 +61,7 @@ pub fn inline(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bo
     if !is_changed {
         return Ok(None);
     }
-    let mut result = model.clone();
-    result.graph_mut().node = nodes;
+    let mut result = model.with_nodes(nodes, vec![]);
     forget_uncalled(&mut result, model);
     Ok(Some(result))
 }

@@ -45,11 +45,7 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     }
     let left = nodes.iter().enumerate();
     let left = left.flat_map(|(node, proto)| written.remove(&node).unwrap_or_else(|| vec![proto.clone()]));
-    let left = left.collect();
-    let mut result = model.clone();
-    result.graph_mut().node = left;
-    result.graph_mut().initializer.extend(writing.constants);
-    Some(result)
+    Some(model.with_nodes(left.collect(), writing.constants))
 }
 
 /// Whether a node splits a value into a sequence.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use prost::Message;
 
 use super::data::{Data, DataFile};
+use super::decode::decode;
 use super::digest::Contents;
 use super::element::HELD;
 use super::external::{Externals, MEMORY, Resolver};
@@ -235,8 +235,8 @@ impl Model {
         if bytes.is_empty() {
             return Err(not_onnx(path, "it is empty"));
         }
-        wire::check(&bytes).map_err(|flaw| explain(path, &bytes, bytes.len() as u64, flaw))?;
-        let decoded = ModelProto::decode(bytes.clone());
+        let counts = wire::check(&bytes).map_err(|flaw| explain(path, &bytes, bytes.len() as u64, flaw))?;
+        let decoded = decode(bytes.clone(), &counts);
         let mut proto = decoded.map_err(|source| undecoded(path, &bytes, &source.to_string()))?;
         let external = look_through(path, &bytes, &mut proto, &mut |_| Ok(()))?;
         let source = Some(Contents::new(Data::Here(bytes), false).into());

@@ -1,6 +1,7 @@
 //! Reading and writing ONNX models: the messages, the files, the external data, the tensors.
 
 mod data;
+mod decode;
 pub(crate) mod digest;
 mod draft;
 mod element;
@@ -34,7 +35,7 @@ pub(crate) use draft::write_whole;
 pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
 pub use layout::MessagePart;
-use proto::{GraphProto, ModelProto};
+use proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 pub use save::{DataPlace, SaveOptions, Saved};
 
 /// An ONNX model, and where it came from.
@@ -116,6 +117,13 @@ impl Model {
     /// The main graph, made if the message has none.
     pub fn graph_mut(&mut self) -> &mut GraphProto {
         self.proto.graph.get_or_insert_default()
+    }
+
+    /// The same model with other nodes, and with constants behind those that it has.
+    pub(crate) fn with_nodes(&self, node: Vec<NodeProto>, constants: Vec<TensorProto>) -> Self {
+        let graph = self.graph();
+        let initializer = graph.initializer.iter().cloned().chain(constants).collect();
+        self.with_graph(GraphProto { node, initializer, ..graph.frame() })
     }
 
     /// The same model around another main graph.

@@ -83,6 +83,25 @@ pub struct GraphProto {
     pub metadata_props: Vec<StringStringEntryProto>,
 }
 
+impl GraphProto {
+    /// The same graph without nodes and without constants, for others in their place: copying those first takes as much
+    /// memory as the model does.
+    pub(crate) fn frame(&self) -> Self {
+        GraphProto {
+            node: vec![],
+            name: self.name.clone(),
+            initializer: vec![],
+            doc_string: self.doc_string.clone(),
+            input: self.input.clone(),
+            output: self.output.clone(),
+            value_info: self.value_info.clone(),
+            quantization_annotation: self.quantization_annotation.clone(),
+            sparse_initializer: self.sparse_initializer.clone(),
+            metadata_props: self.metadata_props.clone(),
+        }
+    }
+}
+
 /// A node: one application of an operator or function.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeProto {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use prost::{DecodeError, Message};
+use prost::DecodeError;
 
 use super::data::{Data, DataFile};
+use super::decode::decode;
 use super::external::Externals;
 use super::proto::{ModelProto, TensorProto};
-use super::wire::{self, Encoded, Flaw};
+use super::wire::{self, Counts, Encoded, Flaw};
 use super::{element, tensor};
 use crate::error::Result;
 
@@ -23,6 +24,7 @@ pub(super) struct Skimmed {
     /// All of it but the gaps, as it was read: elements of small tensors stay where they are in these.
     pieces: Vec<Bytes>,
     gaps: Vec<Gap>,
+    counts: Counts,
     /// One byte for each gap: what stands for its elements in the message is a slice of this, told by where it lies.
     tokens: Bytes,
 }
@@ -49,9 +51,9 @@ pub(super) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Ski
     if let Some(trouble) = skim.trouble {
         return Err(Trouble::Unreadable(trouble));
     }
-    checked.map_err(Trouble::Flaw)?;
+    let counts = checked.map_err(Trouble::Flaw)?;
     let tokens = vec![0; skim.gaps.len()].into();
-    Ok(Skimmed { pieces: skim.pieces, gaps: skim.gaps, tokens })
+    Ok(Skimmed { pieces: skim.pieces, gaps: skim.gaps, counts, tokens })
 }
 
 struct Skim<'f> {
@@ -141,7 +143,7 @@ impl Skimmed {
     pub fn decode(&self) -> std::result::Result<ModelProto, DecodeError> {
         let gaps = self.gaps.iter().map(|gap| gap.length).sum::<u64>() as usize;
         let remaining = self.pieces.iter().map(Bytes::len).sum::<usize>() + gaps;
-        ModelProto::decode(Unread { skimmed: self, piece: 0, position: 0, gap: 0, remaining })
+        decode(Unread { skimmed: self, piece: 0, position: 0, gap: 0, remaining }, &self.counts)
     }
 
     /// Lets a tensor that was decoded refer to its elements in the file, where they were not read.
@@ -239,6 +241,8 @@ impl Buf for Unread<'_> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+
+    use prost::Message;
 
     use super::*;
     use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto};

@@ -86,14 +86,25 @@ impl Encoded for InMemory<'_> {
     }
 }
 
+/// How much there is in the graph of a model.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub nodes: usize,
+    pub initializers: usize,
+    /// Values whose types are declared, but for inputs and outputs.
+    pub values: usize,
+}
+
 /// Looks for anything in an encoded model that decoding it would lose.
-pub(super) fn check(bytes: &[u8]) -> Result<(), Flaw> {
+pub(super) fn check(bytes: &[u8]) -> Result<Counts, Flaw> {
     check_from(&mut InMemory { bytes, position: 0 }, bytes.len() as u64)
 }
 
 /// As [`check`], of so many bytes.
-pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<(), Flaw> {
-    check_message(encoded, length, &MODEL, MAX_DEPTH)
+pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<Counts, Flaw> {
+    let mut counts = Counts::default();
+    check_message(encoded, length, &MODEL, MAX_DEPTH, &mut counts)?;
+    Ok(counts)
 }
 
 fn check_message(
@@ -101,6 +112,7 @@ fn check_message(
     end: u64,
     schema: &'static Schema,
     depth: usize,
+    of_graph: &mut Counts,
 ) -> Result<(), Flaw> {
     if depth == 0 {
         return Err(FlawKind::TooDeep.into());
@@ -135,8 +147,18 @@ fn check_message(
         };
         let (_, name, inner) = schema.messages[place];
         let inside = encoded.position() + length;
-        check_message(encoded, inside, inner, depth - 1).map_err(|flaw| flaw.inside(name, counts[place]))?;
+        check_message(encoded, inside, inner, depth - 1, of_graph)
+            .map_err(|flaw| flaw.inside(name, counts[place]))?;
         counts[place] += 1;
+    }
+    // The graph of the model is what is right inside of it.
+    if std::ptr::eq(schema, &GRAPH) && depth == MAX_DEPTH - 1 {
+        let count = |field: &str| {
+            let of_name = |(_, name, _): &(u32, &str, _)| *name == field;
+            schema.messages.iter().position(of_name).map_or(0, |place| counts[place] as usize)
+        };
+        let (nodes, initializers, values) = (count("node[]"), count("initializer[]"), count("value_info[]"));
+        *of_graph = Counts { nodes, initializers, values };
     }
     Ok(())
 }

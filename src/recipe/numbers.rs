@@ -1,6 +1,7 @@
 //! Small arrays that planning has to look at, with the recipe that they come from.
 
 use std::ops::{Add, Deref, Div, Mul, Neg, Sub};
+use std::sync::{Arc, OnceLock};
 
 use ndarray::{ArrayD, Axis, IxDyn, Zip};
 
@@ -25,7 +26,8 @@ use super::{Op, Recipe, broadcast, turn};
 #[derive(Debug, Clone)]
 pub struct Numbers {
     recipe: Recipe,
-    values: ArrayD<f64>,
+    /// Shared by all who have the same: a graph has as many as it has nodes, and most are handed on.
+    values: Arc<ArrayD<f64>>,
     /// Whether a sum on the way may have made the same of numbers that are not.
     is_blurred: bool,
 }
@@ -33,11 +35,17 @@ pub struct Numbers {
 /// Of a number that is smaller than this part of what it is added to, float64 keeps less than a float32 has.
 const BLURRED: f64 = 1.0 / (1_u64 << 29) as f64;
 
+/// What changes nothing where it is added, or multiplied by: every affine has one.
+const NEUTRAL: [f64; 2] = [0.0, 1.0];
+
+/// Those, once for each rank that most values have.
+static SHARED: [[OnceLock<Numbers>; 8]; 2] = [const { [const { OnceLock::new() }; 8] }; 2];
+
 impl Numbers {
     /// The numbers of a constant of the model, by the name of its value.
     pub fn constant(name: &str, values: ArrayD<f64>) -> Self {
         let values = values.as_standard_layout().into_owned();
-        Self { recipe: Recipe::constant(name, values.shape()), values, is_blurred: false }
+        Self { recipe: Recipe::constant(name, values.shape()), values: values.into(), is_blurred: false }
     }
 
     /// The same, of which some may be equal for want of bits.
@@ -47,7 +55,10 @@ impl Numbers {
 
     /// One number, with so many axes of extent 1.
     pub fn number(number: f64, rank: usize) -> Self {
-        Self::of(Recipe::number(number, rank), &[])
+        let made = || Self::of(Recipe::number(number, rank), &[]);
+        let place = NEUTRAL.iter().position(|neutral| neutral.to_bits() == number.to_bits());
+        let shared = place.and_then(|place| SHARED[place].get(rank));
+        shared.map_or_else(made, |shared| shared.get_or_init(made).clone())
     }
 
     /// Numbers that are no constant of the model.
@@ -55,7 +66,7 @@ impl Numbers {
         let values = values.as_standard_layout().into_owned();
         let numbers: Vec<f64> = values.iter().copied().collect();
         let recipe = Recipe::literal(&numbers, values.shape()).expect("a shape of its own");
-        Self { recipe, values, is_blurred: false }
+        Self { recipe, values: values.into(), is_blurred: false }
     }
 
     /// How they are computed.
@@ -65,7 +76,7 @@ impl Numbers {
 
     fn of(recipe: Recipe, inputs: &[&Numbers]) -> Self {
         let values = compute(&recipe, inputs.iter().map(|input| input.view().into()).collect());
-        Self { recipe, values, is_blurred: inputs.iter().any(|input| input.is_blurred) }
+        Self { recipe, values: values.into(), is_blurred: inputs.iter().any(|input| input.is_blurred) }
     }
 
     /// What a step makes of these numbers.
@@ -82,6 +93,11 @@ impl Numbers {
     /// Whether each of them is this one, and not for want of bits.
     pub fn are_all(&self, wanted: f64) -> bool {
         !self.is_blurred && self.values.iter().all(|&number| number == wanted)
+    }
+
+    /// Whether one of them is `−0`, which is not the same to the last bit as 0 is.
+    fn has_signed_zero(&self) -> bool {
+        self.values.iter().any(|number| *number == 0.0 && number.is_sign_negative())
     }
 
     /// The square root of each.
@@ -124,15 +140,18 @@ impl Numbers {
 
     /// The same numbers in another shape; `None` where it holds more or fewer.
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
+        if shape == self.shape() {
+            return Some(self.clone());
+        }
         // Movements in a row are one in the recipe, so that its last step need not be of these numbers.
-        let values = self.values.to_shape(shape).ok()?.into_owned();
+        let values = self.values.to_shape(shape).ok()?.into_owned().into();
         Some(Self { recipe: self.recipe.reshape(shape)?, values, ..*self })
     }
 
     /// The axes in another order; `None` where `perm` is no permutation of them.
     pub fn transpose(&self, perm: &[usize]) -> Option<Self> {
         let recipe = self.recipe.transpose(perm)?;
-        let values = self.values.view().permuted_axes(perm).as_standard_layout().into_owned();
+        let values = self.values.view().permuted_axes(perm).as_standard_layout().into_owned().into();
         Some(Self { recipe, values, ..*self })
     }
 
@@ -235,10 +254,14 @@ macro_rules! arithmetic {
             type Output = Numbers;
 
             fn $method(self, other: &Numbers) -> Numbers {
-                // What changes nothing is no step of the recipe. The values are added to all the same, which makes
-                // every zero the same zero, so that `compact` sees them as equal.
                 let recipe = self.recipe.$method(&other.recipe).expect("shapes that broadcast");
-                let values = &self.values $sign &other.values;
+                // What changes nothing is no step of the recipe. It makes every zero the same zero all the same, so that
+                // `compact` sees them as equal.
+                let is_same = |numbers: &&Numbers| recipe.id() == numbers.recipe.id() && !numbers.has_signed_zero();
+                if let Some(same) = [self, other].into_iter().find(is_same) {
+                    return Numbers { is_blurred: self.is_blurred || other.is_blurred, ..same.clone() };
+                }
+                let values = Arc::new(&*self.values $sign &*other.values);
                 let adds = matches!(recipe.op(), Op::Add | Op::Sub);
                 let is_blurred = self.is_blurred || other.is_blurred || (adds && blurs(self, other));
                 Numbers { values, is_blurred, recipe }

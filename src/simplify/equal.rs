@@ -68,7 +68,7 @@ pub fn find(
     fixed.extend(pinned);
     let ends = graph.node.iter().filter(|node| node.domain() == END);
     fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str));
-    let spelled: Vec<Option<TensorProto>> = graph.node.iter().map(spelled_out).collect();
+    let spelled: Vec<Option<Box<TensorProto>>> = graph.node.iter().map(spelled_out).collect();
     let mut equals = Equals::new(model, &fixed);
     // A body may have constants and no node any more.
     let of_ends = graph.node.iter().flat_map(ways_behind);
@@ -80,7 +80,7 @@ pub fn find(
         equals.add(way, Producer::Constant(tensor.name(), tensor), same);
     }
     for (node, spelled) in graph.node.iter().zip(&spelled).filter(|(node, _)| is_pure(node)) {
-        match (node.op_type(), held(node).or(spelled.as_ref()), &node.output[..]) {
+        match (node.op_type(), held(node).or(spelled.as_deref()), &node.output[..]) {
             ("Constant", Some(tensor), [name]) => {
                 equals.add(way(node), Producer::Constant(name, tensor), same)
             }
@@ -220,9 +220,9 @@ fn held(node: &NodeProto) -> Option<&TensorProto> {
 }
 
 /// The same, where the node holds numbers.
-fn spelled_out(node: &NodeProto) -> Option<TensorProto> {
+fn spelled_out(node: &NodeProto) -> Option<Box<TensorProto>> {
     let is_alone = node.op() == ("", "Constant") && node.attribute.len() == 1 && held(node).is_none();
-    if is_alone { constant_tensor(node) } else { None }
+    if is_alone { constant_tensor(node).map(Box::new) } else { None }
 }
 
 /// What a node's attributes say, in an order that is none of the exporter's.

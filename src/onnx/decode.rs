@@ -1,0 +1,71 @@
+//! Decoding a message into as much memory as it takes. A list that grows while it is decoded has been copied to twice its
+//! size again and again, and one of a single entry has room for four: of a graph of a million nodes that is a third of the
+//! memory that folding it takes.
+
+use bytes::Buf;
+use prost::encoding::{DecodeContext, WireType, decode_key, merge_loop};
+use prost::{DecodeError, Message};
+
+use super::proto::{GraphProto, ModelProto, NodeProto};
+use super::wire::Counts;
+
+/// The field of a model that is its graph.
+const GRAPH: u32 = 7;
+
+/// The field of a graph that is a node.
+const NODE: u32 = 1;
+
+/// Decodes a model whose graph has so many of everything.
+///
+/// # Errors
+/// Where it is no valid protobuf.
+pub(super) fn decode(mut buffer: impl Buf, counts: &Counts) -> Result<ModelProto, DecodeError> {
+    let mut model = ModelProto::default();
+    while buffer.has_remaining() {
+        let (field, wire) = decode_key(&mut buffer)?;
+        if field == GRAPH && wire == WireType::LengthDelimited {
+            let graph = model.graph.get_or_insert_with(|| with_room(counts));
+            merge_loop(graph, &mut buffer, DecodeContext::default(), merge_part)?;
+        } else {
+            model.merge_field(field, wire, &mut buffer, DecodeContext::default())?;
+        }
+    }
+    Ok(model)
+}
+
+fn with_room(counts: &Counts) -> GraphProto {
+    GraphProto {
+        node: Vec::with_capacity(counts.nodes),
+        initializer: Vec::with_capacity(counts.initializers),
+        value_info: Vec::with_capacity(counts.values),
+        ..Default::default()
+    }
+}
+
+/// Decodes the next field of a graph.
+fn merge_part<B: Buf>(
+    graph: &mut GraphProto,
+    buffer: &mut B,
+    context: DecodeContext,
+) -> Result<(), DecodeError> {
+    let (field, wire) = decode_key(buffer)?;
+    graph.merge_field(field, wire, buffer, context)?;
+    if let (NODE, Some(NodeProto { input, output, attribute, metadata_props, .. })) =
+        (field, graph.node.last_mut())
+    {
+        fit(input);
+        fit(output);
+        fit(attribute);
+        fit(metadata_props);
+    }
+    Ok(())
+}
+
+/// Leaves a list no more room than it takes. Shrinking it keeps half of what it had.
+fn fit<T>(list: &mut Vec<T>) {
+    if list.len() < list.capacity() {
+        let mut fitting = Vec::with_capacity(list.len());
+        fitting.append(list);
+        *list = fitting;
+    }
+}
