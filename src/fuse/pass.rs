@@ -320,6 +320,8 @@ impl OnePass<'_> {
             for rewrite in &plan.rewrites {
                 seen[rewrite.site].makes(known.graph.value_name(rewrite.part.output));
             }
+            // What comes now takes as much memory as they do.
+            drop((view, sites));
             history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
             let simplified = simplify_known(editor, seeds, known, &HashMap::new());
             return Ok(Some(model.with_graph(simplified)));

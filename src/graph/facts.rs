@@ -386,19 +386,17 @@ impl Inference {
             return Some(Arc::new(Tensor::from(values.mapv(|v| v as f32))));
         }
         let raw = tensor::raw(proto, externals).ok()?;
-        let key = (raw.len() <= SHARED).then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));
+        // Lists of floats are seldom alike, and there are as many of them as there are layers.
+        let is_list_of_floats = tensor::float_type(proto).is_some() && raw.len() > size_of::<f64>();
+        let may_be_alike = raw.len() <= SHARED && !is_list_of_floats;
+        let key = may_be_alike.then(|| (proto.data_type(), proto.dims.clone(), raw.to_vec()));
         if let Some(tensor) = key.as_ref().and_then(|key| self.shared.borrow().get(key).cloned()) {
             return Some(tensor);
         }
-        let resolved = TensorProto {
-            dims: proto.dims.clone(),
-            data_type: proto.data_type,
-            raw_data: Some(raw),
-            ..Default::default()
-        };
-        let decoded = pb::TensorProto::decode(resolved.encode_to_vec().as_slice()).ok()?;
+        let (dims, data_type) = (proto.dims.clone(), proto.data_type());
+        let read = pb::TensorProto { dims, data_type, raw_data: raw.into(), ..Default::default() };
         let provider = &*self.onnx.provider;
-        let tensor = tract_onnx::tensor::load_tensor(provider, &decoded, None).ok().map(Arc::new)?;
+        let tensor = tract_onnx::tensor::load_tensor(provider, &read, None).ok().map(Arc::new)?;
         self.shared.borrow_mut().extend(key.map(|key| (key, tensor.clone())));
         Some(tensor)
     }

@@ -33,8 +33,10 @@ pub fn inline(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bo
         return Ok(None);
     }
     let mut taken = Names::of(model);
-    let mut nodes = vec![];
     let mut left = NODES.max(model.graph().node.len().saturating_mul(TIMES_THE_NODES));
+    let size = |node: &NodeProto| called(node).and_then(|_| sizes.get(&callee(node))).map_or(1, |&size| size);
+    let expected = model.graph().node.iter().map(size).fold(0, usize::saturating_add);
+    let mut nodes = Vec::with_capacity(expected.min(left));
     let mut names = left.saturating_mul(NAME_BYTES);
     let mut is_changed = false;
     for node in &model.graph().node {

@@ -69,3 +69,52 @@ fn fit<T>(list: &mut Vec<T>) {
         *list = fitting;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::{AttributeProto, TensorProto, ValueInfoProto};
+    use crate::onnx::wire;
+
+    /// A model of so many nodes with three inputs, an output and an attribute each, of which the graph inside of it has one
+    /// more; and with a constant and a declared value for each.
+    fn model(nodes: usize) -> ModelProto {
+        let node = |inner: Option<GraphProto>| NodeProto {
+            op_type: Some("If".into()),
+            input: vec!["a".into(), "b".into(), "c".into()],
+            output: vec!["d".into()],
+            attribute: vec![AttributeProto { g: inner.map(Box::new), ..Default::default() }],
+            ..Default::default()
+        };
+        let body = GraphProto { node: vec![node(None); nodes + 1], ..Default::default() };
+        let graph = GraphProto {
+            node: vec![node(Some(body)); nodes],
+            initializer: vec![TensorProto { dims: vec![2], ..Default::default() }; nodes],
+            value_info: vec![ValueInfoProto::default(); nodes],
+            ..Default::default()
+        };
+        ModelProto { ir_version: Some(10), graph: Some(graph), ..Default::default() }
+    }
+
+    #[test]
+    fn lists_have_room_for_what_is_in_them_and_no_more() {
+        let bytes = model(5).encode_to_vec();
+        let counts = wire::check(&bytes).unwrap();
+        assert_eq!(counts, Counts { nodes: 5, initializers: 5, values: 5 });
+        let decoded = decode(&bytes[..], &counts).unwrap();
+        assert!(decoded == model(5));
+        let GraphProto { node, initializer, value_info, .. } = decoded.graph.unwrap();
+        assert_eq!([node.capacity(), initializer.capacity(), value_info.capacity()], [5; 3]);
+        for NodeProto { input, output, attribute, .. } in &node {
+            assert_eq!([input.capacity(), output.capacity(), attribute.capacity()], [3, 1, 1]);
+        }
+    }
+
+    #[test]
+    fn a_graph_in_several_parts_is_one() {
+        let bytes = [model(2).encode_to_vec(), model(3).encode_to_vec()].concat();
+        let decoded = decode(&bytes[..], &wire::check(&bytes).unwrap()).unwrap();
+        assert!(decoded == ModelProto::decode(&bytes[..]).unwrap());
+        assert_eq!(decoded.graph.unwrap().node.len(), 5);
+    }
+}
