@@ -122,7 +122,7 @@ impl History {
             _ => self.plan.growth += plan.growth,
         }
         self.makers.clear();
-        // There are as many as an operator of each model has; nobody is to move them twice.
+        // Nobody knows any of them yet: a list of hundreds of thousands is not to grow one by one.
         self.plan.sites.reserve(if self.passes == 0 { sites.len() } else { 0 });
         let mut places = HashMap::default();
         for (index, (site, Seen { known, takes, values })) in sites.into_iter().zip(seen).enumerate() {

@@ -31,6 +31,7 @@ pub struct Editor<'m> {
     pinned: HashSet<&'m str>,
     /// Before IR version 4 an initializer is an input too; then new constants are nodes.
     constants_as_nodes: bool,
+    /// Constants that came.
     constants: Vec<TensorProto>,
     made_first: Vec<NodeProto>,
     /// Nodes behind others of the original graph, or behind all of them.
@@ -125,18 +126,18 @@ impl<'m> Editor<'m> {
     }
 
     /// The name that an output of a node has now.
-    pub fn output(&self, node: usize, slot: usize) -> &str {
+    pub fn output(&self, node: NodeId, slot: usize) -> &str {
         &self.node(node).output[slot]
     }
 
     /// Sets a float attribute.
-    pub fn set_float(&mut self, node: usize, name: &str, value: f32) {
+    pub fn set_float(&mut self, node: NodeId, name: &str, value: f32) {
         self.clear_attribute(node, name);
         self.node_mut(node).attribute.push(make::float(name, value));
     }
 
     /// Leaves an attribute out, so that it has its default.
-    pub fn clear_attribute(&mut self, node: usize, name: &str) {
+    pub fn clear_attribute(&mut self, node: NodeId, name: &str) {
         self.node_mut(node).attribute.retain(|attribute| attribute.name() != name);
     }
 
@@ -158,7 +159,7 @@ impl<'m> Editor<'m> {
     }
 
     /// Stores what a node makes: tensors with the names of its values come, the node goes.
-    pub fn store(&mut self, node: usize, tensors: Vec<TensorProto>) {
+    pub fn store(&mut self, node: NodeId, tensors: Vec<TensorProto>) {
         self.gone[node] = true;
         for tensor in tensors {
             if self.constants_as_nodes {
@@ -170,7 +171,7 @@ impl<'m> Editor<'m> {
     }
 
     /// Inserts a node right behind another of the original graph.
-    pub fn insert_behind(&mut self, node: usize, made: NodeProto) {
+    pub fn insert_behind(&mut self, node: NodeId, made: NodeProto) {
         self.comes(&made);
         self.behind.push((node, made));
     }
@@ -188,7 +189,7 @@ impl<'m> Editor<'m> {
     /// Puts nodes behind one that keeps its place but not the name of its output: whatever read
     /// `output` reads what the last of `made` makes. Returns the new name of the node's own output, which says what it
     /// is, and the old one.
-    pub fn rename_output(&mut self, node: usize, slot: usize, what: &str) -> (String, String) {
+    pub fn rename_output(&mut self, node: NodeId, slot: usize, what: &str) -> (String, String) {
         let outer = self.output(node, slot).to_owned();
         let inner = self.fresh(&format!("{outer}_{what}"));
         self.node_mut(node).output[slot] = inner.clone();

@@ -3,7 +3,7 @@
 use super::NodeId;
 
 /// A set of nodes of one graph, as a mark for each node that there is: large graphs are asked about all of theirs, over and
-/// over.
+/// over. So can one be of values, by their places.
 pub struct Marks(Vec<bool>);
 
 impl Marks {

@@ -438,7 +438,8 @@ impl Recipe {
         while let Some((recipe, ready)) = open.pop() {
             if ready {
                 order.push(recipe);
-            } else if seen.insert(recipe.id()) {
+            } else if Arc::strong_count(&recipe.0) == 1 || seen.insert(recipe.id()) {
+                // What only one step has is met once.
                 open.push((recipe, true));
                 if is_leaf(recipe) {
                     continue;

@@ -200,11 +200,15 @@ impl Numbers {
         if self.is_blurred {
             return self;
         }
+        let same = |a: &f64, b: &f64| a.to_bits() == b.to_bits();
         for axis in 0..self.ndim() {
-            let first = self.values.axis_iter(Axis(axis)).next();
-            let Some(first) = first.filter(|_| self.len_of(Axis(axis)) > 1) else { continue };
-            let same = |a: &f64, b: &f64| a.to_bits() == b.to_bits();
-            if self.values.axis_iter(Axis(axis)).all(|lane| Zip::from(&first).and(&lane).all(same)) {
+            let mut lanes = self.values.axis_iter(Axis(axis));
+            let [Some(first), Some(second)] = [lanes.next(), lanes.next()] else { continue };
+            // Mostly the first two numbers tell.
+            let begin_same = first.first().zip(second.first()).is_none_or(|(a, b)| same(a, b));
+            if begin_same
+                && self.values.axis_iter(Axis(axis)).all(|lane| Zip::from(&first).and(&lane).all(same))
+            {
                 self = self.pick(axis, [Some(0)]).unwrap_or(self);
             }
         }
