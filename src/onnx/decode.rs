@@ -1,6 +1,6 @@
 //! Decoding a message into as much memory as it takes. A list that grows while it is decoded has been copied to twice its
-//! size again and again, and one of a single entry has room for four: of a graph of a million nodes that is a third of the
-//! memory that folding it takes.
+//! size again and again, and one of a single entry has room for four: that is a sixth to two fifths of the memory that folding
+//! a large graph takes.
 
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, merge_loop};
@@ -61,7 +61,8 @@ fn merge_part<B: Buf>(
     Ok(())
 }
 
-/// Leaves a list no more room than it takes. Shrinking it keeps half of what it had.
+/// Leaves a list no more room than it takes. Where a list is shrunk, an allocator may leave it where it is unless half of its
+/// room is free.
 fn fit<T>(list: &mut Vec<T>) {
     if list.len() < list.capacity() {
         let mut fitting = Vec::with_capacity(list.len());
