@@ -205,7 +205,7 @@ impl History {
             self.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         let known = |name: &str| before.get(name).map(|tensor| tensor.recipe.rounded(tensor.data_type));
         let now = |tensor: Stored| {
-            let earlier = tensor.recipe.constants().into_iter().filter_map(|name| before.get(name));
+            let earlier = tensor.recipe.constants().into_iter().filter_map(|name| before.get(&**name));
             let mut sites: Vec<usize> = earlier.flat_map(|tensor| &tensor.sites).copied().collect();
             sites.extend(tensor.sites.iter().filter_map(|site| places.get(site)));
             sites.sort_unstable();

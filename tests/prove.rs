@@ -284,7 +284,7 @@ fn a_forgotten_scale_and_a_dropped_shift_are_found_at_their_site() {
         for place in 0..Broken::new(name).tensors.len() {
             let mut broken = Broken::new(name);
             let Stored { name, recipe, .. } = broken.tensors[place].clone();
-            let constants = recipe.constants().into_iter().map(str::to_owned);
+            let constants = recipe.constants().into_iter().map(|name| name.to_string());
             let before = constants.filter(|constant| name.starts_with(&format!("{constant}_folded")));
             let Some(before) = before.max_by_key(String::len) else { continue };
             let is_stored = |tensor: &TensorProto| tensor.name() == before;

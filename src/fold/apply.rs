@@ -1,11 +1,13 @@
 //! Carrying changes out. Nothing is decided here: each new tensor is computed in float64 and rounded once. Of a large
 //! one it is only seen that it fits its type; it is computed again while it is written.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rayon::prelude::*;
 
 use super::patch::{Change, Edit, Failed, NewTensor};
@@ -19,7 +21,7 @@ use crate::hash::{HashMap, map_of};
 use crate::normalizer::Replacement;
 use crate::onnx::external::Data;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor::{self, Floats};
+use crate::onnx::tensor;
 use crate::recipe::{Given, Promise, Recipe};
 use crate::refusal::{Reason, Refusal};
 
@@ -46,15 +48,9 @@ pub fn apply(
 ) -> Result<Vec<Stored>, Vec<Failed>> {
     let computed = compute(edits, known, progress);
     editor.reserve(computed.len());
-    let mut work = Work {
-        known,
-        graph: &known.graph,
-        editor,
-        sites: &[],
-        computed,
-        taken: HashMap::default(),
-        stored: vec![],
-    };
+    let stored = Vec::with_capacity(computed.len());
+    let mut work =
+        Work { known, graph: &known.graph, editor, sites: &[], computed, taken: HashMap::default(), stored };
     let mut failed = vec![];
     for edit in edits {
         work.sites = &edit.sites;
@@ -97,9 +93,9 @@ fn compute(edits: &[Edit], known: &Analysis, progress: &dyn Fn(usize, usize)) ->
 /// Computes some of them.
 fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize, usize)) -> AllComputed {
     let mut failed = AllComputed::default();
-    let (mut large, mut small, mut stored) = (vec![], vec![], HashMap::default());
+    let (mut large, mut small, mut shared) = (vec![], vec![], HashMap::default());
     for &new in batch {
-        match promise(new, known, &mut stored) {
+        match promise(new, known, &mut shared) {
             Ok(promise) if is_large(new) => large.push((new, promise)),
             Ok(promise) => small.push((new, promise)),
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
@@ -159,11 +155,11 @@ fn is_large(new: &NewTensor) -> bool {
     new.replaces.is_some() && new.recipe.len() > LARGE
 }
 
-/// A new tensor, and where its constants are. What is stored is shared by all that read it.
+/// A new tensor, and where its constants are, which all share that read them.
 fn promise(
     new: &NewTensor,
     known: &Analysis,
-    stored: &mut HashMap<ValueId, Floats>,
+    shared: &mut HashMap<ValueId, Given>,
 ) -> Result<Promise, Reason> {
     let data_type = float(new.data_type)?;
     let mut given = vec![];
@@ -173,14 +169,13 @@ fn promise(
     }
     for name in recipes.into_iter().flat_map(Recipe::constants) {
         let value = known.graph.value(name).ok_or(Reason::NotConstant)?;
-        let constant = match stored.get(&value) {
-            Some(floats) => Given::Stored(floats.clone()),
-            None => known.constants.given(value).map_err(|refusal| refusal.reason)?,
+        let constant = match shared.entry(value) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                place.insert(known.constants.given(value).map_err(|refusal| refusal.reason)?)
+            }
         };
-        if let Given::Stored(floats) = &constant {
-            stored.entry(value).or_insert_with(|| floats.clone());
-        }
-        given.push((name.to_owned(), constant));
+        given.push((name.clone(), constant.clone()));
     }
     Ok(Promise::new(new.recipe.clone(), data_type, given))
 }
@@ -232,27 +227,42 @@ struct Work<'w, 'm> {
     stored: Vec<Stored>,
     computed: AllComputed,
     /// What was stored in the place of a constant, and its place among all that was.
-    taken: HashMap<ValueId, Vec<(Computed, usize)>>,
+    taken: HashMap<ValueId, Vec<(Taken, usize)>>,
 }
 
-impl Computed {
-    /// Whether the elements are the same.
-    fn is(&self, other: &Computed) -> bool {
-        match (self, other) {
-            (Computed::Now(one), Computed::Now(other)) => {
-                one.dims == other.dims && one.raw_data == other.raw_data
-            }
-            (Computed::Later(one), Computed::Later(other)) => one.is(other),
-            _ => false,
+/// What is kept of a new tensor, to tell others that are the same.
+enum Taken {
+    Now(Vec<i64>, Option<Bytes>),
+    Later(Arc<Promise>),
+}
+
+impl Taken {
+    fn of(computed: &Computed) -> Self {
+        match computed {
+            Computed::Now(tensor) => Taken::Now(tensor.dims.clone(), tensor.raw_data.clone()),
+            Computed::Later(promise) => Taken::Later(promise.clone()),
         }
     }
 
-    fn tensor(&self, graph: &Graph) -> TensorProto {
+    /// Whether the elements are the same.
+    fn is(&self, computed: &Computed) -> bool {
+        match (self, computed) {
+            (Taken::Now(dims, elements), Computed::Now(tensor)) => {
+                *dims == tensor.dims && *elements == tensor.raw_data
+            }
+            (Taken::Later(one), Computed::Later(other)) => one.is(other),
+            _ => false,
+        }
+    }
+}
+
+impl Computed {
+    fn tensor(self, graph: &Graph) -> TensorProto {
         match self {
-            Computed::Now(tensor) => TensorProto::clone(tensor),
+            Computed::Now(tensor) => *tensor,
             Computed::Later(promise) => {
                 let mut tensor = tensor::without_elements(promise.data_type(), promise.shape());
-                graph.model().externals().hold(&mut tensor, Data::Made(promise.clone()));
+                graph.model().externals().hold(&mut tensor, Data::Made(promise));
                 tensor
             }
         }
@@ -288,7 +298,8 @@ impl Work<'_, '_> {
         let computed = self.computed.remove(&std::ptr::from_ref(new));
         let computed = computed.unwrap_or_else(|| alone(new, self.known))?;
         let before = new.replaces.map(|value| self.taken.entry(value).or_default());
-        let mut same = before.iter().flat_map(|before| before.iter()).filter(|(other, _)| computed.is(other));
+        let mut same =
+            before.iter().flat_map(|before| before.iter()).filter(|(taken, _)| taken.is(&computed));
         if let Some(&(_, place)) = same.next() {
             let stored = &mut self.stored[place];
             stored.sites.extend(self.sites);
@@ -297,10 +308,10 @@ impl Work<'_, '_> {
             return Ok(stored.name.clone());
         }
         let data_type = float(new.data_type)?;
-        let name = self.editor.add_constant(&new.wish, computed.tensor(&self.known.graph));
         if let Some(before) = before {
-            before.push((computed, self.stored.len()));
+            before.push((Taken::of(&computed), self.stored.len()));
         }
+        let name = self.editor.add_constant(&new.wish, computed.tensor(&self.known.graph));
         let (recipe, sites) = (new.recipe.clone(), self.sites.to_vec());
         let replaces = new.replaces.map(|value| self.graph.value_name(value).to_owned());
         self.stored.push(Stored { name: name.clone(), data_type, recipe, replaces, sites });

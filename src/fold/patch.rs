@@ -150,7 +150,9 @@ pub struct Failed {
 pub fn draw(plan: &Plan, known: &Analysis) -> Result<Vec<Edit>, Vec<Failed>> {
     let graph = &*known.graph;
     let drawing = Drawing { plan, known, graph, facts: &known.facts };
-    let (mut edits, mut failed) = (vec![], vec![]);
+    // A weight and a bias for most; what does not come takes no memory.
+    let at_most = plan.folds.len() + plan.resets.len() + plan.replacements.len() + plan.rewrites.len();
+    let (mut edits, mut failed) = (Vec::with_capacity(2 * at_most), vec![]);
     let mut add = |sites: Vec<usize>, at: &str, changes: Result<Vec<Change>, Reason>| match changes {
         Ok(changes) => {
             let edit = |change| Edit { sites: sites.clone(), at: at.to_owned(), change };

@@ -53,16 +53,15 @@ fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
 /// normalizers, as what is left without them may fit. Those that copied too much may still go where nothing is copied.
 fn blame(
     model: &Model,
-    sites: &[Site],
+    is_scale: &[bool],
     why: Vec<Failed>,
     refused: &mut HashMap<usize, Refusal>,
     uncopied: &mut HashMap<usize, Refusal>,
 ) -> Result<()> {
     let before = refused.len() + uncopied.len();
     for failed in &why {
-        let is_scale =
-            |site: &usize| sites[*site].kind.family == Family::Scale && !refused.contains_key(site);
-        let scales: Vec<usize> = failed.sites.iter().copied().filter(is_scale).collect();
+        let may_go_first = |site: &usize| is_scale[*site] && !refused.contains_key(site);
+        let scales: Vec<usize> = failed.sites.iter().copied().filter(may_go_first).collect();
         for &site in if scales.is_empty() { &failed.sites } else { &scales } {
             let may_go = matches!(failed.refusal.reason, Reason::Growth(_)) && !uncopied.contains_key(&site);
             let stays = if may_go { &mut *uncopied } else { &mut *refused };
@@ -249,8 +248,9 @@ impl OnePass<'_> {
     fn over(&self, known: &Analysis, first: &Model, history: &mut History) -> Result<Option<Model>> {
         let (model, tell) = (known.graph.model(), self.tell);
         tell("sites", 0, 1);
-        let view = View::new(known);
-        let sites = normalizer::find(&view);
+        let find = || normalizer::find(&View::new(known));
+        let sites = find();
+        let is_scale: Vec<bool> = sites.iter().map(|site| site.kind.family == Family::Scale).collect();
         let mut seen = history.recognise(&known.graph, &sites);
         let before = OnceCell::new();
         // What was stored is computed of constants of the first model.
@@ -271,18 +271,21 @@ impl OnePass<'_> {
         let mut refused: HashMap<usize, Refusal> =
             (0..sites.len()).filter_map(|index| Some((index, untouched(index)?))).collect();
         let mut uncopied = HashMap::new();
+        let mut found = Some(sites);
         let mut scales: Option<Vec<(usize, Refusal)>> = None;
         // At most thrice for each site that cannot go after all, which only the new tensors tell.
-        for _ in 0..=3 * sites.len() {
+        for _ in 0..=3 * is_scale.len() {
             tell("plan", 0, 1);
+            let sites = found.take().unwrap_or_else(find);
             let mut plan = planner::plan(known, &sites, &refused, &uncopied);
             // Scales stay first where normalizers want copies of the same weight. Without those, all that read it may want
             // one scale of it, which is no copy.
             if plan.is_empty() && scales.is_none() {
-                let is_scale = |&(site, _): &(usize, Refusal)| sites[site].kind.family == Family::Scale;
-                let (again, others): (Vec<_>, Vec<_>) = uncopied.into_iter().partition(is_scale);
+                let (again, others): (Vec<_>, Vec<_>) =
+                    uncopied.into_iter().partition(|&(site, _)| is_scale[site]);
                 uncopied = HashMap::from_iter(others);
                 if !scales.insert(again).is_empty() {
+                    found = Some(sites);
                     continue;
                 }
             }
@@ -290,21 +293,24 @@ impl OnePass<'_> {
                 history.note(plan, seen, refused, vec![], &mut str::to_owned);
                 let centred = self.centre(known, history)?;
                 if let Some(next) =
-                    centred.map_or_else(|| self.merge(&view, &sites, history), |it| Ok(Some(it)))?
+                    centred.map_or_else(|| self.merge(known, &sites, history), |it| Ok(Some(it)))?
                 {
                     return Ok(Some(next));
                 }
                 return Ok(self.tidy(known, first, &sites, history));
             }
+            let drawn = draw(&plan, known);
+            // What comes now takes as much memory as they do; they are found again if they are needed again.
+            drop(sites);
             let mut editor = Editor::new(&known.graph);
-            let outcome = draw(&plan, known).and_then(|edits| {
+            let outcome = drawn.and_then(|edits| {
                 let changes = (edits.as_slice(), plan.removals.as_slice());
                 self.apply(changes, known, &mut editor, history)
             });
             let (stored, grown) = match outcome {
                 Ok(made) => made,
                 Err(why) => {
-                    blame(model, &sites, why, &mut refused, &mut uncopied)?;
+                    blame(model, &is_scale, why, &mut refused, &mut uncopied)?;
                     continue;
                 }
             };
@@ -320,8 +326,6 @@ impl OnePass<'_> {
             for rewrite in &plan.rewrites {
                 seen[rewrite.site].makes(known.graph.value_name(rewrite.part.output));
             }
-            // What comes now takes as much memory as they do.
-            drop((view, sites));
             history.note(plan, seen, refused, stored, &mut |name| editor.current(name));
             let simplified = simplify_known(editor, seeds, known, &HashMap::new());
             return Ok(Some(model.with_graph(simplified)));
@@ -414,13 +418,13 @@ impl OnePass<'_> {
     }
 
     /// The model without normalizers that others follow; `None` where none goes, or nobody asked for it.
-    fn merge(&self, view: &View, sites: &[Site], history: &mut History) -> Result<Option<Model>> {
+    fn merge(&self, known: &Analysis, sites: &[Site], history: &mut History) -> Result<Option<Model>> {
         if !self.merge_norms || self.skip.is_match(merging::MERGING) {
             return Ok(None);
         }
-        let (mut merged, edits) = merging::merged(view, sites, &|name| self.skip.is_match(name));
+        let (mut merged, edits) = merging::merged(&View::new(known), sites, &|name| self.skip.is_match(name));
         history.plan.merged.append(&mut merged);
-        self.rewritten(view.known, history, edits, true)
+        self.rewritten(known, history, edits, true)
     }
 
     /// The model with its residual streams scaled; `None` where none is, or nobody asked for it.

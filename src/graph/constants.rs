@@ -229,8 +229,8 @@ impl<'m> Constants<'m> {
     /// Those of [`Constants::read`]; what is stored is not read for it.
     pub fn given(&self, value: ValueId) -> Result<Given, Refusal> {
         match self.held(value)? {
-            Held::Stored(floats) => Ok(Given::Stored(floats)),
-            Held::Computed(_) => self.read(value).map(Given::Computed),
+            Held::Stored(floats) => Ok(Given::Stored(Arc::new(floats))),
+            Held::Computed(_) => self.read(value).map(|numbers| Given::Computed(Arc::new(numbers))),
         }
     }
 

@@ -35,7 +35,7 @@ pub struct Editor<'m> {
     constants: Vec<TensorProto>,
     made_first: Vec<NodeProto>,
     /// Nodes behind others of the original graph, or behind all of them.
-    behind: Vec<(NodeId, NodeProto)>,
+    behind: Vec<(NodeId, Box<NodeProto>)>,
 }
 
 /// A graph after its changes, and what simplifying it asks of the graph before.
@@ -173,7 +173,7 @@ impl<'m> Editor<'m> {
     /// Inserts a node right behind another of the original graph.
     pub fn insert_behind(&mut self, node: NodeId, made: NodeProto) {
         self.comes(&made);
-        self.behind.push((node, made));
+        self.behind.push((node, Box::new(made)));
     }
 
     /// Inserts a node before all of the original graph.
@@ -216,7 +216,7 @@ impl<'m> Editor<'m> {
             let name = self.fresh(&format!("{output}_identity"));
             let like = nodes.last().map(|&node| self.node(node).clone()).unwrap_or_default();
             let made = make::node(&like, "Identity", &name, &[&source], &output);
-            self.behind.push((NodeId::MAX, made));
+            self.behind.push((NodeId::MAX, Box::new(made)));
         }
     }
 
@@ -272,10 +272,10 @@ impl<'m> Editor<'m> {
                 ordered.push(node);
             }
             while let Some((_, made)) = behind.next_if(|&(before, _)| before == place) {
-                ordered.push(made);
+                ordered.push(*made);
             }
         }
-        ordered.extend(behind.map(|(_, made)| made));
+        ordered.extend(behind.map(|(_, made)| *made));
         for node in &mut ordered {
             for input in &mut node.input {
                 if self.renamed.contains_key(input) {
@@ -298,7 +298,7 @@ impl<'m> Editor<'m> {
     fn stored(&mut self) -> Vec<TensorProto> {
         let before = self.before;
         let changed = self.changed.iter().flatten().map(|node| &**node);
-        let made = self.made_first.iter().chain(self.behind.iter().map(|(_, made)| made));
+        let made = self.made_first.iter().chain(self.behind.iter().map(|(_, made)| &**made));
         let mut is_read = vec![false; before.value_count()];
         let mut read = |name: &str| {
             if let Some(value) = before.value(name) {

@@ -393,7 +393,8 @@ impl<'a> View<'a> {
 pub fn find(view: &View) -> Vec<Site> {
     let graph = view.graph;
     let mut taken = Marks::none_of(graph.order().len());
-    let mut sites: Vec<Site> = vec![];
+    // In boxes, as nobody knows how many there will be: a list of them would be moved each time it has grown.
+    let mut sites: Vec<Box<Site>> = vec![];
     // What is made of constants alone is one.
     let varies =
         |&node: &NodeId| graph.outputs(node).iter().flatten().any(|&v| !view.constants.is_constant(v));
@@ -408,10 +409,11 @@ pub fn find(view: &View) -> Vec<Site> {
                 continue;
             }
             taken.extend(site.nodes.iter().copied());
-            sites.push(site);
+            sites.push(Box::new(site));
         }
     }
-    sites.sort_by_key(|site| site.nodes.iter().map(|&node| graph.place(node)).min());
+    sites.sort_by_cached_key(|site| site.nodes.iter().map(|&node| graph.place(node)).min());
+    let mut sites: Vec<Site> = sites.into_iter().map(|site| *site).collect();
     sites.iter_mut().for_each(|site| wrapped::widen(view, site, &mut taken));
     unique_names(&mut sites);
     sites

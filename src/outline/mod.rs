@@ -67,7 +67,7 @@ pub fn tensors(plan: &Plan) -> Vec<ReportedTensor> {
         data_type: float_name(tensor.data_type),
         shape: tensor.recipe.shape().to_vec(),
         formula: tensor.recipe.to_string(),
-        inputs: tensor.recipe.constants().into_iter().map(str::to_owned).collect(),
+        inputs: tensor.recipe.constants().into_iter().map(|name| name.to_string()).collect(),
         sites: tensor.sites.iter().filter_map(site).collect(),
     });
     tensors.collect()

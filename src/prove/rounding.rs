@@ -163,7 +163,7 @@ fn is_rounded(
         ),
     };
     let constants = stored.recipe.constants().into_iter();
-    let given = constants.map(|name| Ok((name.to_owned(), given(original, known, name)?)));
+    let given = constants.map(|name| Ok((name.clone(), given(original, known, name)?)));
     let promise = Promise::new(
         stored.recipe.clone(),
         stored.data_type,

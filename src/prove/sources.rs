@@ -1,6 +1,7 @@
 //! What recipes are made of: the constants of the original, by name.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use ndarray::ArrayD;
 
@@ -48,7 +49,8 @@ pub fn given(original: &Model, known: &Analysis, name: &str) -> Result<Given, Re
         return known.constants.given(value);
     }
     let found = stored(original).remove(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
-    Floats::new(&found, original.externals()).map(Given::Stored).map_err(|error| unread(name, &error))
+    let floats = Floats::new(&found, original.externals()).map_err(|error| unread(name, &error))?;
+    Ok(Given::Stored(Arc::new(floats)))
 }
 
 /// As [`given`], in float64.

@@ -74,9 +74,11 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
 pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
     let is_leaf = |step: &Recipe| cut_constant(step).is_some() || Streamed::of(step).is_some();
     let steps = recipe.steps_to(&is_leaf);
+    // What only one step has is used once.
     let mut uses: HashMap<_, usize> = HashMap::default();
     let needed = steps.iter().filter(|step| !is_leaf(step)).flat_map(|step| step.inputs());
-    needed.for_each(|input| *uses.entry(input.id()).or_default() += 1);
+    let shared = needed.filter(|input| input.is_shared());
+    shared.for_each(|input| *uses.entry(input.id()).or_default() += 1);
     let mut known: HashMap<_, ArrayD<f64>> = HashMap::default();
     for step in steps {
         if let Some((name, axis, range)) = cut_constant(step) {
@@ -89,13 +91,13 @@ pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<Arra
             continue;
         }
         for input in step.inputs() {
-            *uses.entry(input.id()).or_default() -= 1;
+            uses.entry(input.id()).and_modify(|left| *left -= 1);
         }
+        let is_used_up = |input: &Recipe| uses.get(&input.id()).is_none_or(|&left| left == 0);
         // A first input that nobody else needs is given away, so that it can be changed where it is.
-        let first = step.inputs().first().map(Recipe::id);
-        let alone =
-            first.filter(|id| uses[id] == 0 && step.inputs()[1..].iter().all(|other| other.id() != *id));
-        let given = alone.and_then(|id| known.remove(&id));
+        let first = step.inputs().first().filter(|first| is_used_up(first));
+        let alone = first.filter(|first| step.inputs()[1..].iter().all(|other| other.id() != first.id()));
+        let given = alone.and_then(|first| known.remove(&first.id()));
         let lent = step.inputs().iter().skip(given.is_some() as usize);
         let lent: Vec<_> = lent.map(|input| Array::from(known[&input.id()].view())).collect();
         let inputs: Vec<Array> = given.map(Array::from).into_iter().chain(lent).collect();
@@ -107,7 +109,7 @@ pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<Arra
             _ => compute(step, inputs),
         };
         known.insert(step.id(), made);
-        for input in step.inputs().iter().filter(|input| uses[&input.id()] == 0) {
+        for input in step.inputs().iter().filter(|input| is_used_up(input)) {
             known.remove(&input.id());
         }
     }
@@ -610,7 +612,7 @@ mod tests {
         let zeros = |_: &str| Ok(ArrayD::zeros(vec![6]));
         assert_eq!(evaluate(&long, &zeros).unwrap(), ArrayD::from_elem(vec![6], 200_000.0));
         assert_eq!(part(&long, 0, 2..3, &zeros).unwrap(), ArrayD::from_elem(vec![1], 200_000.0));
-        assert_eq!(long.constants(), ["v"]);
+        assert!(long.constants().into_iter().map(|name| &**name).eq(["v"]));
         assert!(long.to_string().len() < 8_000_000);
     }
 }

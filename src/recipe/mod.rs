@@ -183,12 +183,12 @@ impl Recipe {
     }
 
     /// The constants of the model that it is made of, by name, each once.
-    pub fn constants(&self) -> Vec<&str> {
+    pub fn constants(&self) -> Vec<&Arc<str>> {
         let names = self.steps().into_iter().filter_map(|step| match step.op() {
-            Op::Constant(name) => Some(&**name),
+            Op::Constant(name) => Some(name),
             _ => None,
         });
-        let mut names: Vec<&str> = names.collect();
+        let mut names: Vec<&Arc<str>> = names.collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -438,7 +438,7 @@ impl Recipe {
         while let Some((recipe, ready)) = open.pop() {
             if ready {
                 order.push(recipe);
-            } else if Arc::strong_count(&recipe.0) == 1 || seen.insert(recipe.id()) {
+            } else if !recipe.is_shared() || seen.insert(recipe.id()) {
                 // What only one step has is met once.
                 open.push((recipe, true));
                 if is_leaf(recipe) {
@@ -448,6 +448,11 @@ impl Recipe {
             }
         }
         order
+    }
+
+    /// Whether more than one may have the step.
+    fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// Tells a shared step from others while the recipe is there.

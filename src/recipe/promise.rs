@@ -1,6 +1,7 @@
 //! Tensors that are computed while they are written.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ndarray::{ArrayD, Axis};
 
@@ -20,9 +21,9 @@ const COSTLY: usize = 64;
 #[derive(Debug, Clone)]
 pub enum Given {
     /// It is in a model, and is read in parts.
-    Stored(Floats),
+    Stored(Arc<Floats>),
     /// It was computed from others.
-    Computed(ArrayD<f64>),
+    Computed(Arc<ArrayD<f64>>),
 }
 
 impl Given {
@@ -33,7 +34,7 @@ impl Given {
     pub fn all(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         match self {
             Given::Stored(floats) => floats.all().map_err(|error| unread(name, &error)),
-            Given::Computed(numbers) => Ok(numbers.clone()),
+            Given::Computed(numbers) => Ok(ArrayD::clone(numbers)),
         }
     }
 }
@@ -42,13 +43,15 @@ impl Given {
 /// same numbers as the whole has there.
 ///
 /// ```
+/// use std::sync::Arc;
+///
 /// use ndarray::array;
 /// use unfold::onnx::external::Make;
 /// use unfold::onnx::tensor::DataType;
 /// use unfold::recipe::{Given, Promise, Recipe};
 ///
 /// let twice = Recipe::constant("w", &[2]).mul(&Recipe::number(2.0, 1)).unwrap();
-/// let given = [("w".to_owned(), Given::Computed(array![1.0, 3.0].into_dyn()))];
+/// let given = [("w".into(), Given::Computed(Arc::new(array![1.0, 3.0].into_dyn())))];
 /// let promise = Promise::new(twice, DataType::Float, given);
 /// let mut second = [0; 4];
 /// promise.make(4..8, &mut second)?;
@@ -59,7 +62,7 @@ impl Given {
 pub struct Promise {
     recipe: Recipe,
     data_type: DataType,
-    given: HashMap<String, Given>,
+    given: HashMap<Arc<str>, Given>,
     /// The axis that parts are cut along: what is behind one place of it is not much.
     axis: usize,
     /// How many places of the axis a part has.
@@ -73,7 +76,7 @@ impl Promise {
     pub fn new(
         recipe: Recipe,
         data_type: DataType,
-        given: impl IntoIterator<Item = (String, Given)>,
+        given: impl IntoIterator<Item = (Arc<str>, Given)>,
     ) -> Self {
         let behind = |axis: usize| recipe.shape()[axis + 1..].iter().product::<usize>();
         let axis = (0..recipe.rank()).find(|&axis| behind(axis) <= PART).unwrap_or(0);
@@ -295,7 +298,8 @@ mod tests {
     fn any_part_is_what_the_whole_has_there() {
         for recipe in recipes() {
             let names = recipe.constants();
-            let given = names.iter().map(|&name| (name.to_owned(), Given::Computed(read(name).unwrap())));
+            let given =
+                names.into_iter().map(|name| (name.clone(), Given::Computed(Arc::new(read(name).unwrap()))));
             let mut promise = Promise::new(recipe.clone(), DataType::Float, given);
             let whole = evaluate(&recipe, &read).unwrap();
             let whole = encode_f64(DataType::Float, &whole.view()).unwrap();
@@ -327,7 +331,8 @@ mod tests {
             let tensor = tensor::make("", data_type, &array.view()).unwrap();
             Floats::new(&tensor, &Externals::none()).unwrap()
         };
-        let given = tensors.iter().map(|(name, array)| ((*name).to_owned(), Given::Stored(stored(array))));
+        let given =
+            tensors.iter().map(|(name, array)| (Arc::from(*name), Given::Stored(Arc::new(stored(array)))));
         let read =
             |name: &str| Ok(stored(&tensors.iter().find(|(own, _)| *own == name).unwrap().1).all().unwrap());
         (Promise::new(recipe.clone(), data_type, given), evaluate(recipe, &read).unwrap())
