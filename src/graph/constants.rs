@@ -62,12 +62,7 @@ impl<'m> Constants<'m> {
             *constant = graph.initializer(value).is_some() && (listed_is_constant || !graph.is_input(value));
         }
         // What training writes is what the model was trained to.
-        for training in &graph.model().proto.training_info {
-            let bindings = training.initialization_binding.iter().chain(&training.update_binding);
-            for value in bindings.filter_map(|binding| graph.value(binding.key())) {
-                constant[value.index()] = false;
-            }
-        }
+        graph.trained().for_each(|value| constant[value.index()] = false);
         for annotation in &graph.proto().quantization_annotation {
             if let Some(value) = graph.value(annotation.tensor_name()) {
                 quantized[value.index()] = true;

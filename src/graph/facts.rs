@@ -24,7 +24,7 @@ use super::encode::{datum_type, dims_of, ints_of, is_concrete, only, rank};
 use super::evaluated::{Evaluated, counted, evaluated};
 pub use super::extents::{Shape, extent, same, same_shape};
 use super::flat::way;
-use super::memo::Memo;
+use super::memo::{Memo, is_told_by_shapes};
 use super::open::Open;
 use super::quotients;
 use super::rounds::{Rounds, common};
@@ -33,7 +33,7 @@ use super::slices;
 use super::told::{Asked, Contracted, complete as told, read_by_shape, shape, takes_all_of_one};
 use super::windows;
 use super::{Graph, NodeId, ValueId};
-use crate::hash::HashMap;
+use crate::hash::{HashMap, HashSet};
 use crate::onnx::misread::{is_computed, is_read, misread, misreads_shape};
 use crate::onnx::node::{bodies, constant_tensor};
 use crate::onnx::operator::{Category, TYPES};
@@ -204,6 +204,22 @@ impl Facts {
     }
 }
 
+/// Whether a tensor is a list of floats, and no number that shapes may be computed of.
+fn is_list(tensor: &TensorProto) -> bool {
+    tensor::float_type(tensor).is_some() && tensor.dims.iter().any(|&extent| extent > 1)
+}
+
+/// The type and the extents of a tensor.
+fn extents_fact(tensor: &TensorProto) -> InferenceFact {
+    let Ok(shape) = tensor::shape(tensor) else { return InferenceFact::default() };
+    let dims: TVec<DimFact> = shape.iter().map(|&n| DimFact::from(TDim::from(n))).collect();
+    let fact = InferenceFact::shape(ShapeFactoid::closed(dims));
+    match datum_type(tensor.data_type()) {
+        Some(datum_type) => fact.with_datum_type(datum_type),
+        None => fact,
+    }
+}
+
 /// `fact`, with what it leaves open taken from `declared`.
 fn complete(fact: InferenceFact, declared: InferenceFact) -> InferenceFact {
     let unified = fact.clone().unify(&declared);
@@ -223,6 +239,8 @@ pub(super) struct Inference {
     open: Open,
     shared: RefCell<HashMap<SmallConstant, Arc<Tensor>>>,
     out_of_bounds: RefCell<Option<String>>,
+    /// Initializers that training writes, of which only the extents are known.
+    trained: HashSet<ValueId>,
 }
 
 /// Element type, extents and elements of a constant.
@@ -251,17 +269,29 @@ impl Inference {
             open: Open::default(),
             shared: RefCell::default(),
             out_of_bounds: RefCell::default(),
+            trained: graph.trained().collect(),
         }
     }
 
-    /// What is known of the values that no node makes.
+    /// What is known of the values that no node makes. Lists of floats are not read yet: of most only the extents are asked
+    /// for, and those that have the same have one fact.
     fn given(&self, graph: &Graph) -> Vec<Rc<InferenceFact>> {
         let unknown = Rc::new(InferenceFact::default());
         let mut facts = vec![unknown; graph.value_count()];
+        let mut lists: HashMap<(i32, &[i64]), Rc<InferenceFact>> = HashMap::default();
         for value in (0..graph.value_count()).map(|index| ValueId(index as u32)) {
             if let Some(tensor) = graph.initializer(value) {
-                facts[value.index()] = Rc::new(self.tensor_fact(graph, tensor));
+                facts[value.index()] = if is_list(tensor) {
+                    let unread = || Rc::new(extents_fact(tensor));
+                    lists.entry((tensor.data_type(), &tensor.dims)).or_insert_with(unread).clone()
+                } else {
+                    Rc::new(self.tensor_fact(graph, tensor))
+                };
             }
+        }
+        for &value in &self.trained {
+            facts[value.index()] =
+                graph.initializer(value).map(extents_fact).map(Rc::new).unwrap_or_default();
         }
         for input in &graph.proto().input {
             if let Some(value) = graph.value(input.name()) {
@@ -278,6 +308,7 @@ impl Inference {
             graph.proto().value_info.iter().map(|info| (info.name(), info)).collect();
         let mut memo = Memo::default();
         for &node in graph.order() {
+            self.read_lists(graph, node, &mut facts);
             let known = |name: &str| Some(InferenceFact::clone(&facts[graph.value(name)?.index()]));
             let infer = || self.infer(graph, graph.node(node), &known);
             let told = rounds.infer(graph, node, &facts).or_else(|| sequences::infer(graph, node, &facts));
@@ -301,6 +332,26 @@ impl Inference {
             }
         }
         facts
+    }
+
+    /// Reads the lists of floats that a node reads, where it is asked for more than its shape.
+    fn read_lists(&self, graph: &Graph, node: NodeId, facts: &mut [Rc<InferenceFact>]) {
+        let unread = |facts: &[Rc<InferenceFact>], value: ValueId| {
+            let tensor = graph.initializer(value).filter(|tensor| is_list(tensor))?;
+            let may_change = graph.is_input(value) || self.trained.contains(&value);
+            (!may_change && facts[value.index()].value.concretize().is_none()).then_some(tensor)
+        };
+        let is_known = |value: ValueId| {
+            facts[value.index()].value.concretize().is_some() || unread(facts, value).is_some()
+        };
+        if is_told_by_shapes(graph, node, is_known) {
+            return;
+        }
+        for &value in graph.inputs(node).iter().flatten().chain(graph.captures(node)) {
+            if let Some(tensor) = unread(facts, value) {
+                facts[value.index()] = Rc::new(self.tensor_fact(graph, tensor));
+            }
+        }
     }
 
     /// What a NonZero of the main graph makes, with a name for how many places there are: nobody knows the number before
@@ -370,12 +421,7 @@ impl Inference {
         {
             return InferenceFact::try_from(value).unwrap_or_default();
         }
-        let dims: TVec<DimFact> = shape.iter().map(|&n| DimFact::from(TDim::from(n))).collect();
-        let fact = InferenceFact::shape(ShapeFactoid::closed(dims));
-        match datum_type(tensor.data_type()) {
-            Some(datum_type) => fact.with_datum_type(datum_type),
-            None => fact,
-        }
+        extents_fact(tensor)
     }
 
     /// A tensor of the model as tract's; bfloat16, which tract's ONNX front end lacks, as float.

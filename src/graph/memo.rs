@@ -55,6 +55,15 @@ impl Memo {
     }
 }
 
+/// Whether the shape of a node's result is that which those of its operands give it, whatever is in them. Where all are
+/// known, so is the result.
+pub(super) fn is_told_by_shapes(graph: &Graph, node: NodeId, is_known: impl Fn(ValueId) -> bool) -> bool {
+    let of_shapes =
+        |what: Category| what.is_elementwise() || what.is_product() || what == Category::Normalizer;
+    graph.category(node).is_some_and(of_shapes)
+        && !graph.inputs(node).iter().flatten().all(|&input| is_known(input))
+}
+
 /// `None` where more than the node and its inputs counts: bodies read what is around them.
 fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> {
     let proto = graph.node(node);
@@ -69,12 +78,7 @@ fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> 
     }
     let inputs = graph.inputs(node);
     let value = |input: &ValueId| facts[input.index()].value.concretize();
-    // The shape of the result is that which those of the operands give it, whatever is in them; but where
-    // all are known, so is the result.
-    let of_shapes =
-        |what: Category| what.is_elementwise() || what.is_product() || what == Category::Normalizer;
-    let by_shape = graph.category(node).is_some_and(of_shapes)
-        && inputs.iter().flatten().any(|input| value(input).is_none());
+    let by_shape = is_told_by_shapes(graph, node, |input| value(&input).is_some());
     let input = |input: &ValueId| {
         let fact = &facts[input.index()];
         // The facts hold the tensors, so that no two of them are at one place.

@@ -117,7 +117,9 @@ impl<'m> Graph<'m> {
     /// Where the graph is none that ONNX allows: a value made twice, a value that nothing makes, a cycle.
     pub fn new(model: &'m Model) -> Result<Self> {
         let proto = model.graph();
-        let (nodes, values) = (proto.node.len(), proto.node.len() + proto.initializer.len());
+        let nodes = proto.node.len();
+        let made = proto.node.iter().map(|node| node.output.len()).sum::<usize>();
+        let values = proto.input.len() + proto.initializer.len() + made;
         let mut graph = Graph {
             model,
             proto,
@@ -359,6 +361,14 @@ impl<'m> Graph<'m> {
     /// The initializer behind a value.
     pub fn initializer(&self, value: ValueId) -> Option<&'m TensorProto> {
         self.initializers[value.index()]
+    }
+
+    /// The values that training writes.
+    pub fn trained(&self) -> impl Iterator<Item = ValueId> {
+        let training = self.model.proto.training_info.iter();
+        let bindings = training
+            .flat_map(|training| training.initialization_binding.iter().chain(&training.update_binding));
+        bindings.filter_map(|binding| self.value(binding.key()))
     }
 
     /// Bytes of the initializers, and of the constants in nodes, as far as they are there.
