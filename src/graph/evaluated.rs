@@ -51,6 +51,22 @@ pub fn evaluated(node: &NodeProto, op: &dyn InferenceOp, inputs: &[Arc<Tensor>])
         let numbers = inputs.iter().map(|tensor| cast(tensor, DatumType::Bool, DatumType::I64));
         return numbers.collect::<TractResult<_>>().map_or(Evaluated::Failed, |numbers| asked(op, numbers));
     }
+    if let (("", "MatMul"), [left, right]) = (node.op(), inputs)
+        && left.rank() == 1
+        && right.rank() == 1
+    {
+        // tract multiplies no two lists.
+        let mut row = Tensor::clone(left);
+        let Ok(()) = row.insert_axis(0) else { return Evaluated::Failed };
+        return match evaluated(node, op, &[row.into_arc_tensor(), right.clone()]) {
+            Evaluated::Values(made) => made
+                .iter()
+                .map(without_axis)
+                .collect::<Option<_>>()
+                .map_or(Evaluated::Failed, Evaluated::Values),
+            other => other,
+        };
+    }
     if !adds_up(node) || !inputs.iter().any(is_half) {
         return asked(op, inputs.to_vec());
     }
@@ -85,6 +101,13 @@ pub fn counted(node: &NodeProto, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> 
     let is_held = data_type.size_of() < size_of::<f64>()
         && stored.cast_to::<f64>().ok()?.to_plain_array_view::<f64>().ok()?.iter().eq(&counted);
     is_held.then(|| stored.into_arc_tensor())
+}
+
+/// The one element of a tensor, without an axis.
+fn without_axis(tensor: &Arc<Tensor>) -> Option<Arc<Tensor>> {
+    let mut number = Tensor::clone(tensor);
+    number.set_shape(&[]).ok()?;
+    Some(number.into_arc_tensor())
 }
 
 fn asked(op: &dyn InferenceOp, inputs: Vec<Arc<Tensor>>) -> Evaluated {

@@ -429,6 +429,42 @@ fn what_is_resized_by_a_factor_is_as_many_times_as_large() {
     }
 }
 
+#[test]
+fn a_list_in_a_product_has_neither_rows_nor_columns() {
+    let cases = [
+        ("5 8", "const c 8 = 1 2 3 4 5 6 7 8\n y = MatMul(x, c)", "? 5"),
+        ("5 8", "const c 5 = 1 2 3 4 5\n y = MatMul(c, x)", "? 8"),
+        ("5 8", "input m n 5 2\n const c 2 = 1 2\n z = MatMul(m, c)\n y = MatMul(z, x)", "? ? 8"),
+    ];
+    for (dims, text, wanted) in cases {
+        let made = model(&format!("input x b {dims}\n {text}\n output y"));
+        assert_eq!(shape(&made, "y"), wanted, "{text}");
+    }
+}
+
+/// The largest singular value that a layer is divided by, as it is found: `uᵀ·(W·v)`.
+#[test]
+fn a_weight_is_divided_by_the_product_of_two_lists() {
+    let before = model(
+        "input x batch 3
+         scale g 3
+         shift t 3
+         weight w 3 4
+         const u 3 = 0.5 -1 2
+         const v 4 = 1 2 -0.25 3
+         wv = MatMul(w, v)
+         sigma = MatMul(u, wv)
+         q = Div(w, sigma)
+         m = Mul(x, g)
+         n = Add(m, t)
+         y = MatMul(n, q)
+         output y",
+    );
+    let after = fuse(&before).model;
+    assert_eq!(operators(&after), ["MatMul", "Add"]);
+    same(&before, &after, 1e-6);
+}
+
 /// What a runtime's optimizer writes, with masks, caches and packed weights, which the engine does not take.
 #[test]
 fn what_a_runtime_attends_with_is_as_wide_as_the_values() {

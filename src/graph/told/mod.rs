@@ -337,14 +337,14 @@ impl Asked<'_> {
         Some(vec![side(0, usize::from(is_turned("transA"))), side(1, usize::from(!is_turned("transB")))])
     }
 
+    /// The rows of the left matrices and the columns of the right ones. Of a list there is neither.
     fn multiplied(&self) -> Option<Shape> {
         let (left, right) = (self.shape(0)?, self.shape(self.second())?);
-        if left.len() < 2 || right.len() < 2 {
-            return None;
-        }
-        let (stack, rows) = left.split_at(left.len() - 2);
-        let (other, columns) = right.split_at(right.len() - 2);
-        Some([broadcast(stack, other)?, vec![rows[0].clone(), columns[1].clone()]].concat())
+        let (stack, matrix) = left.split_at(left.len().saturating_sub(2));
+        let (other, columns) = right.split_at(right.len().saturating_sub(2));
+        let (_, rows) = matrix.split_last()?;
+        let columns = if columns.is_empty() { return None } else { &columns[1..] };
+        Some([broadcast(stack, other)?, rows.to_vec(), columns.to_vec()].concat())
     }
 
     /// The axes in another order. Where nothing is known of them the order tells how many there are.
