@@ -64,6 +64,30 @@ fn site<'f>(fused: &'f Fused, name: &str) -> &'f SitePlan {
     found.unwrap_or_else(|| panic!("no site {name}: {:#?}", fused.plan.sites))
 }
 
+/// Whose rounds they are is not told by how deep the loop is: the branch comes to stand in the place of the If.
+#[test]
+fn a_loop_in_the_branch_that_is_taken_is_the_same_loop_outside() {
+    let round =
+        part("indices i\n condition go\n input s batch 4\n r = Relu(s)\n on = Identity(go)\n output on r");
+    let mut then = part("ints rounds = 2\n output l");
+    let state = node("Loop", &["rounds", "", "x"], &["l"], vec![("body", round.into())]);
+    then.node.push(state);
+    let mut model = model(
+        "input x batch 4
+         ints one = 1
+         yes = Cast(one) to=9
+         scale k 4
+         weight w 4 3",
+    );
+    let branches = vec![("then_branch", then.into()), ("else_branch", part("e = Neg(x)\n output e").into())];
+    model.graph_mut().node.push(node("If", &["yes"], &["z"], branches));
+    model.graph_mut().node.push(node("Mul", &["z", "k"], &["p"], vec![]));
+    model.graph_mut().node.push(node("MatMul", &["p", "w"], &["y"], vec![]));
+    model.graph_mut().output.push(undeclared("y"));
+    assert_eq!(operators(&crate::fuse(&model).model), ["Loop", "MatMul"]);
+    is_proved(&model);
+}
+
 const AROUND: &str = "input x batch 4\n condition c\n weight w 4 3\n weight v 4 3\n";
 
 #[test]

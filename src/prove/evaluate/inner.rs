@@ -44,7 +44,7 @@ impl Evaluation<'_> {
             return Ok(None);
         }
         let taken = self.taken(node, place);
-        let evaluated = match self.formals(node, opset, inputs, place.depth) {
+        let evaluated = match self.formals(node, opset, inputs, place.rounds) {
             Some(formals) if place.depth < DEEPEST => self.evaluated(node, opset, &formals, taken, place)?,
             _ => None,
         };
@@ -75,11 +75,11 @@ impl Evaluation<'_> {
         node: &NodeProto,
         opset: i64,
         inputs: &[Option<Image>],
-        depth: usize,
+        rounds: usize,
     ) -> Option<Vec<Image>> {
         let drawn = |slot: usize, shape: &[usize], like: Option<&Image>| {
             let mut hash = Hash::new(self.point.key, "formal");
-            hash.number(depth as u64);
+            hash.number(rounds as u64);
             hash.number(slot as u64);
             let seed = hash.finish();
             match like {
@@ -135,7 +135,8 @@ impl Evaluation<'_> {
             bodies.enumerate().filter(|(at, _)| taken.is_none_or(|taken| taken == *at)).map(|(_, body)| body)
         {
             let way = place.way.map(|way| format!("{way}{first}.{}/", attribute.name()));
-            let place = &Around { node: None, way: way.as_deref(), ..*place };
+            let rounds = place.rounds + usize::from(!formals.is_empty());
+            let place = &Around { node: None, way: way.as_deref(), rounds, ..*place };
             let is_plain = body.sparse_initializer.is_empty() && body.input.len() == formals.len();
             if !is_plain {
                 return Ok(None);
@@ -220,7 +221,7 @@ impl Evaluation<'_> {
         for (name, value) in function.input.iter().zip(inputs) {
             values.extend(value.clone().map(|value| (name.clone(), (value, 1.0))));
         }
-        let place = Around { node: None, way: None, outer: &|_: &str| None, depth };
+        let place = Around { node: None, way: None, outer: &|_: &str| None, depth, rounds: 0 };
         let nodes = needed(&function.node, function.output.iter().map(String::as_str));
         let last = last_reads(&nodes, function.output.iter().map(String::as_str));
         for (inner, last) in nodes.into_iter().zip(last) {

@@ -191,6 +191,8 @@ struct Around<'c> {
     way: Option<&'c str>,
     outer: &'c dyn Fn(&str) -> Option<Graded>,
     depth: usize,
+    /// How many of the bodies around it are given values: a branch of an If may stand in its place.
+    rounds: usize,
 }
 
 impl<'w> Evaluation<'w> {
@@ -302,7 +304,7 @@ impl<'w> Evaluation<'w> {
         let outer = |name: &str| captured.get(name).cloned();
         self.is_uncertain.set(false);
         self.is_of_point.set(false);
-        let place = Around { node: Some(node), way: Some(""), outer: &outer, depth: 0 };
+        let place = Around { node: Some(node), way: Some(""), outer: &outer, depth: 0, rounds: 0 };
         let degrees: Vec<f64> = graph
             .inputs(node)
             .iter()
