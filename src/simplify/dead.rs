@@ -13,7 +13,7 @@ pub fn remove(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool, pinned: &
     let kept = |name: &str| pinned.contains(name) || !values.contains(name);
     graph.initializer.retain(|tensor| kept(tensor.name()));
     graph.sparse_initializer.retain(|sparse| sparse.values.as_ref().is_none_or(|values| kept(values.name())));
-    forget(graph, was_read);
+    forget(graph);
 }
 
 /// What nobody reads any more.
@@ -83,7 +83,7 @@ impl Dead {
 }
 
 /// Drops what was noted about values that are no more.
-fn forget(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool) {
+fn forget(graph: &mut GraphProto) {
     if graph.value_info.is_empty() && graph.quantization_annotation.is_empty() {
         return;
     }
@@ -92,7 +92,7 @@ fn forget(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool) {
     there.extend(graph.initializer.iter().map(|tensor| tensor.name()));
     there.extend(graph.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name())));
     there.extend(graph.input.iter().map(|input| input.name()));
-    let stale = |name: &str| was_read(name) && !there.contains(name);
+    let stale = |name: &str| !there.contains(name);
     // What only names a value says that no new one is to be called so.
     graph.value_info.retain(|info| info.r#type.is_none() || !stale(info.name()));
     graph.quantization_annotation.retain(|annotation| !stale(annotation.tensor_name()));

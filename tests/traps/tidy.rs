@@ -3,13 +3,15 @@
 use ndarray::{Array2, Axis};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{StringStringEntryProto, TrainingInfoProto};
-use unfold::onnx::tensor::read_f64;
+use unfold::onnx::tensor::{DataType, read_f64};
 use unfold::refusal::Reason;
 use unfold::verify::{VerifyOptions, compare};
 use unfold::{FuseOptions, Fused};
 
 use crate::common::text::model;
-use crate::common::{Attr, attribute, fuse, initializer, is_not_disproved, new_tensors_are_told, operators};
+use crate::common::{
+    Attr, attribute, declared, fuse, initializer, is_not_disproved, new_tensors_are_told, operators,
+};
 use crate::{proved, same};
 
 fn with(model: &Model, options: &FuseOptions) -> Fused {
@@ -1186,6 +1188,54 @@ fn what_is_put_together_with_nothing_is_itself() {
     };
     assert_eq!(operators(&tidied(&model(&text(4)))), ["Exp", "Neg"]);
     assert_eq!(operators(&tidied(&model(&text(3)))), ["Exp", "Slice", "Concat", "Neg"]);
+}
+
+#[test]
+fn what_is_computed_of_what_training_writes_is_no_constant() {
+    for v in ["const v 3 = 0.5 2 3", "const v = 2"] {
+        let mut model = model(&format!(
+            "input x batch 3
+             weight w 3 3
+             {v}
+             const e = 0.5
+             a = Add(v, e)
+             s = Sqrt(a)
+             d = Div(x, s)
+             q = Mul(d, a)
+             y = MatMul(q, w)
+             output y"
+        ));
+        assert_eq!(operators(&fuse(&model).model), ["MatMul"], "{v}");
+        let entry = StringStringEntryProto { key: Some("v".into()), value: Some("new".into()) };
+        model.proto.training_info =
+            vec![TrainingInfoProto { update_binding: vec![entry], ..Default::default() }];
+        let after = fuse(&model).model;
+        assert_eq!(operators(&after), ["Add", "Sqrt", "Div", "Mul", "MatMul"], "{v}");
+        assert_eq!(initializer(&after, "w"), initializer(&model, "w"));
+    }
+}
+
+#[test]
+fn what_is_noted_of_a_value_goes_with_it_though_nobody_has_read_it() {
+    let mut model = model(
+        "input x batch 4
+         weight w 4 4
+         scale g 4
+         n = Mul(x, g)
+         y = MatMul(n, w)
+         scale h 4
+         gone = Mul(y, h)
+         left = Relu(y)
+         output y",
+    );
+    let noted = ["n", "gone", "left"].map(|name| declared(name, DataType::Float, &["batch", "4"]));
+    model.graph_mut().value_info = noted.to_vec();
+    let after = fuse(&model).model;
+    let there: Vec<&str> =
+        after.graph().node.iter().flat_map(|node| &node.output).map(String::as_str).collect();
+    let noted: Vec<&str> = after.graph().value_info.iter().map(|info| info.name()).collect();
+    assert_eq!(noted, ["left"]);
+    assert_eq!(there, ["y", "left"]);
 }
 
 #[test]
