@@ -227,30 +227,30 @@ struct Work<'w, 'm> {
     stored: Vec<Stored>,
     computed: AllComputed,
     /// What was stored in the place of a constant, and its place among all that was.
-    taken: HashMap<ValueId, Vec<(Taken, usize)>>,
+    taken: HashMap<ValueId, Vec<(Imprint, usize)>>,
 }
 
 /// What is kept of a new tensor, to tell others that are the same.
-enum Taken {
+enum Imprint {
     Now(Vec<i64>, Option<Bytes>),
     Later(Arc<Promise>),
 }
 
-impl Taken {
+impl Imprint {
     fn of(computed: &Computed) -> Self {
         match computed {
-            Computed::Now(tensor) => Taken::Now(tensor.dims.clone(), tensor.raw_data.clone()),
-            Computed::Later(promise) => Taken::Later(promise.clone()),
+            Computed::Now(tensor) => Imprint::Now(tensor.dims.clone(), tensor.raw_data.clone()),
+            Computed::Later(promise) => Imprint::Later(promise.clone()),
         }
     }
 
     /// Whether the elements are the same.
     fn is(&self, computed: &Computed) -> bool {
         match (self, computed) {
-            (Taken::Now(dims, elements), Computed::Now(tensor)) => {
+            (Imprint::Now(dims, elements), Computed::Now(tensor)) => {
                 *dims == tensor.dims && *elements == tensor.raw_data
             }
-            (Taken::Later(one), Computed::Later(other)) => one.is(other),
+            (Imprint::Later(one), Computed::Later(other)) => one.is(other),
             _ => false,
         }
     }
@@ -309,7 +309,7 @@ impl Work<'_, '_> {
         }
         let data_type = float(new.data_type)?;
         if let Some(before) = before {
-            before.push((Taken::of(&computed), self.stored.len()));
+            before.push((Imprint::of(&computed), self.stored.len()));
         }
         let name = self.editor.add_constant(&new.wish, computed.tensor(&self.known.graph));
         let (recipe, sites) = (new.recipe.clone(), self.sites.to_vec());
