@@ -460,18 +460,26 @@ impl<'d> Drawing<'d> {
         Ok(vec![Change::Chain { nodes: part.nodes.clone(), input: part.input, output: part.output, made }])
     }
 
-    /// A BatchNormalization with the statistics that it has, as another affine: `γ = s·√(σ²+ε)`, `β = t + s·μ`.
+    /// A BatchNormalization with the statistics that it has, as another affine: `γ = s·√(σ²+ε)`, `β = t + s·μ`. One that
+    /// multiplies by far more than before reads less, beside which its mean would cost digits: there `β = t` and `μ = 0`.
     fn batch_norm(&self, node: NodeId, Affine { scale, shift }: &Affine) -> Result<Vec<Change>, Reason> {
         let at = self.at(node);
-        let (mean, var) = (at.numbers(3)?, at.numbers(4)?);
+        let (before, mean, var) = (at.numbers(1)?, at.numbers(3)?, at.numbers(4)?);
         let deviation = (&var + &Numbers::number(at.attr_float("epsilon", 1e-5)?, 1)).sqrt();
         let along = |numbers: &Numbers| numbers.reshape(&[numbers.len()]).ok_or(Reason::WrongAxis);
         let (scale, shift) = (along(scale)?, along(shift)?);
-        let (gamma, beta) = (&scale * &deviation, &shift + &(&scale * &mean));
-        Ok(vec![
+        let gamma = &scale * &deviation;
+        let grows = |(now, then): (&f64, &f64)| now.abs() > 2.0 * then.abs();
+        let (beta, none) = match gamma.iter().zip(before.iter()).any(grows) {
+            true => (shift, Some(Recipe::filled(0.0, mean.shape()))),
+            false => (&shift + &(&scale * &mean), None),
+        };
+        let mut changes = vec![
             self.input(node, 1, gamma.recipe(), Rounding::Factor)?,
             self.input(node, 2, beta.recipe(), Rounding::Sum)?,
-        ])
+        ];
+        changes.extend(none.map(|none| self.input(node, 3, &none, Rounding::Sum)).transpose()?);
+        Ok(changes)
     }
 
     fn rewritten_parameter(&self, reset: &Reset, affine: &Affine) -> Result<Option<Change>, Reason> {

@@ -6,6 +6,7 @@ use unfold::onnx::external::Externals;
 use unfold::onnx::proto::{StringStringEntryProto, TensorProto};
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
+use unfold::verify::{Verdict, compare};
 
 use crate::common::text::{self, model};
 use crate::common::{declared, fuse, node, undeclared};
@@ -315,6 +316,30 @@ fn trap_8_a_batch_normalization_that_says_no_epsilon_means_one() {
         crate::same(&model, &after, 1e-7);
         let exact = norm(opset, "n", "epsilon=0.0");
         assert_ne!(initializer(&after, "w_folded"), initializer(&fuse(&exact).model, "w_folded"));
+    }
+}
+
+#[test]
+fn a_batch_normalization_keeps_its_digits_beside_a_scale_that_goes_before_it() {
+    for scale in ["0.5", "1e-3", "1e-6"] {
+        let before = model(&format!(
+            "input x 2 3 5
+             weight w 4 3 2
+             const k 5 = 1 -1 0.5 2 3
+             const s 1 = {scale}
+             scale g 4
+             shift b 4
+             const mu 4 = 5 -7 3 9
+             const v 4 = 4 1 16 0.25
+             c = Conv(x, w) pads=[1,0]
+             a = Add(c, k)
+             y = Mul(a, s)
+             n = BatchNormalization(c, g, b, mu, v)
+             output y n"
+        ));
+        let after = fuse(&before).model;
+        let Verdict::Compared(seen) = compare(&before, &after, &Default::default()) else { panic!() };
+        assert!(seen.outputs.iter().all(|output| output.relative < 2e-6), "{scale}: {seen:?}");
     }
 }
 
