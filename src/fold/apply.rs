@@ -15,6 +15,7 @@ use super::plan::{Removal, Stored};
 use super::rounding::{Extremes, Rounding, extremes, float, foreseen};
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
+use crate::graph::flat::move_to;
 use crate::graph::make::NewConstant;
 use crate::graph::{Graph, NodeId, Reader, ValueId, make};
 use crate::hash::{HashMap, map_of};
@@ -351,10 +352,14 @@ impl Work<'_, '_> {
         let like = maker.map(|(node, _)| node).or_else(|| Some(readers.first()?.0));
         let like = graph.node(like.ok_or(Reason::GraphInput)?);
         let wish = self.editor.fresh(&format!("{name}_mul"));
-        let made = make::node(like, "Mul", &wish, &[&input, &constant], &output);
+        let mut made = make::node(like, "Mul", &wish, &[&input, &constant], &output);
         match maker {
             Some((node, _)) => self.editor.insert_behind(node, made),
-            None => self.editor.insert_first(made),
+            None => {
+                // The first who reads it may be in a body, and the others are not.
+                move_to(&mut made, "");
+                self.editor.insert_first(made);
+            }
         }
         Ok(())
     }

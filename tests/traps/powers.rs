@@ -308,6 +308,33 @@ fn who_cannot_take_a_power_reads_what_it_read() {
 }
 
 #[test]
+fn what_a_branch_reads_first_and_the_sum_behind_it_later_is_scaled_before_both() {
+    let mut before = model("input x batch 4\n condition c");
+    let part = |text: &str| model(text).proto.graph.unwrap();
+    let branches = vec![
+        (
+            "then_branch",
+            part(
+                "p = Mul(x, x)
+                 m = ReduceMean(p) axes=[-1] keepdims=1
+                 s = Sqrt(m)
+                 n = Div(x, s)
+                 output n",
+            )
+            .into(),
+        ),
+        ("else_branch", part("const k 4 = 1 -2 0.5 3\n a = Add(x, k)\n output a").into()),
+    ];
+    before.graph_mut().node.push(node("If", &["c"], &["r"], branches));
+    before.graph_mut().node.push(node("Add", &["x", "r"], &["y"], vec![]));
+    before.graph_mut().output.push(undeclared("y"));
+    let after = scaled(&before, 2);
+    assert_eq!(streams(&after), [None]);
+    let first = &after.model.graph().node[0];
+    assert_eq!((first.op_type(), first.input[0].as_str()), ("Mul", "x"));
+}
+
+#[test]
 fn a_body_that_reads_a_stream_reads_what_it_read() {
     let around = blocks(TABLE, SPELLINGS[0], 2, &(head(2) + "\n weight back 3 4"));
     let part = |text: &str| model(text).proto.graph.unwrap();

@@ -57,6 +57,9 @@ impl Flat<'_> {
         for node in &graph.node {
             restoring.put(node)?;
         }
+        if graph.output.iter().any(|output| restoring.homes.contains_key(output.name())) {
+            return None;
+        }
         let Content { nodes, initializers } = restoring.content.remove(&None).unwrap_or_default();
         let mut main = GraphProto { node: vec![], initializer: initializers, ..graph.clone() };
         let told: HashSet<&str> = self.before.value_info.iter().map(|info| info.name()).collect();
