@@ -337,17 +337,21 @@ impl<'m> Editor<'m> {
     }
 }
 
-/// Lets what says how the values of a node are sharded call them as the node does now.
+/// Lets what says how the values of a node are sharded call them as the node does now, and say nothing of those that went.
 fn name_shards(node: &mut NodeProto, before: &NodeProto) {
     let NodeProto { input, output, device_configurations, .. } = node;
-    for spec in device_configurations.iter_mut().flat_map(|configuration| &mut configuration.sharding_spec) {
-        let name = spec.tensor_name();
-        let slot = |names: &[String]| names.iter().position(|there| there == name);
-        let now = match slot(&before.input) {
-            Some(slot) => input.get(slot),
-            None => slot(&before.output).and_then(|slot| output.get(slot)),
-        };
-        spec.tensor_name = now.cloned().or(spec.tensor_name.take());
+    for configuration in device_configurations {
+        configuration.sharding_spec.retain_mut(|spec| {
+            let name = spec.tensor_name();
+            let slot = |names: &[String]| names.iter().position(|there| there == name);
+            let now = match (slot(&before.input), slot(&before.output)) {
+                (Some(slot), _) => input.get(slot),
+                (None, Some(slot)) => output.get(slot),
+                (None, None) => return true,
+            };
+            spec.tensor_name = now.filter(|now| !now.is_empty()).cloned();
+            spec.tensor_name.is_some()
+        });
     }
 }
 

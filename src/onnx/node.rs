@@ -56,6 +56,22 @@ impl NodeProto {
         }
     }
 
+    /// Lets the node read others in the place of the values for which `instead` has one, under which what is noted of
+    /// their shards is found, too.
+    pub fn read_instead<'n>(&mut self, instead: impl Fn(&str) -> Option<&'n str>) {
+        for input in &mut self.input {
+            if let Some(other) = instead(input) {
+                other.clone_into(input);
+            }
+        }
+        let configurations = self.device_configurations.iter_mut();
+        for spec in configurations.flat_map(|configuration| &mut configuration.sharding_spec) {
+            if let Some(other) = instead(spec.tensor_name()) {
+                spec.tensor_name = Some(other.to_owned());
+            }
+        }
+    }
+
     /// An integer.
     ///
     /// # Errors

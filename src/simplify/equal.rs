@@ -102,10 +102,8 @@ pub fn find(
 
 /// Lets the readers of values read others.
 pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
-    for input in graph.node.iter_mut().flat_map(|node| &mut node.input) {
-        if let Some(first) = instead.get(input) {
-            first.clone_into(input);
-        }
+    for node in &mut graph.node {
+        node.read_instead(|input| instead.get(input).map(String::as_str));
     }
 }
 

@@ -128,7 +128,8 @@ impl Edits {
     fn carry_out(&self, graph: &mut GraphProto) {
         for (&place, (start, perm)) in &self.rewired {
             let node = &mut graph.node[place];
-            start.clone_into(&mut node.input[0]);
+            let moved = node.input[0].clone();
+            node.read_instead(|input| (input == moved).then_some(start.as_str()));
             if let Some(perm) = perm {
                 node.input.truncate(1);
                 node.op_type = Some("Transpose".into());
@@ -137,15 +138,14 @@ impl Edits {
             }
         }
         if !self.instead.is_empty() {
-            graph.node.iter_mut().flat_map(|node| &mut node.input).for_each(|input| self.resolve(input));
+            graph.node.iter_mut().for_each(|node| node.read_instead(|input| self.resolve(input)));
         }
     }
 
-    fn resolve(&self, name: &mut String) {
-        for _ in 0..REACH {
-            let Some(source) = self.instead.get(name.as_str()) else { break };
-            source.clone_into(name);
-        }
+    /// What is read in the place of a value, if another one is.
+    fn resolve(&self, name: &str) -> Option<&str> {
+        let source = |name: &str| self.instead.get(name).map(String::as_str);
+        std::iter::successors(source(name), |name| source(name)).take(REACH).last()
     }
 }
 

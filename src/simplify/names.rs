@@ -54,7 +54,7 @@ fn defines(body: &GraphProto, name: &str) -> bool {
 
 fn rename(nodes: &mut [NodeProto], from: &str, to: &str) {
     for node in nodes {
-        node.input.iter_mut().filter(|input| *input == from).for_each(|input| *input = to.to_owned());
+        node.read_instead(|input| (input == from).then_some(to));
         for body in bodies_mut(node) {
             body.output
                 .iter_mut()

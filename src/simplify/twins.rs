@@ -1,5 +1,6 @@
 //! Movements of one value that make the same of it, once nothing is between it and them.
 
+use super::equal::merge_into;
 use super::{KnownShapes, is_movement};
 use crate::graph::facts::Shape;
 use crate::graph::flat::{sees, way};
@@ -31,11 +32,7 @@ pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> b
     }
     let instead: HashMap<String, String> =
         instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect();
-    for input in graph.node.iter_mut().flat_map(|node| &mut node.input) {
-        if let Some(first) = instead.get(input) {
-            first.clone_into(input);
-        }
-    }
+    merge_into(graph, &instead);
     true
 }
 

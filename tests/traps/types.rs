@@ -295,4 +295,35 @@ fn notes_name_what_is_there() {
     let names: Vec<&str> = specs.iter().map(|spec| spec.tensor_name()).collect();
     assert_eq!(names, ["x", &product.input[1], "y", "elsewhere"]);
     assert_ne!(product.input[1], "w");
+    // A value under another name, and one that is read no more.
+    let mut before = model(
+        "opset 18
+         input x batch 4
+         ints one 1 = 0
+         ints other 1 = 0
+         scale g 4
+         shift t 4
+         weight w 4 3
+         r = ReduceMax(x, one)
+         q = ReduceMin(x, other)
+         n = LayerNormalization(x, g, t) axis=-1
+         y = MatMul(n, w)
+         output y r q",
+    );
+    for (place, names) in [(1, ["x", "other"]), (2, ["g", "t"])] {
+        before.graph_mut().node[place].device_configurations.push(NodeDeviceConfigurationProto {
+            sharding_spec: names.map(spec).into(),
+            ..Default::default()
+        });
+    }
+    let after = unfold::fuse(&before, &Default::default()).unwrap().model;
+    let named = |op: &str| {
+        let node = after.graph().node.iter().find(|node| node.op_type() == op).unwrap();
+        let specs = node.device_configurations[0].sharding_spec.iter();
+        (node.input.clone(), specs.map(|spec| spec.tensor_name().to_owned()).collect::<Vec<_>>())
+    };
+    let (read, names) = named("ReduceMin");
+    assert_eq!((names, read), (vec!["x".into(), "one".into()], vec!["x".into(), "one".into()]));
+    let (read, names) = named("LayerNormalization");
+    assert_eq!((names, read.len()), (vec![read[1].clone()], 2));
 }
