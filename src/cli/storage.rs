@@ -44,7 +44,8 @@ pub struct StorageArgs {
     pub external_data: External,
 
     /// From how many bytes on a weight goes into the data file, if there is one;
-    /// integers of less than 1 kB never do, since engines need them to load a model
+    /// integers of less than 1 kB never do, and other numbers of less than 64 bytes,
+    /// since engines need them to load a model
     #[arg(long, value_name = "BYTES", default_value_t = SaveOptions::default().threshold)]
     pub external_threshold: usize,
 }

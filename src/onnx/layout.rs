@@ -308,11 +308,14 @@ fn refer(tensor: &mut TensorProto, span: Span) {
 /// engines that have no data file at hand yet.
 const LEAST_INTEGERS: usize = 1024;
 
+/// The least bytes of floats: the scales of a Resize are read as early.
+const LEAST_FLOATS: usize = 64;
+
 /// Whether the elements of an initializer are with the model, and so many that they belong into a data file.
 pub(super) fn is_inside(tensor: &TensorProto, threshold: usize) -> bool {
     let threshold = match DataType::from_code(tensor.data_type()) {
         Some(DataType::Int32 | DataType::Int64) => threshold.max(LEAST_INTEGERS),
-        _ => threshold,
+        _ => threshold.max(LEAST_FLOATS),
     };
     let inline = tensor.raw_data.as_ref().is_some_and(|bytes| bytes.len() >= threshold);
     let held = || tensor::is_held(tensor) && tensor::byte_size(tensor).is_ok_and(|size| size >= threshold);
