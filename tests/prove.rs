@@ -118,6 +118,29 @@ fn a_length_of_some_hundred_samples_is_tried() {
     assert!(is_proved(&proof), "{proof:?}");
 }
 
+/// Where a convolution makes nothing, nothing is known of what it makes, nor of the factor that its channels are.
+#[test]
+fn a_size_is_tried_at_which_what_recipes_read_is_constant() {
+    let before = text::model(
+        "input x N 1 T
+         weight v 4 1 300
+         weight w 4 3
+         ints one 1 = 1
+         c = Conv(x, v)
+         s = Shape(c)
+         e = Gather(s, one)
+         f = Cast(e) to=1
+         t = Transpose(c) perm=[0,2,1]
+         m = Mul(t, f)
+         y = MatMul(m, w)
+         output y",
+    );
+    let fused = unfold::fuse(&before, &Default::default()).unwrap();
+    assert!(!fused.plan.tensors.is_empty());
+    let proof = proof(&before, &fused.model, &fused.plan.tensors);
+    assert!(is_proved(&proof), "{proof:?}");
+}
+
 #[test]
 fn a_larger_size_is_tried_where_it_takes_no_long_time() {
     let fits = |batch: usize, width: usize| {

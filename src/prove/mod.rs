@@ -164,6 +164,9 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
                 room = given / FEWER;
                 first.get_or_insert_with(|| too_much(&at));
             }
+            Err(Ended::Uncomputed(reason)) => {
+                first.get_or_insert_with(|| undecided(reason));
+            }
             Err(Ended::Zero(at)) => {
                 first.get_or_insert_with(|| undecided(format!("`{at}` divides by 0 at every point")));
             }
@@ -508,6 +511,8 @@ enum Ended {
     Unknown(String),
     /// This value takes too much, as attention between the pixels of an image does.
     Beyond(String),
+    /// A recipe cannot be computed, for this reason, perhaps for the extents.
+    Uncomputed(String),
     With(Proof),
 }
 

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::operators::Allowance;
 use super::sources::{given, tensors};
-use super::{Proof, blame, formula};
+use super::{Ended, Proof, blame, formula};
 use crate::error::Error;
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
@@ -43,8 +43,9 @@ fn unread(name: &str, reason: &dyn Display) -> Proof {
 /// Checks every tensor of floats, and counts those that were computed again.
 ///
 /// # Errors
-/// [`Proof::Disproved`] at the first one that is something else.
-pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Stored]) -> Result<usize, Proof> {
+/// [`Proof::Disproved`] at the first one that is something else, [`Ended::Uncomputed`] at the first whose recipe cannot be
+/// computed.
+pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Stored]) -> Result<usize, Ended> {
     // What was written out has tensors of its own, and lacks those that only it read.
     let mut before = tensors(known.graph.model());
     before.extend(tensors(original));
@@ -87,7 +88,7 @@ pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Store
         if !others.contains(&own) {
             let reason = "the tensor is neither new nor one of the original's".to_owned();
             let site = blamed(fused, name, new);
-            return Err(Proof::Disproved { at: name.to_owned(), site, reason });
+            return Err(Proof::Disproved { at: name.to_owned(), site, reason }.into());
         }
     }
     Ok(recomputed)
@@ -146,7 +147,7 @@ fn is_rounded(
     fused: &Model,
     tensor: &TensorProto,
     stored: &Stored,
-) -> Result<(), Proof> {
+) -> Result<(), Ended> {
     let disproved = |reason: String| Proof::Disproved {
         at: stored.name.clone(),
         site: stored.sites.first().copied(),
@@ -154,20 +155,17 @@ fn is_rounded(
     };
     let shape = stored.recipe.shape().iter().map(|&extent| extent as i64);
     if tensor.data_type() != stored.data_type.code() || !shape.eq(tensor.dims.iter().copied()) {
-        return Err(disproved("the tensor has another type or shape than its recipe".to_owned()));
+        return Err(disproved("the tensor has another type or shape than its recipe".to_owned()).into());
     }
-    let undecided = |refusal: Refusal| Proof::Undecided {
-        reason: format!(
-            "the recipe of `{}` cannot be computed: `{}`: {}",
-            stored.name, refusal.at, refusal.reason
-        ),
+    let uncomputed = |Refusal { at, reason }| {
+        Ended::Uncomputed(format!("the recipe of `{}` cannot be computed: `{at}`: {reason}", stored.name))
     };
     let constants = stored.recipe.constants().into_iter();
     let given = constants.map(|name| Ok((name.clone(), given(original, known, name)?)));
     let promise = Promise::new(
         stored.recipe.clone(),
         stored.data_type,
-        given.collect::<Result<Vec<_>, _>>().map_err(undecided)?,
+        given.collect::<Result<Vec<_>, _>>().map_err(uncomputed)?,
     );
     let held = tensor::data(tensor, fused.externals()).map_err(|error| match error {
         Error::ExternalData { .. } => unread(&stored.name, &error),
@@ -177,7 +175,7 @@ fn is_rounded(
         (0..promise.parts()).into_par_iter().map(|part| differing(&promise, part, &held)).collect();
     let mut wrong = 0;
     for part in parts {
-        wrong += part.map_err(undecided)?.map_err(|failed| match failed {
+        wrong += part.map_err(uncomputed)?.map_err(|failed| match failed {
             Incomparable::Unstorable(reason) => disproved(reason),
             Incomparable::Unread(reason) => unread(&stored.name, &reason),
         })?;
@@ -187,7 +185,8 @@ fn is_rounded(
         _ => Err(disproved(format!(
             "{wrong} of its {} elements are not what its recipe gives, rounded once",
             stored.recipe.len()
-        ))),
+        ))
+        .into()),
     }
 }
 
