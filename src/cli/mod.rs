@@ -70,13 +70,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     memory::keep_freed(None);
     panics::kept();
     let run = || match Cli::try_parse_from(arguments) {
-        Ok(cli) => dispatch(&cli.command).map_or_else(
-            |error| {
-                out::complain("error", &causes(&error));
-                if misused::is_misuse(&error) { misused::CODE } else { End::Failed as u8 }
-            },
-            |end| end as u8,
-        ),
+        Ok(cli) => {
+            let ended = dispatch(&cli.command);
+            interrupt::give_way();
+            ended.map_or_else(
+                |error| {
+                    out::complain("error", &causes(&error));
+                    if misused::is_misuse(&error) { misused::CODE } else { End::Failed as u8 }
+                },
+                |end| end as u8,
+            )
+        }
         Err(said) => {
             // There is nobody left to tell where this fails.
             let _ = said.print();
