@@ -4,12 +4,11 @@
     python benches/fusions/forms.py
 
 Each form is a model of its own, of a few operators; a row has the operators of the optimised graph of each engine. tract is
-asked by `cargo test --test engines`. Writes the first table of docs/engines.md.
+asked by `cargo bench --bench forms`. Writes the first table of docs/engines.md.
 """
 
 import datetime
 import importlib.metadata
-import os
 import subprocess
 import sys
 import tempfile
@@ -103,8 +102,8 @@ def in_openvino(path):
 
 def in_tract(folder):
     """Operators by the name of the file."""
-    command = ["cargo", "test", "--release", "--test", "engines", "--", "--nocapture", "forms_in_a_folder"]
-    run = subprocess.run(command, cwd=ROOT, env=dict(os.environ, UNFOLD_FORMS=str(folder)), check=True, capture_output=True, text=True)
+    command = ["cargo", "bench", "--bench", "forms", "--", folder]
+    run = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     lines = [line.removeprefix("form ").split(": ") for line in run.stdout.splitlines() if line.startswith("form ")]
     return {name: operators.split(", ") for name, operators in lines}
 

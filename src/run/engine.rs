@@ -1,6 +1,6 @@
 //! A model in tract, ready to run.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use tract_core::internal::{RunOptions, TractErrorContext, TypedSimplePlan, TypedSimpleState, bail};
@@ -99,6 +99,16 @@ impl Engine {
     /// The graph that runs, after tract has rewritten it.
     pub fn graph(&self) -> &TypedModel {
         self.plan.model()
+    }
+
+    /// The operators that run, and how often each is there, but for what only brings inputs and constants.
+    pub fn operators(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        let names = self.graph().nodes().iter().map(|node| node.op().name().into_owned());
+        for name in names.filter(|name| !["Source", "Const"].contains(&name.as_str())) {
+            *counts.entry(name).or_default() += 1;
+        }
+        counts
     }
 
     /// The ONNX operator, and the node, that a node of [`Engine::graph`] was made from, where tract kept
