@@ -1210,8 +1210,7 @@ fn a_narrow_terminal_leaves_room_for_words() {
     let program = assert_cmd::cargo::cargo_bin!("unfold").display().to_string();
     let command = format!("stty cols 60; NO_COLOR=1 {program} inspect {}", digits("dyt", "dynamo").display());
     let typed = std::process::Command::new("script").args(["-qec", &command, "/dev/null"]).output();
-    // Where there is no `script`, there is no terminal.
-    let Ok(output) = typed else { return };
+    let Ok(output) = typed else { return eprintln!("skipped: there is no `script`, and so no terminal") };
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.lines().next().unwrap().trim_end().ends_with("into, or why not"), "{shown}");
     assert!(shown.lines().any(|line| line.trim_end().ends_with("MatMul+Add …qkv")), "{shown}");
@@ -1355,8 +1354,7 @@ fn bash_offers_what_the_command_takes() {
         let output = std::process::Command::new("bash").args(["--norc", "-c", &code]).output().ok()?;
         Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
     };
-    // Where there is no bash, nobody completes in it.
-    let Some(commands) = offered("unfold fu") else { return };
+    let Some(commands) = offered("unfold fu") else { return eprintln!("skipped: there is no bash") };
     assert_eq!(commands, "fuse");
     assert_eq!(offered("unfold fuse --max").unwrap(), "--max-growth");
     assert_eq!(offered("unfold fuse --verify pro").unwrap(), "prove");
@@ -1544,6 +1542,13 @@ fn a_second_folding_is_told_behind_the_first() {
     let lines: Vec<&str> = told.lines().rev().take(2).collect();
     assert!(lines[1].ends_with("UN 6, duplicate 1; skipped blocks.0.norm1*"), "{told}");
     assert!(lines[0].ends_with(": UN 1"), "{told}");
+    let ln = digits("ln", "dynamo");
+    assert_eq!(
+        unfold([&"fuse", &ln, &"-o", &twice, &"--centre", &"--target", &"onnxruntime", &"-q"]).code,
+        DONE
+    );
+    let told = unfold([&"inspect", &twice]).stdout;
+    assert!(told.trim_end().ends_with("; streams centred; for onnxruntime"), "{told}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use unfold::error::Error;
 use unfold::fold::plan::{StreamPlan, Tidy};
+use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::outline::outline;
 use unfold::provenance::Provenance;
@@ -157,5 +158,14 @@ fn told(time: &Provenance) -> String {
     };
     let scaled =
         options.scale_stream.map_or_else(String::new, |power| format!("; streams scaled by 2^-{power}"));
-    plain(&format!("folded by unfold {version}{from}: {folded}{skipped}{growth}{scaled}")) + "\n"
+    let centred = if options.centre { "; streams centred" } else { "" };
+    let merged = if options.merge_norms { "; normalizers merged" } else { "" };
+    let target = match options.target {
+        Target::Portable => String::new(),
+        target => format!("; for {target}"),
+    };
+    let line = format!(
+        "folded by unfold {version}{from}: {folded}{skipped}{growth}{centred}{merged}{scaled}{target}"
+    );
+    plain(&line) + "\n"
 }
