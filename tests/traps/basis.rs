@@ -51,8 +51,8 @@ pub const VIT: &str = "input i batch 6 5
      shift b 4
      weight cls 1 1 4
      weight pos 1 7 4
-     weight q 4 8
-     weight p 8 4
+     weight q 4 4
+     weight p 4 4
      shift p0 4
      weight head 4 3
      const g 4 = 1 2 3 4

@@ -11,6 +11,7 @@ use crate::fold::rounding::Rounding;
 use crate::fold::wave::{self, Wave};
 use crate::fold::{Fold, Side};
 use crate::graph::ValueId;
+use crate::graph::facts::extent;
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
 use crate::refusal::{Reason, Refusal};
@@ -68,6 +69,11 @@ impl Planner<'_> {
         }
         if let Some(fold) = wave.folds.iter().filter(|fold| is_one && self.makes_add(fold)).nth(1) {
             return Err(self.no_gain(fold, "it would become several Adds"));
+        }
+        if let Some(fold) =
+            wave.folds.iter().find(|fold| is_parameter && self.makes_add(fold) && self.widens(fold))
+        {
+            return Err(self.no_gain(fold, "it would become an Add of more elements than the normalizer has"));
         }
         // Its scale can go alone, or there is none: an Add for each place saves no operator.
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
@@ -168,6 +174,18 @@ impl Planner<'_> {
         let slots = linear(at.graph.domain_op(fold.node)).and_then(|linear| linear.slots(&at).ok());
         let has_place = slots.is_some_and(|slots| slots.bias.is_some());
         !fold.affine.has_no_shift() && !has_place && self.draft.bias_add(fold.node).is_none()
+    }
+
+    /// Whether an operator makes more elements than it reads, as far as their extents are known.
+    fn widens(&self, fold: &Fold) -> bool {
+        let Side::Operand(slot) = fold.side else { return false };
+        let at = self.draft.at(fold.node);
+        let known = |value: Option<ValueId>| {
+            let shape = at.facts.shape(value?)?;
+            Some(shape.iter().filter_map(extent).product::<usize>())
+        };
+        let [made, read] = [at.graph.only_output(fold.node), at.graph.input(fold.node, slot)].map(known);
+        made.zip(read).is_some_and(|(made, read)| made > read)
     }
 
     /// Whether what is wanted on the result of an operator does not go into its own bias.
