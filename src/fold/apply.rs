@@ -21,7 +21,7 @@ use crate::graph::{Graph, NodeId, Reader, ValueId, make};
 use crate::hash::{HashMap, map_of};
 use crate::normalizer::Replacement;
 use crate::onnx::external::Data;
-use crate::onnx::proto::TensorProto;
+use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor;
 use crate::recipe::{Given, Promise, Recipe};
 use crate::refusal::{Reason, Refusal};
@@ -66,6 +66,16 @@ pub fn apply(
         work.editor.remove(&removal.nodes, &removal.output, &removal.source);
     }
     Ok(work.stored)
+}
+
+/// Leaves out of a node what it says of the shards of values that one like it had: its own may have other axes.
+fn drop_shards_of_others(node: &mut NodeProto) {
+    let NodeProto { input, output, device_configurations, .. } = node;
+    for configuration in device_configurations {
+        configuration
+            .sharding_spec
+            .retain(|spec| input.iter().chain(output.iter()).any(|value| value == spec.tensor_name()));
+    }
 }
 
 /// The elements of a new tensor.
@@ -443,6 +453,7 @@ impl Work<'_, '_> {
                 }
             }
             node.name = Some(self.editor.fresh(node.name()));
+            drop_shards_of_others(&mut node);
             self.editor.insert_behind(last, node);
         }
         Ok(())

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use ndarray::ArrayD;
+use unfold::FuseOptions;
+use unfold::fold::target::Target;
 use unfold::normalizer::Family;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
@@ -326,4 +328,33 @@ fn notes_name_what_is_there() {
     assert_eq!((names, read), (vec!["x".into(), "one".into()], vec!["x".into(), "one".into()]));
     let (read, names) = named("LayerNormalization");
     assert_eq!((names, read.len()), (vec![read[1].clone()], 2));
+}
+
+#[test]
+fn rows_of_a_gemm_have_no_shards_of_what_they_were() {
+    let mut before = model(
+        "input x batch 3 4
+         weight w 4 5
+         shift b 5
+         weight v 5 2
+         shift d 2
+         m = MatMul(x, w)
+         h = Add(m, b)
+         r = Relu(h)
+         p = MatMul(r, v)
+         y = Add(p, d)
+         output y",
+    );
+    before.graph_mut().node[2].device_configurations.push(NodeDeviceConfigurationProto {
+        sharding_spec: ["h", "r"]
+            .map(|name| ShardingSpecProto { tensor_name: Some(name.into()), ..Default::default() })
+            .into(),
+        ..Default::default()
+    });
+    let options = FuseOptions { target: Target::Onnxruntime, ..Default::default() };
+    let after = unfold::fuse(&before, &options).unwrap().model;
+    let relu = after.graph().node.iter().find(|node| node.op_type() == "Relu").unwrap();
+    assert_ne!(relu.input, ["h"]);
+    let specs = relu.device_configurations.iter().flat_map(|configuration| &configuration.sharding_spec);
+    assert_eq!(specs.count(), 0);
 }
