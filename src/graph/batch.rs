@@ -11,15 +11,21 @@ use crate::onnx::proto::NodeProto;
 /// ε where no attribute says so.
 const EPSILON: f32 = 1e-5;
 
+/// How far given statistics may be from those of `x`, as a part of what is there: float32 rounds a sum that much.
+const ROUNDED: f64 = 1e-5;
+
 /// `γ·(x − mean)/√(variance + ε) + β` with the mean and the variance of each channel of `x`, in float64 and rounded once;
 /// `None` where the node is no such BatchNormalization, or its statistics give no number.
+///
+/// Before operator set 14 engines do not agree whether one with several outputs takes these statistics or those that it is
+/// given. PyTorch's exporter gives those of `x` to weights that are standardised; others are `None`.
 pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Option<Arc<Tensor>> {
     let known = ["epsilon", "momentum", "training_mode"];
     let is_one = node.op() == ("", "BatchNormalization")
-        && opset >= 14
+        && opset >= 7
         && batch_norm_trains(node, opset).ok()?
         && node.attribute.iter().all(|attribute| known.contains(&attribute.name()));
-    let [x, scale, shift, ..] = inputs else { return None };
+    let [x, scale, shift, mean, variance] = inputs else { return None };
     let data_type = x.datum_type();
     if !is_one || ![DatumType::F32, DatumType::F64].contains(&data_type) || x.rank() < 2 {
         return None;
@@ -30,12 +36,19 @@ pub fn normalized(node: &NodeProto, opset: i64, inputs: &[Arc<Tensor>]) -> Optio
     let (mut x, scale, shift) = (floats(x)?, floats(scale)?, floats(shift)?);
     let epsilon = f64::from(node.attr_f("epsilon").ok()?.unwrap_or(EPSILON));
     let channels = x.len_of(Axis(1));
-    if scale.shape() != [channels] || shift.shape() != [channels] {
+    let (given_mean, given_variance) = (floats(mean)?, floats(variance)?);
+    if [&scale, &shift, &given_mean, &given_variance].iter().any(|each| each.shape() != [channels]) {
         return None;
     }
-    for (mut channel, (scale, shift)) in x.axis_iter_mut(Axis(1)).zip(scale.iter().zip(&shift)) {
+    for (place, mut channel) in x.axis_iter_mut(Axis(1)).enumerate() {
         let mean = channel.sum() / channel.len() as f64;
         let variance = channel.fold(0.0, |sum, x| sum + (x - mean).powi(2)) / channel.len() as f64;
+        let is_given = (given_mean[place] - mean).abs() <= ROUNDED * (mean.abs() + variance.sqrt())
+            && (given_variance[place] - variance).abs() <= ROUNDED * variance;
+        if opset < 14 && !is_given {
+            return None;
+        }
+        let (scale, shift) = (scale[place], shift[place]);
         let factor = scale / (variance + epsilon).sqrt();
         channel.mapv_inplace(|x| (x - mean) * factor + shift);
     }
