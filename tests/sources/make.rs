@@ -83,12 +83,12 @@ impl Case {
 
     /// A linear reader, and whether its bias is there already.
     pub fn reader(&mut self, value: &str) -> String {
-        let weight = self.constant(&[4, 5], -1.0, 1.0);
+        let weight = self.constant(&[4, 3], -1.0, 1.0);
         let product = self.op("MatMul", &[value, &weight]);
         if self.rng.random() {
             return product;
         }
-        let bias = self.constant(&[5], -1.0, 1.0);
+        let bias = self.constant(&[3], -1.0, 1.0);
         self.either("Add", &product, &bias)
     }
 
