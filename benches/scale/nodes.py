@@ -4,13 +4,14 @@
     python benches/scale/nodes.py
 
 `unfold` is found on the PATH. Writes the section "Number of nodes" of docs/scale.md. Times are of the processor, of the
-whole command, the least of several runs: a machine may have other work.
+whole command, and are compared with those of runs just before: a machine may have other work.
 """
 
 import argparse
 import os
 import re
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,30 +22,39 @@ import graphs
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "scale.md"
 TITLE = "## Number of nodes"
 TEXT = """\
-Graphs of layers of eight channels, made by `benches/scale/graphs.py`, with normalizers in proportion to their nodes, all
-of which fold. Each column has the processor time of `unfold fuse --verify off`, from reading the file to having written
-the result, over that for a tenth of the nodes, and in brackets the same without the time of the system: a virtual machine
-has to ask for memory that was not in use for some seconds, and gets it at one to two gigabytes in a second. Then follow
-the largest resident set for each node of the largest graph, and the time of onnxsim on the same file over that of unfold
-at 10,000 nodes. `cargo bench --bench stages` times the steps one by one.
+Graphs of layers of eight channels, made by `benches/scale/graphs.py`, with normalizers in proportion to their nodes,
+all of which fold. Each column has the processor time of `unfold fuse --verify off`, from reading the file to having
+written the result, over that of runs just before for a tenth of the nodes, and in brackets the same without the time of
+the system: a virtual machine has to ask for memory that was not in use for some seconds, and gets it at one to two
+gigabytes in a second. Then follow the largest resident set for each node of the largest graph, and the time of onnxsim
+on the same file over that of unfold at 10,000 nodes. `cargo bench --bench stages` times the steps one by one.
 """
 PEER = "import onnx, onnxsim, sys; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])"
 PEER_NODES = 10_000
+# How often the smaller of two runs, or the faster, is repeated in a round.
+OTHERS = 5
 
 
-def run(command, rounds):
-    """The least processor times of some runs in seconds, of all and of the program alone, the peak of the resident set in
-    bytes, and what was said."""
-    runs = []
+def run(command):
+    """The processor times of a run in seconds, of all and of the program alone, the peak of its resident set in bytes, and
+    what was said."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{' '.join(map(str, command))}: {said}")
+    return (usage.ru_utime + usage.ru_stime, usage.ru_utime), usage.ru_maxrss * 1024, said
+
+
+def over(command, other, rounds):
+    """The times of a command over those of another one: the median of rounds, in each of which the other one runs several
+    times before it, so that what else the machine does slows both. Then what `run` tells of it."""
+    ratios = []
     for _ in range(rounds):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        said = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        if status:
-            sys.exit(f"{' '.join(map(str, command))}: {said}")
-        runs.append((usage.ru_utime + usage.ru_stime, usage.ru_utime, usage.ru_maxrss * 1024))
-    whole, own, memory = zip(*runs)
-    return (min(whole), min(own)), max(memory), said
+        others = [run(other)[0] for _ in range(OTHERS)]
+        times, memory, said = run(command)
+        ratios.append([time / statistics.mean(of_other) for time, of_other in zip(times, zip(*others))])
+    return [statistics.median(of) for of in zip(*ratios)], (times, memory, said)
 
 
 def folded(said):
@@ -57,25 +67,19 @@ def folded(said):
 
 def measure(form, sizes, unfold, peer, folder):
     """One line of the table."""
-    model, result = folder / "model.onnx", folder / "result.onnx"
-    times, against = [], ""
-    for nodes in sizes:
-        made = graphs.write(form, nodes, model)
-        result.unlink(missing_ok=True)
-        # Short runs are mostly noise, and what a system takes for new memory differs from run to run.
-        rounds = 9 if nodes <= 10_000 else 5 if nodes <= 100_000 else 2
-        command = [unfold, "fuse", model, "-o", result, "--verify", "off"]
-        (time, own), memory, said = run(command, rounds)
-        times.append((time, own))
+    result, name = folder / "result.onnx", form.__name__.replace("_", " ")
+    made = [graphs.write(form, nodes, folder / f"{nodes}.onnx") for nodes in sizes]
+    commands = [[unfold, "fuse", folder / f"{nodes}.onnx", "-o", result, "--verify", "off"] for nodes in sizes]
+    steps, against = [], ""
+    for nodes, before, command in zip(sizes[1:], commands, commands[1:]):
+        rounds = 9 if nodes <= 10_000 else 3 if nodes <= 100_000 else 2
+        (whole, own), ((time, _), memory, said) = over(command, before, rounds)
+        steps.append(f"{whole:.1f} ({own:.1f})")
         if peer and nodes == PEER_NODES:
-            against = f"{run([sys.executable, '-c', PEER, model, result], 1)[0][0] / time:.0f}"
-            result.unlink()
-        print(form.__name__, nodes, f"{time:.2f} s ({own:.2f})", f"{memory / 1e6:.0f} MB", against, file=sys.stderr)
-    steps = [
-        f"{after / before:.1f} ({own_after / own:.1f})" for (before, own), (after, own_after) in zip(times, times[1:])
-    ]
-    name = form.__name__.replace("_", " ")
-    return f"| {name} | {folded(said):,} | {' | '.join(steps)} | {memory / made / 1000:.1f} kB | {against} |"
+            slower, _ = over([sys.executable, "-c", PEER, folder / f"{nodes}.onnx", result], command, 2)
+            against = f"{slower[0]:.0f}"
+        print(name, nodes, f"{time:.2f} s", steps[-1], f"{memory / 1e6:.0f} MB", against, file=sys.stderr)
+    return f"| {name} | {folded(said):,} | {' | '.join(steps)} | {memory / made[-1] / 1000:.1f} kB | {against} |"
 
 
 def write_section(title, text):
