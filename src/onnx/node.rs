@@ -64,9 +64,14 @@ impl NodeProto {
                 other.clone_into(input);
             }
         }
+        self.rename_shards(instead);
+    }
+
+    /// Lets what is noted of the shards of values be about those that `now` has in their place.
+    pub fn rename_shards<'n>(&mut self, now: impl Fn(&str) -> Option<&'n str>) {
         let configurations = self.device_configurations.iter_mut();
         for spec in configurations.flat_map(|configuration| &mut configuration.sharding_spec) {
-            if let Some(other) = instead(spec.tensor_name()) {
+            if let Some(other) = now(spec.tensor_name()) {
                 spec.tensor_name = Some(other.to_owned());
             }
         }

@@ -36,7 +36,7 @@ pub struct SaveOptions {
     /// Where its weights go.
     pub place: DataPlace,
     /// From how many bytes on an initializer goes into the data file, if the model has one. Integers of less than 1 kB
-    /// never do: engines read shapes before they look for data.
+    /// never do, nor other numbers of less than 64 bytes: engines read shapes and scales before they look for data.
     pub threshold: usize,
 }
 

@@ -128,8 +128,9 @@ impl Edits {
     fn carry_out(&self, graph: &mut GraphProto) {
         for (&place, (start, perm)) in &self.rewired {
             let node = &mut graph.node[place];
-            let moved = node.input[0].clone();
-            node.read_instead(|input| (input == moved).then_some(start.as_str()));
+            // Integers may be their own shape: that input stays.
+            let moved = std::mem::replace(&mut node.input[0], start.clone());
+            node.rename_shards(|name| (name == moved).then_some(start.as_str()));
             if let Some(perm) = perm {
                 node.input.truncate(1);
                 node.op_type = Some("Transpose".into());
