@@ -1,0 +1,67 @@
+//! How a node is put to tract where it does not know the operator, or reads it otherwise than ONNX.
+
+use crate::onnx::operator::TYPES;
+use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use crate::onnx::tensor::DataType;
+
+/// An operator of the same shapes, for those of runtimes that tract does not know, and for those of
+/// which it knows only some forms.
+pub fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
+    match operator {
+        ("", "LpPool") => Some("MaxPool"),
+        // With statistics of another type than the value, or among its outputs.
+        ("", "BatchNormalization") => Some("Identity"),
+        ("com.microsoft", "FusedMatMul" | "TransposeMatMul") => Some("MatMul"),
+        ("com.microsoft", "BiasGelu") => Some("Add"),
+        ("com.microsoft", "FusedConv") => Some("Conv"),
+        ("com.microsoft", "FusedGemm") => Some("Gemm"),
+        ("com.microsoft", "BiasAdd" | "BiasSoftmax" | "FastGelu" | "Gelu" | "GroupNorm" | "MoE") => {
+            Some("Identity")
+        }
+        ("com.microsoft", "QMoE" | "QuickGelu" | "RotaryEmbedding") => Some("Identity"),
+        ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization") => Some("Identity"),
+        _ => None,
+    }
+}
+
+/// Whether what stands in for an operator reads its attributes.
+pub fn keeps_attributes(stand_in: &str) -> bool {
+    matches!(stand_in, "Conv" | "Gemm" | "MaxPool")
+}
+
+/// How many of the inputs what stands in for an operator reads.
+pub fn inputs_of(stand_in: &str) -> usize {
+    match stand_in {
+        "Identity" | "MaxPool" => 1,
+        "Conv" | "Gemm" => 3,
+        _ => 2,
+    }
+}
+/// The zeros that a ConstantOfShape makes where it is not told of what: tract has them in float64.
+pub fn spell_zero_as_float(node: &mut NodeProto) {
+    if node.op_type() == "ConstantOfShape" && node.attribute.is_empty() {
+        let zero = TensorProto {
+            dims: vec![1],
+            data_type: Some(DataType::Float.code()),
+            raw_data: Some(0_f32.to_le_bytes().to_vec().into()),
+            ..Default::default()
+        };
+        node.attribute.push(AttributeProto {
+            name: Some("value".into()),
+            t: Some(zero.into()),
+            r#type: Some(AttributeType::Tensor as i32),
+            ..Default::default()
+        });
+    }
+}
+
+pub fn spell_bfloat16_as_float(node: &mut NodeProto) {
+    let (bfloat16, float) = (DataType::BFloat16.code(), DataType::Float.code());
+    for attribute in &mut node.attribute {
+        let is_type = TYPES.contains(&attribute.name());
+        if is_type && attribute.i() == i64::from(bfloat16) {
+            attribute.i = Some(i64::from(float));
+            attribute.r#type = Some(AttributeType::Int as i32);
+        }
+    }
+}
