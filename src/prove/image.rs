@@ -8,11 +8,19 @@ use super::field;
 use super::random::{Digest, Hash, Unknown};
 use crate::onnx::external::Externals;
 use crate::onnx::proto::TensorProto;
-use crate::onnx::tensor::{self, Floats};
+use crate::onnx::tensor::{self, DataType, Floats};
 use crate::recipe::DECIDED;
 
 /// How many numbers are read at a time.
 const READ: usize = 1 << 12;
+
+/// Integers that are given are below this, and every other one below that: masks, lengths and types of tokens are small.
+const INTEGERS: u64 = 100;
+const SMALL: u64 = 4;
+
+/// Among many, as tokens are, one of so many is another: what is no token, or the last of a long row.
+const OUTLYING: u64 = 8;
+const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
 
 /// A tensor of field elements, in row-major order, whose copies share them.
 pub type Elements = ArcArray<u32, IxDyn>;
@@ -80,6 +88,26 @@ impl Image {
         let elements = (0..shape.iter().product::<usize>()).map(|place| unknown.of(place as u64)).collect();
         let elements = ArrayD::from_shape_vec(shape, elements).expect("as many elements");
         if is_integer { Self::varying(elements) } else { Self::field(elements) }
+    }
+
+    /// Random elements, or random integers.
+    pub fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Self {
+        if !data_type.is_integer() {
+            return Self::random(seed, shape, false);
+        }
+        let unknown = Unknown::new(seed);
+        let below = |place: u64, end: u64| (u64::from(unknown.of(place)) * end / field::P) as i64;
+        let integer = |place: u64| match data_type {
+            DataType::Bool => below(place, 2),
+            DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
+                OUTLIERS[below(place, OUTLIERS.len() as u64) as usize]
+            }
+            // One place for the size, and one for the number.
+            _ if below(2 * place, 2) == 0 => below(2 * place + 1, SMALL),
+            _ => below(2 * place + 1, INTEGERS),
+        };
+        let integers = (0..shape.iter().product::<usize>() as u64).map(integer);
+        ArrayD::from_shape_vec(shape, integers.collect()).map_or(Self::Opaque(seed), Self::int)
     }
 
     /// Its extents.

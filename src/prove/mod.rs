@@ -8,22 +8,22 @@ mod blame;
 mod evaluate;
 mod field;
 mod formula;
+mod given;
 mod image;
+mod interface;
 mod matrices;
 mod operators;
 mod random;
 mod rounding;
 mod scales;
+mod sizes;
 mod sources;
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde::Serialize;
-use tract_onnx::prelude::DatumType;
 
 use crate::fold::plan::Stored;
-use crate::fold::raised;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::extent;
 use crate::graph::flat::Flat;
@@ -33,55 +33,30 @@ use crate::lower::{Lowered, Lowering, opaque, written_out};
 use crate::normalizer::View;
 use crate::normalizer::alike::Alike;
 use crate::onnx::Model;
-use crate::onnx::node::{bodies, canonical_domain};
+use crate::onnx::node::bodies;
 use crate::onnx::operator::is_more_than_arithmetic;
-use crate::onnx::proto::{
-    GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto,
-};
-use crate::onnx::tensor::{self, DataType};
-use crate::run::{Dims, Input, fix_shapes, free, is_formula};
+use crate::onnx::proto::ValueInfoProto;
+use crate::run::{Dims, Input, fix_shapes};
 use evaluate::{Findings, Instead, OnlyAtSizes, Point, Stopped, evaluate};
 use field::P;
-use image::{Elements, Image, stored};
-use ndarray::ArrayD;
+use given::{Seed, given, truths, turns};
+use image::{Elements, Image};
+use interface::{same_ends, same_interface};
 use operators::{Allowance, Unmade};
-use random::{Digest, Hash, Unknown};
+use random::{Digest, Hash};
 use scales::Scales;
+use sizes::{elements, inputs, sizes};
 use sources::Sources;
 
 /// How often another point is tried where a divisor is 0, or an output has no element.
 const ATTEMPTS: u64 = 8;
 
-/// Batches that are tried, the first of which is what a batch is where nobody says more.
-const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
-
-/// Sizes of other symbols that are tried behind those: strides of several layers want a multiple of theirs, and the layers
-/// before an encoder of speech some hundred samples.
-const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
-
-/// How many of the extents that constants have are tried behind those.
-const ASKED: usize = 4;
-
 /// How many times fewer elements all inputs have where sizes are tried behind those at which something took too much.
 const FEWER: u64 = 4;
-
-/// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
-const LARGER: u64 = 1 << 20;
-
-/// Integers that are given are below this, and every other one below that: masks, lengths and types of tokens are small.
-const INTEGERS: u64 = 100;
-const SMALL: u64 = 4;
-
-/// Among many, as tokens are, one of so many is another: what is no token, or the last of a long row.
-const OUTLYING: u64 = 8;
-const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
 
 /// What may be left of the doubt whether two functions are the same, and at how many points there may be less of it.
 const DOUBT: f64 = 1e-4;
 const MOST_POINTS: usize = 8;
-
-/// Of so many truth values among the inputs, all that they may be are tried.
-const FEW_TRUTHS: usize = 3;
 
 /// Bytes of stack for the evaluation of the second graph, as a main thread has them.
 const STACK: usize = 8 << 20;
@@ -187,53 +162,6 @@ pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &Prov
     first.unwrap_or_else(|| undecided("there are no sizes to prove it at"))
 }
 
-/// The sizes that are given, and others for the batch, or for what else is open, where the first ones contradict each other.
-fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
-    let (mut batch, mut others): (Vec<Cow<str>>, Vec<Cow<str>>) = (vec![], vec![]);
-    let light = interface(model.graph());
-    for symbols in free(&light).map(Input::symbols) {
-        let rank = symbols.len();
-        for (axis, name) in symbols.into_iter().enumerate() {
-            // What is a formula of others follows from those.
-            let Some(name) = name.filter(|name| given.get(name).is_none() && !is_formula(name)) else {
-                continue;
-            };
-            let is_batch = Dims::default_for(Some(&name), axis, rank) == BATCHES[0];
-            if is_batch { &mut batch } else { &mut others }.push(name);
-        }
-    }
-    let with = |names: &[Cow<str>], size: usize| {
-        let mut dims = given.clone();
-        names.iter().for_each(|name| dims.set(name.clone(), size));
-        dims
-    };
-    let is_small = |dims: &Dims| inputs(model, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER);
-    let tried = if batch.is_empty() { &BATCHES[..1] } else { &BATCHES[..] };
-    let batches = tried.iter().map(|&size| (size, with(&batch, size)));
-    let batches = batches.filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims)).map(|(_, dims)| dims);
-    let tried = if others.is_empty() { vec![] } else { [&OTHERS[..], &asked_for(model)].concat() };
-    let mut sizes: Vec<Dims> =
-        batches.chain(tried.into_iter().map(|size| with(&others, size)).filter(is_small)).collect();
-    // One symbol may be what constants fit, and another anything.
-    if others.len() > 1 {
-        let alone = asked_for(model).into_iter().flat_map(|size| others.iter().map(move |name| (name, size)));
-        sizes.extend(alone.map(|(name, size)| with(std::slice::from_ref(name), size)).filter(is_small));
-    }
-    sizes
-}
-
-/// The extents that most constants have, which an open one may have to be.
-fn asked_for(model: &Model) -> Vec<usize> {
-    let mut times: BTreeMap<usize, usize> = BTreeMap::new();
-    let extents = model.graph().initializer.iter().flat_map(|tensor| &tensor.dims);
-    for extent in extents.filter_map(|&extent| usize::try_from(extent).ok()) {
-        *times.entry(extent).or_default() += 1;
-    }
-    let mut extents: Vec<(usize, usize)> = times.into_iter().filter(|&(extent, _)| extent > 1).collect();
-    extents.sort_by_key(|&(extent, times)| (std::cmp::Reverse(times), extent));
-    extents.into_iter().take(ASKED).map(|(extent, _)| extent).collect()
-}
-
 fn too_much(at: &str) -> Proof {
     undecided(format!("`{at}` takes more than a model of its size is known to take"))
 }
@@ -322,12 +250,6 @@ struct Prepared {
     open: Option<Vec<ValueInfoProto>>,
 }
 
-/// How many elements inputs have.
-fn elements(inputs: &[Input]) -> u64 {
-    let count = |input: &Input| input.shape.iter().fold(1_u64, |n, &extent| n.saturating_mul(extent as u64));
-    inputs.iter().map(count).fold(0, u64::saturating_add)
-}
-
 impl Prepared {
     fn allowance(&self) -> Allowance {
         Allowance::new(self.model.about_bytes(), elements(&self.inputs))
@@ -374,129 +296,6 @@ fn prepared(model: &Model, lowering: Lowering, options: &ProveOptions) -> Result
     fix_shapes(model.graph_mut(), &inputs);
     let open = Some(declared).filter(|declared| *declared != model.graph().input);
     Ok(Prepared { model, inputs, formulas, open })
-}
-
-/// The inputs whose sizes count, at these.
-fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
-    let light = Model::from_proto(ModelProto { graph: Some(interface(model.graph())), ..Default::default() });
-    Input::of(&light, dims).map_err(|failure| undecided(failure.to_string()))
-}
-
-/// A graph of the inputs that are tensors of numbers, and of what those are where nobody gives them.
-fn interface(graph: &GraphProto) -> GraphProto {
-    let number = |input: &ValueInfoProto| -> Option<ValueInfoProto> {
-        let mut input = input.clone();
-        let tensor = input.r#type.as_mut()?.tensor_type.as_mut()?;
-        tensor.shape.as_ref()?;
-        let element = DataType::from_code(tensor.elem_type())?;
-        // Engines that have no bfloat16 have no say in this.
-        let element = if element.is_float() { DataType::Float } else { element };
-        tensor.elem_type = Some(element.code());
-        (element.is_float() || (element.is_integer() && element.bits() >= Some(8))).then_some(input)
-    };
-    let name = |tensor: &TensorProto| TensorProto { name: tensor.name.clone(), ..Default::default() };
-    GraphProto {
-        input: graph.input.iter().filter_map(number).collect(),
-        initializer: graph.initializer.iter().map(name).collect(),
-        ..Default::default()
-    }
-}
-
-/// Whether what is given may be the same, has the same defaults, and operators mean the same.
-fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
-    let (inputs, others) = (&original.graph().input, &fused.graph().input);
-    let parted = |at: &ValueInfoProto, reason: &str| Proof::Disproved {
-        at: at.name().to_owned(),
-        site: None,
-        reason: reason.to_owned(),
-    };
-    let names: HashSet<&str> = inputs.iter().map(|input| input.name()).collect();
-    let defaults = [original, fused].map(|model| -> HashMap<&str, Digest> {
-        let sparse = model.graph().sparse_initializer.iter().flat_map(|sparse| {
-            let name = sparse.values.as_ref().map_or("", |values| values.name());
-            sparse.values.iter().chain(&sparse.indices).map(move |tensor| (name, tensor))
-        });
-        let tensors = model.graph().initializer.iter().map(|tensor| (tensor.name(), tensor)).chain(sparse);
-        let mut defaults: HashMap<&str, Hash> = HashMap::new();
-        for (name, tensor) in tensors.filter(|(name, _)| names.contains(name)) {
-            let hash = defaults.entry(name).or_insert_with(|| Hash::new(0, "default"));
-            hash.digest(stored(tensor, model.externals(), 0));
-        }
-        defaults.into_iter().map(|(name, hash)| (name, hash.finish())).collect()
-    });
-    for (input, other) in inputs.iter().zip(others) {
-        if input.r#type != other.r#type && input.name() == other.name() {
-            return Err(parted(input, "the inputs are not of the types of the original's"));
-        }
-        // Before that version they are the constants that they are.
-        let is_default = original.proto.ir_version() >= 4;
-        if is_default && defaults[0].get(input.name()) != defaults[1].get(input.name()) {
-            return Err(parted(input, "what it is where nobody gives it is not that of the original"));
-        }
-    }
-    let sets = |model: &Model| -> BTreeMap<String, i64> {
-        let set = |set: &OperatorSetIdProto| (canonical_domain(set.domain()).to_owned(), set.version());
-        model.proto.opset_import.iter().map(set).collect()
-    };
-    let [before, after] = [original, fused].map(sets);
-    let differs = |(domain, version): &(&String, &i64)| {
-        let other = after.get(*domain).is_some_and(|other| other != *version);
-        other && !(domain.is_empty() && means_the_same(original, fused))
-    };
-    match before.iter().find(differs) {
-        Some((domain, _)) => Err(undecided(format!("the operator set `{domain}` is of another version"))),
-        None => Ok(()),
-    }
-}
-
-/// Whether all operators of a model mean what they would in the older operator set of the one that it was made of.
-fn means_the_same(original: &Model, fused: &Model) -> bool {
-    let [from, to] = [original, fused].map(Model::own_opset);
-    let mut graphs = vec![fused.graph()];
-    let mut is_same = from <= to
-        && [from, to].iter().all(|set| raised::ALIKE.contains(set))
-        && original.proto.functions.is_empty()
-        && fused.proto.functions.is_empty();
-    while let Some(graph) = graphs.pop() {
-        for node in &graph.node {
-            is_same &= raised::means_the_same(node, from);
-            graphs.extend(bodies(node));
-        }
-    }
-    is_same
-}
-
-fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
-    let ends = |model: &Model| -> [Vec<(String, Option<TypeProto>)>; 2] {
-        let told = |value: &ValueInfoProto| (value.name().to_owned(), value.r#type.as_ref().map(shapeless));
-        [&model.graph().input, &model.graph().output].map(|list| list.iter().map(told).collect())
-    };
-    let (before, after) = (ends(original), ends(fused));
-    let differ = before.iter().flatten().zip(after.iter().flatten()).find(|(one, other)| one != other);
-    if before == after {
-        return Ok(());
-    }
-    Err(Proof::Disproved {
-        at: differ.map_or(String::new(), |(_, (other, _))| other.clone()),
-        site: None,
-        reason: "the inputs or outputs are not those of the original".to_owned(),
-    })
-}
-
-/// A type of any value, without the shapes of its tensors.
-fn shapeless(of: &TypeProto) -> TypeProto {
-    let mut of = of.clone();
-    of.denotation = None;
-    if let Some(tensor) = &mut of.tensor_type {
-        tensor.shape = None;
-    }
-    if let Some(elements) = of.sequence_type.as_mut().and_then(|sequence| sequence.elem_type.as_mut()) {
-        *elements = shapeless(elements);
-    }
-    if let Some(elements) = of.optional_type.as_mut().and_then(|optional| optional.elem_type.as_mut()) {
-        *elements = shapeless(elements);
-    }
-    of
 }
 
 /// Why a point decides nothing, or all.
@@ -630,121 +429,6 @@ fn has_more_than_arithmetic(known: &Analysis) -> bool {
 
 fn outputs(graph: &Graph) -> Vec<ValueId> {
     graph.proto().output.iter().filter_map(|output| graph.value(output.name())).collect()
-}
-
-/// What the random numbers of a point come from.
-#[derive(Clone, Copy)]
-struct Seed {
-    /// Those of this point, or of another attempt at it.
-    key: u64,
-    /// Those of all points.
-    all: u64,
-    /// Which point it is.
-    point: u64,
-}
-
-/// The inputs of truth values, also those that need not be given, and how many each has.
-fn truths(prepared: &Prepared) -> Vec<(&str, usize)> {
-    let is_truth = |input: &&Input| input.element == DatumType::Bool;
-    let inputs = prepared.inputs.iter().filter(is_truth);
-    let graph = prepared.model.graph();
-    let names: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
-    let is_default =
-        |tensor: &&TensorProto| tensor.data_type() == DataType::Bool.code() && names.contains(tensor.name());
-    // Before that version they are the constants that they are.
-    let is_given = prepared.model.proto.ir_version() >= 4;
-    let defaults = graph.initializer.iter().filter(is_default).filter(|_| is_given);
-    let count = |tensor: &TensorProto| tensor::shape(tensor).map_or(0, |shape| shape.iter().product());
-    inputs
-        .map(|input| (input.name.as_str(), input.shape.iter().product()))
-        .chain(defaults.map(|tensor| (tensor.name(), count(tensor))))
-        .collect()
-}
-
-/// How many points see all that a few truth values may be; of more, each is seen both ways.
-fn turns(truths: &[(&str, usize)]) -> usize {
-    match truths.iter().map(|(_, count)| count).sum() {
-        count @ 0..=FEW_TRUTHS => 1 << count,
-        _ => 2,
-    }
-}
-
-/// The truth values of an input at a point.
-fn truth(truths: &[(&str, usize)], name: &str, shape: &[usize], Seed { all, point, .. }: Seed) -> Image {
-    let before: usize = truths.iter().take_while(|(other, _)| *other != name).map(|(_, count)| count).sum();
-    let is_few = truths.iter().map(|(_, count)| count).sum::<usize>() <= FEW_TRUTHS;
-    let mut hash = Hash::new(all, "truth");
-    hash.text(name);
-    let unknown = Unknown::new(hash.finish());
-    let one = |place: usize| match is_few {
-        true => point >> (before + place) & 1,
-        false => (u64::from(unknown.of(place as u64)) ^ point) & 1,
-    };
-    let places = (0..shape.iter().product()).map(|place| one(place) as i64).collect();
-    ArrayD::from_shape_vec(shape, places).map_or(Image::Opaque(hash.finish()), Image::int)
-}
-
-/// The values of the inputs: random ones, the same for each name.
-fn given(prepared: &Prepared, seed: Seed, allowance: &Allowance) -> Result<HashMap<String, Image>, Stopped> {
-    let (key, truths) = (seed.key, truths(prepared));
-    let graph = prepared.model.graph();
-    let sized: HashMap<&str, &Input> =
-        prepared.inputs.iter().map(|input| (input.name.as_str(), input)).collect();
-    let stored: HashMap<&str, &TensorProto> =
-        graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
-    let listed_is_constant = prepared.model.proto.ir_version() < 4;
-    let mut values = HashMap::new();
-    for input in &graph.input {
-        let name = input.name();
-        let mut hash = Hash::new(key, "input");
-        hash.text(name);
-        let own = hash.finish();
-        let drawn = |shape: &[usize], data_type| {
-            allowance.room(shape).map_err(|stop| Stopped { stop, at: name.to_owned() })?;
-            Ok(match truths.iter().any(|(truth, _)| *truth == name) {
-                true => truth(&truths, name, shape, seed),
-                false => drawn(own, shape, data_type),
-            })
-        };
-        let declared = || DataType::from_code(input.r#type.as_ref()?.tensor_type.as_ref()?.elem_type());
-        let value = match (sized.get(name), stored.get(name)) {
-            // A default, which the caller may replace.
-            (_, Some(tensor)) if !listed_is_constant => {
-                match (tensor::data_type(tensor), tensor::shape(tensor)) {
-                    (Ok(data_type), Ok(shape)) => drawn(&shape, data_type)?,
-                    _ => Image::Opaque(own),
-                }
-            }
-            (_, Some(_)) => continue,
-            (Some(sized), None) => match declared() {
-                Some(data_type) => drawn(&sized.shape, data_type)?,
-                None => Image::Opaque(own),
-            },
-            (None, None) => Image::Opaque(own),
-        };
-        values.insert(name.to_owned(), value);
-    }
-    Ok(values)
-}
-
-/// Random elements, or random integers.
-fn drawn(seed: Digest, shape: &[usize], data_type: DataType) -> Image {
-    if !data_type.is_integer() {
-        return Image::random(seed, shape, false);
-    }
-    let unknown = Unknown::new(seed);
-    let below = |place: u64, end: u64| (u64::from(unknown.of(place)) * end / P) as i64;
-    let integer = |place: u64| match data_type {
-        DataType::Bool => below(place, 2),
-        DataType::Int32 | DataType::Int64 if place % OUTLYING == OUTLYING - 1 => {
-            OUTLIERS[below(place, OUTLIERS.len() as u64) as usize]
-        }
-        // One place for the size, and one for the number.
-        _ if below(2 * place, 2) == 0 => below(2 * place + 1, SMALL),
-        _ => below(2 * place + 1, INTEGERS),
-    };
-    let integers = (0..shape.iter().product::<usize>() as u64).map(integer);
-    ArrayD::from_shape_vec(shape, integers.collect()).map_or(Image::Opaque(seed), Image::int)
 }
 
 /// The values of the original that recipes are made of and that are not stored, but computed.

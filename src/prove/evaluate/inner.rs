@@ -10,7 +10,6 @@ use crate::lower::function::resolve;
 use crate::onnx::node::{bodies, canonical_domain, states};
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 use crate::onnx::tensor::DataType;
-use crate::prove::drawn;
 use crate::prove::image::Image;
 use crate::prove::operators::Unmade;
 use crate::prove::operators::integers::wrapped;
@@ -86,8 +85,8 @@ impl Evaluation<'_> {
                 Some(Image::Field(_)) => Image::random(seed, shape, false),
                 Some(Image::Opaque(_)) => Image::Opaque(seed),
                 // A condition is one of two, whatever else.
-                None if slot == 1 => drawn(seed, shape, DataType::Bool),
-                _ => drawn(seed, shape, DataType::Int64),
+                None if slot == 1 => Image::drawn(seed, shape, DataType::Bool),
+                _ => Image::drawn(seed, shape, DataType::Int64),
             }
         };
         let like = |(slot, input): (usize, &Option<Image>)| {
