@@ -69,6 +69,9 @@ fn truth(truths: &[(&str, usize)], name: &str, shape: &[usize], Seed { all, poin
 }
 
 /// The values of the inputs: random ones, the same for each name.
+///
+/// # Errors
+/// At which input there is too much of them.
 pub fn given(
     prepared: &Prepared,
     seed: Seed,

@@ -11,6 +11,9 @@ use crate::onnx::node::{bodies, canonical_domain};
 use crate::onnx::proto::{OperatorSetIdProto, TypeProto, ValueInfoProto};
 
 /// Whether what is given may be the same, has the same defaults, and operators mean the same.
+///
+/// # Errors
+/// What tells the models apart, or leaves it undecided.
 pub fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     let (inputs, others) = (&original.graph().input, &fused.graph().input);
     let parted = |at: &ValueInfoProto, reason: &str| Proof::Disproved {
@@ -75,6 +78,9 @@ fn means_the_same(original: &Model, fused: &Model) -> bool {
 }
 
 /// Whether the inputs and outputs have the names and the types that they had, but for extents.
+///
+/// # Errors
+/// Which differs.
 pub fn same_ends(original: &Model, fused: &Model) -> Result<(), Proof> {
     let ends = |model: &Model| -> [Vec<(String, Option<TypeProto>)>; 2] {
         let told = |value: &ValueInfoProto| (value.name().to_owned(), value.r#type.as_ref().map(shapeless));
