@@ -13,6 +13,7 @@ use unfold::onnx::proto::{
     TensorAnnotation, TensorProto,
 };
 use unfold::onnx::tensor::{self, DataType};
+use unfold::verify::compare;
 
 use crate::common::judge;
 use crate::common::numbers::Kind;
@@ -52,6 +53,35 @@ fn a_part_without_constants_has_the_type_of_its_value() {
         let after = fused(&model).model;
         assert!(operators(&after).len() < operators(&model).len());
         assert_eq!(made(&model, &after), HashSet::from([data_type]));
+    }
+}
+
+#[test]
+fn a_gemm_of_a_type_that_the_engine_has_no_bias_for_is_given_none() {
+    for (behind, output) in [("", "y"), ("z = Add(y, e)", "z")] {
+        for data_type in TYPES {
+            let text = format!(
+                "input x 4 4
+                 const c 4 = 2 3 4 5
+                 const d 4 = 1 -1 2 -2
+                 const w 4 4 = 1 0 2 0 0 1 0 2 1 1 0 0 0 0 1 1
+                 const e 4 = 1 2 3 4
+                 a = Mul(x, c)
+                 b = Add(a, d)
+                 y = Gemm(b, w)
+                 {behind}
+                 output {output}"
+            );
+            let model = of_type(&text, &["4", "4"], &["c", "d", "w", "e"], data_type);
+            let after = fused(&model).model;
+            let expected = if data_type == DataType::Float { &["Gemm"][..] } else { &["Gemm", "Add"] };
+            assert_eq!(operators(&after), expected, "{data_type:?}");
+            assert_eq!(made(&model, &after), HashSet::from([data_type]));
+            // tract has no bfloat16.
+            if data_type != DataType::BFloat16 {
+                assert!(compare(&model, &after, &Default::default()).passed(), "{data_type:?}");
+            }
+        }
     }
 }
 

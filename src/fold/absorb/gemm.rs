@@ -6,6 +6,7 @@
 use super::{Linear, Slots, known_attributes, only_along};
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Side, Step};
+use crate::onnx::tensor::DataType;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
@@ -76,7 +77,13 @@ fn contracted(at: &At, slot: usize) -> Result<usize, Reason> {
 impl Linear for Gemm {
     fn slots(&self, at: &At) -> Result<Slots, Reason> {
         let weight = at.constant_operand().ok_or(Reason::NotConstant)?;
-        let bias_is_free = at.graph.input(at.node, 2).is_none() || at.is_constant(2);
+        // tract has `beta` in float32, and runs no Gemm of another type that has a C: it is not given one.
+        let made = at.graph.output(at.node, 0).and_then(|value| at.facts.data_type(value));
+        let may_have_one = !at.graph.is(at.node, "Gemm") || made.is_none_or(|made| made == DataType::Float);
+        let bias_is_free = match at.graph.input(at.node, 2) {
+            Some(_) => at.is_constant(2),
+            None => may_have_one,
+        };
         Ok(Slots { weight: Some(weight), bias: bias_is_free.then_some(2) })
     }
 
