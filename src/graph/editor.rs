@@ -25,6 +25,7 @@ pub struct Editor<'m> {
     came: HashMap<String, Option<NodeId>>,
     /// Values of the original graph that their nodes make under another name.
     left: HashSet<String>,
+    /// Names that the caller and what trains the model know.
     outputs: HashSet<&'m str>,
     captured: HashSet<&'m str>,
     /// Initializers that a training graph refers to, and inputs with defaults: not to be touched.
@@ -53,7 +54,8 @@ impl<'m> Editor<'m> {
     pub fn new(before: &'m Graph<'m>) -> Self {
         let (model, graph) = (before.model(), before.proto());
         let captured = captured(graph);
-        let outputs = graph.output.iter().map(|info| info.name()).collect();
+        let mut outputs = graph.output.iter().map(|info| info.name()).collect();
+        collect_training(model, &mut outputs, collect_names);
         let mut pinned: HashSet<&str> = graph.input.iter().map(|input| input.name()).collect();
         collect_training(model, &mut pinned, collect_names);
         Editor {

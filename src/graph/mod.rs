@@ -72,7 +72,7 @@ pub enum Reader {
         /// Which of its inputs.
         input: usize,
     },
-    /// The model's caller, or whoever reads an annotation of the value.
+    /// The model's caller, whoever reads an annotation of the value, or what trains the model.
     Output,
     /// The body of a control-flow node, which sees the values around it.
     Capture {
@@ -255,6 +255,11 @@ impl<'m> Graph<'m> {
                 readers.push((id.index(), Reader::Output));
             }
         }
+        for name in read_by_training(self.model) {
+            if let Some(id) = self.ids.get(name).filter(|id| self.producers[id.index()].is_some()) {
+                readers.push((id.index(), Reader::Output));
+            }
+        }
         self.readers = Lists::grouped(self.names.len(), &readers);
         Ok(())
     }
@@ -389,7 +394,7 @@ impl<'m> Graph<'m> {
         self.is_input[value.index()]
     }
 
-    /// Whether the value is an output of the model, or annotated.
+    /// Whether the value is an output of the model, annotated, or read by what trains the model.
     pub fn is_output(&self, value: ValueId) -> bool {
         // The outputs come last: a value may have a million readers.
         self.readers(value).last() == Some(&Reader::Output)
@@ -507,4 +512,18 @@ fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
     }
     read.extend(body.output.iter().map(|output| output.name()));
     free.extend(read.into_iter().filter(|name| !made.contains(name)));
+}
+
+/// Names that the graphs which train a model read and do not make, and those by which they ask for gradients.
+fn read_by_training(model: &Model) -> Vec<&str> {
+    let mut read = vec![];
+    for training in &model.proto.training_info {
+        for graph in training.initialization.iter().chain(&training.algorithm) {
+            free_names(graph, &mut read);
+            read.extend(names::of_gradients(graph));
+        }
+        let bindings = training.initialization_binding.iter().chain(&training.update_binding);
+        read.extend(bindings.map(|binding| binding.value()));
+    }
+    read
 }

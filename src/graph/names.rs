@@ -4,7 +4,7 @@ use super::Graph;
 use crate::hash::{HashMap, HashSet, set_of};
 use crate::onnx::Model;
 use crate::onnx::node::bodies;
-use crate::onnx::proto::GraphProto;
+use crate::onnx::proto::{GraphProto, NodeProto};
 
 /// The supply of names for what is added to the main graph.
 ///
@@ -93,8 +93,19 @@ pub(super) fn collect_training<'m>(
         let bindings = training.initialization_binding.iter().chain(&training.update_binding);
         names.extend(bindings.flat_map(|binding| [binding.key(), binding.value()]));
         let graphs = training.initialization.iter().chain(&training.algorithm);
-        graphs.for_each(|graph| collect(graph, names));
+        for graph in graphs {
+            collect(graph, names);
+            names.extend(of_gradients(graph));
+        }
     }
+}
+
+/// The values by whose names a graph asks for gradients.
+pub(super) fn of_gradients(graph: &GraphProto) -> impl Iterator<Item = &str> {
+    let asks = |node: &&NodeProto| node.op() == ("ai.onnx.preview.training", "Gradient");
+    let asked = graph.node.iter().filter(asks).flat_map(|node| &node.attribute);
+    let names = asked.flat_map(|attribute| attribute.strings.iter().chain(&attribute.s));
+    names.filter_map(|name| std::str::from_utf8(name).ok())
 }
 
 /// The names of nodes and values that a graph and the bodies inside it make, read, declare or annotate.

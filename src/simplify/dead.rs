@@ -5,9 +5,9 @@ use crate::hash::{HashMap, HashSet, map_of, set_of};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
-/// Removes what was read once (`was_read`) and is not now. `pinned` initializers stay.
+/// Removes what was read once (`was_read`) and is not now. `pinned` values stay.
 pub fn remove(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool, pinned: &HashSet<&str>) {
-    let Dead { nodes, values } = Dead::find(graph, was_read);
+    let Dead { nodes, values } = Dead::find(graph, was_read, pinned);
     let mut nodes = nodes.into_iter();
     graph.node.retain(|_| nodes.next() != Some(true));
     let kept = |name: &str| pinned.contains(name) || !values.contains(name);
@@ -32,7 +32,7 @@ struct Use {
 }
 
 impl Dead {
-    fn find(graph: &GraphProto, was_read: &dyn Fn(&str) -> bool) -> Self {
+    fn find(graph: &GraphProto, was_read: &dyn Fn(&str) -> bool, pinned: &HashSet<&str>) -> Self {
         let mut known: HashMap<&str, Use> = map_of(graph.node.len() + graph.initializer.len());
         let captured: HashMap<usize, HashSet<&str>> = graph
             .node
@@ -52,6 +52,11 @@ impl Dead {
         graph.output.iter().for_each(|output| known.entry(output.name()).or_default().readers += 1);
         let noted = graph.quantization_annotation.iter().flat_map(|note| &note.quant_parameter_tensor_names);
         noted.for_each(|entry| known.entry(entry.value()).or_default().readers += 1);
+        for name in pinned {
+            if let Some(value) = known.get_mut(name) {
+                value.readers += 1;
+            }
+        }
         let is_unread =
             |name: &str, known: &HashMap<&str, Use>| known.get(name).is_none_or(|value| value.readers == 0);
         let is_dead = |place: usize, known: &HashMap<&str, Use>| {

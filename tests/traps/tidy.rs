@@ -2,7 +2,7 @@
 
 use ndarray::{Array2, Axis};
 use unfold::onnx::Model;
-use unfold::onnx::proto::{StringStringEntryProto, TrainingInfoProto};
+use unfold::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto, TrainingInfoProto, ValueInfoProto};
 use unfold::onnx::tensor::{DataType, read_f64};
 use unfold::refusal::Reason;
 use unfold::verify::{VerifyOptions, compare};
@@ -10,7 +10,7 @@ use unfold::{FuseOptions, Fused};
 
 use crate::common::text::model;
 use crate::common::{
-    Attr, attribute, declared, fuse, initializer, is_not_disproved, new_tensors_are_told, operators,
+    Attr, attribute, declared, fuse, initializer, is_not_disproved, new_tensors_are_told, node, operators,
 };
 use crate::{proved, same};
 
@@ -1240,6 +1240,58 @@ fn what_is_computed_of_what_training_writes_is_no_constant() {
         let after = fuse(&model).model;
         assert_eq!(operators(&after), ["Add", "Sqrt", "Div", "Mul", "MatMul"], "{v}");
         assert_eq!(initializer(&after, "w"), initializer(&model, "w"));
+    }
+}
+
+/// Training by one node.
+fn algorithm(node: NodeProto) -> TrainingInfoProto {
+    let output = vec![ValueInfoProto { name: node.output.first().cloned(), ..Default::default() }];
+    let graph = GraphProto { node: vec![node], output, ..Default::default() };
+    TrainingInfoProto { algorithm: Some(graph.into()), ..Default::default() }
+}
+
+#[test]
+fn what_training_reads_is_what_it_was() {
+    let untrained = model(
+        "input x 2 4
+         weight w 4 4
+         weight v 4 3
+         scale g 4
+         scale h 4
+         l = MatMul(x, w)
+         n = Mul(l, g)
+         t = Transpose(n) perm=[1,0]
+         u = Transpose(t) perm=[1,0]
+         m = Mul(u, h)
+         r = Relu(m)
+         y = MatMul(r, v)
+         output y",
+    );
+    assert_eq!(operators(&fuse(&untrained).model), ["MatMul", "Relu", "MatMul"]);
+    let trained: [fn(&str) -> TrainingInfoProto; 3] = [
+        |name| algorithm(node("ReduceMean", &[name], &["loss"], vec![])),
+        |name| {
+            let mut gradient = node("Gradient", &["w"], &["dw"], vec![("y", Attr::Text(name.to_owned()))]);
+            gradient.domain = Some("ai.onnx.preview.training".to_owned());
+            algorithm(gradient)
+        },
+        |name| {
+            let entry = StringStringEntryProto { key: Some("state".into()), value: Some(name.into()) };
+            TrainingInfoProto { update_binding: vec![entry], ..Default::default() }
+        },
+    ];
+    for trained in trained {
+        for name in ["l", "n", "t", "m"] {
+            let mut model = untrained.clone();
+            model.proto.training_info = vec![trained(name)];
+            let mut after = fuse(&model).model;
+            assert_eq!(after.proto.training_info, model.proto.training_info);
+            for model in [&mut model, &mut after] {
+                model.graph_mut().output[0].name = Some(name.to_owned());
+                model.graph_mut().output[0].r#type = None;
+            }
+            same(&model, &after, 1e-6);
+        }
     }
 }
 
