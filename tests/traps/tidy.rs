@@ -1247,7 +1247,7 @@ fn what_is_computed_of_what_training_writes_is_no_constant() {
 fn algorithm(node: NodeProto) -> TrainingInfoProto {
     let output = vec![ValueInfoProto { name: node.output.first().cloned(), ..Default::default() }];
     let graph = GraphProto { node: vec![node], output, ..Default::default() };
-    TrainingInfoProto { algorithm: Some(graph.into()), ..Default::default() }
+    TrainingInfoProto { algorithm: Some(graph), ..Default::default() }
 }
 
 #[test]
