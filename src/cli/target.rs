@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use unfold::certificate::Certificate;
-use unfold::onnx::{Model, destination};
+use unfold::onnx::{destination, is_model};
 
 use super::misused::misused;
 
@@ -21,7 +21,8 @@ pub struct NoFolder {
 /// The file that a result replaces or makes, after links are followed.
 ///
 /// What is there already is replaced if it is an ONNX model, as a compiler replaces what it made before, or if it is
-/// empty, as who makes a temporary file leaves it; anything else, such as the weights of a model, is left alone. The input is replaced only `in_place`.
+/// empty, as who makes a temporary file leaves it; anything else, such as the weights of a model, is left alone. The input is replaced only
+/// `in_place`.
 pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     let Some(output) = output else { return in_folder(input) };
     let existing = output.canonicalize();
@@ -38,7 +39,7 @@ pub fn model_target(path: &Path) -> Result<PathBuf> {
         bail!("{shown} is a folder");
     }
     let is_empty = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
-    if !is_empty && file.is_file() && Model::open(&file).is_err() {
+    if !is_empty && file.is_file() && !is_model(&file).unwrap_or(false) {
         bail!("{shown} exists and is no ONNX model, and is not overwritten");
     }
     Ok(file)

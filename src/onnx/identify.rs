@@ -1,4 +1,52 @@
-//! What a file that is no ONNX model looks like.
+//! Whether a file is an ONNX model, and what one looks like that is not.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use super::wire::{self, Encoded};
+
+/// Whether a file is an ONNX model, by what it consists of: neither its graph nor any weights are read.
+///
+/// ```
+/// use unfold::onnx::is_model;
+///
+/// assert!(is_model("models/digits/un-dynamo.onnx")?);
+/// assert!(!is_model("Cargo.toml")?);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// Where the file cannot be opened.
+pub fn is_model(path: impl AsRef<Path>) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    Ok(wire::is_model(&mut OfFile { file: BufReader::new(file), position: 0 }, length))
+}
+
+/// The bytes of a file, of which those that are passed over are not read.
+struct OfFile {
+    file: BufReader<File>,
+    position: u64,
+}
+
+impl Encoded for OfFile {
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let mut byte = [0];
+        self.file.read_exact(&mut byte).ok()?;
+        self.position += 1;
+        Some(byte[0])
+    }
+
+    fn pass(&mut self, length: u64) -> bool {
+        self.position += length;
+        i64::try_from(length).is_ok_and(|length| self.file.seek_relative(length).is_ok())
+    }
+}
 
 /// Names the format of a file by how it begins, where that is well known.
 pub(super) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
@@ -40,7 +88,38 @@ pub(super) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::looks_like;
+    use std::fs;
+
+    use prost::Message;
+
+    use super::{is_model, looks_like};
+    use crate::onnx::Model;
+    use crate::onnx::proto::ModelProto;
+
+    #[test]
+    fn a_model_is_told_by_its_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let is_one = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            is_model(&path).unwrap()
+        };
+        let whole = fs::read("models/digits/un-dynamo.onnx").unwrap();
+        assert!(is_one(&whole));
+        for wrong in [&whole[1..], &whole[..whole.len() - 1], &[&whole, &b"\0"[..]].concat(), b"notes", b""] {
+            assert!(!is_one(wrong), "{} bytes", wrong.len());
+        }
+        let proto = || Model::open("models/digits/un-dynamo.onnx").unwrap().proto.clone();
+        for lacking in [
+            ModelProto { graph: None, ..proto() },
+            ModelProto { ir_version: None, ..proto() },
+            ModelProto { opset_import: vec![], ..proto() },
+        ] {
+            assert!(!is_one(&lacking.encode_to_vec()));
+        }
+        // What a graph by itself begins with is no field of a model.
+        assert!(!is_one(&proto().graph.unwrap().encode_to_vec()));
+    }
 
     #[test]
     fn known_beginnings_are_named() {

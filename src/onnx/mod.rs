@@ -34,6 +34,7 @@ use digest::{Contents, Pending};
 pub(crate) use draft::write_whole;
 pub use draft::{Halt, destination, halt_saves};
 use external::Externals;
+pub use identify::is_model;
 pub use layout::MessagePart;
 use proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 pub use save::{DataPlace, SaveOptions, Saved};

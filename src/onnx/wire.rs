@@ -3,6 +3,8 @@
 //!
 //! Payloads are skipped, not read, so that the walk over a large model touches little of it.
 
+use std::collections::HashSet;
+
 use prost::encoding::WireType;
 
 /// How deep messages may be nested: a body inside a body is three deeper, so that there may be 60 of them. The decoder
@@ -105,6 +107,21 @@ pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<Coun
     let mut counts = Counts::default();
     check_message(encoded, length, &MODEL, MAX_DEPTH, &mut counts)?;
     Ok(counts)
+}
+
+/// Whether so many bytes have the parts that every model has, and none that no model has. What is inside of them is passed over.
+pub(super) fn is_model(encoded: &mut impl Encoded, length: u64) -> bool {
+    let mut there = HashSet::new();
+    while encoded.position() < length {
+        let Ok(Field { number, length }) = Field::next(encoded, length) else { return false };
+        let is_message = MODEL.messages.iter().any(|(of_message, ..)| *of_message == number);
+        let is_known = is_message && length.is_some() || MODEL.scalars.contains(&number);
+        if !is_known || length.is_some_and(|length| !encoded.pass(length)) {
+            return false;
+        }
+        there.insert(number);
+    }
+    EVERY_MODEL.iter().all(|part| there.contains(part))
 }
 
 fn check_message(
@@ -243,6 +260,9 @@ const RAW_DATA: u32 = 9;
 
 /// How many fields that hold messages any message has at most.
 const MOST_MESSAGES: usize = 8;
+
+/// What every model has: the version of the format, the graph, the operator sets.
+const EVERY_MODEL: [u32; 3] = [1, 7, 8];
 
 static MODEL: Schema = Schema {
     scalars: &[1, 2, 3, 4, 5, 6],
