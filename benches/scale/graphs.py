@@ -1,4 +1,4 @@
-"""Graphs of any number of nodes, with sites in proportion, as exporters write them.
+"""Graphs of any number of nodes, with sites in proportion, as exporters write them; says how many nodes one came to have.
 
     python benches/scale/graphs.py transformer 100000 model.onnx
 """
@@ -215,7 +215,7 @@ def write(form, nodes, path):
 
 def main():
     form, nodes, path = sys.argv[1:]
-    write({form.__name__: form for form in FORMS}[form], int(nodes), Path(path))
+    print(write({form.__name__: form for form in FORMS}[form], int(nodes), Path(path)))
 
 
 if __name__ == "__main__":
