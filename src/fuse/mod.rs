@@ -237,10 +237,10 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
     let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
     let growth = Allowed::of(model, options);
     let pass = OnePass { skip, centre, merge_norms, scale_stream, target, growth, tell: &tell };
-    let (result, plan) = pass.laid_out(first, &formulas)?;
+    let (result, plan) = pass.run(first, &formulas)?;
     // What is wrong with a body that need not be written out is no error.
     if let Some(Lowered { model: all, formulas }) = all_written_out(model, first, &is_kept)
-        && let Ok((result, further)) = pass.laid_out(&all, &formulas)
+        && let Ok((result, further)) = pass.run(&all, &formulas)
         && further.gone() > plan.gone()
     {
         return Ok((result, further, Some(all)));

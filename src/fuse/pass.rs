@@ -119,7 +119,14 @@ impl OnePass<'_> {
     ///
     /// # Errors
     /// Where the graph is none that ONNX allows.
-    pub fn laid_out(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+    pub fn run(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
+        let (result, mut plan) = self.laid_out(first, formulas)?;
+        let untold = self.untold(result.as_ref().unwrap_or(first), &mut plan);
+        Ok((untold.or(result), plan))
+    }
+
+    /// The same, told all.
+    fn laid_out(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         if not_known(first).is_none()
             && let Some(flat) = Flat::new(first)
         {
@@ -194,9 +201,8 @@ impl OnePass<'_> {
                 break;
             }
         }
-        let mut plan = history.finish(result.as_ref().unwrap_or(first));
-        let untold = self.untold(result.as_ref().unwrap_or(first), &mut plan);
-        Ok((untold.or(result), plan))
+        let plan = history.finish(result.as_ref().unwrap_or(first));
+        Ok((result, plan))
     }
 
     /// The model without what the target should not be told; `None` where it may be told all.

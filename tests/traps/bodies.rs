@@ -1,16 +1,17 @@
 //! Bodies of If, Loop and Scan: what is in them folds as what is not.
 
+use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::onnx::node::bodies;
 use unfold::onnx::proto::{GraphProto, StringStringEntryProto};
-use unfold::onnx::tensor::read_f64;
+use unfold::onnx::tensor::{DataType, read_f64};
 use unfold::prove::{Proof, prove};
 use unfold::refusal::Reason;
 use unfold::verify::{Verdict, compare};
-use unfold::{Fused, SitePlan};
+use unfold::{FuseOptions, Fused, SitePlan};
 
 use crate::common::text::model;
-use crate::common::{node, undeclared};
+use crate::common::{declared, node, undeclared};
 use crate::{folded, fused, operators, reasons_of};
 
 /// A graph to be a body.
@@ -62,6 +63,23 @@ fn is_proved(model: &Model) {
 fn site<'f>(fused: &'f Fused, name: &str) -> &'f SitePlan {
     let found = fused.plan.sites.iter().find(|site| site.name == name);
     found.unwrap_or_else(|| panic!("no site {name}: {:#?}", fused.plan.sites))
+}
+
+/// What is told of values in bodies is theirs.
+#[test]
+fn open_extents_in_bodies_are_untold_once() {
+    let around = "input x N 4\n condition c\n weight w 4 3\n weight v 4 3\n t = Tanh(x)\n u = Abs(t)";
+    let mut before = branching(around, "y = MatMul(u, w)\n output y", "y = MatMul(u, v)\n output y", &["r"]);
+    let told = |name| declared(name, DataType::Float, &["N", "4"]);
+    before.graph_mut().value_info = vec![told("t"), told("u")];
+    let branch = &mut before.graph_mut().node.last_mut().unwrap().attribute[0];
+    branch.g.as_mut().unwrap().value_info.push(declared("y", DataType::Float, &["N", "3"]));
+    let options = FuseOptions { target: Target::Onnxruntime, ..crate::options() };
+    let first = unfold::fuse(&before, &options).unwrap();
+    assert_eq!(first.plan.tidy.untold, 2);
+    let again = unfold::fuse(&first.model, &options).unwrap();
+    assert_eq!(again.plan.tidy.untold, 0);
+    assert_eq!(again.model.proto, first.model.proto);
 }
 
 /// Whose rounds they are is not told by how deep the loop is: the branch comes to stand in the place of the If.
