@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Lowering, label, plain};
 use crate::error::{Error, Result};
+use crate::graph::flat::{self, move_to};
 use crate::graph::names::Names;
 use crate::normalizer;
 use crate::onnx::Model;
@@ -206,6 +207,7 @@ fn body(
         if node.metadata_props.is_empty() {
             node.metadata_props = call.metadata_props.clone();
         }
+        move_to(&mut node, flat::way(call));
         let way = match inner.name() {
             "" => node.output.iter().find(|name| !name.is_empty()).cloned().unwrap_or_default(),
             name => format!("{way}/{name}"),

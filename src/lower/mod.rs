@@ -18,8 +18,10 @@ use function::{FunctionId, callee, key};
 
 use crate::error::Result;
 use crate::graph::editor::reads;
+use crate::graph::flat::Flat;
 use crate::graph::make::NewConstant;
 use crate::onnx::Model;
+use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 
 /// A model with its opaque normalizers written out.
@@ -59,11 +61,25 @@ pub(crate) enum Lowering {
 /// Writes operators in another form that needs no new numbers; `None` where there are none of those.
 type Collect = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
 
-/// As [`lower`], for what is to be written out.
+/// As [`lower`], for what is to be written out: in bodies too, where they can be laid out and put back.
 ///
 /// # Errors
 /// As [`lower`].
 pub(crate) fn written_out(
+    model: &Model,
+    lowering: Lowering,
+    skip: &dyn Fn(&str, &str) -> bool,
+) -> Result<Option<Lowered>> {
+    let Some(flat) = Flat::new(model) else { return written_out_flat(model, lowering, skip) };
+    let Some(lowered) = written_out_flat(&flat.model, lowering, skip)? else { return Ok(None) };
+    match flat.restore(&lowered.model) {
+        Some(model) => Ok(Some(Lowered { model, ..lowered })),
+        None => written_out_flat(model, lowering, skip),
+    }
+}
+
+/// As [`written_out`], in the main graph alone.
+fn written_out_flat(
     model: &Model,
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,
@@ -84,12 +100,14 @@ pub(crate) fn written_out(
     Ok(lowered)
 }
 
-/// How often a graph has each of the operators that [`Lowering::All`] is about: calls of functions, Scalers, and what makes
+/// How often a model has each of the operators that [`Lowering::All`] is about: calls of functions, Scalers, and what makes
 /// sequences.
 pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
     let functions: HashSet<FunctionId> = model.proto.functions.iter().map(key).collect();
     let mut counts = HashMap::new();
-    for node in &model.graph().node {
+    let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
+    while let Some(node) = open.pop() {
+        open.extend(bodies(node).flat_map(|body| &body.node));
         let operator = callee(node);
         if functions.contains(&operator) || custom::is_scaler(node) || sequences::is_split(node) {
             *counts.entry(operator).or_default() += 1;

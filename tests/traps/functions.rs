@@ -2,11 +2,12 @@
 
 use unfold::fold::plan::SitePlan;
 use unfold::onnx::Model;
-use unfold::onnx::proto::{FunctionProto, NodeProto, OperatorSetIdProto};
+use unfold::onnx::node::bodies;
+use unfold::onnx::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use unfold::prove::{Proof, prove};
 use unfold::{FuseOptions, Fused};
 
-use crate::common::{options, text};
+use crate::common::{node, options, text, undeclared};
 use crate::same;
 
 /// The domain of the functions, and of what they call.
@@ -105,6 +106,58 @@ fn functions_need_no_name_that_says_what_they_are() {
     let model = with_functions(&format!("{START}{lines}"), &[UN, LINEAR]);
     let written = "e = Div(x, s)\nm = Mul(e, g)\nn = Add(m, b)\nl = MatMul(n, w)\ny = Add(l, c)\noutput y";
     all_fold(&written_out(&model, &format!("{START}{written}")));
+}
+
+/// In the branches of an If: a call of a normalizer by its name, and of functions of any name.
+#[test]
+fn calls_in_bodies_are_written_out_as_those_outside_are() {
+    let around =
+        "input x batch 4\ncondition c\nweight g 4\nshift b 4\nweight w 4 3\nweight v 4 3\nshift s 3\n";
+    let branching = |then: &str, other: &str| {
+        let mut model = text::model(&format!("{around}t = Relu(x)"));
+        let branch = |lines: &str| text::model(lines).proto.graph.unwrap().into();
+        let branches = vec![("then_branch", branch(then)), ("else_branch", branch(other))];
+        model.graph_mut().node.push(node("If", &["c"], &["y"], branches));
+        model.graph_mut().output.push(undeclared("y"));
+        model
+    };
+    let own = |then: &str, other: &str, functions: &[(&str, &str)]| {
+        let mut model = branching(then, other);
+        let with = with_functions("input x 1\noutput x", functions);
+        model.proto.opset_import.clone_from(&with.proto.opset_import);
+        model.proto.functions = with.proto.functions;
+        model
+    };
+    let plain = branching(
+        "h = Tanh(t)\np = Mul(h, g)\nn = Add(p, b)\ny1 = MatMul(n, w)\noutput y1",
+        "e = Mul(t, g)\nq = MatMul(e, v)\ny2 = Add(q, s)\noutput y2",
+    );
+    let body = "n = own.DyT(t, g, b)\ny1 = MatMul(n, w)\noutput y1";
+    for called in [
+        own(body, "e = Mul(t, g)\ny2 = own.Linear(e, v, s)\noutput y2", &[DYT, LINEAR]),
+        // One that calls it, and a call of either in its own branch.
+        own(
+            "y1 = own.Block(t, g, b, w)\noutput y1",
+            "e = Mul(t, g)\ny2 = own.Linear(e, v, s)\noutput y2",
+            &[("Block(v, g, b, w) -> r", "n = own.DyT(v, g, b)\nr = MatMul(n, w)"), DYT, LINEAR],
+        ),
+    ] {
+        let fused = unfold::fuse(&called, &options()).unwrap();
+        all_fold(&fused);
+        assert_eq!(fused.plan.sites.len(), 2);
+        assert!(fused.model.proto.functions.is_empty());
+        let inside = |model: &Model| -> Vec<Vec<String>> {
+            let last = model.graph().node.last().unwrap();
+            let operators =
+                |body: &GraphProto| body.node.iter().map(|node| node.op_type().to_owned()).collect();
+            bodies(last).map(operators).collect()
+        };
+        assert_eq!(inside(&fused.model), [vec!["Tanh", "MatMul", "Add"], vec!["MatMul", "Add"]]);
+        same(&plain, &fused.model, 1e-14);
+        let proof = prove(&called, &fused.model, &fused.plan.tensors, &Default::default());
+        assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+        assert!(!unfold::fuse(&fused.model, &options()).unwrap().changed());
+    }
 }
 
 #[test]
