@@ -67,10 +67,15 @@ fn resized(
         let (last, others) = weights.split_last_mut().ok_or(Unmade::Uncovered)?;
         *last = others.iter().fold(1, |rest, &weight| field::sub(rest, weight));
     }
-    let columns = shape[axis + 1..].iter().product();
-    let extents = Extents { rows: extent, inner: from, columns };
-    let blocks: Vec<(usize, usize)> =
-        (0..shape[..axis].iter().product()).map(|block| (0, block * from * columns)).collect();
-    let made = multiply(&weights, slice(elements), &blocks, extents);
+    let (rows, columns) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+    let made = if columns == 1 {
+        // One product of all rows, not one for each: those of a single column are slow.
+        let across: Vec<u32> =
+            (0..from * extent).map(|place| weights[place % extent * from + place / extent]).collect();
+        multiply(slice(elements), &across, &[(0, 0)], Extents { rows, inner: from, columns: extent })
+    } else {
+        let blocks: Vec<(usize, usize)> = (0..rows).map(|block| (0, block * from * columns)).collect();
+        multiply(&weights, slice(elements), &blocks, Extents { rows: extent, inner: from, columns })
+    };
     Ok(ArrayD::from_shape_vec(shape, made).map_err(|_| Unmade::Uncovered)?.into_shared())
 }
