@@ -7,6 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 
+use ndarray::ArrayD;
+
 use super::field;
 use super::formula;
 use super::image::{Elements, Image, slice};
@@ -19,6 +21,9 @@ use crate::recipe::{Op, Read, Recipe, evaluate};
 /// How many numbers the factors are made of, and how many of them any two of.
 const MOST: usize = 4096;
 const PAIRED: usize = 64;
+
+/// Of how many parts of a sum.
+const PARTS: usize = 16;
 
 /// How many factors there are at most, with those of channels.
 const CHANNELS: usize = 1 << 16;
@@ -35,6 +40,11 @@ fn passed(op: (&str, &str), inputs: usize) -> Option<usize> {
         ("", "ReduceMin" | "Relu") => Some(1),
         _ => None,
     }
+}
+
+/// Whether an operator makes each element of one that it reads, so that extents do not matter.
+fn is_of_elements(op: (&str, &str)) -> bool {
+    matches!(op, ("", "Abs" | "LeakyRelu" | "Relu"))
 }
 
 /// Whether a positive factor passes an operator.
@@ -74,11 +84,13 @@ impl Scales {
         let products = parts.iter().flat_map(|&a| parts.iter().map(move |&b| field::mul(a, b)));
         let mut all: HashSet<u32> = products.chain(with_inverses(&own)).collect();
         for tensor in tensors.iter().take(MOST) {
-            let of_channels = factors(&tensor.recipe);
-            let numbers = of_channels.iter().copied().filter(|factor| factor.len() == 1).collect();
-            for factors in [numbers, of_channels] {
-                let rows = factors.into_iter().map_while(|factor| images(factor, read, source, allowance));
-                extend(&mut all, &rows.collect::<Vec<_>>());
+            for of_channels in factors(&tensor.recipe) {
+                let numbers = of_channels.iter().copied().filter(|factor| factor.len() == 1).collect();
+                for factors in [numbers, of_channels] {
+                    let rows =
+                        factors.into_iter().map_while(|factor| images(factor, read, source, allowance));
+                    extend(&mut all, &rows.collect::<Vec<_>>());
+                }
             }
         }
         let positive = all;
@@ -115,7 +127,11 @@ impl Scales {
         hash.digest(function);
         for elements in scaled {
             hash.number(elements.is_some().into());
-            elements.iter().for_each(|elements| hash.digest(Image::Field(times(elements, part)).digest(0)));
+            elements.iter().for_each(|elements| {
+                let divided = times(elements, part);
+                let divided = if is_of_elements(op) { in_a_row(divided) } else { divided };
+                hash.digest(Image::Field(divided).digest(0));
+            });
         }
         for other in others {
             hash.number(other.is_some().into());
@@ -169,8 +185,8 @@ fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
         let mut products = vec![Some(1)];
         for row in &rows[first..] {
             match multiplied(&products, row).filter(|next| all.len() + 2 * next.len() <= CHANNELS) {
-                Some(next) => products = next,
-                None => break,
+                Some(next) if next.iter().any(Option::is_some) => products = next,
+                _ => break,
             }
             let inverses = products.iter().flatten().map(|&product| field::inverse(product));
             let found: Vec<u32> = products.iter().copied().chain(inverses).flatten().collect();
@@ -179,14 +195,13 @@ fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
     }
 }
 
-/// The images of numbers, `None` where one is not positive; nothing where none is.
+/// The images of numbers, `None` where one is not positive; nothing where they cannot be had.
 fn images(step: &Recipe, read: Read, source: &Sources, allowance: &Allowance) -> Option<Vec<Option<u32>>> {
     let (numbers, elements) = (evaluate(step, read).ok()?, formula::value(step, source, allowance).ok()?);
     let image = |(&number, &image): (&f64, &u32)| {
         Some(image).filter(|&image| number > 0.0 && number.is_finite() && image != 0)
     };
-    let images: Vec<Option<u32>> = numbers.iter().zip(slice(&elements)).map(image).collect();
-    images.iter().any(Option::is_some).then_some(images)
+    Some(numbers.iter().zip(slice(&elements)).map(image).collect())
 }
 
 /// The products of two rows of as many numbers, or of one with each of them.
@@ -198,21 +213,47 @@ fn multiplied(one: &[Option<u32>], other: &[Option<u32>]) -> Option<Vec<Option<u
 }
 
 /// The numbers that a tensor is multiplied by, alone or one for each channel, the last ones first, at most so many as are
-/// looked at.
-fn factors(recipe: &Recipe) -> Vec<&Recipe> {
-    let (mut at, mut factors) = (recipe, vec![]);
-    while factors.len() < PAIRED {
-        at = match (at.op(), at.inputs()) {
-            (Op::Mul, [one, other]) => {
+/// looked at: for each part of a sum those of all of it, and its own.
+fn factors(recipe: &Recipe) -> Vec<Vec<&Recipe>> {
+    let (mut open, mut parts) = (vec![(recipe, vec![])], vec![]);
+    while let Some((at, mut factors)) = open.pop() {
+        match (at.op(), at.inputs()) {
+            (Op::Mul, [one, other]) if factors.len() < PAIRED => {
                 let (factor, rest) = if one.len() < other.len() { (one, other) } else { (other, one) };
-                factors.extend(Some(factor).filter(|factor| factor.len() <= MOST));
-                rest
+                multiplied_by(factor, &mut factors);
+                open.push((rest, factors));
             }
-            (Op::Reshape | Op::Round(_) | Op::Transpose(_) | Op::Neg, [inner]) => inner,
-            _ => break,
-        };
+            (Op::Reshape | Op::Round(_) | Op::Transpose(_) | Op::Neg, [inner]) => open.push((inner, factors)),
+            (Op::Add | Op::Sub, [one, other]) if open.len() + parts.len() < PARTS => {
+                open.extend([(one, factors.clone()), (other, factors)]);
+            }
+            _ => {
+                // Of one vector times another one each may be what passed.
+                let is_alike = factors.last().is_some_and(|last: &&Recipe| last.len() == at.len());
+                factors.extend(Some(at).filter(|_| is_alike));
+                parts.push(factors);
+            }
+        }
     }
-    factors
+    parts
+}
+
+/// All elements along one axis.
+fn in_a_row(elements: Elements) -> Elements {
+    let row: Vec<u32> = slice(&elements).to_vec();
+    ArrayD::from_shape_vec(vec![row.len()], row).expect("as many elements").into_shared()
+}
+
+/// The factors that one is the product of, the last ones first.
+fn multiplied_by<'r>(factor: &'r Recipe, factors: &mut Vec<&'r Recipe>) {
+    let mut open = vec![factor];
+    while let Some(factor) = open.pop().filter(|_| factors.len() < PAIRED) {
+        match (factor.op(), factor.inputs()) {
+            (Op::Mul, [first, last]) => open.extend([first, last]),
+            (Op::Reshape, [inner]) => open.push(inner),
+            _ => factors.extend(Some(factor).filter(|factor| factor.len() <= MOST)),
+        }
+    }
 }
 
 /// Every element multiplied by a factor.

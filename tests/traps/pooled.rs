@@ -82,6 +82,39 @@ fn positive_scales_and_shifts_of_channels_pass_a_maximum() {
     }
 }
 
+/// What passed the maximum is some of what the weight is multiplied by, and not the last of it.
+#[test]
+fn it_is_proved_though_other_scales_follow_the_maximum() {
+    let text = |behind: &str, reads: &str| {
+        format!(
+            "input x batch 4 6 6
+             const p 4 1 1 = 0.5 2 1 3
+             m = Mul(x, p)
+             v = MaxPool(m) kernel_shape=[3,3] pads=[1,1,1,1]
+             {behind}
+             weight w 3 4 1 1
+             y = Conv({reads}, w)
+             output y"
+        )
+    };
+    let negative = "const n 4 1 1 = -4 -0.5 -3 -2\n k = Mul(v, n)";
+    becomes(&model(&text(negative, "k")), &["MaxPool", "Conv"]);
+    let padded = "const q 4 1 1 = 3 2 3 4
+        const s 4 1 1 = 1 2 -1 3
+        k = Mul(v, q)
+        a = Add(k, s)
+        b = AveragePool(a) kernel_shape=[3,3] pads=[1,1,1,1] count_include_pad=1";
+    let padded = model(&text(padded, "b"));
+    let fused = fuse(&padded);
+    let proof = prove(&padded, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    // One that is not positive did not pass, whatever the product of both is.
+    let wrong = |p: &str| model(&text(negative, "k").replace("0.5 2 1 3", p));
+    let fused = fuse(&wrong("0.5 2 1 3"));
+    let proof = prove(&wrong("0.5 2 1 -3"), &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(!matches!(proof, Proof::Proved { .. }), "{proof:?}");
+}
+
 #[test]
 fn axes_that_are_gone_come_back_behind_a_maximum() {
     let tokens = |op: &str| {

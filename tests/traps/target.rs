@@ -121,6 +121,32 @@ fn a_layer_stays_behind_what_are_no_windows_of_its_tokens() {
     }
 }
 
+/// The rows that a Gemm makes go through what a positive scale has passed.
+#[test]
+fn a_scale_that_passes_back_is_proved_though_the_rows_are_of_another_shape() {
+    let before = model(
+        "input x N 3 4
+         weight w 4 4
+         shift b 4
+         weight v 4 4
+         shift c 4
+         const k 1 = 1.5
+         m = MatMul(x, w)
+         a = Add(m, b)
+         r = Relu(a)
+         t = Mul(r, k)
+         q = Sigmoid(t)
+         p = MatMul(q, v)
+         y = Add(p, c)
+         output y",
+    );
+    let options = FuseOptions { target: Target::Onnxruntime, ..options() };
+    let fused = unfold::fuse(&before, &options).unwrap();
+    assert_eq!(operators(&fused.model), ["Reshape", "Gemm", "Relu", "Sigmoid", "Gemm", "Reshape"]);
+    let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+}
+
 /// Its memory is warm where it cannot tell that two shapes are the same.
 #[test]
 fn open_extents_of_values_within_are_not_told_to_onnxruntime() {
