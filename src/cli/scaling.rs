@@ -94,9 +94,8 @@ impl ScalingChoice {
             Some(power) => format!("scaled by 2^-{power}"),
             None => "not scaled: float16 holds them".to_owned(),
         };
-        match self.largest_on_stream {
-            Some(largest) => format!("residual streams: {largest:.0} is the largest number on them; {by}\n"),
-            None => String::new(),
-        }
+        let Some(largest) = self.largest_on_stream else { return String::new() };
+        let digits = if largest < 10.0 { 2 } else { 0 };
+        format!("residual streams: {largest:.digits$} is the largest number on them; {by}\n")
     }
 }
