@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::fold::plan::{Plan, StreamPlan};
 use crate::fold::target::Target;
 use crate::graph::Graph;
-use crate::lower::{Lowered, Lowering, lower, opaque, written_out};
+use crate::lower::{Lowered, Lowering, lower, opaque, operators, written_out};
 use crate::normalizer::hard_swish;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
@@ -240,10 +240,16 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
     let (result, plan) = pass.run(first, &formulas)?;
     // What is wrong with a body that need not be written out is no error.
     if let Some(Lowered { model: all, formulas }) = all_written_out(model, first, &is_kept)
-        && let Ok((result, further)) = pass.run(&all, &formulas)
-        && further.gone() > plan.gone()
+        && let Ok((written, further)) = pass.run(&all, &formulas)
     {
-        return Ok((result, further, Some(all)));
+        let fewer = || {
+            let [as_is, all] = [(&result, first), (&written, &all)]
+                .map(|(result, first)| operators(result.as_ref().unwrap_or(first)).unwrap_or(usize::MAX));
+            plan.gone() > 0 && all < as_is
+        };
+        if further.gone() > plan.gone() || further.gone() == plan.gone() && fewer() {
+            return Ok((written, further, Some(all)));
+        }
     }
     Ok((result, plan, lowered))
 }

@@ -22,6 +22,13 @@ struct Distributed<'m> {
     gone: Vec<usize>,
 }
 
+impl<'m> Distributed<'m> {
+    /// What is read where it is written otherwise.
+    fn reads(&self) -> impl Iterator<Item = &'m str> {
+        [self.x, self.mean, self.scale].into_iter().chain(self.shift)
+    }
+}
+
 /// Writes normalizations with the mean taken off before they are scaled; `None` where there are none.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     let nodes = &model.graph().node;
@@ -35,14 +42,21 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     }
     let wiring = Wiring::new(model);
     let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
-    let found: HashMap<usize, Distributed> = (0..nodes.len())
-        .filter(|&last| !is_kept(&nodes[last]))
-        .filter_map(|last| Some((last, wiring.found(last)?)))
-        .collect();
+    let mut found: HashMap<usize, Distributed> = HashMap::default();
+    let mut gone: HashSet<usize> = HashSet::default();
+    for last in (0..nodes.len()).filter(|&last| !is_kept(&nodes[last])) {
+        // What one before it takes out is not there for this one to read.
+        let apart = |found: &Distributed| {
+            found.reads().all(|name| wiring.makers.get(name).is_none_or(|maker| !gone.contains(maker)))
+        };
+        if let Some(distributed) = wiring.found(last).filter(apart) {
+            gone.extend(&distributed.gone);
+            found.insert(last, distributed);
+        }
+    }
     if found.is_empty() {
         return None;
     }
-    let gone: HashSet<usize> = found.values().flat_map(|found| found.gone.iter().copied()).collect();
     let mut names = Names::of(model);
     let mut left = vec![];
     for (place, node) in nodes.iter().enumerate() {

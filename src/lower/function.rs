@@ -24,7 +24,7 @@ const NAME_BYTES: usize = 1 << 9;
 /// # Errors
 /// Where a function calls itself, which ONNX does not allow.
 pub fn inline(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<Model>> {
-    let sizes = sizes(model)?;
+    let sizes = sizes(model, &|_| 1)?;
     let functions = to_inline(model, lowering);
     let called = |node: &NodeProto| {
         let function = functions.get(&callee(node)).copied()?;
@@ -86,8 +86,11 @@ pub(crate) fn redefined(model: &Model) -> Option<&str> {
     names.find(is_operator).map(|(_, name)| name)
 }
 
-/// How many nodes a call of each function becomes, with all that it calls in turn.
-fn sizes(model: &Model) -> Result<HashMap<FunctionId<'_>, usize>> {
+/// How many nodes a call of each function becomes, with all that it calls in turn; other nodes count for what `weigh` says.
+pub(super) fn sizes<'m>(
+    model: &'m Model,
+    weigh: &dyn Fn(&NodeProto) -> usize,
+) -> Result<HashMap<FunctionId<'m>, usize>> {
     let functions: HashMap<FunctionId, &FunctionProto> =
         model.proto.functions.iter().map(|function| (key(function), function)).collect();
     let mut sizes: HashMap<FunctionId, usize> = HashMap::new();
@@ -98,7 +101,7 @@ fn sizes(model: &Model) -> Result<HashMap<FunctionId<'_>, usize>> {
         let calls = function.node.iter().map(callee).filter(|call| functions.contains_key(call));
         let waiting: HashSet<FunctionId> = calls.filter(|call| !sizes.contains_key(call)).collect();
         if waiting.is_empty() {
-            let size = |node| sizes.get(&callee(node)).copied().unwrap_or(1);
+            let size = |node| sizes.get(&callee(node)).copied().unwrap_or_else(|| weigh(node));
             let size = function.node.iter().map(size).fold(0, usize::saturating_add);
             sizes.insert(key(function), size);
             stack.pop();

@@ -24,6 +24,9 @@ use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 
+/// How often what is left is looked at again.
+const ROUNDS: usize = 8;
+
 /// A model with its opaque normalizers written out.
 pub struct Lowered {
     /// The model.
@@ -84,6 +87,25 @@ fn written_out_flat(
     lowering: Lowering,
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Lowered>> {
+    let mut lowered = written_out_once(model, lowering, skip)?;
+    // Of what is behind something that was written out, the type and the axes are known only now.
+    for _ in 1..ROUNDS {
+        let Some(Lowered { model, formulas }) = &mut lowered else { break };
+        let Some(next) = written_out_once(model, lowering, skip)? else { break };
+        *model = next.model;
+        formulas.extend(next.formulas);
+    }
+    if let Some(lowered) = &mut lowered {
+        forget_unread(&mut lowered.model, model);
+    }
+    Ok(lowered)
+}
+
+fn written_out_once(
+    model: &Model,
+    lowering: Lowering,
+    skip: &dyn Fn(&str, &str) -> bool,
+) -> Result<Option<Lowered>> {
     let inlined = function::inline(model, lowering, skip)?;
     let expanded = custom::expand(inlined.as_ref().unwrap_or(model), lowering, skip);
     let inlined = inlined.map(|model| Lowered { model, formulas: vec![] });
@@ -93,9 +115,6 @@ fn written_out_flat(
             let formulas = lowered.map_or(vec![], |lowered| lowered.formulas);
             lowered = Some(Lowered { model: collected, formulas });
         }
-    }
-    if let Some(lowered) = &mut lowered {
-        forget_unread(&mut lowered.model, model);
     }
     Ok(lowered)
 }
@@ -114,6 +133,19 @@ pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
         }
     }
     counts
+}
+
+/// How many operators a model has when all functions are written out, but for those that only hold a constant.
+pub(crate) fn operators(model: &Model) -> Result<usize> {
+    let sizes = function::sizes(model, &|node| usize::from(node.op() != ("", "Constant")))?;
+    let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
+    let mut count = 0_usize;
+    while let Some(node) = open.pop() {
+        open.extend(bodies(node).flat_map(|body| &body.node));
+        let size = sizes.get(&callee(node)).copied();
+        count = count.saturating_add(size.unwrap_or(usize::from(node.op() != ("", "Constant"))));
+    }
+    Ok(count)
 }
 
 /// Drops initializers that only what was written out has read.

@@ -3,6 +3,7 @@
 
 use super::label;
 use crate::graph::analysis::Analysis;
+use crate::graph::flat::way;
 use crate::graph::names::Names;
 use crate::graph::sequences::SequenceParts;
 use crate::graph::{NodeId, Reader, ValueId, make};
@@ -94,7 +95,7 @@ impl Writing<'_> {
             let result = &nodes[reader].output[0];
             let left = if !parts.keeps_axis {
                 Some(self.listed(&nodes[reader], ("Squeeze", "axes"), &outputs[part], &axes, result))
-            } else if is_named[part] {
+            } else if is_named[part] || way(&nodes[reader]) != way(like) {
                 Some(make::node(&nodes[reader], "Identity", label(&nodes[reader]), &[&outputs[part]], result))
             } else {
                 outputs[part].clone_from(result);

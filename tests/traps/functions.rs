@@ -108,6 +108,18 @@ fn functions_need_no_name_that_says_what_they_are() {
     all_fold(&written_out(&model, &format!("{START}{written}")));
 }
 
+/// Where as much goes without: what is left is fewer operators.
+#[test]
+fn functions_are_written_out_where_more_layers_become_one() {
+    let lines = "weight u 3 4\nl = MatMul(x, w)\nm = MatMul(l, u)\ny = own.Linear(m, w, c)\noutput y";
+    let model = with_functions(&format!("{START}{lines}"), &[LINEAR]);
+    let fused = unfold::fuse(&model, &options()).unwrap();
+    assert_eq!(crate::operators(&fused.model), ["MatMul", "Add"]);
+    let proof = prove(&model, &fused.model, &fused.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    assert!(!unfold::fuse(&fused.model, &options()).unwrap().changed());
+}
+
 /// In the branches of an If: a call of a normalizer by its name, and of functions of any name.
 #[test]
 fn calls_in_bodies_are_written_out_as_those_outside_are() {

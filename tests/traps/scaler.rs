@@ -43,6 +43,23 @@ fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
     assert_eq!(operators(&proved(&model)), ["Cast", "MatMul", "Add"]);
 }
 
+/// What type a value has is known once what makes it is written out.
+#[test]
+fn a_scaler_behind_a_normalizer_of_one_node_is_written_out_with_it() {
+    let mut model = scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], "y = MatMul(n, w)\noutput y");
+    let opaque = text::model(
+        "input x batch 3\nscale g 3\nshift b 3\ndivisor s 3\nh = my.MABN(x, g, b, s)\nr = Relu(h)\noutput r",
+    );
+    let graph = model.graph_mut();
+    graph.node[0].input = vec!["r".to_owned()];
+    graph.node.splice(0..0, opaque.graph().node.clone());
+    graph.initializer.extend(opaque.graph().initializer.clone());
+    graph.value_info.clear();
+    let after = proved(&model);
+    assert_eq!(operators(&after), ["Mul", "Add", "Relu", "MatMul", "Add"]);
+    assert!(!fuse(&after, &options()).unwrap().changed());
+}
+
 #[test]
 fn a_scaler_that_nothing_takes_in_comes_out_as_it_went_in() {
     let (offset, scale) = ([1.0, -2.0, 0.5], [0.5, 2.0, 4.0]);

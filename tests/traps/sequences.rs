@@ -1,7 +1,9 @@
 //! Sequences of parts, which are Splits where what is split folds.
 
+use unfold::onnx::node::bodies;
+
 use crate::common::text::{model, print};
-use crate::common::{fuse, options};
+use crate::common::{fuse, node, options, undeclared};
 use crate::{operators, proved, same, untidied};
 
 /// A value that is scaled, and products of parts of it.
@@ -44,6 +46,27 @@ fn a_sequence_that_parts_are_taken_out_of_is_a_split() {
         };
         same(&model(&format!("{start}{written}{PRODUCTS}")), &after, 0.0);
     }
+}
+
+/// A part that only a body takes is made outside of it, and handed on there.
+#[test]
+fn parts_that_a_branch_takes_are_named_in_it() {
+    let mut split = model(&format!(
+        "{SCALED}condition flag\nints k 3 = 3 3 2\np = SplitToSequence(n, k) axis=2\nints zero = 0\n ints two = 2"
+    ));
+    let branch = |lines: &str| model(lines).proto.graph.unwrap().into();
+    let branches = vec![
+        ("then_branch", branch("a = SequenceAt(p, zero)\nd = MatMul(a, u)\noutput d")),
+        ("else_branch", branch("c = SequenceAt(p, two)\ne = MatMul(c, w)\noutput e")),
+    ];
+    split.graph_mut().node.push(node("If", &["flag"], &["y"], branches));
+    split.graph_mut().output.push(undeclared("y"));
+    let after = proved(&split);
+    assert_eq!(operators(&after), ["Split", "If"]);
+    let inside: Vec<Vec<&str>> = bodies(after.graph().node.last().unwrap())
+        .map(|body| body.node.iter().map(|node| node.op_type()).collect())
+        .collect();
+    assert_eq!(inside, [["MatMul"], ["MatMul"]]);
 }
 
 /// Without a split each part has one place, and the axis if it is to be kept.
