@@ -29,11 +29,15 @@ DOCUMENT = ROOT / "docs" / "engines.md"
 
 TOKENS, IMAGE, C = "float[2, 16, 32]", "float[2, 32, 8, 8]", 32
 ERF = "e = Erf(d) p = Add(e, one) m = Mul({0}, p)"
+TANH = "t = Pow(x, three) q = Mul(cubic, t) u = Add(x, q) d = Mul(flat, u) e = Tanh(d) p = Add(e, one)"
 # Name, input, nodes from x to y, opset; w is [32, 32], k a kernel of 1 x 1, c [32], r [1, 1, 32], i [32, 1, 1].
 FORMS = [
     ("GELU by erf, x/√2, ½ behind", TOKENS, f"d = Div(x, root) {ERF.format('x')} y = Mul(m, half)"),
     ("the same, ½ before", TOKENS, "h = Mul(x, half) d = Div(x, root) e = Erf(d) p = Add(e, one) y = Mul(h, p)"),
-    ("the same without ½", TOKENS, f"d = Div(x, root) {ERF.format('x')} y = Identity(m)"),
+    ("the same, ½ on the gate", TOKENS, "d = Div(x, root) e = Erf(d) p = Add(e, one) h = Mul(p, half) y = Mul(x, h)"),
+    ("GELU by tanh, ½ before, MatMul", TOKENS, f"{TANH} h = Mul(x, half) m = Mul(h, p) y = MatMul(m, w)"),
+    ("the same, ½ on the gate", TOKENS, f"{TANH} h = Mul(p, half) m = Mul(x, h) y = MatMul(m, w)"),
+    ("the same by erf, without ½", TOKENS, f"d = Div(x, root) {ERF.format('x')} y = Identity(m)"),
     ("the same, ½ in the next weight", TOKENS, f"d = Div(x, root) {ERF.format('x')} y = MatMul(m, w)"),
     ("Gelu (opset 20)", TOKENS, "y = Gelu(x)"),
     ("SiLU, x·sigmoid(x)", TOKENS, "s = Sigmoid(x) y = Mul(x, s)"),
@@ -70,6 +74,7 @@ def model(shape, body):
     constants = {
         "w": draw(-1, 1, (C, C)), "k": draw(-1, 1, (C, C, 1, 1)), "c": draw(0.5, 1, C), "r": draw(-1, 1, (1, 1, C)),
         "i": draw(0.5, 1, (C, 1, 1)), "half": np.array(0.5), "one": np.array(1.0), "root": np.array(np.sqrt(2)),
+        "three": np.array(3.0), "cubic": np.array(0.044715), "flat": np.array(np.sqrt(2 / np.pi)),
     }
     read = {name for node in made.graph.node for name in node.input}
     for name, value in constants.items():

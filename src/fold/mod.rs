@@ -13,6 +13,7 @@ pub mod around;
 mod backward;
 mod draft;
 pub mod forms;
+pub mod gelu;
 pub mod growth;
 mod item;
 pub mod joined;

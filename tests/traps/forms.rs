@@ -311,6 +311,82 @@ fn a_normalization_that_is_scaled_before_its_mean_is_taken_off_is_one() {
     }
 }
 
+/// A GELU between two layers, of which each line has one operator.
+fn gelu(lines: &str) -> Model {
+    model(&format!(
+        "input x batch 5 8
+         weight w 8 8
+         weight v 8 3
+         const root = 1.4142135
+         const one = 1
+         const half = 0.5
+         a = MatMul(x, w)
+         {lines}
+         y = MatMul(g, v)
+         output y"
+    ))
+}
+
+#[test]
+fn a_gelu_halves_its_value_before_its_gate_where_torch_halves_the_gate() {
+    let before = "d = Div(a, root)\n e = Erf(d)\n s = Add(e, one)";
+    let by_tanh = "p = Pow(a, three)\n const three = 3\n q = Mul(p, c)\n const c = 0.044715\n r = Add(a, q)
+        const k = 0.7978846\n d = Mul(r, k)\n e = Tanh(d)\n s = Add(one, e)";
+    for (sum, last) in [
+        (before, "h = Mul(half, s)\n g = Mul(a, h)"),
+        (before, "h = Mul(s, half)\n g = Mul(h, a)"),
+        (by_tanh, "h = Mul(half, s)\n g = Mul(a, h)"),
+    ] {
+        let after = proved(&gelu(&format!("{sum}\n {last}")));
+        let products: Vec<&[String]> = after
+            .graph()
+            .node
+            .iter()
+            .filter(|node| node.op_type() == "Mul")
+            .map(|node| &node.input[..])
+            .collect();
+        let [.., halved, product] = products[..] else { panic!("{products:?}") };
+        assert_eq!(halved, ["a", "half"]);
+        assert_eq!(product[1], "s");
+    }
+}
+
+#[test]
+fn what_is_halved_behind_other_gates_stays_in_its_order() {
+    let before = "d = Div(a, root)\n e = Erf(d)\n s = Add(e, one)";
+    for lines in [
+        // In the order that is known, of another number, and read by something else.
+        format!("{before}\n h = Mul(a, half)\n g = Mul(h, s)"),
+        format!("{before}\n p = Mul(a, s)\n g = Mul(p, half)"),
+        format!("{before}\n const third = 0.3\n h = Mul(s, third)\n g = Mul(a, h)"),
+        format!("{before}\n h = Mul(s, half)\n g = Mul(a, h)\n output h"),
+        "e = Sigmoid(a)\n s = Add(e, one)\n h = Mul(s, half)\n g = Mul(a, h)".to_owned(),
+    ] {
+        let model = gelu(&lines);
+        assert_eq!(fuse(&model).model.proto, model.proto, "{lines}");
+    }
+}
+
+/// The β of the outer one is what the inner one takes out.
+#[test]
+fn of_two_such_normalizations_in_each_other_one_is_written_otherwise() {
+    for outer in ["a = Mul(x, s)\nrest = Sub(twin, ms)", "a = Mul(x, s)\nn = Neg(ms)\nrest = Add(twin, n)"] {
+        let before = model(&format!(
+            "input x 2 4 5 5
+             scale s 4 1 1
+             weight w 3 4 1 1
+             m = ReduceMean(x) axes=[2,3]
+             twin = Mul(x, s)
+             ms = Mul(m, s)
+             {outer}
+             last = Add(a, rest)
+             y = Conv(last, w)
+             output y"
+        ));
+        same(&before, &proved(&before), 1e-12);
+    }
+}
+
 #[test]
 fn what_only_resembles_a_scaled_mean_stays() {
     for rest in [
