@@ -88,6 +88,12 @@ def measure(form, sizes, unfold, peer, folder):
     return f"| {name} | {folded(said):,} | {' | '.join(steps)} | {memory / made[-1] / 1000:.1f} kB | {against} |"
 
 
+def lines_before():
+    """The lines of the table that there is, by the names of their graphs."""
+    section = DOCUMENT.read_text().partition(TITLE)[2].partition("\n## ")[0] if DOCUMENT.exists() else ""
+    return {line.split(" | ")[0].strip("| "): line for line in section.splitlines() if line.startswith("| ")}
+
+
 def write_section(title, text):
     """Puts a section of docs/scale.md in the place of the one that there is."""
     before = DOCUMENT.read_text() if DOCUMENT.exists() else "# Scale\n"
@@ -102,18 +108,21 @@ def main():
     parser.add_argument("--unfold", default="unfold", help="the program")
     parser.add_argument("--largest", type=int, default=1_000_000, help="the number of nodes of the largest graphs")
     parser.add_argument("--no-peer", action="store_true", help="leaves onnxsim out")
-    parser.add_argument("forms", nargs="*", metavar="FORM", help="the graphs, by name")
+    parser.add_argument("forms", nargs="*", metavar="FORM", help="the graphs, by name; the lines of the others stay")
     arguments = parser.parse_args()
-    forms = [form for form in graphs.FORMS if not arguments.forms or form.__name__ in arguments.forms]
     sizes = [size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= arguments.largest]
     # A model that is too large for the machine is an error, and not the end of it.
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     heads = [f"{size:,} nodes" for size in sizes[1:]]
     lines = ["| graph | sites | " + " | ".join(heads) + " | memory | onnxsim |", "|---|" + "---:|" * (len(heads) + 3)]
+    before = lines_before()
     with tempfile.TemporaryDirectory() as folder:
-        for form in forms:
-            lines.append(measure(form, sizes, arguments.unfold, not arguments.no_peer, Path(folder)))
+        for form in graphs.FORMS:
+            if not arguments.forms or form.__name__ in arguments.forms:
+                lines.append(measure(form, sizes, arguments.unfold, not arguments.no_peer, Path(folder)))
+            elif line := before.get(form.__name__.replace("_", " ")):
+                lines.append(line)
     write_section(TITLE, f"{TEXT}\n" + "\n".join(lines))
 
 
