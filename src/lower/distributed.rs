@@ -44,13 +44,17 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     let is_kept = |node: &NodeProto| skip(label(node), node.op_type());
     let mut found: HashMap<usize, Distributed> = HashMap::default();
     let mut gone: HashSet<usize> = HashSet::default();
+    let mut read: HashSet<usize> = HashSet::default();
     for last in (0..nodes.len()).filter(|&last| !is_kept(&nodes[last])) {
-        // What one before it takes out is not there for this one to read.
-        let apart = |found: &Distributed| {
-            found.reads().all(|name| wiring.makers.get(name).is_none_or(|maker| !gone.contains(maker)))
-        };
-        if let Some(distributed) = wiring.found(last).filter(apart) {
+        let Some(distributed) = wiring.found(last) else { continue };
+        let reads: Vec<usize> =
+            distributed.reads().filter_map(|name| wiring.makers.get(name)).copied().collect();
+        // What one takes out is not there for another one to read, or to take out, or to end in.
+        let is_free =
+            |node: &usize| !gone.contains(node) && !read.contains(node) && !found.contains_key(node);
+        if reads.iter().all(|node| !gone.contains(node)) && distributed.gone.iter().all(is_free) {
             gone.extend(&distributed.gone);
+            read.extend(reads);
             found.insert(last, distributed);
         }
     }

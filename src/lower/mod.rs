@@ -137,13 +137,13 @@ pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
 
 /// How many operators a model has when all functions are written out, but for those that only hold a constant.
 pub(crate) fn operators(model: &Model) -> Result<usize> {
-    let sizes = function::sizes(model, &|node| usize::from(node.op() != ("", "Constant")))?;
+    let weigh = |node: &NodeProto| usize::from(node.op() != ("", "Constant"));
+    let sizes = function::sizes(model, &weigh)?;
     let mut open: Vec<&NodeProto> = model.graph().node.iter().collect();
     let mut count = 0_usize;
     while let Some(node) = open.pop() {
         open.extend(bodies(node).flat_map(|body| &body.node));
-        let size = sizes.get(&callee(node)).copied();
-        count = count.saturating_add(size.unwrap_or(usize::from(node.op() != ("", "Constant"))));
+        count = count.saturating_add(sizes.get(&callee(node)).copied().unwrap_or_else(|| weigh(node)));
     }
     Ok(count)
 }

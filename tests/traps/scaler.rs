@@ -48,7 +48,7 @@ fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
 fn a_scaler_behind_a_normalizer_of_one_node_is_written_out_with_it() {
     let mut model = scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], "y = MatMul(n, w)\noutput y");
     let opaque = text::model(
-        "input x batch 3\nscale g 3\nshift b 3\ndivisor s 3\nh = my.MABN(x, g, b, s)\nr = Relu(h)\noutput r",
+        "input x batch 3\nscale g 3\nshift b 3\nconst s 3 = 1 4 0.25\nh = my.MABN(x, g, b, s)\nr = Relu(h)\noutput r",
     );
     let graph = model.graph_mut();
     graph.node[0].input = vec!["r".to_owned()];
