@@ -1,8 +1,8 @@
 //! GELU in the order in which engines look for it.
 //!
 //! Before: `x·(½·(1 + erf(x/√2)))`, as torch's exporter decomposes it, and the same with tanh. After: `(x·½)·(1 + …)`. To halve
-//! rounds nothing, so both are the same numbers. onnxruntime runs the second as one operator, of which it finds the first in
-//! no order of this kind.
+//! rounds no number but the smallest of a type, so both are the same numbers. onnxruntime runs the second as one operator, and
+//! tract does where it is by erf; neither finds the first.
 
 use super::patch::{Edit, written_anew};
 use crate::graph::analysis::Analysis;
