@@ -266,6 +266,11 @@ impl Floats {
         decode(self.data_type, buffer, into);
     }
 
+    /// How small and how large the numbers are that are stored as these bytes.
+    pub(crate) fn magnitudes(&self, buffer: &[u8]) -> Magnitudes {
+        magnitudes(self.data_type, buffer)
+    }
+
     fn error(&self, reason: String) -> Error {
         Error::Tensor { tensor: self.name.clone(), reason }
     }
@@ -315,6 +320,29 @@ fn decode(data_type: DataType, bytes: &[u8], into: &mut [f64]) {
         DataType::Float => each(bytes, into, |bytes| f64::from(f32::from_le_bytes(bytes))),
         _ => each(bytes, into, f64::from_le_bytes),
     }
+}
+
+/// Of their bits, which are fewer than those of the numbers that they are decoded to, and in the same order.
+#[multiversion(targets = "simd")]
+fn magnitudes(data_type: DataType, bytes: &[u8]) -> Magnitudes {
+    macro_rules! of {
+        ($float:ty, $bits:ty) => {{
+            let (mut least, mut largest) = (<$bits>::MAX, 0);
+            for &bytes in bytes.as_chunks().0 {
+                let size = <$bits>::from_le_bytes(bytes) & (<$bits>::MAX >> 1);
+                largest = largest.max(size);
+                // So that 0 is behind all.
+                least = least.min(size.wrapping_sub(1));
+            }
+            [least.wrapping_add(1), largest].map(|bits| f64::from(<$float>::from_bits(bits)))
+        }};
+    }
+    Magnitudes::of(&match data_type {
+        DataType::Float16 => of!(f16, u16),
+        DataType::BFloat16 => of!(bf16, u16),
+        DataType::Float => of!(f32, u32),
+        _ => of!(f64, u64),
+    })
 }
 
 fn split<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
@@ -583,6 +611,22 @@ mod tests {
             for value in [limit * sign, f64::MAX * sign] {
                 assert_eq!(encoded(data_type, value), Err(NotRepresentable::Overflow { value, data_type }));
             }
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_as_small_and_as_large_as_its_numbers() {
+        for data_type in [DataType::Float16, DataType::BFloat16, DataType::Float, DataType::Double] {
+            for numbers in [&[0.0, -3.0, 0.3, -0.0, 2.0][..], &[0.0], &[f64::NEG_INFINITY, 1.0], &[1e-7, 0.0]]
+            {
+                let mut bytes = vec![0; data_type.byte_size(numbers.len()).unwrap()];
+                encode_into(data_type, numbers, &mut bytes);
+                let stored: Vec<f64> = numbers.iter().map(|&number| rounded(data_type, number)).collect();
+                assert_eq!(magnitudes(data_type, &bytes), Magnitudes::of(&stored), "{data_type} {numbers:?}");
+            }
+            let mut bytes = vec![0; data_type.byte_size(2).unwrap()];
+            encode_into(data_type, &[1.0, f64::NAN], &mut bytes);
+            assert!(!magnitudes(data_type, &bytes).are_finite());
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
@@ -31,8 +32,18 @@ pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
         parts.into_iter().map(move |part| (transfer, part))
     });
     let parts: Vec<_> = parts.collect();
-    let next = parts.into_par_iter().with_max_len(1);
-    next.try_for_each_init(Vec::new, |buffer, (transfer, part)| transfer.part(part, buffer))
+    // In the order of the files, with a buffer for each thread.
+    let next = AtomicUsize::new(0);
+    let threads = (0..rayon::current_num_threads()).into_par_iter().with_max_len(1);
+    threads.try_for_each(|_| {
+        let mut buffer = vec![];
+        while let Some((transfer, part)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let moved = transfer.part(part.clone(), &mut buffer);
+            // The others need not go on.
+            moved.inspect_err(|_| next.store(parts.len(), Ordering::Relaxed))?;
+        }
+        Ok(())
+    })
 }
 
 impl Transfer<'_> {

@@ -224,9 +224,10 @@ impl Streamed {
             let (mut buffer, mut numbers, mut seen) = (vec![], vec![0.0; places * behind], Magnitudes::NONE);
             for range in ranges {
                 let numbers = &mut numbers[..range.len() * behind];
-                let read = floats.read(range.start * behind, &mut buffer, numbers);
+                let read = floats.read_bytes(range.start * behind..range.end * behind, &mut buffer);
                 read.map_err(|error| Refusal::new(Reason::Constant(error.to_string()), ""))?;
-                seen = seen.and(Magnitudes::of(numbers));
+                seen = seen.and(floats.magnitudes(&buffer));
+                floats.decode(&buffer, numbers);
                 match self {
                     Self::Sums => {
                         for (&factor, numbers) in row[range].iter().zip(numbers.chunks_exact(behind)) {

@@ -103,9 +103,13 @@ impl Scaled {
         range: Range<usize>,
         take: &mut dyn FnMut(&[f64]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        self.blocks(range, |at, numbers| match self.steps.iter().all(|step| step.apply(numbers, at)) {
-            true => take(numbers),
-            false => Err(Refusal::new(Reason::Underflow(DataType::Double.name()), "")),
+        // Where all lie between bounds, no product is 0 but of one.
+        let is_bounded = self.bounds().is_some();
+        self.blocks(range, |at, numbers| {
+            match self.steps.iter().all(|step| step.apply(numbers, at, is_bounded)) {
+                true => take(numbers),
+                false => Err(Refusal::new(Reason::Underflow(DataType::Double.name()), "")),
+            }
         })
     }
 
@@ -173,8 +177,9 @@ impl Applied {
         }
     }
 
-    /// Does it to the elements from one on. Says whether no product became 0 only because nothing is so small.
-    fn apply(&self, numbers: &mut [f64], mut at: usize) -> bool {
+    /// Does it to the elements from one on. Says whether no product became 0 only because nothing is so small, unless that is
+    /// known not to be.
+    fn apply(&self, numbers: &mut [f64], mut at: usize, is_bounded: bool) -> bool {
         let mut kept = true;
         let mut rest = numbers;
         while !rest.is_empty() {
@@ -187,8 +192,8 @@ impl Applied {
             }
             at += run.len();
             kept &= match self.same {
-                true => by_one(&self.op, run, self.operand[place]),
-                false => by_each(&self.op, run, &self.operand[place + within..]),
+                true => by_one(&self.op, run, self.operand[place], is_bounded),
+                false => by_each(&self.op, run, &self.operand[place + within..], is_bounded),
             };
             rest = others;
         }
@@ -203,12 +208,13 @@ fn vanished(product: f64, a: f64, b: f64) -> bool {
 }
 
 #[multiversion(targets = "simd")]
-fn by_one(op: &Op, numbers: &mut [f64], other: f64) -> bool {
+fn by_one(op: &Op, numbers: &mut [f64], other: f64, is_bounded: bool) -> bool {
     let mut lost = false;
     match op {
         Op::Add => numbers.iter_mut().for_each(|number| *number += other),
         Op::Sub => numbers.iter_mut().for_each(|number| *number -= other),
         Op::Div => numbers.iter_mut().for_each(|number| *number /= other),
+        _ if is_bounded => numbers.iter_mut().for_each(|number| *number *= other),
         _ => {
             for number in numbers {
                 let product = *number * other;
@@ -221,13 +227,14 @@ fn by_one(op: &Op, numbers: &mut [f64], other: f64) -> bool {
 }
 
 #[multiversion(targets = "simd")]
-fn by_each(op: &Op, numbers: &mut [f64], others: &[f64]) -> bool {
+fn by_each(op: &Op, numbers: &mut [f64], others: &[f64], is_bounded: bool) -> bool {
     let mut lost = false;
     let pairs = numbers.iter_mut().zip(others);
     match op {
         Op::Add => pairs.for_each(|(number, other)| *number += other),
         Op::Sub => pairs.for_each(|(number, other)| *number -= other),
         Op::Div => pairs.for_each(|(number, other)| *number /= other),
+        _ if is_bounded => pairs.for_each(|(number, other)| *number *= other),
         _ => {
             for (number, &other) in pairs {
                 let product = *number * other;
