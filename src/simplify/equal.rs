@@ -66,13 +66,15 @@ pub fn find(
     fixed.extend(graph.output.iter().map(|output| output.name()));
     fixed.extend(graph.quantization_annotation.iter().map(|annotation| annotation.tensor_name()));
     fixed.extend(pinned);
-    let ends = graph.node.iter().filter(|node| node.domain() == END);
-    fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str));
-    let spelled: Vec<Option<Box<TensorProto>>> = graph.node.iter().map(spelled_out).collect();
-    let mut equals = Equals::new(model, &fixed);
     // A body may have constants and no node any more.
     let of_ends = graph.node.iter().flat_map(ways_behind);
     let ways: HashSet<&str> = graph.node.iter().map(way).chain(of_ends).collect();
+    let ends = graph.node.iter().filter(|node| node.domain() == END);
+    // Of what the node in its place read itself, nobody needs the name.
+    let of_bodies = |name: &&str| !way_to(name, &ways).is_empty();
+    fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str).filter(of_bodies));
+    let spelled: Vec<Option<Box<TensorProto>>> = graph.node.iter().map(spelled_out).collect();
+    let mut equals = Equals::new(model, &fixed);
     let tensors = graph.initializer.iter().map(|tensor| (way_to(tensor.name(), &ways), tensor));
     // Bodies see those of the main graph, whichever came first.
     let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());

@@ -82,6 +82,28 @@ fn open_extents_in_bodies_are_untold_once() {
     assert_eq!(again.model.proto, first.model.proto);
 }
 
+/// The TorchScript exporter writes the condition of each loop anew.
+#[test]
+fn what_loops_begin_with_is_made_once() {
+    let round =
+        part("indices i\n condition go\n input s batch 4\n r = Relu(s)\n on = Identity(go)\n output on r");
+    let mut model = model(
+        "input x batch 4
+         indices n
+         ints one = 1
+         ints same = 1
+         go = Cast(one) to=9
+         on = Cast(same) to=9",
+    );
+    for (begun, before, after) in [("go", "x", "h"), ("on", "h", "y")] {
+        let body = vec![("body", round.clone().into())];
+        model.graph_mut().node.push(node("Loop", &["n", begun, before], &[after], body));
+    }
+    model.graph_mut().output.push(undeclared("y"));
+    assert_eq!(operators(&crate::fuse(&model).model), ["Cast", "Loop", "Loop"]);
+    is_proved(&model);
+}
+
 /// Whose rounds they are is not told by how deep the loop is: the branch comes to stand in the place of the If.
 #[test]
 fn a_loop_in_the_branch_that_is_taken_is_the_same_loop_outside() {
