@@ -3,6 +3,7 @@
 use ndarray::{ArrayD, IxDyn};
 use unfold::graph::analysis::Analysis;
 use unfold::graph::facts::extent;
+use unfold::onnx::proto::TensorProto;
 use unfold::onnx::tensor::DataType;
 use unfold::onnx::{Model, tensor};
 use unfold::prove::{Proof, prove};
@@ -623,6 +624,36 @@ fn products_of_quantized_numbers_have_the_extents_of_others() {
     );
     let of = |name: &str| shape(&made, name);
     assert_eq!(["product", "same", "conv", "also"].map(of), ["? ? 5", "? ? 5", "? 6 ? 3", "? 6 ? 5"]);
+}
+
+/// What is told of a value is told whoever reads it: here a Pad of nothing, which has the type of its fill.
+#[test]
+fn quantized_numbers_have_the_type_of_those_that_they_are_made_of() {
+    for made in [
+        "com.microsoft.QLinearConcat(s, z, q, s, z) axis=1",
+        "com.microsoft.QLinearLeakyRelu(q, s, z, s, z)",
+        "com.microsoft.QLinearAdd(q, s, z, q, s, z, s, z)",
+        "com.microsoft.QLinearWhere(c, q, s, z, q, s, z, s, z)",
+    ] {
+        let mut model = model(&format!(
+            "input x 1 4 8
+             condition c
+             ints none 6 = 0 0 0 0 0 0
+             const s = 0.5
+             q = QuantizeLinear(x, s, z)
+             p = {made}
+             d = Pad(p, none, z)
+             y = DequantizeLinear(d, s, z)
+             output y"
+        ));
+        model.graph_mut().initializer.push(TensorProto {
+            name: Some("z".into()),
+            data_type: Some(DataType::Uint8.code()),
+            raw_data: Some(vec![117].into()),
+            ..Default::default()
+        });
+        assert_eq!(operators(&proved(&model)).len(), 3, "{made}");
+    }
 }
 
 #[test]

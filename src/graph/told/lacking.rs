@@ -97,6 +97,21 @@ pub fn typed_like(node: &NodeProto) -> Option<usize> {
         ) => Some(0),
         // That of the scales.
         ("com.microsoft", "GatherBlockQuantized") => Some(2),
+        (
+            "com.microsoft",
+            "QLinearAdd"
+            | "QLinearAveragePool"
+            | "QLinearGlobalAveragePool"
+            | "QLinearLeakyRelu"
+            | "QLinearMul"
+            | "QLinearReduceMean"
+            | "QLinearSigmoid"
+            | "QLinearSoftmax",
+        ) => Some(0),
+        ("com.microsoft", "QLinearConcat" | "QLinearWhere") => Some(1),
+        // That of the zero point of the result.
+        ("", "QLinearConv") => Some(7),
+        ("com.microsoft", "QGemm") => Some(8),
         _ => None,
     }
 }
