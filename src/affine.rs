@@ -76,6 +76,12 @@ impl Affine {
         self.shift.are_all(0.0)
     }
 
+    /// Whether there is no shift and every factor is a power of two: nothing that is multiplied by it loses a digit.
+    pub fn is_only_exponents(&self) -> bool {
+        let digits = (1_u64 << (f64::MANTISSA_DIGITS - 1)) - 1;
+        self.has_no_shift() && self.scale.iter().all(|s| s.is_normal() && s.to_bits() & digits == 0)
+    }
+
     /// Whether some of what it is on becomes smaller.
     pub fn shrinks(&self) -> bool {
         self.scale.iter().any(|s| s.abs() < 1.0)

@@ -1,13 +1,15 @@
 //! What an affine that moves does to the numbers on its way, as floats have them.
 //!
 //! Forward it leaves `x` where `s·x + t` was, backward it puts `s·x + t` where `x` was. Within one type that is only
-//! another order of roundings, for `x` was rounded to that type already. It is more in two places.
+//! another order of roundings, for `x` was rounded to that type already. It is more in three places.
 //!
 //! - **A Cast to a type that holds less** rounds `x` instead of `s·x + t`. Nothing is lost where all of `x` came out
 //!   of such a type, and no more than before where there is no shift, or where `x` is what a normalization or another
 //!   bounded function makes. Else a shift may be all that kept digits: `1000.01 − 1000`. And float16 holds no numbers
-//!   over 65504. Backward past a Cast from such a type it is the result that is rounded there: to float16 that is fine
-//!   where the next Cast rounds it so anyway, or where it is smaller than `x`.
+//!   over 65504. Backward past a Cast from such a type it is the result that is rounded there, which is fine where the
+//!   next Cast rounds it so anyway.
+//! - **Weights of half precision** that take an affine in are rounded. Where the Cast before or behind them rounds as
+//!   it did, nothing makes up for that: only exponents pass, which round nothing, if the range allows.
 //! - **A float16 that is computed** from others on the way becomes larger, forward by a scale below 1, and backward
 //!   by one above: scores of queries that are scaled only behind the product. A mean is no larger than what it is of, but
 //!   what it is of may be larger than it.
@@ -74,10 +76,13 @@ pub fn forward(
     };
     let is_kept =
         within(draft.facts.data_type(value), to) || going.is_bounded || came_out_of(draft, going, value, to);
-    match is_kept || (affine.has_no_shift() && to != Some(DataType::Float16)) {
-        true => Ok(()),
-        false => refused(to),
-    }
+    let is_kept = is_kept
+        || match to {
+            Some(DataType::Float16) => false,
+            Some(DataType::BFloat16) => affine.is_only_exponents(),
+            _ => affine.has_no_shift(),
+        };
+    if is_kept { Ok(()) } else { refused(to) }
 }
 
 /// Whether an affine of an item that is wanted behind a node may go before it.
@@ -102,8 +107,12 @@ pub fn backward(
         return if computes && to == Some(DataType::Float16) && grows() { refused(to) } else { Ok(()) };
     };
     let from = draft.facts.data_type(value);
-    let has_range = from.is_some_and(|from| from != DataType::Float16);
-    let is_kept = has_range || within(to, from) || (affine.has_no_shift() && !grows());
+    let is_kept = within(to, from)
+        || match from {
+            Some(DataType::Float16) => affine.is_only_exponents() && !grows(),
+            Some(DataType::BFloat16) => affine.is_only_exponents(),
+            from => from.is_some(),
+        };
     let rounded_anyway = || {
         let (source, mut left) = origin(draft, item.part.input, None, LOOKED_AT);
         made.map(|made| draft.source(made)) == Some(source)

@@ -88,7 +88,7 @@ fn a_gemm_of_a_type_that_the_engine_has_no_bias_for_is_given_none() {
 #[test]
 fn bfloat16_and_float_are_told_apart_though_tract_takes_them_for_one() {
     let text = "input x 4 4
-                const c 4 1 = 2 3 4 5
+                const c 4 1 = 2 4 8 0.5
                 const h 4 = 2 -1 1 2
                 z = Relu(x)
                 a = Mul(z, c)
