@@ -646,6 +646,11 @@ impl<'d, 'a> Pull<'d, 'a> {
 
     /// Whether a reader takes only parts of the value on which the affine is the identity.
     fn sees_nothing(&self, node: NodeId, input: usize, affine: &Affine) -> bool {
+        let is_nowhere = !affine.scale.iter().any(|&s| s == 1.0) || !affine.shift.iter().any(|&t| t == 0.0);
+        // Of what a sum or a product takes whole there would be something left.
+        if is_nowhere && self.draft.graph.category(node) == Some(Category::Arithmetic) {
+            return false;
+        }
         let mut inputs = vec![None; self.draft.graph.inputs(node).len()];
         inputs[input] = Some(affine.clone());
         let step = step_forward(self.draft, node, &inputs);

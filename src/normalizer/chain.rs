@@ -175,6 +175,8 @@ impl Search<'_> {
             {
                 None
             }
+            // Constants are read only of what may be a step.
+            (_, &[value]) if self.is_bias(node, value) => None,
             (_, &[value]) => {
                 let rank = self.facts.rank(output)?;
                 let (before, behind) = (self.facts.shape(value)?, self.facts.shape(output)?);
@@ -184,7 +186,7 @@ impl Search<'_> {
                 if !is_alike && !self.widens(&step, value, output, &before, &behind) {
                     return None;
                 }
-                if step.axes().len() > 1 || self.is_bias(node, value) {
+                if step.axes().len() > 1 {
                     return None;
                 }
                 let path = scope(graph, node).path;

@@ -64,7 +64,9 @@ impl Dead {
             made.clone().all(|name| is_unread(name, known)) && made.any(|name| was_read(name))
         };
         let mut nodes = vec![false; graph.node.len()];
-        let mut open: Vec<usize> = (0..nodes.len()).filter(|&place| is_dead(place, &known)).collect();
+        let unread = known.values().filter(|value| value.readers == 0).filter_map(|value| value.maker);
+        let mut open: Vec<usize> =
+            unread.map(|maker| maker as usize).filter(|&place| is_dead(place, &known)).collect();
         while let Some(place) = open.pop() {
             if std::mem::replace(&mut nodes[place], true) {
                 continue;

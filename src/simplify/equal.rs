@@ -68,7 +68,8 @@ pub fn find(
     fixed.extend(pinned);
     // A body may have constants and no node any more.
     let of_ends = graph.node.iter().flat_map(ways_behind);
-    let ways: HashSet<&str> = graph.node.iter().map(way).chain(of_ends).collect();
+    let ways = graph.node.iter().map(way).chain(of_ends);
+    let ways: HashSet<&str> = ways.filter(|way| !way.is_empty()).collect();
     let ends = graph.node.iter().filter(|node| node.domain() == END);
     // Of what the node in its place read itself, nobody needs the name.
     let of_bodies = |name: &&str| !way_to(name, &ways).is_empty();
@@ -227,8 +228,10 @@ fn spelled_out(node: &NodeProto) -> Option<Box<TensorProto>> {
 
 /// What a node's attributes say, in an order that is none of the exporter's.
 fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
-    let said =
-        |attribute: &AttributeProto| AttributeProto { doc_string: None, ..attribute.clone() }.encode_to_vec();
+    let said = |attribute: &AttributeProto| match attribute.doc_string {
+        None => attribute.encode_to_vec(),
+        Some(_) => AttributeProto { doc_string: None, ..attribute.clone() }.encode_to_vec(),
+    };
     let mut attributes: Vec<Vec<u8>> = node.attribute.iter().map(said).collect();
     attributes.sort_unstable();
     attributes
