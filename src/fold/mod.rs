@@ -27,6 +27,7 @@ pub mod planner;
 pub mod raised;
 mod range;
 pub mod regrouped;
+pub mod rms;
 pub mod rounding;
 mod row;
 mod shares;

@@ -14,7 +14,7 @@ use crate::fold::plan::{Plan, Removal, Stored};
 use crate::fold::planner;
 use crate::fold::raised::raised;
 use crate::fold::target::Target;
-use crate::fold::{around, forms, gelu, joined, pairs, parts, regrouped, sliced};
+use crate::fold::{around, forms, gelu, joined, pairs, parts, regrouped, rms, sliced};
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
 use crate::graph::flat::Flat;
@@ -380,10 +380,11 @@ impl OnePass<'_> {
     /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let moved: &[fn(&Analysis) -> Vec<Edit>] = match self.skip.is_match(simplify::DUPLICATE) {
-            true => &[parts::edits, gelu::edits],
+            true => &[parts::edits, gelu::edits, rms::edits],
             false => &[
                 parts::edits,
                 gelu::edits,
+                rms::edits,
                 pairs::edits,
                 regrouped::edits,
                 sliced::edits,

@@ -34,6 +34,8 @@ fn part(view: &View, core: &Core, output: ValueId, chain: &Chain) -> Option<Part
     let is_wanted = |&node: &NodeId| match graph.domain_op(node) {
         // Of two Muls one has the reciprocal, which this form has for RMSNorm only.
         ("", "Mul") => !core.centred && core.nodes.last() == Some(&node),
+        // Which a quotient takes the place of, at the end.
+        ("", "Reciprocal") => !core.centred,
         ("", op) => matches!(op, "Add" | "Div" | "Pow" | "ReduceMean" | "Sqrt" | "Sub"),
         _ => false,
     };

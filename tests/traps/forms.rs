@@ -367,6 +367,54 @@ fn what_is_halved_behind_other_gates_stays_in_its_order() {
     }
 }
 
+/// An RMSNorm before a layer, whose last lines are given.
+fn rms(lines: &str) -> Model {
+    model(&format!(
+        "input x batch 5 8
+         scale g 8
+         weight w 8 3
+         const two = 2
+         const eps = 0.001
+         p = Pow(x, two)
+         m = ReduceMean(p) axes=[-1]
+         e = Add(m, eps)
+         s = Sqrt(e)
+         {lines}
+         y = MatMul(n, w)
+         output y"
+    ))
+}
+
+#[test]
+fn an_rms_norm_divides_by_its_root_where_torch_multiplies_by_the_reciprocal() {
+    for lines in [
+        "r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)",
+        "r = Reciprocal(s)\n q = Mul(r, x)\n n = Mul(g, q)",
+    ] {
+        let before = rms(lines);
+        let after = proved(&before);
+        assert_eq!(operators(&after), ["Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "MatMul"]);
+        let quotient = after.graph().node.iter().find(|node| node.op_type() == "Div").unwrap();
+        assert_eq!(quotient.input, ["x", "s"]);
+        same(&before, &after, 1e-6);
+    }
+}
+
+#[test]
+fn other_products_with_a_reciprocal_of_a_root_stay() {
+    for lines in [
+        // No vector behind, another value, a root that something else reads, and so the reciprocal.
+        "r = Reciprocal(s)\n n = Mul(x, r)",
+        "z = Relu(x)\n r = Reciprocal(s)\n q = Mul(z, r)\n n = Mul(q, g)",
+        "r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)\n output s",
+        "r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)\n output r",
+        "r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)\n output q",
+    ] {
+        let after = fuse(&rms(lines)).model;
+        assert!(operators(&after).contains(&"Reciprocal"), "{lines}: {:?}", operators(&after));
+    }
+}
+
 /// The β of the outer one is what the inner one takes out.
 #[test]
 fn of_two_such_normalizations_in_each_other_one_is_written_otherwise() {
