@@ -30,6 +30,7 @@ DOCUMENT = ROOT / "docs" / "engines.md"
 TOKENS, IMAGE, C = "float[2, 16, 32]", "float[2, 32, 8, 8]", 32
 ERF = "e = Erf(d) p = Add(e, one) m = Mul({0}, p)"
 TANH = "t = Pow(x, three) q = Mul(cubic, t) u = Add(x, q) d = Mul(flat, u) e = Tanh(d) p = Add(e, one)"
+RMS = "v = ReduceMean <keepdims = 1> (q, last) f = Add(v, half) t = Sqrt(f)"
 # Name, input, nodes from x to y, opset; w is [32, 32], k a kernel of 1 x 1, c [32], r [1, 1, 32], i [32, 1, 1].
 FORMS = [
     ("GELU by erf, x/√2, ½ behind", TOKENS, f"d = Div(x, root) {ERF.format('x')} y = Mul(m, half)"),
@@ -51,7 +52,9 @@ FORMS = [
     ("LayerNormalization without shift", TOKENS, "y = LayerNormalization <axis = -1> (x, c)"),
     ("x + z, LayerNormalization", TOKENS, "z = Relu(x) s = Add(x, z) y = LayerNormalization <axis = -1> (s, c, c)"),
     ("RMSNormalization (opset 23)", TOKENS, "y = RMSNormalization <axis = -1> (x, c)"),
-    ("RMS of Pow, ReduceMean, Sqrt, Div", TOKENS, "q = Mul(x, x) v = ReduceMean <keepdims = 1> (q, last) f = Add(v, half) t = Sqrt(f) d = Div(x, t) y = Mul(d, c)"),
+    ("RMS of Pow, ReduceMean, Sqrt, Div", TOKENS, f"q = Pow(x, two) {RMS} d = Div(x, t) y = Mul(d, c)"),
+    ("the same, times the Reciprocal", TOKENS, f"q = Pow(x, two) {RMS} z = Reciprocal(t) d = Mul(x, z) y = Mul(d, c)"),
+    ("RMS of Mul, ReduceMean, Sqrt, Div", TOKENS, f"q = Mul(x, x) {RMS} d = Div(x, t) y = Mul(d, c)"),
     ("Conv, BatchNormalization", IMAGE, "a = Conv(x, k) y = BatchNormalization(a, c, c, c, c)"),
     ("Conv, times [C, 1, 1], plus [C, 1, 1]", IMAGE, "a = Conv(x, k) b = Mul(a, i) y = Add(b, i)"),
     ("Conv, times 0.5, plus 0.5", IMAGE, "a = Conv(x, k) b = Mul(a, half) y = Add(b, half)"),
@@ -74,7 +77,7 @@ def model(shape, body):
     constants = {
         "w": draw(-1, 1, (C, C)), "k": draw(-1, 1, (C, C, 1, 1)), "c": draw(0.5, 1, C), "r": draw(-1, 1, (1, 1, C)),
         "i": draw(0.5, 1, (C, 1, 1)), "half": np.array(0.5), "one": np.array(1.0), "root": np.array(np.sqrt(2)),
-        "three": np.array(3.0), "cubic": np.array(0.044715), "flat": np.array(np.sqrt(2 / np.pi)),
+        "two": np.array(2.0), "three": np.array(3.0), "cubic": np.array(0.044715), "flat": np.array(np.sqrt(2 / np.pi)),
     }
     read = {name for node in made.graph.node for name in node.input}
     for name, value in constants.items():
