@@ -186,9 +186,10 @@ fn origin(draft: &Draft, value: ValueId, part: Option<&Part>, budget: usize) -> 
     (value, 0)
 }
 
-/// Whether a node hands elements on as they are, some of them or all.
+/// Whether a node hands elements on as they are, some of them or all, or zeros in the place of some.
 fn moves(draft: &Draft, node: NodeId) -> bool {
     matches!(draft.graph.category(node), Some(Category::Movement | Category::Selection))
+        || draft.graph.is(node, "Relu")
 }
 
 /// Whether all elements of a value, once an affine is gone, were numbers of a type before they were cast.

@@ -136,12 +136,20 @@ fn a_producer_takes_what_is_rounded_to_its_type_anyway() {
     };
     let shifted = "m = Add(n, t)\n";
     let back = |data_type, text: &str| of_type(text, &["batch", "4"], &["v"], data_type);
-    for data_type in HALVES {
-        let text =
-            wide(&format!("{shifted} s = Transpose(m)\n h = Cast(s) to=TO\n y = Relu(h)"), "2 -3 0.5 1");
-        let fused = crate::fused(&back(data_type, &text));
-        let post = fused.plan.sites[0].post.as_ref();
-        assert!(matches!(post, Some(Outcome::Folded { direction: Direction::Backward, .. })), "{post:#?}");
+    // A Relu has no other numbers than those that it is given, and 0.
+    for behind in [
+        "s = Transpose(m)\n h = Cast(s) to=TO\n y = Relu(h)",
+        "s = Relu(m)\n h = Cast(s) to=TO\n y = Tanh(h)",
+    ] {
+        for data_type in HALVES {
+            let text = wide(&format!("{shifted} {behind}"), "2 -3 0.5 1");
+            let fused = crate::fused(&back(data_type, &text));
+            let post = fused.plan.sites[0].post.as_ref();
+            assert!(
+                matches!(post, Some(Outcome::Folded { direction: Direction::Backward, .. })),
+                "{post:#?}"
+            );
+        }
     }
     let stays = |text: &str| kept(&back(DataType::Float16, text)).1;
     let refused = Some(narrow(DataType::Float16));
