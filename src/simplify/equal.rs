@@ -95,11 +95,11 @@ pub fn find(
     let inputs = graph.node.iter().flat_map(|node| &node.input).map(String::as_str);
     let read: HashSet<&str> = inputs.filter(|name| instead.contains_key(name)).collect();
     instead.retain(|twin, _| read.contains(twin));
-    // Floats are merged only with the operators that read them, so that a second run is not asked whether stored results
-    // are equal.
-    for tensor in graph.initializer.iter().filter(|tensor| tensor::float_type(tensor).is_some()) {
-        instead.remove(tensor.name());
-    }
+    // Stored floats are merged only with the operators that read them, so that a second run is not asked whether results that
+    // the first one stored are equal, to each other or to a Constant.
+    let floats = graph.initializer.iter().filter(|tensor| tensor::float_type(tensor).is_some());
+    let floats: HashSet<&str> = floats.map(|tensor| tensor.name()).collect();
+    instead.retain(|twin, first| !floats.contains(twin) && !floats.contains(first));
     instead.into_iter().map(|(twin, first)| (twin.to_owned(), first.to_owned())).collect()
 }
 

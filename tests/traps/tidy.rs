@@ -370,6 +370,30 @@ fn floats_that_were_rounded_to_the_same_bits_are_not_one_number() {
     assert_eq!((larger("stored"), larger("again")), (2, 1));
 }
 
+/// Nobody asks a number that was stored whether it is equal to another one, and so nobody asks in a second run.
+#[test]
+fn a_number_that_is_computed_does_not_become_a_constant_that_is_equal_to_it() {
+    let mut before = model(
+        "input x batch 3
+         ints i = 1
+         const c = 1
+         k = Cast(i) to=1
+         e = Erf(x)
+         f = Add(e, c)
+         g = Erf(f)
+         y = Sub(k, g)
+         output y",
+    );
+    let graph = before.graph_mut();
+    for tensor in std::mem::take(&mut graph.initializer) {
+        let name = tensor.name().to_owned();
+        let held = vec![("value", Attr::Tensor(Box::new(tensor)))];
+        graph.node.insert(0, node("Constant", &[""; 0], &[name], held));
+    }
+    let after = tidied(&before);
+    assert_eq!(operators(&after).iter().filter(|op| **op == "Cast").count(), 0);
+}
+
 #[test]
 fn what_is_made_anew_in_each_run_or_has_a_name_of_its_own_is_there_twice() {
     let twice = |op: &str| {
