@@ -380,11 +380,10 @@ impl OnePass<'_> {
     /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         let moved: &[fn(&Analysis) -> Vec<Edit>] = match self.skip.is_match(simplify::DUPLICATE) {
-            true => &[parts::edits, gelu::edits, rms::edits],
+            true => &[parts::edits, gelu::edits],
             false => &[
                 parts::edits,
                 gelu::edits,
-                rms::edits,
                 pairs::edits,
                 regrouped::edits,
                 sliced::edits,
@@ -392,7 +391,9 @@ impl OnePass<'_> {
                 around::edits,
             ],
         };
-        for edits in moved {
+        // Who names sites may name an RMSNorm.
+        let divided: &[fn(&Analysis) -> Vec<Edit>] = if self.skip.is_empty() { &[rms::edits] } else { &[] };
+        for edits in moved.iter().chain(divided) {
             if let Some(moved) = self.rewritten(known, history, edits(known), true)? {
                 return Ok(Some(moved));
             }

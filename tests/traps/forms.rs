@@ -415,6 +415,13 @@ fn other_products_with_a_reciprocal_of_a_root_stay() {
     }
 }
 
+#[test]
+fn an_rms_norm_that_is_skipped_is_left_as_it_is() {
+    let before = rms("r = Reciprocal(s)\n q = Mul(x, r)\n n = Mul(q, g)");
+    let options = unfold::FuseOptions { skip: vec!["RMSNorm".into()], ..Default::default() };
+    assert_eq!(unfold::fuse(&before, &options).unwrap().model.proto, before.proto);
+}
+
 /// The β of the outer one is what the inner one takes out.
 #[test]
 fn of_two_such_normalizations_in_each_other_one_is_written_otherwise() {
