@@ -1,8 +1,8 @@
-//! When freed memory goes back to the system.
+//! How memory is taken from the system, and when it goes back.
 
 use std::time::Duration;
 
-use libmimalloc_sys::{mi_option_set, mi_option_t};
+use libmimalloc_sys::{mi_option_eager_commit_delay, mi_option_set, mi_option_t};
 
 /// `mi_option_purge_delay`, for which the bindings have no name: the milliseconds until free memory goes back to the
 /// system, or -1 for never.
@@ -13,6 +13,14 @@ const PURGE_DELAY: mi_option_t = 15;
 pub fn keep_freed(time: Option<Duration>) {
     // SAFETY: sets a number, which threads may read at any time.
     unsafe { mi_option_set(PURGE_DELAY, time.map_or(-1, |time| time.as_millis() as _)) };
+}
+
+/// Takes memory in large pages where the system has them for those that ask. mimalloc asks for them but where a thread begins:
+/// a gigabyte that a new thread is the first to want is in small ones then, all through a large graph, which costs a
+/// twelfth of its time.
+pub fn take_large_pages() {
+    // SAFETY: sets a number, which threads may read at any time.
+    unsafe { mi_option_set(mi_option_eager_commit_delay, 0) };
 }
 
 #[cfg(test)]

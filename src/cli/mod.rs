@@ -68,6 +68,7 @@ enum Command {
 /// Runs the command line, the first word of which is the name of the program, and returns the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     memory::keep_freed(None);
+    memory::take_large_pages();
     panics::kept();
     let run = || match Cli::try_parse_from(arguments) {
         Ok(cli) => {
