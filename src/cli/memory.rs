@@ -15,9 +15,9 @@ pub fn keep_freed(time: Option<Duration>) {
     unsafe { mi_option_set(PURGE_DELAY, time.map_or(-1, |time| time.as_millis() as _)) };
 }
 
-/// Takes memory in large pages where the system has them for those that ask. mimalloc asks for them but where a thread begins:
-/// a gigabyte that a new thread is the first to want is in small ones then, all through a large graph, which costs a
-/// twelfth of its time.
+/// Takes memory in large pages where the system has them for those that ask. mimalloc does not ask where a thread begins: a
+/// gigabyte that a new thread is the first to want stays in small ones, which costs a graph of a million nodes 2 to 8 % of
+/// its time.
 pub fn take_large_pages() {
     // SAFETY: sets a number, which threads may read at any time.
     unsafe { mi_option_set(mi_option_eager_commit_delay, 0) };
