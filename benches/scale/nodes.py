@@ -28,6 +28,8 @@ written the result, over that of runs just before for a tenth of the nodes, and 
 the system: a virtual machine has to ask for memory that was not in use for some seconds, and gets it at one to two
 gigabytes in a second. Then follow the largest resident set for each node of the largest graph, and the time of onnxsim
 on the same file over that of unfold at 10,000 nodes. `cargo bench --bench stages` times the steps one by one.
+From run to run a last step differs by up to a quarter, with how fast the memory of the machine is: layer norms 11.2 to 14.2,
+convolutions 11.4 to 13.1, the fan 11.0 to 12.3.
 """
 PEER = "import onnx, onnxsim, sys; onnx.save(onnxsim.simplify(onnx.load(sys.argv[1]))[0], sys.argv[2])"
 PEER_NODES = 10_000

@@ -16,8 +16,8 @@ pub fn keep_freed(time: Option<Duration>) {
 }
 
 /// Takes memory in large pages where the system has them for those that ask. mimalloc does not ask where a thread begins: a
-/// gigabyte that a new thread is the first to want stays in small ones, which costs a graph of a million nodes 2 to 8 % of
-/// its time.
+/// gigabyte that a new thread is the first to want stays in small ones, which costs a graph of a million nodes a few percent
+/// of its time.
 pub fn take_large_pages() {
     // SAFETY: sets a number, which threads may read at any time.
     unsafe { mi_option_set(mi_option_eager_commit_delay, 0) };
