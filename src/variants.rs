@@ -225,7 +225,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
                 return found;
             };
             let at = self.view.at(node);
-            let step = fold::rule_of(&at).and_then(|rule| rule.backward(&at, 0, &channels)).ok();
+            let step = fold::rules::rule_of(&at).and_then(|rule| rule.backward(&at, 0, &channels)).ok();
             let way = step.and_then(|step| step.ways.into_iter().next()?.into_iter().next());
             let (Some((_, before)), Some(input)) = (way, graph.input(node, 0)) else { return found };
             (value, channels, below, mover) = (input, before, vec![node], Some(node));

@@ -7,7 +7,8 @@
 use ndarray::{ArrayD, IxDyn};
 
 use crate::affine::Affine;
-use crate::fold::{Side, Step, rule_of};
+use crate::fold::rules::rule_of;
+use crate::fold::{Side, Step};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;

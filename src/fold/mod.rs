@@ -30,6 +30,7 @@ pub mod regrouped;
 pub mod rms;
 pub mod rounding;
 mod row;
+pub mod rules;
 mod shares;
 pub mod sliced;
 mod softmax;
@@ -41,16 +42,12 @@ pub mod travel;
 mod wave;
 mod zeros;
 
-use std::sync::LazyLock;
-
 use serde::Serialize;
 
 use crate::affine::Affine;
 use crate::graph::NodeId;
 pub use crate::graph::at::At;
-use crate::graph::flat::{BEGIN, END};
 use crate::hash::HashMap;
-use crate::onnx::operator::{attributes, is_quantized};
 use crate::refusal::Reason;
 
 /// Which side of an operator an affine meets.
@@ -164,34 +161,8 @@ pub trait Rule: Sync {
     fn backward(&self, at: &At, output: usize, affine: &Affine) -> Result<Step, Reason>;
 }
 
-/// The rule for a node, which has no attribute that ONNX does not have.
-///
-/// # Errors
-/// [`Reason::Attribute`] with one that it has; why there is no rule.
-pub fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
-    let operator @ (domain, op) = at.graph.domain_op(at.node);
-    if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
-        at.only_attributes(known)?;
-    }
-    rule(operator).ok_or_else(|| match at.graph.op(at.node) {
-        _ if is_quantized(domain, op) => Reason::Quantized,
-        _ if [BEGIN, END].contains(&domain) => Reason::NotLinear(op.into()),
-        Some(op) => Reason::NotLinear(op.into()),
-        None => Reason::UnknownOperator(format!("{domain}.{op}")),
-    })
-}
-
-/// The rule for an operator, by its domain and its name.
-fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
-    static RULES: LazyLock<HashMap<(&str, &str), &dyn Rule>> = LazyLock::new(|| {
-        let absorbing = absorb::LINEAR.iter().map(|&linear| linear as &dyn Rule);
-        by_operator(travel::RULES.iter().copied().chain(absorbing))
-    });
-    RULES.get(&operator).copied()
-}
-
 /// The first rule for each operator.
-fn by_operator<R: Rule + ?Sized>(
+pub(crate) fn by_operator<R: Rule + ?Sized>(
     rules: impl Iterator<Item = &'static R>,
 ) -> HashMap<(&'static str, &'static str), &'static R> {
     let mut found = HashMap::default();

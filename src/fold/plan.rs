@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::Fold;
-use super::raised::Raised;
 use crate::affine::Affine;
 use crate::graph::NodeId;
 use crate::graph::make::NewConstant;
@@ -408,4 +407,13 @@ impl Plan {
             && self.merged.is_empty()
             && !self.is_tidied
     }
+}
+
+/// The operator set that a model had, and the one that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Raised {
+    /// As it came in.
+    pub from: i64,
+    /// As it goes out.
+    pub to: i64,
 }

@@ -5,8 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use serde::Serialize;
-
+use super::plan::Raised;
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::names::Names;
@@ -25,15 +24,6 @@ const GIVEN_ANEW: i64 = 4;
 
 /// The version of the format that came with the newer operator set.
 const FORMAT: i64 = 7;
-
-/// The operator set that a model had, and the one that it has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Raised {
-    /// As it came in.
-    pub from: i64,
-    /// As it goes out.
-    pub to: i64,
-}
 
 /// Whether a node means the same in an operator set and in all later ones of [`ALIKE`], once attributes are written as those
 /// have them.

@@ -6,9 +6,10 @@
 
 use ndarray::Array1;
 
+use super::Side;
 use super::absorb::matmul;
 use super::draft::Draft;
-use super::{Side, rule_of};
+use super::rules::rule_of;
 use crate::affine::Affine;
 use crate::graph::at::At;
 use crate::graph::facts::extent;

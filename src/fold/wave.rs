@@ -12,7 +12,7 @@ use super::across::across;
 use super::draft::{Draft, Way};
 use super::item::{Item, Items, Merge};
 use super::range::Going;
-use super::{Fold, Rule, Side, Step, range, rule, softmax};
+use super::{Fold, Rule, Side, Step, range, rules, softmax};
 use crate::affine::Affine;
 use crate::graph::facts::{Shape, extent};
 use crate::graph::{NodeId, Reader, ValueId};
@@ -359,7 +359,7 @@ pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason>
         // What comes in its place may pass, once it is there.
         return Err(Reason::Changed);
     }
-    let rule = super::rule_of(&draft.at(node))?;
+    let rule = rules::rule_of(&draft.at(node))?;
     // Such as zeros, which carry every scale, and may be none any more.
     if rule.reads_numbers() && draft.is_touched(node) { Err(Reason::Changed) } else { Ok(rule) }
 }
@@ -372,7 +372,7 @@ pub fn hands_on(draft: &Draft, node: NodeId) -> Option<ValueId> {
     let inputs = read.filter_map(|slot| graph.input(node, slot)).map(|input| draft.source(input));
     let mut varying = inputs.filter(|&input| !draft.constants.is_constant(input));
     let (only, other) = (varying.next()?, varying.next());
-    let hands_on = rule(graph.domain_op(node)).is_some_and(|rule| rule.hands_on());
+    let hands_on = rules::rule(graph.domain_op(node)).is_some_and(|rule| rule.hands_on());
     (hands_on && other.is_none()).then_some(only)
 }
 

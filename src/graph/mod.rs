@@ -379,7 +379,7 @@ impl<'m> Graph<'m> {
     }
 
     /// Bytes of the initializers, and of the constants in nodes, as far as they are there.
-    fn weight_bytes(&self) -> u64 {
+    pub(crate) fn weight_bytes(&self) -> u64 {
         let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
         let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
         let stored = |tensor: &TensorProto| match tensor::is_external(tensor) || tensor::is_held(tensor) {

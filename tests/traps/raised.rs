@@ -1,7 +1,7 @@
 //! A model in an older operator set that writes out what a newer one has.
 
 use unfold::FuseOptions;
-use unfold::fold::raised::Raised;
+use unfold::fold::plan::Raised;
 use unfold::onnx::Model;
 use unfold::onnx::proto::{FunctionProto, OperatorSetIdProto};
 use unfold::prove::{Proof, prove};

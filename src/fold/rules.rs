@@ -1,0 +1,37 @@
+//! The rule for each operator, looked up in the tables of [`travel`](super::travel) and [`absorb`](super::absorb).
+
+use std::sync::LazyLock;
+
+use super::absorb::LINEAR;
+use super::travel::RULES;
+use super::{At, Rule, by_operator};
+use crate::graph::flat::{BEGIN, END};
+use crate::hash::HashMap;
+use crate::onnx::operator::{attributes, is_quantized};
+use crate::refusal::Reason;
+
+/// The rule for a node, which has no attribute that ONNX does not have.
+///
+/// # Errors
+/// [`Reason::Attribute`] with one that it has; why there is no rule.
+pub fn rule_of(at: &At) -> Result<&'static dyn Rule, Reason> {
+    let operator @ (domain, op) = at.graph.domain_op(at.node);
+    if let Some(known) = attributes(op).filter(|_| domain.is_empty()) {
+        at.only_attributes(known)?;
+    }
+    rule(operator).ok_or_else(|| match at.graph.op(at.node) {
+        _ if is_quantized(domain, op) => Reason::Quantized,
+        _ if [BEGIN, END].contains(&domain) => Reason::NotLinear(op.into()),
+        Some(op) => Reason::NotLinear(op.into()),
+        None => Reason::UnknownOperator(format!("{domain}.{op}")),
+    })
+}
+
+/// The rule for an operator, by its domain and its name.
+pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
+    static BY_OPERATOR: LazyLock<HashMap<(&str, &str), &dyn Rule>> = LazyLock::new(|| {
+        let absorbing = LINEAR.iter().map(|&linear| linear as &dyn Rule);
+        by_operator(RULES.iter().copied().chain(absorbing))
+    });
+    BY_OPERATOR.get(&operator).copied()
+}
