@@ -1,10 +1,10 @@
-//! Why a site is left as it is.
+//! Refusals: the reason why a site stays.
 //!
 //! A refusal is not an error: unfold looked at a site, and says no, why, and at which node.
 
 use serde::Serialize;
 
-/// A refusal: the reason, and the node of the model at which the affine could not go on.
+/// A refusal: the reason, and the node of the model at which the affine stops.
 ///
 /// ```
 /// use unfold::refusal::{Reason, Refusal};
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// What stands in the way.
+    /// The obstacle.
     pub reason: Reason,
     /// Name of the node, or of the value where no node is to blame.
     pub at: String,
@@ -47,7 +47,7 @@ impl Reason {
         <Self as strum::IntoEnumIterator>::iter()
     }
 
-    /// What `docs/refusals.md` says of it: what it means, an example, what can be done.
+    /// The section of `docs/refusals.md`: meaning, an example, and a remedy.
     ///
     /// ```
     /// use unfold::refusal::Reason;
@@ -183,7 +183,7 @@ pub enum Reason {
     /// Branches read their value by other strides, or make other extents of it.
     #[error("the branches do not look at the same places")]
     Unaligned,
-    /// One operator in the place of branches would compute more than they do together.
+    /// One merged operator would compute more than the branches do together.
     #[error("one operator would compute more: {0}")]
     MoreWork(String),
     /// Something besides LayerNormalizations sees the mean of the channels of a residual stream.
@@ -192,7 +192,7 @@ pub enum Reason {
     /// Without the mean of a residual stream there would be as much to compute as with it.
     #[error("nothing is saved: {0}")]
     NoGain(String),
-    /// What an earlier fold left is 1 and 0 as it is stored, and not as it is computed.
+    /// The rest of the affine is 1 and 0 only after rounding.
     #[error("what is left of it is 1 and 0 only as it is rounded")]
     Rounded,
     /// The site's parameters are the identity already.
