@@ -51,7 +51,7 @@ impl Reason {
     ///
     /// ```
     /// use unfold::refusal::Reason;
-    /// assert!(Reason::Padding.explained().contains("*What you can do:*"));
+    /// assert!(Reason::Padding.explained().contains("*Remedy:*"));
     /// ```
     pub fn explained(&self) -> &'static str {
         const PAGE: &str = include_str!("../docs/refusals.md");

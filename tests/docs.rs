@@ -19,7 +19,7 @@ fn each_reason_has_a_section() {
     let titles = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
     assert_eq!(titles.collect::<BTreeSet<_>>(), reasons);
     for section in page.split("\n### ").skip(1) {
-        assert!(section.contains("*What you can do:*"), "{section}");
+        assert!(section.contains("*Remedy:*"), "{section}");
     }
 }
 

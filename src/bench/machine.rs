@@ -1,4 +1,4 @@
-//! What kind of machine this is, without anything that tells whose.
+//! The kind of machine, without anything that identifies its owner.
 
 use std::fs;
 use std::thread;

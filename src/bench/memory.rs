@@ -16,21 +16,22 @@ use tract_core::ops::konst::Const;
 
 use crate::run::Engine;
 
-/// What is live while one node of tract's graph runs.
+/// The live values while one node of tract's graph runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Live {
     /// The number of the node in [`Engine::graph`].
     pub node: usize,
-    /// Bytes of all values that are held while it runs: its inputs, its outputs, and what is read later.
+    /// Bytes of all values that are live during the node: its inputs, its outputs, and values that
+    /// later nodes read.
     pub bytes: u64,
 }
 
 /// The live bytes at every step along the order of the graph. Weights are not counted.
 ///
-/// The order is tract's `eval_order`: from the outputs, each node after its inputs. It follows from the
-/// graph alone. What tract runs may be ordered otherwise: it begins whatever is ready by the number of the
-/// node and puts off what waits for a constant, so that one scalar more or less on one path moves other
-/// nodes, and with them the [`heap`]'s peak, up or down.
+/// The order is tract's `eval_order`: from the outputs, each node after its inputs. It depends on
+/// the graph alone. tract may run another order: it starts ready nodes by number and delays nodes
+/// that wait for a constant, so that one scalar on one path moves other nodes, and with them the
+/// peak of the [`heap`].
 ///
 /// The inputs and the output of an operator that tract runs in place are both counted, so that a step may
 /// be up to one value above what the heap really holds.
@@ -42,16 +43,17 @@ pub fn live(engine: &Engine) -> Vec<Live> {
         graph.eval_tmp_memory_usage(&order, |node| !node.op_is::<Const>())
     };
     let bytes = |size: &TDim| size.as_i64().map_or(0, |bytes| bytes.max(0) as u64);
-    // tract ordered this graph when it planned it, and shapes are concrete: there is nothing left to fail.
+    // tract ordered this graph when it planned it, and shapes are concrete, so that this cannot
+    // fail.
     usage()
         .map(|steps| steps.iter().map(|(node, size)| Live { node: *node, bytes: bytes(size) }).collect())
         .unwrap_or_default()
 }
 
-/// What some work asked the allocator for.
+/// Allocations during a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heap {
-    /// The most bytes that were held at one time, above what was held at the beginning.
+    /// The peak of allocated bytes, above the bytes at the beginning.
     pub peak: u64,
     /// The sum of the sizes of all blocks that were asked for.
     pub allocated: u64,
@@ -171,7 +173,7 @@ mod tests {
         let steps = live(&engine);
         let nodes = engine.graph().nodes().iter().filter(|node| !node.op_is::<Const>());
         assert_eq!(steps.len(), nodes.count());
-        // One value of 100 x 3 floats goes in and one comes out.
+        // One input and one output of 100 x 3 floats.
         assert_eq!(steps.iter().map(|step| step.bytes).max(), Some(2 * 100 * 3 * 4));
     }
 

@@ -28,7 +28,7 @@ pub use stop::Stop;
 /// A model under a name.
 #[derive(Debug, Clone)]
 pub struct Variant {
-    /// What reports call it, such as `as exported`, `fused`, `LN twin`, `floor`.
+    /// The name in reports, such as `as exported`, `fused`, `LN twin`, `floor`.
     pub name: String,
     /// The model.
     pub model: Model,
@@ -39,7 +39,7 @@ pub struct Variant {
 /// How to measure.
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
-    /// What the setting is called in reports.
+    /// The name of the setting in reports.
     pub label: String,
     /// Sizes for symbolic dimensions.
     pub dims: Dims,
@@ -53,8 +53,8 @@ pub struct BenchOptions {
     pub references: Vec<String>,
     /// Inputs; random ones where they are not given.
     pub inputs: Option<Vec<Tensor>>,
-    /// The program that runs one variant, to measure its resident set; it is not measured where there is
-    /// none.
+    /// The program that runs one variant to measure its resident set; without one the resident set
+    /// is not measured.
     pub child: Option<Child>,
 }
 

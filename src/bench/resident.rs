@@ -12,7 +12,7 @@ use super::stop::Stop;
 use crate::onnx::Model;
 use crate::run::{Dims, Engine, Failure, random};
 
-/// How to start a process that calls [`measure_here`] and prints what it returns.
+/// The command of a process that calls [`measure_here`] and prints the result.
 #[derive(Debug, Clone)]
 pub struct Child {
     /// The program.
@@ -69,8 +69,8 @@ impl Drop for Running {
 /// Runs a model with random inputs, and returns the peak of the resident set of this process meanwhile, in
 /// bytes.
 ///
-/// What loading and preparing the model took is not counted where the system can forget it, but what is
-/// kept of it is.
+/// Memory for loading and preparing the model counts only as far as it stays allocated, where the
+/// system can reset the peak.
 ///
 /// # Errors
 /// Where tract cannot run the model.

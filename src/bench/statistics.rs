@@ -26,9 +26,9 @@ fn sorted_quantile(sorted: &[f64], q: f64) -> f64 {
     low + (high - low) * place.fract()
 }
 
-/// The median, with the 95 % interval of the bootstrap: the samples are drawn again, with replacement, and
-/// the medians of the draws show how much the median could have been otherwise. The same samples give the
-/// same interval.
+/// The median, with the 95 % interval of the bootstrap: the samples are drawn again, with
+/// replacement, and the medians of the draws show the uncertainty of the median. Equal samples give
+/// equal intervals.
 pub fn median(samples: &[f64]) -> Interval {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let draw = |_| {

@@ -1,7 +1,7 @@
 //! unfold for C, and for whatever calls C: models cross as bytes, errors as text. `unfold.h` declares it.
 //!
-//! What is given is read and never kept; what comes back belongs to the caller, and goes back to the function that
-//! frees it. No panic leaves a function. Every function may be called from any thread.
+//! Arguments are read and never kept; results belong to the caller until the function that frees
+//! them. No panic leaves a function. Every function may be called from any thread.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char};
@@ -24,7 +24,7 @@ pub enum UnfoldStatus {
     Ok = 0,
     /// An argument is missing, or an option means nothing.
     BadArgument = 1,
-    /// What was given is no ONNX model, or one that ONNX does not allow.
+    /// The bytes are no ONNX model, or an invalid one.
     BadModel = 2,
     /// The data that a tensor keeps outside of the model cannot be had.
     ExternalData = 3,
@@ -38,7 +38,7 @@ pub enum UnfoldStatus {
 #[repr(C)]
 #[derive(Debug)]
 pub struct UnfoldBytes {
-    /// The first of them; NULL where there are none.
+    /// The first byte; NULL for an empty buffer.
     pub data: *mut u8,
     /// How many there are.
     pub length: usize,
@@ -173,7 +173,7 @@ fn fused(model: &[u8], folder: Option<&str>, options: Option<&str>) -> Result<Ve
 }
 
 /// # Safety
-/// `data` has `length` bytes for as long as they are used, or `length` is 0.
+/// `data` points to `length` bytes that outlive the result, or `length` is 0.
 unsafe fn bytes<'b>(data: *const u8, length: usize) -> Result<&'b [u8], Complaint> {
     match (data.is_null(), isize::try_from(length)) {
         (_, Ok(0)) => Err(Complaint(UnfoldStatus::BadModel, "the model is empty".to_owned())),
@@ -185,7 +185,7 @@ unsafe fn bytes<'b>(data: *const u8, length: usize) -> Result<&'b [u8], Complain
 }
 
 /// # Safety
-/// `text` is NULL, or ends with a NUL and is there for as long as it is used.
+/// `text` is NULL, or ends with a NUL and outlives the result.
 unsafe fn text<'t>(text: *const c_char, name: &str) -> Result<Option<&'t str>, Complaint> {
     if text.is_null() {
         return Ok(None);
@@ -208,7 +208,7 @@ fn line_of(line: &str) -> *mut c_char {
     CString::new(line).unwrap_or_default().into_raw()
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn said(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str);
     let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("something failed");

@@ -14,7 +14,7 @@ typedef enum unfold_status {
   UNFOLD_STATUS_OK = 0,
   // An argument is missing, or an option means nothing.
   UNFOLD_STATUS_BAD_ARGUMENT = 1,
-  // What was given is no ONNX model, or one that ONNX does not allow.
+  // The bytes are no ONNX model, or an invalid one.
   UNFOLD_STATUS_BAD_MODEL = 2,
   // The data that a tensor keeps outside of the model cannot be had.
   UNFOLD_STATUS_EXTERNAL_DATA = 3,
@@ -26,7 +26,7 @@ typedef enum unfold_status {
 
 // Bytes that unfold made. They belong to whoever was given them, until `unfold_free_bytes`.
 typedef struct unfold_bytes {
-  // The first of them; NULL where there are none.
+  // The first byte; NULL for an empty buffer.
   uint8_t *data;
   // How many there are.
   size_t length;

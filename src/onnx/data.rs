@@ -1,4 +1,4 @@
-//! The bytes of a tensor, wherever they are: in memory, in a file, or computed when they are asked for.
+//! The bytes of a tensor: in memory, in a file, or computed on demand.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -9,10 +9,10 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-/// How much is read at a time of what is only handed on.
+/// Bytes per read while data are copied.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// What is found, or the reason why it is not.
+/// The data, or the reason why they are missing.
 pub type Found<T> = Result<T, String>;
 
 /// Where a model in memory has the data that its tensors keep outside of the message.
@@ -52,13 +52,14 @@ pub trait Resolver: Debug + Send + Sync {
     /// Where they cannot be had.
     fn read(&self, location: &str, offset: u64, length: usize) -> io::Result<Bytes>;
 
-    /// How many of so many bytes, at least one, are best read at once where nobody knows yet whether all are needed.
+    /// The number of bytes, at least one, to read at once before the caller knows whether it needs
+    /// all `length`.
     fn ahead(&self, _location: &str, _offset: u64, length: usize) -> usize {
         length
     }
 }
 
-/// Bytes that are computed when they are asked for, and are the same whenever that is.
+/// Bytes computed on demand, equal each time.
 pub trait Make: Debug + Send + Sync {
     /// How many there are.
     fn length(&self) -> usize;
@@ -66,7 +67,7 @@ pub trait Make: Debug + Send + Sync {
     /// Computes some of them, as many as there is room for.
     ///
     /// # Errors
-    /// Where what they are made of cannot be read.
+    /// If the data that the bytes are computed from cannot be read.
     fn make(&self, range: Range<usize>, into: &mut [u8]) -> Found<()>;
 
     /// Where parts begin that are best computed at once, in order; the first is 0.
@@ -94,7 +95,7 @@ impl Data {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -122,7 +123,7 @@ impl Data {
         Ok(bytes.into())
     }
 
-    /// Some of them, where somebody has them in memory.
+    /// A range of the bytes, if they are in memory.
     fn lent(&self, range: &Range<usize>) -> Option<Found<Bytes>> {
         match self {
             Data::Here(bytes) => Some(Ok(bytes.slice(range.clone()))),
@@ -184,19 +185,19 @@ impl Data {
     }
 }
 
-/// A file that holds data of tensors, or what stands for one in memory.
+/// A file with data of tensors, or its stand-in in memory.
 #[derive(Debug)]
 pub struct DataFile {
-    /// What the model calls it.
+    /// The location in the model.
     location: String,
     origin: Origin,
 }
 
 #[derive(Debug)]
 enum Origin {
-    /// Its length, and when it was last changed, as it was opened.
+    /// The file, its length, and its modification time when it was opened.
     File(File, u64, Option<SystemTime>),
-    /// With why it did not give what it was asked for, the first time that it did not.
+    /// The resolver, and the reason of its first failure.
     Resolver(Arc<dyn Resolver>, OnceLock<String>),
 }
 
@@ -264,7 +265,7 @@ impl DataFile {
         read.map_err(|source| self.unread(source))
     }
 
-    /// Some of its bytes, if somebody has them in memory.
+    /// A range of the bytes, if they are in memory.
     fn lent(&self, offset: u64, length: usize) -> Option<Found<Bytes>> {
         match &self.origin {
             Origin::File(..) => None,
@@ -272,7 +273,7 @@ impl DataFile {
         }
     }
 
-    /// Asks for so many bytes, and sees to it that there are as many.
+    /// Asks the resolver for `length` bytes, and checks that it gives as many.
     fn ask(
         &self,
         resolver: &dyn Resolver,
@@ -294,7 +295,7 @@ impl DataFile {
         read
     }
 
-    /// Why a resolver did not give what it was asked for, if that ever was.
+    /// The reason of the resolver's first failure.
     pub(super) fn refused(&self) -> Option<&str> {
         match &self.origin {
             Origin::File(..) => None,
@@ -332,8 +333,8 @@ pub(super) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io:
     Ok(())
 }
 
-/// Gives a file a length, and takes the room for it where the system can: what has its place already is written faster,
-/// and a disk that is too full says so before anything is.
+/// Sets the length of a file, and allocates its blocks where the system can. Writing is faster
+/// then, and a full disk fails before anything is written.
 #[cfg(target_os = "linux")]
 pub(super) fn reserve(file: &File, length: u64) -> io::Result<()> {
     use rustix::io::Errno;

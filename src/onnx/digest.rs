@@ -28,13 +28,13 @@ pub struct Digests {
     pub data: BTreeMap<String, String>,
 }
 
-/// What a model was read from.
+/// The bytes that a model was read from.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub data: Data,
     /// Whether it is a file that holds all of the model.
     pub whole: bool,
-    /// Computed when it is asked for, for all clones of the model.
+    /// Computed on demand, once for all clones of the model.
     sha256: OnceLock<Found<String>>,
 }
 
@@ -56,7 +56,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Where its value begins in the encoded message, if the entry is there and has still to be filled in.
+    /// The offset of the entry's value in the encoded message, if the entry exists and is not
+    /// filled in yet.
     pub fn place(&self, message: &ModelProto) -> Option<u64> {
         let entries = &message.metadata_props;
         let at = entries.iter().position(|entry| self.is(entry))?;
@@ -74,7 +75,7 @@ impl Pending {
     /// The digest.
     ///
     /// # Errors
-    /// Where what it is of cannot be read any more.
+    /// If the digested bytes cannot be read any more.
     pub fn digest(&self) -> io::Result<&str> {
         self.of.sha256().as_deref().map_err(|reason| io::Error::other(reason.clone()))
     }
@@ -121,8 +122,8 @@ impl Model {
         settled.map_err(|source| self.io(source))
     }
 
-    /// What an entry of the metadata begins with that is to be the digest of what another model was read from, where that is
-    /// known: it is filled in while the model is written.
+    /// Adds a metadata entry with a placeholder for the digest of the bytes that another model was
+    /// read from, where they are known. The digest is filled in while the model is written.
     pub(crate) fn await_sha256(&mut self, key: &str, of: &Model) -> Option<String> {
         self.pending = Some(Pending { key: key.to_owned(), of: of.source.clone()? });
         Some(zeros())

@@ -1,9 +1,9 @@
 //! Files that are written aside, and take their names when all of them are complete.
 //!
-//! What is being written lies in a folder of its own beside the model, `.unfold-…`. Its list is locked for
-//! as long as the process lives, and names the data files that nobody may need any more, however the save
-//! ends: those of them that no model refers to are removed, by this process, or if it was killed by the next
-//! one that saves into the folder.
+//! A save writes into a folder of its own beside the model, `.unfold-…`. A list in it names the
+//! data files that may become unused; it is locked while the process lives. However the save ends,
+//! data files of the list that no model refers to are removed: by this process, or, if it was
+//! killed, by the next process that saves into the folder.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -16,12 +16,13 @@ use tempfile::TempPath;
 /// How the name of the folder of a draft begins.
 const PREFIX: &str = ".unfold-";
 
-/// What is in it.
+/// The name of the list.
 const LIST: &str = "list";
 const MODEL: &str = "model";
 const DATA: &str = "data";
 
-/// The folders of all drafts of this process. Whoever makes, names or removes a file of a draft holds it.
+/// The folders of all open saves of this process. The lock is held while a file of a save is made,
+/// named or removed.
 static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn open() -> MutexGuard<'static, Vec<PathBuf>> {
@@ -35,7 +36,7 @@ pub struct Halt {
     _open: MutexGuard<'static, Vec<PathBuf>>,
 }
 
-/// Stops saves, for a program that is told to end by a signal: removes what they have written without a name.
+/// Stops saves when a signal ends the program: removes files that have no final name yet.
 ///
 /// One that is giving files their names is waited for. Not to be called in the signal handler itself, but by a
 /// thread that the handler wakes, which then ends the program.
@@ -68,7 +69,7 @@ pub(super) struct FileDraft {
     aside: PathBuf,
     /// The names of the model and of data files, locked.
     list: File,
-    /// Those of the file that is replaced.
+    /// The permissions of the replaced file.
     permissions: Option<Permissions>,
 }
 
@@ -76,7 +77,7 @@ impl FileDraft {
     /// A draft of nothing yet.
     ///
     /// # Errors
-    /// Where the path leads in a circle, or to what is no regular file, and where nothing can be made beside it.
+    /// If the path is a cycle of links or no regular file, or if its folder is not writable.
     pub fn new(path: &Path) -> io::Result<Self> {
         let path = destination(path)?;
         let replaced = path.metadata().ok();
@@ -143,8 +144,8 @@ impl FileDraft {
         names.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// A name for a data file that no model refers to: `MODEL.data`, or `MODEL.n.data` with the number after
-    /// the last one that is there.
+    /// A name for a data file that no model refers to: `MODEL.data`, or `MODEL.n.data` with the
+    /// next free number.
     ///
     /// # Errors
     /// Where the name of the model is not UTF-8.
@@ -227,7 +228,8 @@ fn number(model: &str, data: &str) -> Option<u64> {
     }
 }
 
-/// Waits until no other process names files of a folder. Where folders cannot be locked, nobody waits.
+/// Waits until no other process names files of a folder. Returns at once where folders cannot be
+/// locked.
 fn turn(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     folder.lock().ok()?;
@@ -261,7 +263,7 @@ fn sweep(folder: &Path) {
 
 /// Removes the folder of a draft, its list last, and nothing that is no draft's.
 fn remove(aside: &Path) {
-    // What is not there, or cannot be removed, is for the next one to look at.
+    // A file that is missing or cannot be removed is left to the next process.
     for name in [MODEL, DATA, LIST] {
         let _ = fs::remove_file(aside.join(name));
     }
@@ -310,7 +312,7 @@ fn holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
         if read == 0 {
             return Ok(false);
         }
-        // What may be the beginning of a match that ends in the next chunk.
+        // The end of the chunk may be the beginning of a match that ends in the next chunk.
         window.drain(..window.len().saturating_sub(bytes.len() - 1));
     }
 }

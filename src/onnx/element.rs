@@ -1,4 +1,4 @@
-//! What a tensor says of its elements: their type, how many there are, and where.
+//! The elements of a tensor: type, number, and location.
 
 use half::{bf16, f16};
 
@@ -88,7 +88,7 @@ impl DataType {
         matches!(self, Self::Float16 | Self::BFloat16 | Self::Float | Self::Double)
     }
 
-    /// The largest part of itself by which a normal number of a type of floats changes when it is rounded.
+    /// The largest relative change of a normal number by rounding to a type of floats.
     pub fn rounding(self) -> f64 {
         match self {
             Self::Float16 => f16::EPSILON.to_f64() / 2.0,
@@ -179,8 +179,8 @@ pub fn byte_size(tensor: &TensorProto) -> Result<usize> {
         .ok_or_else(|| error(tensor, format!("{count} elements of {data_type} have no size")))
 }
 
-/// How the locations begin that no file can have: NUL is in no path. What they stand for is known to the model that
-/// has the tensor, and goes back into its message when that is written.
+/// The first character of locations that no file can have: paths contain no NUL. The model of the
+/// tensor resolves them, and writes the data back into its message.
 pub(super) const HELD: char = '\0';
 
 /// Whether the elements of a tensor are in another file.
@@ -194,7 +194,7 @@ pub fn is_held(tensor: &TensorProto) -> bool {
     tensor.external_data.iter().any(held)
 }
 
-/// What is wrong with a tensor.
+/// An error about a tensor.
 pub(super) fn error(tensor: &TensorProto, reason: impl Into<String>) -> Error {
     Error::Tensor { tensor: tensor.name().to_owned(), reason: reason.into() }
 }

@@ -14,7 +14,7 @@ use super::element::{self, DataType, HELD, is_held};
 use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
 use crate::error::{Error, Result};
 
-/// What errors call a model that is in no file.
+/// The name in errors of a model without a file.
 pub(super) const MEMORY: &str = "<memory>";
 
 /// Where the data of the tensors of one model is found.
@@ -28,11 +28,11 @@ pub struct Externals {
     held: Arc<Mutex<Vec<HeldData>>>,
 }
 
-/// What stands behind a location that no file can have.
+/// The data behind a location that no file can have.
 #[derive(Debug, Clone)]
 struct HeldData {
     data: Data,
-    /// What the tensor said of its location before.
+    /// The tensor's `data_location` before.
     said: Option<i32>,
 }
 
@@ -40,9 +40,9 @@ struct HeldData {
 #[derive(Debug, Clone)]
 enum Reach {
     Nothing,
-    /// Those in the folder of the model and in folders inside it, and those below others.
+    /// Files in the folder of the model and its subfolders, and files below other folders.
     Folder(PathBuf, Vec<PathBuf>),
-    /// Those that it knows.
+    /// Data of a resolver.
     Resolver(Arc<dyn Resolver>),
 }
 
@@ -97,8 +97,8 @@ impl Externals {
         Self { model, reach, files: Arc::default(), held: Arc::default() }
     }
 
-    /// Lets a tensor have data that is in no other file, in the place of what it had. Only where these externals, or
-    /// a clone of them, are known, does the tensor have elements.
+    /// Replaces the data of a tensor by data outside of any file. The tensor has elements only
+    /// together with these externals or a clone of them.
     pub fn hold(&self, tensor: &mut TensorProto, data: Data) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let location = format!("{HELD}{}", held.len());
@@ -121,7 +121,7 @@ impl Externals {
         Ok(Data::There(file, span.offset..span.offset + span.length as u64))
     }
 
-    /// The elements that a tensor refers to, read anew whenever they are asked for.
+    /// The elements that a tensor refers to, read anew at each call.
     ///
     /// # Errors
     /// Where they are not there, or cannot be read.
@@ -129,7 +129,8 @@ impl Externals {
         self.data(tensor)?.all().map_err(|reason| self.error(tensor, reason))
     }
 
-    /// Takes the data of a tensor that is with the model: the tensor is then as it was before, without elements.
+    /// Takes the data that the model holds for a tensor. The tensor has no elements afterwards, as
+    /// before [`Externals::hold`].
     pub(super) fn release(&self, tensor: &mut TensorProto) -> Result<Data> {
         let HeldData { data, said } = self.held(tensor)?;
         tensor.external_data.clear();
@@ -171,7 +172,7 @@ impl Externals {
         changed.next()
     }
 
-    /// A location at which a resolver did not give what it was asked for, and why not.
+    /// A location at which a resolver failed, and its reason.
     pub(super) fn refused(&self) -> Option<(String, String)> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.iter().find_map(|(name, file)| Some((name.clone(), file.refused()?.to_owned())))
@@ -183,7 +184,8 @@ impl Externals {
         self.resolve(tensor, needed).map_err(|reason| self.error(tensor, reason))
     }
 
-    /// Finds the bytes of a tensor which, if its type and shape say so, takes `needed` of them.
+    /// Finds the bytes of a tensor; `needed` is their number by type and shape, where both are
+    /// known.
     fn resolve(&self, tensor: &TensorProto, needed: Option<usize>) -> Found<(Arc<DataFile>, Span)> {
         let location = entry(tensor, "location")?.ok_or("it has no location")?;
         let offset = size(tensor, "offset")?.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What stands in a message for elements that are somewhere else.
+//! Placeholders in a message for elements that are stored elsewhere.
 
 use bytes::Bytes;
 use memmap2::MmapMut;
@@ -8,8 +8,9 @@ use super::proto::TensorProto;
 
 /// The zeros that stand in a message for elements that are somewhere else, and those elements.
 ///
-/// The zeros of gap `n` begin at the `n`-th of a row of zeros that nobody reads: so a gap is told by where its bytes
-/// lie, the message has its true length, and as pages of zeros that are not touched, they take no memory.
+/// The zeros of gap `n` begin at byte `n` of a row of zeros that is never read. The address of the
+/// bytes identifies the gap, the message has its true length, and untouched pages of zeros take no
+/// memory.
 pub(super) struct Gaps {
     zeros: Bytes,
     data: Vec<Data>,
@@ -34,7 +35,7 @@ impl Gaps {
         self.data.push(data);
     }
 
-    /// What belongs in the place of some bytes of a message, if they are zeros of a gap.
+    /// The data of the gap, if some bytes of a message are its zeros.
     pub fn behind(&self, bytes: &[u8]) -> Option<&Data> {
         let number = (bytes.as_ptr() as usize).checked_sub(self.zeros.as_ptr() as usize)?;
         self.data.get(number).filter(|data| data.len() == bytes.len())

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use super::wire::{self, Encoded};
 
-/// Whether a file is an ONNX model, by what it consists of: neither its graph nor any weights are read.
+/// Whether a file is an ONNX model, judged by its outermost fields: neither graph nor weights are
+/// read.
 ///
 /// ```
 /// use unfold::onnx::is_model;
@@ -117,7 +118,7 @@ mod tests {
         ] {
             assert!(!is_one(&lacking.encode_to_vec()));
         }
-        // What a graph by itself begins with is no field of a model.
+        // The first field of a bare graph is no field of a model.
         assert!(!is_one(&proto().graph.unwrap().encode_to_vec()));
     }
 

@@ -20,11 +20,10 @@ use super::walk::{self, Visited};
 use super::{Model, sink, tensor};
 use crate::error::{Error, Result};
 
-/// What offsets in a data file are multiples of, so that tensors can be mapped.
+/// Alignment of offsets in a data file, so that tensors can be mapped.
 pub(super) const ALIGNMENT: u64 = 4096;
 
-/// The entries of external data that may be written anew: what they say is about the file that is
-/// replaced.
+/// The entries of external data that may be written anew; they describe the replaced file.
 const KNOWN_ENTRIES: [&str; 5] = ["location", "offset", "length", "checksum", "basepath"];
 
 /// Where the weights of a model go.
@@ -40,11 +39,11 @@ pub(super) enum Storage<'l> {
 
 /// The message of a model, and what belongs into its gaps and into its data file.
 pub(super) struct Layout {
-    /// With zeros in the place of elements that are not in memory.
+    /// The message, with zeros for elements that are not in memory.
     message: ModelProto,
-    /// What belongs in the place of the zeros.
+    /// The data for those zeros.
     gaps: Gaps,
-    /// What belongs into its metadata.
+    /// The digest to fill into the metadata.
     pending: Option<Pending>,
     weights: Vec<(u64, Data)>,
     /// How long the data file is.
@@ -100,13 +99,13 @@ impl Layout {
         !self.weights.is_empty()
     }
 
-    /// What belongs where into the data file, in order.
+    /// The contents of the data file: offsets and data, in order.
     pub fn weights(&self) -> impl Iterator<Item = (u64, Data)> {
         self.weights.iter().cloned()
     }
 
-    /// Writes the message into a file, and gives what is to be moved into its gaps. A digest that may still be computed is
-    /// for [`Layout::write_digest`].
+    /// Writes the message into a file, and returns the transfers into its gaps.
+    /// [`Layout::write_digest`] writes a digest that is still being computed.
     ///
     /// # Errors
     /// Where elements cannot be read, or the file cannot be written.
@@ -142,7 +141,7 @@ impl Layout {
         sink::fill(&self.message, &self.gaps, room)
     }
 
-    /// Writes into the message what it waited for.
+    /// Fills the digest into the message.
     fn settle(&mut self) -> io::Result<()> {
         self.pending.take().map_or(Ok(()), |pending| pending.settle(&mut self.message))
     }
@@ -214,7 +213,7 @@ impl MessagePart {
         sink::fill(&*self.settled()?, &self.gaps, room)
     }
 
-    /// The message, with what it waited for.
+    /// The message, with its digest filled in.
     fn settled(&self) -> io::Result<Cow<'_, ModelProto>> {
         let Some(pending) = &self.pending else { return Ok(Cow::Borrowed(&self.message)) };
         let mut message = self.message.clone();
@@ -229,8 +228,8 @@ struct Laying<'m> {
     gaps: Gaps,
     weights: Vec<(u64, Data)>,
     end: u64,
-    /// What is copied from the data files of the model, and where to: tensors that shared bytes
-    /// still do.
+    /// The spans that are copied from the data files of the model, and their new offsets: tensors
+    /// that shared bytes still do.
     copied: HashMap<Span, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Reading a model, and saying what is wrong with a file that holds none.
+//! Reading a model, and describing a file that holds none.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -25,15 +25,15 @@ use crate::error::{Error, Result};
 /// The size that protobuf readers refuse to exceed.
 pub(super) const MAX_MESSAGE: usize = i32::MAX as usize;
 
-/// How much of a file tells what it looks like.
+/// Bytes of a file that are enough to recognise its format.
 const HEAD: u64 = 512;
 
 impl Model {
     /// Reads a model from a file.
     ///
-    /// The elements of its large tensors stay where they are, in this file or in others, until they are asked for, or
-    /// written. Where such a file was cut short meanwhile, that is an error, and so it is to save a model while
-    /// somebody writes into a file that it was read from. The files may be replaced, or lose their names.
+    /// The elements of its large tensors stay in their files until they are needed or written. A
+    /// file that is cut short or written to in the meantime is an error; it may be replaced or
+    /// renamed.
     ///
     /// Nothing that the file holds is lost: a field that ONNX does not define is an
     /// [`Error::UnknownField`].
@@ -65,10 +65,10 @@ impl Model {
         Ok(Self { proto, external, source, pending: None, externals, path: Some(path.to_owned()) })
     }
 
-    /// Sees to it that what tensors keep in other files is there, all of it. None of it is read.
+    /// Checks that the external data of all tensors exist, whole. Reads none of them.
     ///
-    /// To open a model asks for none of its data: where somebody goes on without, the constants of the graph are not
-    /// known, and little seems to fold. Nothing is looked for where [`Model::external`] says that there is nothing.
+    /// [`Model::open`] checks no data. Without them the constants of the graph are unknown, and
+    /// little folds. Nothing is checked where [`Model::external`] says that there are none.
     ///
     /// ```
     /// use unfold::onnx::Model;
@@ -169,10 +169,11 @@ impl Model {
         Self::from_memory(bytes.into(), Externals::beside(&folder.as_ref().join(MEMORY)))
     }
 
-    /// Reads a model from wherever somebody has its message: the elements of its large tensors are asked for when they
-    /// are needed, each time anew, and never all at once.
+    /// Reads a model from a resolver: the elements of its large tensors are read when they are
+    /// needed, each time anew, and never all at once.
     ///
-    /// `message` is asked for the location `<memory>`; what tensors keep outside of the message is found in `externals`.
+    /// `message` resolves the location `<memory>`; `externals` resolves the external data of
+    /// tensors.
     ///
     /// ```
     /// use std::io;
@@ -203,7 +204,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// Where the message cannot be read, or is none of an ONNX model, or has a field that ONNX does not define.
+    /// If the message cannot be read, is no ONNX model, or has a field that ONNX does not define.
     pub fn from_message(message: Arc<dyn Resolver>, externals: Externals) -> Result<Self> {
         let file = Arc::new(DataFile::resolved(MEMORY, message));
         let (proto, external, message) = skimmed(Path::new(MEMORY), &file, &externals)?;
@@ -211,8 +212,8 @@ impl Model {
         Ok(Self { proto, external, source, pending: None, externals, path: None })
     }
 
-    /// The model with the elements of its tensors in its message, for somebody who takes [`Model::proto`] elsewhere.
-    /// What is in other files stays there.
+    /// The model with the elements of its tensors in its message, for callers that pass
+    /// [`Model::proto`] to other code. External data stay in their files.
     ///
     /// # Errors
     /// Where elements cannot be read.
@@ -244,8 +245,8 @@ impl Model {
     }
 }
 
-/// Reads all of a message but the elements that stay in its file, and says whether there are others outside of it, and what
-/// the message is as it was read.
+/// Reads a message without the elements that stay in its file. Returns the message, whether it has
+/// external data, and its bytes.
 fn skimmed(path: &Path, file: &Arc<DataFile>, externals: &Externals) -> Result<(ModelProto, bool, Data)> {
     let unreadable = |reason| Error::Io { path: path.to_owned(), source: io::Error::other(reason) };
     let length = file.length().map_err(unreadable)?;

@@ -4,8 +4,8 @@ use multiversion::multiversion;
 
 /// The smallest magnitude of some numbers but 0, and the largest.
 ///
-/// Both are kept as bits. Those of magnitudes are in their order, a NaN behind all; of whole numbers, unlike of floats, a
-/// processor finds the largest and the smallest of several at a time.
+/// Both are kept as bits. The bits of magnitudes are ordered like the magnitudes, with NaN last;
+/// unlike floats, processors compare several integers at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Magnitudes {
     /// One less than the bits of the smallest, so that 0 is behind all.
@@ -14,25 +14,25 @@ pub(crate) struct Magnitudes {
 }
 
 impl Magnitudes {
-    /// Those of no number.
+    /// The range of no numbers.
     pub const NONE: Self = Self { least: u64::MAX, largest: 0 };
 
-    /// Those of some numbers.
+    /// The range of some numbers.
     pub fn of(numbers: &[f64]) -> Self {
         look(numbers)
     }
 
-    /// Those of both.
+    /// The range of both.
     pub fn and(self, other: Self) -> Self {
         Self { least: self.least.min(other.least), largest: self.largest.max(other.largest) }
     }
 
-    /// The smallest but 0; infinite where there is none.
+    /// The smallest magnitude except 0; infinite if there is none.
     pub fn least(self) -> f64 {
         if self.least == u64::MAX { f64::INFINITY } else { f64::from_bits(self.least + 1) }
     }
 
-    /// The largest; not a number where any is none.
+    /// The largest magnitude; NaN if any number is NaN.
     pub fn largest(self) -> f64 {
         f64::from_bits(self.largest)
     }
@@ -42,13 +42,13 @@ impl Magnitudes {
         self.largest().is_finite()
     }
 
-    /// Those that each is multiplied by one of the others, rounded: no product is smaller or larger. `None` where one could
-    /// lose digits on the way, or is not finite.
+    /// The range of products of a number of each, rounded: no product is smaller or larger. `None`
+    /// where a product could lose digits, or is not finite.
     pub fn times(self, other: Self) -> Option<Self> {
         Self::between(self.least() * other.least(), self.largest() * other.largest())
     }
 
-    /// Those of numbers that are each divided by one of the others, none of which is 0; as [`Magnitudes::times`].
+    /// The range of quotients; no divisor is 0. `None` as for [`Magnitudes::times`].
     pub fn over(self, other: Self) -> Option<Self> {
         Self::between(self.least() / other.largest(), self.largest() / other.least())
     }

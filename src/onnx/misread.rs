@@ -1,7 +1,7 @@
 //! Where tract, the engine that unfold asks, reads an operator otherwise than ONNX means it.
 //!
-//! Such nodes have no known value, and a model that has one is not verified. What is computed of constants is only what was
-//! held against onnxruntime.
+//! Such nodes have no known value, and a model with one is not verified by running. Constants are
+//! folded only by operators that were compared with onnxruntime.
 
 use super::operator::{Category, input_at};
 use super::proto::NodeProto;
@@ -24,8 +24,8 @@ pub fn read_as_one(op: &str) -> &'static [usize] {
     }
 }
 
-/// What tract does with a node, under a version of ONNX's operator set, that it should not; `None` where
-/// nothing is known against it.
+/// How tract misreads a node, under a version of ONNX's operator set; `None` where no deviation is
+/// known.
 pub fn misread(node: &NodeProto, opset: i64) -> Option<&'static str> {
     let has = |name: &str| node.attribute.iter().any(|attribute| attribute.name() == name);
     let text = |name: &str, absent: &'static str| match node.attr_s(name) {
@@ -188,8 +188,8 @@ pub fn is_computed(node: &NodeProto, opset: i64) -> bool {
 
 /// Whether a BatchNormalization takes the statistics of its input, or makes more than its result.
 ///
-/// From operator set 14 on `training_mode` says so, and before 7 `is_test`. In between a node is in training
-/// that lists outputs behind the first, whether anything reads them or not.
+/// From operator set 14 on, `training_mode` decides; before 7, `is_test`. In between, a node is in
+/// training if it lists outputs behind the first, whether they are read or not.
 ///
 /// # Errors
 /// Where the attribute is no integer.

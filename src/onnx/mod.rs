@@ -41,10 +41,10 @@ pub use save::{DataPlace, SaveOptions, Saved};
 
 /// An ONNX model, and where it came from.
 ///
-/// The elements of large tensors stay in the files that they are in until they are asked for, or written: then a
-/// tensor of [`Model::proto`] refers to them as ONNX refers to external data, by a location that only this model, and
-/// what is made of it, can resolve. [`tensor::raw`] reads them wherever they are, and [`Model::into_memory`] brings them
-/// into the message.
+/// The elements of large tensors stay in their files until they are needed or written. Meanwhile a
+/// tensor of [`Model::proto`] refers to them as external data, at a location that only this model
+/// and its copies can resolve. [`tensor::raw`] reads them wherever they are, and
+/// [`Model::into_memory`] moves them into the message.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -75,9 +75,9 @@ pub struct Model {
     pub external: bool,
     /// The file that the model was read from.
     path: Option<PathBuf>,
-    /// What it was read from, until folding makes something else of it.
+    /// The bytes that the model was read from, until folding changes it.
     source: Option<Arc<Contents>>,
-    /// What of its metadata is filled in while it is written.
+    /// The metadata that are filled in while the model is written.
     pending: Option<Pending>,
     /// The data that its tensors keep in other files.
     externals: Externals,
@@ -99,7 +99,7 @@ impl Model {
         self.source = None;
     }
 
-    /// What errors call the file: its path, if there is one.
+    /// The file's name in errors: its path, if there is one.
     pub(crate) fn file(&self) -> PathBuf {
         self.path.clone().unwrap_or_else(|| "model".into())
     }
@@ -120,14 +120,14 @@ impl Model {
         self.proto.graph.get_or_insert_default()
     }
 
-    /// The same model with other nodes, and with constants behind those that it has.
+    /// A copy of the model with other nodes, and with more constants.
     pub(crate) fn with_nodes(&self, node: Vec<NodeProto>, constants: Vec<TensorProto>) -> Self {
         let graph = self.graph();
         let initializer = graph.initializer.iter().cloned().chain(constants).collect();
         self.with_graph(GraphProto { node, initializer, ..graph.frame() })
     }
 
-    /// The same model around another main graph.
+    /// A copy of the model with another main graph.
     pub(crate) fn with_graph(&self, graph: GraphProto) -> Self {
         let before = &self.proto;
         let proto = ModelProto {

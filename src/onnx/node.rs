@@ -46,8 +46,7 @@ impl NodeProto {
         }
     }
 
-    /// What to call the node in messages: its name, or its operator and first output where it has
-    /// none.
+    /// The node's name in messages: its name, or its operator and first output where it has none.
     pub fn label(&self) -> String {
         match (self.name(), self.output.first()) {
             ("", Some(output)) => format!("{} -> {output}", self.op_type()),
@@ -56,8 +55,7 @@ impl NodeProto {
         }
     }
 
-    /// Lets the node read others in the place of the values for which `instead` has one, under which what is noted of
-    /// their shards is found, too.
+    /// Replaces the inputs for which `instead` has a name, in the notes about sharding too.
     pub fn read_instead<'n>(&mut self, instead: impl Fn(&str) -> Option<&'n str>) {
         for input in &mut self.input {
             if let Some(other) = instead(input) {
@@ -67,7 +65,7 @@ impl NodeProto {
         self.rename_shards(instead);
     }
 
-    /// Lets what is noted of the shards of values be about those that `now` has in their place.
+    /// Renames values in the notes about sharding.
     pub fn rename_shards<'n>(&mut self, now: impl Fn(&str) -> Option<&'n str>) {
         let configurations = self.device_configurations.iter_mut();
         for spec in configurations.flat_map(|configuration| &mut configuration.sharding_spec) {
@@ -80,7 +78,8 @@ impl NodeProto {
     /// An integer.
     ///
     /// # Errors
-    /// Where the attribute is of another type, is there twice, or is that of a function around the node.
+    /// If the attribute has another type, occurs twice, or refers to an attribute of the enclosing
+    /// function.
     pub fn attr_i(&self, name: &str) -> Result<Option<i64>> {
         self.attr(name, AttributeType::Int, |attribute| Some(attribute.i()))
     }
@@ -174,7 +173,7 @@ pub fn bodies(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.iter().map(|g| &**g).chain(&attribute.graphs))
 }
 
-/// The same, to be changed.
+/// The bodies of a node, mutable.
 pub fn bodies_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     let attributes = node.attribute.iter_mut();
     attributes.flat_map(|attribute| attribute.g.iter_mut().map(|g| &mut **g).chain(&mut attribute.graphs))

@@ -1,16 +1,16 @@
-//! What each operator is, in one table, and what operator sets changed about it.
+//! The table of operators: their categories, and the changes between operator sets.
 //!
-//! A rule's own operators are listed by the rule. What is said of operators here is said whatever rule asks.
+//! Each rule lists its own operators. This table holds the facts that all rules share.
 
 use super::node::canonical_domain;
 use super::proto::NodeProto;
 
-/// What an operator does with the elements of what it reads.
+/// How an operator treats the elements of its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
     /// Hands each on once, perhaps at another place or in another shape.
     Movement,
-    /// Hands some on, or each several times, as they are.
+    /// Selects or repeats elements unchanged.
     Selection,
     /// Adds, subtracts, multiplies, divides or negates those at one place.
     Arithmetic,
@@ -22,15 +22,15 @@ pub enum Category {
     Layer,
     /// Makes one of all along some axes.
     Reduction,
-    /// Takes off their mean, or divides by what they spread.
+    /// Subtracts a mean, or divides by a deviation.
     Normalizer,
-    /// Reads the shape alone, and makes numbers of it.
+    /// Reads the shape alone, and returns numbers of it.
     Shape,
-    /// Reads the shape alone, and makes a value of that shape.
+    /// Reads the shape alone, and returns a value of that shape.
     Like,
     /// Makes other elements in each run.
     Random,
-    /// The same in the shape of a value, of which it reads nothing else.
+    /// Returns random numbers in the shape of its input.
     RandomLike,
 }
 
@@ -56,7 +56,7 @@ impl Category {
         matches!(self, Category::Random | Category::RandomLike)
     }
 
-    /// Whether only the shape and the type of what it reads count.
+    /// Whether the operator depends on shape and type of its input alone.
     pub fn reads_only_shape(self) -> bool {
         matches!(self, Category::Shape | Category::Like | Category::RandomLike)
     }
@@ -66,14 +66,15 @@ impl Category {
         matches!(self, Category::Arithmetic | Category::Elementwise)
     }
 
-    /// Whether it adds up products of what it reads.
+    /// Whether the operator adds up products of its inputs.
     pub fn is_product(self) -> bool {
         matches!(self, Category::MatrixProduct | Category::Layer)
     }
 }
 
 impl NodeProto {
-    /// The category of the node's operator; `None` where nothing is said of it, or it has an attribute that nobody knows.
+    /// The category of the node's operator; `None` if the operator or one of its attributes is
+    /// unknown.
     pub fn category(&self) -> Option<Category> {
         let known = attributes(self.op_type()).filter(|_| canonical_domain(self.domain()).is_empty());
         let is_known = |name: &str| known.is_none_or(|known| known.contains(&name));

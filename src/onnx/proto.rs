@@ -1,8 +1,8 @@
 //! The messages of ONNX, as its specification defines them.
 //!
 //! Fields keep the specification's names and numbers. Optional fields are [`Option`]s, so that a
-//! default that was written is told from one that was not. `bytes` are slices of what was decoded,
-//! not copies.
+//! written default differs from a missing field. `bytes` are slices of the decoded buffer, not
+//! copies.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
@@ -51,7 +51,7 @@ pub struct ModelProto {
 /// A graph: nodes in topological order, their constants, their inputs and outputs.
 #[derive(Clone, PartialEq, Message)]
 pub struct GraphProto {
-    /// The nodes, sorted so that each comes after what it reads.
+    /// The nodes in topological order.
     #[prost(message, repeated, tag = "1")]
     pub node: Vec<NodeProto>,
     /// The name of the graph.
@@ -69,7 +69,7 @@ pub struct GraphProto {
     /// The outputs.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
-    /// What is known about values in between.
+    /// Types and shapes of intermediate values.
     #[prost(message, repeated, tag = "13")]
     pub value_info: Vec<ValueInfoProto>,
     /// Where the scale and zero point of tensors are found.
@@ -84,8 +84,8 @@ pub struct GraphProto {
 }
 
 impl GraphProto {
-    /// The same graph without nodes and without constants, for others in their place: copying those first takes as much
-    /// memory as the model does.
+    /// A copy of the graph without nodes and constants, for callers that set others. Copying them
+    /// first would take as much memory as the model.
     pub(crate) fn frame(&self) -> Self {
         GraphProto {
             node: vec![],
@@ -271,7 +271,7 @@ pub struct SparseTensorProto {
     pub dims: Vec<i64>,
 }
 
-/// What is known about a value: its name and its type.
+/// Name and type of a value.
 #[derive(Clone, PartialEq, Message)]
 pub struct ValueInfoProto {
     /// The name.
@@ -303,7 +303,7 @@ pub struct TypeProto {
     /// A map.
     #[prost(message, optional, boxed, tag = "5")]
     pub map_type: Option<Box<MapType>>,
-    /// What the value stands for.
+    /// The meaning of the value.
     #[prost(string, optional, tag = "6")]
     pub denotation: Option<String>,
     /// A type that ONNX does not describe.
@@ -350,7 +350,7 @@ pub struct MapType {
 /// The type of an optional.
 #[derive(Clone, PartialEq, Message)]
 pub struct OptionalType {
-    /// The type of what it may hold.
+    /// The type of the elements.
     #[prost(message, optional, tag = "1")]
     pub elem_type: Option<TypeProto>,
 }
@@ -391,7 +391,7 @@ pub struct Dimension {
     /// Its size, if anything is known.
     #[prost(oneof = "Dim", tags = "1, 2")]
     pub value: Option<Dim>,
-    /// What the dimension stands for.
+    /// The meaning of the dimension.
     #[prost(string, optional, tag = "3")]
     pub denotation: Option<String>,
 }
@@ -448,7 +448,7 @@ pub struct FunctionProto {
     /// The attributes that a caller may leave out, with their defaults.
     #[prost(message, repeated, tag = "11")]
     pub attribute_proto: Vec<AttributeProto>,
-    /// What is known about values of its body.
+    /// Types and shapes of values in the body.
     #[prost(message, repeated, tag = "12")]
     pub value_info: Vec<ValueInfoProto>,
     /// Which function of that name, where there are several.
@@ -565,7 +565,7 @@ pub struct IntIntListEntryProto {
     pub value: Vec<i64>,
 }
 
-/// What is known about the size of a dimension.
+/// The extent of a dimension: a number or a symbol.
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub enum Dim {
     /// It is a number.

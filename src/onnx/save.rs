@@ -21,7 +21,8 @@ use crate::error::{Error, Result};
 /// Whether the weights of a model go into a data file beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataPlace {
-    /// They do if [`Model::external`] says so, and where protobuf does not allow a message that has them.
+    /// External data if [`Model::external`] says so, and where the message would exceed protobuf's
+    /// limit.
     #[default]
     Auto,
     /// They do.
@@ -46,7 +47,7 @@ impl Default for SaveOptions {
     }
 }
 
-/// What [`Model::save`] wrote.
+/// The result of [`Model::save`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Saved {
@@ -93,7 +94,7 @@ impl Model {
     /// How many bytes [`Model::to_bytes`] gives.
     ///
     /// # Errors
-    /// Where what is in other files is not there.
+    /// If external data are missing.
     pub fn message_bytes(&self) -> Result<usize> {
         Ok(Layout::new(self, Storage::AsItIs)?.message_bytes())
     }
@@ -110,9 +111,9 @@ impl Model {
 
     /// The model in parts, for somebody who takes it without ever having all of it as bytes.
     ///
-    /// Each part is a message of about so many bytes, or of one tensor that has more; merged in this order, as protobuf
-    /// merges what is there twice, they are the model. What [`Model::to_bytes`] gives has the same fields in another
-    /// order.
+    /// Each part is a message of about `bytes` bytes, or of one larger tensor. Merged in this order
+    /// by protobuf's rules for repeated fields, the parts are the model. [`Model::to_bytes`] has
+    /// the fields in another order.
     ///
     /// ```
     /// use prost::Message;
@@ -161,8 +162,8 @@ impl Model {
         write.map_err(|source| self.io(source))
     }
 
-    /// Writes the model, and its weights into one data file next to it if [`Model::external`] says
-    /// so, or if they are too many for one message.
+    /// Writes the model. The weights are written into one data file next to it if
+    /// [`Model::external`] says so, or if they exceed the limit of one message.
     ///
     /// The data file holds everything that the model kept in other files, so that the two can be moved
     /// together. Its name is that of the model with `.data` appended, or with `.1.data` and so on: one that
@@ -172,12 +173,12 @@ impl Model {
     ///
     /// Weights are read while they are written, in parts: they are never all in memory, and are written by all cores.
     ///
-    /// Files are complete before they take their names, and the moment when the model takes its own is the one
-    /// at which anything changes: before it there is the old model, whole, and after it the new one. A failure
-    /// leaves what was there. The data file of a model that is replaced is removed after it, if it has the name
-    /// and the layout that this function gives, and no `.onnx` file of the folder mentions it. What a process leaves
-    /// that is killed meanwhile is removed by the next one that saves into the folder. As with any copy, what the
-    /// system has not brought to the disk when its power goes is lost.
+    /// Files are complete before they are renamed, and renaming the model is the moment of the
+    /// change: before it the old model exists, whole, and after it the new one. A failure leaves
+    /// the old model. The data file of a replaced model is removed afterwards, if it has the name
+    /// and the layout that this function writes, and no `.onnx` file of the folder mentions it. The
+    /// next process that saves into the folder removes the temporary files of a killed process. As
+    /// with any copy, data that the system has not flushed when its power fails are lost.
     ///
     /// The files that the model was read from may be replaced; it can still be used afterwards. A link is
     /// followed, though it may lead to nothing yet.
@@ -231,9 +232,9 @@ impl Model {
 
     /// As [`Model::save`], with other elements for some of the initializers.
     ///
-    /// `rewrite` is given each dense initializer of each graph, one after the other, and returns
-    /// its new elements as [`tensor::raw`] does, or nothing if it stays what it is. An initializer
-    /// may have no elements at all before it is given them here.
+    /// `rewrite` receives each dense initializer of each graph, and returns its new elements as
+    /// [`tensor::raw`] does, or nothing if they stay. An initializer may have no elements before
+    /// `rewrite` supplies them.
     ///
     /// ```
     /// use unfold::onnx::{Model, tensor};
@@ -262,7 +263,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::save`], where `rewrite` fails, and where what it returns does not fit the tensor.
+    /// As [`Model::save`]; if `rewrite` fails, or if its result does not fit the tensor.
     pub fn save_with(
         &self,
         path: impl AsRef<Path>,
@@ -280,10 +281,10 @@ impl Model {
         changed.save(path)
     }
 
-    /// Writes the file that the model was read from under another name, byte for byte as it was read.
+    /// Copies the file of the model under another name, byte for byte.
     ///
-    /// A model in memory, and one whose weights are in other files, is saved as [`Model::save`] does: what
-    /// refers to other files cannot be moved as it is.
+    /// A model in memory, or one with external data, is saved by [`Model::save`]: references to
+    /// other files do not survive a move.
     ///
     /// # Errors
     /// As [`Model::save`].
@@ -337,7 +338,8 @@ impl Model {
         self.commit(draft, work, data, bytes, last)
     }
 
-    /// Moves data to where it belongs, does what is last, and lets the files, which have so many bytes, take their names.
+    /// Moves data to their places, runs the last step, and renames the files, whose lengths are
+    /// given.
     fn commit(
         &self,
         draft: &mut FileDraft,
@@ -379,7 +381,7 @@ fn failed(path: &Path, source: io::Error) -> Error {
     Error::Io { path: path.to_owned(), source }
 }
 
-/// What the model that is replaced has in files whose names are those of its data files.
+/// The contents of data files that belong to the replaced model.
 #[derive(Default)]
 struct Replaced {
     /// The files that it refers to.
@@ -391,7 +393,7 @@ struct Replaced {
 impl Replaced {
     fn by(draft: &FileDraft) -> Option<Self> {
         let names = draft.data_names();
-        // Nothing is read where there is nothing to find.
+        // Without names there is no file to read.
         names.first()?;
         let Model { mut proto, externals, .. } = Model::open(draft.path()).ok()?;
         let mut locations = HashSet::new();

@@ -27,7 +27,8 @@ pub(super) fn write_data(data: &Data, out: &mut impl Write) -> io::Result<()> {
     data.hand_on(|bytes| out.write_all(bytes))
 }
 
-/// Encodes a message into room that is just as long. What belongs into its gaps comes there by all cores.
+/// Encodes a message into a buffer of its exact length. The data of its gaps are copied on all
+/// cores.
 pub(super) fn fill(message: &impl Message, gaps: &Gaps, room: &mut [MaybeUninit<u8>]) -> io::Result<()> {
     let mut roomy = Roomy { left: room, gaps: vec![] };
     encode(message, gaps, &mut roomy)?;
@@ -52,7 +53,7 @@ fn zeroed(room: &mut [MaybeUninit<u8>]) -> &mut [u8] {
     unsafe { &mut *(room as *mut [MaybeUninit<u8>] as *mut [u8]) }
 }
 
-/// Encodes a message into a file, and gives what is to be moved into its gaps.
+/// Encodes a message into a file, and returns the transfers into its gaps.
 pub(super) fn write_file<'f>(
     message: &impl Message,
     gaps: &Gaps,

@@ -10,7 +10,7 @@ use super::proto::TensorProto;
 use super::save::SaveOptions;
 use super::{Model, tensor};
 
-/// What a model is called that is in no file, where the name of its data file depends on it.
+/// The name of a model without a file, where the name of its data file depends on it.
 const UNNAMED: &str = "model.onnx";
 
 impl Model {
@@ -37,7 +37,7 @@ impl Model {
         let data = format!("{}.data", own.as_deref().unwrap_or(UNNAMED));
         match self.laid_out(&SaveOptions::default(), &data) {
             Ok(layout) => layout.message_bytes() as u64 + layout.weight_bytes(),
-            // What is not there is not written either.
+            // Missing data are not written.
             Err(_) => self.about_bytes(),
         }
     }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((saved.bytes, fused.file_bytes()), (files, files));
         let again = Model::open(&saved.path).unwrap();
         assert_eq!((again.read_bytes(), again.file_bytes()), (files, files));
-        // Nothing of the data is written where it stays in its file.
+        // Data that stay in their file are not written again.
         assert_eq!(again.save(&saved.path).unwrap().bytes, files);
         let copied = again.copy(folder.path().join("copy.onnx")).unwrap();
         assert_eq!(copied.bytes, on_disk(&[&copied.path, copied.data.as_deref().unwrap()]));

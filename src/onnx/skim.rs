@@ -1,4 +1,5 @@
-//! A model's file without the elements of its large tensors: those stay in the file until somebody asks for them.
+//! Lazy reading of a model's file: the elements of its large tensors stay in the file until they
+//! are needed.
 
 use std::sync::Arc;
 
@@ -19,13 +20,14 @@ const LARGE: u64 = 4096;
 /// How much of the file is read at a time.
 const WINDOW: usize = 1 << 14;
 
-/// What was read of a file.
+/// The parts of a file that were read.
 pub(super) struct Skimmed {
-    /// All of it but the gaps, as it was read: elements of small tensors stay where they are in these.
+    /// The file without its gaps, as read: elements of small tensors are slices of these pieces.
     pieces: Vec<Bytes>,
     gaps: Vec<Gap>,
     counts: Counts,
-    /// One byte for each gap: what stands for its elements in the message is a slice of this, told by where it lies.
+    /// One byte for each gap: in the message, a slice of these bytes stands for the elements, and
+    /// its address identifies the gap.
     tokens: Bytes,
 }
 
@@ -59,7 +61,7 @@ pub(super) fn skim(file: &Arc<DataFile>, length: u64) -> std::result::Result<Ski
 struct Skim<'f> {
     file: &'f Arc<DataFile>,
     length: u64,
-    /// What was read from the position on: the end of the last piece.
+    /// The bytes read from the position on: the end of the last piece.
     window: Bytes,
     position: u64,
     pieces: Vec<Bytes>,
@@ -131,7 +133,7 @@ impl Encoded for Skim<'_> {
 }
 
 impl Skimmed {
-    /// What the file begins with.
+    /// The beginning of the file.
     pub fn head(&self) -> &[u8] {
         self.pieces.first().map_or(&[], |piece| piece)
     }
@@ -168,14 +170,15 @@ impl Skimmed {
         if is_plain {
             externals.hold(tensor, data);
         } else {
-            // Whatever it is, it comes out as it went in.
+            // Unknown data are written as they were read.
             tensor.raw_data = Some(data.all().map_err(|reason| externals.error(tensor, reason))?);
         }
         Ok(())
     }
 }
 
-/// What of a file the decoder has not taken: it takes each gap at once, and is given a token.
+/// The part of a file that the decoder has not read yet: it reads each gap at once, and receives a
+/// token.
 struct Unread<'s> {
     skimmed: &'s Skimmed,
     piece: usize,

@@ -29,7 +29,7 @@ pub enum NotRepresentable {
         /// The element type.
         data_type: DataType,
     },
-    /// The element type is none of half, bfloat16, float and double.
+    /// The element type is not half, bfloat16, float or double.
     #[error("{data_type} is no type of floats")]
     NotFloat {
         /// The element type.
@@ -37,8 +37,8 @@ pub enum NotRepresentable {
     },
 }
 
-/// The elements of a tensor of fixed-width type as they are stored in `raw_data`: little-endian, in
-/// row-major order.
+/// The elements of a tensor of fixed-width type in the format of `raw_data`: little-endian,
+/// row-major.
 ///
 /// They are not copied, unless they are in a file, or the tensor keeps them in a field of their type.
 ///
@@ -131,7 +131,7 @@ pub fn read_f64(tensor: &TensorProto, externals: &Externals) -> Result<ArrayD<f6
     Floats::new(tensor, externals)?.all()
 }
 
-/// A tensor of floats whose elements are converted only where they are asked for.
+/// A tensor of floats whose elements are converted on demand.
 ///
 /// ```
 /// use ndarray::array;
@@ -149,7 +149,7 @@ pub struct Floats {
     data_type: DataType,
     shape: Vec<usize>,
     data: Data,
-    /// What somebody saw who read all of them.
+    /// The range of all elements, once they have been read.
     seen: Arc<OnceLock<Magnitudes>>,
 }
 
@@ -195,7 +195,7 @@ impl Floats {
         let of_row = |row: usize| (row * extent + range.start) * inner..(row * extent + range.end) * inner;
         let mut values = Vec::with_capacity(rows * range.len() * inner);
         if matches!(self.data, Data::Made(_)) && rows > 1 && !range.is_empty() {
-            // What is computed is computed part by part: each of them once, and not once for each row.
+            // Computed data are computed part by part: each part once, and not once for each row.
             for part in self.data.parts() {
                 let part = part.start / self.size()..part.end / self.size();
                 let row = |at: usize| at / (extent * inner).max(1);
@@ -245,14 +245,14 @@ impl Floats {
         self.data.read_into(range.start * size, buffer).map_err(|reason| self.error(reason))
     }
 
-    /// How small and how large they are, once somebody has [read](Floats::see) all of them.
+    /// The range of all elements, once they have been [read](Floats::see).
     pub(crate) fn seen(&self) -> Option<Magnitudes> {
         self.seen.get().copied()
     }
 
     /// Tells how small and how large all of them are.
     pub(crate) fn see(&self, all: Magnitudes) {
-        // Whoever was before has seen the same.
+        // An earlier reader has stored the same range.
         let _ = self.seen.set(all);
     }
 
@@ -363,7 +363,7 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
 
 /// The bytes of a tensor with the given elements, each rounded once, to the nearest, ties to even.
 ///
-/// Infinities and NaNs stay what they are.
+/// Infinities and NaNs are kept.
 ///
 /// ```
 /// use ndarray::arr0;
@@ -375,8 +375,8 @@ fn shaped<T>(name: &str, shape: &[usize], values: Vec<T>) -> Result<ArrayD<T>> {
 /// ```
 ///
 /// # Errors
-/// Where a finite number would become an infinity, and where the element type is none of half, bfloat16, float and
-/// double.
+/// If a finite number would become an infinity, or if the element type is not half, bfloat16, float
+/// or double.
 pub fn encode_f64(
     data_type: DataType,
     values: &ArrayViewD<'_, f64>,
@@ -420,8 +420,8 @@ pub(crate) fn encode_into(data_type: DataType, numbers: &[f64], into: &mut [u8])
 
 /// The bytes of all elements, in row-major order.
 ///
-/// `store` gives the bytes of an element, and whether what they stand for is finite. The error is the first
-/// finite element that is stored as anything else.
+/// `store` returns the bytes of an element, and whether the stored number is finite. The error is
+/// the first finite element whose stored number is not finite.
 fn encode<const N: usize>(
     values: &ArrayViewD<'_, f64>,
     store: impl Fn(f64) -> ([u8; N], bool),
@@ -456,8 +456,8 @@ fn to_odd(value: f64) -> f32 {
     f32::from_bits(toward_zero | 1)
 }
 
-/// What a number loses beyond one rounding of a normal number when it is stored as an element of a type
-/// of floats: how far it is from the subnormal number, or the 0, that it becomes.
+/// The loss of a number beyond one rounding of a normal number when it is stored as a type of
+/// floats: its distance from the subnormal number, or the 0, that it becomes.
 ///
 /// A float64 that is subnormal itself has lost its digits where it was computed.
 ///
@@ -476,7 +476,7 @@ pub fn underflow(data_type: DataType, value: f64) -> f64 {
     (value - stored).abs()
 }
 
-/// What a number is once it is stored as an element of a type of floats: the nearest that there is.
+/// A number after it is stored as a type of floats: the nearest representable one.
 ///
 /// ```
 /// use unfold::onnx::tensor::{DataType, rounded};

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::data::{Data, PIECE, write_at};
 
-/// How much one thread moves at a time of what is only copied.
+/// Bytes that one thread copies at a time.
 const PART: usize = 16 * PIECE;
 
 /// How much of it goes through memory at a time: what a core keeps at hand.
@@ -39,7 +39,7 @@ pub(super) fn transfer(work: Vec<Transfer>) -> io::Result<()> {
         let mut buffer = vec![];
         while let Some((transfer, part)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
             let moved = transfer.part(part.clone(), &mut buffer);
-            // The others need not go on.
+            // The other threads stop too.
             moved.inspect_err(|_| next.store(parts.len(), Ordering::Relaxed))?;
         }
         Ok(())

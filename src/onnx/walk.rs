@@ -3,7 +3,7 @@
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 use crate::error::Result;
 
-/// What a walk comes by.
+/// An item of a walk.
 pub(super) enum Visited<'a> {
     /// A graph, before the parts inside it: the main one, one of training, or a body of control
     /// flow.

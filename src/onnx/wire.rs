@@ -1,5 +1,5 @@
-//! What a decoder would drop in silence: a walk over the encoded bytes that knows every field of
-//! every message.
+//! Fields that a decoder would drop silently: a walk over the encoded bytes that knows every field
+//! of every message.
 //!
 //! Payloads are skipped, not read, so that the walk over a large model touches little of it.
 
@@ -12,17 +12,17 @@ use prost::encoding::WireType;
 /// any thread must hold it.
 const MAX_DEPTH: usize = 200;
 
-/// What is wrong with the encoded bytes of a message, and in which part of it.
+/// A flaw of the encoded bytes of a message, and the part that it is in.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
     /// The path from the outermost message to the part, such as `graph.node[3]`; empty for the
     /// message itself.
     pub path: String,
-    /// What is wrong there.
+    /// The kind of flaw.
     pub kind: FlawKind,
 }
 
-/// What can be wrong with the encoded bytes of a message.
+/// The kinds of flaws of the encoded bytes of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FlawKind {
     /// They end too early.
@@ -51,7 +51,7 @@ pub(super) trait Encoded {
     /// How many were taken.
     fn position(&self) -> u64;
 
-    /// Takes one; nothing where there is none.
+    /// Takes one byte; `None` at the end.
     fn byte(&mut self) -> Option<u8>;
 
     /// Takes so many; says whether they are there.
@@ -109,7 +109,8 @@ pub(super) fn check_from(encoded: &mut impl Encoded, length: u64) -> Result<Coun
     Ok(counts)
 }
 
-/// Whether so many bytes have the parts that every model has, and none that no model has. What is inside of them is passed over.
+/// Whether the first `length` bytes have the fields that every model has, and no field that no
+/// model has. The contents of the fields are skipped.
 pub(super) fn is_model(encoded: &mut impl Encoded, length: u64) -> bool {
     let mut there = HashSet::new();
     while encoded.position() < length {
@@ -168,7 +169,7 @@ fn check_message(
             .map_err(|flaw| flaw.inside(name, counts[place]))?;
         counts[place] += 1;
     }
-    // The graph of the model is what is right inside of it.
+    // The graph of the model is directly inside of it.
     if std::ptr::eq(schema, &GRAPH) && depth == MAX_DEPTH - 1 {
         let count = |field: &str| {
             let of_name = |(_, name, _): &(u32, &str, _)| *name == field;
@@ -187,7 +188,7 @@ impl From<FlawKind> for Flaw {
 }
 
 impl Flaw {
-    /// The same flaw, seen from the message whose field `name` holds the flawed one.
+    /// The flaw, seen from the message whose field `name` holds the flawed message.
     fn inside(self, name: &str, index: u32) -> Self {
         let mut path = match name.strip_suffix("[]") {
             Some(name) => format!("{name}[{index}]"),
@@ -261,7 +262,7 @@ const RAW_DATA: u32 = 9;
 /// How many fields that hold messages any message has at most.
 const MOST_MESSAGES: usize = 8;
 
-/// What every model has: the version of the format, the graph, the operator sets.
+/// The fields of every model: the version of the format, the graph, the operator sets.
 const EVERY_MODEL: [u32; 3] = [1, 7, 8];
 
 static MODEL: Schema = Schema {
@@ -400,7 +401,7 @@ mod tests {
     use super::*;
     use crate::onnx::proto::*;
 
-    /// What decoding a field may come to.
+    /// The possible outcomes of decoding a field.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Decoding {
         Refused,
@@ -425,7 +426,7 @@ mod tests {
         ]
     }
 
-    /// What a message makes of any field that it may be given, by itself or inside field `within`.
+    /// The outcomes for any field that a message may be given, by itself or inside field `within`.
     fn fingerprint<M: Message + Default>(within: Option<u32>) -> Vec<[Decoding; 5]> {
         let wrap = |payload: &[u8]| {
             let Some(number) = within else {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::report::{OutlineBlock, OutlineItem};
 
-/// What is inside of more blocks than that is not told apart.
+/// The largest depth of nested blocks; deeper blocks are merged.
 const DEEPEST: usize = 8;
 
 /// More rows on end than that are cut into sections.
@@ -13,7 +13,7 @@ const LONGEST: usize = 48;
 /// Rows of a section before a sum may end it.
 const SHORTEST: usize = 8;
 
-/// What tells to which block a row belongs.
+/// The clues to the block of a row.
 pub struct Lead {
     /// The steps of its path; none where nothing tells.
     pub path: Vec<String>,
@@ -21,7 +21,7 @@ pub struct Lead {
     pub is_sum: bool,
 }
 
-/// The steps of a module path. A number goes with what it counts: `blocks.0`, `attn`.
+/// The steps of a module path. A number belongs to the step before it: `blocks.0`, `attn`.
 pub fn steps(path: &str) -> Vec<String> {
     let mut steps: Vec<String> = vec![];
     for step in path.split(['.', '/']).filter(|step| !step.is_empty()) {
@@ -109,7 +109,7 @@ fn join(blocks: &mut [OutlineBlock], place: usize) {
 mod tests {
     use super::*;
 
-    /// The blocks as text: names with what is in them in brackets, rows by their numbers.
+    /// The blocks as text: names with their contents in brackets, rows by their numbers.
     fn told(blocks: &[OutlineBlock], place: usize) -> String {
         let item = |item: &OutlineItem| match item {
             OutlineItem::Row(row) => row.to_string(),

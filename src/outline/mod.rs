@@ -32,7 +32,7 @@ use crate::report::{
 use rows::rows;
 use side::GraphSide;
 
-/// The outline of a model under a name, and of what was made of it.
+/// The outline of a model under a name, before and after folding.
 ///
 /// # Errors
 /// Where one of them is no graph that ONNX allows.
@@ -117,7 +117,7 @@ fn part(outcome: &Outcome, part: &'static str) -> OutlinePart {
     OutlinePart { part, goes, into, refusals: outcome.refusals().map(refusal).collect() }
 }
 
-/// What there is to know of the values before, and after where that is something else.
+/// Facts about the values before, and about values after where they differ.
 fn values(sides: &[GraphSide; 2]) -> [BTreeMap<String, OutlineValue>; 2] {
     let before = sides[0].values();
     let mut after = sides[1].values();

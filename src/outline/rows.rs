@@ -13,7 +13,7 @@ pub fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<Outlin
     let [before, after] = sides;
     let was = pairs(before, after);
     let is: HashMap<NodeId, NodeId> = was.iter().map(|(&new, &old)| (old, new)).collect();
-    // What is new comes behind what it runs behind.
+    // A new operator follows the operator that it runs after.
     let mut new: HashMap<Option<NodeId>, Vec<NodeId>> = HashMap::new();
     let mut last = None;
     for &node in &after.nodes {
@@ -63,7 +63,8 @@ pub fn rows(sides: &[GraphSide; 2], plan: &Plan) -> (Vec<OutlineRow>, Vec<Outlin
     (rows, blocks(&leads))
 }
 
-/// For each operator after that was there before, which one it was: by its name, else by what it makes.
+/// For each operator after, its counterpart before: the one of the same name, else the one with the
+/// same output.
 fn pairs(before: &GraphSide, after: &GraphSide) -> HashMap<NodeId, NodeId> {
     let named = names(before);
     let named_after = names(after);
@@ -102,7 +103,7 @@ fn names<'s>(side: &'s GraphSide) -> HashMap<&'s str, Option<NodeId>> {
 
 fn change(sides: [&GraphSide; 2], nodes: [NodeId; 2], made: &HashSet<&str>) -> RowChange {
     let [old, new] = [0, 1].map(|side| sides[side].graph.node(nodes[side]));
-    // What it has of its own: a constant is that, and any other value comes from an operator that has a row.
+    // Its own values: a constant is one, and any other value belongs to the row of its operator.
     let own = |side: usize| -> Vec<Option<&str>> {
         let inputs = sides[side].graph.inputs(nodes[side]).iter();
         let stored = |value| sides[side].is_stored(value).then(|| sides[side].graph.value_name(value));

@@ -12,14 +12,15 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, AttributeType};
 use crate::report::{Class, OutlineNode, OutlineValue};
 
-/// Lists in attributes, and texts, are told up to this many elements or letters.
+/// The number of elements or letters after which lists in attributes, and texts, are cut.
 const LONGEST: usize = 16;
 
-/// A graph, and what is known of its values.
+/// A graph with facts about its values.
 pub struct GraphSide<'m> {
     pub graph: Graph<'m>,
     facts: Facts,
-    /// The operators in the order in which they run. A Constant is no operator here, but what it holds.
+    /// The operators in the order in which they run. A Constant counts as a constant, and not as an
+    /// operator.
     pub nodes: Vec<NodeId>,
 }
 
@@ -27,7 +28,7 @@ impl<'m> GraphSide<'m> {
     /// The graph of a model.
     ///
     /// # Errors
-    /// Where it is none that ONNX allows.
+    /// If the graph is invalid.
     pub fn new(model: &'m Model) -> Result<Self> {
         let graph = Graph::new(model)?;
         let facts = Facts::infer(&graph);
@@ -81,7 +82,7 @@ impl<'m> GraphSide<'m> {
         }
     }
 
-    /// What there is to know of all values that the operators read and make.
+    /// Facts about all inputs and outputs of the operators.
     pub fn values(&self) -> BTreeMap<String, OutlineValue> {
         let of = |&node: &NodeId| self.graph.inputs(node).iter().chain(self.graph.outputs(node)).flatten();
         let told = self.nodes.iter().flat_map(of).map(|&value| {

@@ -14,7 +14,7 @@ use crate::onnx::magnitudes::Magnitudes;
 use crate::onnx::tensor::{self, DataType, Floats};
 use crate::refusal::{Reason, Refusal};
 
-/// How deep a cut goes into a formula; what is below is computed whole.
+/// The depth to which a cut enters a formula; deeper steps are computed whole.
 const DEEPEST: usize = 1000;
 
 /// Reads a constant of the model by name, in float64.
@@ -28,10 +28,10 @@ pub(super) trait Supply {
     /// All of a constant.
     fn whole(&self, name: &str) -> Result<ArrayD<f64>, Refusal>;
 
-    /// Those elements of a constant that are in a range along an axis.
+    /// The elements of a constant in a range along an axis.
     fn places(&self, name: &str, axis: usize, range: Range<usize>) -> Result<ArrayD<f64>, Refusal>;
 
-    /// A constant that is stored, for somebody who reads it bit by bit.
+    /// A stored constant, for callers that read it in parts.
     fn floats(&self, _: &str) -> Option<&Floats> {
         None
     }
@@ -51,7 +51,7 @@ impl Supply for Read<'_> {
     }
 }
 
-/// Computes a recipe. What it needs several times is computed once.
+/// Computes a recipe. Shared steps are computed once.
 ///
 /// # Errors
 /// Where a constant cannot be read, or is not of the shape that the recipe was written for.
@@ -69,12 +69,12 @@ pub fn evaluate(recipe: &Recipe, read: Read) -> Result<ArrayD<f64>, Refusal> {
     evaluate_from(recipe, &read)
 }
 
-/// As [`evaluate`]. Of what is cut, only what is needed is read, and a product with something large takes it part by
-/// part.
+/// As [`evaluate`]. A cut reads only the elements that it needs, and a product with a large
+/// constant takes it part by part.
 pub(super) fn evaluate_from(recipe: &Recipe, supply: &dyn Supply) -> Result<ArrayD<f64>, Refusal> {
     let is_leaf = |step: &Recipe| cut_constant(step).is_some() || Streamed::of(step).is_some();
     let steps = recipe.steps_to(&is_leaf);
-    // What only one step has is used once.
+    // A step with one reader is used once.
     let mut uses: HashMap<_, usize> = HashMap::default();
     let needed = steps.iter().filter(|step| !is_leaf(step)).flat_map(|step| step.inputs());
     let shared = needed.filter(|input| input.is_shared());
@@ -160,7 +160,7 @@ impl Streamed {
             return None;
         }
         let (large, is_left) = if left.len() == most { (left, true) } else { (right, false) };
-        // What is read from front to back is read once.
+        // Data that are read from front to back are read once.
         let turned = matches!(large.op(), Op::Transpose(_));
         let rank = step.rank();
         let of_large =
@@ -237,7 +237,7 @@ impl Streamed {
                     Self::Result(_) => dot_each(row, numbers, &mut sums[range]),
                 }
             }
-            // Whoever scales it then knows what becomes of it without reading it again.
+            // Scaling then needs no second read to know its range.
             floats.see(seen);
             return Ok(result);
         }
@@ -400,7 +400,7 @@ pub(super) fn compute(step: &Recipe, inputs: Vec<Array>) -> ArrayD<f64> {
             ndarray::concatenate(Axis(*axis), &parts).expect("parts that fit")
         }
         (Op::Sum(axis), [Some(a), _]) => {
-            // In order: what is added first must not depend on how many sums there are.
+            // In order: the first summand must not depend on the number of sums.
             let mut sums = ArrayD::zeros(a.raw_dim().remove_axis(Axis(*axis)));
             a.axis_iter(Axis(*axis)).for_each(|places| sums += &places);
             sums.insert_axis(Axis(*axis))

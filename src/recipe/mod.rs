@@ -1,9 +1,10 @@
 //! A weight is a formula before it is an array.
 //!
-//! Every constant that folding changes or makes is a [`Recipe`]: an expression over constants of the input model, such
-//! as Algorithm 1 of the UN paper, `W' = W·diag(γ/√(σ²+ε))`. Planning writes recipes and knows their shapes; no large
-//! weight is read for that. One evaluator computes them in float64, whole or in parts along an axis, and what it gives
-//! is rounded once when it is stored. A [`Promise`] is a large one that is computed while it is written.
+//! Every constant that folding changes or makes is a [`Recipe`]: an expression over constants of
+//! the input model, such as Algorithm 1 of the UN paper, `W' = W·diag(γ/√(σ²+ε))`. Planning writes
+//! recipes and knows their shapes without reading a large weight. One evaluator computes them in
+//! float64, whole or in parts along an axis, and storing rounds once. A [`Promise`] is a large
+//! recipe that is computed while it is written.
 //!
 //! ```
 //! use unfold::recipe::Recipe;
@@ -36,8 +37,8 @@ pub use windows::Windows;
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::tensor::DataType;
 
-/// What is smaller comes of a Softmax or a Sigmoid that has decided: beside what it is added to, no float tells it
-/// from 0.
+/// A smaller number comes from a saturated Softmax or Sigmoid: added to its partner, no float
+/// differs from adding 0.
 pub const DECIDED: f64 = 1.0 / (1_u128 << 64) as f64;
 
 /// A formula for a tensor, over constants of a model. Clones share their parts.
@@ -52,7 +53,7 @@ pub(crate) struct Operation {
     shape: Vec<usize>,
 }
 
-/// What an operation does with its inputs. Arithmetic broadcasts as ONNX does.
+/// The operation of a step on its inputs. Arithmetic broadcasts as in ONNX.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
     /// A constant of the model, by the name of its value.
@@ -74,7 +75,7 @@ pub enum Op {
     Mul,
     /// `a / b`
     Div,
-    /// The same elements in another shape.
+    /// A reshape: equal elements in another shape.
     Reshape,
     /// The axes in another order: new axis `i` is old axis `perm[i]`.
     Transpose(Vec<usize>),
@@ -82,7 +83,7 @@ pub enum Op {
     Pick {
         /// The axis.
         axis: usize,
-        /// What stands at each place of the result.
+        /// The source place of each place of the result.
         places: Arc<[Option<usize>]>,
     },
     /// Axes of extent 1 repeated.
@@ -99,7 +100,7 @@ pub enum Op {
     Sigmoid,
     /// `eᵃ` as a part of the sum of all along an axis
     Softmax(usize),
-    /// 0 in place of what is smaller than this, either way: too small to count where it is read.
+    /// Replaces magnitudes below this by 0: they are too small to count for their readers.
     Flush(f64),
     /// Matrix products over the last two axes; the axes before them broadcast.
     Product,
@@ -177,7 +178,7 @@ impl Recipe {
         &self.0.op
     }
 
-    /// What the last operation is applied to.
+    /// The inputs of the last operation.
     pub fn inputs(&self) -> &[Recipe] {
         &self.0.inputs
     }
@@ -216,7 +217,7 @@ impl Recipe {
 
     fn zip(&self, op: Op, other: &Recipe) -> Option<Self> {
         let shape = broadcast(self.shape(), other.shape())?;
-        // What changes nothing is no step.
+        // An operation without effect adds no step.
         let unchanged = match op {
             Op::Mul | Op::Div if other.is_number(1.0) => Some(self),
             Op::Add | Op::Sub if other.is_number(0.0) => Some(self),
@@ -269,7 +270,7 @@ impl Recipe {
         Self::new(Op::Round(data_type), vec![self.clone()], self.shape().to_vec())
     }
 
-    /// The formula with others in the place of some constants; those that are of another shape stay.
+    /// The formula with some constants replaced; replacements of another shape are ignored.
     ///
     /// ```
     /// use unfold::recipe::Recipe;
@@ -294,7 +295,7 @@ impl Recipe {
         made.remove(&self.id()).unwrap_or_else(|| self.clone())
     }
 
-    /// The same elements in another shape; `None` where it holds more or fewer.
+    /// The elements in another shape; `None` if the number of elements differs.
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
@@ -337,7 +338,7 @@ impl Recipe {
         self.transpose(&turn(self.rank())?)
     }
 
-    /// Places along an axis, 0 where there is none; `None` where one is past the end.
+    /// Places along an axis, with 0 for `None`; `None` if a place is past the end.
     pub fn pick(&self, axis: usize, places: impl IntoIterator<Item = Option<usize>>) -> Option<Self> {
         let places: Arc<[Option<usize>]> = places.into_iter().collect();
         let mut shape = self.shape().to_vec();
@@ -439,7 +440,7 @@ impl Recipe {
             if ready {
                 order.push(recipe);
             } else if !recipe.is_shared() || seen.insert(recipe.id()) {
-                // What only one step has is met once.
+                // A step with one reader is visited once.
                 open.push((recipe, true));
                 if is_leaf(recipe) {
                     continue;
@@ -455,7 +456,7 @@ impl Recipe {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Tells a shared step from others while the recipe is there.
+    /// An identity of a shared step, valid while the recipe exists.
     pub(crate) fn id(&self) -> *const Operation {
         Arc::as_ptr(&self.0)
     }
@@ -493,7 +494,7 @@ impl PartialEq for Recipe {
 }
 
 impl Drop for Operation {
-    /// Takes a formula apart from the top: left to itself it would recurse as deep as it is.
+    /// Drops a formula from the top: the default drop recurses as deep as the formula.
     fn drop(&mut self) {
         let mut open = std::mem::take(&mut self.inputs);
         while let Some(recipe) = open.pop() {

@@ -32,13 +32,13 @@ pub struct Numbers {
     is_blurred: bool,
 }
 
-/// Of a number that is smaller than this part of what it is added to, float64 keeps less than a float32 has.
+/// The ratio below which float64 keeps fewer digits of a summand than float32 has.
 const BLURRED: f64 = 1.0 / (1_u64 << 29) as f64;
 
-/// What changes nothing where it is added, or multiplied by: every affine has one.
+/// The neutral elements of addition and multiplication: every affine has one.
 const NEUTRAL: [f64; 2] = [0.0, 1.0];
 
-/// Those, once for each rank that most values have.
+/// The neutral elements, one for each rank up to 7.
 static SHARED: [[OnceLock<Numbers>; 8]; 2] = [const { [const { OnceLock::new() }; 8] }; 2];
 
 impl Numbers {
@@ -48,7 +48,7 @@ impl Numbers {
         Self { recipe: Recipe::constant(name, values.shape()), values: values.into(), is_blurred: false }
     }
 
-    /// The same, of which some may be equal for want of bits.
+    /// The numbers, marked as possibly equal only for lack of digits.
     pub fn blurred(self) -> Self {
         Self { is_blurred: true, ..self }
     }
@@ -79,7 +79,7 @@ impl Numbers {
         Self { recipe, values: values.into(), is_blurred: inputs.iter().any(|input| input.is_blurred) }
     }
 
-    /// What a step makes of these numbers.
+    /// The result of a step on these numbers.
     fn step(&self, recipe: Option<Recipe>) -> Option<Self> {
         let recipe = recipe?;
         Some(if recipe.id() == self.recipe.id() { self.clone() } else { Self::of(recipe, &[self]) })
@@ -138,7 +138,7 @@ impl Numbers {
         Some(Self::of(self.recipe.product(&other.recipe)?, &[self, other]))
     }
 
-    /// The same numbers in another shape; `None` where it holds more or fewer.
+    /// The numbers in another shape; `None` if their number differs.
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
         if shape == self.shape() {
             return Some(self.clone());
@@ -155,12 +155,12 @@ impl Numbers {
         Some(Self { recipe, values, ..*self })
     }
 
-    /// The two last axes swapped; `None` where there are none.
+    /// The two last axes swapped; `None` below rank 2.
     pub fn turned(&self) -> Option<Self> {
         self.transpose(&turn(self.ndim())?)
     }
 
-    /// Places along an axis, 0 where there is none; `None` where one is past the end.
+    /// Places along an axis, with 0 for `None`; `None` if a place is past the end.
     pub fn pick(&self, axis: usize, places: impl IntoIterator<Item = Option<usize>>) -> Option<Self> {
         self.step(self.recipe.pick(axis, places))
     }
@@ -259,8 +259,8 @@ macro_rules! arithmetic {
 
             fn $method(self, other: &Numbers) -> Numbers {
                 let recipe = self.recipe.$method(&other.recipe).expect("shapes that broadcast");
-                // What changes nothing is no step of the recipe. It makes every zero the same zero all the same, so that
-                // `compact` sees them as equal.
+                // An operation without effect adds no step to the recipe. It still turns −0 into 0,
+                // so that `compact` sees equal zeros.
                 let is_same = |numbers: &&Numbers| recipe.id() == numbers.recipe.id() && !numbers.has_signed_zero();
                 if let Some(same) = [self, other].into_iter().find(is_same) {
                     return Numbers { is_blurred: self.is_blurred || other.is_blurred, ..same.clone() };

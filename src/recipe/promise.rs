@@ -39,8 +39,8 @@ impl Given {
     }
 }
 
-/// A recipe with its constants, wherever they are: as much of the tensor is computed as somebody asks for, and has the
-/// same numbers as the whole has there.
+/// A recipe with its constants, in memory or in files: callers compute the part that they need,
+/// with the same numbers as in the whole.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -63,7 +63,7 @@ pub struct Promise {
     recipe: Recipe,
     data_type: DataType,
     given: HashMap<Arc<str>, Given>,
-    /// The axis that parts are cut along: what is behind one place of it is not much.
+    /// The axis along which parts are cut: one place of it holds few elements.
     axis: usize,
     /// How many places of the axis a part has.
     places: usize,
@@ -99,8 +99,8 @@ impl Promise {
         self.recipe.shape()
     }
 
-    /// Whether another one is the same tensor. Nothing is read where the formulas say so, and little where the tensors
-    /// differ.
+    /// Whether another promise is the same tensor. Equal formulas need no read; different tensors
+    /// need a short one.
     pub fn is(&self, other: &Promise) -> bool {
         let bytes = |promise: &Promise, begin: usize, end: usize| {
             let mut bytes = vec![0; end - begin];
@@ -149,8 +149,8 @@ impl Promise {
         }
     }
 
-    /// Between what magnitudes all numbers lie that are not 0, where they are a scaled constant all of which somebody has
-    /// seen.
+    /// The range of all magnitudes except 0, if the promise is a scaled constant that has been
+    /// read.
     pub(crate) fn bounds(&self) -> Option<Magnitudes> {
         self.scaled.as_ref()?.bounds()
     }
@@ -163,7 +163,7 @@ impl Promise {
         self.scaled.as_ref().map_or(Ok(None), |scaled| scaled.bounds_in(self.range(number)))
     }
 
-    /// The elements of a part of what has a faster form.
+    /// The elements of a part, for recipes with a faster form.
     fn range(&self, number: usize) -> Range<usize> {
         number * PART..self.recipe.len().min((number + 1) * PART)
     }
@@ -202,7 +202,7 @@ impl Promise {
     /// All of a constant that it is made of.
     ///
     /// # Errors
-    /// Where it cannot be read, or is none of those that were given.
+    /// If the constant cannot be read, or is unknown.
     pub fn constant(&self, name: &str) -> Result<ArrayD<f64>, Refusal> {
         self.whole(name)
     }
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// A recipe over stored constants: what is promised, and what the evaluator makes of it from arrays.
+    /// A recipe over stored constants: its promise, and the result of the evaluator over arrays.
     fn both_ways(
         recipe: &Recipe,
         data_type: DataType,

@@ -20,7 +20,7 @@ const READ: usize = 1 << 15;
 /// Beyond this many elements an operand is not small.
 const SMALL: usize = 1 << 16;
 
-/// A constant, and what is done to its elements one after the other.
+/// A constant with a chain of operations on its elements.
 #[derive(Debug)]
 pub(super) struct Scaled {
     floats: Floats,
@@ -43,7 +43,7 @@ struct Applied {
 }
 
 impl Scaled {
-    /// A recipe as this, if that is what it is.
+    /// The recipe in this form; `None` if it has another one.
     pub fn of(recipe: &Recipe, supply: &dyn Supply) -> Option<Self> {
         let mut steps = vec![];
         let mut rest = recipe;
@@ -69,7 +69,7 @@ impl Scaled {
         None
     }
 
-    /// Between what magnitudes all elements lie that are not 0, as far as what was seen of the constant tells.
+    /// The range of all magnitudes except 0, if the range of the constant is known.
     pub fn bounds(&self) -> Option<Magnitudes> {
         self.bounds_of(self.floats.seen()?)
     }
@@ -168,7 +168,7 @@ impl Applied {
         }
     }
 
-    /// What it makes of bounds.
+    /// The range after the operation.
     fn bounds(&self, of: Magnitudes) -> Option<Magnitudes> {
         match self.op {
             _ if !self.scales() => None,

@@ -11,7 +11,7 @@ const MOST: usize = 1 << 40;
 /// Nor has one of windows larger numbers.
 const WIDEST: usize = 1 << 30;
 
-/// One operation of a recipe: what it does, the places of the steps that it takes, and the extents that it makes.
+/// One operation of a recipe: its kind, the indices of its inputs, and the extents of its result.
 ///
 /// ```
 /// use unfold::recipe::{Recipe, RecipeStep};
@@ -72,7 +72,7 @@ const FLOATS: [(DataType, &str); 4] = [
     (DataType::Double, "float64"),
 ];
 
-/// What a certificate calls a type of floats; no other type has a recipe.
+/// The name of a type of floats in certificates; no other type has a recipe.
 pub fn float_name(data_type: DataType) -> String {
     let known = FLOATS.iter().find(|(float, _)| *float == data_type);
     known.map_or_else(|| data_type.name(), |(_, name)| (*name).to_owned())
@@ -142,8 +142,8 @@ fn written(op: &Op) -> StepOp {
     }
 }
 
-/// The operation itself, and not a shorter one that would do as well: what the constructors say of it is whether its
-/// inputs fit, and what extents it makes.
+/// Reads the operation literally, without the shortcuts of the constructors; they only check its
+/// inputs and give its extents.
 fn read(step: &RecipeStep, inputs: &[&Recipe]) -> Result<Recipe, String> {
     let RecipeStep { op, shape, .. } = step;
     let most = |extents: &[usize]| {

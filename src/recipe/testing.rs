@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 /// `W` of 4 x 6, `v` of 6, `s` of 2 x 1 x 3 x 1.
 ///
 /// # Errors
-/// Never: it has the type of what reads the constants of a model.
+/// Never: the signature is that of a reader of model constants.
 pub fn read(name: &str) -> Result<ArrayD<f64>, Refusal> {
     let shape: &[usize] = match name {
         "W" => &[4, 6],

@@ -8,7 +8,7 @@ use super::{Op, Recipe, Windows};
 /// Longer parts of a formula get names of their own.
 const WIDE: usize = 100;
 
-/// Longer lists of places are told by their number.
+/// The length of a list of places beyond which only the length is printed.
 const LONGEST: usize = 8;
 
 impl Display for Recipe {

@@ -1,21 +1,21 @@
-//! What a benchmark found: plain data, which every report is made from.
+//! The results of a benchmark: plain data, the source of every report.
 
 use serde::{Deserialize, Serialize};
 
 /// A benchmark of the variants of one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What was measured, such as a file name.
+    /// The measured model, such as a file name.
     pub model: String,
     /// The version of unfold.
     pub version: String,
-    /// What it ran on.
+    /// The machine of the measurement.
     pub machine: Machine,
     /// One entry for each size of the inputs.
     pub settings: Vec<Setting>,
     /// The normalizers of the model, and what became of them.
     pub sites: Vec<ReportedSite>,
-    /// What else the reader should know, one sentence each.
+    /// Notes for the reader, one sentence each.
     pub notes: Vec<String>,
     /// Whether the fused model was found to compute something else than the exported one.
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct Machine {
 /// The variants with inputs of one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// What tells this setting from the others, such as `batch=8`.
+    /// The name of the setting, such as `batch=8`.
     pub label: String,
     /// How many threads compute matrix products.
     pub threads: usize,
@@ -49,7 +49,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The variants that ran: the place of each among all, its name, and what was measured.
+    /// The variants that ran: index, name, and measurement.
     pub fn ran(&self) -> impl Iterator<Item = (usize, &str, &Measurement)> {
         let variants = self.variants.iter().enumerate();
         variants.filter_map(|(place, variant)| Some((place, variant.name.as_str(), variant.measurement()?)))
@@ -61,11 +61,11 @@ impl Setting {
 pub struct Measured {
     /// Its name, such as `fused`.
     pub name: String,
-    /// What came out.
+    /// The outcome.
     pub outcome: Attempt,
 }
 
-/// What came out for one variant.
+/// The outcome for one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attempt {
@@ -79,7 +79,7 @@ pub enum Attempt {
 }
 
 impl Measured {
-    /// What was measured, if it ran.
+    /// The measurement, if the variant ran.
     pub fn measurement(&self) -> Option<&Measurement> {
         match &self.outcome {
             Attempt::Ran(measurement) => Some(measurement),
@@ -88,7 +88,7 @@ impl Measured {
     }
 }
 
-/// What was measured of one variant.
+/// The measurement of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// How long a run takes.
@@ -149,7 +149,7 @@ impl Ratio {
     /// With fewer rounds no interval between two of them holds the median with a probability of 95 %.
     const FEWEST: usize = 6;
 
-    /// What the ratio means, in words.
+    /// The meaning of the ratio, in words.
     pub fn verdict(&self) -> String {
         let Interval { value, .. } = self.ratio;
         match () {
@@ -190,7 +190,7 @@ pub enum Class {
     Normalizer,
     /// Matrix products, convolutions, and the packing for them.
     Product,
-    /// What only moves data: transposes, slices, concatenations, casts.
+    /// Operators that only move data: transposes, slices, concatenations, casts.
     Movement,
     /// Everything else: activations, softmax, sums.
     Other,
@@ -229,7 +229,7 @@ pub struct ReportedSite {
     pub kind: String,
     /// How many channels it has.
     pub channels: usize,
-    /// What happened to it.
+    /// The result of folding the site.
     pub outcome: String,
 }
 
@@ -253,7 +253,7 @@ mod tests {
     fn a_report_survives_json() {
         let report = super::super::testing::report();
         let mut again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
-        // Numbers are read to the last place but one; all else is as it was.
+        // Numbers survive to the last digit but one; all other fields are equal.
         for (setting, original) in again.settings.iter_mut().zip(&report.settings) {
             for (variant, original) in setting.variants.iter_mut().zip(&original.variants) {
                 let numbers = |variant: &Measured| variant.measurement().map(|m| m.latency.median.high);

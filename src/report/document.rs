@@ -1,9 +1,9 @@
-//! What every page has: a head, the colours of the house, and text that is no markup.
+//! The frame of every page: head, colours, and escaped text.
 
 /// Colours, text and tables, in light and dark.
 const STYLE: &str = include_str!("page.css");
 
-/// A browser that is asked for anything from elsewhere refuses, whatever a page holds.
+/// The browser loads nothing from elsewhere, whatever a page holds.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; \
      form-action 'none'";
 

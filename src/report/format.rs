@@ -83,7 +83,7 @@ pub(super) fn failures(setting: &Setting) -> impl Iterator<Item = String> {
     })
 }
 
-/// What the peaks of memory show, in one sentence or two.
+/// The meaning of the memory peaks, in one or two sentences.
 pub(super) fn memory_sentence(setting: &Setting) -> Option<String> {
     let ran: Vec<_> = setting.ran().map(|(_, name, measurement)| (name, &measurement.memory)).collect();
     let live = live_sentence(&ran)?;
@@ -151,7 +151,7 @@ fn same(low: u64, high: u64) -> bool {
     high as f64 / (low as f64).max(1.0) < 1.005
 }
 
-/// What a report was made with, in a line.
+/// The machine and the versions of a report, in a line.
 pub(super) fn machine(report: &Report) -> String {
     let Machine { processor, cores, system } = &report.machine;
     format!("unfold {}, tract, {processor}, {cores} cores, {system}", report.version)

@@ -4,7 +4,7 @@ use super::data::{Measurement, Memory, Ratio, Report, Setting};
 use super::format::{maybe_bytes, plain, ratio};
 use super::table::{Cells, Table};
 
-/// Which variant is divided by which.
+/// A numerator and a denominator of ratios of variants.
 type Pair = (&'static str, &'static str);
 
 const EXPORTED_BY_LN: Pair = ("as exported", "LN twin");
@@ -13,7 +13,7 @@ const FUSED_BY_EXPORTED: Pair = ("fused", "as exported");
 const FUSED_BY_FLOOR: Pair = ("fused", "floor");
 const REWRITTEN_BY_LN: Pair = ("rewritten", "LN twin");
 
-/// What fits on a line of a terminal.
+/// The ratios that fit on a line of a terminal.
 const NARROW: [Pair; 3] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_FLOOR];
 const WIDE: [Pair; 5] = [EXPORTED_BY_LN, FUSED_BY_LN, FUSED_BY_EXPORTED, FUSED_BY_FLOOR, REWRITTEN_BY_LN];
 

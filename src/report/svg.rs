@@ -9,7 +9,7 @@ use super::data::{Class, Measurement};
 use super::document::escape;
 use super::format::{bytes, time};
 
-/// The width of every chart, in units that a page scales to what it has room for.
+/// The width of every chart, in units that the page scales.
 const WIDTH: f64 = 480.0;
 /// The height of a row of a bar chart, its name included.
 const ROW: f64 = 42.0;

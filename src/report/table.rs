@@ -5,9 +5,9 @@ use super::format::{maybe_bytes, ratio, references, time};
 
 /// A table: its columns, and the cells of each row.
 pub struct Table {
-    /// What it shows.
+    /// The title.
     pub title: &'static str,
-    /// What stands in each column.
+    /// The columns.
     pub columns: Vec<Column>,
     /// As many cells in each row as there are columns.
     pub rows: Vec<Vec<String>>,
@@ -15,7 +15,7 @@ pub struct Table {
 
 /// A column of a table.
 pub struct Column {
-    /// What its cells are.
+    /// The heading.
     pub head: String,
     /// How they are laid out.
     pub kind: Cells,

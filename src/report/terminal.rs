@@ -64,7 +64,7 @@ fn lines(out: &mut String, table: &Table) -> std::fmt::Result {
     {
         shown.remove(last);
     }
-    // Texts share what the numbers leave, and a text at the end takes the rest.
+    // Texts share the width that numbers leave, and a text at the end takes the remaining width.
     let mut spare = room(&shown).unwrap_or(0);
     let mut width = |at: usize| {
         let most = if shown.last() == Some(&at) { widest(at) } else { widest(at).min(LONG) };

@@ -148,7 +148,7 @@ fn a_site_that_stays_says_why(browser: &Path) {
     let seen = after(browser, &outline, How { address: &address, ..DESK }, steps);
     assert!(seen.text("state").contains("folded"), "{}", seen.0);
     assert!(seen.text("refusals").contains("Tanh is no linear operator, at node_tanh_1"), "{}", seen.0);
-    assert!(seen.text("help").contains("What you can do:"), "{}", seen.0);
+    assert!(seen.text("help").contains("Remedy:"), "{}", seen.0);
 }
 
 fn the_graph_is_walked_by_keys_and_searched(browser: &Path) {

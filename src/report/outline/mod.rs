@@ -22,7 +22,7 @@ const SCRIPT: &str = concat!(
 /// A model before and after: its operators side by side, by the blocks that they are in, and what became of the sites.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outline {
-    /// What the model is called, such as its file.
+    /// The name of the model, such as its file.
     pub model: String,
     /// The version of unfold.
     pub version: String,
@@ -32,13 +32,13 @@ pub struct Outline {
     pub sites: Vec<OutlineSite>,
     /// The tensors that are there after and were not before.
     pub tensors: Vec<ReportedTensor>,
-    /// What there is to know of each reason that a site has, in Markdown, by its name.
+    /// The explanation of each reason that a site has, in Markdown, by its name.
     pub reasons: BTreeMap<&'static str, &'static str>,
     /// The operators of both graphs in the order in which they run.
     pub rows: Vec<OutlineRow>,
     /// The blocks; the first one is the whole.
     pub blocks: Vec<OutlineBlock>,
-    /// The values that the operators read and make, before; and those after that are new or differ.
+    /// The inputs and outputs of the operators before, and the new or changed ones after.
     pub values: [BTreeMap<String, OutlineValue>; 2],
 }
 
@@ -66,21 +66,21 @@ pub struct OutlineSite {
     pub name: String,
     /// Its kind.
     pub kind: String,
-    /// What it computes at inference.
+    /// The formula at inference.
     pub form: String,
     /// How many channels it has.
     pub channels: usize,
     /// Their axis.
     pub axis: usize,
-    /// What became of all of it.
+    /// The state of the whole site.
     pub state: SiteState,
     /// The names of its operators.
     pub nodes: Vec<String>,
-    /// What became of each part, in the order in which they act.
+    /// The state of each part, in order of execution.
     pub parts: Vec<OutlinePart>,
 }
 
-/// What became of a site.
+/// The state of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteState {
@@ -88,13 +88,13 @@ pub enum SiteState {
     Folded,
     /// Something of it went, and something stayed.
     Partly,
-    /// It stays, since something stands in the way.
+    /// The site stays, with a refusal.
     Refused,
     /// It stays, since nothing of it is to be folded.
     Left,
 }
 
-/// What became of a part of a site.
+/// The state of a part of a site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutlinePart {
     /// Which part it is.
@@ -110,7 +110,7 @@ pub struct OutlinePart {
 /// A reason for which something stays.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReportedRefusal {
-    /// What was refused: `forward` and `backward`, or `scale`, or `shift`.
+    /// The refused direction or part: `forward` and `backward`, or `scale`, or `shift`.
     pub what: &'static str,
     /// The name of the reason.
     pub reason: &'static str,
@@ -125,30 +125,30 @@ pub struct ReportedRefusal {
 pub struct OutlineRow {
     /// How the two differ.
     pub change: RowChange,
-    /// What it does.
+    /// The class of the operator.
     pub class: Class,
     /// The sites that it belongs to, by their places.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sites: Vec<usize>,
-    /// As it was; nothing where it is new.
+    /// The operator before; `None` for a new one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<OutlineNode>,
-    /// As it is; nothing where it is gone, or as it was.
+    /// The operator after; `None` if it is removed or unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<OutlineNode>,
 }
 
-/// How an operator differs from what it was.
+/// The change of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowChange {
     /// Not at all.
     Same,
-    /// What it reads, or makes, has another name, for something beside it is gone.
+    /// An input or output has another name, since a neighbour was removed.
     Rewired,
     /// It has other constants or attributes, or is another operator.
     Changed,
-    /// It is there no more.
+    /// The operator was removed.
     Gone,
     /// It was not there.
     New,
@@ -159,7 +159,7 @@ pub enum RowChange {
 pub struct OutlineNode {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// The operator.
     pub operator: String,
     /// The names of the values that it reads; empty where it reads none in a place.
     pub inputs: Vec<String>,
@@ -173,7 +173,7 @@ pub struct OutlineNode {
 /// A value that an operator reads or makes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OutlineValue {
-    /// Its type and extents, such as `float[batch, 65, 40]`, as far as they are known.
+    /// Type and extents, such as `float[batch, 65, 40]`, as far as they are known.
     pub of: String,
     /// Whether it is stored in the model.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -183,9 +183,9 @@ pub struct OutlineValue {
 /// Operators that belong together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct OutlineBlock {
-    /// What it is called inside of the block around it.
+    /// The name inside of the enclosing block.
     pub name: String,
-    /// What is in it, in order.
+    /// The contents, in order.
     pub items: Vec<OutlineItem>,
 }
 
@@ -201,7 +201,8 @@ pub enum OutlineItem {
 
 /// A page to look at a model: the graph before and after, by its blocks, and all that is known of its sites.
 ///
-/// It needs nothing else, and asks for nothing. What is looked at is in its address, such as `#site=3`.
+/// The page is self-contained and loads nothing. Its address holds the selection, such as
+/// `#site=3`.
 ///
 /// # Errors
 /// Where the outline has no form in JSON.
