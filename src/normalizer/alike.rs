@@ -45,10 +45,10 @@ const COMPUTE: &[&str] = &[
     "ReduceMax",
 ];
 
-/// What was read on the way to one value, so that a value which several read is computed once.
+/// The constants read so far for one value, so that shared ones are computed once.
 type Readings = RefCell<HashMap<ValueId, Option<Numbers>>>;
 
-/// What is known of the values that are alike for every item.
+/// The values that are equal for every item of a batch.
 pub struct Alike<'v> {
     view: &'v View<'v>,
     known: RefCell<HashMap<ValueId, bool>>,
@@ -101,13 +101,13 @@ impl<'v> Alike<'v> {
         let constant = self.view.constants.is_constant(value);
         let is_stored = constant && self.view.constants.stored(value).is_some();
         let computed = || self.compute(value, depth.checked_sub(1)?, made);
-        // What this does not know, the graph's own constants may.
+        // The graph's own constants may know a value that this analysis does not.
         let read = if is_stored { own() } else { computed().or_else(|| constant.then(own).flatten()) };
         made.borrow_mut().insert(value, read.clone());
         read
     }
 
-    /// What a node makes of its inputs, whose own constants are no farther than `depth`.
+    /// The result of a node whose constants are at most `depth` steps away.
     fn compute(&self, value: ValueId, depth: usize, made: &Readings) -> Option<Numbers> {
         let view = self.view;
         let node = view.maker(value).filter(|&node| view.graph.only_output(node) == Some(value))?;
@@ -115,7 +115,7 @@ impl<'v> Alike<'v> {
         let input = |slot: usize| self.read_within(view.graph.input(node, slot)?, depth, made);
         let shape = view.facts.shape(value)?;
         let extents = self.one_item(&shape)?;
-        // What is summed over the items is not known from one.
+        // A sum over the items does not follow from one item.
         let factor = || {
             let shape = at.shape(1).ok()?;
             shape.iter().rev().take(2).all(|dim| extent(dim).is_some()).then(|| input(1))?
@@ -219,7 +219,7 @@ fn power(numbers: Numbers, exponent: f64) -> Option<Numbers> {
     }
 }
 
-/// What a Gemm makes of its factors, and of what it adds.
+/// The result of a Gemm for these factors and this summand.
 fn gemm(at: &At, left: Numbers, right: Numbers, added: Option<Numbers>) -> Option<Numbers> {
     at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
     let turn = |numbers: Numbers, name: &str| match at.flag(name, false).ok()? {

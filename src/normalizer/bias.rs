@@ -27,7 +27,7 @@ impl Normalizer for Bias {
             return None;
         }
         let shape = view.facts.shape(output)?;
-        // More axes than the operator makes are none of its own.
+        // A constant with more axes than the result adds axes.
         if view.facts.rank(input) != Some(shape.len()) {
             return None;
         }

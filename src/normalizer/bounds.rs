@@ -22,7 +22,7 @@ impl Pace {
     }
 }
 
-/// What is known of the values of a function, whatever the variable is.
+/// The range of a function, over all values of its variable.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// None is below.
@@ -84,7 +84,7 @@ impl Bounds {
     }
 
     fn times(self, other: Bounds) -> Bounds {
-        // What is 0 stays so, however large the other becomes.
+        // 0 times an infinite bound is 0.
         let product = |one: f64, other: f64| if one == 0.0 || other == 0.0 { 0.0 } else { one * other };
         let ends = [self.low, self.high].map(|end| [product(end, other.low), product(end, other.high)]);
         let ends = ends.as_flattened();
@@ -140,7 +140,7 @@ impl Bounds {
     }
 }
 
-/// What a node makes of values that are within these; `None` of an operator of which that is not known.
+/// The range of a node's result for inputs in these ranges; `None` for an unknown operator.
 pub fn bounds(at: &At, inputs: &[Bounds]) -> Option<Bounds> {
     let same = || at.input(0).ok() == at.input(1).ok();
     match (at.proto().op_type(), inputs) {

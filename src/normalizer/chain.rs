@@ -29,11 +29,11 @@ pub struct Chain {
     pub output: ValueId,
     /// The nodes, in execution order.
     pub nodes: Vec<NodeId>,
-    /// What they compute.
+    /// The affine of the nodes.
     pub affine: Affine,
     /// Whether it is a sum of several branches over `input`.
     pub branches: bool,
-    /// The axis along which its factors lie, also where all of them are equal, as they are before training.
+    /// The axis along which its factors lie, even where all of them are equal, as before training.
     pub spread: Option<usize>,
     /// Words that tell where it came from: classes, module path, names of its parameters.
     pub words: Vec<String>,
@@ -47,8 +47,8 @@ impl Chain {
         self.words.iter().any(|word| starts.iter().any(|start| word.starts_with(start)))
     }
 
-    /// Whether it scales channel by channel: a bare shift is a bias, and one number for all is no
-    /// normalizer unless a name says so.
+    /// Whether it scales each channel: a bare shift is a bias, and one number for all channels is a
+    /// normalizer only by name.
     pub fn is_per_channel(&self) -> bool {
         let named =
             || self.mentions(&[NORM, "running_"]) || KINDS.iter().any(|kind| self.mentions(kind.names()));
@@ -60,7 +60,7 @@ impl Chain {
         self.nodes.iter().any(|&node| graph.is(node, "BatchNormalization"))
     }
 
-    /// The only axis along which it varies; `None` where there is none, or more than one.
+    /// The only axis along which the affine varies; `None` for zero or several axes.
     pub fn axis(&self) -> Option<usize> {
         match self.affine.axes()[..] {
             [axis] => Some(axis),
@@ -147,7 +147,7 @@ struct Search<'s> {
     graph: &'s Graph<'s>,
     facts: &'s Facts,
     constants: &'s Constants<'s>,
-    /// The forms that none goes on from, by the values that they make.
+    /// The longest forms, by the values that they end in.
     ends: Vec<Option<Box<Form>>>,
     /// The values whose forms that of a value went on from. Nothing else reads these: the nodes of all forms
     /// are a forest, and those of one are found by walking back.
@@ -156,7 +156,7 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// The form that ends in a node, in the place of those that it goes on from.
+    /// The form that ends in a node, which replaces the forms that it extends.
     fn extend(&mut self, node: NodeId) -> Option<(ValueId, Form)> {
         let graph = self.graph;
         let output = graph.only_output(node).filter(|_| !self.known.activations.contains(node))?;
@@ -181,7 +181,7 @@ impl Search<'_> {
                 let rank = self.facts.rank(output)?;
                 let (before, behind) = (self.facts.shape(value)?, self.facts.shape(output)?);
                 let step = self.step(node, value, rank)?;
-                // What it has numbers for, what it normalizes has as well.
+                // The normalized value has the axes of its constants.
                 let is_alike = before == behind || graph.is(node, "BatchNormalization");
                 if !is_alike && !self.widens(&step, value, output, &before, &behind) {
                     return None;
@@ -247,7 +247,7 @@ impl Search<'_> {
         Chain { input, output, nodes, affine, branches, spread, words, path }
     }
 
-    /// What one node does to its varying input.
+    /// The affine of one node on its varying input.
     fn step(&self, node: NodeId, value: ValueId, rank: usize) -> Option<Affine> {
         let graph = self.graph;
         let at = self.known.at(node);

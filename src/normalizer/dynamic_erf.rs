@@ -28,7 +28,7 @@ impl Normalizer for DynamicErf {
     }
 }
 
-/// What is added to `αx`; 0 where it is left out.
+/// The summand of `αx`; 0 by default.
 const SHIFT: Parameter = &["shift", "s"];
 
 /// The first operator set with an Erf.

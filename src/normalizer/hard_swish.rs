@@ -1,7 +1,8 @@
 //! HardSwish, `x·clip(x + 3, 0, 6)/6`, written out.
 //!
-//! An Add, a Clip, a Mul and a Div, each over all elements. After: one HardSwish. Before operator set 14 there is none: a model
-//! that can be raised to it is, and where it cannot what is written out stays, whose sixth goes into what follows.
+//! Before: an Add, a Clip, a Mul and a Div over all elements. After: one HardSwish, from operator
+//! set 14 on. A model of an older set is upgraded where that is exact; elsewhere the written-out
+//! form stays, and its 1/6 folds into the next operator.
 
 use super::bounds::{Bounds, bounds};
 use super::{Family, Kind, Normalizer, Replacement, Site, View};
@@ -9,7 +10,7 @@ use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
 use crate::onnx::tensor::DataType;
 
-/// What `--skip` calls it.
+/// Its name for `--skip`.
 pub const KIND: &str = "hard swish";
 
 /// The operator set that brought the operator.
@@ -50,7 +51,8 @@ pub fn written_out(view: &View, node: NodeId) -> Option<NodeId> {
     nodes.first().copied()
 }
 
-/// The one that ends at a node, of float32 as engines have it: what goes into it, and its nodes.
+/// The HardSwish that ends at a node, in float32, the type that engines support: its input and its
+/// nodes.
 fn found(view: &View, node: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     let (input, nodes) = divided(view, node).or_else(|| gated(view, node, true))?;
     let rank = view.facts.rank(input)?;
@@ -108,7 +110,7 @@ fn clipped(view: &View, clip: NodeId) -> Option<(ValueId, Vec<NodeId>)> {
     (graph.is(clip, "Clip") && within.low == 0.0 && within.high == 6.0).then(|| (input, vec![add, clip]))
 }
 
-/// What a node divides by 6.
+/// The value that a node divides by 6.
 fn sixth(view: &View, div: NodeId) -> Option<ValueId> {
     let by = view.graph.input(div, 1).and_then(|value| view.scalar(value));
     view.graph.input(div, 0).filter(|_| view.graph.is(div, "Div") && by == Some(6.0))

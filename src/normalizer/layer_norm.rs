@@ -4,7 +4,7 @@ use super::parameters::{Along, Operator, site};
 use super::{Normalizer, Site, View, fusible, statistics};
 use crate::graph::NodeId;
 
-/// What it is called.
+/// Its name.
 pub(crate) const NAME: &str = "LN";
 
 /// Layer Normalization.

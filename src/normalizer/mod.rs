@@ -1,7 +1,7 @@
 //! Finding normalizers, whatever exporter wrote them.
 //!
-//! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. Behind recognition nobody
-//! asks for the kind any more: a site is an affine before, a core, and an affine after.
+//! A kind is one file with a [`Normalizer`], and one line in [`KINDS`]. The kind ends at
+//! recognition: a site is an affine before, a core, and an affine after.
 
 pub(crate) mod alike;
 mod attention_scale;
@@ -83,7 +83,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// What such a site computes at inference.
+    /// The formula of such a site at inference.
     pub fn form(self) -> &'static str {
         match self {
             Family::Offline | Family::Scale => "s·x + t",
@@ -94,7 +94,7 @@ impl Family {
     }
 }
 
-/// What a site is.
+/// The kind of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Kind {
     /// Short name, as papers write it.
@@ -105,8 +105,8 @@ pub struct Kind {
     /// as large as 1.
     #[serde(skip)]
     pub is_bounded: bool,
-    /// Whether constants that are computed tell what it is, so that it would be another one once they are stored: a BN
-    /// would be any affine.
+    /// Whether computed constants identify the kind, so that storing them would make it another
+    /// one: a BN would be any affine.
     #[serde(skip)]
     pub is_told_by_constants: bool,
 }
@@ -160,7 +160,7 @@ pub const KINDS: &[&dyn Normalizer] = &[
 /// One place at which the model normalizes.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// The module path, or the name of a node where no path is known.
     pub name: String,
@@ -176,20 +176,20 @@ pub struct Site {
     pub post: Option<Part>,
     /// Other operators for some of its nodes, which compute the same with less.
     pub replacement: Option<Replacement>,
-    /// Why its core stays as it is written, though other operators would do with less.
+    /// Why its core stays in its written form, though fewer operators would do.
     pub core: Option<Refusal>,
     /// Why it cannot be folded, where recognition knows already.
     pub refusal: Option<Refusal>,
 }
 
 impl Site {
-    /// Whether nothing but its core is there: it neither scales nor shifts.
+    /// Whether it is a core alone, without scale and shift.
     pub fn is_bare(&self) -> bool {
         self.refusal.as_ref().is_some_and(|refusal| refusal.reason == Reason::Identity)
     }
 }
 
-/// Nodes in place of others: what they make has the same names and the same values.
+/// Nodes that replace others, with outputs of equal names and values.
 #[derive(Debug, Clone, Default)]
 pub struct Replacement {
     /// The nodes that go.
@@ -217,7 +217,7 @@ impl Replacement {
     }
 }
 
-/// An affine of a site, and what goes when it is folded.
+/// An affine of a site, and the nodes that are removed when it folds.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// `output = affine(input)`.
@@ -250,7 +250,7 @@ pub struct Reset {
     pub node: NodeId,
     /// Which of its inputs.
     pub slot: usize,
-    /// 1 for what multiplies, 0 for what is added.
+    /// 1 for a factor, 0 for a summand.
     pub neutral: f64,
     /// Whether the operator does without it.
     pub optional: bool,
@@ -260,13 +260,13 @@ pub struct Reset {
     pub axes: [usize; 2],
 }
 
-/// How a kind is told from others.
+/// The recognizer of a kind.
 pub trait Normalizer: Sync {
     /// The site that ends in, or is, this node; `None` where it is not of this kind.
     fn recognise(&self, view: &View, node: NodeId) -> Option<Site>;
 
-    /// What classes, modules and functions of this kind are called, in lower case. Words that tell where a
-    /// node came from begin with one of these; names of functions have one in them.
+    /// Names of classes, modules and functions of this kind, in lower case. The words of a node's
+    /// scope begin with one of these; names of functions contain one.
     fn names(&self) -> &'static [&'static str] {
         &[]
     }
@@ -282,7 +282,7 @@ pub trait Normalizer: Sync {
     }
 }
 
-/// What is in the names of most kinds.
+/// A part of the names of most kinds.
 const NORM: &str = "norm";
 
 /// Whether a function of this name, as letters and digits in lower case, is a normalizer.
@@ -299,7 +299,7 @@ pub fn is_named(name: &str) -> bool {
     name.contains(NORM) || KINDS.iter().any(is_of)
 }
 
-/// What recognition may look at.
+/// The view of the graph for recognition.
 pub struct View<'a> {
     /// The graph.
     pub graph: &'a Graph<'a>,
@@ -393,9 +393,9 @@ impl<'a> View<'a> {
 pub fn find(view: &View) -> Vec<Site> {
     let graph = view.graph;
     let mut taken = Marks::none_of(graph.order().len());
-    // In boxes, as nobody knows how many there will be: a list of them would be moved each time it has grown.
+    // Boxed, since their number is unknown: a growing list of sites would be moved again and again.
     let mut sites: Vec<Box<Site>> = vec![];
-    // What is made of constants alone is one.
+    // A node of constants alone is a constant.
     let varies =
         |&node: &NodeId| graph.outputs(node).iter().flatten().any(|&v| !view.constants.is_constant(v));
     let varying: Vec<NodeId> = graph.order().iter().copied().filter(varies).collect();
@@ -419,7 +419,7 @@ pub fn find(view: &View) -> Vec<Site> {
     sites
 }
 
-/// Two sites of one module are told apart by a number.
+/// Numbers sites of one module.
 fn unique_names(sites: &mut [Site]) {
     let mut seen = HashMap::<String, usize>::default();
     for site in sites {

@@ -1,4 +1,4 @@
-//! What a site that was found normalizes by statistics: the value, the axes, and how.
+//! The statistics of a recognized site: the value, the axes, and the kind of normalization.
 
 use super::statistics::{Core, scaled_core};
 use super::{Family, Site, View};

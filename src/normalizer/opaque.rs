@@ -14,7 +14,7 @@ use crate::onnx::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::recipe::Numbers;
 
-/// What one operator stands for.
+/// The meaning of an opaque operator.
 pub struct Opaque {
     /// Names, as letters and digits in lower case.
     pub names: &'static [&'static str],
@@ -22,35 +22,35 @@ pub struct Opaque {
     pub word: &'static str,
     /// The parameters, in the order of the inputs behind `x`.
     pub parameters: &'static [Parameter],
-    /// What it computes.
+    /// The formula.
     pub formula: fn(&mut Expansion) -> Option<Written>,
 }
 
 /// A parameter, by the names that its attribute may have.
 pub type Parameter = &'static [&'static str];
 
-/// What a value is multiplied by to begin with.
+/// The factor of the input.
 pub const ALPHA: Parameter = &["alpha"];
-/// What scales the result; 1 where it is left out.
+/// The scale of the result; 1 by default.
 pub const GAMMA: Parameter = &["gamma", "weight", "scale"];
-/// What is added to the result; 0 where it is left out.
+/// The shift of the result; 0 by default.
 pub const BETA: Parameter = &["beta", "bias"];
-/// What is taken away first; 0 where it is left out.
+/// The mean, subtracted first; 0 by default.
 pub const MEAN: Parameter = &["mean", "running_mean"];
-/// What it is divided by the root of, ε added.
+/// The variance: the divisor is √(variance + ε).
 pub const VARIANCE: Parameter = &["var", "running_var", "phi", "running_phi"];
-/// What a Scaler takes off.
+/// The offset of a Scaler, subtracted first.
 pub const OFFSET: Parameter = &["offset"];
-/// What it multiplies by then.
+/// The factor of a Scaler.
 pub const FACTOR: Parameter = &["scale"];
 
 /// Where a formula ends: `scale·value + shift`, channel by channel, is left to write.
 pub struct Written {
     /// The value so far.
     pub value: String,
-    /// What it is multiplied by.
+    /// The scale.
     pub scale: Numbers,
-    /// What is added then.
+    /// The shift.
     pub shift: Numbers,
 }
 
@@ -101,7 +101,7 @@ pub struct Expansion<'w, 'm> {
     data_type: Option<DataType>,
 }
 
-/// What an opaque node stands for.
+/// The expansion of an opaque node.
 pub struct Expanded {
     /// The nodes.
     pub nodes: Vec<NodeProto>,
@@ -198,7 +198,7 @@ impl Expansion<'_, '_> {
         self.get(parameter).unwrap_or_else(|| Numbers::number(neutral, 1))
     }
 
-    /// What is added to a variance.
+    /// The summand of a variance.
     pub fn epsilon(&self) -> Option<f64> {
         match (self.node.attr_f("epsilon").ok()?, self.node.attr_f("eps").ok()?) {
             (Some(_), Some(_)) => None,
@@ -222,7 +222,7 @@ impl Expansion<'_, '_> {
         Some((self.channels.filter(|_| axis + 1 == rank)?, rank))
     }
 
-    /// A node, and the name of what it makes.
+    /// Adds a node, and returns the name of its output.
     pub fn op(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
         let output = self.fresh(&format!("{op}_output"));
         self.push(op, inputs, attribute, &output);
@@ -257,7 +257,7 @@ impl Expansion<'_, '_> {
         shape.extend(vec![1; if numbers.len() == 1 { 0 } else { behind }]);
         let shaped = numbers.reshape(&shape)?;
         let data_type = self.data_type?;
-        // A factor has its digits, or the node stays as it is.
+        // A factor that would lose digits keeps the node opaque.
         if op == "Mul" && numbers.iter().any(|&number| tensor::underflow(data_type, number) != 0.0) {
             return None;
         }

@@ -38,7 +38,7 @@ pub fn site(view: &View, node: NodeId, operator: &Operator) -> Option<Site> {
         (Along::Trailing, rank) => rank.unwrap_or(1) - 1,
     };
     let (post, refusal) = match affine(view, node, operator) {
-        // Where it is the identity, it is there for what is behind it.
+        // An identity leaves room for the affine behind it.
         Ok(affine) => {
             let axes = match operator.along {
                 Along::Axis(axis) | Along::Groups(axis, _) => [axis, axis + 1],

@@ -5,7 +5,7 @@ use super::region::divisor;
 use super::{Family, Kind, Normalizer, Site, View};
 use crate::graph::NodeId;
 
-/// What is behind a quotient of varying values, whatever that is: nothing is known of how large it gets.
+/// An affine behind a quotient of varying values, whose magnitude is unknown.
 const QUOTIENT: Kind = Kind { is_bounded: false, ..Kind::new("affine of a quotient", Family::Online) };
 
 /// Its numbers are all there is to tell it by, however they are computed.

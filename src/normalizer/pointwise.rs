@@ -1,4 +1,4 @@
-//! What the Dynamic Tanh family has in common: `γ·f(αx + s) + β`, with α and s numbers.
+//! The common form of the Dynamic Tanh family: `γ·f(αx + s) + β`, with numbers α and s.
 //!
 //! α and s fold back only into a producer that nothing else reads; γ and β fold forward.
 
@@ -11,9 +11,9 @@ use crate::onnx::tensor::DataType;
 
 /// The bounded function in the middle, as the graph writes it.
 pub struct Bounded {
-    /// What the function is applied to.
+    /// The argument of the function.
     pub input: ValueId,
-    /// What it makes.
+    /// The result of the function.
     pub output: ValueId,
     /// Its nodes.
     pub nodes: Vec<NodeId>,
@@ -40,14 +40,14 @@ pub const fn opaque(
     Opaque { names, word: names[0], parameters: &[ALPHA, GAMMA, BETA], formula }
 }
 
-/// The same with this operator as `f`, up to γ and β.
+/// The form with this operator as `f`, without γ and β.
 pub fn written(node: &mut Expansion, function: &str) -> Option<Written> {
     let alpha = node.get(ALPHA).filter(|alpha| alpha.len() == 1)?;
     let scaled = node.with("Mul", &node.x(), &alpha)?;
     Some(bounded(node, function, &scaled))
 }
 
-/// The function of what is there, which γ and β are left to scale.
+/// The function of a value, before γ and β.
 pub fn bounded(node: &mut Expansion, function: &str, value: &str) -> Written {
     let value = node.op(function, &[value], vec![]);
     Written { value, scale: node.get_or(GAMMA, 1.0), shift: node.get_or(BETA, 0.0) }

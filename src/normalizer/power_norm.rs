@@ -23,7 +23,7 @@ impl Normalizer for PowerNorm {
             return None;
         }
         let named = chain.mentions(self.names()) || chain.mentions(&["running_phi"]);
-        // What is as wide as one group is a normalizer of each head.
+        // Parameters as wide as one group belong to a normalizer of each head.
         let width = chain.affine.scale.len().max(chain.affine.shift.len());
         let is_wider = |scaling: &Core| view.facts.extent(scaling.squared, scaling.rank - 1) != Some(width);
         if let Some(scaling) = group_scaling(view, chain.input).filter(is_wider) {

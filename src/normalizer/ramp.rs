@@ -13,7 +13,7 @@ use crate::recipe::Recipe;
 /// The largest whole number of which a slope may be the inverse, and the largest height of a ramp.
 const WHOLE: u32 = 64;
 
-/// The ramp of a gate, and what is done to it before it is used.
+/// The ramp of a gate, with the affine behind it.
 pub struct Ramp;
 
 impl Normalizer for Ramp {

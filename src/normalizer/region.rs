@@ -23,8 +23,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Whether there are no statistics but means over the same axes, and no constants but single numbers: as in
-    /// LayerNorm and RMSNorm. What blends statistics has more.
+    /// Whether all statistics are means over the same axes, and all constants single numbers, as in
+    /// LayerNorm and RMSNorm. Blends of statistics have more.
     pub fn blends_nothing(&self, view: &View) -> bool {
         let mut over = None;
         let is_plain = |value: ValueId| {
@@ -50,7 +50,7 @@ impl Region {
     }
 }
 
-/// The regions that end in a node, the smallest first, as far as their nodes belong to what is looked for.
+/// The regions that end in a node, the smallest first, made of nodes that `belongs` accepts.
 ///
 /// Going backwards, always from the last value on, there is a cut wherever only one value is left.
 pub fn regions(view: &View, alike: &Alike, last: NodeId, belongs: impl Fn(NodeId) -> bool) -> Vec<Region> {

@@ -34,10 +34,10 @@ pub struct Core {
     pub factor: Option<NodeId>,
     /// The last node of a chain that scales the reciprocal, before the normalized value is multiplied by it.
     pub inside: Option<NodeId>,
-    /// What is added to the mean of the squares, below the root; `None` where it is not known, or something else keeps
-    /// the divisor from being 0.
+    /// The summand of the mean square below the root; `None` where it is unknown, or where the
+    /// divisor is kept from 0 by other means.
     pub epsilon: Option<f64>,
-    /// Whether each place is known to be divided by what was taken of it, as [`is_in_place`] says.
+    /// Whether each place is divided by its own statistics, see [`is_in_place`].
     pub is_in_place: bool,
 }
 
@@ -53,7 +53,7 @@ pub fn core(view: &View, node: NodeId) -> Option<Core> {
     scaled_core(view, node).filter(|core| core.factor.is_none())
 }
 
-/// The same, where the reciprocal may have another number than 1 in its place.
+/// The core, where the numerator of the reciprocal may differ from 1.
 pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     let graph = view.graph;
     let output = graph.only_output(node)?;
@@ -75,7 +75,7 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     }
     let (mean, norm) = trail.root(root, power)?;
     let (squared, taken, axes) = trail.mean_square(mean)?;
-    // The value that is divided: as it is, or less its mean; the squares may be of a reshaped one.
+    // The dividend: the value, or the value less its mean; the squares may be of a reshaped one.
     let plain = trail.plain(numerator);
     let below = trail.origin(squared);
     let centre = trail.centred(plain);
@@ -123,8 +123,9 @@ pub fn scaled_core(view: &View, node: NodeId) -> Option<Core> {
     })
 }
 
-/// Whether what was taken of a value along some axes meets the places that it was taken of, where it is `met`: whatever moved
-/// it on the way left the numbers in their order, and whatever widened it did so along these axes alone.
+/// Whether statistics of a value along some axes meet the places that they belong to, where they
+/// are `met`: movements on the path kept the order of the numbers, and broadcasts widened them
+/// along these axes alone.
 pub fn is_in_place(view: &View, met: ValueId, way: &[NodeId], value: ValueId, axes: &[usize]) -> bool {
     let Some(whole) = view.facts.shape(value) else { return false };
     let is_moved = way.iter().any(|&node| view.graph.is_movement(node) || view.graph.is(node, "Expand"));
@@ -132,7 +133,7 @@ pub fn is_in_place(view: &View, met: ValueId, way: &[NodeId], value: ValueId, ax
         view.facts.shape(met).is_some_and(|shape| {
             let fits = |axis: usize| match axes.contains(&axis) && extent(&shape[axis]) == Some(1) {
                 true => true,
-                // Where nothing moves, an extent that nobody knows is the one that it was.
+                // Without a movement an unknown extent is unchanged.
                 false => shape[axis] == whole[axis] && (shape[axis].is_some() || !is_moved),
             };
             shape.len() == whole.len() && (0..whole.len()).all(fits)
@@ -197,8 +198,8 @@ pub struct Reshaped {
     pub nodes: [NodeId; 2],
 }
 
-/// What is around a normalization from `input` to `output`, if it is two Reshapes that undo each
-/// other. Between them nothing may move.
+/// The two Reshapes around a normalization from `input` to `output` that undo each other. Nothing
+/// between them may move elements.
 pub fn reshaped(view: &View, input: ValueId, output: ValueId) -> Option<Reshaped> {
     let reshape = |&node: &NodeId| view.graph.is(node, "Reshape");
     let apart = view.maker(input).filter(reshape)?;
@@ -224,12 +225,12 @@ pub fn scaling<'v>(view: &'v View, numerator: ValueId, result: ValueId) -> Optio
 /// of them are not to walk all of it each.
 pub(super) const REACH: usize = 64;
 
-/// What is made of squares.
+/// The statistic of the squares.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Squares {
     Sum,
     Mean,
-    /// The mean, less the square of the mean of what is squared: the variance.
+    /// The variance: the mean of squares less the square of the mean.
     LessMean,
 }
 
@@ -255,7 +256,7 @@ impl Trail<'_, '_> {
         self.view.maker(value).filter(made_by)
     }
 
-    /// What only moves or widens statistics, or changes their type, into a value.
+    /// The node that only moves or widens statistics, or changes their type, into a value.
     fn widening(&self, value: ValueId) -> Option<NodeId> {
         self.view.maker(value).filter(|&node| self.view.widens(node))
     }
@@ -277,7 +278,7 @@ impl Trail<'_, '_> {
         first.and_then(|node| self.view.graph.input(node, 0)).unwrap_or(value)
     }
 
-    /// The same, noting the nodes.
+    /// The statistics before such nodes, which are recorded.
     fn widened(&mut self, value: ValueId) -> ValueId {
         self.nodes.extend(self.movements(value));
         self.origin(value)
@@ -371,7 +372,7 @@ impl Trail<'_, '_> {
             .or_else(|| self.of_squares(value))
     }
 
-    /// The same, of the mean or the sum itself.
+    /// The squares of a mean or sum.
     fn of_squares(&mut self, value: ValueId) -> Option<(ValueId, Squares, Vec<usize>)> {
         let graph = self.view.graph;
         if let Some((nodes, inner, axes)) = self.mean(value) {
@@ -420,7 +421,7 @@ impl Trail<'_, '_> {
         fits.then_some((of, axes))
     }
 
-    /// What a square is of.
+    /// The base of a square.
     fn square(&mut self, value: ValueId) -> Option<ValueId> {
         let graph = self.view.graph;
         let square = self.made_by(value, &["Mul", "Pow"])?;
@@ -433,8 +434,8 @@ impl Trail<'_, '_> {
         squares.then_some(base)
     }
 
-    /// The nodes that take a mean, what it is of, and the axes: a ReduceMean, or a ReduceSum that is divided by how many there
-    /// are.
+    /// The nodes of a mean, its operand, and its axes: a ReduceMean, or a ReduceSum divided by the
+    /// number of places.
     fn mean(&self, value: ValueId) -> Option<(Vec<NodeId>, ValueId, Vec<usize>)> {
         let graph = self.view.graph;
         let reduction = |node: NodeId| {

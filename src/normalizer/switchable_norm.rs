@@ -1,7 +1,8 @@
 //! SN: Switchable Normalization (Luo et al., 2018).
 //!
 //! `γ(x − Σ w_k μ_k)/√(Σ w'_k σ²_k + ε) + β`, equation (3) of its paper, where k runs over the
-//! statistics of IN, LN and BN. Those of BN, and the weights, are constants of a trained model.
+//! statistics of IN, LN and BN. The statistics of BN and all weights are constants of a trained
+//! model.
 
 use std::collections::BTreeSet;
 

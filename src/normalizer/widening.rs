@@ -12,11 +12,11 @@ use crate::onnx::operator::Category;
 /// How many operators may come before the wide values are met.
 const DEPTH: usize = 4;
 
-/// What is known of values that would be narrower.
+/// The values that could be narrower.
 #[derive(Default)]
 pub struct Narrowing {
     narrowed: HashSet<ValueId>,
-    /// Values that are counted on to be as wide as they are.
+    /// Values that need their full width.
     wide: HashSet<ValueId>,
 }
 

@@ -1,8 +1,8 @@
 //! A normalizer whose axes are put in another order for it, and back behind it.
 //!
-//! BatchNorm1d normalizes the second of three axes, so that a transformer that uses it has a Transpose or a Reshape before
-//! it and another one behind. Between the two nothing but the normalizer is done, and so they belong to it: what stays of
-//! it, if anything, is a Mul and an Add of the tokens as they are, and not three operators.
+//! BatchNorm1d normalizes the second of three axes, so that a transformer has a Transpose or a
+//! Reshape before it and another one behind. Nothing but the normalizer lies between them, so that
+//! they belong to it: a rest that stays is a Mul and an Add of the tokens, and not three operators.
 
 use super::{Family, Part, Site, View};
 use crate::graph::axes::permutation;
@@ -94,7 +94,7 @@ fn between(view: &View, part: &Part, before: &[NodeId], behind: &[NodeId]) -> Op
     })
 }
 
-/// What broadcasts over the result of a movement, over what it moves.
+/// An array that broadcasts over the result of a movement, carried back to its input.
 fn undone(view: &View, node: NodeId, numbers: &Numbers) -> Result<Numbers, Reason> {
     let graph = view.graph;
     let shape = |value: Option<ValueId>| view.facts.shape(value?);

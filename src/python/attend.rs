@@ -20,24 +20,24 @@ use crate::cli::panics::caught;
 /// Bytes of stack of the thread that works, as a main thread has them.
 const STACK: usize = 8 << 20;
 
-/// What the one who waits and the one who works tell each other.
+/// The channel between the waiting thread and the worker.
 #[derive(Default)]
 pub struct Attended {
     given_up: AtomicBool,
     at: Mutex<Option<(String, usize, usize)>>,
 }
 
-/// What work that nobody waits for any more unwinds with.
+/// The panic payload of a worker that was given up.
 struct GivenUp;
 
 impl Attended {
-    /// Tells what the work is at; ends it where nobody waits for it any more.
+    /// Reports progress; ends the work if it was given up.
     pub fn tell(&self, stage: &str, done: usize, of: usize) {
         self.go_on();
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Some((stage.to_owned(), done, of));
     }
 
-    /// Ends the work where nobody waits for it any more, by unwinding: there is nothing that it has to leave in order.
+    /// Ends the work by unwinding if it was given up: it holds nothing that needs cleaning up.
     pub fn go_on(&self) {
         if self.given_up.load(Ordering::Relaxed) {
             resume_unwind(Box::new(GivenUp) as Box<dyn Any + Send>);
@@ -47,7 +47,7 @@ impl Attended {
 
 /// Works in a thread of its own while this one looks after signals and progress.
 ///
-/// Whoever presses Ctrl-C has the prompt at once; the work ends at its next step.
+/// Ctrl-C returns to the prompt at once; the work ends at its next step.
 pub fn attend<T: Send + 'static>(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,
@@ -61,7 +61,8 @@ pub fn attend<T: Send + 'static>(
         let turn = Turn::take();
         let begun = Instant::now();
         let done = caught(|| work(&working));
-        // What took longer than freed memory is kept needed more of it than others should wait for.
+        // A call that outlasts the cache of freed memory has a lot of it, which other calls should
+        // not wait for.
         if begun.elapsed() > KEPT {
             give_back_freed();
         }
@@ -81,7 +82,7 @@ pub fn attend<T: Send + 'static>(
     }
 }
 
-/// Hears signals, and hands on what the work is at.
+/// Checks signals, and reports progress.
 fn look_around(py: Python<'_>, attended: &Attended, progress: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     py.check_signals()?;
     let at = attended.at.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,4 +1,4 @@
-//! What the package calls.
+//! The functions that the package calls.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -50,19 +50,19 @@ const LARGE: u64 = 1 << 24;
 
 /// A model that was folded, before it goes anywhere.
 ///
-/// What was known on the way is not kept: Python may have three of the model by now.
+/// Analyses are dropped: Python may hold three copies of the model by now.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Folded {
-    /// What was made of it, or the model as it was where nothing was.
+    /// The result, or the input where nothing changed.
     model: Model,
-    /// Where the model as it was is, if it is a file.
+    /// The path of the input, if it is a file.
     input: PathBuf,
-    /// What was done, as JSON and as text.
+    /// The report, as JSON and as text.
     told: (String, String),
     /// Whether anything was folded.
     #[pyo3(get)]
     changed: bool,
-    /// What is to be said of it as a warning.
+    /// Warnings about it.
     #[pyo3(get)]
     warnings: Vec<String>,
 }
@@ -78,7 +78,7 @@ impl Folded {
 
 #[pymethods]
 impl Folded {
-    /// What was done, as the command line tells it.
+    /// The report, as the command prints it.
     fn told(&self) -> (&str, &str) {
         (&self.told.0, &self.told.1)
     }
@@ -122,7 +122,7 @@ impl Folded {
     }
 }
 
-/// What is left of a model that is handed out in parts.
+/// The remaining parts of a model that is returned in parts.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Parts {
     left: Mutex<Box<dyn Iterator<Item = MessagePart> + Send>>,
@@ -139,7 +139,7 @@ impl Parts {
         let Some(part) = self.left.lock().unwrap_or_else(PoisonError::into_inner).next() else {
             return Ok(None);
         };
-        // The holes that the parts before have left between what was made of them.
+        // The earlier parts have left holes between the objects made of them.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).give_back();
         written(py, part.message_bytes(), |room| {
             part.fill(room).map_err(|source| Error::Io { path: "<memory>".into(), source })
@@ -156,7 +156,7 @@ fn written<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     // Not `PyBytes::new_with`, which has one core write zeros first.
     //
-    // SAFETY: it is a new object, or there is none and an error is set; it is of this type.
+    // SAFETY: the call returns a new object of this type, or NULL with an error set.
     let bytes = unsafe {
         let object = ffi::PyBytes_FromStringAndSize(ptr::null(), size as ffi::Py_ssize_t);
         Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>()
@@ -190,7 +190,7 @@ fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
     sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
 }
 
-/// What is chosen that changes the result.
+/// The options that change the result.
 #[pyclass(frozen, module = "unfold_onnx._native")]
 pub struct Chosen(FoldOptions);
 
@@ -244,7 +244,7 @@ pub fn fuse(
         let warnings = warnings.iter().map(|line| plain(line)).collect();
         let folded = Folded::of(report, warnings)?;
         if large {
-            // What was needed on the way is not there while Python takes what was made.
+            // Freed memory is returned to the system before Python copies the result.
             give_back_freed();
             kept.give_back();
         }
@@ -253,7 +253,7 @@ pub fn fuse(
     source.settled(py, attend(py, progress, work))
 }
 
-/// What folding would do, as JSON and as text; and what was done to the model before, as JSON.
+/// The plan, as JSON and as text, and the provenance of the model, as JSON.
 type PlanAsText = (String, String, String);
 
 fn told(model: Model, planned: Planned) -> Result<PlanAsText> {
@@ -282,7 +282,7 @@ pub fn plan(
     source.settled(py, attend(py, progress, work))
 }
 
-/// Plans, and writes the page about a model of this name where one is asked for.
+/// Plans, and writes the page under this model name on request.
 #[pyfunction]
 pub fn inspect(
     py: Python<'_>,
@@ -327,7 +327,7 @@ pub fn verify(
     fused.settled(py, original.settled(py, attend(py, None, work)))
 }
 
-/// Proves that both models are the same function, and tells as JSON what came of it.
+/// Proves that both models are the same function. Returns the verdict as JSON.
 #[pyfunction]
 pub fn prove(
     py: Python<'_>,

@@ -1,7 +1,7 @@
-//! What work in other threads has the thread fetch that waits for it in Python.
+//! Callbacks that worker threads queue for the Python thread.
 //!
-//! Each thread has memory of its own for what it copies out of Python's objects, and the C library keeps that. The one that
-//! waits has nothing else to do.
+//! Each thread caches the memory of its copies of Python objects, and the C library keeps it. The
+//! waiting Python thread is idle anyway.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-/// How often the one who waits looks around.
+/// The interval at which the waiting thread checks signals.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What is to be done by one who has hold of the interpreter.
+/// A callback that needs the interpreter lock.
 type Errand = Box<dyn FnOnce(Python<'_>) + Send>;
 
-/// What is to be done, and how many wait who can.
+/// The queue, and the number of waiting threads.
 struct Desk {
     waiting: usize,
     errands: VecDeque<Errand>,
@@ -30,12 +30,12 @@ fn desk() -> MutexGuard<'static, Desk> {
     DESK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has something fetched from Python, or fetches it where nobody waits. `None` where nobody could.
+/// Runs a callback on the Python thread, or here if no thread waits. `None` if neither is possible.
 ///
-/// Nobody calls this who has hold of the interpreter.
+/// The caller must not hold the interpreter lock.
 pub fn fetched<T: Send + 'static>(fetch: impl FnOnce(Python<'_>) -> T + Send + 'static) -> Option<T> {
     let (reply, answer) = channel();
-    // The one who asks waits for it.
+    // The caller waits for the reply.
     let errand: Errand = Box::new(move |py| drop(reply.send(fetch(py))));
     let mut desk = desk();
     if desk.waiting > 0 {
@@ -49,20 +49,20 @@ pub fn fetched<T: Send + 'static>(fetch: impl FnOnce(Python<'_>) -> T + Send + '
     answer.recv().ok()
 }
 
-/// Tells those who wait how some work has ended.
+/// Sends the result of a piece of work to the waiting thread.
 pub fn ended<T>(with: T, told: &Sender<T>) {
-    // Nobody may be there to take it.
+    // The receiver may have given up.
     let _ = told.send(with);
     let _desk = desk();
     NEWS.notify_all();
 }
 
-/// Waits until some work has [`ended`], and fetches what it asks for meanwhile. Looks around now and then.
+/// Waits for the result of a piece of work, and meanwhile runs its callbacks and checks signals.
 ///
 /// `None` where nobody is left to tell.
 ///
 /// # Errors
-/// What looking around ends with. The work is not waited for then.
+/// The error of a signal check. The work is abandoned then.
 pub fn until_ended<T: Send>(
     py: Python<'_>,
     mut told: Receiver<T>,

@@ -45,7 +45,7 @@ create_exception!(
 );
 create_exception!(unfold_onnx, InternalError, UnfoldError, "A defect of unfold itself.");
 
-/// What was not done because the result differs, or because nobody can tell.
+/// A result that was withheld because it differs, or because no check could decide.
 #[derive(Debug, thiserror::Error)]
 pub enum Withheld {
     #[error("{0}")]
@@ -59,7 +59,7 @@ pub enum Withheld {
 #[error("{0}")]
 pub struct BadOption(pub String);
 
-/// The number that systems have for what is not there, by which Python tells its exceptions apart.
+/// The system's error number for a missing file, which selects the exception in Python.
 const NOT_FOUND: i32 = 2;
 
 /// The exception for an error.

@@ -1,9 +1,9 @@
-//! What a process has back for other things.
+//! Returning freed memory to the system.
 
 /// How many bytes more than before the C library may keep.
 const ROOM: i32 = 1 << 23;
 
-/// What the C library keeps of Python's bytes, which were read and dropped.
+/// The C library's cache of Python bytes that were read and dropped.
 pub struct Kept {
     before: u32,
 }
@@ -13,7 +13,8 @@ impl Kept {
         Self { before: free() }
     }
 
-    /// Gives it back where it has become much more: who asks for as much again waits until the system has cleared it.
+    /// Returns the cache once it has grown much: fresh memory costs time, since the system clears
+    /// it.
     pub fn give_back(&mut self) {
         let now = free();
         let more = now.wrapping_sub(self.before) as i32;
@@ -33,7 +34,7 @@ impl Kept {
 /// Bytes that the C library keeps, as far as it tells: the lower 32 bits of how many there are.
 fn free() -> u32 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: reads what is told of all memory.
+    // SAFETY: reads global statistics.
     return unsafe { libc::mallinfo() }.fordblks as u32;
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     return 0;

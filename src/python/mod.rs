@@ -1,5 +1,5 @@
-//! The extension module behind the Python package `unfold_onnx`: models cross as bytes or paths, what is told about them
-//! as the JSON of the command line, from which the package makes its objects.
+//! The extension module of the Python package `unfold_onnx`. Models cross as bytes or paths,
+//! results as the JSON of the command, from which the package makes its objects.
 
 mod attend;
 mod calls;
@@ -21,8 +21,8 @@ use crate::cli;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator(MiMalloc);
 
-/// For how long one call keeps what it frees for the next one: where many small models are folded, by many threads, all of
-/// them would wait for the system.
+/// The time for which a call keeps freed memory for the next one: threads that fold many small
+/// models would otherwise all wait for the system.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// Runs the command line, and returns its exit code.
@@ -54,7 +54,7 @@ mod _native {
     }
 }
 
-/// What holds for the process from the import on.
+/// Process-wide settings, made at import.
 fn init(py: Python<'_>) -> PyResult<()> {
     cli::panics::kept();
     cli::memory::keep_freed(Some(KEPT));

@@ -25,7 +25,7 @@ pub struct ModelSource {
     from: ReadFrom,
 }
 
-/// What it is read from.
+/// The source of a model.
 #[derive(Clone)]
 enum ReadFrom {
     File { path: PathBuf, others: Vec<PathBuf> },
@@ -52,7 +52,8 @@ impl Outside {
 }
 
 impl ReadFrom {
-    /// Reads it, if its data is there: whoever forgot to say where should not be told that there is nothing to fold.
+    /// Reads the model, if its external data exist: a missing resolver must not look like a model
+    /// without normalizers.
     fn read(self) -> Result<Model> {
         let model = match self {
             Self::File { path, others } => Model::open_reaching(path, others)?,
@@ -170,7 +171,8 @@ struct Referring {
     length: u64,
     /// The fields that are being read, as Python gave them: one for each thread that reads one in parts.
     ///
-    /// Nobody who waits for this has hold of the interpreter, for which it waits itself.
+    /// Threads that wait for this lock do not hold the interpreter lock, which its holder waits
+    /// for.
     recent: Mutex<VecDeque<BeingRead>>,
 }
 
@@ -263,7 +265,7 @@ impl Resolver for Referring {
         Ok(read.freeze())
     }
 
-    /// What is before the next field of Python.
+    /// The bytes before the next field of Python.
     fn ahead(&self, _: &str, offset: u64, length: usize) -> usize {
         let next = self.pieces.partition_point(|(begin, _)| *begin <= offset);
         let mut later = self.pieces[next..].iter();
@@ -273,7 +275,7 @@ impl Resolver for Referring {
 }
 
 impl ModelSource {
-    /// What reads it, for another thread.
+    /// The reader of the model, for another thread.
     pub fn reader(&self) -> impl FnOnce() -> Result<Model> + Send + use<> {
         let from = self.from.clone();
         move || from.read()
@@ -288,7 +290,7 @@ impl ModelSource {
         }
     }
 
-    /// What came of work with this model: an error, if its resolver raised one.
+    /// The result of work on this model, or the exception that its resolver raised.
     pub fn settled<T>(&self, py: Python<'_>, result: PyResult<T>) -> PyResult<T> {
         let (ReadFrom::Memory { reach: Outside::Asked(resolver), .. }
         | ReadFrom::Message { reach: Outside::Asked(resolver), .. }) = &self.from
@@ -304,10 +306,10 @@ impl ModelSource {
     }
 }
 
-/// A function of Python that is asked for data: `(location, offset, length)`.
+/// A Python function that returns data: `(location, offset, length)`.
 struct Callback {
     call: Py<PyAny>,
-    /// What it raised first.
+    /// Its first exception.
     raised: Mutex<Option<PyErr>>,
 }
 
@@ -319,7 +321,7 @@ impl fmt::Debug for Callback {
 
 impl Resolver for Callback {
     fn length(&self, _: &str) -> io::Result<u64> {
-        // It is not asked: what is too short shows itself when it is read.
+        // The length is unknown; short data fail when they are read.
         Ok(i64::MAX as u64)
     }
 

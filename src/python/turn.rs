@@ -1,4 +1,4 @@
-//! Who works now, where more want to than there are cores.
+//! A limit of concurrent calls: as many as there are cores.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ static WORKING: Mutex<usize> = Mutex::new(0);
 /// That one of them has ended.
 static ENDED: Condvar = Condvar::new();
 
-/// For how long one waits at most: who works may wait for this one, as one who asks Python for data that Python folds first.
+/// The longest wait: a running call may itself wait for this one, when a resolver folds a model.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The turn of one who works. More of them at once than there are cores take more memory, and with it more time.

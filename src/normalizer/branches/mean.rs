@@ -1,4 +1,5 @@
-//! Subtracted mean: what is left of LayerNorm once its σ is a constant, `x − mean(x)`, which is linear in `x`.
+//! Subtracted mean: `x − mean(x)`, which remains of LayerNorm once its σ is a constant, and is
+//! linear in `x`.
 //!
 //! Before: `L(x − mean(x))`, or `L(x) − mean(L(x))`, the mean over the channels, and L a convolution or a product with a
 //! constant matrix. After: L, from the weight of which the mean along the channels in between is taken off, and in the
@@ -55,7 +56,7 @@ struct Difference {
     output: ValueId,
     axis: usize,
     rank: usize,
-    /// What computes the mean, and what takes it off.
+    /// The node that computes the mean, and the node that subtracts it.
     nodes: [NodeId; 2],
 }
 
@@ -145,7 +146,7 @@ impl Difference {
         self.replacement(view, nodes, &[(operator, branch)]).ok()
     }
 
-    /// These operators in the place of nodes. Only one of them may need an Add for its bias.
+    /// Replaces nodes by these operators. At most one of them may need an Add for its bias.
     fn replacement(
         &self,
         view: &View,

@@ -1,4 +1,4 @@
-//! The operator that comes in the place of others.
+//! The operator that replaces several branches.
 
 use super::read::{Branch, Windowed};
 use super::window::{Taps, Window};
@@ -7,7 +7,7 @@ use crate::normalizer::View;
 use crate::onnx::proto::AttributeProto;
 use crate::refusal::Reason;
 
-/// Makes one that is `like` another, and reads `x`. Returns the name of its result.
+/// Makes an operator with the metadata of `like` that reads `x`. Returns the name of its result.
 ///
 /// # Errors
 /// Where it is not known what the weight is made of.
@@ -41,7 +41,7 @@ pub fn operator(
     })
 }
 
-/// Those of a Conv, or of a Gemm.
+/// The attributes of a Conv or a Gemm.
 fn attributes(window: &Window) -> Vec<AttributeProto> {
     let axes = &window.axes;
     if axes.is_empty() {

@@ -10,7 +10,7 @@ use crate::onnx::operator::AVERAGE_POOL;
 use crate::recipe::Recipe;
 use crate::refusal::{Reason, Refusal};
 
-/// What is linear in a value, with constants.
+/// A term that is linear in a value, with constant coefficients.
 #[derive(Debug, Clone)]
 pub struct Branch {
     pub window: Window,
@@ -18,7 +18,7 @@ pub struct Branch {
     pub weight: Recipe,
     /// `[channels out]`
     pub bias: Option<Recipe>,
-    /// How many products it takes for each place, as it is.
+    /// The number of products for each place, before merging.
     pub work: usize,
 }
 
@@ -40,11 +40,11 @@ impl Windowed {
         Some(operator.before(view).and_then(|before| operator.behind(before)).unwrap_or(operator))
     }
 
-    /// The operator that makes what this one alone reads, with what is added to that.
+    /// The linear operator whose result this one alone reads, with the constant added behind it.
     pub fn before(&self, view: &View) -> Option<Self> {
         let first = *self.nodes.first()?;
         view.only_reader(self.base).filter(|&reader| reader == first)?;
-        // What one body does once another one may do often.
+        // Nodes of one body may run more often than nodes of another.
         let is_beside = |node| way(view.graph.node(node)) == way(view.graph.node(first));
         let before = Self::with_bias(view, self.base)?;
         before.nodes.iter().all(|&node| is_beside(node)).then_some(before)
@@ -140,7 +140,7 @@ impl Branch {
         Self { window, weight, bias, work }
     }
 
-    /// The same with a constant added to each channel.
+    /// The operator with a constant added to each channel.
     fn plus(self, shift: &Recipe) -> Option<Self> {
         let bias = self.bias.as_ref().map_or_else(|| Some(shift.clone()), |bias| bias.add(shift))?;
         Some(Self { bias: Some(bias), ..self })
@@ -166,13 +166,13 @@ impl Branch {
         Some(Self::new(window, weight, shift.map_or(Some(None), |shift| shift.map(Some))?))
     }
 
-    /// The same with the other sign.
+    /// The operator with the opposite sign.
     pub fn negated(self) -> Self {
         Self { weight: self.weight.neg(), bias: self.bias.map(|bias| bias.neg()), ..self }
     }
 }
 
-/// What each channel is by itself, where an operator makes as many as it reads.
+/// The identity of each channel, where an operator has as many outputs as inputs.
 fn each(beside: &Window) -> Option<Window> {
     let [inner, outer] = beside.channels;
     (inner == outer).then(|| Window::each(inner, beside.axes.len()))
@@ -185,7 +185,8 @@ fn per_channel(numbers: &Recipe, rank: usize, axis: usize, channels: usize) -> O
     aligned.reshape(&[aligned.len()]).filter(|_| alone)?.expand(&[channels])
 }
 
-/// A constant that is added to what an operator makes, as a list over its channels; `None` where it is none.
+/// A constant summand behind an operator as a list over its channels; `None` if it has another
+/// form.
 pub fn shift(view: &View, constant: ValueId, operator: &Windowed) -> Option<Recipe> {
     let window = &operator.branch.as_ref().ok()?.window;
     let rank = view.facts.rank(view.graph.only_output(operator.node)?)?;

@@ -1,5 +1,5 @@
-//! Repeated part: among the channels that a linear operator reads, some that are the same at all places, as what is known of
-//! a whole cloud of points is beside what is known of each.
+//! Repeated part: some channels that a linear operator reads are equal at all places, as the
+//! features of a whole cloud of points are beside the features of each point.
 //!
 //! Before: `L(concat(a, expand(b)))`, L a convolution or a product with a constant matrix that looks at one place at a time.
 //! After: `L₁(a) + L₂(b)`, each with its columns of the weight: the product with `b` is taken once, and the sum is what
@@ -55,7 +55,7 @@ impl Normalizer for RepeatedPart {
 
 /// An operand of the Concat before an operator.
 struct Beside {
-    /// What the operator reads of it: of what is repeated, one.
+    /// The input of the operator: for a repeated part, one copy.
     value: ValueId,
     is_repeated: bool,
     /// Its first channel, and how many it has.
@@ -101,7 +101,8 @@ impl<'l> Apart<'l> {
         (first == branch.window.channels[0]).then_some(apart)?.where_it_is_less(view)
     }
 
-    /// With those parts repeated for which it pays; `None` where there is none, or nothing else has all places.
+    /// Keeps the repeated parts that save work; `None` if there are none, or if no other part
+    /// varies over places.
     fn where_it_is_less(mut self, view: &View) -> Option<Self> {
         if self.parts.iter().filter(|part| !part.is_repeated).count() > 1 {
             self.parts.iter_mut().for_each(|part| part.is_repeated &= part.width >= WIDE);
@@ -157,7 +158,7 @@ impl<'l> Apart<'l> {
     }
 }
 
-/// What a value repeats along other axes than that of the channels, and nothing else.
+/// The value that another one repeats along axes other than the channels, and nothing else.
 fn once(view: &View, value: ValueId, channels: usize) -> Option<ValueId> {
     let (graph, facts) = (view.graph, view.facts);
     let node = view.maker(value).filter(|&node| ["Expand", "Tile"].iter().any(|op| graph.is(node, op)))?;

@@ -35,14 +35,14 @@ impl Normalizer for Factors {
     }
 }
 
-/// What is refused: a shift that zeros of the second one's border have not.
+/// The refusal of a shift that the zero padding of the second operator would not have.
 fn shift_in_between(view: &View, second: &Windowed) -> Option<Site> {
     let first = second.before(view).filter(|first| first.has_weight(view) && second.has_weight(view))?;
     let (one, next) = (first.branch.as_ref().ok()?, second.branch.as_ref().ok()?);
     let is_less = one.window.then(&next.window)?.work() < one.work.saturating_add(next.work);
     let reason = one.then(next).err().filter(|reason| is_less && *reason == Reason::Padding)?;
     let refusal = Some(Refusal::new(reason, view.graph.name(second.node)));
-    // What is added in between may still go.
+    // The constant in between may still fold.
     let row = Windowed { nodes: vec![first.node, second.node], ..second.clone() };
     Some(Site { refusal, ..site(view, &row)? })
 }

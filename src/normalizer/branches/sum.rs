@@ -46,8 +46,8 @@ impl Sum {
     }
 }
 
-/// The node that makes a value, if that is a sum which only another node reads. What ends an affine of some nodes is a
-/// part of that.
+/// The producer of a value, if it is a sum with one reader. The last node of an affine counts as
+/// part of that affine.
 fn summand(view: &View, value: ValueId) -> Option<NodeId> {
     let node = view.maker(value)?;
     let is_own =
@@ -55,7 +55,7 @@ fn summand(view: &View, value: ValueId) -> Option<NodeId> {
     (is_own && operands(view, node).is_some()).then_some(node)
 }
 
-/// What a node adds up.
+/// The operands of a sum.
 fn operands(view: &View, node: NodeId) -> Option<Vec<Addend>> {
     let op = view.graph.op(node)?;
     if !matches!(op, "Add" | "Sub" | "Sum" | "Neg") {

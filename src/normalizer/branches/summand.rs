@@ -7,7 +7,7 @@ use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::{Chain, View};
 use crate::refusal::{Reason, Refusal};
 
-/// A term of a sum, and what makes it.
+/// A term of a sum, with its producer.
 pub struct Summand<'v> {
     pub term: Addend,
     what: What<'v>,
@@ -15,7 +15,7 @@ pub struct Summand<'v> {
 
 enum What<'v> {
     Operator(Windowed),
-    /// An affine, which is an operator only beside others: what they have of axes says where its channels are.
+    /// An affine. It becomes an operator only beside others, whose axes determine its channels.
     Chain(&'v Chain),
     Constant,
     /// Any other value.
@@ -82,7 +82,7 @@ impl<'v> Summand<'v> {
     /// The part as a branch on a value, beside an operator of this window.
     ///
     /// # Errors
-    /// Why it is none, or has to stay.
+    /// Why the term is not linear, or has to stay.
     pub fn branch(&self, view: &View, base: ValueId, beside: &Window) -> Result<Branch, Refusal> {
         let refuse = |reason| Refusal::new(reason, view.graph.value_name(self.term.value));
         let branch = match &self.what {

@@ -71,7 +71,7 @@ impl<'m> Union<'m> {
         }
     }
 
-    /// The sums of weights and of biases; `None` where a shape is not what it should be.
+    /// The sums of weights and of biases; `None` if a shape does not fit.
     fn sum(like: &'m Windowed, branches: Vec<(usize, Branch)>, window: Window) -> Option<Self> {
         let (mut weight, mut bias) = (None::<Recipe>, None::<Recipe>);
         let mut parts = HashSet::default();
@@ -88,7 +88,7 @@ impl<'m> Union<'m> {
         Some(Self { like, parts, branch: Branch { window, weight, bias, work } })
     }
 
-    /// The same with the constants of the sum that are numbers for each channel.
+    /// The union with those constants of the sum that are one number for each channel.
     fn with_constants(mut self, view: &View, parts: &[Summand]) -> Self {
         for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_constant()) {
             let Some(shift) = read::shift(view, part.term.value, self.like) else { continue };
@@ -109,7 +109,7 @@ impl<'m> Union<'m> {
         nodes
     }
 
-    /// The operator, and the sum of what it makes with all other terms.
+    /// The merged operator, and its sum with all other terms.
     ///
     /// # Errors
     /// Where it is not known what the weight is made of.
@@ -126,7 +126,7 @@ impl<'m> Union<'m> {
             value = maker.op(op, &[&value, graph.value_name(term.value)], vec![]);
         }
         let (mut made, constants) = maker.finish(graph.value_name(sum.output));
-        // It is the operator that it is like, as far as anybody who reads the graph is concerned.
+        // The merged operator keeps the name of the one that it is modelled on.
         made[0].name = Some(graph.name(node).to_owned());
         Ok(Replacement { nodes: self.nodes(view, sum, parts), made, constants })
     }

@@ -1,8 +1,9 @@
 //! Where linear operators look, and one that looks wherever two do.
 //!
-//! Each place `o` of the result is a sum over taps `t` of what stands at `o·stride + t·dilation − before`, which is 0
-//! outside of the input. Windows of one stride which make equally many places of any input are one: its taps are at all
-//! places where either has one. A product of matrices is a window without spatial axes.
+//! Each place `o` of the result is a sum over taps `t` of the input at
+//! `o·stride + t·dilation − before`, which is 0 outside of the input. Windows of one stride with
+//! equally many places for any input merge: the taps of the union are at all places where either
+//! has one. A matrix product is a window without spatial axes.
 
 use crate::recipe::Recipe;
 
@@ -29,7 +30,7 @@ impl Taps {
         (self.kernel - 1) * self.dilation
     }
 
-    /// What the extent of the result has more than that of the input, before it is divided by the stride.
+    /// The extent of the result minus that of the input, before division by the stride.
     fn more(self) -> i64 {
         self.before + self.after - self.reach()
     }
@@ -81,7 +82,7 @@ fn gcd(a: i64, b: i64) -> i64 {
 /// The shape of a linear operator with a weight `[channels out, channels in / group, kernel...]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
-    /// How many channels come in, and how many go out.
+    /// The numbers of input and output channels.
     pub channels: [usize; 2],
     pub group: usize,
     /// One for each spatial axis.
@@ -89,7 +90,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Each channel by itself, at each place. Where there is none, there is one empty group.
+    /// The identity of each channel at each place. Zero channels give one empty group.
     pub fn each(channels: usize, spatial: usize) -> Self {
         Self { channels: [channels; 2], group: channels.max(1), axes: vec![Taps::SAME; spatial] }
     }
@@ -116,7 +117,7 @@ impl Window {
         Some(Self { channels: self.channels, group, axes: axes.collect::<Option<_>>()? })
     }
 
-    /// The window of one behind another; `None` where it is none.
+    /// The composition with another window; `None` if it is no window.
     pub fn then(&self, next: &Self) -> Option<Self> {
         if self.channels[1] != next.channels[0] || self.axes.len() != next.axes.len() {
             return None;

@@ -26,8 +26,8 @@ use crate::recipe::{Numbers, Op, Recipe};
 /// [batch, tokens, heads, channels] and [batch, heads, tokens, channels] into each other.
 const BY_HEAD: &[i64] = &[0, 2, 1, 3];
 
-/// What is smaller in `P` counts as 0. Far tokens have weights, and partial sums, below the normal
-/// numbers of float32, with which processors compute many times more slowly.
+/// Smaller entries of `P` count as 0. Weights of distant tokens, and partial sums, can be subnormal
+/// in float32, and processors compute many times more slowly with those.
 const NEGLIGIBLE: f64 = 1.0 / (1u128 << 100) as f64;
 
 /// How a head blends the statistics of tokens with those of their neighbours.
@@ -49,7 +49,7 @@ pub struct Fewest {
     pub made: Vec<NodeProto>,
     /// Their constants.
     pub constants: Vec<NewConstant>,
-    /// What the result has to be multiplied by, channel by channel: [channels].
+    /// The factor of the result for each channel: [channels].
     pub scale: Numbers,
 }
 
@@ -132,8 +132,9 @@ impl Job<'_> {
         (intra.0 == 1.0 && intra.1 > 0.0 && inter == (0.0, 0.0)).then_some(Blend::Intra)
     }
 
-    /// Whether each token is the same part of a head, to the last bit: a part that no float is comes of a Softmax alone.
-    /// `None` where parts that differ are the same once they are stored, and would be taken for a mean from then on.
+    /// Whether each token has the same weight in a head, to the last bit; only a Softmax gives
+    /// weights that are no float. `None` where different weights would be equal after storing, and
+    /// so read as a mean from then on.
     fn is_uniform(&self, head: usize) -> Option<bool> {
         let mixing = &self.meaning.mixing;
         let tokens = mixing.shape()[2];
@@ -147,7 +148,8 @@ impl Job<'_> {
         (!stored).then_some(false)
     }
 
-    /// Normalizes some of the channels; what comes out has to be multiplied by the second, [channels of the run].
+    /// Normalizes a run of channels. Returns the result and its remaining factor, [channels of the
+    /// run].
     fn run(&mut self, run: Range<usize>, blend: Blend, whole: bool) -> Option<(String, Numbers)> {
         let n = &self.meaning.normalized;
         let of_run = |numbers: &Numbers| numbers.pick(0, run.clone().map(Some));
@@ -294,7 +296,7 @@ impl Job<'_> {
     }
 }
 
-/// Whether all numbers come of a Softmax over so many, whole lanes of it.
+/// Whether all numbers are whole rows of a Softmax over `count` places.
 fn are_shares(recipe: &Recipe, count: usize) -> bool {
     let mut open = vec![recipe];
     while let Some(step) = open.pop() {

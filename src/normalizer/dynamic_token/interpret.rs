@@ -10,7 +10,7 @@ use crate::graph::{NodeId, ValueId};
 use crate::recipe::Numbers;
 use crate::refusal::Refusal;
 
-/// What a region computes.
+/// The meaning of a region.
 pub struct Meaning {
     /// The quotient, in the layout of the tokens.
     pub output: ValueId,
@@ -147,7 +147,7 @@ impl Terms {
 /// Algorithm 1, with a number for each channel: all are [channels].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalized {
-    /// What the quotient is multiplied by.
+    /// The factor of the quotient.
     pub scale: Numbers,
     /// Weight of the mean over channels.
     pub intra_mean: Numbers,
@@ -157,7 +157,7 @@ pub struct Normalized {
     pub intra_variance: Numbers,
     /// Weight of the variance over tokens.
     pub inter_variance: Numbers,
-    /// What is added to the variance.
+    /// The summand of the variance.
     pub epsilon: Numbers,
 }
 

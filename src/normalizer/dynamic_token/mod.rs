@@ -23,7 +23,7 @@ use crate::refusal::{Reason, Refusal};
 use fewest::{Place, fewest};
 use interpret::{Meaning, interpret};
 
-/// What is rounded of nearly equal weights of tokens is a mean, which is another normalizer.
+/// Nearly equal token weights become a mean by rounding, which is another normalizer.
 const KIND: Kind = Kind { is_told_by_constants: true, ..Kind::new("DTN", Family::Online) };
 
 /// Dynamic Token Normalization.
@@ -112,7 +112,7 @@ fn replacement(
         }
     };
     let core = apart.unwrap_or(output);
-    // What something else reads would stay, and its operators beside the new ones.
+    // Nodes with other readers would stay beside the new ones.
     let own = [&region.nodes[..], &meaning.moves, behind.map_or(&[], |part| &part.nodes)].concat();
     let mut inner = region.nodes.iter().filter_map(|&node| graph.only_output(node));
     if inner.any(|value| ![core, output].contains(&value) && !view.is_read_by_no_other(value, &own)) {
@@ -151,7 +151,7 @@ fn replacement(
     Some((replacement, Some(post)))
 }
 
-/// Whether nothing comes of a value but another one, through these nodes.
+/// Whether a value leads to nothing but `end`, through these nodes.
 fn leads_only_to(graph: &Graph, value: ValueId, end: ValueId, through: &[NodeId]) -> bool {
     let (mut open, mut seen) = (vec![value], HashSet::from([end]));
     while let Some(value) = open.pop() {

@@ -1,8 +1,8 @@
-//! What the values of a site are as formulas of its input.
+//! The values of a site as formulas of its input.
 //!
-//! Each is a sum of products of `x`, of means and of products with a matrix over tokens, with
-//! coefficients that are constants, so that no order of operations is presupposed. A kind is a
-//! predicate on what comes out.
+//! Each formula is a sum of products of `x`, of means and of products with a matrix over tokens,
+//! with constant coefficients, so that the order of operations does not matter. A kind is a
+//! predicate on the formula.
 
 mod read;
 
@@ -18,7 +18,7 @@ pub use read::{Mixing, Quotient, is_understood, read};
 /// Coefficients of more numbers than this are not computed: channels are fewer.
 const LARGEST: usize = 1 << 15;
 
-/// What the terms of a formula are made of.
+/// The factors of the terms of a formula.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Factor {
     /// `x`.
@@ -91,7 +91,7 @@ pub struct Coefficient {
 }
 
 impl Coefficient {
-    /// The same number everywhere.
+    /// One number for all places.
     pub fn number(number: f64) -> Self {
         Coefficient { along: vec![], numbers: Numbers::number(number, 0) }
     }
@@ -155,7 +155,7 @@ impl Coefficient {
         self.numbers.first().is_none_or(|&first| self.numbers.iter().all(|&number| number == first))
     }
 
-    /// The same, where it does not vary along these atoms.
+    /// The coefficient, if it does not vary along these atoms.
     fn constant_along(&self, over: &[Atom]) -> Option<Coefficient> {
         let mut constant = self.clone();
         for atom in over {
@@ -178,7 +178,7 @@ impl Coefficient {
 /// `scale · Σ coefficient · product of factors`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Formula {
-    /// What multiplies all terms. It may be 0 for a channel whose terms are known all the same.
+    /// The factor of all terms. It may be 0 for a channel whose terms are still known.
     pub scale: Coefficient,
     /// The terms, by their factors.
     pub terms: BTreeMap<Term, Coefficient>,
@@ -277,7 +277,7 @@ impl Formula {
         result.terms.keys().all(|term| degree(term) <= 2).then_some(result)
     }
 
-    /// The same, where no coefficient varies along these atoms.
+    /// The formula, if no coefficient varies along these atoms.
     fn constant_along(&self, along: &[Atom]) -> Option<Self> {
         self.mapped(along, |term| Some(term.to_vec()))
     }

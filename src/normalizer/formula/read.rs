@@ -25,9 +25,9 @@ use crate::refusal::{Reason, Refusal};
 
 /// `numerator / √square`: what the last value of a region is.
 pub struct Quotient {
-    /// What is divided.
+    /// The numerator.
     pub numerator: Formula,
-    /// What is under the root.
+    /// The radicand.
     pub square: Formula,
     /// The value that is divided.
     pub divided: ValueId,
@@ -35,7 +35,7 @@ pub struct Quotient {
     pub input: Axes,
     /// The axes of the quotient.
     pub axes: Axes,
-    /// What the axes are made of.
+    /// The atoms of the axes.
     pub atoms: Atoms,
     /// `P`, if a matrix is part of it.
     pub mixing: Option<Mixing>,
@@ -89,7 +89,7 @@ impl Value {
 #[derive(Clone)]
 struct Widening {
     settings: (String, String, String, i64),
-    /// Where it does more than repeat: only the formula of a neighbour is then what was read.
+    /// The refusal where it does more than repeat: then only a neighbour's formula was read.
     refusal: Option<Refusal>,
 }
 
@@ -114,7 +114,7 @@ impl Widening {
             && at.attr_text("keep_aspect_ratio_policy", "stretch").ok()? == "stretch"
             && (scales.is_empty() || times.eq(scales));
         let refusal = || Refusal::new(Reason::Attribute("mode".into()), at.graph.name(at.node));
-        // What crops has numbers of its own beside the image.
+        // Cropping puts other numbers outside of the image.
         (place != "tf_crop_and_resize").then(|| Widening {
             refusal: (!repeats).then(refusal),
             settings: (mode, place, rounding, antialias),
@@ -217,7 +217,7 @@ impl<'r> Reading<'r> {
         self.view.facts.shape(self.view.graph.only_output(node)?)
     }
 
-    /// What an input of a node that varies is, in atoms as they are by now.
+    /// A varying input of a node, in current atoms.
     fn varying(&self, node: NodeId, slot: usize) -> Option<Value> {
         let Value { formula, power, axes, beside } = self.values.get(&self.view.graph.input(node, slot)?)?;
         let beside = match beside {
@@ -228,7 +228,7 @@ impl<'r> Reading<'r> {
         Some(Value { formula, power: *power, axes, beside })
     }
 
-    /// What an input of a node is; a constant may be there too, whose axes show by what they meet.
+    /// An input of a node, possibly a constant, whose axes follow from the other operand.
     fn operand(&mut self, node: NodeId, slot: usize) -> Option<Value> {
         let value = self.view.graph.input(node, slot)?;
         if self.values.contains_key(&value) {

@@ -56,7 +56,7 @@ def opened(model: Any, allow_external: Sequence[StrPath], resolver: Resolver | N
     if allow_external:
         raise TypeError("allow_external is for models with a path: see resolver")
     if _is_buffer(model):
-        # What others may write into while it is read is copied.
+        # Mutable buffers are copied, since others may write into them while they are read.
         data = model if isinstance(model, bytes) else bytes(model)
         return Source.memory(data, *_outside(resolver)), Kind(lambda: data, Folded.to_bytes)
     if _is(model, "onnx", "ModelProto"):

@@ -16,7 +16,8 @@ def told(progress: Progress) -> Generator[Optional[Callable[[str, int, int], obj
         yield progress
         return
     if not progress:
-        # tqdm is not imported for nothing: with what it imports itself it takes more memory than many a model.
+        # tqdm is imported only on demand: with its own imports it takes more memory than many
+        # models.
         yield None
         return
     try:
