@@ -82,7 +82,7 @@ impl Affine {
         self.has_no_shift() && self.scale.iter().all(|s| s.is_normal() && s.to_bits() & digits == 0)
     }
 
-    /// Whether some of what it is on becomes smaller.
+    /// Whether the affine makes any number smaller.
     pub fn shrinks(&self) -> bool {
         self.scale.iter().any(|s| s.abs() < 1.0)
     }
@@ -92,7 +92,7 @@ impl Affine {
         self.scale.iter().chain(self.shift.iter()).all(|v| v.is_finite())
     }
 
-    /// What takes it back, `(y − t)/s`; `None` where a scale is 0, or too small.
+    /// The inverse, `(y − t)/s`; `None` if a scale is 0, or too small.
     pub fn inverse(&self) -> Option<Affine> {
         let scale = &Numbers::number(1.0, self.rank()) / &self.scale;
         let inverse = Affine::new(scale, -&(&self.shift / &self.scale));

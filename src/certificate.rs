@@ -1,4 +1,5 @@
-//! What was done to a model, written down so that another program can check it: `docs/proof.md` defines it.
+//! Certificates: the changes of a model, in a form that another program can check. `docs/proof.md`
+//! defines it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -42,13 +43,13 @@ const FORMAT: u32 = 1;
 pub struct Certificate {
     /// The version of unfold that wrote it.
     pub unfold: String,
-    /// What was chosen.
+    /// The options of the run.
     pub options: FoldOptions,
-    /// The files of the model as it was.
+    /// The digests of the original files.
     pub original: Digests,
     /// The files of the folded model.
     pub fused: Digests,
-    /// What became of each normalizer.
+    /// The outcome for each normalizer.
     pub sites: Vec<CertifiedSite>,
     /// The tensors that the folded model has and the original has not, as formulas over those of the original.
     pub tensors: Vec<Stored>,
@@ -60,13 +61,13 @@ pub struct Certificate {
 pub struct CertifiedSite {
     /// Module path or node name.
     pub name: String,
-    /// What it is, in short.
+    /// The short name of its kind.
     pub kind: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Fate,
 }
 
-/// What became of a normalizer.
+/// The outcome for a normalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
@@ -74,7 +75,7 @@ pub enum Fate {
     Folded,
     /// One affine of it went, or its shift, and something stayed.
     Partly,
-    /// It is as it was.
+    /// The normalizer is unchanged.
     Kept,
 }
 
@@ -113,7 +114,7 @@ struct WrittenTensor {
 }
 
 impl Certificate {
-    /// Of what was done to a model, with the digests of the model and of what it became.
+    /// The certificate of a plan, with the digests of the model before and after.
     pub fn new(plan: &Plan, options: FoldOptions, [original, fused]: [Digests; 2]) -> Self {
         let site = |site: &SitePlan| CertifiedSite {
             name: site.name.clone(),
@@ -133,7 +134,7 @@ impl Certificate {
     /// Reads a certificate, whoever wrote it: every step of every formula is checked.
     ///
     /// # Errors
-    /// Where the file cannot be read, or is none, or a tensor has a step that does not fit.
+    /// If the file cannot be read, is no certificate, or has a tensor with an invalid step.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
@@ -191,7 +192,7 @@ impl TryFrom<WrittenCertificate> for Certificate {
     }
 }
 
-/// What a tensor of a certificate over so many sites says, or what is wrong with it.
+/// Reads a tensor of a certificate with `count` sites, or returns the flaw.
 fn read(tensor: &WrittenTensor, count: usize) -> std::result::Result<Stored, String> {
     let WrittenTensor { name, data_type, shape, sites, steps } = tensor;
     let data_type = float_named(data_type).ok_or_else(|| format!("its type is `{data_type}`"))?;

@@ -1,4 +1,4 @@
-//! What can go wrong. A fold that is refused is no error: it is a result, with its reason.
+//! Errors. A refused fold is no error: it is a result, with its reason.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The result of anything in this library that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the library could not do what it was asked to do.
+/// The failure of a call of the library.
 ///
 /// Every message is one line and names the file, the node or the tensor, and the cause.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum Error {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 
@@ -26,7 +26,7 @@ pub enum Error {
     NotOnnx {
         /// The file.
         path: PathBuf,
-        /// What it looks like, or what it lacks.
+        /// The format that it resembles, or the missing part.
         reason: String,
     },
 
@@ -46,7 +46,7 @@ pub enum Error {
     Decode {
         /// The file.
         file: PathBuf,
-        /// What is wrong, and where.
+        /// The flaw, and its place.
         reason: String,
     },
 
@@ -85,7 +85,7 @@ pub enum Error {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// What is wrong with its data.
+        /// The flaw of its data.
         reason: String,
     },
 
@@ -94,7 +94,7 @@ pub enum Error {
     Tensor {
         /// The tensor.
         tensor: String,
-        /// What is wrong with it.
+        /// The flaw.
         reason: String,
     },
 
@@ -105,7 +105,7 @@ pub enum Error {
         node: String,
         /// The attribute.
         attribute: String,
-        /// What is wrong with it.
+        /// The flaw.
         reason: String,
     },
 
@@ -116,7 +116,7 @@ pub enum Error {
         file: PathBuf,
         /// The node or the value.
         node: String,
-        /// What is wrong.
+        /// The flaw.
         reason: String,
     },
 
@@ -129,14 +129,14 @@ pub enum Error {
         node: String,
     },
 
-    /// What was planned for a model cannot be carried out: a defect of unfold, and nothing is made.
+    /// A plan that cannot be carried out: a defect of unfold; nothing is written.
     #[error("{}: at `{at}`: what was planned cannot be done, which is a defect of unfold: {reason}", file.display())]
     Defect {
         /// The model.
         file: PathBuf,
         /// The node or the value.
         at: String,
-        /// What is wrong.
+        /// The flaw.
         reason: String,
     },
 
@@ -145,7 +145,7 @@ pub enum Error {
     Certificate {
         /// The certificate.
         file: PathBuf,
-        /// What is wrong, and with which tensor.
+        /// The flaw, and its tensor.
         reason: String,
     },
 
@@ -167,12 +167,12 @@ pub enum Error {
         largest: u32,
     },
 
-    /// A pattern that names what to skip is none.
+    /// An invalid pattern of names to skip.
     #[error("--skip `{pattern}`: {reason}")]
     Skip {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The flaw.
         reason: String,
     },
 }

@@ -1,4 +1,5 @@
-//! How large residual streams become, and by which power of two they have to be scaled for half precision to hold them.
+//! The magnitude of residual streams, and the power of two that scales them into the range of half
+//! precision.
 
 use tract_onnx::prelude::Tensor;
 
@@ -17,8 +18,8 @@ use crate::onnx::proto::{
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Engine};
 
-/// What float16 is to hold of a stream at most: the largest number of the type, 65,504, less four bits, for inputs that
-/// are larger than the samples.
+/// The limit for streams in float16: the largest number of the type, 65,504, less four bits for
+/// inputs that are larger than the samples.
 const ROOM: f64 = (1 << 12) as f64;
 
 /// How large the residual streams of a model become.
@@ -76,8 +77,8 @@ impl Headroom {
     }
 }
 
-/// Makes the largest magnitudes of values the outputs of a graph. A maximum passes over what is no number, of which a
-/// difference to itself is none either.
+/// Makes the largest magnitudes of values the outputs of a graph. ReduceMax ignores NaN; the
+/// difference of a NaN to itself is NaN too.
 fn look_at(graph: &mut GraphProto, names: &[String]) {
     graph.output.clear();
     for (place, name) in names.iter().enumerate() {
@@ -99,7 +100,7 @@ fn look_at(graph: &mut GraphProto, names: &[String]) {
     }
 }
 
-/// The model with float32 in the place of narrower types of floats.
+/// The model with narrower types of floats widened to float32.
 ///
 /// # Errors
 /// Where a tensor cannot be read.

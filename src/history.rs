@@ -1,6 +1,6 @@
-//! What becomes of sites over several passes, told as one plan.
+//! The plans of all repetitions of the pipeline, merged into one.
 //!
-//! What a pass leaves, the next one finds again: by the values that its nodes make.
+//! A site that stays is found again in the next repetition by the values that its nodes make.
 
 use crate::fold::plan::{Outcome, Plan, SitePlan, Stored, StreamPlan};
 use crate::graph::make::NewConstant;
@@ -37,7 +37,7 @@ pub struct History {
 
 /// A site as one pass sees it.
 pub struct Seen {
-    /// What it was before, if it is not new.
+    /// Its index in the merged plan, unless it is new.
     known: Option<usize>,
     /// The sites whose values it makes besides.
     takes: Vec<usize>,
@@ -65,7 +65,7 @@ impl History {
             let values: Vec<String> = values.map(|&value| graph.value_name(value).to_owned()).collect();
             let mut takes: Vec<usize> =
                 values.iter().filter_map(|value| self.makers.get(value).copied()).collect();
-            // Branches are what they were, whatever other sites they take in; any other site is itself.
+            // Merged branches match a site of their own kind alone, since they absorb others.
             let is_same = |&place: &usize| {
                 site.kind.family != Family::Linear || self.plan.sites[place].kind == site.kind
             };
@@ -75,13 +75,13 @@ impl History {
         sites.iter().map(see).collect()
     }
 
-    /// Why nothing is to be done with a site, as it was decided before.
+    /// The refusal of a site by an earlier repetition.
     pub fn refusal(&self, seen: &Seen) -> Option<Refusal> {
         self.refused.get(&seen.known?).cloned()
     }
 
-    /// Why a site stays whose constants are 1 and 0 in the model as it is now, of which earlier passes stored some: what these
-    /// are computed of, by constants of the first model, only comes near to that.
+    /// The refusal of a site whose constants are 1 and 0 only after storing: computed from
+    /// constants of the first model, they only come near to that.
     pub fn rounded(&self, graph: &Graph, site: &Site, read: Read) -> Option<Refusal> {
         let parts = [&site.pre, &site.post].into_iter().flatten().filter(|part| part.affine.is_identity());
         // Of several numbers none need be 1 for that.
@@ -90,7 +90,7 @@ impl History {
             nodes.flat_map(|&node| graph.inputs(node)).flatten().map(|&value| graph.value_name(value));
         let is_near = |name: &str| {
             let Stored { recipe, data_type, .. } = self.tensors.iter().find(|tensor| tensor.name == name)?;
-            // What recipes are computed in has no more bits than this type has.
+            // Recipes are computed in float64, which has no more bits than this type.
             let is_as_wide = *data_type == DataType::Double && recipe.constants().len() > 1;
             let numbers = evaluate(recipe, read).ok()?;
             Some(is_as_wide || numbers.iter().any(|number| (number - number.round()).abs() > EXACT))
@@ -114,7 +114,8 @@ impl History {
         match self.passes {
             0 => {
                 let Plan { tidy, growth, .. } = std::mem::replace(&mut self.plan, plan);
-                // What was written in another form is a change only if something comes of it, or less is left.
+                // A change of form counts only together with other changes, or with fewer
+                // operators.
                 self.plan.is_tidied |= tidy.constants + tidy.duplicates > 0 || self.has_fewer;
                 self.plan.growth += growth;
                 self.plan.tidy = tidy;
@@ -122,7 +123,8 @@ impl History {
             _ => self.plan.growth += plan.growth,
         }
         self.makers.clear();
-        // Nobody knows any of them yet: a list of hundreds of thousands is not to grow one by one.
+        // The first repetition reserves room: a list of hundreds of thousands should not grow one
+        // by one.
         self.plan.sites.reserve(if self.passes == 0 { sites.len() } else { 0 });
         let mut places = HashMap::default();
         for (index, (site, Seen { known, takes, values })) in sites.into_iter().zip(seen).enumerate() {
@@ -139,11 +141,11 @@ impl History {
         self.keep(stored, &places);
     }
 
-    /// Notes which streams have got another basis, what was stored for them, and which are left as they are.
+    /// Records the streams that changed their basis, their new tensors, and the streams that stay.
     pub fn rebased(&mut self, streams: Vec<StreamPlan>, stored: Vec<Stored>) {
         let is_first = self.plan.streams.is_empty();
         for stream in streams {
-            // One that was changed is found again as it is now, and perhaps by another name.
+            // A changed stream is found again, perhaps under another name.
             match self.plan.streams.iter_mut().find(|there| there.name == stream.name) {
                 Some(there) if there.is_centred() => there.scaling = stream.scaling,
                 Some(there) => {
@@ -158,7 +160,7 @@ impl History {
         self.keep(stored, &HashMap::default());
     }
 
-    /// Notes what was done beside the sites.
+    /// Records changes beside the sites.
     pub fn tidied(&mut self, tidied: &Tidied) {
         self.plan.tidy.constants += tidied.constants;
         self.plan.tidy.duplicates += tidied.duplicates;
@@ -176,8 +178,8 @@ impl History {
         self.keep(tidied.computed.iter().map(stored).collect(), &HashMap::default());
     }
 
-    /// Forgets what was refused for growth, where what was a part of a shared weight may be a weight of its own now;
-    /// `false` where nothing was.
+    /// Drops refusals for growth, since a part of a shared weight may be a weight of its own now;
+    /// `false` if there were none.
     pub fn reconsider(&mut self) -> bool {
         let before = self.refused.len();
         if std::mem::take(&mut self.has_other_weights) {
@@ -186,7 +188,7 @@ impl History {
         self.refused.len() < before
     }
 
-    /// Notes what was stored for operators that are written in another form, and whether there are fewer then.
+    /// Records tensors of operators in another form, and whether operators were saved.
     pub fn rewritten(&mut self, stored: Vec<Stored>, grown: u64, has_fewer: bool) {
         self.plan.is_tidied = true;
         self.has_fewer |= has_fewer;
@@ -194,7 +196,7 @@ impl History {
         self.keep(stored, &HashMap::default());
     }
 
-    /// What the tensors hold that were stored, by constants of the first model.
+    /// The recipes of stored tensors, over constants of the first model.
     pub fn recipes(&self) -> HashMap<&str, &Recipe> {
         self.tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.recipe)).collect()
     }
@@ -228,7 +230,7 @@ impl History {
         Plan { tensors: self.tensors, ..self.plan }
     }
 
-    /// The name itself, or with the first number that no site has; those below what was given are not free.
+    /// The name, or the name with the first free number above those that were given.
     fn name_of(&mut self, name: String) -> String {
         let Some(mut count) = self.names.get(&name).copied() else { return name };
         let mut free = name.clone();
@@ -260,8 +262,8 @@ impl History {
     }
 }
 
-/// What has become of an affine, once a later pass has got hold of what was left; or why it still stays, where that was
-/// another fold.
+/// Updates the outcome of an affine after a later repetition has folded the rest of it, or has
+/// refused it for another reason.
 fn goes_on(before: &mut Option<Outcome>, mut now: Option<Outcome>) {
     if let (Some(Outcome::Kept { forward, backward }), Some(Outcome::Kept { .. })) = (&*before, &now) {
         let was_changed = |refusal: &Refusal| refusal.reason == Reason::Changed;

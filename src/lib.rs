@@ -1,8 +1,9 @@
 //! unfold takes the normalizers of transformers out of ONNX models, where that can be done exactly.
 //!
-//! At inference many normalizers are a constant scale and a constant shift for each channel. Where what is
-//! around them is linear, both can be multiplied into weights that are there anyway, and the operators of
-//! the normalizer disappear. What cannot be folded stays, with a [reason](refusal::Reason).
+//! At inference many normalizers are a constant scale and a constant shift for each channel. Where
+//! the operators around them are linear, both can be multiplied into their weights, and the
+//! operators of the normalizer disappear. A normalizer that cannot be folded stays, with a
+//! [reason](refusal::Reason).
 //!
 //! ```
 //! use unfold::onnx::Model;

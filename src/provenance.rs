@@ -1,4 +1,4 @@
-//! What a folded model says of where it comes from, in its metadata.
+//! The origin of a folded model, in its metadata.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,11 +9,11 @@ use crate::fold::target::Target;
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
 
-/// What was chosen that changes the result of folding.
+/// The options that change the result of folding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FoldOptions {
-    /// Sites that are left as they are: names or kinds, with `*` and `?`.
+    /// Sites that stay: names or kinds, with `*` and `?`.
     pub skip: Vec<String>,
     /// How much copies of shared weights may add, in percent of the weights.
     #[serde(skip_serializing_if = "is_usual")]
@@ -24,7 +24,7 @@ pub struct FoldOptions {
     /// Whether a normalizer goes where only others follow it, which is equal up to their ε.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merge_norms: bool,
-    /// The k of the `2^-k` by which residual streams are scaled.
+    /// The k of the factor `2^-k` of residual streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
     /// The engine that the result is for.
@@ -32,7 +32,7 @@ pub struct FoldOptions {
     pub target: Target,
 }
 
-/// What copies of shared weights may add where nobody says otherwise, in percent of the weights.
+/// The default limit for growth by copies of shared weights, in percent of the weights.
 const MAX_GROWTH: f64 = 5.0;
 
 fn is_usual(max_growth: &f64) -> bool {
@@ -78,11 +78,11 @@ pub struct Provenance {
     pub original: Option<String>,
     /// How many sites of which kinds were folded, all or in part, such as `UN 25, attention scale 12`.
     pub folded: String,
-    /// Bytes that copies of shared weights, and stored constants, added: what is folded further may add the rest of what is
-    /// allowed.
+    /// Bytes that copies of shared weights and stored constants have added; another run may add the
+    /// difference to the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grown: Option<u64>,
-    /// What was chosen.
+    /// The options.
     pub options: FoldOptions,
 }
 
@@ -97,7 +97,7 @@ fn key(time: usize, name: &str) -> String {
 }
 
 impl Provenance {
-    /// What a model says, the first time first. Metadata can be written by anybody.
+    /// The notes in a model, the oldest first. Any program can write metadata.
     pub fn of(model: &Model) -> Vec<Self> {
         let entries: HashMap<&str, &str> =
             model.proto.metadata_props.iter().map(|entry| (entry.key(), entry.value())).collect();
@@ -119,7 +119,7 @@ impl Provenance {
     /// Notes in a model that it was made of another one.
     pub(crate) fn note(model: &mut Model, original: &Model, plan: &Plan, options: FoldOptions) {
         let taken: HashSet<&str> = model.proto.metadata_props.iter().map(|entry| entry.key()).collect();
-        // What anybody else wrote under one of these names stays, and no name is there twice.
+        // Entries of other programs under one of these names stay, and no name occurs twice.
         let is_taken = |time: usize| KEYS.iter().any(|name| taken.contains(&key(time, name)[..]));
         let time = (Self::of(model).len()..).find(|&time| !is_taken(time)).unwrap_or_default();
         let options = (options != FoldOptions::default()).then(|| serde_json::json!(options).to_string());
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(digest.len(), 64);
         let partly = fold(&read, &["blocks.0.*"]);
         assert_eq!(original(&partly), [Some(digest.clone())]);
-        // What folding made was never a file.
+        // The intermediate result was never a file.
         assert_eq!(original(&fold(&partly, &[])), [Some(digest.clone()), None]);
         assert_eq!(original(&fold(&Model::from_proto(read.proto.clone()), &[])), [None]);
         let again = Model::from_bytes(partly.to_bytes().unwrap()).unwrap();

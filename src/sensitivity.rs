@@ -43,7 +43,7 @@ fn shaken(model: &Model, seed: u64) -> Option<Model> {
 }
 
 fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> Option<()> {
-    // How wide an element is, and the bits of it that are all set in what is not finite.
+    // The width of an element, and the bits that are all set in infinities and NaN.
     let (width, exponent) = match tensor::data_type(weight).ok()? {
         DataType::Float16 => (2, 0x7c00),
         DataType::BFloat16 => (2, 0x7f80),
@@ -57,7 +57,7 @@ fn shake(weight: &mut TensorProto, model: &Model, numbers: &mut ChaCha8Rng) -> O
         word[..width].copy_from_slice(element);
         let bits = u64::from_le_bytes(word);
         let next = if numbers.random() { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
-        // A zero is none by rounding, and the largest number has only one neighbour.
+        // Rounding changes no zero, and the largest number has only one neighbour.
         let is_zero = bits << (64 - 8 * width) << 1 == 0;
         if !is_zero && bits & exponent != exponent && next & exponent != exponent {
             element.copy_from_slice(&next.to_le_bytes()[..width]);
@@ -108,7 +108,7 @@ mod tests {
         // y = 1·x + 1e6 is off by half a unit in the last place of 1e6 or less; against itself that is 1e-7.
         let calm = sensitivity(&affine([1.0; 3], [1e6; 3]), &VerifyOptions::default(), 0).unwrap();
         assert!(calm > 1e-9 && calm < 2e-7, "{calm}");
-        // Of y = 0·x + 0 there is nothing that could move.
+        // y = 0·x + 0 cannot change.
         assert_eq!(sensitivity(&affine([0.0; 3], [0.0; 3]), &VerifyOptions::default(), 0), None);
     }
 }

@@ -1,4 +1,4 @@
-//! How far a model without normalizers that others follow is from what it was: what the ε of those others comes to.
+//! The error of merged norms: the effect of the ε of those that stay.
 
 use tract_onnx::prelude::{Tensor, TractResult};
 
@@ -8,11 +8,11 @@ use crate::onnx::proto::ValueInfoProto;
 use crate::run::{Engine, Failure, Stage, random};
 use crate::verify::VerifyOptions;
 
-/// How far what a normalizer makes may be from what it made, as a part of that.
+/// The largest relative change of the result of a normalizer.
 ///
-/// With v the variance of a token as it saw it, or the mean of the squares, and u that which it sees now, both before it adds
-/// ε, it divides by `√(u + ε)` what it divided by `√(v + ε)`, and all it sees is `√(u/v)` times as large. So that it differs
-/// by a part of at most `ε/2·|1/u − 1/v|`.
+/// Let v be the variance (or mean square) of a token before the change, and u after it. The
+/// normalizer divides by `√(u + ε)` instead of `√(v + ε)`, and its input is `√(u/v)` times as
+/// large, so that the relative change is at most `ε/2·|1/u − 1/v|`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slack {
     /// The largest of these parts, over all tokens of some runs; infinite where a token was 0 for one of the two alone.
@@ -45,7 +45,7 @@ impl Slack {
     }
 }
 
-/// Of each run, and each of the normalizers, what they see of each token.
+/// The statistics of each token, for each run and each normalizer.
 fn seen_by(
     model: &Model,
     followers: &[&Follower],

@@ -25,8 +25,8 @@ use crate::simplify::{is_movement, simplify_known};
 
 /// The variants of a model.
 pub struct Variants {
-    /// The model with LayerNorm in the place of every other normalizer, over the same channels and with the
-    /// same γ and β: the reference of the papers.
+    /// The model with LayerNorm in place of every other normalizer, over the same channels and with
+    /// the same γ and β: the reference of the papers.
     ///
     /// LayerNorm goes where the channels are last, as a network with LayerNorm would have been written; what
     /// moved them to another axis for the sake of the old normalizer goes with it.
@@ -41,7 +41,7 @@ impl Variants {
     /// Makes them.
     ///
     /// # Errors
-    /// Where the model's graph is none that ONNX allows.
+    /// If the model's graph is invalid.
     ///
     /// ```
     /// use unfold::onnx::Model;
@@ -72,7 +72,7 @@ impl Variants {
 /// The names of the nodes that the normalizers of a model consist of.
 ///
 /// # Errors
-/// Where the model's graph is none that ONNX allows.
+/// If the model's graph is invalid.
 pub fn normalizers(model: &Model) -> Result<BTreeSet<String>> {
     look(model, names)
 }
@@ -163,7 +163,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         self.view.graph.value_name(value)
     }
 
-    /// Whatever read the block's output reads its input. What only the block read goes later.
+    /// Readers of the block's output read its input. Nodes for the block alone are removed later.
     fn take_out(&mut self, block: &Block) {
         let source = self.name(block.input).to_owned();
         self.replace(block, &source);
@@ -268,7 +268,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         if site.post.as_ref().is_some_and(|part| part.nodes.is_empty()) { whole } else { affine }
     }
 
-    /// Puts LayerNorm over the last axis of a value, and returns the name of what it makes.
+    /// Adds a LayerNorm over the last axis of a value, and returns the name of its output.
     fn layer_norm(&mut self, site: &Site, value: ValueId, gamma_beta: Affine) -> String {
         let input = self.editor.current(self.name(value));
         let made = self.write(site, value, &input, gamma_beta);
@@ -276,7 +276,7 @@ impl<'v, 'a> Remaking<'v, 'a> {
         made
     }
 
-    /// The same over another axis, between two transposes.
+    /// Adds a LayerNorm over another axis, between two Transposes.
     fn layer_norm_across(
         &mut self,
         site: &Site,

@@ -19,7 +19,7 @@ const FOREIGN: &[&str] = &["", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.previe
 const SCALER: Opaque =
     Opaque { names: &["scaler"], word: "Scaler", parameters: &[OFFSET, FACTOR], formula: scaled };
 
-/// Writes such nodes out; `None` where there are none that are understood.
+/// Expands nodes of custom domains; `None` if none is understood.
 pub fn expand(model: &Model, lowering: Lowering, skip: &dyn Fn(&str, &str) -> bool) -> Option<Lowered> {
     let local: HashSet<_> = model.proto.functions.iter().map(|f| (f.domain(), f.name())).collect();
     let candidate = |node: &NodeProto| {

@@ -23,13 +23,13 @@ struct Distributed<'m> {
 }
 
 impl<'m> Distributed<'m> {
-    /// What is read where it is written otherwise.
+    /// The values that the rewritten form reads.
     fn reads(&self) -> impl Iterator<Item = &'m str> {
         [self.x, self.mean, self.scale].into_iter().chain(self.shift)
     }
 }
 
-/// Writes normalizations with the mean taken off before they are scaled; `None` where there are none.
+/// Rewrites normalizations so that the mean is subtracted before scaling; `None` if there are none.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     let nodes = &model.graph().node;
     let means: HashSet<&str> = nodes.iter().filter(|node| is_mean(node)).flat_map(output).collect();
@@ -49,7 +49,7 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
         let Some(distributed) = wiring.found(last) else { continue };
         let reads: Vec<usize> =
             distributed.reads().filter_map(|name| wiring.makers.get(name)).copied().collect();
-        // What one takes out is not there for another one to read, or to take out, or to end in.
+        // Nodes of one match are not free for another one.
         let is_free =
             |node: &usize| !gone.contains(node) && !read.contains(node) && !found.contains_key(node);
         if reads.iter().all(|node| !gone.contains(node)) && distributed.gone.iter().all(is_free) {
@@ -73,7 +73,7 @@ pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model
     Some(model.with_nodes(left, vec![]))
 }
 
-/// `(x − μ)·s + β` in the place of the last node.
+/// `(x − μ)·s + β`, which replaces the last node.
 fn written(last: &NodeProto, found: &Distributed, names: &mut Names) -> Vec<NodeProto> {
     let result = output(last).unwrap_or_default();
     let mut fresh = |what: &str| names.fresh(&format!("{}_{what}", label(last)));
@@ -98,7 +98,7 @@ fn is_mean(node: &NodeProto) -> bool {
     matches!(node.op(), ("", "GlobalAveragePool" | "ReduceMean"))
 }
 
-/// Who makes what, and how often it is read.
+/// Producers and numbers of readers.
 struct Wiring<'m> {
     nodes: &'m [NodeProto],
     makers: HashMap<&'m str, usize>,
@@ -134,12 +134,12 @@ impl<'m> Wiring<'m> {
         is_plain.then(|| (node.input.iter().map(String::as_str).collect(), place))
     }
 
-    /// The same of a value that nothing else reads.
+    /// As [`Self::operands`], for a value with one reader.
     fn own(&self, value: &str, op: &str) -> Option<(Vec<&'m str>, usize)> {
         self.operands(value, op).filter(|_| self.readers.get(value) == Some(&1))
     }
 
-    /// What else a product by `scale` is of.
+    /// The other factor of a product with `scale`.
     fn times(&self, value: &str, scale: &str) -> Option<(&'m str, usize)> {
         let (operands, place) = self.own(value, "Mul")?;
         match operands[..] {

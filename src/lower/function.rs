@@ -13,13 +13,13 @@ use crate::onnx::node::canonical_domain;
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{AttributeProto, FunctionProto, NodeProto};
 
-/// How many nodes calls may become whatever the graph is, and how many for each node of it; and how many bytes the
-/// names of each may have. What becomes more stays a call.
+/// The limit for inlined nodes of a graph, the limit for each of its nodes, and the limit for the
+/// bytes of their names. Calls beyond a limit stay.
 const NODES: usize = 1 << 15;
 const TIMES_THE_NODES: usize = 8;
 const NAME_BYTES: usize = 1 << 9;
 
-/// Inlines calls, and the calls in what they become; `None` where there are none to inline.
+/// Inlines calls, and the calls inside of them; `None` if there are none.
 ///
 /// # Errors
 /// Where a function calls itself, which ONNX does not allow.
@@ -117,7 +117,7 @@ pub(super) fn sizes<'m>(
     Ok(sizes)
 }
 
-/// The functions to write out, and those that call one: a block has to be opened for what is in it to be seen.
+/// The functions to inline, and the functions that call one of them.
 fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &FunctionProto> {
     let functions: Vec<_> =
         model.proto.functions.iter().filter(|function| speaks_the_same(model, function)).collect();
@@ -139,12 +139,12 @@ fn to_inline(model: &Model, lowering: Lowering) -> HashMap<FunctionId<'_>, &Func
     found
 }
 
-/// What a call of the function says.
+/// The identity by which nodes call the function.
 pub(crate) fn key(function: &FunctionProto) -> FunctionId<'_> {
     (canonical_domain(function.domain()), function.name(), function.overload())
 }
 
-/// Whether the name of a function, or the last part of its domain, says so.
+/// Whether the function is a normalizer by its name, or by the last part of its domain.
 fn is_normalizer(function: &FunctionProto) -> bool {
     let last = function.domain().rsplit(['.', ':', '/']).next().unwrap_or_default();
     [function.name(), last].iter().any(|name| normalizer::is_named(&plain(name)))
@@ -249,7 +249,7 @@ fn forget_uncalled(result: &mut Model, before: &Model) {
     result.proto.functions.retain(|_| kept.next() == Some(true));
 }
 
-/// What the graph calls, and what that calls in turn.
+/// The functions that the graph calls, directly or not.
 fn called_functions(model: &Model) -> HashSet<FunctionId<'_>> {
     let functions: HashMap<FunctionId, &FunctionProto> =
         model.proto.functions.iter().map(|function| (key(function), function)).collect();

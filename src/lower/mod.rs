@@ -1,11 +1,11 @@
 //! Opaque normalizers, written out in ONNX's own operators before anything is recognised.
 //!
 //! A normalizer may be exported as one node: of a custom domain, by the convention in
-//! `docs/opaque.md`, or as a call of a function that the model brings along. Both are replaced by
-//! what they stand for. Whatever is not understood to the last attribute stays as it is. And one that is
-//! written out so that nothing is the normalized value is written otherwise, and sequences that only parts are taken out of
-//! are Splits. So can all other functions be replaced, and the Scaler of `ai.onnx.ml`, where whoever asks keeps them if
-//! nothing comes of it.
+//! `docs/opaque.md`, or as a call of a local function. Both are replaced by their meaning; a node
+//! with any unknown attribute stays. A normalization that is scaled before its mean is subtracted
+//! is rewritten, and sequences of which only parts are read become Splits. On request all other
+//! functions, and the Scaler of `ai.onnx.ml`, are inlined too; the caller keeps them if that folds
+//! nothing.
 
 mod custom;
 mod distributed;
@@ -24,7 +24,7 @@ use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::NodeProto;
 
-/// How often what is left is looked at again.
+/// The bound for repetitions.
 const ROUNDS: usize = 8;
 
 /// A model with its opaque normalizers written out.
@@ -52,7 +52,7 @@ pub fn lower(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Result<Option<
     written_out(model, Lowering::Normalizers, skip)
 }
 
-/// What is written out.
+/// The extent of inlining.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lowering {
     /// Normalizers by their names, and functions that call one; sequences that are a Split.
@@ -61,10 +61,10 @@ pub(crate) enum Lowering {
     All,
 }
 
-/// Writes operators in another form that needs no new numbers; `None` where there are none of those.
+/// Rewrites operators without new numbers; `None` if there are none.
 type Collect = fn(&Model, &dyn Fn(&str, &str) -> bool) -> Option<Model>;
 
-/// As [`lower`], for what is to be written out: in bodies too, where they can be laid out and put back.
+/// As [`lower`], to a given extent: inside bodies too, where they can be flattened and restored.
 ///
 /// # Errors
 /// As [`lower`].
@@ -88,7 +88,7 @@ fn written_out_flat(
     skip: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Option<Lowered>> {
     let mut lowered = written_out_once(model, lowering, skip)?;
-    // Of what is behind something that was written out, the type and the axes are known only now.
+    // Types and axes behind an expanded node are known only after its expansion.
     for _ in 1..ROUNDS {
         let Some(Lowered { model, formulas }) = &mut lowered else { break };
         let Some(next) = written_out_once(model, lowering, skip)? else { break };
@@ -119,8 +119,8 @@ fn written_out_once(
     Ok(lowered)
 }
 
-/// How often a model has each of the operators that [`Lowering::All`] is about: calls of functions, Scalers, and what makes
-/// sequences.
+/// The operators that [`Lowering::All`] inlines, with their counts: calls of functions, Scalers,
+/// and producers of sequences.
 pub(crate) fn opaque(model: &Model) -> HashMap<FunctionId<'_>, usize> {
     let functions: HashSet<FunctionId> = model.proto.functions.iter().map(key).collect();
     let mut counts = HashMap::new();
@@ -148,7 +148,7 @@ pub(crate) fn operators(model: &Model) -> Result<usize> {
     Ok(count)
 }
 
-/// Drops initializers that only what was written out has read.
+/// Drops initializers that only inlined nodes read.
 fn forget_unread(result: &mut Model, before: &Model) {
     let (was_read, is_read) = (reads(before.graph()), reads(result.graph()));
     let inputs: HashSet<String> = before.graph().input.iter().map(|input| input.name().to_owned()).collect();
@@ -163,7 +163,7 @@ fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
 }
 
-/// The name of a node, or that of what it makes.
+/// The name of a node, or of its first output.
 fn label(node: &NodeProto) -> &str {
     crate::graph::node_name(node)
 }

@@ -24,7 +24,7 @@ struct Sequence {
     taken: Vec<(NodeId, usize)>,
 }
 
-/// Writes such sequences as Splits; `None` where there are none.
+/// Rewrites such sequences as Splits; `None` if there are none.
 pub fn collect(model: &Model, skip: &dyn Fn(&str, &str) -> bool) -> Option<Model> {
     if !model.graph().node.iter().any(is_split) {
         return None;
@@ -78,7 +78,7 @@ struct Writing<'m> {
 }
 
 impl Writing<'_> {
-    /// Writes a sequence as a Split, and what takes its parts as what is left to do of that.
+    /// Rewrites a sequence as a Split, and its readers as operators on the parts.
     fn split(
         &mut self,
         nodes: &[NodeProto],
@@ -111,7 +111,7 @@ impl Writing<'_> {
         written.insert(node, vec![split]);
     }
 
-    /// A node on one value in the place of another, with integers that are an input or an attribute.
+    /// A copy of a node with another input, and with integers as an input or an attribute.
     fn listed(
         &mut self,
         like: &NodeProto,

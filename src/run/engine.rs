@@ -20,7 +20,7 @@ use crate::onnx::node::{bodies, constant_tensor, states};
 use crate::onnx::operator::Category;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto};
 
-/// How many elements an input may have: 32 GB of float32 and more are asked of no machine by mistake.
+/// The limit for elements of an input: 32 GB of float32 are never meant.
 const MOST: usize = 1 << 33;
 
 /// A model in tract, with concrete shapes. Clones share the graph and the weights.
@@ -86,12 +86,12 @@ impl Engine {
         Ok(Self { plan, inputs, outputs, operators: Arc::new(operators) })
     }
 
-    /// What the model asks for, in order.
+    /// The inputs, in order.
     pub fn inputs(&self) -> &[Input] {
         &self.inputs
     }
 
-    /// The names of what it gives, in order.
+    /// The names of the outputs, in order.
     pub fn outputs(&self) -> &[String] {
         &self.outputs
     }
@@ -101,7 +101,7 @@ impl Engine {
         self.plan.model()
     }
 
-    /// The operators that run, and how often each is there, but for what only brings inputs and constants.
+    /// The operators that run, with their counts, without sources and constants.
     pub fn operators(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         let names = self.graph().nodes().iter().map(|node| node.op().name().into_owned());
@@ -127,7 +127,7 @@ impl Engine {
         Ok(outputs.into_iter().map(|value| (*value).clone()).collect())
     }
 
-    /// What is kept from one run to the next. Sessions of one engine share its weights.
+    /// The state between runs. Sessions of one engine share its weights.
     ///
     /// # Errors
     /// Where tract cannot make it.
@@ -195,8 +195,8 @@ fn check_size(input: &Input) -> Result<(), Failure> {
     Err(Failure::new(Stage::Load, reason))
 }
 
-/// A Scan that tract moves operators of the body out of and in again, without an end: a product is in it, which what it hands
-/// on from step to step need not read.
+/// A Scan for which tract's declutter does not end: it moves operators out of the body and in
+/// again, if the body has a product that need not read the state.
 fn endless(graph: &GraphProto) -> Option<&NodeProto> {
     let has_product =
         |body: &GraphProto| body.node.iter().any(|node| node.category().is_some_and(Category::is_product));

@@ -1,4 +1,4 @@
-//! What could not be done with a model, and at which operator.
+//! The failure of a step with a model, and its operator.
 
 /// How far a model came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -16,13 +16,13 @@ pub enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[error("tract cannot {}{}: {reason}", self.verb(), self.place())]
 pub struct Failure {
-    /// What it was doing.
+    /// The step that failed.
     pub stage: Stage,
     /// The ONNX operator at which it stopped.
     pub operator: Option<String>,
     /// The name of the node.
     pub node: Option<String>,
-    /// What it said, in one line.
+    /// The cause, in one line.
     pub reason: String,
 }
 

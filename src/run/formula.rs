@@ -10,7 +10,8 @@ use std::collections::HashMap;
 /// Names that are longer are no formulas.
 const LONGEST: usize = 200;
 
-/// What a name comes to by the sizes of others; `None` where it is no formula, one of these has no size, or that is no size.
+/// The value of a formula over the sizes of other names; `None` if the name is no formula, a name
+/// has no size, or the value is no size.
 pub fn size(name: &str, sizes: &HashMap<Cow<str>, usize>) -> Option<usize> {
     let known = |symbol: &str| i64::try_from(*sizes.get(symbol)?).ok();
     let size = Calculation { rest: text(name)?, known: &known }.whole()?;
@@ -80,7 +81,7 @@ impl Calculation<'_> {
         if word.starts_with(|c: char| c.is_ascii_digit()) { word.parse().ok() } else { (self.known)(word) }
     }
 
-    /// Whether a sign comes next, which is gone then.
+    /// Consumes a sign, if it comes next.
     fn takes(&mut self, sign: &str) -> bool {
         let rest = self.rest.trim_start().strip_prefix(sign);
         self.rest = rest.unwrap_or(self.rest);

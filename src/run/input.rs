@@ -1,4 +1,4 @@
-//! What a model asks for.
+//! The inputs of a model.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, Dimension, GraphProto, ValueInfoProto};
 use crate::onnx::tensor::DataType;
 
-/// An input of a model, as it is in one run.
+/// An input of a model in one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
     /// Its name in the graph.
@@ -30,8 +30,8 @@ impl Input {
     /// The inputs of a model that no initializer gives a value, in order, with symbolic dimensions fixed.
     ///
     /// # Errors
-    /// For an input that is no tensor, whose type tract does not have, whose rank is unknown, and for a name in
-    /// `dims` that is none of its [`symbols`](Self::symbols).
+    /// If an input is no tensor, has a type that tract lacks or an unknown rank, or if a name in
+    /// `dims` is none of its [`symbols`](Self::symbols).
     pub fn of(model: &Model, dims: &Dims) -> Result<Vec<Self>, Failure> {
         let graph = model.graph();
         let free: Vec<&ValueInfoProto> = free(graph).collect();
@@ -39,8 +39,9 @@ impl Input {
         free.into_iter().map(|input| Self::read(input, graph, &sizes)).collect()
     }
 
-    /// What the dimensions of an input are called that have no size: by a symbol, or where they have none by their place,
-    /// such as `x:2`; `None` for one that has a size. Exporters write `?` for every dimension without a symbol.
+    /// The names of the open dimensions of an input: the symbol, or the place such as `x:2` where
+    /// there is none; `None` for a dimension with a size. Exporters write `?` for every dimension
+    /// without a symbol.
     pub fn symbols(input: &ValueInfoProto) -> Vec<Option<Cow<'_, str>>> {
         let place = |axis: usize| Cow::Owned(format!("{}:{axis}", input.name()));
         let dims = dims(input).iter().enumerate();
@@ -51,7 +52,7 @@ impl Input {
         .collect()
     }
 
-    /// What the first dimensions of the inputs are called: the sizes of the batch.
+    /// The names of the first dimensions of the inputs: the sizes of the batch.
     pub fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
         let first = |input| Self::symbols(input).into_iter().next().flatten();
         let mut symbols: Vec<Cow<str>> = free(model.graph()).filter_map(first).collect();
@@ -113,7 +114,7 @@ pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
     }
 }
 
-/// What the dimensions of a value are called that are one wherever they are called so.
+/// The symbol of a dimension, if equal symbols mean equal sizes.
 fn symbol(dim: &Dimension) -> Option<&str> {
     match &dim.value {
         Some(Dim::DimParam(symbol)) if !["", "?"].contains(&symbol.as_str()) => Some(symbol),
@@ -121,13 +122,13 @@ fn symbol(dim: &Dimension) -> Option<&str> {
     }
 }
 
-/// The dimensions of a value, as they are declared.
+/// The declared dimensions of a value.
 fn dims(value: &ValueInfoProto) -> &[Dimension] {
     let tensor = value.r#type.as_ref().and_then(|declared| declared.tensor_type.as_ref());
     tensor.and_then(|tensor| tensor.shape.as_ref()).map_or(&[], |shape| &shape.dim)
 }
 
-/// The same, to be changed.
+/// The declared dimensions of a value, mutable.
 fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> {
     let tensor = value.r#type.as_mut().and_then(|declared| declared.tensor_type.as_mut());
     tensor.and_then(|tensor| tensor.shape.as_mut()).into_iter().flat_map(|shape| &mut shape.dim)
@@ -164,11 +165,11 @@ fn sizes<'a>(inputs: &[&'a ValueInfoProto], given: &Dims) -> Result<HashMap<Cow<
 
 /// The smallest constant table that the elements of a value select rows from.
 ///
-/// Follows the value through operators that hand on the elements.
+/// Follows the value through operators that keep its elements.
 fn rows(graph: &GraphProto, value: &str) -> Option<usize> {
     let mut smallest: Option<usize> = None;
     let mut values = vec![value];
-    // Nodes come after what they read, so that one pass finds every reader.
+    // Nodes are in topological order, so that one pass finds every reader.
     for node in &graph.node {
         let data = node.input.first().map_or("", String::as_str);
         match node.op() {

@@ -34,5 +34,5 @@ pub use random::random;
 /// A tensor as tract holds it: a type, a shape, and the elements.
 pub use tract_onnx::prelude::Tensor;
 
-/// What an engine runs: typed, optimized, with concrete shapes.
+/// The model that an engine runs: typed, optimized, with concrete shapes.
 pub use tract_onnx::prelude::TypedModel;

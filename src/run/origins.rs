@@ -1,4 +1,4 @@
-//! What tract could not do, and at which operator of the model.
+//! Failures of tract, traced to operators of the model.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -32,7 +32,7 @@ impl Origins {
         self.0.insert(node, operator);
     }
 
-    /// The node of the ONNX graph that a node of tract was made from: tract appends what it adds after a dot.
+    /// The ONNX node behind a node of tract, which appends to its name after a dot.
     pub(super) fn origin<'a>(&self, mut name: &'a str) -> Option<(&str, &'a str)> {
         loop {
             if let Some(operator) = self.0.get(name) {

@@ -11,9 +11,9 @@ use super::input::Input;
 impl Input {
     /// Values drawn for this input.
     ///
-    /// Floats are drawn from the normal distribution, so that half of them are negative. Integers are
-    /// indices into the table that they select from, or 0 and 1 where there is none, as in masks. Half of
-    /// the booleans are true.
+    /// Floats are normally distributed, so that half of them are negative. Integers are indices
+    /// into the table that they select from, else 0 and 1, as in masks. Half of the booleans are
+    /// true.
     fn draw(&self, rng: &mut ChaCha8Rng) -> Tensor {
         let end = self.indices.unwrap_or(2).max(1) as i64;
         match self.element {
@@ -38,7 +38,7 @@ impl Input {
     }
 }
 
-/// Random values for all inputs. The same seed gives the same values, whatever the machine.
+/// Random values for all inputs. Equal seeds give equal values on every machine.
 pub fn random(inputs: &[Input], seed: u64) -> Vec<Tensor> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     inputs.iter().map(|input| input.draw(&mut rng)).collect()

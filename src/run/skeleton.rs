@@ -52,7 +52,7 @@ pub(super) struct WeightStore {
 }
 
 impl WeightStore {
-    /// A folder that exists everywhere, of which tract is told that it is the model's.
+    /// A folder that exists everywhere, passed to tract as the folder of the model.
     pub(super) const FOLDER: &'static str = "/";
 
     fn take_graph(&mut self, graph: &mut GraphProto) -> Result<(), Error> {
