@@ -12,6 +12,7 @@ use crate::fold::absorb::{self, linear};
 use crate::fold::patch::{Change, Edit, Failed, NewTensor, draw};
 use crate::fold::plan::Plan;
 use crate::fold::rounding::{Rounding, float};
+use crate::fold::rules::takes_all;
 use crate::fold::{Fold, Side};
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
@@ -199,10 +200,12 @@ impl Exponents<'_> {
 
     /// Whether a node can take a power of two in from that side.
     fn takes(&self, at: &At, side: Side) -> bool {
-        let is_layer = || linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
-        let scale = rank(at, side).map(|rank| Affine::scale(Numbers::number(1.0, rank)));
-        (matches!(side, Side::Constant(_)) || is_layer())
-            && scale.and_then(|scale| absorb::check(at, side, &scale)).is_ok()
+        let Ok(rank) = rank(at, side) else { return false };
+        // In the place of any power.
+        let scale = Affine::scale(Numbers::number(2.0, rank));
+        let is_layer = linear(at.graph.domain_op(at.node)).is_some_and(|linear| linear.is_layer());
+        let has_place = matches!(side, Side::Constant(_)) || is_layer && takes_all(at, side, &scale);
+        has_place && absorb::check(at, side, &scale).is_ok()
     }
 
     /// A node takes a power in from that side: of what comes in it takes the exponent away, elsewhere it adds it.

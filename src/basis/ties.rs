@@ -7,7 +7,7 @@
 use ndarray::{ArrayD, IxDyn};
 
 use crate::affine::Affine;
-use crate::fold::rules::rule_of;
+use crate::fold::rules::{rule_of, takes_all};
 use crate::fold::{Side, Step};
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
@@ -64,23 +64,14 @@ pub fn ahead(known: &Analysis, node: NodeId, slot: usize, axis: usize, channels:
 /// Whether a node is a linear operator whose constants have the channels that lie along an axis of an operand, or of
 /// its result.
 pub fn is_taken(known: &Analysis, node: NodeId, side: Side, axis: usize, channels: usize) -> bool {
-    let taken = || {
-        let at = known.at(node);
-        at.graph.category(node).filter(|category| category.is_product())?;
-        let rule = rule_of(&at).ok()?;
-        let step = match side {
-            Side::Operand(slot) => {
-                let mut inputs = vec![None; at.arity()];
-                *inputs.get_mut(slot)? = Some(probe(at.rank(slot).ok()?, axis, channels)?);
-                rule.forward(&at, &inputs)
-            }
-            _ => rule.backward(&at, 0, &probe(at.output_rank(0).ok()?, axis, channels)?),
-        };
-        let step = step.ok()?;
-        let goes_on = step.ways.iter().any(|way| !way.is_empty());
-        Some(matches!(&step.folds[..], [(taken, _)] if *taken == side) && !goes_on)
+    let at = known.at(node);
+    let rank = match side {
+        Side::Operand(slot) => at.rank(slot),
+        _ => at.output_rank(0),
     };
-    taken().unwrap_or(false)
+    let probe = rank.ok().and_then(|rank| probe(rank, axis, channels));
+    at.graph.category(node).is_some_and(Category::is_product)
+        && probe.is_some_and(|probe| takes_all(&at, side, &probe))
 }
 
 /// Whether the operator makes tokens of tokens, without looking into them.

@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use super::absorb::LINEAR;
 use super::travel::RULES;
-use super::{At, Rule, by_operator};
+use super::{At, Rule, Side, Step, by_operator};
+use crate::affine::Affine;
 use crate::graph::flat::{BEGIN, END};
 use crate::hash::HashMap;
 use crate::onnx::operator::{attributes, is_quantized};
@@ -34,4 +35,22 @@ pub fn rule(operator: (&str, &str)) -> Option<&'static dyn Rule> {
         by_operator(RULES.iter().copied().chain(absorbing))
     });
     BY_OPERATOR.get(&operator).copied()
+}
+
+/// Whether a layer takes all of an affine into its constants from that side. Its rule decides, which knows what the node
+/// adds behind the product: a scale on the result of `x·W + c` reaches `c` only where `c` is a constant.
+pub fn takes_all(at: &At, side: Side, affine: &Affine) -> bool {
+    let Ok(rule) = rule_of(at) else { return false };
+    let step = match side {
+        Side::Operand(slot) => {
+            let mut inputs = vec![None; at.arity()];
+            let Some(input) = inputs.get_mut(slot) else { return false };
+            *input = Some(affine.clone());
+            rule.forward(at, &inputs)
+        }
+        Side::Result => rule.backward(at, 0, affine),
+        Side::Constant(_) | Side::Rows { .. } => return false,
+    };
+    let Ok(Step { folds, ways, .. }) = step else { return false };
+    matches!(&folds[..], [(taken, _)] if *taken == side) && ways.iter().all(Vec::is_empty)
 }
