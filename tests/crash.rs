@@ -1,4 +1,5 @@
-//! Saves that are killed at random moments: what is there is the old model or the new one, whole.
+//! Saves that are killed at random moments, and saves of several processes at once: what is there is the old model or
+//! a new one, whole.
 #![cfg(unix)]
 
 mod common;
@@ -63,13 +64,16 @@ fn data_of(path: &Path) -> String {
 }
 
 fn fuse(input: &Path, output: &Path) -> Child {
-    Command::new(assert_cmd::cargo::cargo_bin!("unfold"))
+    command(input, output).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn command(input: &Path, output: &Path) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("unfold"));
+    command
         .args([OsStr::new("fuse"), input.as_os_str(), OsStr::new("-o"), output.as_os_str()])
         .args(["--quiet", "--no-verify"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+        .stdout(Stdio::null());
+    command
 }
 
 /// Two models, what folding makes of each, and how long that takes.
@@ -139,5 +143,26 @@ fn a_save_that_is_told_to_end_leaves_nothing_but_the_old_model_or_the_new_one() 
         bench.interrupt(signal, |output| {
             assert_eq!(names_in(output.parent().unwrap()), ["out.onnx".to_owned(), data_of(output)]);
         });
+    }
+}
+
+/// Each process reserves a name for its data file before it writes, and removes what the model that it replaces had.
+#[test]
+fn four_processes_that_write_one_model_at_once_all_succeed() {
+    let bench = Bench::new();
+    let folder = bench.folder.path().join("at-once");
+    fs::create_dir(&folder).unwrap();
+    let output = folder.join("out.onnx");
+    for round in 0..12 {
+        let inputs = bench.inputs.iter().cycle().take(4);
+        let begun: Vec<Child> = inputs
+            .map(|input| command(input, &output).stderr(Stdio::piped()).spawn().unwrap())
+            .collect();
+        for child in begun {
+            let ended = child.wait_with_output().unwrap();
+            assert!(ended.status.success(), "{round}: {}", String::from_utf8_lossy(&ended.stderr));
+        }
+        assert!(bench.results.contains(&whole(&output)), "{round}: no model of those that were written");
+        assert_eq!(names_in(&folder), ["out.onnx".to_owned(), data_of(&output)]);
     }
 }

@@ -4,6 +4,9 @@
 //! data files that may become unused; it is locked while the process lives. However the save ends,
 //! data files of the list that no model refers to are removed: by this process, or, if it was
 //! killed, by the next process that saves into the folder.
+//!
+//! A model refers to its data file by name. A save therefore reserves this name before it writes, by
+//! a file in its own folder, and other saves choose another name.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -20,6 +23,7 @@ const PREFIX: &str = ".unfold-";
 const LIST: &str = "list";
 const MODEL: &str = "model";
 const DATA: &str = "data";
+const RESERVED: &str = "reserved";
 
 /// The folders of all open saves of this process. The lock is held while a file of a save is made,
 /// named or removed.
@@ -86,15 +90,14 @@ impl FileDraft {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
         }
         let folder = folder_of(&path);
-        let mut open = open();
-        let _turn = turn(folder);
+        let mut turn = Turn::new(folder);
         sweep(folder);
         let aside = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder)?;
         let list = File::create_new(aside.path().join(LIST))?;
         // Where files cannot be locked, nobody can lock this one to sweep it up either.
         let _ = list.try_lock();
         let aside = aside.keep();
-        open.push(aside.clone());
+        turn.open.push(aside.clone());
         Ok(Self { path, aside, list, permissions: replaced.map(|metadata| metadata.permissions()) })
     }
 
@@ -144,34 +147,41 @@ impl FileDraft {
         names.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// A name for a data file that no model refers to: `MODEL.data`, or `MODEL.n.data` with the
-    /// next free number.
+    /// Reserves a name for a data file that no model refers to: `MODEL.data`, or `MODEL.n.data` with
+    /// a number above those in the folder and those that other saves have reserved.
     ///
     /// # Errors
-    /// Where the name of the model is not UTF-8.
-    pub fn fresh_name(&self) -> io::Result<String> {
+    /// Where the name of the model is not UTF-8, and where nothing can be written beside it.
+    pub fn reserve_name(&self) -> io::Result<String> {
         let model = self.name()?;
-        let last = self.data_names().last().and_then(|name| number(model, name));
-        Ok(match last {
+        let _turn = self.turn();
+        let there = self.data_names().into_iter().chain(reserved_names(self.folder()));
+        let last = there.filter_map(|name| number(model, &name)).max();
+        let name = match last {
             None => format!("{model}.data"),
             Some(last) => format!("{model}.{}.data", last.saturating_add(1)),
-        })
+        };
+        fs::write(self.aside.join(RESERVED), &name)?;
+        Ok(name)
+    }
+
+    /// Waits until no other draft names files of the folder.
+    pub fn turn(&self) -> Turn {
+        Turn::new(self.folder())
     }
 
     /// Lets the files take their names: the data file one that is free, then the model its own, which is the
     /// moment at which the save happens. An obsolete data file is removed after it, unless a model in the folder
-    /// refers to it.
+    /// refers to it. The turn ends with it.
     ///
     /// # Errors
     /// Where the name of the data file is not free any more, or the system does not let a file take its name.
-    pub fn commit(&mut self, data: Option<&str>, obsolete: Option<&str>) -> io::Result<()> {
+    pub fn commit(&mut self, _turn: Turn, data: Option<&str>, obsolete: Option<&str>) -> io::Result<()> {
         let names: Vec<&str> = data.into_iter().chain(obsolete).collect();
         let list = match names[..] {
             [] => String::new(),
             _ => [&[self.name()?], &names[..]].concat().join("\0"),
         };
-        let _open = open();
-        let _turn = turn(self.folder());
         let result = self.take_names(data, &list);
         settle(self.folder(), &list);
         result
@@ -181,7 +191,8 @@ impl FileDraft {
         self.list.write_all(list.as_bytes())?;
         if let Some(data) = data {
             let draft = TempPath::try_from_path(self.aside.join(DATA))?;
-            draft.persist_noclobber(self.folder().join(data)).map_err(|failed| failed.error)?;
+            let named = draft.persist_noclobber(self.folder().join(data));
+            named.map_err(|failed| name_taken(failed.error, data))?;
         }
         fs::rename(self.aside.join(MODEL), &self.path)
     }
@@ -212,7 +223,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut draft = FileDraft::new(path)?;
     let mut file = draft.model()?;
     file.write_all(bytes)?;
-    draft.commit(None, None)?;
+    draft.commit(draft.turn(), None, None)?;
     Ok(draft.path.clone())
 }
 
@@ -228,22 +239,59 @@ fn number(model: &str, data: &str) -> Option<u64> {
     }
 }
 
-/// Waits until no other process names files of a folder. Returns at once where folders cannot be
-/// locked.
-fn turn(folder: &Path) -> Option<File> {
+/// While it is kept, no other save, of this process or another, makes, names or removes files of a
+/// folder.
+pub(super) struct Turn {
+    open: MutexGuard<'static, Vec<PathBuf>>,
+    /// Other processes do not wait where folders cannot be locked.
+    _folder: Option<File>,
+}
+
+impl Turn {
+    fn new(folder: &Path) -> Self {
+        let open = open();
+        Self { open, _folder: locked(folder) }
+    }
+}
+
+/// A folder, locked; `None` where the system does not lock folders.
+fn locked(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     folder.lock().ok()?;
     Some(folder)
 }
 
+/// The names of data files that drafts in a folder have reserved.
+fn reserved_names(folder: &Path) -> Vec<String> {
+    let drafts = draft_folders(folder).into_iter();
+    drafts.filter_map(|aside| fs::read_to_string(aside.join(RESERVED)).ok()).collect()
+}
+
+/// An error that names the data file, where a program that reserves no names has made one of this name.
+fn name_taken(error: io::Error, data: &str) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let reason = format!("another program has made {data} meanwhile, and it is not replaced: save again");
+            io::Error::new(io::ErrorKind::AlreadyExists, reason)
+        }
+        _ => error,
+    }
+}
+
+/// The folders of drafts in a folder.
+fn draft_folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(is_draft).map(|entry| entry.path()).collect()
+}
+
+fn is_draft(entry: &fs::DirEntry) -> bool {
+    let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+    is_named && entry.file_type().is_ok_and(|kind| kind.is_dir())
+}
+
 /// Removes the drafts of processes that have ended.
 fn sweep(folder: &Path) {
-    let is_draft = |entry: &fs::DirEntry| {
-        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        named && entry.file_type().is_ok_and(|kind| kind.is_dir())
-    };
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten().filter(is_draft) {
-        let aside = entry.path();
+    for aside in draft_folders(folder) {
         match File::options().read(true).write(true).open(aside.join(LIST)) {
             Ok(mut list) => {
                 if list.try_lock().is_err() {
@@ -264,7 +312,7 @@ fn sweep(folder: &Path) {
 /// Removes the folder of a draft, its list last, and nothing that is no draft's.
 fn remove(aside: &Path) {
     // A file that is missing or cannot be removed is left to the next process.
-    for name in [MODEL, DATA, LIST] {
+    for name in [MODEL, DATA, RESERVED, LIST] {
         let _ = fs::remove_file(aside.join(name));
     }
     let _ = fs::remove_dir(aside);

@@ -210,7 +210,7 @@ impl Model {
             let saved = self.finish(&mut draft, layout, None)?;
             return Ok(Saved { bytes: saved.bytes + self.outside_bytes(), ..saved });
         }
-        let name = draft.fresh_name();
+        let name = draft.reserve_name();
         // A name that cannot be written matters where there is something to write.
         let layout = self.laid_out(options, name.as_deref().unwrap_or_default())?;
         self.check_size(&layout, draft.path())?;
@@ -349,13 +349,15 @@ impl Model {
         last: impl FnOnce() -> Result<()>,
     ) -> Result<Saved> {
         let path = draft.path().to_owned();
-        let replaced = Replaced::by(draft).unwrap_or_default();
-        // Of what will have no name any more, this model may still have something to read.
-        replaced.own.iter().for_each(|name| self.externals.keep(name));
         transfer(work).map_err(|source| failed(&path, source))?;
         last()?;
         self.check_unchanged()?;
-        let committed = draft.commit(data.as_deref(), replaced.own.as_deref());
+        let turn = draft.turn();
+        // Another process may have replaced the model while this one wrote.
+        let replaced = Replaced::by(draft).unwrap_or_default();
+        // Of what will have no name any more, this model may still have something to read.
+        replaced.own.iter().for_each(|name| self.externals.keep(name));
+        let committed = draft.commit(turn, data.as_deref(), replaced.own.as_deref());
         committed.map_err(|source| failed(&path, source))?;
         let beside = |name: String| path.with_file_name(name);
         let left = replaced.used.into_iter().filter(|name| draft.is_left(name));

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use prost::Message;
@@ -13,7 +14,7 @@ use unfold::onnx::proto::{
     AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
 };
 use unfold::onnx::tensor::{self, DataType};
-use unfold::onnx::{DataPlace, Model, SaveOptions};
+use unfold::onnx::{DataPlace, Model, Resolver, SaveOptions};
 
 use crate::{entry, external, floats, listing, raw, with_initializers};
 
@@ -440,6 +441,42 @@ fn a_save_leaves_those_alone_that_are_under_way() {
     let names = ["other.onnx", "other.onnx.data", "out.onnx", "out.onnx.data"];
     assert_eq!(listing(elsewhere.path()), names);
     assert_eq!(contents(&elsewhere.path().join("out.onnx"))["a"].0, 1.0);
+}
+
+/// Weights that save another model when they are read first: after a save has chosen the name of its data file.
+#[derive(Debug)]
+struct SavesFirst {
+    folder: TempDir,
+    path: PathBuf,
+    saved: Once,
+}
+
+impl Resolver for SavesFirst {
+    fn length(&self, _: &str) -> io::Result<u64> {
+        Ok(8192)
+    }
+
+    fn read(&self, _: &str, _: u64, length: usize) -> io::Result<Bytes> {
+        self.saved.call_once(|| {
+            open(&self.folder, "in.onnx").save(&self.path).unwrap();
+        });
+        Ok(large(7.0)[..length].to_vec().into())
+    }
+}
+
+#[test]
+fn saves_of_one_model_at_once_choose_different_names_for_their_data() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("out.onnx");
+    let folder = folder();
+    let message = fs::read(folder.path().join("in.onnx")).unwrap();
+    let weights = SavesFirst { folder, path: path.clone(), saved: Once::new() };
+    let model = Model::from_bytes_with(message, Arc::new(weights)).unwrap();
+    let options = SaveOptions { place: DataPlace::Beside, ..Default::default() };
+    let saved = model.save_as(&path, &options).unwrap();
+    assert_eq!(saved.data, Some(elsewhere.path().join("out.onnx.data")));
+    assert_eq!(contents(&path)["a"], (7.0, place("out.onnx.data", 0)));
+    assert_eq!(listing(elsewhere.path()), ["out.onnx", "out.onnx.data"]);
 }
 
 #[test]
