@@ -4,6 +4,7 @@
 
 mod layers;
 mod places;
+mod runtime;
 
 use std::collections::HashMap;
 
@@ -179,7 +180,9 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Identity" | "Dropout" => call.value(0)?.clone(),
         "Cast" | "CastLike" => cast(&call)?,
         "DequantizeLinear" => {
-            ensure!(call.value(1)?.shape().is_empty() && call.optional(2)?.is_none(), "per axis");
+            ensure!(call.value(1)?.shape().is_empty(), "per axis");
+            let is_zero = |zero: &Value| zero.ints().is_ok_and(|zero| zero.iter().all(|&zero| zero == 0));
+            ensure!(call.optional(2)?.is_none_or(is_zero), "a zero point");
             let Value::Ints(x) = call.value(0)? else { bail!("floats") };
             Value::Floats(x.mapv(|v| v as f64) * call.floats(1)?)
         }
@@ -301,6 +304,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Scan" => return scanned(&call),
         op => {
             let made = places::make(&call)?.map_or_else(|| layers::make(&call), |made| Ok(Some(made)))?;
+            let made = made.map_or_else(|| runtime::make(&call), |made| Ok(Some(made)))?;
             made.with_context(|| format!("no reference for {op}"))?
         }
     };

@@ -5,6 +5,7 @@
 //! weight w 6 3                       numbers that are drawn: weight, scale, shift, divisor
 //! const c 2 = 1 -0.5                 numbers that are given
 //! ints i 2 = 0 1
+//! bytes b 2 = 0 1                    signed ones
 //! n = Mul(x, c) axis=-1 perm=[0,1] alpha=0.5 mode=edge
 //! g = com.microsoft.QuickGelu(n)
 //! output n
@@ -39,11 +40,12 @@ pub fn model(text: &str) -> Model {
                 builder.graph().input.push(declared(name, DataType::Int64, dims));
             }
             ["output", ref names @ ..] => names.iter().for_each(|name| builder.output(name)),
-            ["const" | "ints", name, ..] => {
+            ["const" | "ints" | "bytes", name, ..] => {
                 let (dims, values) = line.split_once('=').unwrap_or((line, ""));
                 let dims = numbers(dims.split_whitespace().skip(2));
                 let mut tensor = match words[0] {
                     "ints" => tensor::make_i64(name, &numbers(values.split_whitespace())),
+                    "bytes" => bytes(name, &numbers(values.split_whitespace())),
                     _ => {
                         let shape: Vec<usize> = dims.iter().map(|&n: &i64| n as usize).collect();
                         let values = numbers(values.split_whitespace());
@@ -68,6 +70,15 @@ pub fn model(text: &str) -> Model {
         }
     }
     builder.model(&[])
+}
+
+fn bytes(name: &str, values: &[i8]) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_owned()),
+        data_type: Some(DataType::Int8.code()),
+        raw_data: Some(values.iter().map(|value| value.cast_unsigned()).collect::<Vec<u8>>().into()),
+        ..TensorProto::default()
+    }
 }
 
 fn node_of(line: &str) -> NodeProto {

@@ -2,6 +2,7 @@
 //! must be refused, each reason with an example.
 
 mod across;
+mod added_operands;
 mod basis;
 mod bodies;
 mod branches;

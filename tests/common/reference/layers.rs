@@ -54,7 +54,7 @@ fn resized(call: &Call) -> Result<ArrayD<f64>> {
 
 /// The states of all steps.
 fn recurrent(call: &Call) -> Result<ArrayD<f64>> {
-    ensure!((4..8).all(|slot| matches!(call.optional(slot), Ok(None))), "lengths, or states to begin with");
+    ensure!([4, 7].iter().all(|&slot| matches!(call.optional(slot), Ok(None))), "lengths, or peepholes");
     let op = call.proto.op_type();
     ensure!(op != "GRU" || call.int("linear_before_reset", 0)? == 1, "the reset comes first");
     let batch_first = call.int("layout", 0)? == 1;
@@ -66,12 +66,18 @@ fn recurrent(call: &Call) -> Result<ArrayD<f64>> {
     let (directions, rows, hidden) = (w.shape()[0], w.shape()[1], r.shape()[2]);
     let none = ArrayD::zeros(vec![directions, 2 * rows]);
     let bias = call.optional(3)?.map_or(Ok(&none), |bias| bias.floats())?;
+    let first = |slot: usize| call.optional(slot)?.map(Value::floats).transpose();
+    let (first_state, first_cell) = (first(5)?, first(6)?);
+    ensure!(!batch_first || first_state.is_none() && first_cell.is_none(), "states by sample");
     let reversed = call.text("direction", "forward")? == "reverse";
     let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
     let mut y = ArrayD::zeros(IxDyn(&[steps, directions, batch, hidden]));
     for d in 0..directions {
         for b in 0..batch {
-            let (mut h, mut c) = (vec![0.0; hidden], vec![0.0; hidden]);
+            let begin = |states: Option<&ArrayD<f64>>| -> Vec<f64> {
+                (0..hidden).map(|k| states.map_or(0.0, |states| states[[d, b, k]])).collect()
+            };
+            let (mut h, mut c) = (begin(first_state), begin(first_cell));
             for step in 0..steps {
                 let t = if reversed || d == 1 { steps - 1 - step } else { step };
                 let of_input = |row: usize| {

@@ -1,0 +1,544 @@
+//! Operands that an operator adds behind its product, where they are no constants.
+//!
+//! In `x·W + c` a scale of x goes into W, and one of the result into W and c: where c is an input, the default of an input,
+//! computed, or what an If makes, it cannot follow. Each operator that adds something stands in each place where a weight
+//! may change, with each kind of operand.
+
+use ndarray::ArrayD;
+use unfold::onnx::Model;
+use unfold::onnx::proto::GraphProto;
+use unfold::{FuseOptions, Plan};
+
+use crate::common::numbers::{Kind, Numbers, Role};
+use crate::common::reference::Value;
+use crate::common::text::{self, model};
+use crate::common::{judge, node, options, undeclared};
+
+/// The samples, tokens and channels of what each operator reads and makes.
+const SHAPE: &str = "2 3 4";
+
+/// An operator by name, the extents of the operand that it adds, and its lines, from `X` to `Y` with the operand `C`. Names
+/// that begin with `$` are its own.
+type Operator = (&'static str, &'static str, &'static str);
+
+const OPERATORS: &[Operator] = &[
+    (
+        "Gemm",
+        "4",
+        "ints $m 2 = 6 4
+         ints $s 3 = 2 3 4
+         weight $w 4 4
+         $a = Reshape(X, $m)
+         $b = Gemm($a, $w, C)
+         Y = Reshape($b, $s)",
+    ),
+    (
+        "Gemm with factors and a bias for each row",
+        "6 1",
+        "ints $m 2 = 6 4
+         ints $s 3 = 2 3 4
+         weight $w 4 4
+         $a = Reshape(X, $m)
+         $b = Gemm($a, $w, C) alpha=0.5 beta=2.0 transB=1
+         Y = Reshape($b, $s)",
+    ),
+    (
+        "Gemm with the weight first",
+        "4 1",
+        "ints $m 2 = 6 4
+         ints $s 3 = 2 3 4
+         weight $w 4 4
+         $a = Reshape(X, $m)
+         $b = Gemm($w, $a, C) transB=1
+         $t = Transpose($b) perm=[1,0]
+         Y = Reshape($t, $s)",
+    ),
+    (
+        "Gemm that adds the value",
+        "6 4",
+        "ints $m 2 = 6 4
+         ints $s 3 = 2 3 4
+         weight $w 4 4
+         $a = Reshape(X, $m)
+         $b = Gemm(C, $w, $a)
+         Y = Reshape($b, $s)",
+    ),
+    (
+        "Conv",
+        "4",
+        "weight $w 4 4 1
+         $a = Transpose(X) perm=[0,2,1]
+         $b = Conv($a, $w, C)
+         Y = Transpose($b) perm=[0,2,1]",
+    ),
+    (
+        "Conv with a border",
+        "4",
+        "weight $w 4 2 3
+         $a = Transpose(X) perm=[0,2,1]
+         $b = Conv($a, $w, C) group=2 pads=[1,1]
+         Y = Transpose($b) perm=[0,2,1]",
+    ),
+    (
+        "ConvTranspose",
+        "4",
+        "weight $w 4 4 1
+         $a = Transpose(X) perm=[0,2,1]
+         $b = ConvTranspose($a, $w, C)
+         Y = Transpose($b) perm=[0,2,1]",
+    ),
+    (
+        "DeformConv",
+        "4",
+        "weight $w 4 4 1 1
+         ints $i 1 = 2
+         const $o 2 2 1 3 = 0 0 0 0 0 0 0 0 0 0 0 0
+         $a = Transpose(X) perm=[0,2,1]
+         $u = Unsqueeze($a, $i)
+         $b = DeformConv($u, $w, $o, C)
+         $q = Squeeze($b, $i)
+         Y = Transpose($q) perm=[0,2,1]",
+    ),
+    (
+        "offsets of a DeformConv",
+        "2 2 1 3",
+        "weight $w 4 4 1 1
+         ints $i 1 = 2
+         shift $b 4
+         $a = Transpose(X) perm=[0,2,1]
+         $u = Unsqueeze($a, $i)
+         $d = DeformConv($u, $w, C, $b)
+         $q = Squeeze($d, $i)
+         Y = Transpose($q) perm=[0,2,1]",
+    ),
+    (
+        "biases of an LSTM",
+        "1 32",
+        "weight $w 1 16 4
+         weight $r 1 16 4
+         ints $i 1 = 1
+         $b = LSTM(X, $w, $r, C) hidden_size=4
+         Y = Squeeze($b, $i)",
+    ),
+    (
+        "state that an LSTM begins with",
+        "1 3 4",
+        "weight $w 1 16 4
+         weight $r 1 16 4
+         shift $b 1 32
+         ints $i 1 = 1
+         $y = LSTM(X, $w, $r, $b, , C, C) hidden_size=4
+         Y = Squeeze($y, $i)",
+    ),
+    (
+        "biases of a GRU",
+        "1 24",
+        "weight $w 1 12 4
+         weight $r 1 12 4
+         ints $i 1 = 1
+         $b = GRU(X, $w, $r, C) hidden_size=4 linear_before_reset=1
+         Y = Squeeze($b, $i)",
+    ),
+    (
+        "state that a GRU begins with",
+        "1 3 4",
+        "weight $w 1 12 4
+         weight $r 1 12 4
+         shift $b 1 24
+         ints $i 1 = 1
+         $y = GRU(X, $w, $r, $b, , C) hidden_size=4 linear_before_reset=1
+         Y = Squeeze($y, $i)",
+    ),
+    (
+        "bias of an Attention",
+        "12",
+        "weight $w 4 12
+         Y = com.microsoft.Attention(X, $w, C) num_heads=2",
+    ),
+    (
+        "past of an Attention",
+        "2 2 2 5 2",
+        "weight $w 4 12
+         shift $b 12
+         Y = com.microsoft.Attention(X, $w, $b, , C) num_heads=2",
+    ),
+    (
+        "FusedMatMul",
+        "4",
+        "weight $w 4 4
+         $b = com.microsoft.FusedMatMul(X, $w) alpha=0.5
+         Y = Add($b, C)",
+    ),
+    (
+        "bias of a FusedConv",
+        "4",
+        "weight $w 4 4 1
+         $a = Transpose(X) perm=[0,2,1]
+         $b = com.microsoft.FusedConv($a, $w, C) activation=Relu
+         Y = Transpose($b) perm=[0,2,1]",
+    ),
+    (
+        "sum of a FusedConv",
+        "2 4 3",
+        "weight $w 4 4 1
+         shift $c 4
+         $a = Transpose(X) perm=[0,2,1]
+         $b = com.microsoft.FusedConv($a, $w, $c, C) activation=Relu
+         Y = Transpose($b) perm=[0,2,1]",
+    ),
+    (
+        "FusedGemm",
+        "4",
+        "ints $m 2 = 6 4
+         ints $s 3 = 2 3 4
+         weight $w 4 4
+         $a = Reshape(X, $m)
+         $b = com.microsoft.FusedGemm($a, $w, C) activation=Relu
+         Y = Reshape($b, $s)",
+    ),
+    (
+        "skip of a SkipLayerNormalization",
+        SHAPE,
+        "scale $g 4
+         shift $t 4
+         Y = com.microsoft.SkipLayerNormalization(X, C, $g, $t) epsilon=0.001",
+    ),
+    (
+        "bias of a SkipLayerNormalization",
+        "4",
+        "scale $g 4
+         shift $t 4
+         shift $k 2 3 4
+         Y = com.microsoft.SkipLayerNormalization(X, $k, $g, $t, C) epsilon=0.001",
+    ),
+    (
+        "bias of a SkipSimplifiedLayerNormalization",
+        "4",
+        "scale $g 4
+         shift $k 2 3 4
+         Y = com.microsoft.SkipSimplifiedLayerNormalization(X, $k, $g, C) epsilon=0.001",
+    ),
+    ("BiasGelu", "4", "Y = com.microsoft.BiasGelu(X, C)"),
+    (
+        "QLinearMatMul",
+        "4",
+        "const $s = 0.25
+         bytes $z = 0
+         bytes $w 4 4 = 1 -2 3 1 2 0 1 1 -3 1 2 1 0 1 -1 2
+         $q = QuantizeLinear(X, $s, $z)
+         $p = QLinearMatMul($q, $s, $z, $w, $s, $z, $s, $z)
+         $d = DequantizeLinear($p, $s, $z)
+         Y = Add($d, C)",
+    ),
+    (
+        "Einsum",
+        "4",
+        "weight $w 4 4
+         $b = Einsum(X, $w) equation=btc,co->bto
+         Y = Add($b, C)",
+    ),
+    (
+        "Sum",
+        "3 1",
+        "weight $w 4 4
+         $b = MatMul(X, $w)
+         Y = Sum($b, C, X)",
+    ),
+];
+
+/// The operands that are no constants, and for comparison one that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operand {
+    Constant,
+    Input,
+    /// An initializer that is an input too: the caller may replace it.
+    Overridable,
+    Computed,
+    OfBranches,
+}
+
+const VARYING: [Operand; 4] = [Operand::Input, Operand::Overridable, Operand::Computed, Operand::OfBranches];
+
+impl Operand {
+    /// The lines that make an operand of this name.
+    fn lines(self, name: &str, extents: &str) -> String {
+        match self {
+            Operand::Constant => format!("shift {name} {extents}"),
+            Operand::Input => format!("input {name} {extents}"),
+            Operand::Overridable => format!("shift {name} {extents}\n input {name} {extents}"),
+            Operand::Computed => format!("input {name}_in {extents}\n {name} = Tanh({name}_in)"),
+            Operand::OfBranches => {
+                format!("condition {name}_if\n shift {name}_then {extents}\n shift {name}_else {extents}")
+            }
+        }
+    }
+}
+
+/// The lines of an operator with names of its own, from one value to another.
+fn written(&(_, extents, lines): &Operator, place: &str, [from, to]: [&str; 2], operand: Operand) -> String {
+    let name = format!("{place}_added");
+    let words = |line: &str| {
+        let line = line.replace('$', &format!("{place}_"));
+        let line = line.replace("(X", &format!("({from}")).replace(" X)", &format!(" {from})"));
+        let line = line.replace("Y =", &format!("{to} ="));
+        line.replace(", C", &format!(", {name}")).replace("(C", &format!("({name}"))
+    };
+    let lines: Vec<String> = lines.lines().map(words).collect();
+    format!("{}\n{}", operand.lines(&name, extents), lines.join("\n"))
+}
+
+/// A model of lines, with the Ifs that make what `Operand::OfBranches` stands for.
+fn of_lines(lines: &str) -> Model {
+    let mut model = model(lines);
+    let names: Vec<String> = model.graph().input.iter().map(|input| input.name().to_owned()).collect();
+    for name in names.iter().filter_map(|name| name.strip_suffix("_if")) {
+        let branch = |side: &str| {
+            let made = format!("{name}_{side}_made");
+            GraphProto {
+                name: Some(side.to_owned()),
+                node: vec![node("Identity", &[format!("{name}_{side}")], &[made.clone()], vec![])],
+                output: vec![undeclared(&made)],
+                ..GraphProto::default()
+            }
+        };
+        let sides = vec![("then_branch", branch("then").into()), ("else_branch", branch("else").into())];
+        model.graph_mut().node.insert(0, node("If", &[format!("{name}_if")], &[name], sides));
+    }
+    model
+}
+
+/// Holds that a model computes what another one does, with each default as it is and with other numbers in its place.
+fn same(before: &Model, after: &Model, what: &str) {
+    for (open, truth) in [(1, true), (2, false)] {
+        let mut inputs = judge::inputs(before, open, truth, Kind::Exact);
+        for replaced in [false, true] {
+            if replaced {
+                let defaults =
+                    before.graph().initializer.iter().filter(|tensor| {
+                        before.graph().input.iter().any(|input| input.name() == tensor.name())
+                    });
+                inputs.extend(defaults.map(|tensor| {
+                    let extents: Vec<usize> = tensor.dims.iter().map(|&extent| extent as usize).collect();
+                    let numbers: ArrayD<f64> = Numbers::of("other").array(&extents, Role::Shift, Kind::Exact);
+                    (tensor.name().to_owned(), Value::Floats(numbers))
+                }));
+            }
+            let outcome = judge::agree(before, after, &inputs, 1e-5);
+            let was_run = outcome.unwrap_or_else(|why| panic!("{what}: {why}\n{}", text::print(after)));
+            assert!(was_run, "{what}: it cannot be run\n{}", text::print(before));
+        }
+    }
+}
+
+/// Changes a model by these options, and holds that the result computes the same. Returns the plan.
+fn held(lines: &str, options: &FuseOptions, what: &str) -> Plan {
+    let before = of_lines(lines);
+    let fused = unfold::fuse(&before, options).unwrap();
+    same(&before, &fused.model, what);
+    fused.plan
+}
+
+/// Where an operator stands: lines for each operand.
+type Place = (&'static str, fn(&Operator, Operand) -> String);
+
+/// The operator reads a normalized stream, and writes it.
+fn beside_a_stream(operator: &Operator, operand: Operand) -> String {
+    let block = written(operator, "p", ["n0", "f"], operand);
+    stream("n0 = LayerNormalization(x0, ones)", &block)
+}
+
+/// The operator reads the stream as it is, and writes it.
+fn on_a_stream(operator: &Operator, operand: Operand) -> String {
+    stream("", &written(operator, "p", ["x0", "f"], operand))
+}
+
+/// A stream with a block that makes `f`, and a head.
+fn stream(normalizer: &str, block: &str) -> String {
+    format!(
+        "opset 19
+         input i 2 3 4
+         weight stem 4 4
+         const ones 4 = 1 1 1 1
+         weight w 4 4
+         weight head 4 4
+         x0 = MatMul(i, stem)
+         {normalizer}
+         {block}
+         x1 = Add(x0, f)
+         n1 = LayerNormalization(x1, ones)
+         h = MatMul(n1, w)
+         x2 = Add(x1, h)
+         n2 = LayerNormalization(x2, ones)
+         o = MatMul(n2, head)
+         output o"
+    )
+}
+
+/// The operator writes the stream, which it does not read.
+fn before_a_stream(operator: &Operator, operand: Operand) -> String {
+    let block = written(operator, "p", ["i", "x"], operand);
+    format!(
+        "opset 19
+         input i 2 3 4
+         const ones 4 = 1 1 1 1
+         weight w 4 4
+         weight head 4 4
+         {block}
+         n1 = LayerNormalization(x, ones)
+         h = MatMul(n1, w)
+         x2 = Add(x, h)
+         n2 = LayerNormalization(x2, ones)
+         o = MatMul(n2, head)
+         output o"
+    )
+}
+
+const STREAMS: &[Place] = &[("beside", beside_a_stream), ("on", on_a_stream), ("before", before_a_stream)];
+
+/// Lines around those of an operator: `before` makes `a` of `x`, `behind` makes `o` of `b`.
+fn between(operator: &Operator, operand: Operand, [before, behind]: [&str; 2]) -> String {
+    let block = written(operator, "p", ["a", "b"], operand);
+    format!(
+        "opset 19
+         input i 2 3 4
+         scale g 4
+         shift t 4
+         const ones 4 = 1 1 1 1
+         x = Tanh(i)
+         {before}
+         {block}
+         {behind}
+         output o"
+    )
+}
+
+const AFFINE: [&str; 2] = ["m = Mul(x, g)\n a = Add(m, t)", "m = Mul(b, g)\n n = Add(m, t)\n o = Tanh(n)"];
+
+fn behind_an_affine(operator: &Operator, operand: Operand) -> String {
+    between(operator, operand, [AFFINE[0], "o = Tanh(b)"])
+}
+
+fn behind_a_normalizer(operator: &Operator, operand: Operand) -> String {
+    between(operator, operand, ["a = LayerNormalization(x, g, t)", "o = Tanh(b)"])
+}
+
+fn before_an_affine(operator: &Operator, operand: Operand) -> String {
+    between(operator, operand, ["a = Identity(x)", AFFINE[1]])
+}
+
+/// Two operators that read one value, and the sum of what they make.
+fn in_a_sum(operator: &Operator, operand: Operand) -> String {
+    let other = written(operator, "q", ["a", "c"], operand);
+    let behind = format!("{other}\n s = Add(b, c)\n o = Tanh(s)");
+    between(operator, operand, ["a = Identity(x)", &behind])
+}
+
+/// A normalizer, the operator, and a normalizer that takes a factor of each token out again.
+fn between_normalizers(operator: &Operator, operand: Operand) -> String {
+    let normal = |from: &str, to: &str| {
+        format!(
+            "{to}0 = Mul({from}, {from})
+             {to}1 = ReduceMean({to}0, last)
+             {to}2 = Add({to}1, eps)
+             {to}3 = Sqrt({to}2)
+             {to} = Div({from}, {to}3)"
+        )
+    };
+    let before = format!("ints last 1 = -1\n const eps = 1e-9\n {}", normal("x", "a"));
+    between(operator, operand, [&before, &normal("b", "o")])
+}
+
+/// Each operator with each operand, in each of some places.
+fn each(places: &[Place], options: &FuseOptions, mut seen: impl FnMut(&str, Operand, &Plan)) {
+    for operator in OPERATORS {
+        for (place, lines) in places {
+            for operand in VARYING.into_iter().chain([Operand::Constant]) {
+                let what = format!("{} {place}, {operand:?}", operator.0);
+                let plan = held(&lines(operator, operand), options, &what);
+                seen(operator.0, operand, &plan);
+            }
+        }
+    }
+}
+
+#[test]
+fn scaling_a_stream_reaches_all_that_is_added() {
+    let mut scaled = 0;
+    each(STREAMS, &FuseOptions { scale_stream: Some(4), ..options() }, |name, operand, plan| {
+        let is_scaled = plan.streams.iter().all(|stream| stream.is_scaled());
+        assert!(is_scaled || name != "Gemm", "{name}, {operand:?}: {:#?}", plan.streams);
+        scaled += usize::from(is_scaled);
+    });
+    assert!(scaled > OPERATORS.len());
+}
+
+#[test]
+fn centring_a_stream_reaches_all_that_is_added() {
+    each(STREAMS, &FuseOptions { centre: true, ..options() }, |_, _, _| {});
+}
+
+#[test]
+fn folding_forward_leaves_what_is_added_as_it_is() {
+    let places: &[Place] = &[("affine", behind_an_affine), ("normalizer", behind_a_normalizer)];
+    each(places, &options(), |_, _, _| {});
+}
+
+#[test]
+fn folding_backward_reaches_all_that_is_added() {
+    each(&[("affine", before_an_affine)], &options(), |name, operand, plan| {
+        let stays = name == "Gemm" && operand != Operand::Constant;
+        assert!(!stays || plan.folds.is_empty(), "{operand:?}: {:#?}", plan.sites);
+    });
+}
+
+#[test]
+fn merging_keeps_all_that_is_added() {
+    each(&[("sum", in_a_sum)], &options(), |_, _, _| {});
+    each(&[("norms", between_normalizers)], &FuseOptions { merge_norms: true, ..options() }, |_, _, _| {});
+}
+
+/// A Gemm that writes a stream of RMS normalizations, `c` its bias.
+fn scaled_gemm(bias: &str, gemm: &str) {
+    let lines = format!(
+        "opset 13
+         input x 4 8
+         {bias}
+         weight W0 8 8
+         weight W1 8 8
+         weight V 8 8
+         const eps = 0.00001
+         r = MatMul(x, W0)
+         as = Mul(r, r)
+         am = ReduceMean(as) axes=[-1]
+         ae = Add(am, eps)
+         aq = Sqrt(ae)
+         an = Div(r, aq)
+         d = {gemm}
+         t = Add(r, d)
+         bs = Mul(t, t)
+         bm = ReduceMean(bs) axes=[-1]
+         be = Add(bm, eps)
+         bq = Sqrt(be)
+         bn = Div(t, bq)
+         y = MatMul(bn, V)
+         output y"
+    );
+    let options = FuseOptions { scale_stream: Some(4), ..options() };
+    let plan = held(&lines, &options, bias);
+    assert!(plan.streams.iter().all(|stream| stream.is_scaled()), "{:#?}", plan.streams);
+}
+
+#[test]
+fn scale_gemm_input() {
+    scaled_gemm("input c 8", "Gemm(an, W1, c) transB=1");
+}
+
+#[test]
+fn scale_gemm_init() {
+    scaled_gemm("shift c 8\n input c 8", "Gemm(an, W1, c)");
+}
+
+#[test]
+fn scale_gemm_computed() {
+    scaled_gemm("input c0 8\n c = Tanh(c0)", "Gemm(an, W1, c) transB=1");
+}
