@@ -155,9 +155,8 @@ fn four_processes_that_write_one_model_at_once_all_succeed() {
     let output = folder.join("out.onnx");
     for round in 0..12 {
         let inputs = bench.inputs.iter().cycle().take(4);
-        let begun: Vec<Child> = inputs
-            .map(|input| command(input, &output).stderr(Stdio::piped()).spawn().unwrap())
-            .collect();
+        let begun: Vec<Child> =
+            inputs.map(|input| command(input, &output).stderr(Stdio::piped()).spawn().unwrap()).collect();
         for child in begun {
             let ended = child.wait_with_output().unwrap();
             assert!(ended.status.success(), "{round}: {}", String::from_utf8_lossy(&ended.stderr));

@@ -271,7 +271,8 @@ fn reserved_names(folder: &Path) -> Vec<String> {
 fn name_taken(error: io::Error, data: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            let reason = format!("another program has made {data} meanwhile, and it is not replaced: save again");
+            let reason =
+                format!("another program has made {data} meanwhile, and it is not replaced: save again");
             io::Error::new(io::ErrorKind::AlreadyExists, reason)
         }
         _ => error,

@@ -10,11 +10,12 @@ use bytes::Bytes;
 use prost::Message;
 use tempfile::TempDir;
 use unfold::error::Error;
+use unfold::onnx::external::Resolver;
 use unfold::onnx::proto::{
     AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
 };
 use unfold::onnx::tensor::{self, DataType};
-use unfold::onnx::{DataPlace, Model, Resolver, SaveOptions};
+use unfold::onnx::{DataPlace, Model, SaveOptions};
 
 use crate::{entry, external, floats, listing, raw, with_initializers};
 
