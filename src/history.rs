@@ -2,7 +2,7 @@
 //!
 //! A site that stays is found again in the next repetition by the values that its nodes make.
 
-use crate::fold::plan::{Outcome, Plan, SitePlan, Stored, StreamPlan};
+use crate::fold::plan::{Outcome, Plan, SitePlan, StopReason, Stored, StreamPlan};
 use crate::graph::make::NewConstant;
 use crate::graph::{Graph, ValueId};
 use crate::hash::{HashMap, HashSet};
@@ -220,14 +220,14 @@ impl History {
         self.tensors.extend(stored);
     }
 
-    /// The plan of all passes, with the tensors that the result has in the end.
-    pub fn finish(mut self, result: &Model) -> Plan {
+    /// The plan of all passes, with the tensors that the result has in the end, and why there are no more passes.
+    pub fn finish(mut self, result: &Model, stopped: StopReason) -> Plan {
         let nodes = result.graph().node.iter().filter(|node| node.op_type() == "Constant");
         let made = nodes.flat_map(|node| &node.output).map(String::as_str);
         let there: HashSet<&str> =
             result.graph().initializer.iter().map(|tensor| tensor.name()).chain(made).collect();
         self.tensors.retain(|tensor| there.contains(tensor.name.as_str()));
-        Plan { tensors: self.tensors, ..self.plan }
+        Plan { tensors: self.tensors, stopped, ..self.plan }
     }
 
     /// The name, or the name with the first free number above those that were given.

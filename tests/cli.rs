@@ -327,9 +327,10 @@ fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
 fn json_has_the_fields_that_it_promises() {
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let inspected = unfold([&"inspect", &un(), &"--json"]).json();
-    assert_eq!(keys(&inspected), ["model", "sites", "summary"]);
+    assert_eq!(keys(&inspected), ["model", "sites", "stopped", "summary"]);
+    assert_eq!(inspected["stopped"]["reason"], "fixpoint");
     let tidied = unfold([&"inspect", &digits("un", "legacy"), &"--json"]).json();
-    assert_eq!(keys(&tidied), ["model", "sites", "summary", "tidy"]);
+    assert_eq!(keys(&tidied), ["model", "sites", "stopped", "summary", "tidy"]);
     assert_eq!(keys(&tidied["tidy"]), ["constants", "duplicates"]);
     let site = &inspected["sites"][0];
     assert_eq!(keys(site), ["axis", "channels", "core", "folded", "kind", "name", "nodes", "post", "pre"]);
@@ -342,8 +343,18 @@ fn json_has_the_fields_that_it_promises() {
 
     let (_folder, path) = out();
     let fused = unfold([&"fuse", &un(), &"-o", &path, &"--json"]).json();
-    let expected =
-        ["changed", "model", "result", "sites", "summary", "tensors", "verification", "verified", "written"];
+    let expected = [
+        "changed",
+        "model",
+        "result",
+        "sites",
+        "stopped",
+        "summary",
+        "tensors",
+        "verification",
+        "verified",
+        "written",
+    ];
     assert_eq!(keys(&fused), expected);
     assert_eq!(keys(&fused["tensors"][0]), ["data_type", "formula", "inputs", "name", "shape", "sites"]);
     assert_eq!(keys(&fused["result"]), ["file_bytes", "operators", "weight_bytes"]);

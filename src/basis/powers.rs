@@ -10,6 +10,7 @@ use super::scaling::{ScaledStreams, scale};
 use super::streams::{Stream, streams};
 use super::{Rebasing, members, name, stays};
 use crate::error::{Error, Result};
+use crate::fold::patch::Failed;
 use crate::fold::plan::{Scaling, StreamPlan};
 use crate::graph::analysis::Analysis;
 use crate::normalizer::{Site, View};
@@ -53,21 +54,7 @@ pub fn scaled(
     let found = residual(known, view, sites);
     let asked = |(place, stream)| Some((place, stays(&name(known, stream), stream, sites, refused)?));
     let mut kept: HashMap<usize, Refusal> = found.iter().enumerate().filter_map(asked).collect();
-    // Once at most for each stream that cannot be scaled after all.
-    let done =
-        loop {
-            let places = (0..found.len()).filter(|place| !kept.contains_key(place));
-            let left: Vec<(usize, &Stream)> = places.map(|place| (place, &found[place])).collect();
-            if left.is_empty() {
-                break ScaledStreams::default();
-            }
-            match scale(known, &left, power) {
-                Ok(scaled) => break scaled,
-                Err(failed) => kept.extend(failed.into_iter().flat_map(|failed| {
-                    failed.sites.into_iter().map(move |site| (site, failed.refusal.clone()))
-                })),
-            }
-        };
+    let done = scaled_without(known, &found, power, &mut kept);
     let plan = |(place, stream): (usize, &Stream)| {
         let taken = |by: &HashMap<usize, Vec<String>>| by.get(&place).cloned().unwrap_or_default();
         let scaling = match kept.remove(&place) {
@@ -79,4 +66,28 @@ pub fn scaled(
         StreamPlan { name, channels, writers, readers, centring: None, scaling: Some(scaling) }
     };
     Rebasing { streams: found.iter().enumerate().map(plan).collect(), edits: done.edits }
+}
+
+/// Scales all streams that can be scaled, and notes why the others are `kept`: once at most for each of them.
+fn scaled_without(
+    known: &Analysis,
+    streams: &[Stream],
+    power: u32,
+    kept: &mut HashMap<usize, Refusal>,
+) -> ScaledStreams {
+    for _ in 0..streams.len() {
+        let places = (0..streams.len()).filter(|place| !kept.contains_key(place));
+        let left: Vec<(usize, &Stream)> = places.map(|place| (place, &streams[place])).collect();
+        if left.is_empty() {
+            break;
+        }
+        let failed = match scale(known, &left, power) {
+            Ok(scaled) => return scaled,
+            Err(failed) => failed,
+        };
+        for Failed { sites, refusal } in failed {
+            kept.extend(sites.into_iter().map(|site| (site, refusal.clone())));
+        }
+    }
+    ScaledStreams::default()
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use unfold::fold::plan::{MergedNorm, StreamPlan, Tidy};
+use unfold::fold::plan::{MergedNorm, StopReason, StreamPlan, Tidy};
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
 use unfold::prove::Proof;
@@ -162,6 +162,7 @@ impl FuseReport {
         let rows = sites::rows(self.reference(), shown).unwrap_or_default();
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
+        text += &sites::stopped(self.plan.stopped);
         text += &self.scaling.told();
         text += &streams::told(&self.plan);
         text += &norms::told(&self.plan.merged, self.slack.as_ref());
@@ -193,6 +194,7 @@ impl FuseReport {
             sites: sites::json(&self.plan),
             tensors: outline::tensors(&self.plan),
             summary: self.summary(),
+            stopped: self.plan.stopped,
             tidy: Some(&self.plan.tidy).filter(|tidy| **tidy != Tidy::default()),
             idle: &self.idle,
             scaling: self.scaling,
@@ -226,6 +228,8 @@ struct FuseJson<'j> {
     /// The tensors that the result has and the model has not.
     tensors: Vec<ReportedTensor>,
     summary: Summary,
+    /// Why the run stopped.
+    stopped: StopReason,
     /// What is done beside the sites, where anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::Serialize;
 use unfold::error::Error;
-use unfold::fold::plan::{StreamPlan, Tidy};
+use unfold::fold::plan::{StopReason, StreamPlan, Tidy};
 use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::outline::outline;
@@ -69,6 +69,8 @@ struct InspectJson<'p> {
     model: JsonPath<'p>,
     sites: Vec<JsonSite<'p>>,
     summary: Summary,
+    /// Why the run would stop.
+    stopped: StopReason,
     /// What would be done beside the sites, where anything would.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'p Tidy>,
@@ -119,7 +121,8 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     if args.json {
         let sites = sites::json(&plan);
         let tidy = Some(&plan.tidy).filter(|tidy| **tidy != Tidy::default());
-        let json = InspectJson { model: JsonPath(&args.model), sites, summary, tidy, provenance };
+        let (model, stopped) = (JsonPath(&args.model), plan.stopped);
+        let json = InspectJson { model, sites, summary, stopped, tidy, provenance };
         out::print(&out::json(&json)?)?;
         return Ok(End::Done);
     }
@@ -127,7 +130,8 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     let rows = sites::rows(lowered.as_ref().unwrap_or(&model), plan.sites.iter())?;
     let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
     let history: String = provenance.iter().map(told).collect();
-    out::print(&format!("{table}{}\n{}{history}", summary.line(paint), sites::tidied(&plan.tidy)))?;
+    let beside = sites::tidied(&plan.tidy) + &sites::stopped(plan.stopped);
+    out::print(&format!("{table}{}\n{beside}{history}", summary.line(paint)))?;
     Ok(End::Done)
 }
 

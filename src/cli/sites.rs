@@ -6,8 +6,7 @@ use std::fmt;
 use comfy_table::{CellAlignment, ColumnConstraint, Width};
 use serde::Serialize;
 use unfold::error::Result;
-use unfold::fold::plan::Raised;
-use unfold::fold::plan::Tidy;
+use unfold::fold::plan::{Raised, StopReason, Tidy};
 use unfold::graph::flat::Flat;
 use unfold::graph::scope::scope;
 use unfold::graph::{Graph, NodeId};
@@ -301,6 +300,16 @@ pub fn tidied(Tidy { raised, constants, duplicates, biased, untold, kept }: &Tid
         lines += &format!("{count} constants are computed in each run: {reason}\n");
     }
     lines
+}
+
+/// Where the run stopped, if a bound ended it.
+pub fn stopped(stopped: StopReason) -> String {
+    match stopped {
+        StopReason::Fixpoint => String::new(),
+        StopReason::Bound { at } => {
+            format!("stopped at the bound of {at}: another run of the result may do more\n")
+        }
+    }
 }
 
 /// A site as JSON: what the plan says, and whether all of it folds.

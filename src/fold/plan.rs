@@ -210,6 +210,20 @@ impl Stored {
     }
 }
 
+/// Why a run of the pipeline stops.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "reason")]
+pub enum StopReason {
+    /// The last pass finds nothing to do: another run of the result changes nothing.
+    #[default]
+    Fixpoint,
+    /// A bound is reached. The result is equal to the model all the same; another run of it may do more.
+    Bound {
+        /// The stage that the bound is for: `passes`, or `forms`.
+        at: &'static str,
+    },
+}
+
 /// Everything that folding will do to a model, as data.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
@@ -239,6 +253,8 @@ pub struct Plan {
     pub tidy: Tidy,
     /// Whether that changed the model.
     pub is_tidied: bool,
+    /// Why the run stops.
+    pub stopped: StopReason,
 }
 
 /// A residual stream, and what happens to its basis.

@@ -6,7 +6,7 @@ mod skips;
 
 use globset::Glob;
 
-use self::pass::{Allowed, OnePass, not_known};
+use self::pass::{Allowed, OnePass, forms_for, not_known};
 use self::skips::{Skips, no_pattern};
 use crate::basis;
 use crate::error::{Error, Result};
@@ -235,8 +235,8 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
         lowered?.map_or((None, vec![]), |lowered| (Some(lowered.model), lowered.formulas));
     let first = lowered.as_ref().unwrap_or(model);
     let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
-    let growth = Allowed::of(model, options);
-    let pass = OnePass { skip, centre, merge_norms, scale_stream, target, growth, tell: &tell };
+    let (growth, forms) = (Allowed::of(model, options), forms_for(&skip));
+    let pass = OnePass { skip, centre, merge_norms, scale_stream, target, growth, forms, tell: &tell };
     let (result, plan) = pass.run(first, &formulas)?;
     // What is wrong with a body that need not be written out is no error.
     if let Some(Lowered { model: all, formulas }) = all_written_out(model, first, &is_kept)

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fold::apply::apply;
 use crate::fold::growth::{beyond, growth};
 use crate::fold::patch::{Change, Edit, Failed, draw};
-use crate::fold::plan::{Plan, Removal, Stored};
+use crate::fold::plan::{Plan, Removal, StopReason, Stored};
 use crate::fold::planner;
 use crate::fold::raised::raised;
 use crate::fold::target::Target;
@@ -38,6 +38,17 @@ const OLDEST_OPSET: i64 = 7;
 /// How often a model is passed over. Each time sites went that stopped others; the second one mostly finds
 /// nothing.
 const PASSES: usize = 16;
+
+/// How often operators are written in other forms after that. Each time those of one kind are, all over the model.
+const WRITES: usize = 64;
+
+/// The stage that writes operators in other forms, as [`StopReason::Bound`] names it.
+const FORMS: &str = "forms";
+
+/// The analysis of what a model is by now.
+fn analysed<'m>(first: &'m Model, result: Option<&'m Model>) -> Result<Analysis<'m>> {
+    result.map_or_else(|| Analysis::new(first), |result| check(first, result))
+}
 
 /// What is known of what came out: a graph that ONNX allows, between the inputs and outputs that were there.
 fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
@@ -110,7 +121,28 @@ pub(super) struct OnePass<'p> {
     pub growth: Allowed,
     pub scale_stream: Option<u32>,
     pub target: Target,
+    /// What writes operators in other forms once nothing folds, in this order.
+    pub forms: Vec<Form>,
     pub tell: &'p dyn Fn(&str, usize, usize),
+}
+
+/// Finds the operators that are to have another form, all over a model.
+pub(super) type Form = fn(&Analysis) -> Vec<Edit>;
+
+/// The forms that engines look for, or run faster, but for those that `skip` forbids.
+pub(super) fn forms_for(skip: &Skips) -> Vec<Form> {
+    const TAKEN_APART: [Form; 2] = [parts::edits, gelu::edits];
+    const MOVEMENTS: [Form; 5] =
+        [pairs::edits, regrouped::edits, sliced::edits, joined::edits, around::edits];
+    let mut forms = TAKEN_APART.to_vec();
+    if !skip.is_match(simplify::DUPLICATE) {
+        forms.extend(MOVEMENTS);
+    }
+    // Who names sites may name an RMSNorm.
+    if skip.is_empty() {
+        forms.push(rms::edits);
+    }
+    forms
 }
 
 impl OnePass<'_> {
@@ -147,62 +179,67 @@ impl OnePass<'_> {
         self.until_nothing_folds(first, formulas)
     }
 
-    /// What comes of a model, if anything does, and what was done to it.
+    /// What comes of a model, if anything does, and what was done to it: until a pass finds nothing to do, or a bound.
     fn until_nothing_folds(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         let mut history = History::default();
         history.begin(formulas);
         let mut result = self.shared(first, &mut history)?;
-        for passes in 0.. {
+        let mut stopped = StopReason::Bound { at: FORMS };
+        for pass in 0..PASSES + WRITES {
             (self.tell)("shapes", 0, 1);
-            let known = match &result {
-                None => Analysis::new(first)?,
-                Some(result) => check(first, result)?,
-            };
-            if passes == 0
-                && let Some(next) = self.read_directly(&known, &mut history)
-            {
-                drop(known);
-                result = Some(next);
-                continue;
-            }
-            if passes < PASSES
-                && let Some(next) = self.raised(&known, &mut history)
-            {
-                drop(known);
-                result = Some(next);
-                continue;
-            }
-            if passes < PASSES
-                && let Some(next) = self.rewritten(&known, &mut history, forms::edits(&known), false)?
-            {
-                drop(known);
-                result = Some(next);
-                continue;
-            }
-            let next = if passes < PASSES { self.over(&known, first, &mut history)? } else { None };
-            let next = match next {
-                None => self.write(&known, &mut history)?,
-                next => next,
-            };
-            // What was laid out hands values on as well.
-            let next = match next {
-                None if passes < PASSES && result.is_some() => self.read_directly(&known, &mut history),
-                next => next,
-            };
-            if next.is_none() && passes < PASSES && history.reconsider() {
-                continue;
-            }
-            let is_last = next.is_none();
-            // What its streams are multiplied by is not to fold back.
-            let next = if is_last { self.scale(&known, &mut history)? } else { next };
-            drop(known);
-            result = next.or(result);
-            if is_last {
+            let analysis = analysed(first, result.as_ref())?;
+            let next = self.next(pass, (&analysis, first), result.is_some(), &mut history)?;
+            drop(analysis);
+            if next.is_some() {
+                result = next;
+            } else if pass >= PASSES {
+                stopped = StopReason::Bound { at: "passes" };
+                break;
+            } else if !history.reconsider() {
+                stopped = StopReason::Fixpoint;
                 break;
             }
         }
-        let plan = history.finish(result.as_ref().unwrap_or(first));
+        // Streams come last: another pass would fold the power of two away.
+        if self.scale_stream.is_some() {
+            let scaled = self.scale(&analysed(first, result.as_ref())?, &mut history)?;
+            result = scaled.or(result);
+        }
+        let plan = history.finish(result.as_ref().unwrap_or(first), stopped);
         Ok((result, plan))
+    }
+
+    /// The model, which was the first one, after the first stage that has anything to do; `None` where none has. After
+    /// [`PASSES`] only operators are still written in other forms.
+    fn next(
+        &self,
+        pass: usize,
+        (analysis, first): (&Analysis, &Model),
+        is_changed: bool,
+        history: &mut History,
+    ) -> Result<Option<Model>> {
+        if pass == 0
+            && let Some(next) = self.read_directly(analysis, history)
+        {
+            return Ok(Some(next));
+        }
+        if pass >= PASSES {
+            return self.write(analysis, history);
+        }
+        if let Some(next) = self.raised(analysis, history) {
+            return Ok(Some(next));
+        }
+        if let Some(next) = self.rewritten(analysis, history, forms::edits(analysis), false)? {
+            return Ok(Some(next));
+        }
+        if let Some(next) = self.over(analysis, first, history)? {
+            return Ok(Some(next));
+        }
+        if let Some(next) = self.write(analysis, history)? {
+            return Ok(Some(next));
+        }
+        // What was laid out hands values on as well.
+        Ok(if is_changed { self.read_directly(analysis, history) } else { None })
     }
 
     /// The model without what the target should not be told; `None` where it may be told all.
@@ -379,23 +416,9 @@ impl OnePass<'_> {
 
     /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
-        let moved: &[fn(&Analysis) -> Vec<Edit>] = match self.skip.is_match(simplify::DUPLICATE) {
-            true => &[parts::edits, gelu::edits],
-            false => &[
-                parts::edits,
-                gelu::edits,
-                pairs::edits,
-                regrouped::edits,
-                sliced::edits,
-                joined::edits,
-                around::edits,
-            ],
-        };
-        // Who names sites may name an RMSNorm.
-        let divided: &[fn(&Analysis) -> Vec<Edit>] = if self.skip.is_empty() { &[rms::edits] } else { &[] };
-        for edits in moved.iter().chain(divided) {
-            if let Some(moved) = self.rewritten(known, history, edits(known), true)? {
-                return Ok(Some(moved));
+        for form in &self.forms {
+            if let Some(written) = self.rewritten(known, history, form(known), true)? {
+                return Ok(Some(written));
             }
         }
         let biased = self.target.edits(known);
@@ -487,7 +510,8 @@ impl OnePass<'_> {
         let view = View::new(known);
         let sites = normalizer::find(&view);
         let mut refused: HashMap<String, Refusal> = HashMap::new();
-        loop {
+        // Each stream has a site of its own, and each time one more of them is refused.
+        for _ in 0..=sites.len() {
             let Rebasing { streams, edits } = plan(known, &view, &sites, &|name| {
                 let is_skipped = self.skip.is_match(name) || self.skip.is_match(kind);
                 refused.get(name).cloned().or_else(|| is_skipped.then(|| Refusal::new(Reason::Skipped, "")))
@@ -517,6 +541,7 @@ impl OnePass<'_> {
                 }
             }
         }
+        Ok(None)
     }
 
     /// The model with everything stored that is constant, and everything there once that is equal; `None` where nothing
@@ -566,4 +591,83 @@ pub(super) fn not_known(model: &Model) -> Option<Refusal> {
         }
     };
     Some(Refusal::new(reason, ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fold::patch::written_anew;
+    use crate::graph::NodeId;
+    use crate::graph::make::Maker;
+    use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+
+    /// `out = x + y`
+    fn sum() -> Model {
+        let named = |name: &str| ValueInfoProto { name: Some(name.into()), ..ValueInfoProto::default() };
+        let add = NodeProto {
+            op_type: Some("Add".into()),
+            input: vec!["x".into(), "y".into()],
+            output: vec!["out".into()],
+            ..NodeProto::default()
+        };
+        let graph = GraphProto {
+            node: vec![add],
+            input: vec![named("x"), named("y")],
+            output: vec![named("out")],
+            ..GraphProto::default()
+        };
+        Model::from_proto(ModelProto {
+            ir_version: Some(8),
+            opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+            graph: Some(graph),
+            ..ModelProto::default()
+        })
+    }
+
+    /// `b + a` in the place of `a + b`, which is written back the next time.
+    fn swapped(analysis: &Analysis) -> Vec<Edit> {
+        let swap = |node: NodeId, _| {
+            let graph = &analysis.graph;
+            let [left, right] = [graph.input(node, 0)?, graph.input(node, 1)?];
+            let mut maker = Maker::new(graph, node);
+            maker.op("Add", &[graph.value_name(right), graph.value_name(left)], vec![]);
+            Some(maker)
+        };
+        written_anew(analysis, swap)
+    }
+
+    /// What a run with these forms makes of the sum, and why it stops.
+    fn run(forms: Vec<Form>) -> (Option<Model>, StopReason) {
+        let (model, options) = (sum(), FuseOptions::default());
+        let pass = OnePass {
+            skip: Skips::of(&[]).unwrap(),
+            centre: false,
+            merge_norms: false,
+            growth: Allowed::of(&model, &options),
+            scale_stream: None,
+            target: Target::Portable,
+            forms,
+            tell: &|_, _, _| {},
+        };
+        let (result, plan) = pass.run(&model, &[]).unwrap();
+        (result, plan.stopped)
+    }
+
+    #[test]
+    fn forms_that_alternate_end_at_their_bound() {
+        let (result, stopped) = run(vec![swapped]);
+        assert_eq!(stopped, StopReason::Bound { at: FORMS });
+        let result = result.unwrap();
+        let [add] = &result.graph().node[..] else { panic!("{:?}", result.graph().node) };
+        let mut read = add.input.clone();
+        read.sort();
+        assert_eq!((add.op_type(), read), ("Add", vec!["x".to_owned(), "y".to_owned()]));
+    }
+
+    #[test]
+    fn a_run_that_finds_nothing_to_do_ends_at_the_fixpoint() {
+        let (result, stopped) = run(forms_for(&Skips::of(&[]).unwrap()));
+        assert!(result.is_none());
+        assert_eq!(stopped, StopReason::Fixpoint);
+    }
 }

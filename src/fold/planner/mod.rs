@@ -8,7 +8,7 @@ use std::collections::HashMap as Map;
 use self::worth::ADD_BY_PLACE;
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
-use super::plan::{Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, Tidy};
+use super::plan::{Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, StopReason, Tidy};
 use super::wave::Wave;
 use super::{backward, modulation, stream};
 use crate::affine::Affine;
@@ -523,6 +523,7 @@ impl<'a> Planner<'a> {
             growth: 0,
             tidy: Tidy::default(),
             is_tidied: false,
+            stopped: StopReason::default(),
         }
     }
 

@@ -166,6 +166,8 @@ class Plan:
     """Bytes that copies of shared weights add."""
     text: str = field(repr=False)
     """As the command line tells it."""
+    bound: Optional[str] = None
+    """The stage at whose bound the run stops; ``None`` where the last pass finds nothing to do."""
 
     @classmethod
     def of(cls, told: str, text: str) -> Plan:
@@ -178,6 +180,7 @@ class Plan:
             tidy.get("duplicates", 0),
             data.get("growth", {}).get("bytes", 0),
             text,
+            data.get("stopped", {}).get("at"),
         )
 
     @property
