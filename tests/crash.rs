@@ -1,5 +1,5 @@
-//! Saves that are killed at random moments, and saves of several processes at once: what is there is the old model or
-//! a new one, whole.
+//! Saves that a signal ends at random moments, and saves of several processes at once leave the old model or a new one,
+//! whole.
 #![cfg(unix)]
 
 mod common;

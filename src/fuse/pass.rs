@@ -121,7 +121,7 @@ pub(super) struct OnePass<'p> {
     pub growth: Allowed,
     pub scale_stream: Option<u32>,
     pub target: Target,
-    /// What writes operators in other forms once nothing folds, in this order.
+    /// The rewrites into other forms once nothing folds, in this order.
     pub forms: Vec<Form>,
     pub tell: &'p dyn Fn(&str, usize, usize),
 }
@@ -138,7 +138,7 @@ pub(super) fn forms_for(skip: &Skips) -> Vec<Form> {
     if !skip.is_match(simplify::DUPLICATE) {
         forms.extend(MOVEMENTS);
     }
-    // Who names sites may name an RMSNorm.
+    // A pattern of `--skip` may name an RMSNorm.
     if skip.is_empty() {
         forms.push(rms::edits);
     }
@@ -179,7 +179,7 @@ impl OnePass<'_> {
         self.until_nothing_folds(first, formulas)
     }
 
-    /// What comes of a model, if anything does, and what was done to it: until a pass finds nothing to do, or a bound.
+    /// Runs passes until one finds nothing to do, or to the bound. Returns the result, if anything changes, and the plan.
     fn until_nothing_folds(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         let mut history = History::default();
         history.begin(formulas);
@@ -238,7 +238,7 @@ impl OnePass<'_> {
         if let Some(next) = self.write(analysis, history)? {
             return Ok(Some(next));
         }
-        // What was laid out hands values on as well.
+        // Bodies in the main graph bring Identities.
         Ok(if is_changed { self.read_directly(analysis, history) } else { None })
     }
 
@@ -624,7 +624,7 @@ mod tests {
         })
     }
 
-    /// `b + a` in the place of `a + b`, which is written back the next time.
+    /// Writes each `a + b` as `b + a`, so that the next pass writes it back.
     fn swapped(analysis: &Analysis) -> Vec<Edit> {
         let swap = |node: NodeId, _| {
             let graph = &analysis.graph;
@@ -636,7 +636,7 @@ mod tests {
         written_anew(analysis, swap)
     }
 
-    /// What a run with these forms makes of the sum, and why it stops.
+    /// Runs the pipeline with these forms on the sum. Returns the result and the reason for which it stops.
     fn run(forms: Vec<Form>) -> (Option<Model>, StopReason) {
         let (model, options) = (sum(), FuseOptions::default());
         let pass = OnePass {

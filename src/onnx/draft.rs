@@ -90,14 +90,14 @@ impl FileDraft {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
         }
         let folder = folder_of(&path);
-        let mut turn = Turn::new(folder);
+        let mut lock = FolderLock::new(folder);
         sweep(folder);
         let aside = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder)?;
         let list = File::create_new(aside.path().join(LIST))?;
         // Where files cannot be locked, nobody can lock this one to sweep it up either.
         let _ = list.try_lock();
         let aside = aside.keep();
-        turn.open.push(aside.clone());
+        lock.open.push(aside.clone());
         Ok(Self { path, aside, list, permissions: replaced.map(|metadata| metadata.permissions()) })
     }
 
@@ -154,7 +154,7 @@ impl FileDraft {
     /// Where the name of the model is not UTF-8, and where nothing can be written beside it.
     pub fn reserve_name(&self) -> io::Result<String> {
         let model = self.name()?;
-        let _turn = self.turn();
+        let _lock = self.lock_folder();
         let there = self.data_names().into_iter().chain(reserved_names(self.folder()));
         let last = there.filter_map(|name| number(model, &name)).max();
         let name = match last {
@@ -166,17 +166,22 @@ impl FileDraft {
     }
 
     /// Waits until no other draft names files of the folder.
-    pub fn turn(&self) -> Turn {
-        Turn::new(self.folder())
+    pub fn lock_folder(&self) -> FolderLock {
+        FolderLock::new(self.folder())
     }
 
     /// Lets the files take their names: the data file one that is free, then the model its own, which is the
     /// moment at which the save happens. An obsolete data file is removed after it, unless a model in the folder
-    /// refers to it. The turn ends with it.
+    /// refers to it. The lock ends with it.
     ///
     /// # Errors
     /// Where the name of the data file is not free any more, or the system does not let a file take its name.
-    pub fn commit(&mut self, _turn: Turn, data: Option<&str>, obsolete: Option<&str>) -> io::Result<()> {
+    pub fn commit(
+        &mut self,
+        _lock: FolderLock,
+        data: Option<&str>,
+        obsolete: Option<&str>,
+    ) -> io::Result<()> {
         let names: Vec<&str> = data.into_iter().chain(obsolete).collect();
         let list = match names[..] {
             [] => String::new(),
@@ -223,7 +228,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut draft = FileDraft::new(path)?;
     let mut file = draft.model()?;
     file.write_all(bytes)?;
-    draft.commit(draft.turn(), None, None)?;
+    draft.commit(draft.lock_folder(), None, None)?;
     Ok(draft.path.clone())
 }
 
@@ -241,13 +246,13 @@ fn number(model: &str, data: &str) -> Option<u64> {
 
 /// While it is kept, no other save, of this process or another, makes, names or removes files of a
 /// folder.
-pub(super) struct Turn {
+pub(super) struct FolderLock {
     open: MutexGuard<'static, Vec<PathBuf>>,
     /// Other processes do not wait where folders cannot be locked.
     _folder: Option<File>,
 }
 
-impl Turn {
+impl FolderLock {
     fn new(folder: &Path) -> Self {
         let open = open();
         Self { open, _folder: locked(folder) }

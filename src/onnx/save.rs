@@ -352,12 +352,12 @@ impl Model {
         transfer(work).map_err(|source| failed(&path, source))?;
         last()?;
         self.check_unchanged()?;
-        let turn = draft.turn();
+        let lock = draft.lock_folder();
         // Another process may have replaced the model while this one wrote.
         let replaced = Replaced::by(draft).unwrap_or_default();
         // Of what will have no name any more, this model may still have something to read.
         replaced.own.iter().for_each(|name| self.externals.keep(name));
-        let committed = draft.commit(turn, data.as_deref(), replaced.own.as_deref());
+        let committed = draft.commit(lock, data.as_deref(), replaced.own.as_deref());
         committed.map_err(|source| failed(&path, source))?;
         let beside = |name: String| path.with_file_name(name);
         let left = replaced.used.into_iter().filter(|name| draft.is_left(name));

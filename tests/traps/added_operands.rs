@@ -14,7 +14,7 @@ use crate::common::reference::Value;
 use crate::common::text::{self, model};
 use crate::common::{judge, node, options, undeclared};
 
-/// The samples, tokens and channels of what each operator reads and makes.
+/// Samples, tokens and channels of the input and the result of each operator.
 const SHAPE: &str = "2 3 4";
 
 /// An operator by name, the extents of the operand that it adds, and its lines, from `X` to `Y` with the operand `C`. Names
@@ -307,7 +307,7 @@ fn of_lines(lines: &str) -> Model {
     model
 }
 
-/// Holds that a model computes what another one does, with each default as it is and with other numbers in its place.
+/// Asserts that two models compute the same, with the defaults of their inputs and with other numbers.
 fn same(before: &Model, after: &Model, what: &str) {
     for (open, truth) in [(1, true), (2, false)] {
         let mut inputs = judge::inputs(before, open, truth, Kind::Exact);
@@ -341,13 +341,13 @@ fn held(lines: &str, options: &FuseOptions, what: &str) -> Plan {
 /// Where an operator stands: lines for each operand.
 type Place = (&'static str, fn(&Operator, Operand) -> String);
 
-/// The operator reads a normalized stream, and writes it.
+/// Puts the operator behind a normalizer of a stream that it writes.
 fn beside_a_stream(operator: &Operator, operand: Operand) -> String {
     let block = written(operator, "p", ["n0", "f"], operand);
     stream("n0 = LayerNormalization(x0, ones)", &block)
 }
 
-/// The operator reads the stream as it is, and writes it.
+/// Puts the operator on a stream that it reads and writes.
 fn on_a_stream(operator: &Operator, operand: Operand) -> String {
     stream("", &written(operator, "p", ["x0", "f"], operand))
 }
@@ -374,7 +374,7 @@ fn stream(normalizer: &str, block: &str) -> String {
     )
 }
 
-/// The operator writes the stream, which it does not read.
+/// Puts the operator before a stream.
 fn before_a_stream(operator: &Operator, operand: Operand) -> String {
     let block = written(operator, "p", ["i", "x"], operand);
     format!(
@@ -426,7 +426,7 @@ fn before_an_affine(operator: &Operator, operand: Operand) -> String {
     between(operator, operand, ["a = Identity(x)", AFFINE[1]])
 }
 
-/// Two operators that read one value, and the sum of what they make.
+/// Adds two operators with one input.
 fn in_a_sum(operator: &Operator, operand: Operand) -> String {
     let other = written(operator, "q", ["a", "c"], operand);
     let behind = format!("{other}\n s = Add(b, c)\n o = Tanh(s)");

@@ -1,11 +1,11 @@
-//! Operators of a runtime that do in one what several do, and those that compute with quantized numbers.
+//! Fused operators of onnxruntime, and operators on quantized numbers.
 
 use anyhow::{Result, bail, ensure};
 use ndarray::{ArrayD, IxDyn, indices};
 
 use super::{Call, Value, conv, gemm, matmul, zip};
 
-/// What an operator makes; `None` of one that is not here.
+/// The result of an operator; `None` for others.
 pub fn make(call: &Call) -> Result<Option<Value>> {
     let (domain, op) = (call.proto.domain(), call.proto.op_type());
     if domain != "com.microsoft" && !op.starts_with('Q') {
@@ -43,7 +43,7 @@ pub fn make(call: &Call) -> Result<Option<Value>> {
     }))
 }
 
-/// What is behind a fused product.
+/// Applies the activation of a fused product.
 fn activated(call: &Call, sum: ArrayD<f64>) -> Result<Value> {
     Ok(Value::Floats(match call.text("activation", "")? {
         "" => sum,
@@ -71,7 +71,7 @@ fn integers(call: &Call, slot: usize) -> Result<ArrayD<f64>> {
     }
 }
 
-/// Of each head the tokens by their shares, behind those of the past.
+/// Attention of each head over the tokens of the past and those of the sequence.
 fn attention(call: &Call) -> Result<ArrayD<f64>> {
     ensure!(call.optional(3)?.is_none() && call.optional(5)?.is_none(), "a mask");
     let projected = zip(&matmul(call.floats(0)?, call.floats(1)?)?, call.floats(2)?, |a, b| a + b)?;
