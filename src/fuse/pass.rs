@@ -122,17 +122,17 @@ pub(super) struct OnePass<'p> {
     pub scale_stream: Option<u32>,
     pub target: Target,
     /// The rewrites into other forms once nothing folds, in this order.
-    pub forms: Vec<Form>,
+    pub forms: Vec<FindForms>,
     pub tell: &'p dyn Fn(&str, usize, usize),
 }
 
 /// Finds the operators that are to have another form, all over a model.
-pub(super) type Form = fn(&Analysis) -> Vec<Edit>;
+pub(super) type FindForms = fn(&Analysis) -> Vec<Edit>;
 
 /// The forms that engines look for, or run faster, but for those that `skip` forbids.
-pub(super) fn forms_for(skip: &Skips) -> Vec<Form> {
-    const TAKEN_APART: [Form; 2] = [parts::edits, gelu::edits];
-    const MOVEMENTS: [Form; 5] =
+pub(super) fn forms_for(skip: &Skips) -> Vec<FindForms> {
+    const TAKEN_APART: [FindForms; 2] = [parts::edits, gelu::edits];
+    const MOVEMENTS: [FindForms; 5] =
         [pairs::edits, regrouped::edits, sliced::edits, joined::edits, around::edits];
     let mut forms = TAKEN_APART.to_vec();
     if !skip.is_match(simplify::DUPLICATE) {
@@ -637,7 +637,7 @@ mod tests {
     }
 
     /// Runs the pipeline with these forms on the sum. Returns the result and the reason for which it stops.
-    fn run(forms: Vec<Form>) -> (Option<Model>, StopReason) {
+    fn run(forms: Vec<FindForms>) -> (Option<Model>, StopReason) {
         let (model, options) = (sum(), FuseOptions::default());
         let pass = OnePass {
             skip: Skips::of(&[]).unwrap(),
