@@ -83,6 +83,7 @@ mod history;
 pub mod lower;
 pub mod normalizer;
 pub mod onnx;
+pub mod ops;
 pub mod outline;
 mod progress;
 #[cfg(feature = "prove")]

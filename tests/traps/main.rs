@@ -3,6 +3,7 @@
 
 mod across;
 mod added_operands;
+mod axes;
 mod basis;
 mod bodies;
 mod branches;

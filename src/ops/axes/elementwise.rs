@@ -1,0 +1,80 @@
+//! Operators on the elements at one place: the axes are those of broadcasting.
+
+use super::{AxisRead, aligned, broadcast, first};
+use crate::graph::at::At;
+use crate::refusal::Reason;
+
+/// Attributes of operators on elements, none of which is about axes.
+const ATTRIBUTES: &[&str] = &[
+    "alpha",
+    "approximate",
+    "beta",
+    "bias",
+    "detect_negative",
+    "detect_positive",
+    "direction",
+    "fmod",
+    "gamma",
+    "lambd",
+    "max",
+    "min",
+];
+
+pub(super) fn read(
+    at: &At,
+    (is_own, op): (bool, &str),
+    axis: usize,
+) -> Option<Result<Vec<AxisRead>, Reason>> {
+    let is_plain = at.graph.category(at.node).is_some_and(|category| category.is_elementwise());
+    let is_other = !is_own && matches!(op, "Gelu" | "QuickGelu");
+    Some(match op {
+        _ if is_plain || is_other => on_elements(at, axis),
+        "Cast" | "CastLike" | "Dropout" | "Identity" if is_own => handed_on(at, op, axis),
+        "DequantizeLinear" | "QuantizeLinear" if is_own => quantized(at, axis),
+        _ => return None,
+    })
+}
+
+fn on_elements(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(ATTRIBUTES)?;
+    let rank = at.output_rank(0)?;
+    let mut places = vec![None; at.arity()];
+    for (slot, place) in places.iter_mut().enumerate() {
+        if at.input(slot).is_ok() {
+            *place = aligned(axis, rank, at.rank(slot)?);
+        }
+    }
+    broadcast(at, &places)
+}
+
+/// One input has the shape of the output; others say how.
+fn handed_on(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    match op {
+        "Dropout" => {
+            at.only_attributes(&["is_test", "ratio", "seed"])?;
+            at.check_handing_on()?;
+        }
+        _ => at.only_attributes(&["round_mode", "saturate", "to"])?,
+    }
+    Ok(first(at, AxisRead::Same(axis), AxisRead::Absent))
+}
+
+/// Scale and zero point are numbers, or lie along one axis.
+fn quantized(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["axis", "block_size", "output_dtype", "precision", "saturate"])?;
+    if at.attr("block_size", 0)? != 0 {
+        return Err(Reason::Attribute("block_size".into()));
+    }
+    let rank = at.rank(0)?;
+    let along = crate::graph::axes::axis(at.attr("axis", 1)?, rank.max(2))?;
+    let mut reads = first(at, AxisRead::Same(axis), AxisRead::Absent);
+    for (slot, read) in reads.iter_mut().enumerate().skip(1) {
+        match at.input(slot).map(|_| at.rank(slot)) {
+            Err(_) | Ok(Ok(0)) => {}
+            Ok(Ok(1)) if along != axis => {}
+            Ok(Ok(1)) if at.extent(slot, 0).is_ok_and(|extent| extent > 1) => *read = AxisRead::Same(0),
+            _ => return Err(Reason::UnknownShape),
+        }
+    }
+    Ok(reads)
+}

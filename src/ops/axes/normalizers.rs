@@ -1,0 +1,156 @@
+//! Normalizations, reductions, and others that mix some axes and leave all others alone.
+
+use super::{AxisRead, aligned, broadcast, first};
+use crate::graph::at::At;
+use crate::graph::axes::{axes, axis as counted};
+use crate::onnx::misread::batch_norm_trains;
+use crate::onnx::operator::{Category, softmax_axis};
+use crate::refusal::Reason;
+
+pub(super) fn read(
+    at: &At,
+    (is_own, op): (bool, &str),
+    axis: usize,
+) -> Option<Result<Vec<AxisRead>, Reason>> {
+    Some(match op {
+        "Hardmax" | "LogSoftmax" | "Softmax" if is_own => softmax(at, axis),
+        "LayerNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization" if is_own => {
+            layer_norm(at, axis)
+        }
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" if !is_own => skip_norm(at, op, axis),
+        "BatchNormalization" if is_own => batch_norm(at, axis),
+        "InstanceNormalization" if is_own => channels_alone(at, axis, &["epsilon"]),
+        "GroupNormalization" if is_own => group_norm(at, axis),
+        "LpNormalization" if is_own => along(at, axis, &["axis", "p"], -1),
+        "MeanVarianceNormalization" if is_own => mean_variance(at, axis),
+        "ArgMax" | "ArgMin" if is_own => arg(at, axis),
+        "CumSum" if is_own => cumulated(at, axis),
+        "GlobalAveragePool" | "GlobalMaxPool" if is_own => channels_alone(at, axis, &[]),
+        _ if is_own && at.graph.category(at.node) == Some(Category::Reduction) => reduced(at, axis),
+        _ => return None,
+    })
+}
+
+/// Reads of the first input: all of a mixed axis, the same place of another.
+fn mixed(at: &At, axis: usize, is_mixed: bool) -> Vec<AxisRead> {
+    let read = if is_mixed { AxisRead::All } else { AxisRead::Same(axis) };
+    first(at, read, AxisRead::All)
+}
+
+/// Before operator set 13 all axes behind the named one are mixed with it.
+fn softmax(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["axis"])?;
+    let (absent, alone) = softmax_axis(at.opset());
+    let named = counted(at.attr("axis", absent)?, at.rank(0)?)?;
+    Ok(mixed(at, axis, axis == named || (!alone && axis > named)))
+}
+
+fn along(at: &At, axis: usize, known: &[&str], absent: i64) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(known)?;
+    let named = counted(at.attr("axis", absent)?, at.rank(0)?)?;
+    Ok(mixed(at, axis, axis == named))
+}
+
+/// Scale and shift are broadcast to the input, whose normalized axes are all from the named one on.
+fn layer_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["axis", "epsilon", "stash_type"])?;
+    let rank = at.rank(0)?;
+    let named = counted(at.attr("axis", -1)?, rank)?;
+    let places = parameters(at, axis, rank, &[])?;
+    let mut reads = broadcast(at, &places)?;
+    if axis >= named {
+        reads[0] = AxisRead::All;
+    }
+    Ok(reads)
+}
+
+/// Where an axis is in each input that is broadcast; the ones at `left_out` are none.
+fn parameters(at: &At, axis: usize, rank: usize, left_out: &[usize]) -> Result<Vec<Option<usize>>, Reason> {
+    let place = |slot: usize| match at.input(slot) {
+        Ok(_) if !left_out.contains(&slot) => Ok(aligned(axis, rank, at.rank(slot)?)),
+        _ => Ok(None),
+    };
+    (0..at.arity()).map(place).collect()
+}
+
+fn skip_norm(at: &At, op: &str, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["epsilon"])?;
+    let rank = at.rank(0)?;
+    let mut reads = broadcast(at, &parameters(at, axis, rank, &[])?)?;
+    if axis + 1 == rank {
+        // Input, skip and bias are added up before the mean is taken.
+        let bias = if op == "SkipLayerNormalization" { 4 } else { 3 };
+        for slot in [0, 1, bias].into_iter().filter(|&slot| slot < at.arity()) {
+            reads[slot] = AxisRead::All;
+        }
+    }
+    Ok(reads)
+}
+
+/// The sum that a skip normalization makes beside its result.
+pub(super) fn skipped_sum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["epsilon"])?;
+    let has_shift = at.proto().op_type() == "SkipLayerNormalization";
+    let scales: &[usize] = if has_shift { &[2, 3] } else { &[2] };
+    broadcast(at, &parameters(at, axis, at.rank(0)?, scales)?)
+}
+
+fn batch_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["epsilon", "momentum", "training_mode"])?;
+    let trains = batch_norm_trains(at.proto(), at.opset());
+    if trains.is_ok_and(|trains| !trains) {
+        let others = if axis == 1 { AxisRead::Same(0) } else { AxisRead::Absent };
+        return Ok(first(at, AxisRead::Same(axis), others));
+    }
+    Err(Reason::TrainingMode)
+}
+
+/// Samples and channels stay apart; all places of each are mixed.
+fn channels_alone(at: &At, axis: usize, known: &[&str]) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(known)?;
+    let read = if axis < 2 { AxisRead::Same(axis) } else { AxisRead::All };
+    Ok(first(at, read, if axis == 1 { AxisRead::Same(0) } else { AxisRead::Absent }))
+}
+
+/// Samples stay apart. Scale and shift are of groups before operator set 21.
+fn group_norm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["epsilon", "num_groups", "stash_type"])?;
+    Ok(mixed(at, axis, axis > 0))
+}
+
+fn mean_variance(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["axes"])?;
+    let named = at.attr_ints("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
+    let named = axes(&named, at.rank(0)?)?;
+    Ok(mixed(at, axis, named.contains(&axis)))
+}
+
+/// Axes that stay are in their order; one of extent 1 in the place of a reduced one reads all of it.
+fn reduced(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    let rank = at.rank(0)?;
+    let (over, keep) = at.reduction(rank)?;
+    behind(at, axis, rank, &over, keep)
+}
+
+fn behind(at: &At, axis: usize, rank: usize, over: &[usize], keep: bool) -> Result<Vec<AxisRead>, Reason> {
+    if keep {
+        return Ok(mixed(at, axis, over.contains(&axis)));
+    }
+    let kept = (0..rank).filter(|axis| !over.contains(axis)).nth(axis);
+    kept.map(|from| mixed(at, from, false)).ok_or(Reason::UnknownShape)
+}
+
+fn arg(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["axis", "keepdims", "select_last_index"])?;
+    let rank = at.rank(0)?;
+    let over = counted(at.attr("axis", 0)?, rank)?;
+    behind(at, axis, rank, &[over], at.flag("keepdims", true)?)
+}
+
+fn cumulated(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["exclusive", "reverse"])?;
+    let [named] = at.list("axis")?.ok_or(Reason::NotConstant)?[..] else {
+        return Err(Reason::Attribute("axis".into()));
+    };
+    Ok(mixed(at, axis, counted(named, at.rank(0)?)? == axis))
+}

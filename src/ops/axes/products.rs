@@ -1,0 +1,156 @@
+//! Products of matrices: rows are those of the first operand, columns those of the second, and stacks broadcast.
+
+use super::{AxisRead, aligned, broadcast};
+use crate::graph::at::At;
+use crate::graph::equation::{Equation, is_once};
+use crate::graph::facts::same;
+use crate::refusal::Reason;
+
+pub(super) fn read(
+    at: &At,
+    (is_own, op): (bool, &str),
+    axis: usize,
+) -> Option<Result<Vec<AxisRead>, Reason>> {
+    Some(match op {
+        "MatMul" if is_own => at.only_attributes(&[]).and_then(|()| matmul(at, [false; 2], axis)),
+        "FusedMatMul" if !is_own => fused_matmul(at, axis),
+        "Gemm" if is_own => gemm(at, axis),
+        "Einsum" if is_own => einsum(at, axis),
+        "Attention" if is_own => attention(at, axis),
+        _ => return None,
+    })
+}
+
+/// A product of two stacks of matrices, each of which may be transposed.
+fn matmul(at: &At, transposed: [bool; 2], axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    let [left, right] = [at.rank(0)?, at.rank(1)?];
+    if at.arity() != 2 || left == 0 || right == 0 {
+        return Err(Reason::UnknownShape);
+    }
+    let (has_rows, has_columns) = (left > 1, right > 1);
+    if (transposed[0] && !has_rows) || (transposed[1] && !has_columns) {
+        return Err(Reason::UnknownShape);
+    }
+    let stacks = left.max(right).saturating_sub(2);
+    if axis < stacks {
+        let own = |rank: usize| aligned(axis, stacks, rank.saturating_sub(2));
+        return broadcast(at, &[own(left), own(right)]);
+    }
+    if has_rows && axis == stacks {
+        let rows = left - if transposed[0] { 1 } else { 2 };
+        return Ok(vec![AxisRead::Same(rows), AxisRead::All]);
+    }
+    let columns = right - if transposed[1] { 2 } else { 1 };
+    Ok(vec![AxisRead::All, AxisRead::Same(columns)])
+}
+
+fn fused_matmul(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["alpha", "transA", "transB", "transBatchA", "transBatchB"])?;
+    for name in ["transBatchA", "transBatchB"] {
+        if at.flag(name, false)? {
+            return Err(Reason::Attribute(name.into()));
+        }
+    }
+    matmul(at, [at.flag("transA", false)?, at.flag("transB", false)?], axis)
+}
+
+fn gemm(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["alpha", "beta", "transA", "transB"])?;
+    let (a, b) = (usize::from(at.flag("transA", false)?), usize::from(at.flag("transB", false)?));
+    let bias = match at.input(2) {
+        Ok(_) => aligned(axis, 2, at.rank(2)?),
+        Err(_) => None,
+    };
+    let rows = axis == 0;
+    // The result has the extent of the product, which a bias is broadcast to and never broadcasts.
+    let (slot, own, whole) = if rows { (0, a, 1) } else { (1, 1 - b, 0) };
+    let mut reads = vec![AxisRead::Absent; at.arity()];
+    reads[slot] = AxisRead::Same(own);
+    reads[whole] = AxisRead::All;
+    if let Some(place) = bias
+        && at.extent(2, place) != Ok(1)
+    {
+        if !same(&at.shape(2)?[place], &at.shape(slot)?[own]) {
+            return Err(Reason::UnknownShape);
+        }
+        reads[2] = AxisRead::Same(place);
+    }
+    Ok(reads)
+}
+
+fn einsum(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&["equation"])?;
+    let ranks: Vec<Option<usize>> = (0..at.arity()).map(|slot| at.rank(slot).ok()).collect();
+    let wrong = || Reason::Attribute("equation".into());
+    let equation = Equation::read(at.attr_text("equation", "")?, &ranks).ok_or_else(wrong)?;
+    if !equation.operands.iter().chain([&equation.result]).all(|letters| is_once(letters)) {
+        return Err(wrong());
+    }
+    let letter = *equation.result.get(axis).ok_or_else(wrong)?;
+    let place = |letters: &Vec<char>| letters.iter().position(|&other| other == letter);
+    let places: Vec<Option<usize>> = equation.operands.iter().map(place).collect();
+    let mut reads = broadcast(at, &places)?;
+    for (read, place) in reads.iter_mut().zip(places) {
+        if place.is_none() {
+            *read = AxisRead::All;
+        }
+    }
+    Ok(reads)
+}
+
+/// Queries read all keys and values, and their own row of the mask. With `is_causal` a query reads as many keys as its place
+/// says, so that its axis is not independent.
+fn attention(at: &At, axis: usize) -> Result<Vec<AxisRead>, Reason> {
+    at.only_attributes(&[
+        "is_causal",
+        "kv_num_heads",
+        "q_num_heads",
+        "qk_matmul_output_mode",
+        "scale",
+        "softcap",
+        "softmax_precision",
+    ])?;
+    let rank = at.rank(0)?;
+    let (queries, heads) = match rank {
+        3 => (1, None),
+        4 => (2, Some(1)),
+        _ => return Err(Reason::UnknownShape),
+    };
+    // The mask is broadcast to batch, heads, queries and keys.
+    let mask = |axis: usize| at.input(3).ok().and_then(|_| aligned(axis, 4, at.rank(3).ok()?));
+    if at.input(3).is_ok() {
+        at.rank(3)?;
+    }
+    let mut reads = vec![AxisRead::All; at.arity()];
+    let mut masked = None;
+    if axis == 0 {
+        for (slot, read) in reads.iter_mut().enumerate() {
+            *read = if at.input(slot).is_ok() { AxisRead::Same(0) } else { AxisRead::Absent };
+        }
+        masked = Some(mask(0));
+    } else if axis == queries {
+        if at.flag("is_causal", false)? {
+            return Err(Reason::Attribute("is_causal".into()));
+        }
+        reads[0] = AxisRead::Same(queries);
+        masked = Some(mask(2));
+    } else if Some(axis) == heads {
+        if !same(&at.shape(0)?[axis], &at.shape(1)?[axis]) {
+            return Err(Reason::UnknownShape);
+        }
+        for (slot, read) in reads.iter_mut().enumerate().filter(|&(slot, _)| slot != 6) {
+            *read = if at.input(slot).is_ok() { AxisRead::Same(1) } else { AxisRead::Absent };
+        }
+        masked = Some(mask(1));
+    }
+    if let Some(place) = masked.filter(|_| at.input(3).is_ok()) {
+        let dims = at.shape(3)?;
+        reads[3] = match place {
+            None => AxisRead::Absent,
+            Some(place) if at.extent(3, place) == Ok(1) => AxisRead::Absent,
+            Some(place) if same(&dims[place], &at.shape(0)?[axis]) => AxisRead::Same(place),
+            Some(_) => return Err(Reason::UnknownShape),
+        };
+    }
+    Ok(reads)
+}

@@ -1,0 +1,3 @@
+//! Properties of operators, each of which has one home.
+
+pub mod axes;
