@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::fold::plan::{Outcome, Plan, SitePlan, Stored};
 use crate::onnx::{Digests, write_whole};
-use crate::provenance::FoldOptions;
+use crate::provenance::{FoldOptions, noted};
 use crate::recipe::{Recipe, RecipeStep, float_name, float_named};
 
 /// The version of the format.
@@ -95,6 +95,7 @@ impl Fate {
 struct WrittenCertificate {
     certificate: u32,
     unfold: String,
+    #[serde(deserialize_with = "noted")]
     options: FoldOptions,
     original: Digests,
     fused: Digests,

@@ -2,7 +2,7 @@
 //!
 //! A site that stays is found again in the next repetition by the values that its nodes make.
 
-use crate::fold::plan::{Outcome, Plan, SitePlan, StopReason, Stored, StreamPlan};
+use crate::fold::plan::{Outcome, Plan, SitePlan, StopReason, Stored, StreamPlan, Tidy};
 use crate::graph::make::NewConstant;
 use crate::graph::{Graph, ValueId};
 use crate::hash::{HashMap, HashSet};
@@ -31,6 +31,8 @@ pub struct History {
     refused: HashMap<usize, Refusal>,
     /// Whether constants were computed since sites were refused for what copies of them add.
     has_other_weights: bool,
+    /// Whether layers were taken off rows, which may be put back on them.
+    pub is_lifted: bool,
     /// Whether there are fewer operators since some were written in another form.
     has_fewer: bool,
 }
@@ -194,6 +196,18 @@ impl History {
         self.has_fewer |= has_fewer;
         self.plan.growth += grown;
         self.keep(stored, &HashMap::default());
+    }
+
+    /// Whether all that was done may be undone: layers were taken off rows, and no site or stream has changed.
+    pub fn may_be_unchanged(&self) -> bool {
+        self.is_lifted && self.plan.is_tidied_alone()
+    }
+
+    /// Notes that the result is the model itself.
+    pub fn is_unchanged(&mut self) {
+        self.plan.is_tidied = false;
+        self.plan.growth = 0;
+        self.plan.tidy = Tidy::default();
     }
 
     /// The recipes of stored tensors, over constants of the first model.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::fold::plan::{Outcome, Plan, SitePlan, StreamPlan, Tidy};
 use crate::fold::target::Target;
@@ -27,8 +27,7 @@ pub struct FoldOptions {
     /// The k of the factor `2^-k` of residual streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_stream: Option<u32>,
-    /// The engine that the result is for.
-    #[serde(skip_serializing_if = "Target::is_portable")]
+    /// The engines that the result is for.
     pub target: Target,
 }
 
@@ -47,9 +46,16 @@ impl Default for FoldOptions {
             centre: false,
             merge_norms: false,
             scale_stream: None,
-            target: Target::Portable,
+            target: Target::default(),
         }
     }
+}
+
+/// The options that a file names. One without a target is of a version that had no other default than the portable form.
+pub(crate) fn noted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FoldOptions, D::Error> {
+    let mut options = serde_json::Map::deserialize(deserializer)?;
+    options.entry("target").or_insert_with(|| serde_json::json!(Target::Portable));
+    serde_json::from_value(options.into()).map_err(serde::de::Error::custom)
 }
 
 /// One time that a model was folded.
@@ -104,7 +110,8 @@ impl Provenance {
         let entry = |key: String| entries.get(key.as_str()).map(|&value| value.to_owned());
         let time = |time: usize| {
             let [version, original, folded, grown, options] = KEYS.map(|name| entry(key(time, name)));
-            let options = options.and_then(|options| serde_json::from_str(&options).ok());
+            let options = options.as_deref().unwrap_or("{}");
+            let options = noted(&mut serde_json::Deserializer::from_str(options)).ok();
             Some(Self {
                 version: version?,
                 original,
@@ -122,7 +129,7 @@ impl Provenance {
         // Entries of other programs under one of these names stay, and no name occurs twice.
         let is_taken = |time: usize| KEYS.iter().any(|name| taken.contains(&key(time, name)[..]));
         let time = (Self::of(model).len()..).find(|&time| !is_taken(time)).unwrap_or_default();
-        let options = (options != FoldOptions::default()).then(|| serde_json::json!(options).to_string());
+        let options = Some(serde_json::json!(options).to_string());
         let version = Some(env!("CARGO_PKG_VERSION").to_owned());
         let grown = (plan.growth > 0).then(|| plan.growth.to_string());
         let original = model.await_sha256(&key(time, "original"), original);

@@ -284,7 +284,10 @@ fn a_centred_model_says_so_and_is_proved() {
     let run = unfold([&"fuse", &digits("ln", "legacy"), &"-o", &path, &"--centre", &"--verify", &"prove"]);
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""));
     assert!(run.stdout.contains("(40 channels) centred: 7 LN become RMSNorm"), "{}", run.stdout);
-    assert!(provenance(&path).contains(&("unfold.options".into(), r#"{"centre":true,"skip":[]}"#.into())));
+    assert!(
+        provenance(&path)
+            .contains(&("unfold.options".into(), r#"{"centre":true,"skip":[],"target":"cpu"}"#.into()))
+    );
     let again = unfold([&"fuse", &path, &"--dry-run", &"--centre"]);
     assert!(again.stdout.contains("nothing to fold"), "{}", again.stdout);
 }
@@ -301,7 +304,7 @@ fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
     assert_eq!((run.code, run.stderr.as_str()), (DONE, ""), "{}", run.stdout);
     assert!(run.stdout.contains(" is gone, before LayerNormalization_y\n"), "{}", run.stdout);
     assert!(run.stdout.contains("what follows makes the same up to a part of "), "{}", run.stdout);
-    let options = ("unfold.options".into(), r#"{"merge_norms":true,"skip":[]}"#.into());
+    let options = ("unfold.options".into(), r#"{"merge_norms":true,"skip":[],"target":"cpu"}"#.into());
     assert!(provenance(&path).contains(&options));
     let json = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms", &"--json"]).json();
     assert!((1e-9..1e-3).contains(&json["slack"].as_f64().unwrap()), "{}", json["slack"]);
@@ -327,11 +330,12 @@ fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
 fn json_has_the_fields_that_it_promises() {
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let inspected = unfold([&"inspect", &un(), &"--json"]).json();
-    assert_eq!(keys(&inspected), ["model", "sites", "stopped", "summary"]);
+    assert_eq!(keys(&inspected), ["model", "sites", "stopped", "summary", "tidy"]);
     assert_eq!(inspected["stopped"]["reason"], "fixpoint");
+    assert_eq!(keys(&inspected["tidy"]), ["biased", "constants", "duplicates"]);
     let tidied = unfold([&"inspect", &digits("un", "legacy"), &"--json"]).json();
     assert_eq!(keys(&tidied), ["model", "sites", "stopped", "summary", "tidy"]);
-    assert_eq!(keys(&tidied["tidy"]), ["constants", "duplicates"]);
+    assert_eq!(keys(&tidied["tidy"]), ["biased", "constants", "duplicates"]);
     let site = &inspected["sites"][0];
     assert_eq!(keys(site), ["axis", "channels", "core", "folded", "kind", "name", "nodes", "post", "pre"]);
     assert_eq!(site["kind"]["name"], "UN");
@@ -350,7 +354,9 @@ fn json_has_the_fields_that_it_promises() {
         "sites",
         "stopped",
         "summary",
+        "target",
         "tensors",
+        "tidy",
         "verification",
         "verified",
         "written",
@@ -1420,7 +1426,7 @@ fn a_certificate_has_the_digests_and_the_formulas() {
     assert!(run.stdout.contains("its certificate is "), "{}", run.stdout);
     let certificate = json(&file);
     assert_eq!((&certificate["certificate"], &certificate["unfold"]), (&1.into(), &"0.1.0".into()));
-    assert_eq!(certificate["options"], serde_json::json!({ "skip": ["blocks.1.*"] }));
+    assert_eq!(certificate["options"], serde_json::json!({ "skip": ["blocks.1.*"], "target": "cpu" }));
     let digests = |path: &Path| serde_json::json!({ "sha256": sha256(path), "data": {} });
     assert_eq!(certificate["original"], digests(&un()));
     assert_eq!(certificate["fused"], digests(&path));
@@ -1518,15 +1524,19 @@ fn a_folded_model_tells_where_its_normalizers_went() {
     let expected = [
         entry("unfold.version", env!("CARGO_PKG_VERSION")),
         entry("unfold.original", &digest),
-        entry("unfold.folded", "UN 7, attention scale 6"),
+        entry("unfold.folded", "UN 7, attention scale 6, biased 12"),
+        entry("unfold.options", r#"{"skip":[],"target":"cpu"}"#),
     ];
     assert_eq!(provenance(&path), expected);
     let told = unfold([&"inspect", &path]).stdout;
-    let line = format!("folded by unfold 0.1.0 from {}…: UN 7, attention scale 6\n", &digest[..12]);
+    let line = format!(
+        "folded by unfold 0.1.0 from {}…: UN 7, attention scale 6, biased 12; for cpu\n",
+        &digest[..12]
+    );
     assert!(told.ends_with(&line), "{told}");
     let json = unfold([&"inspect", &path, &"--json"]).json();
     assert_eq!(json["provenance"][0]["original"], digest);
-    assert_eq!(json["provenance"][0]["folded"], "UN 7, attention scale 6");
+    assert_eq!(json["provenance"][0]["folded"], "UN 7, attention scale 6, biased 12");
     assert!(provenance(&un()).is_empty());
 }
 
@@ -1535,24 +1545,26 @@ fn a_folded_model_tells_where_its_normalizers_went() {
 fn a_second_folding_is_told_behind_the_first() {
     let (folder, once) = out();
     let twice = folder.path().join("twice.onnx");
-    assert_eq!(unfold([&"fuse", &un(), &"-o", &once, &"-q", &"--skip", &"blocks.0.norm1*"]).code, DONE);
-    assert_eq!(unfold([&"fuse", &once, &"-o", &twice, &"-q"]).code, DONE);
+    let skip = "blocks.0.norm1*";
+    let first = unfold([&"fuse", &un(), &"-o", &once, &"-q", &"--target", &"portable", &"--skip", &skip]);
+    let second = unfold([&"fuse", &once, &"-o", &twice, &"-q", &"--target", &"portable"]);
+    assert_eq!((first.code, second.code), (DONE, DONE));
     let (first, both) = (provenance(&once), provenance(&twice));
     assert_eq!(
         first[2..],
         [
             ("unfold.folded".to_owned(), "attention scale 6, UN 6, duplicate 1".to_owned()),
-            ("unfold.options".to_owned(), r#"{"skip":["blocks.0.norm1*"]}"#.to_owned()),
+            ("unfold.options".to_owned(), r#"{"skip":["blocks.0.norm1*"],"target":"portable"}"#.to_owned()),
         ]
     );
     assert_eq!(both[..4], first);
     let keys: Vec<&str> = both[4..].iter().map(|(key, _)| key.as_str()).collect();
-    assert_eq!(keys, ["unfold.2.version", "unfold.2.original", "unfold.2.folded"]);
+    assert_eq!(keys, ["unfold.2.version", "unfold.2.original", "unfold.2.folded", "unfold.2.options"]);
     assert_eq!((both[5].1.as_str(), both[6].1.as_str()), (sha256(&once).as_str(), "UN 1"));
     let told = unfold([&"inspect", &twice]).stdout;
     let lines: Vec<&str> = told.lines().rev().take(2).collect();
-    assert!(lines[1].ends_with("UN 6, duplicate 1; skipped blocks.0.norm1*"), "{told}");
-    assert!(lines[0].ends_with(": UN 1"), "{told}");
+    assert!(lines[1].ends_with("UN 6, duplicate 1; skipped blocks.0.norm1*; for portable"), "{told}");
+    assert!(lines[0].ends_with(": UN 1; for portable"), "{told}");
     let ln = digits("ln", "dynamo");
     assert_eq!(
         unfold([&"fuse", &ln, &"-o", &twice, &"--centre", &"--target", &"onnxruntime", &"-q"]).code,
@@ -1757,7 +1769,8 @@ fn what_copies_of_shared_weights_add_is_said() {
     assert_eq!(told["growth"]["bytes"], 19200);
     // It is proved with the option that it was folded with.
     assert!(
-        provenance(&out).contains(&("unfold.options".into(), r#"{"max_growth":100.0,"skip":[]}"#.into()))
+        provenance(&out)
+            .contains(&("unfold.options".into(), r#"{"max_growth":100.0,"skip":[],"target":"cpu"}"#.into()))
     );
     assert_eq!(unfold([&"prove", &tied, &out]).code, DONE);
     let file = folder.path().join("c.json");
@@ -1766,7 +1779,7 @@ fn what_copies_of_shared_weights_add_is_said() {
     assert_eq!((certified.code, json(&file)["options"]["max_growth"].as_f64()), (DONE, Some(100.0)));
     assert_eq!(unfold([&"prove", &tied, &out, &"--certificate", &file]).code, DONE);
     let inspected = unfold([&"inspect", &out]).stdout;
-    assert!(inspected.trim_end().ends_with("; copies up to 100 %"), "{inspected}");
+    assert!(inspected.trim_end().ends_with("; copies up to 100 %; for cpu"), "{inspected}");
     let negative = unfold([&"fuse", &tied, &"-o", &out, &"--max-growth", &"-1"]);
     assert_eq!(negative.code, USAGE);
     assert!(
@@ -1810,11 +1823,14 @@ fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
     assert_eq!(run.code, DONE, "{}", run.stderr);
     let told = "stream x (4 channels) scaled by 2^-6: 5 operators take a power of two in\n";
     assert!(run.stdout.contains(told), "{}", run.stdout);
-    assert!(provenance(&out).contains(&("unfold.options".into(), r#"{"scale_stream":6,"skip":[]}"#.into())));
+    assert!(
+        provenance(&out)
+            .contains(&("unfold.options".into(), r#"{"scale_stream":6,"skip":[],"target":"cpu"}"#.into()))
+    );
     assert!(provenance(&out).contains(&("unfold.folded".into(), "scaling 1".into())));
     assert_eq!(unfold([&"prove", &model, &out]).code, DONE);
     let inspected = unfold([&"inspect", &out]).stdout;
-    assert!(inspected.trim_end().ends_with("; streams scaled by 2^-6"), "{inspected}");
+    assert!(inspected.trim_end().ends_with("; streams scaled by 2^-6; for cpu"), "{inspected}");
 
     let planned = |model| -> [&dyn AsRef<std::ffi::OsStr>; 7] {
         [&"fuse", model, &"--dry-run", &"--scale-stream", &"auto", &"--input", &samples]

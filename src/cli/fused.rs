@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use unfold::fold::plan::{MergedNorm, StopReason, StreamPlan, Tidy};
+use unfold::fold::target::Target;
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
 use unfold::prove::Proof;
@@ -11,7 +12,7 @@ use unfold::report::{ReportedTensor, bytes, plain};
 use unfold::run::Failure;
 use unfold::slack::Slack;
 use unfold::verify::{Verdict, VerifyOptions};
-use unfold::{Fused, Plan, Planned};
+use unfold::{FuseOptions, Fused, Plan, Planned};
 
 use super::idle::Idle;
 use super::judged::{Judged, When};
@@ -45,6 +46,10 @@ pub struct FuseReport {
     slack: Option<Result<Slack, Failure>>,
     lowered: Option<Model>,
     dry: bool,
+    /// The engines that the result is for.
+    target: Target,
+    /// Whether streams were to be centred by name, so that those that are not are of interest.
+    centre: bool,
 }
 
 impl FuseReport {
@@ -65,6 +70,8 @@ impl FuseReport {
         Self {
             before,
             lowered,
+            target: Target::default(),
+            centre: false,
             after: None,
             judged: Judged::default(),
             written: None,
@@ -80,6 +87,11 @@ impl FuseReport {
     /// The report, with what residual streams are scaled by.
     pub fn with(self, scaling: ScalingChoice) -> Self {
         Self { scaling, ..self }
+    }
+
+    /// The report of a run with these options.
+    pub fn chosen_by(self, options: &FuseOptions) -> Self {
+        Self { target: options.target, centre: options.centre, ..self }
     }
 
     /// Finds out whether the result computes what the model does, if anything was made of it.
@@ -163,8 +175,11 @@ impl FuseReport {
         let table = if rows.is_empty() { String::new() } else { sites::table(&rows, paint) + "\n" };
         let mut text = table + &self.summary().line(paint) + "\n" + &sites::tidied(&self.plan.tidy);
         text += &sites::stopped(self.plan.stopped);
+        if self.changes() {
+            text += target_line(self.target);
+        }
         text += &self.scaling.told();
-        text += &streams::told(&self.plan);
+        text += &streams::told(&self.plan, self.centre);
         text += &norms::told(&self.plan.merged, self.slack.as_ref());
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
@@ -188,6 +203,7 @@ impl FuseReport {
         FuseJson {
             model: self.before.path().map(JsonPath),
             changed: self.changes(),
+            target: self.target,
             written: self.written.as_ref().map(|saved| JsonPath(&saved.path)),
             data: self.written.as_ref().and_then(|saved| saved.data.as_deref()).map(JsonPath),
             certificate: self.certificate.as_deref().map(JsonPath),
@@ -216,6 +232,8 @@ struct FuseJson<'j> {
     model: Option<JsonPath<'j>>,
     /// Whether the result differs from the input, or would in a dry run.
     changed: bool,
+    /// The engines that the result is for.
+    target: Target,
     /// The file that was written, if one was.
     written: Option<JsonPath<'j>>,
     /// The file with its weights, if they were written into one.
@@ -262,6 +280,16 @@ struct FuseJson<'j> {
     /// How far the outputs of the model move when its weights move by one rounding, if that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     sensitivity: Option<f64>,
+}
+
+/// The engines that a result is for, and what another target would keep, in a line.
+fn target_line(target: Target) -> &'static str {
+    match target {
+        Target::Cpu => "for CPUs; --target portable keeps LayerNormalization and MatMul\n",
+        Target::Portable => "for any engine; --target cpu takes forms that CPUs run faster\n",
+        Target::Onnxruntime => "for onnxruntime; --target cpu keeps the open shapes of values within\n",
+        Target::Tract => "for tract; --target cpu keeps layers behind the windows that they read\n",
+    }
 }
 
 /// What copies of shared weights add.

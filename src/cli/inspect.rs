@@ -7,7 +7,6 @@ use anyhow::Result;
 use serde::Serialize;
 use unfold::error::Error;
 use unfold::fold::plan::{StopReason, StreamPlan, Tidy};
-use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::outline::outline;
 use unfold::provenance::Provenance;
@@ -164,10 +163,7 @@ fn told(time: &Provenance) -> String {
         options.scale_stream.map_or_else(String::new, |power| format!("; streams scaled by 2^-{power}"));
     let centred = if options.centre { "; streams centred" } else { "" };
     let merged = if options.merge_norms { "; normalizers merged" } else { "" };
-    let target = match options.target {
-        Target::Portable => String::new(),
-        target => format!("; for {target}"),
-    };
+    let target = format!("; for {}", options.target);
     let line = format!(
         "folded by unfold {version}{from}: {folded}{skipped}{growth}{centred}{merged}{scaled}{target}"
     );

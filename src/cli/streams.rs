@@ -39,8 +39,8 @@ pub fn table(plan: &Plan, paint: Paint) -> String {
 }
 
 /// What was done to the streams, a line for each that was asked to have another basis, and one for those that folding
-/// gave one.
-pub fn told(plan: &Plan) -> String {
+/// gave one. Streams that are not centred are listed where `centre` asked for them.
+pub fn told(plan: &Plan, centre: bool) -> String {
     let mut lines = String::new();
     let bases: Vec<Basis> = plan.sites.iter().filter_map(|site| site.basis).collect();
     if let Some(Basis { least, most }) = Basis::around(bases.iter().copied()) {
@@ -58,6 +58,7 @@ pub fn told(plan: &Plan) -> String {
         match &stream.centring {
             None => {}
             Some(Centring::Centred { .. }) => line(format!("centred: {}", needs(&stream.centring))),
+            Some(Centring::Kept { .. }) if !centre => {}
             Some(Centring::Kept { why }) => *kept.entry(("centred", why.reason.name())).or_default() += 1,
         }
         match &stream.scaling {

@@ -414,6 +414,11 @@ impl Plan {
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
+        self.is_tidied_alone() && !self.is_tidied
+    }
+
+    /// Whether no site, stream or normalizer changes, whatever is done beside them.
+    pub(crate) fn is_tidied_alone(&self) -> bool {
         self.removals.is_empty()
             && self.resets.is_empty()
             && self.folds.is_empty()
@@ -421,7 +426,6 @@ impl Plan {
             && self.replacements.is_empty()
             && !self.streams.iter().any(StreamPlan::is_changed)
             && self.merged.is_empty()
-            && !self.is_tidied
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod pass;
 mod skips;
+mod unchanged;
 
 use globset::Glob;
 
@@ -11,7 +12,7 @@ use self::skips::{Skips, no_pattern};
 use crate::basis;
 use crate::error::{Error, Result};
 use crate::fold::plan::{Plan, StreamPlan};
-use crate::fold::target::Target;
+use crate::fold::target::{self, Target};
 use crate::graph::Graph;
 use crate::lower::{Lowered, Lowering, lower, opaque, operators, written_out};
 use crate::normalizer::hard_swish;
@@ -76,7 +77,7 @@ impl FuseOptions<'_> {
                 simplify::KINDS
                     .iter()
                     .chain(&basis::KINDS)
-                    .chain([&hard_swish::KIND])
+                    .chain([&hard_swish::KIND, &target::KIND])
                     .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || model.proto.functions.iter().any(|function| set.is_match(function.name()))

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::FuseOptions;
 use super::skips::Skips;
+use super::unchanged::is_unchanged;
 use crate::basis::{self, Rebasing, merging};
 use crate::error::{Error, Result};
 use crate::fold::apply::apply;
@@ -13,7 +14,7 @@ use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, StopReason, Stored};
 use crate::fold::planner;
 use crate::fold::raised::raised;
-use crate::fold::target::Target;
+use crate::fold::target::{self, Target};
 use crate::fold::{around, forms, gelu, joined, pairs, parts, regrouped, rms, sliced};
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
@@ -205,6 +206,7 @@ impl OnePass<'_> {
             let scaled = self.scale(&analysed(first, result.as_ref())?, &mut history)?;
             result = scaled.or(result);
         }
+        result = self.finished(first, result, &mut history)?;
         let plan = history.finish(result.as_ref().unwrap_or(first), stopped);
         Ok((result, plan))
     }
@@ -229,6 +231,9 @@ impl OnePass<'_> {
         if let Some(next) = self.raised(analysis, history) {
             return Ok(Some(next));
         }
+        if let Some(next) = self.lifted(analysis, history)? {
+            return Ok(Some(next));
+        }
         if let Some(next) = self.rewritten(analysis, history, forms::edits(analysis), false)? {
             return Ok(Some(next));
         }
@@ -240,6 +245,67 @@ impl OnePass<'_> {
         }
         // Bodies in the main graph bring Identities.
         Ok(if is_changed { self.read_directly(analysis, history) } else { None })
+    }
+
+    /// The target whose forms are written.
+    fn form(&self) -> Target {
+        if self.skip.is_match(target::KIND) { Target::Portable } else { self.target }
+    }
+
+    /// The model with layers as MatMul and Add where they are written on rows; `None` where none is.
+    fn lifted(&self, analysis: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        let lifted = self.form().canonical(analysis);
+        let made = self.rewritten(analysis, history, lifted, false)?;
+        history.is_lifted |= made.is_some();
+        Ok(made)
+    }
+
+    /// The result in the forms that hide from rules what they are, such as layers on rows; `None` where it is the first
+    /// model again.
+    fn finished(&self, first: &Model, result: Option<Model>, history: &mut History) -> Result<Option<Model>> {
+        let model = result.as_ref().unwrap_or(first);
+        let has_products = model.graph().node.iter().any(|node| node.op_type() == "MatMul");
+        if self.form() == Target::Portable || !has_products && !history.is_lifted {
+            return Ok(result);
+        }
+        let analysis = analysed(first, result.as_ref())?;
+        let joined = self.form().finished(&analysis);
+        let count = joined.len();
+        let made = self.rewritten(&analysis, history, joined, true)?;
+        drop(analysis);
+        let result = match made {
+            Some(made) => {
+                history.plan.tidy.biased += count;
+                Some(self.laid_out_anew(first, made, history)?)
+            }
+            None => result,
+        };
+        let is_unchanged = |model: &Model| history.may_be_unchanged() && is_unchanged(first, model);
+        if result.as_ref().is_some_and(is_unchanged) {
+            history.is_unchanged();
+            return Ok(None);
+        }
+        Ok(result)
+    }
+
+    /// A finished model with its movements put in order again, and equal ones merged: layers on rows have brought new ones.
+    /// No other rule looks at it.
+    fn laid_out_anew(&self, first: &Model, finished: Model, history: &mut History) -> Result<Model> {
+        let mut result = finished;
+        for _ in 0..WRITES {
+            let analysis = check(first, &result)?;
+            let next = match self.in_forms(&analysis, history)? {
+                None => {
+                    let sites = normalizer::find(&View::new(&analysis));
+                    self.tidy(&analysis, first, &sites, history)
+                }
+                next => next,
+            };
+            drop(analysis);
+            let Some(next) = next else { break };
+            result = next;
+        }
+        Ok(result)
     }
 
     /// The model without what the target should not be told; `None` where it may be told all.
@@ -416,16 +482,24 @@ impl OnePass<'_> {
 
     /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        if let Some(written) = self.in_forms(known, history)? {
+            return Ok(Some(written));
+        }
+        let placed = self.form().edits(known);
+        let count = placed.len();
+        let made = self.rewritten(known, history, placed, true)?;
+        history.plan.tidy.biased += if made.is_some() { count } else { 0 };
+        Ok(made)
+    }
+
+    /// The model after the first of the rewrites into other forms that has anything to do; `None` where none has.
+    fn in_forms(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         for form in &self.forms {
             if let Some(written) = self.rewritten(known, history, form(known), true)? {
                 return Ok(Some(written));
             }
         }
-        let biased = self.target.edits(known);
-        let count = biased.len();
-        let made = self.rewritten(known, history, biased, true)?;
-        history.plan.tidy.biased += if made.is_some() { count } else { 0 };
-        Ok(made)
+        Ok(None)
     }
 
     /// The model with changes that no site asks for; `None` where there are none.
@@ -451,7 +525,9 @@ impl OnePass<'_> {
         let plan = |known: &Analysis, view: &View, sites: &[Site], refused: &Refused| {
             basis::centred(known, view, sites, refused)
         };
-        if self.centre { self.rebase(known, history, basis::CENTRING, &plan) } else { Ok(None) }
+        // A scaled stream is to become float16, which has no room for the squares that an RMS normalization writes out.
+        let is_implied = self.target.centres() && self.scale_stream.is_none();
+        if self.centre || is_implied { self.rebase(known, history, basis::CENTRING, &plan) } else { Ok(None) }
     }
 
     /// The model without normalizers that others follow; `None` where none goes, or nobody asked for it.

@@ -232,7 +232,7 @@ pub fn fuse(
         let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
         let fused = crate::fuse_ahead(&model, &options)?;
         let idle = Idle::all(&options, &model, &fused.plan);
-        let mut report = FuseReport::of(model, fused, idle);
+        let mut report = FuseReport::of(model, fused, idle).chosen_by(&options);
         let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };
         report.judge(when, &options, |step| tell(step, 0, 1));
         let mut warnings: Vec<String> = report.idle.iter().map(Idle::in_python).collect();
@@ -256,9 +256,9 @@ pub fn fuse(
 /// The plan, as JSON and as text, and the provenance of the model, as JSON.
 type PlanAsText = (String, String, String);
 
-fn told(model: Model, planned: Planned) -> Result<PlanAsText> {
+fn told(model: Model, planned: Planned, options: &FuseOptions) -> Result<PlanAsText> {
     let provenance = serde_json::to_string(&Provenance::of(&model))?;
-    let report = FuseReport::dry(model, planned, vec![]);
+    let report = FuseReport::dry(model, planned, vec![]).chosen_by(options);
     Ok((serde_json::to_string(&report.json())?, report.done(Paint::none()), provenance))
 }
 
@@ -277,7 +277,7 @@ pub fn plan(
         let model = read()?;
         let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
         let planned = crate::dry_run(&model, &options)?;
-        told(model, planned)
+        told(model, planned, &options)
     };
     source.settled(py, attend(py, progress, work))
 }
@@ -302,7 +302,7 @@ pub fn inspect(
             Some(page) => with_page(&name, &model, &options, page)?,
             None => crate::dry_run(&model, &options)?,
         };
-        told(model, planned)
+        told(model, planned, &options)
     };
     source.settled(py, attend(py, progress, work))
 }

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ndarray::ArrayD;
+use unfold::fold::target::Target;
 use unfold::graph::analysis::Analysis;
 use unfold::graph::flat::Flat;
 use unfold::onnx::Model;
@@ -36,9 +37,15 @@ pub fn fuse(model: &Model) -> Fused {
     fused
 }
 
-/// Everything folds that can: the weights of models that are so small are copied, whatever that adds.
+/// Everything folds that can: the weights of models that are so small are copied, whatever that adds. Normalizations and
+/// products stay the operators that they are.
 pub fn options() -> FuseOptions<'static> {
-    FuseOptions { max_growth: f64::INFINITY, ..FuseOptions::default() }
+    FuseOptions { max_growth: f64::INFINITY, ..portable() }
+}
+
+/// As usual, where normalizations and products stay the operators that they are: for tests of folding by itself.
+pub fn portable() -> FuseOptions<'static> {
+    FuseOptions { target: Target::Portable, ..FuseOptions::default() }
 }
 
 /// Whether what was made of a model is proved, or beyond proof.

@@ -1,5 +1,6 @@
 //! What has to hold for a model and what unfold makes of it.
 
+use crate::common::portable;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -147,7 +148,7 @@ fn compare(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String> {
     in_order(model, &fused).map_err(told)?;
     // Floats that come to the same when they are stored, and were not the same before, are the same from then on.
     let skip = vec!["duplicate".to_owned()];
-    let again = FuseOptions { skip, max_growth: options.max_growth, ..FuseOptions::default() };
+    let again = FuseOptions { skip, max_growth: options.max_growth, ..portable() };
     let again = unfold::fuse(&fused, &again).map_err(|error| told(error.to_string()))?;
     if !again.plan.is_empty() || again.model.proto != fused.proto {
         return Err(told(format!("fusing again changes it:\n{}", text::print(&again.model))));

@@ -1,5 +1,6 @@
 //! Bodies of If, Loop and Scan: what is in them folds as what is not.
 
+use crate::common::portable;
 use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::onnx::node::bodies;
@@ -159,7 +160,7 @@ fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
     let after = folded(&model);
     assert_eq!(inside(&after), [["MatMul"], ["MatMul"]]);
     assert_eq!(names(&after).iter().filter(|name| name.contains("w_folded")).count(), 2);
-    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    let fused = unfold::fuse(&model, &portable()).unwrap();
     // Whichever of the two goes, the other one reads the weight as it is.
     let kept = fused.plan.sites.iter().filter(|site| matches!(reasons_of(site).0, Reason::Growth(_)));
     assert_eq!(kept.count(), 2, "{:#?}", fused.plan.sites);
@@ -267,7 +268,7 @@ fn a_name_of_the_surroundings_that_a_body_has_too_is_its_own() {
         "y = MatMul(x, v)\n output y",
         &["r"],
     );
-    assert!(unfold::fuse(&model, &Default::default()).is_ok());
+    assert!(unfold::fuse(&model, &portable()).is_ok());
 }
 
 #[test]
@@ -359,7 +360,7 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
     // A branch is given nothing.
     model.graph_mut().node[0].attribute[0].g.as_mut().unwrap().input.push(undeclared("given"));
     let before = model.graph().node[0].clone();
-    let untouched = unfold::fuse(&model, &Default::default()).unwrap();
+    let untouched = unfold::fuse(&model, &portable()).unwrap();
     assert_eq!(untouched.model.proto, model.proto);
     // What is around it folds all the same, and what is in others.
     let more = branching(
@@ -404,7 +405,7 @@ fn an_if_is_the_branch_that_extents_take() {
         is_proved(&before);
         let fused = crate::fuse(&before);
         assert_eq!(operators(&fused.model), ["Reshape"]);
-        assert!(!unfold::fuse(&fused.model, &Default::default()).unwrap().changed());
+        assert!(!unfold::fuse(&fused.model, &portable()).unwrap().changed());
     }
 }
 
@@ -423,10 +424,10 @@ fn what_a_taken_branch_hands_on_is_read_in_other_bodies_at_once() {
     before.graph_mut().node =
         vec![no, node("If", &["never"], &["a"], taken), node("If", &["q"], &["b"], other)];
     before.graph_mut().output.push(undeclared("b"));
-    let fused = unfold::fuse(&before, &Default::default()).unwrap();
+    let fused = unfold::fuse(&before, &portable()).unwrap();
     // Both products are one, which reads what the branch hands on.
     assert_eq!(operators(&fused.model), ["If"]);
-    assert!(!unfold::fuse(&fused.model, &Default::default()).unwrap().changed());
+    assert!(!unfold::fuse(&fused.model, &portable()).unwrap().changed());
 }
 
 /// With an If in the branch that it takes, and one in the other; and a constant and a scale in each.
@@ -469,7 +470,7 @@ fn what_is_in_an_if_that_goes_folds_with_what_is_around_it() {
     assert!(compare(&before, &fused.model, &Default::default()).passed());
     // All of it stays on request, and where the condition is asked for.
     let skip = vec!["constant".to_owned()];
-    let kept = unfold::fuse(&before, &unfold::FuseOptions { skip, ..Default::default() }).unwrap();
+    let kept = unfold::fuse(&before, &unfold::FuseOptions { skip, ..portable() }).unwrap();
     assert!(operators(&kept.model).contains(&"If"));
     let asked = crate::fuse(&nested("c = Not(asked)"));
     assert!(operators(&asked.model).contains(&"If"));
@@ -579,7 +580,7 @@ fn a_condition_without_an_element_takes_no_branch() {
         "e = Relu(x)\n output e",
         &["z"],
     );
-    let after = unfold::fuse(&before, &Default::default()).unwrap();
+    let after = unfold::fuse(&before, &portable()).unwrap();
     assert!(!operators(&after.model).contains(&"Mul") && operators(&after.model).contains(&"If"));
 }
 
@@ -615,7 +616,7 @@ fn floats_that_are_constant_in_bodies_are_computed() {
     stored.sort_by(|one, other| one[0].total_cmp(&other[0]));
     assert_eq!(stored, [[2.0, 6.0, 12.0, 20.0], [8.0, 9.0, 8.0, 5.0]]);
     assert!(compare(&before, &fused.model, &Default::default()).passed());
-    assert!(!unfold::fuse(&fused.model, &Default::default()).unwrap().changed());
+    assert!(!unfold::fuse(&fused.model, &portable()).unwrap().changed());
     // What a branch computes otherwise shows.
     let other = branching(around, &branch("1 2 3 4"), &branch("4 3 2 2"), &["r"]);
     let proof = prove(&other, &fused.model, &fused.plan.tensors, &Default::default());
@@ -640,5 +641,5 @@ fn a_site_that_stays_reads_what_a_taken_branch_hands_on() {
     graph.output = vec![undeclared("y")];
     let fused = crate::fuse(&before);
     assert_eq!(operators(&fused.model), ["Relu", "Mul", "Add", "Tanh"]);
-    assert!(!unfold::fuse(&fused.model, &Default::default()).unwrap().changed());
+    assert!(!unfold::fuse(&fused.model, &portable()).unwrap().changed());
 }

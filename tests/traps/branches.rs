@@ -1,6 +1,7 @@
 //! Branches that are linear in one value: what merges is equal to the last bit, and what is not linear, not aligned or
 //! not alone stays.
 
+use crate::common::portable;
 use unfold::fold::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::proto::NodeProto;
@@ -17,7 +18,7 @@ use crate::{folded, fused, kept, reasons_of, same};
 pub fn becomes(model: &Model, expected: &[&str]) -> Model {
     let after = folded(model);
     assert_eq!(operators(&after), expected, "{}", print(&after));
-    let fused = fuse(model, &FuseOptions::default()).unwrap();
+    let fused = fuse(model, &portable()).unwrap();
     let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
     assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
     after
@@ -26,7 +27,7 @@ pub fn becomes(model: &Model, expected: &[&str]) -> Model {
 /// Why branches stay as they are.
 fn refused(text: &str) -> Reason {
     let model = model(text);
-    let after = fuse(&model, &FuseOptions::default()).unwrap();
+    let after = fuse(&model, &portable()).unwrap();
     assert_eq!(after.model.proto, model.proto, "something has changed");
     kept(&model).0
 }
@@ -80,7 +81,7 @@ fn the_plan_says_what_merged_into_what() {
 fn branches_stay_where_they_are_named() {
     let model = model(BLOCK);
     let skip = vec!["branches".to_owned()];
-    let fused = fuse(&model, &FuseOptions { skip, ..FuseOptions::default() }).unwrap();
+    let fused = fuse(&model, &FuseOptions { skip, ..portable() }).unwrap();
     assert_eq!(fused.model.proto, model.proto);
     let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
     assert!(matches!(&site.post, Some(Outcome::Kept { forward, .. }) if forward.reason == Reason::Skipped));
@@ -552,11 +553,11 @@ fn a_weight_that_something_else_reads_counts_as_growth() {
          y = Conv(d, w)
          output y",
     );
-    let fused = fuse(&model, &FuseOptions::default()).unwrap();
+    let fused = fuse(&model, &portable()).unwrap();
     assert_eq!(fused.model.proto, model.proto);
     let reason = Reason::Growth("256 bytes, 50.0 % of the weights".into());
     assert_eq!(reasons_of(&fused.plan.sites[0]).0, reason);
-    let fused = fuse(&model, &FuseOptions { max_growth: 50.0, ..FuseOptions::default() }).unwrap();
+    let fused = fuse(&model, &FuseOptions { max_growth: 50.0, ..portable() }).unwrap();
     assert_eq!(fused.plan.growth, 256);
     same(&model, &fused.model, 0.0);
 }
@@ -595,7 +596,7 @@ fn whatever_merges_is_equal() {
             }
         }
         let model = model(&format!("{text}output {sum}"));
-        let after = fuse(&model, &FuseOptions::default()).unwrap().model;
+        let after = fuse(&model, &portable()).unwrap().model;
         same(&model, &after, 0.0);
         let count = |model: &Model| operators(model).iter().filter(|&&op| op == "Conv").count();
         merged += usize::from(count(&after) < count(&model));
@@ -621,7 +622,7 @@ fn an_affine_does_not_go_into_a_bias_that_branches_took() {
          y = Add(s, x)
          output y";
     let before = model(text);
-    let after = fuse(&before, &FuseOptions::default()).unwrap().model;
+    let after = fuse(&before, &portable()).unwrap().model;
     same(&before, &after, 0.0);
     // The scale goes into the weight; the shift is added behind it, apart from what the branches took.
     assert_eq!(operators(&after), ["Relu", "MatMul", "Add", "MatMul", "Add", "Add"]);

@@ -1,5 +1,6 @@
 //! What passes a Cast, and where numbers would be rounded that were not.
 
+use crate::common::portable;
 use unfold::fold::plan::{Direction, Outcome};
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
@@ -114,7 +115,7 @@ fn what_a_normalization_makes_fits_every_type() {
                     output y";
         let mut model = model(&text.replace("TO", &data_type.code().to_string()));
         retype(&mut model, &["w"], data_type);
-        let fused = unfold::fuse(&model, &Default::default()).unwrap();
+        let fused = unfold::fuse(&model, &portable()).unwrap();
         assert!(fused.plan.sites[0].is_folded(), "{:#?}", fused.plan.sites);
     }
 }
@@ -184,7 +185,7 @@ fn scores_in_half_precision_are_not_left_unscaled() {
     };
     let sites = |scale: &str, data_type| {
         let model = of_type(&talking(scale), &["batch", "4", "4"], &["g", "w"], data_type);
-        unfold::fuse(&model, &Default::default()).unwrap().plan.sites
+        unfold::fuse(&model, &portable()).unwrap().plan.sites
     };
     for (scale, data_type, folds) in [
         ("0.125", DataType::Float16, false),

@@ -1,5 +1,6 @@
 //! Residual streams without a mean: LayerNormalizations that become RMS normalizations, and those that must not.
 
+use crate::common::portable;
 use unfold::fold::plan::{Centring, StreamPlan};
 use unfold::onnx::Model;
 use unfold::onnx::tensor::{self, DataType};
@@ -18,7 +19,7 @@ fn centre(model: &Model) -> Fused {
 
 /// The same, where copies of weights may add next to nothing.
 fn centre_without_copies(model: &Model) -> Fused {
-    unfold::fuse(model, &FuseOptions { centre: true, ..FuseOptions::default() }).unwrap()
+    unfold::fuse(model, &FuseOptions { centre: true, ..portable() }).unwrap()
 }
 
 /// What becomes of the stream that is centred, or of the first on which something takes a mean off.

@@ -1,5 +1,6 @@
 //! What copies of shared weights add, and where that is too much.
 
+use crate::common::portable;
 use unfold::fold::plan::Outcome;
 use unfold::onnx::Model;
 use unfold::onnx::tensor::byte_size;
@@ -11,7 +12,7 @@ use crate::common::{is_not_disproved, new_tensors_are_told};
 use crate::{folded, operators, same, untidied};
 
 fn at_most(model: &Model, max_growth: f64) -> Fused {
-    let fused = untidied(model, &FuseOptions { max_growth, ..FuseOptions::default() });
+    let fused = untidied(model, &FuseOptions { max_growth, ..portable() });
     same(model, &fused.model, 0.0);
     new_tensors_are_told(model, &fused).unwrap();
     fused
@@ -66,7 +67,7 @@ fn an_embedding_tied_to_the_head_is_copied_for_it() {
     let within = tied("ints s 2 = -1 4\n f = Reshape(m, s)\n y = Gemm(f, table) transB=1");
     grows(&within, 16 * 4 * 4);
     // By default there is no room for that.
-    assert_eq!(beyond(&fuse(&within, &FuseOptions::default()).unwrap()), ["Mul_n"]);
+    assert_eq!(beyond(&fuse(&within, &portable()).unwrap()), ["Mul_n"]);
     assert_eq!(at_most(&within, 5.0).model.proto, within.proto);
     // A head of its own costs nothing, nor does what it is computed from.
     let alone = tied("weight own 16 4\n head = Transpose(own)\n y = MatMul(m, head)");
@@ -239,7 +240,7 @@ fn a_second_run_may_add_the_rest_of_what_is_allowed() {
          output y",
     );
     // Of 2,304 bytes, 256 for the copy.
-    let options = |max_growth| FuseOptions { max_growth, ..FuseOptions::default() };
+    let options = |max_growth| FuseOptions { max_growth, ..portable() };
     let once = fuse(&before, &options(12.0)).unwrap();
     assert_eq!(once.plan.growth, 256);
     assert_eq!(unfold::provenance::Provenance::of(&once.model)[0].grown, Some(256));
@@ -280,7 +281,7 @@ fn what_would_copy_a_table_goes_another_way() {
         part("1"),
         part("2")
     ));
-    let after = fuse(&before, &FuseOptions::default()).unwrap();
+    let after = fuse(&before, &portable()).unwrap();
     is_not_disproved(&before, &after).unwrap();
     assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", after.plan.sites);
     assert_eq!(after.plan.growth, 0);
@@ -305,7 +306,7 @@ fn scales_that_agree_on_a_shared_weight_go_where_normalizers_do_not() {
         call(0),
         call(1)
     ));
-    let after = unfold::fuse(&before, &FuseOptions::default()).unwrap();
+    let after = unfold::fuse(&before, &portable()).unwrap();
     same(&before, &after.model, 1e-9);
     let call = ["LayerNormalization", "MatMul", "Relu"];
     assert_eq!(operators(&after.model), [call, call].concat());

@@ -1,5 +1,6 @@
 //! Models that ask for endless loops, or for more memory than there is.
 
+use crate::common::portable;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use unfold::onnx::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdPro
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
 use unfold::verify::{Verdict, VerifyOptions, compare};
-use unfold::{FuseOptions, Fused, SitePlan, fuse};
+use unfold::{Fused, SitePlan, fuse};
 
 use crate::common::text::model;
 use crate::common::{Attr, Builder, declared, floats, node, undeclared};
@@ -27,7 +28,7 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 
 fn fused(model: &Model) -> Fused {
     let model = model.clone();
-    in_time(move || fuse(&model, &FuseOptions::default()).unwrap())
+    in_time(move || fuse(&model, &portable()).unwrap())
 }
 
 /// Holds that nothing is folded, and returns why.
@@ -92,7 +93,7 @@ fn a_sum_of_more_values_than_it_may_have_stays() {
          y = Add(b, k, r)
          output y",
     );
-    let after = unfold::fuse(&model, &Default::default()).unwrap().model;
+    let after = unfold::fuse(&model, &portable()).unwrap().model;
     assert_eq!(crate::operators(&after), ["Gemm", "Reshape", "Gemm", "Add"]);
 }
 
@@ -126,7 +127,7 @@ fn what_has_no_channels_is_left_alone_or_folds() {
              y = Gemm(f, w)
              output y"
         ));
-        unfold::fuse(&model, &Default::default()).unwrap();
+        unfold::fuse(&model, &portable()).unwrap();
     }
 }
 
@@ -410,7 +411,7 @@ fn a_function_that_calls_itself_is_an_error() {
         vec![("Norm", vec!["Other"]), ("Other", vec!["Third"]), ("Third", vec!["Relu", "Norm"])],
     ] {
         let model = with_functions(&functions);
-        let error = in_time(move || fuse(&model, &FuseOptions::default()).err()).expect("it has no end");
+        let error = in_time(move || fuse(&model, &portable()).err()).expect("it has no end");
         assert!(matches!(&error, Error::Graph { reason, .. } if reason.contains("calls itself")), "{error}");
         assert!(!error.to_string().contains('\n'));
     }
@@ -451,7 +452,7 @@ fn places_that_nobody_could_list_are_not_listed() {
              n = Mul(y, g)
              output n"
         ));
-        let plan = unfold::plan(&model, &Default::default()).unwrap();
+        let plan = unfold::plan(&model, &portable()).unwrap();
         let refusals = format!("{:?}", plan.sites);
         assert!(refusals.contains("TooLarge(34359738368)"), "{refusals}");
     }
@@ -469,7 +470,7 @@ fn a_sum_of_one_value_is_left_alone() {
          output m",
     );
     model.graph_mut().value_info.push(declared("s", DataType::Float, &["batch", "4"]));
-    assert!(unfold::plan(&model, &Default::default()).unwrap().is_empty());
+    assert!(unfold::plan(&model, &portable()).unwrap().is_empty());
 }
 
 #[test]
@@ -486,8 +487,8 @@ fn a_window_that_never_moves_on_is_refused() {
              output y"
         ))
     };
-    assert!(unfold::plan(&strides("2"), &Default::default()).unwrap().sites[0].is_folded());
-    let sites = unfold::plan(&strides("0"), &Default::default()).unwrap().sites;
+    assert!(unfold::plan(&strides("2"), &portable()).unwrap().sites[0].is_folded());
+    let sites = unfold::plan(&strides("0"), &portable()).unwrap().sites;
     assert!(!sites.iter().any(|site| site.is_folded()), "{sites:?}");
 }
 
@@ -506,7 +507,7 @@ fn what_is_joined_and_contradicts_itself_in_rank_is_refused() {
     );
     model.graph_mut().input[1] = declared("y", DataType::Float, &["2"]);
     model.graph_mut().value_info.push(declared("j", DataType::Float, &["2", "3", "9"]));
-    assert!(unfold::plan(&model, &Default::default()).is_ok());
+    assert!(unfold::plan(&model, &portable()).is_ok());
 }
 
 #[test]
@@ -525,7 +526,7 @@ fn a_constant_of_too_few_axes_to_normalize_is_not_evaluated() {
          o = MatMul(y, w)
          output o",
     );
-    assert!(unfold::plan(&model, &Default::default()).is_ok());
+    assert!(unfold::plan(&model, &portable()).is_ok());
 }
 
 #[test]
@@ -541,7 +542,7 @@ fn a_long_way_back_does_not_need_a_large_stack() {
          output n"
     ));
     // As threads of some systems have, and half of what those of Rust have.
-    let work = move || fuse(&model, &FuseOptions::default()).unwrap().plan.sites[0].is_folded();
+    let work = move || fuse(&model, &portable()).unwrap().plan.sites[0].is_folded();
     assert!(thread::Builder::new().stack_size(1 << 20).spawn(work).unwrap().join().unwrap());
 }
 
@@ -569,7 +570,7 @@ fn constants_beside_statistics_are_read_once_each() {
     };
     for (op, count) in [("Add", 60), ("Neg", 20_000)] {
         let model = doubled(op, count);
-        in_time(move || fuse(&model, &FuseOptions::default()).unwrap());
+        in_time(move || fuse(&model, &portable()).unwrap());
     }
 }
 

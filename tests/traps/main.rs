@@ -52,7 +52,7 @@ mod types;
 mod wild;
 
 use common::numbers::Kind;
-use common::{fuse, initializer, judge, operators, options, retype};
+use common::{fuse, initializer, judge, operators, options, portable, retype};
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
@@ -122,8 +122,7 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
 /// What is made of a model for the sake of its sites alone.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
     let skip = unfold::simplify::KINDS.map(str::to_owned).to_vec();
-    unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, ..FuseOptions::default() })
-        .unwrap()
+    unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, ..portable() }).unwrap()
 }
 
 fn reasons_of(site: &SitePlan) -> (Reason, Option<Reason>) {

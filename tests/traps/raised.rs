@@ -1,5 +1,6 @@
 //! A model in an older operator set that writes out what a newer one has.
 
+use crate::common::portable;
 use unfold::FuseOptions;
 use unfold::fold::plan::Raised;
 use unfold::onnx::Model;
@@ -137,11 +138,11 @@ fn functions_keep_the_set() {
 fn what_is_skipped_keeps_the_set() {
     let before = older(12, "weight w 6 3\n y = MatMul(g, w)");
     for skip in ["hard swish", "Add_a"] {
-        let options = FuseOptions { skip: vec![skip.to_owned()], ..FuseOptions::default() };
+        let options = FuseOptions { skip: vec![skip.to_owned()], ..portable() };
         let after = unfold::fuse(&before, &options).unwrap();
         assert_eq!((after.plan.tidy.raised, after.model.own_opset()), (None, 12), "{skip}");
     }
-    let options = FuseOptions { skip: vec!["hard swish".to_owned()], ..FuseOptions::default() };
+    let options = FuseOptions { skip: vec!["hard swish".to_owned()], ..portable() };
     let after = unfold::fuse(&before, &options).unwrap();
     assert!(options.idle_skips(&before, &after.plan).is_empty());
 }

@@ -1,5 +1,6 @@
 //! An example for every reason.
 
+use crate::common::portable;
 use std::collections::HashMap;
 
 use unfold::fold::plan::{Centring, Outcome, Plan};
@@ -386,7 +387,7 @@ fn every_reason_is_given() {
     for expected in Reason::all().map(detailed) {
         let model = example(&expected);
         let skip = if expected == Reason::Skipped { vec!["*".into()] } else { vec![] };
-        let fused = fuse(&model, &FuseOptions { skip, centre: true, ..Default::default() }).unwrap();
+        let fused = fuse(&model, &FuseOptions { skip, centre: true, ..portable() }).unwrap();
         // Once the other fold is done there is another reason, or none.
         let plan = if expected == Reason::Changed { first_pass(&model) } else { fused.plan };
         let outcomes = plan.sites.iter().flat_map(|site| site.outcomes());

@@ -1,5 +1,6 @@
 //! Graphs that were folded wrongly once, as the property test found them.
 
+use crate::common::portable;
 use std::time::{Duration, Instant};
 
 use unfold::FuseOptions;
@@ -353,7 +354,7 @@ fn the_parameters_of_group_normalization_count_groups_before_version_21() {
     };
     for (opset, right, wrong) in [(18, 2, 4), (20, 2, 4), (21, 4, 2)] {
         let model = norm(opset, right);
-        let after = unfold::fuse(&model, &Default::default()).unwrap();
+        let after = unfold::fuse(&model, &portable()).unwrap();
         assert!(after.plan.sites[0].is_folded());
         super::same(&model, &after.model, 1e-12);
         assert_eq!(kept(&norm(opset, wrong)).0, Reason::UnknownShape);
@@ -374,7 +375,7 @@ fn what_tract_reads_otherwise_than_onnx_means_it_is_no_constant_that_is_known() 
         ))
     };
     let padded = "ints p 4 = 1 0 1 0\n const c = 9\n t = Pad(v, p, c) mode=reflect\n w = Transpose(t)";
-    let fused = unfold::fuse(&weight(padded), &Default::default()).unwrap();
+    let fused = unfold::fuse(&weight(padded), &portable()).unwrap();
     assert!(!fused.changed());
     let site = fused.plan.sites.iter().find(|site| site.name == "Mul_n").unwrap();
     assert_eq!(super::reasons_of(site).0, Reason::Constant("Pad failed".into()));
@@ -564,7 +565,7 @@ fn an_activation_keeps_its_bias_apart_from_one_that_differs_from_place_to_place(
     before.graph_mut().node.iter_mut().filter(|node| node.op_type() == "BiasGelu").for_each(|node| {
         node.domain = Some("com.microsoft".into());
     });
-    let fused = unfold::fuse(&before, &FuseOptions::default()).unwrap();
+    let fused = unfold::fuse(&before, &portable()).unwrap();
     super::is_as_planned(&before, &fused);
     super::same(&before, &fused.model, 1e-6);
 }
@@ -585,7 +586,7 @@ fn a_skipped_site_takes_nothing_in() {
          r = Relu(o)
          output r",
     );
-    let options = FuseOptions { skip: vec!["Mul_n".into()], ..FuseOptions::default() };
+    let options = FuseOptions { skip: vec!["Mul_n".into()], ..portable() };
     let after = unfold::fuse(&before, &options).unwrap().model;
     assert_eq!(operators(&after), ["MatMul", "Mul", "Add", "Mul", "Relu"]);
     assert_eq!(after.graph().initializer, before.graph().initializer);
@@ -602,7 +603,7 @@ fn a_row_of_normalizers_that_is_too_long_is_said_to_be_too_long() {
     };
     let first = |length: usize| {
         let skip = (1..length).map(|i| format!("Mul_n{i}")).collect();
-        let fused = unfold::fuse(&row(length), &FuseOptions { skip, ..FuseOptions::default() }).unwrap();
+        let fused = unfold::fuse(&row(length), &FuseOptions { skip, ..portable() }).unwrap();
         fused.plan.sites[0].clone()
     };
     assert!(first(16).is_folded());
@@ -619,7 +620,7 @@ fn many(sites: usize, of: &dyn Fn(usize) -> String, end: &str) -> Model {
 /// How many sites a model has, and how many of them fold, within the time that is linear in their number.
 fn soon(model: &Model) -> (usize, usize) {
     let started = Instant::now();
-    let fused = unfold::fuse(model, &FuseOptions::default()).unwrap();
+    let fused = unfold::fuse(model, &portable()).unwrap();
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     (fused.plan.sites.len(), fused.plan.sites.iter().filter(|site| site.is_folded()).count())
 }
@@ -1248,7 +1249,7 @@ fn a_value_of_very_many_readers_is_left_soon() {
          z = Relu(n)
          output z"
     ));
-    assert!(!unfold::fuse(&before, &FuseOptions::default()).unwrap().changed());
+    assert!(!unfold::fuse(&before, &portable()).unwrap().changed());
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
@@ -1258,7 +1259,7 @@ fn products_in_a_row_are_computed_once_each() {
     let layers: String = (0..6).map(layer).collect();
     let before = model(&format!("input v0 b 300\n {layers} output v6"));
     let started = Instant::now();
-    let after = unfold::fuse(&before, &FuseOptions::default()).unwrap().model;
+    let after = unfold::fuse(&before, &portable()).unwrap().model;
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     let [product] = &after.graph().initializer[..] else { panic!("{}", crate::common::text::print(&after)) };
     let matrix = |tensor, model: &Model| {
@@ -1282,7 +1283,7 @@ fn casts_between_types_of_integers_stay() {
         types.iter().enumerate().map(cast).collect::<String>() + &last
     };
     let count = |before: &Model| {
-        let after = unfold::fuse(before, &FuseOptions::default()).unwrap().model;
+        let after = unfold::fuse(before, &portable()).unwrap().model;
         operators(&after).iter().filter(|op| **op == "Cast").count()
     };
     // Numbers that a caller gives, of which there are as many as a shape may have.
@@ -1311,7 +1312,7 @@ fn casts_between_types_of_integers_stay() {
     for (types, number) in
         [(&[Int32][..], 300.0), (&[Int16, Int64], 300.0), (&[Uint8], 44.0), (&[Int64, Int8, Int64], 44.0)]
     {
-        let after = unfold::fuse(&wide(types), &FuseOptions::default()).unwrap().model;
+        let after = unfold::fuse(&wide(types), &portable()).unwrap().model;
         let stored = read_f64(initializer(&after, "y"), &Externals::none()).unwrap();
         assert_eq!(stored.into_raw_vec_and_offset().0, [number, 1.0], "{types:?}");
     }
@@ -1342,7 +1343,7 @@ fn what_is_computed_of_extents_is_stored_in_its_type() {
          output z
          ints l2 2 = -1 6",
     );
-    let after = unfold::fuse(&before, &FuseOptions::default()).unwrap().model;
+    let after = unfold::fuse(&before, &portable()).unwrap().model;
     let stored = |name: &str| after.graph().initializer.iter().find(|tensor| tensor.name() == name).cloned();
     let types = ["m", "c"].map(|name| stored(name).map(|tensor| tensor.data_type()));
     assert!(
@@ -1364,7 +1365,7 @@ fn constants_of_half_precision_are_added_up_as_floats() {
          output y",
     );
     crate::common::retype(&mut before, &["w"], DataType::Float16);
-    let after = unfold::fuse(&before, &FuseOptions::default()).unwrap().model;
+    let after = unfold::fuse(&before, &portable()).unwrap().model;
     let [norm] = &after.graph().initializer[..] else { panic!("{}", crate::common::text::print(&after)) };
     assert_eq!(read_f64(norm, &Externals::none()).unwrap().into_raw_vec_and_offset().0, [300.0]);
 }
@@ -1376,7 +1377,7 @@ fn constants_that_are_not_finite_are_for_whoever_runs_the_model() {
             model(&format!("input x 2\n const c 2 2 = 1 2 3 4\n p = {made}\n y = Mul(x, p)\n output y"));
         let infinite = ndarray::arr2(&[[f64::NEG_INFINITY; 2]; 2]).into_dyn();
         before.graph_mut().initializer[0] = crate::common::floats("c", &infinite);
-        operators(&unfold::fuse(&before, &FuseOptions::default()).unwrap().model).len()
+        operators(&unfold::fuse(&before, &portable()).unwrap().model).len()
     };
     for looks in ["ReduceMax(c) axes=[1] keepdims=0", "Clip(c)", "MaxPool(c) kernel_shape=[2]"] {
         assert_eq!(left(looks), 2, "{looks}");
@@ -1387,7 +1388,7 @@ fn constants_that_are_not_finite_are_for_whoever_runs_the_model() {
 fn a_sigmoid_that_is_nearly_nothing_is_what_it_is() {
     let before =
         model("input x 2\n const c 2 = -30 30\n s = Sigmoid(c)\n l = Log(s)\n y = Mul(x, l)\n output y");
-    let after = unfold::fuse(&before, &FuseOptions::default()).unwrap().model;
+    let after = unfold::fuse(&before, &portable()).unwrap().model;
     let [stored] = &after.graph().initializer[..] else { panic!("{}", crate::common::text::print(&after)) };
     let [low, high] = read_f64(stored, &Externals::none()).unwrap().into_raw_vec_and_offset().0[..] else {
         panic!()

@@ -1,11 +1,12 @@
 //! What a weight loses when it is folded: one rounding of the sum that it is part of, and no more.
 
+use crate::common::portable;
 use ndarray::{ArrayD, Axis, IxDyn};
+use unfold::fuse;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
 use unfold::onnx::tensor::{self, DataType};
 use unfold::refusal::Reason;
-use unfold::{FuseOptions, fuse};
 
 use crate::common::numbers::Numbers;
 use crate::common::text::model;
@@ -77,7 +78,7 @@ fn a_weight_that_becomes_subnormal_or_zero_is_refused() {
             let model = scaled(&scale, &format!("4 3 = {weight}"), reader, data_type);
             match data_type {
                 // Of 1e-60 a float64 has all the digits.
-                DataType::Double => assert!(fuse(&model, &FuseOptions::default()).unwrap().changed()),
+                DataType::Double => assert!(fuse(&model, &portable()).unwrap().changed()),
                 _ => assert_eq!(in_type(&kept(&model).0), ("underflow", &*data_type.name())),
             }
         }
@@ -104,7 +105,7 @@ fn one_channel_that_all_but_vanishes_is_refused_and_one_that_is_zero_is_not() {
     let dying = scaled("1 1e-6 1 1", weight, "MatMul(a, w)", DataType::Float16);
     assert_eq!(in_type(&kept(&dying).0), ("underflow", "float16"));
     let dead = scaled("1 0 1 2", weight, "MatMul(a, w)", DataType::Float16);
-    let after = fuse(&dead, &FuseOptions::default()).unwrap().model;
+    let after = fuse(&dead, &portable()).unwrap().model;
     let expected = &read(&dead, "w") * &read(&dead, "s").insert_axis(Axis(1));
     assert_eq!(read(&after, "w_folded"), expected);
 }
@@ -114,7 +115,7 @@ fn a_subnormal_weight_that_stays_what_it_is_is_no_loss() {
     // Of six units in the last place, doubled or left alone.
     let weight = "4 1 = 3.5762787e-7 3.5762787e-7 3.5762787e-7 3.5762787e-7";
     let model = scaled("1 2 -1 4", weight, "MatMul(a, w)", DataType::Float16);
-    let after = fuse(&model, &FuseOptions::default()).unwrap().model;
+    let after = fuse(&model, &portable()).unwrap().model;
     let unit = 1.0 / f64::from(1 << 24);
     let expected = ArrayD::from_shape_vec(IxDyn(&[4, 1]), [6.0, 12.0, -6.0, 24.0].map(|n| n * unit).into());
     assert_eq!(read(&after, "w_folded"), expected.unwrap());
@@ -138,7 +139,7 @@ fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
                   output y";
     let weight = trained(&[64, 200], 2);
     let model = with(&weight, matrix);
-    let after = fuse(&model, &FuseOptions::default()).unwrap();
+    let after = fuse(&model, &portable()).unwrap();
     assert!(after.plan.sites.iter().all(|site| site.is_folded()), "{:?}", after.plan.sites);
     let exact = &read(&model, "w") * &read(&model, "s").insert_axis(Axis(1));
     let stored = read(&after.model, "w_folded");
@@ -162,7 +163,7 @@ fn a_few_small_weights_among_ordinary_ones_are_no_loss() {
     model.graph_mut().node = crate::common::text::model(depthwise).graph().node.clone();
     model.graph_mut().output = crate::common::text::model(depthwise).graph().output.clone();
     model.graph_mut().initializer.push(tensor::make_i64("shape", &[64, 1]));
-    assert!(fuse(&model, &FuseOptions::default()).unwrap().plan.sites[0].is_folded());
+    assert!(fuse(&model, &portable()).unwrap().plan.sites[0].is_folded());
     taps.index_axis_mut(Axis(0), 5).mapv_inplace(|number| number / 1e4);
     let tensor = model.graph_mut().initializer.iter_mut().find(|tensor| tensor.name() == "w").unwrap();
     *tensor = tensor::make("w", DataType::Float16, &taps.view()).unwrap();
@@ -184,7 +185,7 @@ fn a_scale_that_leaves_no_room_stays_and_the_normalizer_goes() {
          output y",
         DataType::Float16,
     );
-    let fused = fuse(&model, &FuseOptions::default()).unwrap();
+    let fused = fuse(&model, &portable()).unwrap();
     let folded: Vec<_> = fused.plan.sites.iter().map(|site| (site.kind.name, site.is_folded())).collect();
     assert_eq!(folded, [("BN", true), ("de-normalisation", false)]);
     let expected = &read(&model, "w") * &read(&model, "g").insert_axis(Axis(1));
@@ -207,7 +208,7 @@ fn what_is_added_may_be_as_small_as_it_likes() {
          output y",
         DataType::Float16,
     );
-    let after = fuse(&model, &FuseOptions::default()).unwrap();
+    let after = fuse(&model, &portable()).unwrap();
     assert!(after.plan.sites[0].is_folded());
     let exact = &read(&model, "c") * &read(&model, "s");
     assert_eq!(read(&after.model, "c_folded").into_raw_vec_and_offset().0, {
@@ -233,8 +234,8 @@ fn a_factor_is_alone_in_its_sum() {
             DataType::Float16,
         )
     };
-    assert!(fuse(&merged("0.5 0.5 0.5 2"), &FuseOptions::default()).unwrap().changed());
-    assert!(!fuse(&merged("0.5 0.5 1e-4 2"), &FuseOptions::default()).unwrap().changed());
+    assert!(fuse(&merged("0.5 0.5 0.5 2"), &portable()).unwrap().changed());
+    assert!(!fuse(&merged("0.5 0.5 1e-4 2"), &portable()).unwrap().changed());
 }
 
 #[test]
@@ -249,7 +250,7 @@ fn a_constant_of_bfloat16_is_rounded_by_each_operator() {
          output y",
         DataType::BFloat16,
     );
-    let after = fuse(&model, &FuseOptions::default()).unwrap();
+    let after = fuse(&model, &portable()).unwrap();
     let short = |number: f64| tensor::rounded(DataType::BFloat16, number);
     let [scale, weight] = [read(&model, "v"), read(&model, "w")];
     let folded = |scale: ArrayD<f64>| {
@@ -308,7 +309,7 @@ fn of_a_large_weight_it_counts_what_its_numbers_become_and_not_what_they_could()
     let folds = |scales: &str, numbers: [f64; 4]| {
         let weight = ArrayD::from_shape_fn(IxDyn(&[4, 20_000]), |at| numbers[at[0]]);
         let model = before_weight(&normalizer("Mul", scales, true), &weight);
-        fuse(&model, &FuseOptions::default()).unwrap().plan.sites[0].is_folded()
+        fuse(&model, &portable()).unwrap().plan.sites[0].is_folded()
     };
     // The largest number meets the smallest scale.
     assert!(folds("1e-3 3 3 3", [2e38, 1.0, 1.0, 1.0]));
@@ -336,7 +337,7 @@ fn a_large_weight_becomes_the_same_wherever_it_was_looked_at() {
                     "Mul" => (number * scales[row]) as f32,
                     _ => (number * (1.0 / scales[row])) as f32,
                 };
-                let after = fuse(&model, &FuseOptions::default()).unwrap().model;
+                let after = fuse(&model, &portable()).unwrap().model;
                 let mut weights =
                     after.graph().initializer.iter().filter(|tensor| tensor.dims == [4, 20_000]);
                 let folded = tensor::read_f64(weights.next().unwrap(), after.externals()).unwrap();
@@ -366,8 +367,8 @@ fn a_scale_does_not_go_back_past_a_mean_of_halves_that_it_makes_larger() {
             DataType::Float16,
         )
     };
-    let stays = unfold::fuse(&scaled("300 1 1 1"), &FuseOptions::default()).unwrap();
+    let stays = unfold::fuse(&scaled("300 1 1 1"), &portable()).unwrap();
     assert_eq!(crate::operators(&stays.model), ["MatMul", "ReduceMean", "Mul", "Relu"]);
-    let goes = unfold::fuse(&scaled("0.5 1 0.25 1"), &FuseOptions::default()).unwrap();
+    let goes = unfold::fuse(&scaled("0.5 1 0.25 1"), &portable()).unwrap();
     assert_eq!(crate::operators(&goes.model), ["MatMul", "ReduceMean", "Relu"]);
 }

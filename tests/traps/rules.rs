@@ -1,5 +1,6 @@
 //! Every rule, with a graph that it folds and a twin that it must refuse.
 
+use crate::common::portable;
 use unfold::fold::plan::Outcome;
 use unfold::onnx::Model;
 use unfold::onnx::external::Externals;
@@ -791,7 +792,7 @@ fn einsum_hands_scales_on_along_letters_that_stay() {
     let shifted =
         "input x batch 5 6\n input z batch 5 4\n shift t 6\n weight w 6 3\n f = Floor(x)\n n = Add(f, t)
          e = Einsum(n, z) equation=btc,bts->bsc\n y = MatMul(e, w)\n output y";
-    assert!(!unfold::fuse(&model(shifted), &Default::default()).unwrap().changed());
+    assert!(!unfold::fuse(&model(shifted), &portable()).unwrap().changed());
 }
 
 #[test]
@@ -811,7 +812,7 @@ fn einsum_takes_nothing_along_letters_that_its_weight_has_not() {
             "input x batch {middle} 6\n scale g {parameters}\n weight w {weight}
              f = Floor(x)\n n = Mul(f, g)\n y = Einsum(n, w) equation={equation}\n output y"
         );
-        let fused = unfold::fuse(&model(&text), &Default::default()).unwrap();
+        let fused = unfold::fuse(&model(&text), &portable()).unwrap();
         assert!(!fused.changed(), "{equation}: {}", crate::common::text::print(&fused.model));
     }
 }

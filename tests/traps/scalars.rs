@@ -1,6 +1,6 @@
 //! One number for all channels, and halves of affines: what they pass, and what stops them.
 
-use unfold::FuseOptions;
+use crate::common::portable;
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -738,7 +738,7 @@ fn a_number_behind_a_shared_table_goes_past_it() {
          y = Mul(l, c)
          output y",
     );
-    let fused = unfold::fuse(&before, &FuseOptions::default()).unwrap();
+    let fused = unfold::fuse(&before, &portable()).unwrap();
     let tensors: Vec<&str> = fused.plan.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     assert_eq!((tensors, fused.plan.growth), (vec!["g_folded"], 0), "{:#?}", fused.plan.sites);
     assert!(!operators(&fused.model).contains(&"Mul"));

@@ -1,5 +1,6 @@
 //! Normalizers on a residual stream, whose basis changes, with the twins in which it must not.
 
+use crate::common::portable;
 use ndarray::arr1;
 use unfold::fold::plan::{Basis, Outcome};
 use unfold::onnx::Model;
@@ -381,7 +382,7 @@ fn a_tied_embedding_is_read_in_the_new_basis_and_written_in_the_old() {
     same(&tied(), &fused.model, 0.0);
     assert_eq!((goes(&fused), fused.plan.growth), (4, 2048 * 4 * 4));
     // Without room for another table, the last one stays, and the others come to it.
-    let options = FuseOptions { max_growth: 0.0, ..FuseOptions::default() };
+    let options = FuseOptions { max_growth: 0.0, ..portable() };
     let fused = unfold::fuse(&tied(), &options).unwrap();
     same(&tied(), &fused.model, 0.0);
     assert_eq!((goes(&fused), fused.plan.growth), (3, 0));
@@ -535,7 +536,7 @@ fn weights_that_all_layers_share_are_not_copied_for_each() {
             }
         }
     }
-    let fused = unfold::fuse(&shared, &FuseOptions::default()).unwrap();
+    let fused = unfold::fuse(&shared, &portable()).unwrap();
     same(&shared, &fused.model, 0.0);
     assert_eq!(fused.plan.growth, 0);
     assert!(matches!(forward(&fused, 0), Reason::Growth(_)));

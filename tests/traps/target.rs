@@ -1,4 +1,4 @@
-//! Forms for the sake of one engine.
+//! Forms for the engines that a result is for.
 
 use unfold::FuseOptions;
 use unfold::fold::target::Target;
@@ -42,11 +42,13 @@ fn for_engine(target: Target, model: &Model) -> Model {
 }
 
 #[test]
-fn a_product_of_an_open_batch_and_its_bias_are_one_gemm_where_onnxruntime_asks_for_it() {
+fn a_product_of_an_open_batch_and_its_bias_are_one_gemm_but_where_the_result_is_portable() {
     let gemm = ["Reshape", "Gemm", "Relu", "Gemm", "Reshape"];
     for shape in ["N 4 6", "2 N 4 6", "N 2 4 6"] {
         let before = products(shape, "3");
-        assert_eq!(operators(&for_engine(Target::Onnxruntime, &before)), gemm);
+        for target in [Target::Cpu, Target::Onnxruntime, Target::Tract] {
+            assert_eq!(operators(&for_engine(target, &before)), gemm);
+        }
         assert_eq!(operators(&unfold::fuse(&before, &options()).unwrap().model).len(), 5);
     }
 }
@@ -88,10 +90,13 @@ fn a_layer_comes_before_windows_where_tract_asks_for_it() {
         c = Reshape(x, s) allowzero=0
         p = Transpose(c) perm=[0,1,3,2,4,5]
         r = Reshape(p, t)";
-    for cut in [CUT, kept] {
+    // A 0 is the extent of the axis at its place, which rows do not have.
+    let of_rows = ["Reshape", "Gemm", "Reshape", "Transpose", "Reshape"];
+    let of_places = ["Reshape", "Gemm", "Reshape", "Reshape", "Transpose", "Reshape"];
+    for (cut, expected) in [(CUT, &of_rows[..]), (kept, &of_places)] {
         let before = windows(cut, "6 5");
         let after = for_engine(Target::Tract, &before);
-        assert_eq!(operators(&after), ["MatMul", "Add", "Reshape", "Transpose", "Reshape"]);
+        assert_eq!(operators(&after), expected);
         assert!(!unfold::fuse(&before, &options()).unwrap().changed());
     }
 }
@@ -117,7 +122,7 @@ fn a_layer_stays_behind_what_are_no_windows_of_its_tokens() {
     for cut in [no_tokens, channels, no_order, &read_twice] {
         let before = windows(cut, "6 5");
         let after = for_engine(Target::Tract, &before);
-        assert_eq!(operators(&after)[3..], ["MatMul", "Add"], "{cut}");
+        assert_eq!(operators(&after)[3..], ["Gemm", "Reshape"], "{cut}");
     }
 }
 
@@ -164,4 +169,114 @@ fn open_extents_of_values_within_are_not_told_to_onnxruntime() {
     let fused = unfold::fuse(&before, &options).unwrap();
     assert!(fused.changed() && fused.plan.tidy.untold == 2);
     assert_eq!(fused.model.graph().output, before.graph().output);
+}
+
+/// A layer on rows, as a tool writes it, from `x` to `y`, with operators between the layers.
+fn on_rows(entry: &str, between: &str, exit: &str) -> Model {
+    model(&format!(
+        "input x N 4 6
+         weight v 6 6
+         shift c 6
+         weight w 6 3
+         shift b 3
+         ints s 2 = {entry}
+         ints t 3 = {exit}
+         r = Reshape(x, s)
+         q = Gemm(r, v, c)
+         {between}
+         p = Gemm(k, w, b)
+         y = Reshape(p, t)
+         output y"
+    ))
+}
+
+#[test]
+fn layers_that_another_tool_wrote_on_rows_stay_as_they_are() {
+    let gemm = ["Reshape", "Gemm", "Relu", "Gemm", "Reshape"];
+    for target in [Target::Cpu, Target::Onnxruntime, Target::Tract, Target::Portable] {
+        let before = on_rows("-1 6", "k = Relu(q)", "-1 4 3");
+        let fused = unfold::fuse(&before, &FuseOptions { target, ..options() }).unwrap();
+        assert!(!fused.changed(), "{target}");
+        assert_eq!(operators(&fused.model), gemm);
+    }
+}
+
+#[test]
+fn layers_on_rows_become_what_layers_on_all_axes_become() {
+    let rows = |between: &str| on_rows("-1 6", between, "-1 4 3");
+    let again = "ints a 3 = -1 4 6
+        m = Reshape(q, a)
+        n = Relu(m)
+        k = Reshape(n, s)";
+    let gemm = ["Reshape", "Gemm", "Relu", "Gemm", "Reshape"];
+    assert_eq!(operators(&for_engine(Target::Cpu, &rows(again))), gemm);
+    // A scale folds into the layer behind it, wherever that is written.
+    let scaled = "const e 6 = 1 2 3 1 2 3
+        f = Mul(q, e)
+        k = Relu(f)";
+    assert_eq!(operators(&for_engine(Target::Cpu, &rows(scaled))), gemm);
+    let squared = "k = Mul(q, q)";
+    let twice = ["Reshape", "Gemm", "Mul", "Gemm", "Reshape"];
+    assert_eq!(operators(&for_engine(Target::Cpu, &rows(squared))), twice);
+}
+
+#[test]
+fn layers_on_rows_whose_axes_nothing_tells_stay_gemms() {
+    // A 0 is the extent of the rows, the rows are an output, and the operator mixes them.
+    let kept = on_rows("-1 6", "k = Relu(q)\n output q", "-1 4 3");
+    assert!(!unfold::fuse(&kept, &FuseOptions { target: Target::Cpu, ..options() }).unwrap().changed());
+    let mixed = on_rows("-1 6", "k = Softmax(q) axis=0", "-1 4 3");
+    assert!(!unfold::fuse(&mixed, &FuseOptions { target: Target::Cpu, ..options() }).unwrap().changed());
+}
+
+#[test]
+fn a_product_beside_a_transpose_stays_one() {
+    let beside = |before: &str, behind: &str| {
+        model(&format!(
+            "input x N 4 6
+             weight w 6 6
+             shift b 6
+             {before}
+             q = MatMul(a, w)
+             p = Add(q, b)
+             {behind}
+             output y"
+        ))
+    };
+    let rows = |model: &Model| operators(&for_engine(Target::Cpu, model)).join(" ");
+    assert_eq!(rows(&beside("a = Relu(x)", "y = Relu(p)")), "Relu Reshape Gemm Reshape Relu");
+    let turned = "input z N 6 4\n a = Transpose(z) perm=[0,2,1]";
+    assert!(rows(&beside(turned, "m = Relu(p)\n y = Add(m, x)")).contains("MatMul"));
+    assert!(rows(&beside("a = Relu(x)", "y = Transpose(p) perm=[0,2,1]")).contains("MatMul"));
+}
+
+#[test]
+fn streams_are_centred_for_processors_and_not_for_all() {
+    let before = model(
+        "input x N 4 6
+         weight v 6 8
+         shift c 8
+         weight w 8 3
+         shift b 3
+         const g 8 = 1 2 3 4 5 6 7 8
+         const z 8 = 1 1 1 1 1 1 1 1
+         q = MatMul(x, v)
+         k = Add(q, c)
+         n = LayerNormalization(k, g, z) axis=-1
+         p = MatMul(n, w)
+         y = Add(p, b)
+         output y",
+    );
+    let portable = for_engine(Target::Portable, &before);
+    assert_eq!(operators(&portable), ["MatMul", "Add", "LayerNormalization", "MatMul", "Add"]);
+    for target in [Target::Cpu, Target::Tract, Target::Onnxruntime] {
+        let fused = unfold::fuse(&before, &FuseOptions { target, ..options() }).unwrap();
+        same(&before, &fused.model, 1e-12);
+        let after = operators(&fused.model).join(" ");
+        assert!(!after.contains("LayerNormalization") && after.contains("Gemm"), "{after}");
+        assert!(!unfold::fuse(&fused.model, &FuseOptions { target, ..options() }).unwrap().changed());
+    }
+    let skip = vec!["centring".to_owned()];
+    let fused = unfold::fuse(&before, &FuseOptions { skip, target: Target::Cpu, ..options() }).unwrap();
+    assert!(operators(&fused.model).contains(&"LayerNormalization"));
 }

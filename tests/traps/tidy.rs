@@ -1,5 +1,6 @@
 //! What is known is written down, and equal things are there once; and what is neither stays.
 
+use crate::common::portable;
 use ndarray::{Array2, Axis};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto, TrainingInfoProto, ValueInfoProto};
@@ -25,7 +26,7 @@ fn with(model: &Model, options: &FuseOptions) -> Fused {
 }
 
 fn tidied(model: &Model) -> Model {
-    with(model, &FuseOptions::default()).model
+    with(model, &portable()).model
 }
 
 fn read(model: &Model, name: &str) -> Array2<f64> {
@@ -103,7 +104,7 @@ fn batch_normalization_of_a_weight_takes_the_statistics_of_the_weight() {
          y = MatMul(x, w)
          output y",
     );
-    let after = unfold::fuse(&model, &FuseOptions::default()).unwrap().model;
+    let after = unfold::fuse(&model, &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul"]);
     let v = read_f64(initializer(&model, "v"), model.externals()).unwrap();
     let mut expected = standardized(&v.into_shape_with_order((3, 4)).unwrap(), f64::from(0.01_f32));
@@ -134,11 +135,11 @@ fn batch_normalization_of_a_weight_takes_the_statistics_of_the_weight() {
              output y"
         ))
     };
-    let after = unfold::fuse(&given("own"), &FuseOptions::default()).unwrap().model;
+    let after = unfold::fuse(&given("own"), &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul"]);
     let earlier = read(&after, "w");
     assert!((&earlier - &stored).iter().all(|error| error.abs() < 1e-6), "{earlier} {stored}");
-    let other = unfold::fuse(&given("seven"), &FuseOptions::default()).unwrap().model;
+    let other = unfold::fuse(&given("seven"), &portable()).unwrap().model;
     assert!(operators(&other).contains(&"BatchNormalization"));
 }
 
@@ -287,7 +288,7 @@ fn a_recurrent_operator_is_not_given_the_zeros_that_it_begins_with() {
         assert_eq!(operators(&after.model), ["LSTM"], "{makes}");
         assert_eq!(after.model.graph().node[0].input, ["x", "w", "r", "b"], "{makes}");
         let skip = vec!["constant".to_owned()];
-        let kept = unfold::fuse(&before, &FuseOptions { skip, ..FuseOptions::default() }).unwrap();
+        let kept = unfold::fuse(&before, &FuseOptions { skip, ..portable() }).unwrap();
         assert!(operators(&kept.model).len() > 1, "{makes}");
     }
     // Other numbers, and what is made of zeros, are given.
@@ -310,7 +311,7 @@ fn a_constant_that_takes_more_room_than_it_frees_stays_computed() {
          output y",
     );
     let skip = vec!["per-channel*".to_owned(), "affine".to_owned(), "Max*".to_owned()];
-    let options = |max_growth| FuseOptions { max_growth, skip: skip.clone(), ..FuseOptions::default() };
+    let options = |max_growth| FuseOptions { max_growth, skip: skip.clone(), ..portable() };
     let less = with(&model, &options(10.0));
     assert_eq!(operators(&less.model), ["MatMul", "Expand", "Max"]);
     let [refusal] = &less.plan.tidy.kept[..] else { panic!("{:?}", less.plan.tidy) };
@@ -340,12 +341,12 @@ const PARALLEL: &str = "input x batch 6 8
 #[test]
 fn parallel_branches_of_a_block_normalize_once() {
     let model = model(PARALLEL);
-    let fused = with(&model, &FuseOptions::default());
+    let fused = with(&model, &portable());
     let count = |model: &Model| operators(model).iter().filter(|op| **op == "LayerNormalization").count();
     assert_eq!((count(&model), count(&fused.model)), (2, 1));
     assert_eq!(fused.plan.tidy.duplicates, 1);
     let skip = vec!["duplicate".to_owned()];
-    assert_eq!(count(&with(&model, &FuseOptions { skip, ..FuseOptions::default() }).model), 2);
+    assert_eq!(count(&with(&model, &FuseOptions { skip, ..portable() }).model), 2);
 }
 
 /// A third and the float next to it are stored as the same bits.
@@ -408,7 +409,7 @@ fn what_is_made_anew_in_each_run_or_has_a_name_of_its_own_is_there_twice() {
         ))
     };
     let count = |model: &Model, op: &str| operators(model).iter().filter(|name| **name == op).count();
-    let fold = |model: &Model| unfold::fuse(model, &FuseOptions::default()).unwrap().model;
+    let fold = |model: &Model| unfold::fuse(model, &portable()).unwrap().model;
     assert_eq!(count(&tidied(&twice("Tanh(x)")), "Tanh"), 1);
     assert_eq!(count(&fold(&twice("RandomNormalLike(x)")), "RandomNormalLike"), 2);
     let mut foreign = twice("Exp(x)");
@@ -451,7 +452,7 @@ fn what_is_left_alone_on_request_is_computed_in_each_run() {
          output y",
     );
     let skip = vec!["constant".to_owned()];
-    let kept = unfold::fuse(&model, &FuseOptions { skip, ..FuseOptions::default() }).unwrap();
+    let kept = unfold::fuse(&model, &FuseOptions { skip, ..portable() }).unwrap();
     assert!(!kept.changed());
     assert_eq!(operators(&fuse(&model).model), ["MatMul"]);
 }
@@ -506,7 +507,7 @@ fn an_input_that_is_an_output_by_another_name_stays() {
          z = Identity(x)
          output a z",
     );
-    let fused = unfold::fuse(&model, &FuseOptions::default()).unwrap();
+    let fused = unfold::fuse(&model, &portable()).unwrap();
     assert!(!fused.changed());
 }
 
@@ -542,7 +543,7 @@ fn what_is_added_along_another_axis_or_read_elsewhere_is_no_bias() {
         let text = format!(
             "input x batch 2 4 4\n weight w 4 2 1 1\n const c 4 1 1 = 1 2 3 4\n const k 4 1 = 1 2 3 4\n {nodes}\n output y"
         );
-        let fused = unfold::fuse(&model(&text), &FuseOptions::default()).unwrap();
+        let fused = unfold::fuse(&model(&text), &portable()).unwrap();
         assert!(!fused.changed() && fused.plan.sites.is_empty(), "{nodes}");
     }
 }
@@ -647,7 +648,7 @@ fn what_hands_a_value_on_is_gone_before_anything_folds() {
         o = Add(d, t)
         y = Relu(o)
         output y";
-    let fused = with(&model(text), &FuseOptions::default());
+    let fused = with(&model(text), &portable());
     assert_eq!(operators(&fused.model), ["MatMul", "Add", "Relu"]);
     // One chain: whoever names a site has seen two.
     assert_eq!(fused.plan.sites.len(), 1);
@@ -655,7 +656,7 @@ fn what_hands_a_value_on_is_gone_before_anything_folds() {
     let plain = "input x batch 4\n weight w 4 4\n shift b 4\n m = MatMul(x, w)\n i = Identity(m)\n a = Add(i, b)\n y = Relu(a)\n output y";
     assert_eq!(operators(&tidied(&model(plain))), ["MatMul", "Add", "Relu"]);
     let skip = vec!["Mul_n".to_owned()];
-    let skipped = with(&model(text), &FuseOptions { skip, ..FuseOptions::default() });
+    let skipped = with(&model(text), &FuseOptions { skip, ..portable() });
     assert!(operators(&skipped.model).contains(&"Mul"), "{:?}", operators(&skipped.model));
 }
 

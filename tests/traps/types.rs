@@ -1,5 +1,6 @@
 //! The element types and the names of what a fold makes.
 
+use crate::common::portable;
 use std::collections::HashSet;
 
 use ndarray::ArrayD;
@@ -166,7 +167,7 @@ fn an_opaque_normalizer_is_written_out_in_the_type_of_its_value() {
         DataType::Float16,
     );
     model.graph_mut().node[0].domain = Some("com.example".into());
-    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    let fused = unfold::fuse(&model, &portable()).unwrap();
     let lowered = fused.lowered.as_ref().unwrap();
     assert_eq!(made(&model, lowered), HashSet::from([DataType::Float16]));
     assert_eq!(made(&model, &fused.model), HashSet::from([DataType::Float16]));
@@ -213,7 +214,7 @@ fn a_new_name_is_none_that_the_model_says_anywhere() {
         dims: vec![1],
         ..Default::default()
     });
-    let after = unfold::fuse(&model, &Default::default()).unwrap().model;
+    let after = unfold::fuse(&model, &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul", "Add", "If"]);
     assert_eq!(after.graph().node[0].output, ["y_unbiased_3"]);
     initializer(&after, "w_folded_2");
@@ -254,7 +255,7 @@ fn trained_networks_fold_in_every_type_and_lose_what_rounds_their_weights() {
         let network = Model::open(path).unwrap();
         for data_type in TYPES {
             let model = retyped(&network, data_type);
-            let after = unfold::fuse(&model, &Default::default()).unwrap();
+            let after = unfold::fuse(&model, &portable()).unwrap();
             let offline = after.plan.sites.iter().filter(|site| site.kind.family == Family::Offline);
             assert_eq!(offline.filter(|site| site.is_folded()).count(), 7, "{kind}-{exporter} {data_type}");
             let floats = made(&model, &after.model).into_iter().filter(|made| made.is_float());
@@ -317,7 +318,7 @@ fn notes_name_what_is_there() {
         sharding_spec: ["n", "w", "y", "elsewhere"].map(spec).into(),
         ..Default::default()
     });
-    let after = unfold::fuse(&before, &Default::default()).unwrap().model;
+    let after = unfold::fuse(&before, &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul"]);
     // The scale is folded, and the note still tells of it.
     assert_eq!(initializer(&after, "g"), initializer(&before, "g"));
@@ -348,7 +349,7 @@ fn notes_name_what_is_there() {
             ..Default::default()
         });
     }
-    let after = unfold::fuse(&before, &Default::default()).unwrap().model;
+    let after = unfold::fuse(&before, &portable()).unwrap().model;
     let named = |op: &str| {
         let node = after.graph().node.iter().find(|node| node.op_type() == op).unwrap();
         let specs = node.device_configurations[0].sharding_spec.iter();
@@ -381,7 +382,7 @@ fn rows_of_a_gemm_have_no_shards_of_what_they_were() {
             .into(),
         ..Default::default()
     });
-    let options = FuseOptions { target: Target::Onnxruntime, ..Default::default() };
+    let options = FuseOptions { target: Target::Onnxruntime, ..portable() };
     let after = unfold::fuse(&before, &options).unwrap().model;
     let relu = after.graph().node.iter().find(|node| node.op_type() == "Relu").unwrap();
     assert_ne!(relu.input, ["h"]);

@@ -2,21 +2,28 @@
 //! numbers.
 //!
 //! Before: `x·W + b` as MatMul and Add, x of any batch. After: Reshape to two axes, Gemm, and Reshape back. Exact: the rows
-//! of a product do not know how they are arranged.
+//! of a product do not depend on how they are arranged.
+//!
+//! A product beside a Transpose stays: engines take that into a MatMul, and not past a Reshape.
 
 use super::layer::Layer;
 use crate::fold::patch::Edit;
-use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::extent;
 use crate::graph::make::Maker;
+use crate::graph::{NodeId, ValueId};
 use crate::normalizer::Replacement;
 use crate::onnx::tensor::DataType;
 
+/// All layers that become a Gemm.
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    analysis.graph.order().iter().filter_map(|&matmul| one(analysis, matmul)).collect()
+}
+
 /// A MatMul and the Add of its bias as one Gemm.
-pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
-    let Analysis { graph, facts, .. } = known;
-    let Layer { add, value, weight, bias, output, rows, columns } = Layer::of(known, matmul)?;
+fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
+    let Analysis { graph, facts, .. } = analysis;
+    let Layer { add, value, weight, bias, output, rows, columns } = Layer::of(analysis, matmul)?;
     let shape = facts.shape(value)?;
     let (leading, _) = shape.split_at(shape.len().checked_sub(1)?);
     let arranged: Vec<Option<usize>> = leading.iter().map(extent).collect();
@@ -24,6 +31,9 @@ pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
     let is_one_open = arranged.iter().filter(|extent| extent.is_none()).count() == 1;
     let is_float = facts.data_type(output) == Some(DataType::Float);
     if !is_float || arranged.len() < 2 || !is_one_open || arranged.contains(&Some(0)) {
+        return None;
+    }
+    if is_beside_transpose(analysis, value, output) {
         return None;
     }
     let name = |value| graph.value_name(value);
@@ -35,4 +45,12 @@ pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
     let (made, new) = maker.finish(name(output));
     let replacement = Replacement { nodes: vec![matmul, add], made, constants: new };
     Some(Edit::replacing(graph, matmul, replacement))
+}
+
+/// Whether a Transpose makes what a layer reads, or is all that reads what it makes.
+fn is_beside_transpose(analysis: &Analysis, value: ValueId, output: ValueId) -> bool {
+    let graph = &analysis.graph;
+    let is_transpose = |node: NodeId| graph.is(node, "Transpose");
+    let before = graph.producer(value).is_some_and(|(node, _)| is_transpose(node));
+    before || graph.only_reader(output).is_some_and(|(node, _)| is_transpose(node))
 }

@@ -1,8 +1,10 @@
-//! The engine that a result is for, where one wants another form than all others: of a product and its bias, so that it
-//! runs the two as one operator, or of what is told of values within.
+//! Forms for the engines that a result is for: of a product and its bias, so that they are one operator, of normalizations,
+//! and of what is declared of values within.
 
 mod gemm;
 mod layer;
+mod rms;
+mod rows;
 mod shapes;
 mod windows;
 
@@ -12,11 +14,15 @@ use super::patch::Edit;
 use crate::graph::analysis::Analysis;
 use crate::onnx::proto::GraphProto;
 
-/// Which engine a result is for.
+/// The name by which `--skip` leaves products and RMS normalizations in the form that they have.
+pub const KIND: &str = "biased";
+
+/// The engines that a result is for.
 ///
 /// ```
 /// use unfold::fold::target::Target;
 /// assert_eq!("onnxruntime".parse(), Ok(Target::Onnxruntime));
+/// assert_eq!(Target::default(), Target::Cpu);
 /// assert!("another".parse::<Target>().is_err());
 /// ```
 #[derive(
@@ -35,32 +41,51 @@ use crate::onnx::proto::GraphProto;
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Target {
-    /// Any: forms that none of them runs slower.
+    /// tract, onnxruntime and OpenVINO on a CPU: each form that none of the three runs slower.
     #[default]
+    Cpu,
+    /// Any engine and any tool: LayerNormalizations, products and attention stay the operators that they are.
     Portable,
-    /// onnxruntime on a CPU.
+    /// onnxruntime on a CPU: as [`Target::Cpu`], without the open shapes of values within.
     Onnxruntime,
-    /// tract on a CPU.
+    /// tract on a CPU: as [`Target::Cpu`], with layers before windows.
     Tract,
 }
 
 impl Target {
-    /// Whether it is what is chosen where nothing is said.
-    pub(crate) fn is_portable(&self) -> bool {
-        *self == Target::Portable
+    /// Whether residual streams are centred without being asked for.
+    pub fn centres(self) -> bool {
+        self != Target::Portable
     }
 
-    /// What is written in another form for its sake when everything has folded.
-    pub fn edits(self, known: &Analysis) -> Vec<Edit> {
-        let form = match self {
-            Target::Portable => return vec![],
-            Target::Onnxruntime => gemm::edit,
-            Target::Tract => windows::edit,
-        };
-        known.graph.order().iter().filter_map(|&node| form(known, node)).collect()
+    /// Products in the form that all rules know: MatMul and Add, where another tool, or an earlier run, wrote a Gemm
+    /// between two Reshapes. [`Target::finished`] writes it again.
+    pub(crate) fn canonical(self, analysis: &Analysis) -> Vec<Edit> {
+        match self {
+            Target::Portable => vec![],
+            Target::Cpu | Target::Onnxruntime | Target::Tract => rows::edits(analysis),
+        }
     }
 
-    /// A graph without what it should not be told of values within, and of how many; `None` where it may be told all.
+    /// Forms that further rules may find something in, when everything has folded.
+    pub fn edits(self, analysis: &Analysis) -> Vec<Edit> {
+        match self {
+            Target::Portable => vec![],
+            Target::Cpu | Target::Onnxruntime => rms::edits(analysis),
+            Target::Tract => [windows::edits(analysis), rms::edits(analysis)].concat(),
+        }
+    }
+
+    /// Forms that are written last, for they hide from rules that a product and its bias are a layer.
+    pub(crate) fn finished(self, analysis: &Analysis) -> Vec<Edit> {
+        match self {
+            Target::Portable => vec![],
+            Target::Cpu | Target::Onnxruntime | Target::Tract => gemm::edits(analysis),
+        }
+    }
+
+    /// A graph without the shapes of values within that its engine does better without, and how many these are; `None`
+    /// where there are none.
     pub fn untold(self, graph: &GraphProto) -> Option<(GraphProto, usize)> {
         let mut graph = (self == Target::Onnxruntime).then(|| graph.clone())?;
         let count = shapes::untell(&mut graph);

@@ -19,8 +19,13 @@ enum Move {
     Ordered(Vec<i64>),
 }
 
+/// All layers in front of the movements that they read the results of.
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    analysis.graph.order().iter().filter_map(|&node| edit(analysis, node)).collect()
+}
+
 /// A layer in front of the movement that it reads the result of.
-pub fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
+fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
     let graph = &known.graph;
     let Layer { add, mut value, weight, bias, output, rows, columns } = Layer::of(known, matmul)?;
     let (mut moves, mut nodes) = (vec![], vec![matmul, add]);
