@@ -1827,7 +1827,7 @@ fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
         provenance(&out)
             .contains(&("unfold.options".into(), r#"{"scale_stream":6,"skip":[],"target":"cpu"}"#.into()))
     );
-    assert!(provenance(&out).contains(&("unfold.folded".into(), "scaling 1".into())));
+    assert!(provenance(&out).contains(&("unfold.folded".into(), "scaling 1, biased 1".into())));
     assert_eq!(unfold([&"prove", &model, &out]).code, DONE);
     let inspected = unfold([&"inspect", &out]).stdout;
     assert!(inspected.trim_end().ends_with("; streams scaled by 2^-6; for cpu"), "{inspected}");

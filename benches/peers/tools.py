@@ -54,7 +54,7 @@ def onnxruntime(source, target):
     onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def unfold(source, target, engine="portable"):
+def unfold(source, target, engine="cpu"):
     command = ["unfold", "fuse", source, "-o", target, "--verify", "off", "--target", engine]
     subprocess.run(command, check=True, capture_output=True)
 

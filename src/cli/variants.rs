@@ -4,6 +4,7 @@ use anyhow::Result;
 use unfold::FuseOptions;
 use unfold::bench::Variant;
 use unfold::fold::plan::StreamPlan;
+use unfold::fold::target::Target;
 use unfold::onnx::Model;
 use unfold::report::ReportedSite;
 use unfold::variants::{self, Variants};
@@ -16,7 +17,9 @@ pub const NAMES: [&str; 5] = ["LN twin", "as exported", "fused", "rewritten", "f
 /// The model with LayerNorm, as it is, after folding, with centred residual streams where that changes anything, and
 /// without normalizers; and its sites.
 pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
-    let fused = unfold::fuse(model, &Default::default())?;
+    // Folding alone; the forms of a target are in a row of their own.
+    let portable = FuseOptions { target: Target::Portable, ..FuseOptions::default() };
+    let fused = unfold::fuse(model, &portable)?;
     let lowered = fused.lowered.as_ref().unwrap_or(model);
     let rows = sites::rows(lowered, fused.plan.sites.iter())?;
     let sites = rows.into_iter().map(|row| ReportedSite {
@@ -32,7 +35,7 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     let [twin, exported, folded, centred, bare] = NAMES;
     let mut named = vec![(twin, ln_twin), (exported, model.clone()), (folded, fused.model)];
     // What is done where it is asked for alone.
-    let rewritten = unfold::fuse(model, &FuseOptions { centre: true, ..FuseOptions::default() })?;
+    let rewritten = unfold::fuse(model, &FuseOptions { centre: true, ..portable })?;
     if rewritten.plan.streams.iter().any(StreamPlan::is_changed) {
         normalizers.extend(variants::normalizers(&rewritten.model)?);
         named.push((centred, rewritten.model));

@@ -219,7 +219,7 @@ def test_options_that_mean_nothing_are_refused_by_name(model: Path) -> None:
         ("threads.*at most 1024", partial(unfold.bench, model, threads=1025)),
         ("nobody.*batch", partial(unfold.bench, model, dims={"nobody": 3})),
         ("verify: 'x' is none of auto, run, prove, require, off", partial(unfold.fuse, model, verify=wrong)),
-        ("target: 'x' is none of portable, onnxruntime, tract", partial(unfold.plan, model, target=wrong)),
+        ("target: 'x' is none of cpu, portable, onnxruntime, tract", partial(unfold.plan, model, target=wrong)),
         ("allow_external: there is no folder nope", partial(unfold.plan, model, allow_external=["nope"])),
         ("external_data: 'x' is none of auto, always, never", partial(unfold.fuse, model, external_data=wrong)),
     ]

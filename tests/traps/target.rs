@@ -267,11 +267,12 @@ fn streams_are_centred_for_processors_and_not_for_all() {
          y = Add(p, b)
          output y",
     );
-    let portable = for_engine(Target::Portable, &before);
-    assert_eq!(operators(&portable), ["MatMul", "Add", "LayerNormalization", "MatMul", "Add"]);
+    let kept = unfold::fuse(&before, &options()).unwrap().model;
+    same(&before, &kept, 1e-12);
+    assert_eq!(operators(&kept), ["MatMul", "Add", "LayerNormalization", "MatMul", "Add"]);
     for target in [Target::Cpu, Target::Tract, Target::Onnxruntime] {
         let fused = unfold::fuse(&before, &FuseOptions { target, ..options() }).unwrap();
-        same(&before, &fused.model, 1e-12);
+        same(&before, &fused.model, 2e-6);
         let after = operators(&fused.model).join(" ");
         assert!(!after.contains("LayerNormalization") && after.contains("Gemm"), "{after}");
         assert!(!unfold::fuse(&fused.model, &FuseOptions { target, ..options() }).unwrap().changed());
