@@ -1,5 +1,7 @@
 //! Whether two models compute the same: both run in tract on the same seeded random inputs.
 
+use std::collections::{HashMap, HashSet};
+
 use serde::Serialize;
 use tract_onnx::prelude::{Datum, DatumType, Tensor, TractResult};
 
@@ -12,6 +14,15 @@ use crate::onnx::operator::Category;
 use crate::onnx::proto::{Dim, GraphProto, NodeProto};
 use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Engine, Failure, Input, fix_shapes, random};
+
+/// Pairs of operators that read the same value, up to which tract loads a model in some seconds.
+const COMPARISONS: usize = 1 << 15;
+
+/// A pair takes tract as long to compare as to be looked for among so many outputs.
+const OUTPUTS: usize = 32;
+
+/// Operators that share a constant are told apart this many times as fast.
+const CONSTANTS: usize = 64;
 
 /// How two models are compared.
 #[derive(Debug, Clone)]
@@ -113,8 +124,10 @@ impl OutputError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn compare(original: &Model, fused: &Model, options: &VerifyOptions) -> Verdict {
-    let reference = match untrusted(original.graph(), original).or_else(|| unbounded(original, &options.dims))
-    {
+    let cannot = untrusted(original.graph(), original)
+        .or_else(|| [original, fused].into_iter().find_map(compares_too_many))
+        .or_else(|| unbounded(original, &options.dims));
+    let reference = match cannot {
         Some(reason) => return Verdict::CouldNotVerify { reason },
         None => run(original, options),
     };
@@ -261,6 +274,35 @@ fn unbounded(model: &Model, dims: &Dims) -> Option<String> {
         None if facts.can_be_run(&graph) => None,
         None => Some("a run takes more multiplications than a model of its size is known to take".into()),
     }
+}
+
+/// Why tract would take long to load a model: it compares all readers of a value with each other, each time that one of its
+/// passes changes something, and looks for both of each pair among the outputs.
+fn compares_too_many(model: &Model) -> Option<String> {
+    let graph = model.graph();
+    let mut readers: HashMap<&str, usize> = HashMap::new();
+    let read = graph.node.iter().flat_map(|node| &node.input).filter(|name| !name.is_empty());
+    read.for_each(|name| *readers.entry(name).or_default() += 1);
+    // Each part of a Split reads the whole, and each part of a Concat is looked for in the others.
+    for node in &graph.node {
+        let parts = if node.op_type() == "Concat" { node.input.len() } else { node.output.len() };
+        if let ("Concat" | "Split", Some(name)) = (node.op_type(), node.input.first()) {
+            *readers.entry(name).or_default() += parts;
+        }
+    }
+    let stored: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
+    let mut all = 0_usize;
+    for (name, &count) in &readers {
+        let pairs = count.saturating_mul(count) / 2;
+        all = all.saturating_add(if stored.contains(name) { pairs / CONSTANTS } else { pairs });
+    }
+    let comparisons = all.saturating_mul(1 + graph.output.len() / OUTPUTS);
+    let (name, count) = readers.into_iter().max_by_key(|&(name, count)| (count, name))?;
+    (comparisons > COMPARISONS).then(|| {
+        format!(
+            "tract would compare all operators that read a value with each other, and {count} read `{name}`"
+        )
+    })
 }
 
 /// Whether what is known about the inputs of a node shows that they are of several types.

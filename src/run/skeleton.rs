@@ -5,6 +5,7 @@
 //! copied once, into the tensors that tract computes with, wherever they were stored, and those in other
 //! files are read one at a time.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use super::failure::{Failure, Stage};
 use super::input::{Input, fix_shapes};
 use crate::error::Error;
 use crate::onnx::external::Externals;
+use crate::onnx::node::bodies;
 use crate::onnx::proto::{
     AttributeProto, DataLocation, GraphProto, ModelProto, StringStringEntryProto, TensorProto,
 };
@@ -30,6 +32,7 @@ pub(super) fn skeleton(
 ) -> Result<(pb::ModelProto, Arc<WeightStore>), Failure> {
     let mut weights = WeightStore { tensors: Vec::new(), externals: model.externals().clone() };
     let mut graph = model.graph().clone();
+    drop_unread(&mut graph);
     fix_shapes(&mut graph, inputs);
     weights.take_graph(&mut graph).map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
     let light = ModelProto {
@@ -42,6 +45,31 @@ pub(super) fn skeleton(
     let decoded = pb::ModelProto::decode(light.encode_to_vec().as_slice())
         .map_err(|error| Failure::new(Stage::Load, error.to_string()))?;
     Ok((decoded, Arc::new(weights)))
+}
+
+/// Drops the initializers that nothing reads: some passes of tract compare all constants with each other.
+fn drop_unread(graph: &mut GraphProto) {
+    let mut read: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
+    collect_read(graph, &mut read);
+    let unread: HashSet<String> = graph
+        .initializer
+        .iter()
+        .map(|tensor| tensor.name().to_owned())
+        .filter(|name| !read.contains(name))
+        .collect();
+    graph.initializer.retain(|tensor| !unread.contains(tensor.name()));
+    graph.input.retain(|input| !unread.contains(input.name()));
+}
+
+/// Collects the names that the nodes of a graph read, and those of their bodies.
+fn collect_read(graph: &GraphProto, read: &mut HashSet<String>) {
+    for node in &graph.node {
+        read.extend(node.input.iter().cloned());
+        for body in bodies(node) {
+            read.extend(body.output.iter().map(|output| output.name().to_owned()));
+            collect_read(body, read);
+        }
+    }
 }
 
 /// The tensors of a model, by the number that stands for each in its skeleton.
