@@ -1,4 +1,4 @@
-//! Slices of what Slices of other axes make: each is one Slice of the value itself.
+//! Slices of what Slices make: each is one Slice of the value itself.
 //!
 //! Exporters write a Slice for each axis that is indexed. Where windows of every other place are put beside each other, as
 //! where patches are merged, two of each four share the first one; and still fewer elements are moved without it.
@@ -59,8 +59,20 @@ fn both(known: &Analysis, first: NodeId, between: ValueId, second: NodeId) -> Op
     let is_beside = graph.is(second, "Slice") && way(graph.node(first)) == way(graph.node(second));
     let [before, behind] =
         [first, second].map(|node| is_beside.then(|| cuts(&known.at(node)).ok()).flatten());
-    let all: Vec<(usize, Cut)> =
-        before?.into_iter().chain(behind?).map(|(axis, cut)| Some((axis, cut?))).collect::<Option<_>>()?;
-    let is_once = |&(axis, _): &(usize, Cut)| all.iter().filter(|(other, _)| *other == axis).count() == 1;
-    (known.facts.shape(between).is_some() && all.iter().all(is_once)).then_some(all)
+    let mut all: Vec<(usize, Cut)> = vec![];
+    for (axis, cut) in before?.into_iter().chain(behind?) {
+        match all.iter_mut().find(|(other, _)| *other == axis) {
+            Some((_, first)) => *first = in_a_row(*first, cut?)?,
+            None => all.push((axis, cut?)),
+        }
+    }
+    known.facts.shape(between).is_some().then_some(all)
+}
+
+/// The places `c..d` of the places `a..b` of an axis: `a + c..min(b, a + d)`, where all are counted from the start.
+fn in_a_row(first: Cut, second: Cut) -> Option<Cut> {
+    let is_plain = |cut: Cut| cut.step == 1 && cut.start >= 0 && cut.end >= 0;
+    let start = first.start.checked_add(second.start)?;
+    let end = first.end.min(first.start.saturating_add(second.end));
+    (is_plain(first) && is_plain(second)).then_some(Cut { start, end, step: 1 })
 }

@@ -628,6 +628,7 @@ impl OnePass<'_> {
             return None;
         }
         let told = sites.iter().filter(|site| site.kind.is_told_by_constants);
+        let online = sites.iter().filter(|site| site.kind.family == Family::Online);
         let recipes = history.recipes();
         let stored: OnceCell<HashMap<&str, &TensorProto>> = OnceCell::new();
         let stored = |name: &str| {
@@ -645,6 +646,7 @@ impl OnePass<'_> {
             known,
             &Limits {
                 sites: told.flat_map(|site| site.nodes.iter().copied()).collect(),
+                normalizers: online.flat_map(|site| site.nodes.iter().copied()).collect(),
                 recipe: &|name| recipes.get(name).copied(),
                 stored: &stored,
                 is_skipped: &|kind| self.skip.is_match(kind),

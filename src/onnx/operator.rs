@@ -160,8 +160,8 @@ pub fn is_quantized(domain: &str, op: &str) -> bool {
 /// The attributes of an operator that hands elements on, or reduces, in all operator sets from 7 on; `None` of others.
 pub fn attributes(op: &str) -> Option<&'static [&'static str]> {
     Some(match op {
-        "Abs" | "Add" | "And" | "Expand" | "GlobalMaxPool" | "Identity" | "PRelu" | "Relu" | "Tile"
-        | "Where" => &[],
+        "Abs" | "Add" | "And" | "Expand" | "GlobalMaxPool" | "Identity" | "OptionalGetElement" | "PRelu"
+        | "Relu" | "Tile" | "Where" => &[],
         "Cast" => &["round_mode", "saturate", "to"],
         "CastLike" => &["round_mode", "saturate"],
         "Concat" | "Flatten" | "Gather" | "GatherElements" => &["axis"],

@@ -18,6 +18,9 @@ use crate::onnx::tensor;
 /// What `--skip` calls them.
 pub const KIND: &str = "duplicate";
 
+/// The domain of trees, scalers and encoders, all of which are functions of what they read.
+const LEARNED: &str = "ai.onnx.ml";
+
 /// Bytes up to which constants are compared. Larger ones are weights, which are not read for it.
 const SMALL: usize = 1 << 16;
 
@@ -63,7 +66,6 @@ pub fn find(
     same: Same,
 ) -> HashMap<String, String> {
     let mut fixed: HashSet<&str> = captured(graph);
-    fixed.extend(graph.output.iter().map(|output| output.name()));
     fixed.extend(graph.quantization_annotation.iter().map(|annotation| annotation.tensor_name()));
     fixed.extend(pinned);
     // A body may have constants and no node any more.
@@ -74,8 +76,11 @@ pub fn find(
     // Of what the node in its place read itself, nobody needs the name.
     let of_bodies = |name: &&str| !way_to(name, &ways).is_empty();
     fixed.extend(ends.flat_map(|node| &node.input).map(String::as_str).filter(of_bodies));
+    let ends = graph.output.iter().map(|output| output.name());
+    let outputs: HashSet<&str> = ends.filter(|name| !fixed.contains(name)).collect();
+    fixed.extend(graph.output.iter().map(|output| output.name()));
     let spelled: Vec<Option<Box<TensorProto>>> = graph.node.iter().map(spelled_out).collect();
-    let mut equals = Equals::new(model, &fixed);
+    let mut equals = Equals::new(model, &fixed, &outputs);
     let tensors = graph.initializer.iter().map(|tensor| (way_to(tensor.name(), &ways), tensor));
     // Bodies see those of the main graph, whichever came first.
     let (main, inner): (Vec<_>, Vec<_>) = tensors.partition(|(way, _)| way.is_empty());
@@ -91,7 +96,7 @@ pub fn find(
             _ => equals.add(way(node), Producer::Node(node), &|_, _| true),
         }
     }
-    let mut instead = equals.instead;
+    let mut instead = equals.finish();
     let inputs = graph.node.iter().flat_map(|node| &node.input).map(String::as_str);
     let read: HashSet<&str> = inputs.filter(|name| instead.contains_key(name)).collect();
     instead.retain(|twin, _| read.contains(twin));
@@ -118,13 +123,34 @@ struct Equals<'g, 'f> {
     by_hash: HashMap<u64, u32>,
     /// Whose readers read which other value.
     instead: HashMap<&'g str, &'g str>,
+    /// Outputs of the model that equal what was made first, with that.
+    outputs: HashMap<&'g str, &'g str>,
     fixed: &'f HashSet<&'f str>,
+    /// The outputs of the model that no body and no pinned node reads by name.
+    ends: &'f HashSet<&'f str>,
 }
 
 impl<'g, 'f> Equals<'g, 'f> {
-    fn new(model: &'f Model, fixed: &'f HashSet<&'f str>) -> Self {
-        let (by_hash, instead) = Default::default();
-        Equals { model, firsts: vec![], by_hash, instead, fixed }
+    fn new(model: &'f Model, fixed: &'f HashSet<&'f str>, ends: &'f HashSet<&'f str>) -> Self {
+        let (by_hash, instead, outputs) = Default::default();
+        Equals { model, firsts: vec![], by_hash, instead, outputs, fixed, ends }
+    }
+
+    /// Whose readers read which other value, where outputs take the place of what was made before them.
+    fn finish(self) -> HashMap<&'g str, &'g str> {
+        let mut instead = self.instead;
+        let mut ends: HashMap<&str, &str> = HashMap::default();
+        for (output, first) in self.outputs {
+            let is_free = !self.fixed.contains(first) && instead.get(first).is_none();
+            if is_free && ends.get(first).is_none_or(|other| output < *other) {
+                ends.insert(first, output);
+            }
+        }
+        for now in instead.values_mut() {
+            *now = ends.get(now).copied().unwrap_or(now);
+        }
+        instead.extend(ends);
+        instead
     }
 
     /// Notes who is first, or that the values of the first are read.
@@ -142,6 +168,12 @@ impl<'g, 'f> Equals<'g, 'f> {
                 if !maker.names().any(|name| self.fixed.contains(name)) {
                     let pairs = maker.names().zip(first.maker.names());
                     self.instead.extend(pairs.filter(|(name, _)| !name.is_empty()));
+                } else if let (Producer::Node(node), Producer::Node(other)) = (maker, first.maker)
+                    && let ([output], [first_output]) = (&node.output[..], &other.output[..])
+                    && way.is_empty()
+                    && self.ends.contains(output.as_str())
+                {
+                    self.outputs.insert(output, first_output);
                 }
                 return;
             }
@@ -189,7 +221,7 @@ impl<'g, 'f> Equals<'g, 'f> {
     where
         'g: 'n,
     {
-        self.instead.get(name).copied().unwrap_or(name)
+        self.instead.get(name).or_else(|| self.outputs.get(name)).copied().unwrap_or(name)
     }
 }
 
@@ -246,7 +278,7 @@ fn made(node: &NodeProto) -> impl Iterator<Item = bool> + '_ {
 /// operators around quantized weights are for engines to find.
 fn is_pure(node: &NodeProto) -> bool {
     let (domain, op) = node.op();
-    let is_known = domain.is_empty() || node.category().is_some();
+    let is_known = matches!(domain, "" | LEARNED) || node.category().is_some();
     let may_drop = op == "Dropout" && node.output.len() + node.input.len() > 2;
     is_known
         && !may_drop

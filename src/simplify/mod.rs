@@ -9,12 +9,14 @@ mod equal;
 mod extents;
 mod movement;
 mod names;
+mod neutral;
 mod order;
 mod passed;
 mod states;
 mod taken;
 mod tidy;
 mod twins;
+mod zero_sign;
 
 use std::collections::HashMap;
 

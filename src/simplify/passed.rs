@@ -4,6 +4,7 @@
 use prost::Message;
 use tract_onnx::tract_hir::internal::TDim;
 
+use super::neutral::Neutral;
 use crate::graph::analysis::Analysis;
 use crate::graph::at::At;
 use crate::graph::axes::axis;
@@ -22,14 +23,19 @@ pub type Passed = (NodeId, ValueId);
 
 /// Those of which nobody asks for a name. Names of `pinned` values stay.
 pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
-    all(known, pinned, handed_on)
+    all(known, pinned, &|node| handed_on(known, node))
 }
 
-/// Movements that move nothing, likewise.
+/// These, movements that move nothing, and arithmetic with a neutral constant. Arithmetic of `normalizers` stays: engines
+/// fuse a normalizer in the form that has all its operators.
 ///
-/// Before anything folds they are parts of sites, and go with these.
-pub fn unmoved(known: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
-    all(known, pinned, unmoving)
+/// Before anything folds, movements and arithmetic are parts of sites, and are removed with these.
+pub fn identities(analysis: &Analysis, pinned: &HashSet<&str>, normalizers: &HashSet<NodeId>) -> Vec<Passed> {
+    let neutral = Neutral::new(analysis);
+    all(analysis, pinned, &|node| {
+        let handed = handed_on(analysis, node).or_else(|| unmoving(analysis, node));
+        handed.or_else(|| neutral.operand(node).filter(|_| !normalizers.contains(&node)))
+    })
 }
 
 /// What such a movement hands on.
@@ -40,11 +46,7 @@ fn unmoving(known: &Analysis, node: NodeId) -> Option<ValueId> {
 }
 
 /// The nodes for which `handed` tells what they hand on, where that can be read instead.
-fn all(
-    known: &Analysis,
-    pinned: &HashSet<&str>,
-    handed: impl Fn(&Analysis, NodeId) -> Option<ValueId>,
-) -> Vec<Passed> {
+fn all(known: &Analysis, pinned: &HashSet<&str>, handed: &dyn Fn(NodeId) -> Option<ValueId>) -> Vec<Passed> {
     let graph = &known.graph;
     // In bodies names have to be others than those around them, which an output may get too early.
     let has_bodies = graph.order().iter().any(|&node| {
@@ -52,9 +54,9 @@ fn all(
     });
     let mut named: HashSet<ValueId> = HashSet::default();
     let passed = |&node: &NodeId| {
-        let source = handed(known, node)?;
+        let source = handed(node)?;
         let goes = may_pass(known, node, source, pinned)
-            || (!has_bodies && gives_its_name(known, node, source, pinned, &mut named));
+            || (!has_bodies && gives_its_name(known, (node, source), pinned, handed, &mut named));
         goes.then_some((node, source))
     };
     graph.order().iter().filter_map(passed).collect()
@@ -64,9 +66,9 @@ fn all(
 /// none yet.
 fn gives_its_name(
     known: &Analysis,
-    node: NodeId,
-    source: ValueId,
+    (node, source): Passed,
     pinned: &HashSet<&str>,
+    handed: &dyn Fn(NodeId) -> Option<ValueId>,
     named: &mut HashSet<ValueId>,
 ) -> bool {
     let Analysis { graph, constants, .. } = known;
@@ -79,7 +81,7 @@ fn gives_its_name(
     let is_free =
         |value: ValueId| !pinned.contains(graph.value_name(value)) && !constants.is_quantized(value);
     // What is not there any more itself makes nothing.
-    let stays = |maker: NodeId| handed_on(known, maker).is_none() && unmoving(known, maker).is_none();
+    let stays = |maker: NodeId| handed(maker).is_none() && unmoving(known, maker).is_none();
     graph.producer(source).is_some_and(|(maker, _)| stays(maker))
         && !graph.is_output(source)
         && !constants.is_constant(source)
@@ -234,6 +236,7 @@ pub fn handed_on(known: &Analysis, node: NodeId) -> Option<ValueId> {
     let source = graph.input(node, 0)?;
     let handed = match graph.op(node)? {
         "Identity" => source,
+        "OptionalGetElement" => element(known, source)?,
         // An exporter writes one wherever a module asks for the type that a value has already.
         "Cast" | "CastLike" => {
             let [from, to] = [source, graph.only_output(node)?].map(|value| known.facts.data_type(value));
@@ -249,6 +252,14 @@ pub fn handed_on(known: &Analysis, node: NodeId) -> Option<ValueId> {
         _ => return None,
     };
     is_understood(known, node).then_some(handed)
+}
+
+/// The value that an Optional wraps.
+fn element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
+    let graph = &analysis.graph;
+    let (maker, _) = graph.producer(optional)?;
+    let element = graph.input(maker, 0)?;
+    (graph.is(maker, "Optional") && analysis.at(maker).only_attributes(&[]).is_ok()).then_some(element)
 }
 
 /// What a Split takes apart into one part, which is all of it.

@@ -21,6 +21,8 @@ const WHOLE: f64 = 256.0;
 pub struct Limits<'l> {
     /// Nodes of sites that stay, which are known by what they read.
     pub sites: Vec<NodeId>,
+    /// Nodes of normalizers that compute statistics of their input.
+    pub normalizers: HashSet<NodeId>,
     /// What a tensor holds that was stored for the original model, by constants of that.
     pub recipe: &'l dyn Fn(&str) -> Option<&'l Recipe>,
     /// A tensor of that model.
@@ -147,8 +149,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     tidied.growth = found.growth;
     let is_told_alike = |one: &str, other: &str| limits.are_told_alike(one, other, model);
     let find = || equal::find(known.graph.proto(), model, &read, &is_told_alike);
-    let passed = || [passed::find(known, &read), passed::unmoved(known, &read)].concat();
-    let passed = if merges { passed() } else { vec![] };
+    let passed = if merges { passed::identities(known, &read, &limits.normalizers) } else { vec![] };
     let goes: HashSet<NodeId> = passed.iter().map(|&(node, _)| node).collect();
     shapes.retain(|(node, _)| !goes.contains(node));
     let is_written = !shapes.is_empty() || !begun.is_empty() || !taken.is_empty();
@@ -196,6 +197,8 @@ fn merge(graph: &mut GraphProto, was: &Graph, pinned: &HashSet<&str>, same: Same
     let now_read: HashSet<String> =
         reads(graph).into_iter().filter(|name| !was.reads(name)).map(str::to_owned).collect();
     equal::merge_into(graph, &instead);
+    // An output that others read now may be made behind them.
+    order::sort(graph);
     dead::remove(graph, &|name| was.reads(name) || now_read.contains(name), pinned);
 }
 

@@ -201,6 +201,8 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "Tanh" => map(f64::tanh)?,
         "Sigmoid" => map(|v| 1.0 / (1.0 + (-v).exp()))?,
         "Floor" => map(f64::floor)?,
+        "Ceil" => map(f64::ceil)?,
+        "Round" => map(f64::round_ties_even)?,
         "Erf" => map(erf)?,
         "Atan" => map(f64::atan)?,
         "Sin" => map(f64::sin)?,

@@ -19,6 +19,7 @@ mod functions;
 mod gated;
 mod growth;
 mod hostile;
+mod identities;
 mod merging;
 mod modulation;
 mod numbered;

@@ -919,7 +919,7 @@ fn an_integer_times_zero_is_zero_whatever_it_is() {
          y = Tanh(a)
          output y",
     );
-    assert_eq!(operators(&proved(&model)), ["MatMul", "Add", "Tanh"]);
+    assert_eq!(operators(&proved(&model)), ["MatMul", "Tanh"]);
 }
 
 #[test]
@@ -1067,9 +1067,9 @@ fn slices_of_other_axes_are_one_that_reads_the_value() {
                    g = Slice(b, one, far, two, two)
                    z = Concat(c, d, f, g) axis=-1";
     assert_eq!(of(patches), ["Exp", "Slice", "Slice", "Slice", "Slice", "Concat"]);
-    // An axis that both cut, and one that others read as it is, stay.
+    // An axis that both cut, from the end, and one that others read as it is, stay.
     for lines in [
-        "s = Slice(e, one, three, two)\n z = Slice(s, one, two, two)",
+        "s = Slice(e, one, last, two)\n z = Slice(s, one, two, two)",
         "s = Slice(e, one, three, one)\n r = Slice(s, one, two, two)\n t = Tanh(s)\n z = Concat(r, t) axis=2",
     ] {
         assert_eq!(of(lines).iter().filter(|op| *op == "Slice").count(), 2, "{lines}");

@@ -1,0 +1,181 @@
+//! Operators that compute what is there already: neutral constants, Slices of Slices, equal outputs.
+
+use unfold::onnx::Model;
+
+use crate::common::text::model;
+use crate::common::{fuse, operators};
+use crate::same;
+
+/// The operators of the result, which computes the same and does not change again.
+fn left(text: &str) -> Vec<String> {
+    let (before, after) = fused(text);
+    same(&before, &after, 1e-6);
+    let again = fuse(&after);
+    assert!(!again.changed());
+    operators(&after).into_iter().map(str::to_owned).collect()
+}
+
+fn fused(text: &str) -> (Model, Model) {
+    let before = model(text);
+    let after = fuse(&before).model;
+    (before, after)
+}
+
+const CONSTANTS: &str = "
+    input x batch 4
+    weight w 4 4
+    const zeros 4 = 0 0 0 0
+    const ones 4 = 1 1 1 1
+    const most 4 = 1 1 1 2
+    const wide 1 1 4 = 0 0 0 0
+    const one = 1";
+
+#[test]
+fn a_constant_that_changes_nothing_is_removed_with_its_operator() {
+    for line in [
+        "y = Add(m, zeros)",
+        "y = Add(zeros, m)",
+        "y = Sub(m, zeros)",
+        "y = Mul(m, ones)",
+        "y = Mul(one, m)",
+        "y = Div(m, ones)",
+        "y = Pow(m, one)",
+    ] {
+        let behind = format!("{CONSTANTS}\n m = MatMul(x, w)\n {line}\n z = Tanh(y)\n output z");
+        assert_eq!(left(&behind), ["MatMul", "Tanh"], "{line}");
+        let as_output = format!("{CONSTANTS}\n m = MatMul(x, w)\n {line}\n output y");
+        assert_eq!(left(&as_output), ["MatMul"], "{line}");
+    }
+}
+
+#[test]
+fn a_constant_that_changes_a_number_or_the_shape_stays() {
+    for (line, op) in [
+        ("y = Add(m, wide)", "Add"),
+        ("y = Sub(zeros, m)", "Sub"),
+        ("y = Div(ones, m)", "Div"),
+        ("y = Pow(m, most)", "Pow"),
+    ] {
+        let text = format!("{CONSTANTS}\n m = Exp(x)\n {line}\n z = Tanh(y)\n output z");
+        assert!(left(&text).contains(&op.to_owned()), "{line}");
+    }
+    // The value may have one place there, which the constant repeats.
+    let open = "
+        input x batch channels
+        const zeros 4 = 0 0 0 0
+        m = Tanh(x)
+        y = Add(m, zeros)
+        z = Tanh(y)
+        output z";
+    assert_eq!(left(open), ["Tanh", "Add", "Tanh"]);
+}
+
+#[test]
+fn a_sum_with_zeros_stays_where_the_sign_of_a_zero_is_observed() {
+    let text = |behind: &str| {
+        format!(
+            "input x batch 4
+             weight w 4 4
+             const zeros 4 = 0 0 0 0
+             const half = 0.5
+             const two = 2
+             m = MatMul(x, w)
+             y = Add(m, zeros)
+             {behind}
+             output z"
+        )
+    };
+    for observing in ["z = Reciprocal(y)", "a = Tanh(y)\n z = Div(half, a)"] {
+        assert!(left(&text(observing)).contains(&"Add".to_owned()), "{observing}");
+    }
+    for other in ["z = Div(y, two)", "a = Exp(y)\n z = Div(half, a)", "a = Pow(y, two)\n z = Reciprocal(a)"] {
+        assert!(!left(&text(other)).contains(&"Add".to_owned()), "{other}");
+    }
+}
+
+#[test]
+fn slices_along_one_axis_are_one() {
+    let text = |lines: &str| {
+        format!(
+            "input x batch 9
+             ints one 1 = 1
+             ints two 1 = 2
+             ints four 1 = 4
+             ints eight 1 = 8
+             ints last 1 = -1
+             {lines}
+             y = Tanh(s)
+             output y"
+        )
+    };
+    // Of `x[:, 2:8][:, 1:4]`, and where the first one has fewer places than the second one asks for.
+    for lines in [
+        "r = Slice(x, two, eight, one)\n s = Slice(r, one, four, one)",
+        "r = Slice(x, two, four, one)\n s = Slice(r, one, eight, one)",
+    ] {
+        assert_eq!(left(&text(lines)), ["Slice", "Tanh"], "{lines}");
+    }
+    for lines in [
+        "r = Slice(x, two, last, one)\n s = Slice(r, one, four, one)",
+        "r = Slice(x, one, eight, one, two)\n s = Slice(r, one, four, one)",
+    ] {
+        assert_eq!(left(&text(lines)), ["Slice", "Slice", "Tanh"], "{lines}");
+    }
+}
+
+#[test]
+fn an_operator_that_makes_an_output_serves_all_readers_in_either_order() {
+    let text = |first: &str, second: &str| {
+        format!(
+            "input x batch 4
+             scale k 4
+             {first} = Relu(x)
+             {second} = Relu(x)
+             b = Mul(a, k)
+             z = Tanh(b)
+             output y z"
+        )
+    };
+    for (first, second) in [("a", "y"), ("y", "a")] {
+        assert_eq!(left(&text(first, second)), ["Relu", "Mul", "Tanh"]);
+    }
+    // Each output has its name.
+    let both = "input x batch 4\n a = Relu(x)\n y = Relu(x)\n z = Relu(x)\n b = Exp(a)\n output y z b";
+    assert_eq!(left(both), ["Relu", "Relu", "Exp"]);
+}
+
+#[test]
+fn equal_operators_of_machine_learning_are_one() {
+    let mut scaled = model(
+        "input x batch 4
+         a = ai.onnx.ml.Binarizer(x) threshold=0.5
+         b = ai.onnx.ml.Binarizer(x) threshold=0.5
+         c = ai.onnx.ml.Binarizer(x) threshold=0.25
+         y = Concat(a, b, c) axis=1
+         output y",
+    );
+    let version = scaled.proto.opset_import[0].clone();
+    if !scaled.proto.opset_import.iter().any(|set| set.domain() == "ai.onnx.ml") {
+        let set =
+            unfold::onnx::proto::OperatorSetIdProto { domain: Some("ai.onnx.ml".into()), version: Some(3) };
+        scaled.proto.opset_import.push(set);
+    }
+    assert_eq!(scaled.proto.opset_import[0], version);
+    let after = fuse(&scaled).model;
+    assert_eq!(operators(&after), ["Binarizer", "Binarizer", "Concat"]);
+    assert_eq!(after.graph().node[2].input, ["a", "a", "c"]);
+}
+
+#[test]
+fn the_element_of_an_optional_is_read_where_it_is_made() {
+    let text = |element: &str| {
+        format!(
+            "opset 18\n input x batch 4\n t = Tanh(x)\n o = Optional(t)\n e = {element}(o)\n y = Exp(e)\n output y"
+        )
+    };
+    let after = fuse(&model(&text("OptionalGetElement"))).model;
+    assert_eq!(operators(&after), ["Tanh", "Exp"]);
+    assert_eq!(after.graph().node[1].input, ["t"]);
+    let other = fuse(&model(&text("Identity"))).model;
+    assert!(operators(&other).contains(&"Optional"));
+}
