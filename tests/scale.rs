@@ -4,8 +4,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::blocks::{branches, fan, fans, stuck, transformer};
+use common::blocks::{branches, factors, fan, fans, names, norms, split, stuck, transformer, unread};
 use unfold::onnx::Model;
+use unfold::prove::{Proof, prove};
+use unfold::verify::{Verdict, VerifyOptions, compare};
 use unfold::{FuseOptions, Fused, Plan};
 
 const SMALL: usize = 1000;
@@ -30,6 +32,40 @@ fn grows_with_the_graph(make: fn(usize) -> Model) -> Plan {
     let time = first.min(second);
     assert!(time < least * LONGEST, "{least:?} for {SMALL} nodes, {time:?} for {TIMES} times as many");
     fused.plan
+}
+
+/// How a result is held against the original, as `unfold fuse` does it.
+#[derive(Debug, PartialEq)]
+enum Held {
+    ByRunning,
+    ByProof,
+}
+
+fn verified(model: &Model) -> (Held, Duration) {
+    let start = Instant::now();
+    let fused = unfold::fuse(model, &FuseOptions::default()).unwrap();
+    let verdict = compare(model, &fused.model, &VerifyOptions::default());
+    let held = match &verdict {
+        Verdict::Compared(comparison) if comparison.agrees() => Held::ByRunning,
+        Verdict::CouldNotVerify { reason } if reason.contains("tract would compare all operators") => {
+            let proof = prove(model, &fused.model, &fused.plan.tensors, &Default::default());
+            assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+            Held::ByProof
+        }
+        other => panic!("{other:?}"),
+    };
+    (held, start.elapsed())
+}
+
+/// How the large graph of a form is verified, and the small one.
+fn verification_grows_with_the_graph(make: fn(usize) -> Model) -> [Held; 2] {
+    let small = make(SMALL);
+    let least = (0..5).map(|_| verified(&small).1).min().unwrap();
+    let large = make(SMALL * TIMES);
+    let ((held, first), (_, second)) = (verified(&large), verified(&large));
+    let time = first.min(second);
+    assert!(time < least * LONGEST, "{least:?} for {SMALL} nodes, {time:?} for {TIMES} times as many");
+    [verified(&small).0, held]
 }
 
 fn all_fold(plan: &Plan) -> usize {
@@ -61,4 +97,31 @@ fn branches_that_part_and_join() {
 fn sites_that_stay() {
     let plan = grows_with_the_graph(stuck);
     assert!(plan.sites.iter().all(|site| !site.is_folded()));
+}
+
+#[test]
+fn factors_that_one_product_reads() {
+    assert_eq!(all_fold(&grows_with_the_graph(factors)), 1);
+}
+
+#[test]
+fn parts_with_factors_that_one_product_reads() {
+    assert_eq!(all_fold(&grows_with_the_graph(split)), 1);
+}
+
+#[test]
+fn outputs_that_are_one_value() {
+    assert_eq!(all_fold(&grows_with_the_graph(names)), 1);
+    assert_eq!(verification_grows_with_the_graph(names), [Held::ByProof, Held::ByProof]);
+}
+
+#[test]
+fn constants_that_nothing_reads() {
+    assert_eq!(all_fold(&grows_with_the_graph(unread)), 1);
+    assert_eq!(verification_grows_with_the_graph(unread), [Held::ByRunning, Held::ByRunning]);
+}
+
+#[test]
+fn normalizers_of_one_value() {
+    assert_eq!(verification_grows_with_the_graph(norms), [Held::ByProof, Held::ByProof]);
 }

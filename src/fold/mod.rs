@@ -11,6 +11,7 @@ pub mod apply;
 pub mod around;
 
 mod backward;
+pub mod concatenated;
 mod draft;
 pub mod forms;
 pub mod gelu;

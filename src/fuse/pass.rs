@@ -14,8 +14,8 @@ use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, StopReason, Stored};
 use crate::fold::planner;
 use crate::fold::raised::raised;
-use crate::fold::target::{self, Target};
-use crate::fold::{around, forms, gelu, joined, pairs, parts, regrouped, rms, sliced};
+use crate::fold::target::Target;
+use crate::fold::{around, concatenated, forms, gelu, joined, pairs, parts, regrouped, rms, sliced};
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
 use crate::graph::flat::Flat;
@@ -231,10 +231,7 @@ impl OnePass<'_> {
         if let Some(next) = self.raised(analysis, history) {
             return Ok(Some(next));
         }
-        if let Some(next) = self.lifted(analysis, history)? {
-            return Ok(Some(next));
-        }
-        if let Some(next) = self.rewritten(analysis, history, forms::edits(analysis), false)? {
+        if let Some(next) = self.rewritten(analysis, history, self.canonical_forms(analysis), false)? {
             return Ok(Some(next));
         }
         if let Some(next) = self.over(analysis, first, history)? {
@@ -317,6 +314,13 @@ impl OnePass<'_> {
         plan.tidy.untold = count;
         plan.is_tidied = true;
         Some(model.with_graph(graph))
+    }
+
+    /// The changes by which later stages see more, or have less to look at.
+    fn canonical_forms(&self, analysis: &Analysis) -> Vec<Edit> {
+        let edits = forms::edits(analysis);
+        // Patterns of `--skip` may name operators before a Concat.
+        if edits.is_empty() && self.skip.is_empty() { concatenated::edits(analysis) } else { edits }
     }
 
     /// The model in a newer operator set; `None` where nothing is to be gained by that.

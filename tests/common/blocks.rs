@@ -91,6 +91,69 @@ pub fn fans(nodes: usize) -> Model {
     join(graph, &made)
 }
 
+/// One value that very many factors multiply, all of which one product reads.
+pub fn factors(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let x = graph.builder.input("x", &["batch", "4"]);
+    let made: Vec<String> = (0..nodes).map(|_| graph.with("Mul", &x, &[4], Role::Divisor)).collect();
+    product(graph, &made, 4 * nodes)
+}
+
+/// A value that is split into very many parts, each with a factor of its own, all of which one product reads.
+pub fn split(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let x = graph.builder.input("x", &["batch", &(2 * nodes).to_string()]);
+    let extents = graph.builder.ints(&vec![2; nodes]);
+    let parts = graph.builder.op_many("Split", &[&x, &extents], vec![("axis", 1.into())], nodes);
+    let made: Vec<String> = parts.iter().map(|part| graph.with("Mul", part, &[2], Role::Divisor)).collect();
+    product(graph, &made, 2 * nodes)
+}
+
+fn product(mut graph: Graph, values: &[String], width: usize) -> Model {
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    let joined = graph.builder.op("Concat", &values, vec![("axis", 1.into())]);
+    let made = graph.with("MatMul", &joined, &[width, 2], Role::Weight);
+    graph.builder.model(&[&made])
+}
+
+/// Outputs that are one value by other names.
+pub fn names(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let x = graph.builder.input("x", &["batch", "4"]);
+    let site = graph.affine(&x, 4);
+    let made = graph.with("MatMul", &site, &[4, 2], Role::Weight);
+    let outputs: Vec<String> = (0..nodes).map(|_| graph.op("Identity", &[&made])).collect();
+    let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
+    graph.builder.model(&outputs)
+}
+
+/// One site, and scalars that nothing reads.
+pub fn unread(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let x = graph.builder.input("x", &["batch", "4"]);
+    for _ in 0..nodes {
+        graph.constant(&[], Role::Shift);
+    }
+    let site = graph.affine(&x, 4);
+    let made = graph.with("MatMul", &site, &[4, 2], Role::Weight);
+    graph.builder.model(&[&made])
+}
+
+/// One value that very many normalizers read, each with its product, of which one sum is made.
+pub fn norms(nodes: usize) -> Model {
+    let mut graph = Graph::new();
+    let x = graph.builder.input("x", &["batch", "4"]);
+    let branch = |graph: &mut Graph| {
+        let [scale, shift] = [Role::Divisor, Role::Shift].map(|role| graph.constant(&[4], role));
+        let normal = graph.op("LayerNormalization", &[&x, &scale, &shift]);
+        graph.with("MatMul", &normal, &[4, 2], Role::Weight)
+    };
+    let made: Vec<String> = (0..nodes / 2).map(|_| branch(&mut graph)).collect();
+    let made: Vec<&str> = made.iter().map(String::as_str).collect();
+    let sum = graph.op("Sum", &made);
+    graph.builder.model(&[&sum])
+}
+
 fn join(mut graph: Graph, values: &[String]) -> Model {
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
     let joined = graph.builder.op("Concat", &values, vec![("axis", 1.into())]);
