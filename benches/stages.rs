@@ -81,7 +81,7 @@ fn plan(bencher: Bencher, size: Size) {
     let known = Analysis::new(&model).unwrap();
     let sites = sites(&known);
     let none = HashMap::new();
-    bencher.bench_local(|| planner::plan(&known, black_box(&sites), &HashMap::new(), &none));
+    bencher.bench_local(|| planner::plan(&known, black_box(&sites), &HashMap::new(), &none, false));
 }
 
 #[divan::bench(args = SIZES)]
@@ -89,7 +89,7 @@ fn carry_out(bencher: Bencher, size: Size) {
     let model = size.model();
     let known = Analysis::new(&model).unwrap();
     let none = HashMap::new();
-    let plan = planner::plan(&known, &sites(&known), &HashMap::new(), &none);
+    let plan = planner::plan(&known, &sites(&known), &HashMap::new(), &none, false);
     bencher.bench_local(|| {
         let mut editor = Editor::new(&known.graph);
         let edits = draw(black_box(&plan), &known).unwrap();

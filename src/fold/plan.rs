@@ -399,6 +399,17 @@ impl Plan {
         }
     }
 
+    /// Takes over what becomes of the mean of each stream, by name.
+    pub fn streams_centred_as(&mut self, streams: Vec<StreamPlan>) {
+        let mut centred: std::collections::HashMap<String, Option<Centring>> =
+            streams.into_iter().map(|stream| (stream.name, stream.centring)).collect();
+        for stream in &mut self.streams {
+            if let Some(centring) = centred.remove(&stream.name) {
+                stream.centring = centring;
+            }
+        }
+    }
+
     /// How much goes: the operators of each site, twice where an affine of it goes whole and once where only its scale
     /// does, or its shift; and each stream that changes, and each normalizer that is merged.
     pub fn gone(&self) -> usize {

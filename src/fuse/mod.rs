@@ -237,8 +237,27 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
     let first = lowered.as_ref().unwrap_or(model);
     let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
     let (growth, forms) = (Allowed::of(model, options), forms_for(&skip));
-    let pass = OnePass { skip, centre, merge_norms, scale_stream, target, growth, forms, tell: &tell };
-    let (result, plan) = pass.run(first, &formulas)?;
+    let gives_shifts_away = centre;
+    let mut pass = OnePass {
+        skip,
+        centre,
+        gives_shifts_away,
+        merge_norms,
+        scale_stream,
+        target,
+        growth,
+        forms,
+        tell: &tell,
+    };
+    let (mut result, mut plan) = pass.run(first, &formulas)?;
+    if centre && !plan.streams.iter().any(StreamPlan::is_centred) {
+        // Every normalizer takes the mean off: a shift outside of one is an Add for nothing.
+        pass.gives_shifts_away = false;
+        let streams = std::mem::take(&mut plan.streams);
+        (result, plan) = pass.run(first, &formulas)?;
+        // A stream is refused for what stands in the way of one whose normalizers have no shift.
+        plan.streams_centred_as(streams);
+    }
     // What is wrong with a body that need not be written out is no error.
     if let Some(Lowered { model: all, formulas }) = all_written_out(model, first, &is_kept)
         && let Ok((written, further)) = pass.run(&all, &formulas)

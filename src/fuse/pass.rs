@@ -118,6 +118,8 @@ impl Allowed {
 pub(super) struct OnePass<'p> {
     pub skip: Skips,
     pub centre: bool,
+    /// Whether a LayerNormalization gives its shift away at the price of an Add, so that it can do without the mean.
+    pub gives_shifts_away: bool,
     pub merge_norms: bool,
     pub growth: Allowed,
     pub scale_stream: Option<u32>,
@@ -390,7 +392,7 @@ impl OnePass<'_> {
         for _ in 0..=3 * is_scale.len() {
             tell("plan", 0, 1);
             let sites = found.take().unwrap_or_else(find);
-            let mut plan = planner::plan(known, &sites, &refused, &uncopied);
+            let mut plan = planner::plan(known, &sites, &refused, &uncopied, self.gives_shifts_away);
             // Scales stay first where normalizers want copies of the same weight. Without those, all that read it may want
             // one scale of it, which is no copy.
             if plan.is_empty() && scales.is_none() {
@@ -724,6 +726,7 @@ mod tests {
         let pass = OnePass {
             skip: Skips::of(&[]).unwrap(),
             centre: false,
+            gives_shifts_away: false,
             merge_norms: false,
             growth: Allowed::of(&model, &options),
             scale_stream: None,

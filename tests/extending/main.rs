@@ -124,7 +124,7 @@ fn a_new_kind_is_recognised_by_its_name_and_folds() {
         sites.iter().map(|site| (site.kind.name, site.channels)).collect::<Vec<_>>(),
         [("ActNorm", 6)]
     );
-    let plan = fold::planner::plan(&known, &sites, &HashMap::new(), &HashMap::new());
+    let plan = fold::planner::plan(&known, &sites, &HashMap::new(), &HashMap::new(), false);
     assert!(plan.sites[0].is_folded(), "{:?}", plan.sites[0]);
     let mut editor = Editor::new(&known.graph);
     let edits = fold::patch::draw(&plan, &known).unwrap();

@@ -111,11 +111,13 @@ fn what_a_normalization_makes_fits_every_type() {
                     n = LayerNormalization(x, g, t)
                     h = Cast(n) to=TO
                     weight w 4 3
-                    y = MatMul(h, w)
+                    shift u 3
+                    k = MatMul(h, w)
+                    y = Add(k, u)
                     output y";
         let mut model = model(&text.replace("TO", &data_type.code().to_string()));
-        retype(&mut model, &["w"], data_type);
-        let fused = unfold::fuse(&model, &portable()).unwrap();
+        retype(&mut model, &["w", "u"], data_type);
+        let fused = unfold::fuse(&model, &Default::default()).unwrap();
         assert!(fused.plan.sites[0].is_folded(), "{:#?}", fused.plan.sites);
     }
 }

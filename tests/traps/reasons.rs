@@ -379,7 +379,7 @@ fn detailed(reason: Reason) -> Reason {
 fn first_pass(model: &Model) -> Plan {
     let known = Analysis::new(model).unwrap();
     let sites = normalizer::find(&View::new(&known));
-    planner::plan(&known, &sites, &HashMap::new(), &HashMap::new())
+    planner::plan(&known, &sites, &HashMap::new(), &HashMap::new(), false)
 }
 
 #[test]

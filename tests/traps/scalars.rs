@@ -1,12 +1,13 @@
 //! One number for all channels, and halves of affines: what they pass, and what stops them.
 
-use crate::common::portable;
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
+use unfold::{FuseOptions, Fused};
 
+use crate::common::reference::constant;
 use crate::common::text::model;
-use crate::common::{fuse, is_not_disproved, undeclared};
+use crate::common::{fuse, initializer, is_not_disproved, undeclared};
 use crate::{folded, kept, operators, reasons_of, same};
 
 /// A scalar on `[2, 4, 6]`, what it passes, and a MatMul.
@@ -746,19 +747,52 @@ fn a_number_behind_a_shared_table_goes_past_it() {
     assert!(is_not_disproved(&before, &fused).is_ok());
 }
 
-/// β is free where it is; behind each product without a bias it would be an Add.
+/// The floats of an initializer.
+fn numbers_of(model: &Model, name: &str) -> Vec<f64> {
+    let value = constant(initializer(model, name)).unwrap();
+    value.floats().unwrap().iter().copied().collect()
+}
+
+/// β is free where it is; behind a product without a bias it would be an Add. γ goes without it.
 #[test]
-fn a_shift_inside_of_a_normalizer_stays_where_it_would_be_several_adds() {
+fn a_shift_inside_of_a_normalizer_stays_where_it_would_be_an_add() {
     let before = |layers: &str| {
         model(&format!(
-            "input x 2 4\n scale g 4\n shift t 4\n weight w 4 4\n weight v 4 4
-             n = LayerNormalization(x, g, t)\n {layers}\n a = Relu(k)\n b = Relu(q)\n y = Add(a, b)\n output y"
+            "input x 2 4\n const g 4 = 2 -1 0.5 4\n shift t 4\n weight w 4 4\n weight v 4 4\n shift u 4
+             shift r 4\n n = LayerNormalization(x, g, t)\n {layers}\n y = Relu(k)\n output y"
         ))
     };
-    let bare = before("k = MatMul(n, w)\n q = MatMul(n, v)");
-    assert!(matches!(kept(&bare).0, Reason::NoGain(_)));
-    let biased = before("shift u 4\n kb = MatMul(n, w)\n k = Add(kb, u)\n q = MatMul(n, v)");
-    assert!(fuse(&biased).plan.sites.iter().all(SitePlan::is_folded));
+    for bare in [
+        "k = MatMul(n, w)",
+        "a = MatMul(n, w)\n b = MatMul(n, v)\n k = Mul(a, b)",
+        "a = MatMul(n, w)\n d = Add(a, u)\n b = MatMul(n, v)\n k = Mul(d, b)",
+    ] {
+        let before = before(bare);
+        let Fused { model: after, plan, .. } = fuse(&before);
+        same(&before, &after, 1e-12);
+        assert!(!fuse(&after).changed(), "{bare}");
+        let site = plan.sites.iter().find(|site| site.kind.name == "LN").unwrap();
+        let Some(Outcome::Scaled { shift, .. }) = &site.post else { panic!("{bare}: {site:#?}") };
+        assert!(matches!(shift.reason, Reason::NoGain(_)), "{bare}: {shift}");
+        assert_eq!(operators(&after), operators(&before), "{bare}");
+        // γ(n + β/γ) = γn + β
+        let parameter = |slot: usize| numbers_of(&after, &after.graph().node[0].input[slot]);
+        let (g, t) = (numbers_of(&before, "g"), numbers_of(&before, "t"));
+        assert_eq!(parameter(1), [1.0; 4]);
+        let expected: Vec<f64> = t.iter().zip(&g).map(|(t, g)| t / g).collect();
+        assert_eq!(parameter(2), expected);
+    }
+    for biased in [
+        "a = MatMul(n, w)\n k = Add(a, u)",
+        "a = MatMul(n, w)\n d = Add(a, u)\n b = MatMul(n, v)\n c = Add(b, r)\n k = Mul(d, c)",
+        "k = Gemm(n, w)",
+    ] {
+        let before = before(biased);
+        let fused = fuse(&before);
+        same(&before, &fused.model, 1e-6);
+        assert!(fused.plan.sites.iter().all(SitePlan::is_folded), "{biased}");
+        assert_eq!(operators(&fused.model), operators(&before), "{biased}");
+    }
 }
 
 /// Queries of a rotary embedding take the scale of cached keys as they take their own.

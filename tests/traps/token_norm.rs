@@ -41,7 +41,9 @@ fn keras(variance: &str, before: &str, after: &str) -> Model {
         scaled = Mul(y, g)
         shifted = Add(scaled, t)
         weight w 4 3
-        o = MatMul(shifted, w)
+        shift u 3
+        k = MatMul(shifted, w)
+        o = Add(k, u)
         output o"
     );
     assert!(text.contains(before));

@@ -339,8 +339,10 @@ fn notes_name_what_is_there() {
          weight w 4 3
          r = ReduceMax(x, one)
          q = ReduceMin(x, other)
+         shift u 3
          n = LayerNormalization(x, g, t) axis=-1
-         y = MatMul(n, w)
+         k = MatMul(n, w)
+         y = Add(k, u)
          output y r q",
     );
     for (place, names) in [(1, ["x", "other"]), (2, ["g", "t"])] {

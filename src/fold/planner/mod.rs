@@ -5,7 +5,7 @@ mod worth;
 use std::cell::Cell;
 use std::collections::HashMap as Map;
 
-use self::worth::ADD_BY_PLACE;
+use self::worth::{ADD_BY_PLACE, OWN_ADD};
 use super::draft::Draft;
 use super::item::{Item, Items, Role, State, Tried};
 use super::plan::{Basis, Direction, Outcome, Plan, Removal, Rewrite, SitePlan, StopReason, Tidy};
@@ -18,7 +18,7 @@ use crate::hash::HashMap;
 use crate::normalizer::{Family, Part, Replacement, Reset, Site};
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 
 /// How often all that is left is looked at again. Each time something before it changed, so that the
 /// last one hardly ever comes.
@@ -37,14 +37,16 @@ const LARGEST_SHIFT: f64 = 16.0;
 const TOLD: f64 = 1e-2;
 
 /// Plans the folds of a model's sites. `refused` has those of which nothing is to be touched, and why; `uncopied` those that
-/// may go where no weight is copied for them, and why.
+/// may go where no weight is copied for them, and why. Where `is_centring`, a LayerNormalization may give its shift away at
+/// the price of an Add: without one it takes no mean off once its stream is centred.
 pub fn plan<'a>(
     known: &'a Analysis<'a>,
     sites: &[Site],
     refused: &Map<usize, Refusal>,
     uncopied: &'a Map<usize, Refusal>,
+    is_centring: bool,
 ) -> Plan {
-    let mut planner = Planner::new(known, sites, refused, uncopied);
+    let mut planner = Planner { is_centring, ..Planner::new(known, sites, refused, uncopied) };
     planner.fold_all();
     planner.join_rows(sites);
     planner.finish(sites, refused)
@@ -63,6 +65,8 @@ struct Planner<'a> {
     returns: Cell<usize>,
     /// How often a shift may still try to.
     shifts: usize,
+    /// Whether streams are centred once nothing folds.
+    is_centring: bool,
 }
 
 impl<'a> Planner<'a> {
@@ -82,6 +86,7 @@ impl<'a> Planner<'a> {
             uncopied,
             returns: Cell::new(RETURNS),
             shifts: SHIFTS,
+            is_centring: false,
         };
         for (index, site) in sites.iter().enumerate() {
             let refusal = site.refusal.clone().or_else(|| refused.get(&index).cloned());
@@ -304,10 +309,14 @@ impl<'a> Planner<'a> {
     fn fold_scale(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let (part, affine) = (&there.part, &there.part.affine);
-        if there.size() < 2 || affine.has_no_shift() || affine.has_no_scale() {
+        let Some(Tried { forward, backward }) = there.tried.clone() else { return false };
+        // Parameters of a normalizer are no operators: of those only the shift may be one elsewhere.
+        let is_parameter = part.nodes.is_empty();
+        let adds_one = matches!(&forward.reason, Reason::NoGain(why) if why == OWN_ADD);
+        let goes_apart = if is_parameter { adds_one } else { there.size() > 1 };
+        if !goes_apart || affine.has_no_shift() || affine.has_no_scale() {
             return false;
         }
-        let Some(Tried { forward, backward }) = there.tried.clone() else { return false };
         let (items, scale) = (self.items(false), Affine::scale(affine.scale.clone()));
         let is_free = |wave: &Wave| wave.makes.is_empty() && self.copies(item, wave).is_none();
         let free = |wave: Result<Wave, Refusal>| wave.ok().filter(is_free);
@@ -315,7 +324,8 @@ impl<'a> Planner<'a> {
             let left = Affine::shift(&affine.shift / &affine.scale);
             // Less is added to more there.
             let has_room = self.data_type(part) != Some(DataType::Float16) || !affine.shrinks();
-            let fits = has_room && left.is_finite() && self.is_writable(part, &left);
+            let is_held = !is_parameter || self.holds(part, &left);
+            let fits = has_room && is_held && left.is_finite() && self.is_writable(part, &left);
             let wave = free(stream::beside(&self.draft, &items, item, &scale)).filter(|_| fits)?;
             Some((wave, left, forward))
         };
@@ -324,7 +334,8 @@ impl<'a> Planner<'a> {
                 .or_else(|| self.returning(item, &scale, false))?;
             Some((wave, Affine::shift(affine.shift.clone()), backward))
         };
-        let Some((wave, left, shift)) = ahead().or_else(back) else { return false };
+        let found = ahead().or_else(|| if is_parameter { None } else { back() });
+        let Some((wave, left, shift)) = found else { return false };
         let into = self.carry(wave);
         let there = &mut self.items[item];
         there.part.affine = left;

@@ -10,14 +10,18 @@ use crate::fold::item::State;
 use crate::fold::rounding::Rounding;
 use crate::fold::wave::{self, Wave};
 use crate::fold::{Fold, Side};
-use crate::graph::ValueId;
 use crate::graph::facts::extent;
+use crate::graph::{Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
+use crate::onnx::operator::Category;
 use crate::refusal::{Reason, Refusal};
 
 /// Why a shift is dear that is another one at each place.
 pub(super) const ADD_BY_PLACE: &str = "its shift would become an Add with a number for each place";
+
+/// Why a shift inside of a normalizer stays there.
+pub(super) const OWN_ADD: &str = "it would become an Add of its own";
 
 impl Planner<'_> {
     /// Merges must leave fewer nodes than there were; or no more, forward along a residual stream, where others follow.
@@ -67,13 +71,16 @@ impl Planner<'_> {
         if let Some(fold) = wave.folds.iter().find(|fold| is_add && is_before(fold) && self.makes_add(fold)) {
             return Err(self.no_gain(fold, "it would become an Add again"));
         }
-        if let Some(fold) = wave.folds.iter().filter(|fold| is_one && self.makes_add(fold)).nth(1) {
-            return Err(self.no_gain(fold, "it would become several Adds"));
-        }
-        if let Some(fold) =
-            wave.folds.iter().find(|fold| is_parameter && self.makes_add(fold) && self.widens(fold))
-        {
-            return Err(self.no_gain(fold, "it would become an Add of more elements than the normalizer has"));
+        let mut made = wave.folds.iter().filter(|fold| self.makes_add(fold));
+        if let Some(fold) = made.next() {
+            // The normalizer stays, and adds its shift for nothing.
+            let removes_one = self.has_twin(&there.part) || self.is_centring && !self.widens(fold);
+            if is_parameter && !removes_one {
+                return Err(self.no_gain(fold, OWN_ADD));
+            }
+            if is_one && made.next().is_some() {
+                return Err(self.no_gain(fold, "it would become several Adds"));
+            }
         }
         // Its scale can go alone, or there is none: an Add for each place saves no operator.
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
@@ -174,6 +181,25 @@ impl Planner<'_> {
         let slots = linear(at.graph.domain_op(fold.node)).and_then(|linear| linear.slots(&at).ok());
         let has_place = slots.is_some_and(|slots| slots.bias.is_some());
         !fold.affine.has_no_shift() && !has_place && self.draft.bias_add(fold.node).is_none()
+    }
+
+    /// Whether the value that a normalizer reads is normalized twice in the same way: without parameters both are one
+    /// operator.
+    fn has_twin(&self, part: &Part) -> bool {
+        let graph = self.draft.graph;
+        let Some(node) = part.resets.first().map(|reset| reset.node) else { return false };
+        let Some(value) = graph.input(node, 0).filter(|_| graph.category(node) == Some(Category::Normalizer))
+        else {
+            return false;
+        };
+        let is_twin = |reader: &Reader| match *reader {
+            Reader::Node { node: other, input: 0 } if other != node => {
+                graph.domain_op(other) == graph.domain_op(node)
+                    && graph.node(other).attribute == graph.node(node).attribute
+            }
+            _ => false,
+        };
+        graph.readers(value).iter().any(is_twin)
     }
 
     /// Whether an operator makes more elements than it reads, as far as their extents are known.
