@@ -14,6 +14,7 @@ use super::failure::{Failure, Stage};
 use super::input::Input;
 use super::origins::Origins;
 use super::skeleton::{WeightStore, skeleton};
+use super::specialise::specialised;
 use crate::onnx::Model;
 use crate::onnx::misread::{is_read, read_as_one};
 use crate::onnx::node::{bodies, constant_tensor, states};
@@ -59,6 +60,20 @@ impl Engine {
     /// # Errors
     /// As [`Engine::load`].
     pub fn load_with(model: &Model, dims: &Dims, threads: usize) -> Result<Self, Failure> {
+        let inputs = Input::of(model, dims)?;
+        inputs.iter().try_for_each(check_size)?;
+        let failure = match Self::prepare(model, inputs.clone(), threads) {
+            Ok(engine) => return Ok(engine),
+            Err(failure) => failure,
+        };
+        match specialised(model, &inputs) {
+            Some(specialised) => Self::prepare(&specialised, inputs, threads),
+            None => Err(failure),
+        }
+    }
+
+    /// Loads a model as it is.
+    fn prepare(model: &Model, inputs: Vec<Input>, threads: usize) -> Result<Self, Failure> {
         let onnx = tract_onnx::onnx().with_ignore_value_info(true).with_ignore_output_shapes(true);
         let operators = known_operators(&onnx, model)?;
         if let Some(scan) = endless(model.graph()) {
@@ -66,8 +81,6 @@ impl Engine {
             let reason = "tract may look for another form of it for ever".to_owned();
             return Err(Failure { stage: Stage::Optimize, operator, node, reason });
         }
-        let inputs = Input::of(model, dims)?;
-        inputs.iter().try_for_each(check_size)?;
         let (proto, weights) = skeleton(model, &inputs)?;
         let onnx = Onnx { provider: weights, ..onnx };
 

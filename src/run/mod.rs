@@ -15,6 +15,8 @@ mod origins;
 mod random;
 #[cfg(feature = "tract")]
 mod skeleton;
+#[cfg(feature = "tract")]
+mod specialise;
 #[cfg(test)]
 pub(crate) mod testing;
 

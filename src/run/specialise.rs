@@ -1,0 +1,113 @@
+//! A model at the sizes of one run, without its shape arithmetic.
+//!
+//! Exporters compute positions and masks from the extents of the inputs: Shape, Range, CumSum, GatherND. tract computes extents
+//! as symbolic formulas, and refuses operators that need them as numbers. With numbers for all extents of the inputs, the
+//! results are constants, which constant folding stores in the place of the operators.
+//!
+//! Only what no element of an input reaches is folded: the operators that remain are those of the model.
+
+use super::input::{Input, fix_shapes};
+use crate::graph::analysis::Analysis;
+use crate::graph::flat::Flat;
+use crate::onnx::Model;
+use crate::onnx::hidden::hidden;
+use crate::simplify::{self, DUPLICATE, Limits, tidy};
+
+/// How often the graph is folded: a stored extent may tell the shape of a value behind it.
+const ROUNDS: usize = 4;
+
+/// The operator sets whose operators constant folding knows.
+const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
+
+/// The model with the extents of `inputs`, and with constants in the place of what is computed from them; `None` where nothing
+/// can be folded.
+pub(super) fn specialised(model: &Model, inputs: &[Input]) -> Option<Model> {
+    if !OPSETS.contains(&model.own_opset()) || hidden(model.graph()).is_some() {
+        return None;
+    }
+    let mut fixed = model.clone();
+    fix_shapes(fixed.graph_mut(), inputs);
+    in_bodies_too(&fixed).or_else(|| folded(&fixed))
+}
+
+/// Folds the main graph together with the bodies of If, Loop and Scan; `None` where they cannot be put back.
+fn in_bodies_too(model: &Model) -> Option<Model> {
+    let flat = Flat::new(model)?;
+    let folded = folded(&flat.model)?;
+    flat.restore(&folded).map(simplify::sorted)
+}
+
+/// The model after constant folding; `None` where it has nothing to fold.
+fn folded(model: &Model) -> Option<Model> {
+    let mut result: Option<Model> = None;
+    for _ in 0..ROUNDS {
+        let before = result.as_ref().unwrap_or(model);
+        let analysis = Analysis::new(before).ok()?;
+        let limits = Limits {
+            sites: vec![],
+            recipe: &|_| None,
+            stored: &|_| None,
+            is_skipped: &|kind| kind == DUPLICATE,
+            growth: f64::INFINITY,
+        };
+        let Some(graph) = tidy(&analysis, &limits).graph else { break };
+        result = Some(before.with_graph(graph));
+    }
+    result
+}
+
+#[cfg(all(test, feature = "tract"))]
+mod tests {
+    use super::*;
+    use crate::onnx::tensor::{DataType, make_i64};
+    use crate::run::testing::{model, node, value, with_int};
+    use crate::run::{Dims, Engine};
+    use tract_onnx::prelude::{Tensor, tensor2};
+
+    /// Adds up how many elements before each one are there, from the shape of `x` or from its elements.
+    fn positions(counted: &str) -> Model {
+        let nodes = vec![
+            node("Shape x -> extents"),
+            node("Gather extents, second -> tokens"),
+            node("Range zero, tokens, one -> range"),
+            node("Expand range, extents -> places"),
+            with_int(node("Cast x -> whole"), "to", DataType::Int64.code().into()),
+            node(&format!("CumSum {counted}, one -> sums")),
+            node("Add sums, whole -> y"),
+        ];
+        let integer = |name: &str, number| {
+            let tensor = make_i64(name, &[number]);
+            crate::onnx::proto::TensorProto { dims: vec![], ..tensor }
+        };
+        let constants = vec![integer("second", 1), integer("zero", 0), integer("one", 1)];
+        model(vec![value("x", DataType::Float, &["batch", "tokens"])], constants, nodes, &["y"])
+    }
+
+    fn operators(model: &Model) -> Vec<&str> {
+        model.graph().node.iter().map(|node| node.op_type()).collect()
+    }
+
+    #[test]
+    fn positions_become_a_constant() {
+        let model = positions("places");
+        let inputs = Input::of(&model, &Dims::default()).unwrap();
+        let specialised = specialised(&model, &inputs).unwrap();
+        assert_eq!(operators(&specialised), ["Cast", "Add"]);
+    }
+
+    #[test]
+    fn sums_of_elements_stay() {
+        let model = positions("whole");
+        let inputs = Input::of(&model, &Dims::default()).unwrap();
+        let specialised = specialised(&model, &inputs);
+        assert!(specialised.is_none_or(|model| operators(&model).contains(&"CumSum")));
+    }
+
+    #[test]
+    fn the_engine_runs_sums_over_a_computed_length() {
+        let engine = Engine::load(&positions("places"), &"batch=2,tokens=4".parse().unwrap()).unwrap();
+        let x = tensor2(&[[0_f32, 0.0, 0.0, 0.0], [10.0, 20.0, 30.0, 40.0]]);
+        let sums: Tensor = tensor2(&[[0_i64, 1, 3, 6], [10, 21, 33, 46]]);
+        assert_eq!(engine.run(&[x]).unwrap(), [sums]);
+    }
+}
