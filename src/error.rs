@@ -167,6 +167,15 @@ pub enum Error {
         largest: u32,
     },
 
+    /// A dimension cannot have this size.
+    #[error("--fix `{name}`: {reason}")]
+    Fix {
+        /// The name of the dimension.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+
     /// An invalid pattern of names to skip.
     #[error("--skip `{pattern}`: {reason}")]
     Skip {

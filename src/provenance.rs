@@ -8,6 +8,7 @@ use crate::fold::plan::{Outcome, Plan, SitePlan, StreamPlan, Tidy};
 use crate::fold::target::Target;
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
+use crate::run::Dims;
 
 /// The options that change the result of folding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,6 +30,9 @@ pub struct FoldOptions {
     pub scale_stream: Option<u32>,
     /// The engines that the result is for.
     pub target: Target,
+    /// Sizes of open dimensions of the inputs, which the result has as numbers.
+    #[serde(skip_serializing_if = "Dims::is_empty")]
+    pub fix: Dims,
 }
 
 /// The default limit for growth by copies of shared weights, in percent of the weights.
@@ -46,7 +50,8 @@ impl Default for FoldOptions {
             centre: false,
             merge_norms: false,
             scale_stream: None,
-            target: Target::default(),
+            target: Target::Portable,
+            fix: Dims::default(),
         }
     }
 }

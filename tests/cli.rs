@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 use unfold::onnx::Model;
 use unfold::onnx::proto::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    AttributeProto, Dim, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
 };
 use unfold::onnx::tensor::{self, DataType};
 
@@ -1855,6 +1855,61 @@ fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
     ndarray_npy::write_npy(&samples, &indices.mapv(|index| index as f32)).unwrap();
     let run = unfold(planned(&model));
     assert!(run.error().contains("i.npy"), "{}", run.error());
+}
+
+/// A scale before a product, and the counts of places up to each token, which the shape of the input tells.
+fn counted() -> Model {
+    text::model(
+        "input x batch tokens 4\n scale g 4\n weight w 4 4\n ints one 1 = 1\n ints zero = 0\n ints step = 1
+         s = Shape(x) start=0 end=2\n t = Shape(x) start=1 end=2\n l = Squeeze(t)\n r = Range(zero, l, step)
+         e = Expand(r, s)\n b = Equal(e, step)\n i = Cast(b) to=7\n c = CumSum(i, step)\n f = Cast(c) to=1
+         two = Unsqueeze(f, axes)\n ints axes 1 = 2
+         y = Mul(x, g)\n p = MatMul(y, w)\n z = Add(p, two)\n output z",
+    )
+}
+
+#[test]
+fn a_model_is_written_for_inputs_of_one_size() {
+    let folder = tempdir().unwrap();
+    let [model, out] = ["m.onnx", "o.onnx"].map(|name| folder.path().join(name));
+    let mut open = counted();
+    open.graph_mut().output = vec![common::declared("z", DataType::Float, &["batch", "tokens", "4"])];
+    open.save(&model).unwrap();
+    let fuse = |one: &str, other: &str| {
+        unfold([&"fuse", &model, &"-o", &out, &"--verify", &"require", &one, &other])
+    };
+    let run = fuse("--fix=batch=3", "--fix=tokens=5");
+    assert_eq!(run.code, DONE, "{}", run.stderr);
+    let fixed = Model::open(&out).unwrap();
+    assert_eq!(fixed.graph().node.iter().map(NodeProto::op_type).collect::<Vec<_>>(), ["MatMul", "Add"]);
+    assert_eq!(declared_extents(&fixed), [3, 5, 4, 3, 5, 4].map(Some));
+    let noted = r#"{"fix":{"batch":3,"tokens":5},"skip":[]}"#;
+    assert!(provenance(&out).contains(&("unfold.options".into(), noted.into())));
+
+    assert_eq!(fuse("--fix=all", "--dim=tokens=6").code, DONE);
+    assert_eq!(declared_extents(&Model::open(&out).unwrap()), [2, 6, 4, 2, 6, 4].map(Some));
+    let run = fuse("--fix=batch=3", "--dim=tokens=6");
+    assert_eq!(run.code, DONE, "{}", run.stderr);
+    let open = Model::open(&out).unwrap();
+    assert!(open.graph().node.iter().any(|node| node.op_type() == "CumSum"));
+    assert_eq!(declared_extents(&open)[..3], [Some(3), None, Some(4)]);
+
+    for (one, other) in [("--fix=rows=3", "-q"), ("--fix=batch=0", "-q"), ("--fix=batch=3", "--dim=batch=2")]
+    {
+        assert_eq!(fuse(one, other).code, USAGE, "{one} {other}");
+    }
+}
+
+/// The extents that inputs and outputs declare as numbers.
+fn declared_extents(model: &Model) -> Vec<Option<i64>> {
+    let mut extents = vec![];
+    for value in model.graph().input.iter().chain(&model.graph().output) {
+        let tensor = value.r#type.as_ref().and_then(|declared| declared.tensor_type.as_ref());
+        for dim in tensor.and_then(|tensor| tensor.shape.as_ref()).iter().flat_map(|shape| &shape.dim) {
+            extents.push(if let Some(Dim::DimValue(extent)) = dim.value { Some(extent) } else { None });
+        }
+    }
+    extents
 }
 
 /// The tensors of a model whose elements are in a data file, and all elements of its initializers.

@@ -10,7 +10,7 @@ use unfold::FuseOptions;
 use unfold::certificate::Certificate;
 use unfold::fold::target::Target;
 use unfold::onnx::Model;
-use unfold::run::Dims;
+use unfold::run::{Dims, Input};
 use unfold::verify::VerifyOptions;
 
 use super::end::{EXIT_CODES, End};
@@ -39,6 +39,7 @@ Examples:
   unfold fuse model.onnx -o fused.onnx --centre
   unfold fuse model.onnx -o fused.onnx --merge-norms
   unfold fuse model.onnx -o fused.onnx --scale-stream auto --input tokens.npz
+  unfold fuse model.onnx -o fused.onnx --fix batch=1 --fix sequence=128
   unfold fuse model.onnx -o fused.onnx --external-data always
   unfold fuse model.onnx --in-place --quiet
   unfold fuse a.onnx b.onnx c.onnx -o fused/ --jobs 2";
@@ -109,6 +110,12 @@ pub struct FuseArgs {
     #[arg(long, value_name = "ENGINE", value_parser = target_parser(), default_value_t = Target::default())]
     target: Target,
 
+    /// Writes a model for inputs of one size: a dimension is this number, and what is computed from it is a constant (may be
+    /// repeated). `all` fixes every open dimension, to the sizes of --dim, and to 2 for a batch, 224 for a side of an image
+    /// and 8 for any other where it has none
+    #[arg(long = "fix", value_name = "NAME=SIZE|all", value_parser = to_fix)]
+    fix: Vec<Fix>,
+
     #[command(flatten)]
     scaling: ScalingArgs,
 
@@ -158,6 +165,20 @@ fn target_parser() -> impl TypedValueParser<Value = Target> {
     PossibleValuesParser::new(Target::VARIANTS).map(|name| name.parse().unwrap_or_default())
 }
 
+/// Dimensions that are fixed.
+#[derive(Debug, Clone)]
+enum Fix {
+    /// All that are open.
+    All,
+    /// These.
+    Sizes(Dims),
+}
+
+/// `all` or `name=size`.
+fn to_fix(text: &str) -> Result<Fix, String> {
+    if text == "all" { Ok(Fix::All) } else { text.parse().map(Fix::Sizes) }
+}
+
 /// A model, and where what is made of it goes.
 pub struct Task {
     pub model: PathBuf,
@@ -199,6 +220,7 @@ pub fn fuse(
         merge_norms: args.merge_norms,
         scale_stream: scaling.scale_stream,
         target: args.target,
+        fix: args.fixed(&model)?,
         progress: Some(tell),
     };
     if args.dry_run {
@@ -208,7 +230,9 @@ pub fn fuse(
     }
     let path = target(&task.model, task.output.as_deref())?;
     let certificate = args.certificate.as_ref().map(|file| certificate_target(file, &path)).transpose()?;
-    let dims = sizes(&args.dims, &model)?;
+    let mut dims = sizes(&args.dims, &model)?;
+    // The models that are compared have numbers there.
+    dims.remove_all(&options.fix);
     let fused = unfold::fuse_ahead(&model, &options)?;
     let idle = Idle::all(&options, &model, &fused.plan);
     let mut report = FuseReport::of(model, fused, idle).with(scaling).chosen_by(&options);
@@ -242,6 +266,26 @@ impl FuseArgs {
     /// How results are verified.
     pub fn when(&self) -> When {
         if self.no_verify { When::Off } else { self.verify }
+    }
+
+    /// The sizes of dimensions that are fixed.
+    fn fixed(&self, model: &Model) -> Result<Dims> {
+        let mut fixed = Dims::default();
+        for fix in &self.fix {
+            match fix {
+                Fix::All => fixed.extend([Input::sizes(model, &sizes(&self.dims, model)?)?]),
+                Fix::Sizes(dims) => fixed.extend([dims.clone()]),
+            }
+        }
+        let given = self.dims.iter().flat_map(Dims::iter);
+        let other =
+            given.into_iter().find(|(name, size)| fixed.get(name).is_some_and(|fixed| fixed != *size));
+        match other {
+            Some((name, size)) => {
+                Err(misused(format!("--fix `{name}`: --dim gives it another size, {size}")))
+            }
+            None => Ok(fixed),
+        }
     }
 
     /// The folder that results go into, if it is one.

@@ -20,6 +20,7 @@ use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
+use crate::run::{Dims, fixed};
 use crate::simplify;
 
 /// What to fold, and what to tell on the way.
@@ -37,6 +38,9 @@ pub struct FuseOptions<'o> {
     pub target: Target,
     /// Scales residual streams by `2^-k`, for this k: [`Headroom`](crate::headroom::Headroom) finds one.
     pub scale_stream: Option<u32>,
+    /// Sizes of open dimensions of the inputs, by name: the result declares them as numbers, and its shape arithmetic is
+    /// folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
+    pub fix: Dims,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<OnProgress<'o>>,
 }
@@ -49,16 +53,16 @@ impl Default for FuseOptions<'_> {
 
 impl From<FoldOptions> for FuseOptions<'_> {
     fn from(
-        FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target }: FoldOptions,
+        FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target, fix }: FoldOptions,
     ) -> Self {
-        Self { skip, max_growth, centre, merge_norms, scale_stream, target, progress: None }
+        Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, progress: None }
     }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        let Self { skip, max_growth, centre, merge_norms, scale_stream, target, .. } = self;
+        let Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, .. } = self;
         FoldOptions {
             skip: skip.clone(),
             max_growth: *max_growth,
@@ -66,6 +70,7 @@ impl FuseOptions<'_> {
             merge_norms: *merge_norms,
             scale_stream: *scale_stream,
             target: *target,
+            fix: fix.clone(),
         }
     }
 
@@ -112,8 +117,8 @@ pub struct Fused {
     pub model: Model,
     /// What was done, and what was not and why.
     pub plan: Plan,
-    /// The input with its opaque normalizers written out, where it has any, and its functions, where more folds then:
-    /// what engines that do not know them can be compared on.
+    /// The input as it is compared with the result, where it differs: with the sizes of [`FuseOptions::fix`], and for engines
+    /// that do not know them, with its opaque normalizers written out, and its functions, where more folds then.
     pub lowered: Option<Model>,
 }
 
@@ -136,7 +141,7 @@ pub struct Planned {
 ///
 /// # Errors
 /// Where the model's graph is none that ONNX allows, a `skip` is neither a name nor a valid glob, there is no such scale of
-/// streams, or a resolver does not give the data that it is asked for.
+/// streams, no such dimension to fix, or a resolver does not give the data that it is asked for.
 pub fn plan(model: &Model, options: &FuseOptions) -> Result<Plan> {
     Ok(dry_run(model, options)?.plan)
 }
@@ -199,7 +204,7 @@ pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
 /// What comes of a model, where anything does; the plan; and the input as it is written out, where it is.
 type Run = (Option<Model>, Plan, Option<Model>);
 
-/// Passes over the model, and sees to it that all of it was known, and all that was to be skipped is a name or a pattern.
+/// Fixes dimensions where sizes are given, passes over the model, and sees to it that all of it was known, and all that was to be skipped is a name or a pattern.
 fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
     model.graph().initializer.iter().try_for_each(|tensor| match check_size(tensor) {
         Err(Error::Tensor { tensor, reason }) => {
@@ -207,10 +212,11 @@ fn run(model: &Model, options: &FuseOptions) -> Result<Run> {
         }
         fits => fits,
     })?;
-    let ran = passed_over(model, options)?;
+    let fixed = (!options.fix.is_empty()).then(|| fixed(model, &options.fix)).transpose()?;
+    let (result, plan, lowered) = passed_over(fixed.as_ref().unwrap_or(model), options)?;
     model.find_refused()?;
-    options.check_skips(model, &ran.1)?;
-    Ok(ran)
+    options.check_skips(model, &plan)?;
+    Ok((result, plan, lowered.or(fixed)))
 }
 
 /// Passes over the model until one finds nothing to do: where something went, operators meet that did not

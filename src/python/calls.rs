@@ -185,9 +185,14 @@ type SizesByName = BTreeMap<String, NonZeroUsize>;
 
 /// The sizes of dimensions that some input of the model has.
 fn dims(given: &SizesByName, model: &Model) -> Result<Dims> {
+    sizes(&[sizes_of(given)], model).map_err(|error| BadOption(error.to_string()).into())
+}
+
+/// Sizes as the library has them.
+fn sizes_of(given: &SizesByName) -> Dims {
     let mut dims = Dims::default();
     given.iter().for_each(|(name, size)| dims.set(name, size.get()));
-    sizes(&[dims], model).map_err(|error| BadOption(error.to_string()).into())
+    dims
 }
 
 /// The options that change the result.
@@ -204,9 +209,11 @@ impl Chosen {
         merge_norms: bool,
         scale_stream: Option<u32>,
         target: &str,
+        fix: SizesByName,
     ) -> PyResult<Self> {
         let target = target.parse().map_err(|_| raised(&BadOption(format!("target: `{target}`")).into()))?;
-        Ok(Self(FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target }))
+        let fix = sizes_of(&fix);
+        Ok(Self(FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target, fix }))
     }
 }
 
@@ -232,7 +239,9 @@ pub fn fuse(
         let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
         let fused = crate::fuse_ahead(&model, &options)?;
         let idle = Idle::all(&options, &model, &fused.plan);
-        let mut report = FuseReport::of(model, fused, idle).chosen_by(&options);
+        let mut report = FuseReport::of(model, fused, idle);
+        let mut dims = dims;
+        dims.remove_all(&options.fix);
         let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };
         report.judge(when, &options, |step| tell(step, 0, 1));
         let mut warnings: Vec<String> = report.idle.iter().map(Idle::in_python).collect();

@@ -16,7 +16,7 @@ use std::str::FromStr;
 /// assert!("batch=0".parse::<Dims>().is_err());
 /// # Ok::<(), String>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Dims(BTreeMap<String, usize>);
 
 impl Dims {
@@ -28,6 +28,16 @@ impl Dims {
     /// Gives a dimension a size, in place of the one it may have had.
     pub fn set(&mut self, name: impl Into<String>, size: usize) {
         self.0.insert(name.into(), size);
+    }
+
+    /// Whether no dimension has a size.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes the sizes away that another one has as well.
+    pub fn remove_all(&mut self, others: &Dims) {
+        self.0.retain(|name, _| others.get(name).is_none());
     }
 
     /// Names and sizes, by name.

@@ -52,6 +52,17 @@ impl Input {
         .collect()
     }
 
+    /// A size for each open dimension of the inputs: those of `dims`, and defaults for the others.
+    ///
+    /// # Errors
+    /// For a name in `dims` that is none of the [`symbols`](Self::symbols) of an input.
+    pub fn sizes(model: &Model, dims: &Dims) -> Result<Dims, Failure> {
+        let free: Vec<&ValueInfoProto> = free(model.graph()).collect();
+        let mut all = Dims::default();
+        sizes(&free, dims)?.into_iter().for_each(|(name, size)| all.set(name, size));
+        Ok(all)
+    }
+
     /// The names of the first dimensions of the inputs: the sizes of the batch.
     pub fn batch_symbols(model: &Model) -> Vec<Cow<'_, str>> {
         let first = |input| Self::symbols(input).into_iter().next().flatten();
@@ -115,7 +126,7 @@ pub(crate) fn fix_shapes(graph: &mut GraphProto, inputs: &[Input]) {
 }
 
 /// The symbol of a dimension, if equal symbols mean equal sizes.
-fn symbol(dim: &Dimension) -> Option<&str> {
+pub(super) fn symbol(dim: &Dimension) -> Option<&str> {
     match &dim.value {
         Some(Dim::DimParam(symbol)) if !["", "?"].contains(&symbol.as_str()) => Some(symbol),
         _ => None,
@@ -129,7 +140,7 @@ fn dims(value: &ValueInfoProto) -> &[Dimension] {
 }
 
 /// The declared dimensions of a value, mutable.
-fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> {
+pub(super) fn dims_mut(value: &mut ValueInfoProto) -> impl Iterator<Item = &mut Dimension> {
     let tensor = value.r#type.as_mut().and_then(|declared| declared.tensor_type.as_mut());
     tensor.and_then(|tensor| tensor.shape.as_mut()).into_iter().flat_map(|shape| &mut shape.dim)
 }

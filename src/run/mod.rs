@@ -7,6 +7,7 @@ mod dims;
 #[cfg(feature = "tract")]
 mod engine;
 mod failure;
+mod fixed;
 mod formula;
 mod input;
 #[cfg(feature = "tract")]
@@ -24,6 +25,7 @@ pub use dims::Dims;
 #[cfg(feature = "tract")]
 pub use engine::{Engine, Session};
 pub use failure::{Failure, Stage};
+pub use fixed::fixed;
 #[cfg(feature = "prove")]
 pub(crate) use formula::is_formula;
 pub use input::Input;

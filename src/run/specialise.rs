@@ -59,26 +59,27 @@ fn folded(model: &Model) -> Option<Model> {
 #[cfg(all(test, feature = "tract"))]
 mod tests {
     use super::*;
+    use crate::onnx::proto::TensorProto;
     use crate::onnx::tensor::{DataType, make_i64};
     use crate::run::testing::{model, node, value, with_int};
     use crate::run::{Dims, Engine};
-    use tract_onnx::prelude::{Tensor, tensor2};
+    use tract_onnx::prelude::tensor2;
 
-    /// Adds up how many elements before each one are there, from the shape of `x` or from its elements.
-    fn positions(counted: &str) -> Model {
+    /// Adds to each element of `x` how many elements up to it are `counted` as 1: their places, or their values.
+    fn counts(counted: &str) -> Model {
         let nodes = vec![
             node("Shape x -> extents"),
             node("Gather extents, second -> tokens"),
             node("Range zero, tokens, one -> range"),
             node("Expand range, extents -> places"),
-            with_int(node("Cast x -> whole"), "to", DataType::Int64.code().into()),
-            node(&format!("CumSum {counted}, one -> sums")),
-            node("Add sums, whole -> y"),
+            with_int(node("Cast x -> values"), "to", DataType::Int64.code().into()),
+            node(&format!("Equal {counted}, one -> is_one")),
+            with_int(node("Cast is_one -> ones"), "to", DataType::Int64.code().into()),
+            node("CumSum ones, one -> sums"),
+            with_int(node("Cast sums -> summed"), "to", DataType::Float.code().into()),
+            node("Add summed, x -> y"),
         ];
-        let integer = |name: &str, number| {
-            let tensor = make_i64(name, &[number]);
-            crate::onnx::proto::TensorProto { dims: vec![], ..tensor }
-        };
+        let integer = |name, number| TensorProto { dims: vec![], ..make_i64(name, &[number]) };
         let constants = vec![integer("second", 1), integer("zero", 0), integer("one", 1)];
         model(vec![value("x", DataType::Float, &["batch", "tokens"])], constants, nodes, &["y"])
     }
@@ -88,26 +89,26 @@ mod tests {
     }
 
     #[test]
-    fn positions_become_a_constant() {
-        let model = positions("places");
+    fn counts_of_places_become_a_constant() {
+        let model = counts("places");
         let inputs = Input::of(&model, &Dims::default()).unwrap();
-        let specialised = specialised(&model, &inputs).unwrap();
-        assert_eq!(operators(&specialised), ["Cast", "Add"]);
+        // Nothing has read the Cast before.
+        assert_eq!(operators(&specialised(&model, &inputs).unwrap()), ["Cast", "Add"]);
     }
 
     #[test]
-    fn sums_of_elements_stay() {
-        let model = positions("whole");
+    fn counts_of_elements_stay() {
+        let model = counts("values");
         let inputs = Input::of(&model, &Dims::default()).unwrap();
         let specialised = specialised(&model, &inputs);
         assert!(specialised.is_none_or(|model| operators(&model).contains(&"CumSum")));
     }
 
     #[test]
-    fn the_engine_runs_sums_over_a_computed_length() {
-        let engine = Engine::load(&positions("places"), &"batch=2,tokens=4".parse().unwrap()).unwrap();
+    fn the_engine_counts_over_a_computed_length() {
+        let engine = Engine::load(&counts("places"), &"batch=2,tokens=4".parse().unwrap()).unwrap();
         let x = tensor2(&[[0_f32, 0.0, 0.0, 0.0], [10.0, 20.0, 30.0, 40.0]]);
-        let sums: Tensor = tensor2(&[[0_i64, 1, 3, 6], [10, 21, 33, 46]]);
-        assert_eq!(engine.run(&[x]).unwrap(), [sums]);
+        let y = tensor2(&[[0_f32, 1.0, 1.0, 1.0], [10.0, 21.0, 31.0, 41.0]]);
+        assert_eq!(engine.run(&[x]).unwrap(), [y]);
     }
 }

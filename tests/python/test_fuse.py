@@ -58,6 +58,15 @@ def test_streams_get_another_basis_as_the_command_gives_it(digits: Path, command
             unfold.plan(model, scale_stream=power)
 
 
+def test_dimensions_are_fixed_as_the_command_fixes_them(model: Path, command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "fixed.onnx"
+    command("fuse", model, "-o", path, "--fix", "batch=3")
+    fixed = unfold.fuse(model, fix={"batch": 3})
+    assert fixed == path.read_bytes() != unfold.fuse(model)
+    with pytest.raises(ValueError, match="no input has a symbolic dimension"):
+        unfold.fuse(model, fix={"rows": 3})
+
+
 def test_a_model_with_nothing_to_fold_stays_byte_for_byte(model: Path, tmp_path: Path) -> None:
     data = model.read_bytes()
     everything = ["*", "constant", "duplicate"]

@@ -37,6 +37,7 @@ class FuseOptions(TypedDict, total=False):
     merge_norms: bool
     scale_stream: int | None
     target: Target
+    fix: Mapping[str, int] | None
     verify: Verify
     dims: Mapping[str, int] | None
     tolerance: float | None
@@ -68,11 +69,11 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         merge_norms: Whether a normalizer goes where only others follow it, which is equal up to what those add to their
             variances. It cannot be proved.
         scale_stream: The power of two that residual streams are divided by, 5 for ``2^-5``, so that float16 holds them.
-        target: The engines that the result is for. ``"cpu"``: a product and its bias are one Gemm wherever the batch is
-            open, and residual streams are centred, which none of tract, onnxruntime and OpenVINO runs slower.
-            ``"portable"`` keeps LayerNormalization, MatMul and attention as they are, for GPUs, and for quantizing or
-            converting afterwards. ``"onnxruntime"`` is ``"cpu"`` where open shapes of values within are not declared;
-            ``"tract"`` is ``"cpu"`` where a layer comes before the windows that it reads.
+        target: The engine that the result is for. With ``"onnxruntime"`` a product and its bias are one Gemm wherever the
+            batch is open, and open shapes of values within are not declared; with ``"tract"`` a layer comes before the
+            windows that it reads, so that its bias is added in the product.
+        fix: Sizes of symbolic dimensions of the inputs, by name: the result declares them as numbers, and computes nothing
+            from them.
         verify: ``"auto"`` runs both models in tract on the same random inputs and, where that says nothing, proves that
             they are the same; ``"run"`` and ``"prove"`` do one of the two; ``"require"`` is ``"auto"``, and an error
             where neither can decide; ``"off"`` is neither.
@@ -152,7 +153,8 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
         options.get("centre", False),
         options.get("merge_norms", False),
         options.get("scale_stream"),
-        options.get("target", "cpu"),
+        options.get("target", "portable"),
+        options.get("fix"),
     )
     with told(options.get("progress", False)) as tell:
         folded = _native.fuse(
@@ -182,11 +184,12 @@ def _chosen(
     merge_norms: bool,
     scale_stream: int | None,
     target: Target,
+    fix: Mapping[str, int] | None,
 ) -> _native.Chosen:
     _options.from_zero("max_growth", max_growth)
     _options.one_of("target", target, get_args(Target))
     patterns = [skip] if isinstance(skip, str) else list(skip)
-    return _native.Chosen(patterns, max_growth, centre, merge_norms, scale_stream, target)
+    return _native.Chosen(patterns, max_growth, centre, merge_norms, scale_stream, target, dict(fix or {}))
 
 
 def _check_tolerance(tolerance: float | None) -> None:
@@ -202,7 +205,8 @@ def plan(
     centre: bool = False,
     merge_norms: bool = False,
     scale_stream: int | None = None,
-    target: Target = "cpu",
+    target: Target = "portable",
+    fix: Mapping[str, int] | None = None,
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,
     progress: Progress = False,
@@ -216,7 +220,7 @@ def plan(
     <Plan: 13 of 13 sites fold, 14 new tensors>
     """
     source, _ = opened(model, allow_external, resolver)
-    chosen = _chosen(skip, max_growth, centre, merge_norms, scale_stream, target)
+    chosen = _chosen(skip, max_growth, centre, merge_norms, scale_stream, target, fix)
     with told(progress) as tell:
         data, text, _ = _native.plan(source, chosen, tell)
     return Plan.of(data, text)

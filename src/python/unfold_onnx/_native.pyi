@@ -40,6 +40,7 @@ class Chosen:
         merge_norms: bool,
         scale_stream: int | None,
         target: str,
+        fix: Mapping[str, int],
     ) -> None: ...
 
 class Parts:

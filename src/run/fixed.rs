@@ -1,0 +1,171 @@
+//! Numbers in the place of symbols in the shapes that a model declares.
+//!
+//! ```text
+//! ids [batch, tokens] -> logits [batch, tokens, 100]      ids [2, 16] -> logits [2, 16, 100]
+//! ```
+//!
+//! Only declarations change. With numbers for the extents of the inputs, the shape arithmetic of the graph is constant, and
+//! constant folding removes it.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::dims::Dims;
+use super::formula;
+use super::input::{Input, dims_mut, free, symbol};
+use crate::error::{Error, Result};
+use crate::graph::analysis::Analysis;
+use crate::graph::facts::extent;
+use crate::onnx::Model;
+use crate::onnx::proto::{Dim, Dimension, GraphProto};
+
+/// DimensionSizes by the names of dimensions, as [`Input::symbols`] has them.
+type DimensionSizes<'s> = HashMap<Cow<'s, str>, usize>;
+
+/// The model for inputs of these sizes. Dimensions of inputs that have no size here stay open; those of outputs that follow
+/// from the others become numbers too.
+///
+/// ```
+/// use unfold::onnx::Model;
+/// use unfold::run::{Input, fixed};
+///
+/// let model = Model::open("models/digits/un-dynamo.onnx")?;
+/// let name = Input::batch_symbols(&model)[0].to_string();
+/// let batched = fixed(&model, &format!("{name}=4").parse().unwrap())?;
+/// assert!(Input::symbols(&batched.graph().input[0]).iter().all(Option::is_none));
+/// # Ok::<(), unfold::error::Error>(())
+/// ```
+///
+/// # Errors
+/// Where no input has a dimension of this name, a size is 0, or the graph is none that ONNX allows.
+pub fn fixed(model: &Model, dims: &Dims) -> Result<Model> {
+    let names: Vec<Cow<str>> = free(model.graph()).flat_map(Input::symbols).flatten().collect();
+    for (name, size) in dims.iter() {
+        let wrong = |reason: &str| Error::Fix { name: name.to_owned(), reason: reason.to_owned() };
+        if !names.iter().any(|known| known == name) {
+            return Err(wrong("no input has a symbolic dimension of this name"));
+        }
+        if size == 0 {
+            return Err(wrong("a size is at least 1"));
+        }
+    }
+    let sizes: DimensionSizes = dims.iter().map(|(name, size)| (Cow::Borrowed(name), size)).collect();
+    let mut result = model.clone();
+    fix_inputs(result.graph_mut(), &sizes);
+    let graph = result.graph_mut();
+    for dim in graph.value_info.iter_mut().chain(&mut graph.output).flat_map(dims_mut) {
+        fix(dim, &sizes);
+    }
+    fix_outputs(&mut result)?;
+    Ok(result)
+}
+
+/// Writes sizes into the declarations of inputs, in which dimensions without a symbol have the names of their places.
+fn fix_inputs(graph: &mut GraphProto, sizes: &DimensionSizes) {
+    for input in &mut graph.input {
+        let names = Input::symbols(input).into_iter().map(|name| name.map(Cow::into_owned));
+        let names: Vec<Option<String>> = names.collect();
+        for (name, dim) in names.iter().zip(dims_mut(input)) {
+            let place = name.as_ref().and_then(|name| sizes.get(name.as_str()));
+            match place {
+                Some(&size) => dim.value = Some(Dim::DimValue(size as i64)),
+                None => fix(dim, sizes),
+            }
+        }
+    }
+}
+
+/// Writes the size of a symbol, or of a formula of symbols.
+fn fix(dim: &mut Dimension, sizes: &DimensionSizes) {
+    let Some(name) = symbol(dim) else { return };
+    if let Some(size) = sizes.get(name).copied().or_else(|| formula::size(name, sizes)) {
+        dim.value = Some(Dim::DimValue(size as i64));
+    }
+}
+
+/// Writes the extents of outputs that are known now.
+fn fix_outputs(model: &mut Model) -> Result<()> {
+    let known = extents_of_outputs(model)?;
+    for (output, extents) in model.graph_mut().output.iter_mut().zip(known) {
+        let dims: Vec<&mut Dimension> = dims_mut(output).collect();
+        let has_rank = dims.len() == extents.len();
+        for (dim, extent) in dims.into_iter().zip(extents).filter(|_| has_rank) {
+            let is_open = !matches!(dim.value, Some(Dim::DimValue(0..)));
+            if let Some(extent) = extent.filter(|_| is_open) {
+                dim.value = Some(Dim::DimValue(extent as i64));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The extents of each output, as far as they are known; none where the rank is unknown.
+fn extents_of_outputs(model: &Model) -> Result<Vec<Vec<Option<usize>>>> {
+    let Analysis { graph, facts, .. } = &Analysis::new(model)?;
+    let mut known = vec![];
+    for output in &model.graph().output {
+        let shape = graph.value(output.name()).and_then(|value| facts.shape(value));
+        known.push(shape.iter().flatten().map(extent).collect());
+    }
+    Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::proto::ValueInfoProto;
+    use crate::onnx::tensor::DataType;
+    use crate::run::testing::{affine, model, node, value};
+
+    /// Numbers and symbols of a declared shape.
+    fn shape(value: &ValueInfoProto) -> Vec<String> {
+        let tensor = value.r#type.as_ref().unwrap().tensor_type.as_ref().unwrap();
+        let text = |dim: &Dimension| match &dim.value {
+            Some(Dim::DimValue(size)) => size.to_string(),
+            Some(Dim::DimParam(name)) => name.clone(),
+            None => String::new(),
+        };
+        tensor.shape.as_ref().unwrap().dim.iter().map(text).collect()
+    }
+
+    /// A cache in front of new tokens.
+    fn cached() -> Model {
+        let inputs = vec![
+            value("past", DataType::Float, &["batch", "before"]),
+            value("new", DataType::Float, &["batch", "tokens"]),
+            value("mask", DataType::Float, &["batch", "before + tokens"]),
+        ];
+        let mut concat = node("Concat past, new -> all");
+        concat.attribute.push(crate::graph::make::int("axis", 1));
+        let mut model = model(inputs, vec![], vec![concat, node("Mul all, mask -> y")], &["y"]);
+        model.graph_mut().output = vec![value("y", DataType::Float, &["batch", "unk__0"])];
+        model
+    }
+
+    #[test]
+    fn symbols_formulas_and_outputs_become_numbers() {
+        let fixed = fixed(&cached(), &"batch=2,before=3,tokens=4".parse().unwrap()).unwrap();
+        let shapes: Vec<_> = fixed.graph().input.iter().chain(&fixed.graph().output).map(shape).collect();
+        assert_eq!(shapes, [["2", "3"], ["2", "4"], ["2", "7"], ["2", "7"]]);
+    }
+
+    #[test]
+    fn a_dimension_without_a_size_stays_open() {
+        let fixed = fixed(&cached(), &"batch=2".parse().unwrap()).unwrap();
+        let shapes: Vec<_> = fixed.graph().input.iter().chain(&fixed.graph().output).map(shape).collect();
+        assert_eq!(shapes[..3], [["2", "before"], ["2", "tokens"], ["2", "before + tokens"]]);
+        assert_eq!(shapes[3][0], "2");
+        assert!(shapes[3][1].parse::<usize>().is_err());
+    }
+
+    #[test]
+    fn a_name_that_no_input_has_and_a_size_of_0_are_errors() {
+        let fail =
+            |dims: &Dims| fixed(&affine([1.0; 3], [0.0; 3]), dims).err().map(|error| error.to_string());
+        let wrong = fail(&"m=2".parse().unwrap());
+        assert_eq!(wrong.unwrap(), "--fix `m`: no input has a symbolic dimension of this name");
+        let mut none = Dims::default();
+        none.set("n", 0);
+        assert_eq!(fail(&none).unwrap(), "--fix `n`: a size is at least 1");
+    }
+}
