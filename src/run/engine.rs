@@ -14,7 +14,7 @@ use super::failure::{Failure, Stage};
 use super::input::Input;
 use super::origins::Origins;
 use super::skeleton::{WeightStore, skeleton};
-use super::specialise::specialised;
+use super::specialise::{specialised, with_definitions};
 use crate::onnx::Model;
 use crate::onnx::misread::{is_read, read_as_one};
 use crate::onnx::node::{bodies, constant_tensor, states};
@@ -62,6 +62,8 @@ impl Engine {
     pub fn load_with(model: &Model, dims: &Dims, threads: usize) -> Result<Self, Failure> {
         let inputs = Input::of(model, dims)?;
         inputs.iter().try_for_each(check_size)?;
+        let written = with_definitions(model, &inputs);
+        let model = written.as_ref().unwrap_or(model);
         let failure = match Self::prepare(model, inputs.clone(), threads) {
             Ok(engine) => return Ok(engine),
             Err(failure) => failure,

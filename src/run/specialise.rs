@@ -11,6 +11,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::flat::Flat;
 use crate::onnx::Model;
 use crate::onnx::hidden::hidden;
+use crate::ops::definitions::{FAILING, LACKING, has_some, written_out};
 use crate::simplify::{self, DUPLICATE, Limits, tidy};
 
 /// How often the graph is folded: a stored extent may tell the shape of a value behind it.
@@ -19,15 +20,27 @@ const ROUNDS: usize = 4;
 /// The operator sets whose operators constant folding knows.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
-/// The model with the extents of `inputs`, and with constants in the place of what is computed from them; `None` where nothing
-/// can be folded.
+/// The model with operators that tract lacks written out, by the extents of `inputs`; `None` where it has none.
+pub(super) fn with_definitions(model: &Model, inputs: &[Input]) -> Option<Model> {
+    if !has_some(model, LACKING) {
+        return None;
+    }
+    let mut fixed = model.clone();
+    fix_shapes(fixed.graph_mut(), inputs);
+    written_out(&fixed, LACKING)
+}
+
+/// The model with the extents of `inputs`, with constants in the place of what is computed from them, and with operators written
+/// out that tract has and does not always prepare; `None` where it has nothing of these.
 pub(super) fn specialised(model: &Model, inputs: &[Input]) -> Option<Model> {
     if !OPSETS.contains(&model.own_opset()) || hidden(model.graph()).is_some() {
         return None;
     }
     let mut fixed = model.clone();
     fix_shapes(fixed.graph_mut(), inputs);
-    in_bodies_too(&fixed).or_else(|| folded(&fixed))
+    let folded = in_bodies_too(&fixed).or_else(|| folded(&fixed));
+    let written = written_out(folded.as_ref().unwrap_or(&fixed), FAILING);
+    written.or(folded)
 }
 
 /// Folds the main graph together with the bodies of If, Loop and Scan; `None` where they cannot be put back.

@@ -1,0 +1,92 @@
+//! Attention of `com.microsoft`: queries, keys and values in one product, and their attention without a cache.
+//!
+//! ```text
+//! q, k, v = Split(input weights + bias), by heads      output = softmax(scale q k^T + mask) v
+//! ```
+//!
+//! A mask of the axes batch and keys, which is 0 where a key is hidden, adds `mask_filter_value` there.
+
+use super::Definition;
+use super::writer::Writer;
+use crate::graph::make::int;
+use crate::onnx::tensor::DataType;
+
+/// What hides a key where nothing is said.
+const HIDDEN: f32 = -10_000.0;
+
+pub const DEFINITION: Definition = Definition {
+    operator: ("com.microsoft", "Attention"),
+    attributes: &[
+        "do_rotary",
+        "mask_filter_value",
+        "num_heads",
+        "qkv_hidden_sizes",
+        "scale",
+        "unidirectional",
+    ],
+    inputs: 6,
+    write,
+};
+
+fn write(writer: &mut Writer) -> Option<()> {
+    let is_plain = writer.int("do_rotary", 0)? == 0 && writer.int("unidirectional", 0)? == 0;
+    if !is_plain || writer.input(4).is_some() || writer.has_output(1) {
+        return None;
+    }
+    let [batch, tokens, _] = writer.extents(0)?[..] else { return None };
+    let [_, width] = writer.extents(1)?[..] else { return None };
+    let heads = writer.int("num_heads", 0)?;
+    let widths = match writer.ints("qkv_hidden_sizes")? {
+        given if given.is_empty() => vec![width / 3; 3],
+        given => given,
+    };
+    let &[queries, keys, values] = &widths[..] else { return None };
+    let divides = heads > 0 && widths.iter().all(|width| width % heads == 0);
+    if !divides || queries != keys || queries + keys + values != width {
+        return None;
+    }
+    let (input, weights) = (writer.input(0)?, writer.input(1)?);
+    let mut product = writer.pair("MatMul", &input, &weights);
+    if let Some(bias) = writer.input(2) {
+        product = writer.pair("Add", &product, &bias);
+    }
+    let parts = writer.maker.split(&product, 2, &widths);
+    let mut by_head = vec![];
+    for (part, width) in parts.iter().zip(&widths) {
+        let split = writer.maker.reshape(part, &[batch, tokens, heads, width / heads]);
+        by_head.push(writer.maker.transpose(&split, &[0, 2, 1, 3]));
+    }
+    let scores = scores(writer, &by_head, queries / heads)?;
+    let shares = writer.maker.op("Softmax", &[&scores], vec![int("axis", -1)]);
+    let mixed = writer.pair("MatMul", &shares, &by_head[2]);
+    let together = writer.maker.transpose(&mixed, &[0, 2, 1, 3]);
+    let output = writer.maker.reshape(&together, &[batch, tokens, values]);
+    writer.result(0, &output)
+}
+
+/// The scores of queries and keys, masked.
+fn scores(writer: &mut Writer, by_head: &[String], width: i64) -> Option<String> {
+    let scale = match writer.float("scale", 0.0)? {
+        0.0 => 1.0 / (width as f64).sqrt(),
+        scale => scale.into(),
+    };
+    let scale = writer.number(scale)?;
+    let keys = writer.swapped(&by_head[1], 4)?;
+    let products = writer.pair("MatMul", &by_head[0], &keys);
+    let mut scores = writer.pair("Mul", &products, &scale);
+    if let Some(mask) = writer.input(3) {
+        if writer.extents(3)? != writer.extents(0)?[..2] {
+            return None;
+        }
+        let shown = writer.maker.cast(&mask, DataType::Bool);
+        let shown = writer.maker.unsqueeze(&shown, &[1, 2]);
+        let hidden = writer.number(writer.float("mask_filter_value", HIDDEN)?.into())?;
+        let zero = writer.number(0.0)?;
+        let added = writer.maker.op("Where", &[&shown, &zero, &hidden], vec![]);
+        scores = writer.pair("Add", &scores, &added);
+    }
+    if let Some(bias) = writer.input(5) {
+        scores = writer.pair("Add", &scores, &bias);
+    }
+    Some(scores)
+}

@@ -1,0 +1,45 @@
+//! CausalConvWithState: a depthwise convolution of what came before, `past_state` or zeros, and `input`.
+//!
+//! ```text
+//! p = Concat(past, input)      y = activation(Conv(p, weight, bias))      present = the last k - 1 places of p
+//! ```
+
+use super::Definition;
+use super::writer::Writer;
+use crate::graph::make::int;
+
+pub const DEFINITION: Definition =
+    Definition { operator: ("", "CausalConvWithState"), attributes: &["activation"], inputs: 4, write };
+
+fn write(writer: &mut Writer) -> Option<()> {
+    let (input, weight) = (writer.input(0)?, writer.input(1)?);
+    let [_, channels, length] = writer.extents(0)?[..] else { return None };
+    let [_, _, size] = writer.extents(1)?[..] else { return None };
+    let before = size - 1;
+    let padded = match writer.input(3) {
+        Some(past) => writer.concat(&[&past, &input], 2),
+        None => {
+            let pads = writer.maker.ints(&[0, 0, before, 0, 0, 0]);
+            writer.pair("Pad", &input, &pads)
+        }
+    };
+    let bias = writer.input(2);
+    let read: Vec<&str> =
+        [Some(padded.as_str()), Some(&weight), bias.as_deref()].into_iter().flatten().collect();
+    let sums = writer.maker.op("Conv", &read, vec![int("group", channels)]);
+    let activated = match writer.text("activation", "none")?.as_str() {
+        "none" => sums,
+        "silu" | "swish" => writer.silu(&sums),
+        _ => return None,
+    };
+    writer.result(0, &activated)?;
+    if !writer.has_output(1) {
+        return Some(());
+    }
+    if before == 0 {
+        return None;
+    }
+    let [start, end] = [length, length + before].map(|place| usize::try_from(place).ok());
+    let present = writer.maker.slice(&padded, &(start?..end?), 2);
+    writer.result(1, &present)
+}

@@ -1,0 +1,132 @@
+//! LinearAttention, token by token: a state of keys and values, which each token changes and each query reads.
+//!
+//! ```text
+//! linear        S = S + k v            gated         S = exp(g) S + k v
+//! delta         S = S + b k (v - k S)  gated_delta   S = exp(g) S, then as delta
+//! o = scale q S
+//! ```
+//!
+//! Values have the axes batch, head of keys, and two of the token: `k` is a column, `v` and `k S` are rows, and `q` has a row
+//! for each head of queries that shares the keys.
+
+use super::Definition;
+use super::writer::Writer;
+
+/// Tokens up to which the steps are written one behind the other.
+const LONGEST: i64 = 64;
+
+pub const DEFINITION: Definition = Definition {
+    operator: ("", "LinearAttention"),
+    attributes: &["chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"],
+    inputs: 6,
+    write,
+};
+
+/// Extents of the inputs.
+struct HeadExtents {
+    batch: i64,
+    tokens: i64,
+    heads: i64,
+    /// Heads of queries for one of keys.
+    group: i64,
+    key: i64,
+    value: i64,
+}
+
+fn write(writer: &mut Writer) -> Option<()> {
+    let rule = writer.text("update_rule", "gated_delta")?;
+    let is_gated = ["gated", "gated_delta"].contains(&rule.as_str());
+    let is_delta = ["delta", "gated_delta"].contains(&rule.as_str());
+    let (decay, beta) = (writer.input(4), writer.input(5));
+    let is_known = is_gated || is_delta || rule == "linear";
+    if !is_known || decay.is_some() != is_gated || beta.is_some() != is_delta {
+        return None;
+    }
+    let sizes = sizes(writer)?;
+    let scale = match writer.float("scale", 0.0)? {
+        0.0 => 1.0 / (sizes.key as f64).sqrt(),
+        scale => scale.into(),
+    };
+    let scale = writer.number(scale)?;
+    let mut state = writer.input(3);
+    if state.is_some() && writer.data_type(3) != writer.data_type(0) {
+        return None;
+    }
+    let mut outputs = vec![];
+    for token in 0..sizes.tokens {
+        if let (true, Some(before)) = (is_gated, &state) {
+            let logarithm = token_of(writer, 4, token, &column(writer, 4, &sizes)?)?;
+            let factor = writer.maker.op("Exp", &[&logarithm], vec![]);
+            state = Some(writer.pair("Mul", before, &factor));
+        }
+        let added = change(writer, token, state.as_deref(), is_delta, &sizes)?;
+        let next = match &state {
+            Some(before) => writer.pair("Add", before, &added),
+            None => added,
+        };
+        let query = token_of(writer, 0, token, &[sizes.batch, sizes.heads, sizes.group, sizes.key])?;
+        let read = writer.pair("MatMul", &query, &next);
+        let scaled = writer.pair("Mul", &read, &scale);
+        let width = sizes.heads * sizes.group * sizes.value;
+        outputs.push(writer.maker.reshape(&scaled, &[sizes.batch, 1, width]));
+        state = Some(next);
+    }
+    let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
+    let all = writer.concat(&outputs, 1);
+    writer.result(0, &all)?;
+    if writer.has_output(1) { writer.result(1, &state?) } else { Some(()) }
+}
+
+fn sizes(writer: &Writer) -> Option<HeadExtents> {
+    let (queries, heads) = (writer.int("q_num_heads", 0)?, writer.int("kv_num_heads", 0)?);
+    let [batch, tokens, width] = writer.extents(0)?[..] else { return None };
+    let [_, _, values] = writer.extents(2)?[..] else { return None };
+    let fits =
+        heads > 0 && queries > 0 && queries % heads == 0 && width % queries == 0 && values % heads == 0;
+    if !fits || !(1..=LONGEST).contains(&tokens) {
+        return None;
+    }
+    let (group, key, value) = (queries / heads, width / queries, values / heads);
+    let keys = writer.extents(1)?;
+    (keys == [batch, tokens, heads * key]).then_some(HeadExtents { batch, tokens, heads, group, key, value })
+}
+
+/// An input at one token, in a shape.
+fn token_of(writer: &mut Writer, slot: usize, token: i64, shape: &[i64]) -> Option<String> {
+    let value = writer.input(slot)?;
+    let token = usize::try_from(token).ok()?;
+    let part = writer.maker.slice(&value, &(token..token + 1), 1);
+    Some(writer.maker.reshape(&part, shape))
+}
+
+/// The shape of a gate of one token: a number for each key of a head, for each head, or for all.
+fn column(writer: &Writer, slot: usize, sizes: &HeadExtents) -> Option<[i64; 4]> {
+    let &HeadExtents { batch, heads, key, .. } = sizes;
+    let width = *writer.extents(slot)?.get(2)?;
+    let shapes =
+        [(heads * key, [batch, heads, key, 1]), (heads, [batch, heads, 1, 1]), (1, [batch, 1, 1, 1])];
+    shapes.into_iter().find_map(|(count, shape)| (count == width).then_some(shape))
+}
+
+/// What a token adds to the state.
+fn change(
+    writer: &mut Writer,
+    token: i64,
+    state: Option<&str>,
+    is_delta: bool,
+    sizes: &HeadExtents,
+) -> Option<String> {
+    let &HeadExtents { batch, heads, key, value, .. } = sizes;
+    let column_of_key = token_of(writer, 1, token, &[batch, heads, key, 1])?;
+    let mut row = token_of(writer, 2, token, &[batch, heads, 1, value])?;
+    if is_delta {
+        if let Some(state) = state {
+            let row_of_key = token_of(writer, 1, token, &[batch, heads, 1, key])?;
+            let known = writer.pair("MatMul", &row_of_key, state);
+            row = writer.pair("Sub", &row, &known);
+        }
+        let rate = token_of(writer, 5, token, &column(writer, 5, sizes)?)?;
+        row = writer.pair("Mul", &row, &rate);
+    }
+    Some(writer.pair("Mul", &column_of_key, &row))
+}

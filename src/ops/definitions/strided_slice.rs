@@ -1,0 +1,64 @@
+//! Slice with steps, as a Gather for each axis that has one.
+//!
+//! tract takes the step behind a Reshape for one of an axis that the Reshape splits, and fails: `Invalid axis`.
+
+use super::Definition;
+use super::writer::Writer;
+use crate::graph::axes::axis;
+use crate::graph::make::int;
+
+/// Places up to which an axis has a list of them.
+const LONGEST: i64 = 1 << 16;
+
+pub const DEFINITION: Definition = Definition { operator: ("", "Slice"), attributes: &[], inputs: 5, write };
+
+fn write(writer: &mut Writer) -> Option<()> {
+    let (extents, steps) = (writer.extents(0)?, writer.integers(4)?);
+    let (starts, ends) = (writer.integers(1)?, writer.integers(2)?);
+    let axes = match writer.input(3) {
+        Some(_) => writer.integers(3)?,
+        None => (0..i64::try_from(starts.len()).ok()?).collect(),
+    };
+    let are_alike = [&ends, &axes, &steps].iter().all(|list| list.len() == starts.len());
+    if !are_alike || steps.iter().all(|&step| step == 1) {
+        return None;
+    }
+    let mut value = writer.input(0)?;
+    for (place, &given) in axes.iter().enumerate() {
+        let axis = axis(given, extents.len()).ok()?;
+        let places = places(extents[axis], starts[place], ends[place], steps[place])?;
+        let list = writer.maker.ints(&places);
+        value = writer.maker.op("Gather", &[&value, &list], vec![int("axis", axis as i64)]);
+    }
+    writer.result(0, &value)
+}
+
+/// The places of an axis that a Slice picks, in order; `None` where it picks none, or too many.
+fn places(extent: i64, start: i64, end: i64, step: i64) -> Option<Vec<i64>> {
+    let counted = |place: i64| if place < 0 { place.saturating_add(extent) } else { place };
+    let (mut place, end) = match step {
+        0 => return None,
+        1.. => (counted(start).clamp(0, extent), counted(end).clamp(0, extent)),
+        _ => (counted(start).clamp(0, extent - 1), counted(end).clamp(-1, extent - 1)),
+    };
+    let mut places = vec![];
+    while if step > 0 { place < end } else { place > end } {
+        places.push(place);
+        place = place.saturating_add(step);
+    }
+    (!places.is_empty() && extent <= LONGEST).then_some(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_those_of_a_slice() {
+        assert_eq!(places(7, 0, i64::MAX, 2), Some(vec![0, 2, 4, 6]));
+        assert_eq!(places(7, -5, -1, 3), Some(vec![2, 5]));
+        assert_eq!(places(4, -1, i64::MIN, -1), Some(vec![3, 2, 1, 0]));
+        assert_eq!(places(4, i64::MAX, 0, -2), Some(vec![3, 1]));
+        assert_eq!((places(4, 3, 1, 1), places(4, 0, 4, 0)), (None, None));
+    }
+}

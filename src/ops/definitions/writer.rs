@@ -1,0 +1,134 @@
+//! The nodes in the place of one, while they are written.
+
+use ndarray::arr0;
+
+use crate::graph::Graph;
+use crate::graph::at::At;
+use crate::graph::facts::extent;
+use crate::graph::make::{Maker, int};
+use crate::onnx::proto::{AttributeProto, AttributeType};
+use crate::onnx::tensor::{self, DataType};
+
+/// Writes nodes in the place of one.
+pub struct Writer<'a> {
+    at: At<'a>,
+    pub maker: Maker<'a>,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(at: At<'a>, graph: &'a Graph<'a>) -> Self {
+        Self { at, maker: Maker::new(graph, at.node) }
+    }
+
+    /// The name of an input that is given.
+    pub fn input(&self, slot: usize) -> Option<String> {
+        self.at.proto().input.get(slot).filter(|name| !name.is_empty()).cloned()
+    }
+
+    /// The extents of an input, which are all numbers.
+    pub fn extents(&self, slot: usize) -> Option<Vec<i64>> {
+        let shape = self.at.facts.shape(self.at.graph.input(self.at.node, slot)?)?;
+        shape.iter().map(|dim| i64::try_from(extent(dim)?).ok()).collect()
+    }
+
+    /// How many axes an input has.
+    pub fn rank(&self, slot: usize) -> Option<usize> {
+        self.at.facts.rank(self.at.graph.input(self.at.node, slot)?)
+    }
+
+    /// The type of an input.
+    pub fn data_type(&self, slot: usize) -> Option<DataType> {
+        self.at.facts.data_type(self.at.graph.input(self.at.node, slot)?)
+    }
+
+    /// Whether the graph reads an output.
+    pub fn has_output(&self, slot: usize) -> bool {
+        self.at.graph.output(self.at.node, slot).is_some()
+    }
+
+    /// The elements of an input of integers that is a constant.
+    pub fn integers(&self, slot: usize) -> Option<Vec<i64>> {
+        self.at.facts.ints(self.at.graph.input(self.at.node, slot)?)
+    }
+
+    /// An integer attribute, or its default.
+    pub fn int(&self, name: &str, absent: i64) -> Option<i64> {
+        Some(self.at.proto().attr_i(name).ok()?.unwrap_or(absent))
+    }
+
+    /// A float attribute, or its default.
+    pub fn float(&self, name: &str, absent: f32) -> Option<f32> {
+        Some(self.at.proto().attr_f(name).ok()?.unwrap_or(absent))
+    }
+
+    /// A text attribute, or its default.
+    pub fn text(&self, name: &str, absent: &str) -> Option<String> {
+        Some(self.at.proto().attr_s(name).ok()?.unwrap_or(absent).to_owned())
+    }
+
+    /// An attribute of integers, empty where it is absent.
+    pub fn ints(&self, name: &str) -> Option<Vec<i64>> {
+        Some(self.at.proto().attr_ints(name).ok()?.unwrap_or_default().to_vec())
+    }
+
+    /// An attribute of floats, empty where it is absent.
+    pub fn floats(&self, name: &str) -> Option<Vec<f32>> {
+        let attribute = self.at.proto().attribute.iter().find(|attribute| attribute.name() == name);
+        match attribute {
+            None => Some(vec![]),
+            Some(attribute) => {
+                (attribute.r#type() == AttributeType::Floats).then(|| attribute.floats.clone())
+            }
+        }
+    }
+
+    /// The attributes but for some.
+    pub fn attributes_but(&self, names: &[&str]) -> Vec<AttributeProto> {
+        let attributes = self.at.proto().attribute.iter();
+        attributes.filter(|attribute| !names.contains(&attribute.name())).cloned().collect()
+    }
+
+    /// A number of the type of the first input.
+    pub fn number(&mut self, number: f64) -> Option<String> {
+        let value = tensor::make("", self.data_type(0)?, &arr0(number).into_dyn().view()).ok()?;
+        let attribute = AttributeProto {
+            name: Some("value".into()),
+            r#type: Some(AttributeType::Tensor.into()),
+            t: Some(Box::new(value)),
+            ..AttributeProto::default()
+        };
+        Some(self.maker.op("Constant", &[], vec![attribute]))
+    }
+
+    /// A node of two inputs.
+    pub fn pair(&mut self, op: &str, one: &str, other: &str) -> String {
+        self.maker.op(op, &[one, other], vec![])
+    }
+
+    /// A value with its last two axes swapped.
+    pub fn swapped(&mut self, value: &str, rank: usize) -> Option<String> {
+        let mut order: Vec<i64> = (0..i64::try_from(rank).ok()?).collect();
+        let first = rank.checked_sub(2)?;
+        order.swap(first, first + 1);
+        Some(self.maker.transpose(value, &order))
+    }
+
+    /// A value times its sigmoid.
+    pub fn silu(&mut self, value: &str) -> String {
+        let gate = self.maker.op("Sigmoid", &[value], vec![]);
+        self.pair("Mul", value, &gate)
+    }
+
+    /// Values one behind the other along an axis.
+    pub fn concat(&mut self, values: &[&str], axis: i64) -> String {
+        self.maker.op("Concat", values, vec![int("axis", axis)])
+    }
+
+    /// A value is an output of the node.
+    pub fn result(&mut self, slot: usize, value: &str) -> Option<()> {
+        let output = self.at.proto().output.get(slot).filter(|name| !name.is_empty()).cloned()?;
+        self.maker.op("Identity", &[value], vec![]);
+        self.maker.makes(&output);
+        Some(())
+    }
+}
