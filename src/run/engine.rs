@@ -374,6 +374,25 @@ mod tests {
     }
 
     #[test]
+    fn a_slice_with_steps_runs_behind_a_reshape() {
+        let list = |name, list: &[i64]| crate::onnx::tensor::make_i64(name, list);
+        let constants = vec![
+            list("square", &[0, 4, 4]),
+            list("start", &[0]),
+            list("end", &[9]),
+            list("axis", &[1]),
+            list("step", &[2]),
+        ];
+        let nodes =
+            vec![node("Reshape x, square -> image"), node("Slice image, start, end, axis, step -> y")];
+        let model = model(vec![value("x", DataType::Float, &["1", "16"])], constants, nodes, &["y"]);
+        let engine = Engine::load(&model, &Dims::default()).unwrap();
+        let x = Tensor::from_shape(&[1, 16], &(0..16_u8).map(f32::from).collect::<Vec<_>>()).unwrap();
+        let rows = [0_f32, 1.0, 2.0, 3.0, 8.0, 9.0, 10.0, 11.0];
+        assert_eq!(engine.run(&[x]).unwrap(), [Tensor::from_shape(&[1, 2, 4], &rows).unwrap()]);
+    }
+
+    #[test]
     fn an_unknown_operator_is_named() {
         let one = |node| model(vec![value("x", DataType::Float, &["3"])], vec![], vec![node], &["y"]);
         let failure = Engine::load(&one(node("Frobnicate x -> y")), &Dims::default()).unwrap_err();
