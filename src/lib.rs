@@ -85,6 +85,7 @@ pub mod normalizer;
 pub mod onnx;
 pub mod ops;
 pub mod outline;
+pub mod passes;
 mod progress;
 #[cfg(feature = "prove")]
 pub mod prove;

@@ -50,7 +50,7 @@ impl Default for FoldOptions {
             centre: false,
             merge_norms: false,
             scale_stream: None,
-            target: Target::Portable,
+            target: Target::default(),
             fix: Dims::default(),
         }
     }
@@ -158,10 +158,12 @@ fn folded(plan: &Plan) -> String {
     let Tidy { constants, duplicates, biased, untold, .. } = plan.tidy;
     let streams = |is: fn(&StreamPlan) -> bool| plan.streams.iter().filter(|stream| is(stream)).count();
     let merged = plan.merged.len();
+    let placed = plan.placed.iter().filter(|placed| placed.is_moved()).count();
     let others = [
         ("centring", streams(StreamPlan::is_centred)),
         ("scaling", streams(StreamPlan::is_scaled)),
         ("merging", merged),
+        ("placement", placed),
         ("constant", constants),
         ("duplicate", duplicates),
         ("biased", biased),

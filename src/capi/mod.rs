@@ -76,10 +76,12 @@ fn bad_argument(what: impl Into<String>) -> Complaint {
 ///   "centre":       true                   residual streams without a mean for "portable" too
 ///   "merge_norms":  true                   no normalizers that others follow, which is equal up to their epsilon
 ///   "scale_stream": K                      residual streams by 2^-K, so that float16 holds them; 1 to 40
-///   "target":       "ENGINE"               the engine that the result is for. With "onnxruntime" a product of an
-///                                          open batch and its bias are one Gemm, and open shapes of values within are
-///                                          not declared; with "tract" a layer comes before the windows that it reads;
-///                                          "portable" if nothing is said
+///   "target":       "ENGINE"               the engines that the result is for. "cpu" if nothing is said: a
+///                                          product of one open extent and its bias are one Gemm, and streams
+///                                          are centred. "portable": LayerNormalization, MatMul and attention
+///                                          stay as they are. "onnxruntime": as "cpu", and open shapes of values
+///                                          within are not declared. "tract": as "cpu", and a layer comes before
+///                                          the windows that it reads
 ///   "fix":          {"NAME": SIZE, ...}    sizes of open dimensions of the inputs, which the result has as numbers
 ///
 /// `result` receives the folded model, the same bytes where there was nothing to fold; unless the status is

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use unfold::fold::plan::{MergedNorm, StopReason, StreamPlan, Tidy};
+use unfold::fold::plan::{MergedNorm, Placed, StopReason, StreamPlan, Tidy};
 use unfold::fold::target::Target;
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
@@ -20,6 +20,7 @@ use super::norms;
 use super::operators::{self, Operators};
 use super::out::Paint;
 use super::path::JsonPath;
+use super::placed;
 use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite, Summary};
 use super::streams;
@@ -184,6 +185,7 @@ impl FuseReport {
         text += &self.scaling.told();
         text += &streams::told(&self.plan, self.centre);
         text += &norms::told(&self.plan.merged, self.slack.as_ref());
+        text += &placed::told(&self.plan.placed);
         text += &self.growth().map_or_else(String::new, Growth::line);
         if let Some(change) = self.sizes() {
             let operators = operators::table(&change.operators.before, &change.operators.after, paint);
@@ -219,6 +221,7 @@ impl FuseReport {
             scaling: self.scaling,
             streams: &self.plan.streams,
             merged: &self.plan.merged,
+            placed: &self.plan.placed,
             slack: self.slack.iter().flatten().next().map(|slack| slack.bound),
             growth: self.growth(),
             result: self.sizes(),
@@ -265,6 +268,9 @@ struct FuseJson<'j> {
     /// The normalizers that are gone as others follow them, where that was asked for.
     #[serde(skip_serializing_if = "<[MergedNorm]>::is_empty")]
     merged: &'j [MergedNorm],
+    /// The linear work that is done where values have fewer places, or could be.
+    #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
+    placed: &'j [Placed],
     /// How far what these others make may be from what they made, as a part of it, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     slack: Option<f64>,

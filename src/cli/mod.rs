@@ -21,6 +21,7 @@ mod operators;
 pub(crate) mod out;
 pub(crate) mod panics;
 mod path;
+mod placed;
 pub(crate) mod prove;
 mod resident;
 mod room;

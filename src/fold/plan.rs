@@ -249,6 +249,8 @@ pub struct Plan {
     pub streams: Vec<StreamPlan>,
     /// Normalizers that are gone as others follow them, which is equal up to what those add to their variances.
     pub merged: Vec<MergedNorm>,
+    /// Linear work that is done where values have fewer places, and work that could be.
+    pub placed: Vec<Placed>,
     /// What was done beside the sites.
     pub tidy: Tidy,
     /// Whether that changed the model.
@@ -364,6 +366,34 @@ pub struct Follower {
     pub epsilon: f64,
 }
 
+/// Linear work that is done where values have fewer places, or stays where it is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Placed {
+    /// The rule, such as `pooling`.
+    pub rule: &'static str,
+    /// The name of the node that moves.
+    pub at: String,
+    /// Its multiply-adds in the model, as a formula of the extents that are open.
+    pub before: String,
+    /// Its multiply-adds where it is moved to.
+    pub after: String,
+    /// Why it stays, where it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<Refusal>,
+}
+
+impl Placed {
+    /// Whether another one is the work of this node by this rule.
+    pub fn is_alike(&self, other: &Placed) -> bool {
+        self.rule == other.rule && self.at == other.at
+    }
+
+    /// Whether it is moved.
+    pub fn is_moved(&self) -> bool {
+        self.why.is_none()
+    }
+}
+
 /// What is done beside the sites.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tidy {
@@ -411,7 +441,7 @@ impl Plan {
     }
 
     /// How much goes: the operators of each site, twice where an affine of it goes whole and once where only its scale
-    /// does, or its shift; and each stream that changes, and each normalizer that is merged.
+    /// does, or its shift; and each stream that changes, each normalizer that is merged, and each operator that moves.
     pub fn gone(&self) -> usize {
         let halves = |outcome: &Outcome| match outcome {
             Outcome::Folded { .. } => 2,
@@ -420,7 +450,8 @@ impl Plan {
         };
         let of = |site: &SitePlan| site.nodes.len() * site.outcomes().map(halves).sum::<usize>();
         let streams = self.streams.iter().filter(|stream| stream.is_changed()).count();
-        self.sites.iter().map(of).sum::<usize>() + streams + self.merged.len()
+        let placed = self.placed.iter().filter(|placed| placed.is_moved()).count();
+        self.sites.iter().map(of).sum::<usize>() + streams + self.merged.len() + placed
     }
 
     /// Whether there is nothing to do.

@@ -14,7 +14,7 @@ use crate::fold::patch::{Change, Edit, Failed, draw};
 use crate::fold::plan::{Plan, Removal, StopReason, Stored};
 use crate::fold::planner;
 use crate::fold::raised::raised;
-use crate::fold::target::Target;
+use crate::fold::target::{self, Target};
 use crate::fold::{around, concatenated, forms, gelu, joined, pairs, parts, regrouped, rms, sliced};
 use crate::graph::analysis::Analysis;
 use crate::graph::editor::Editor;
@@ -26,6 +26,7 @@ use crate::normalizer::{self, Family, Site, View};
 use crate::onnx::Model;
 use crate::onnx::hidden::hidden;
 use crate::onnx::proto::TensorProto;
+use crate::passes::placement;
 use crate::provenance::Provenance;
 use crate::refusal::{Reason, Refusal};
 use crate::simplify::{self, Limits, simplify_known, tidy};
@@ -233,10 +234,16 @@ impl OnePass<'_> {
         if let Some(next) = self.raised(analysis, history) {
             return Ok(Some(next));
         }
+        if let Some(next) = self.lifted(analysis, history)? {
+            return Ok(Some(next));
+        }
         if let Some(next) = self.rewritten(analysis, history, self.canonical_forms(analysis), false)? {
             return Ok(Some(next));
         }
         if let Some(next) = self.over(analysis, first, history)? {
+            return Ok(Some(next));
+        }
+        if let Some(next) = self.place(analysis, history)? {
             return Ok(Some(next));
         }
         if let Some(next) = self.write(analysis, history)? {
@@ -484,6 +491,51 @@ impl OnePass<'_> {
         let seeds = replaced.flatten().collect();
         let graph = simplify_known(editor, seeds, known, &HashMap::new());
         Ok((model.with_graph(graph), stored, grown))
+    }
+
+    /// Does linear work where values have fewer places; `None` where none moves.
+    fn place(&self, analysis: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        let model = analysis.graph.model();
+        if self.skip.is_match(placement::KIND) || not_known(model).is_some() {
+            return Ok(None);
+        }
+        loop {
+            let moves = placement::moves(analysis, &|placed| {
+                let is_skipped = self.skip.is_match(&placed.at) || self.skip.is_match(placed.rule);
+                is_skipped
+                    || history.plan.placed.iter().any(|other| !other.is_moved() && other.is_alike(placed))
+            });
+            if moves.is_empty() {
+                return Ok(None);
+            }
+            let edits: Vec<Edit> = moves.iter().map(|found| found.edit.clone()).collect();
+            match self.made(&edits, analysis, history, true) {
+                Ok((made, stored, grown)) => {
+                    history.plan.placed.extend(moves.into_iter().map(|found| found.placed));
+                    let has_fewer = made.graph().node.len() < model.graph().node.len();
+                    history.rewritten(stored, grown, has_fewer);
+                    return Ok(Some(made));
+                }
+                Err(why) => self.refuse_moves(model, moves, &why, history)?,
+            }
+        }
+    }
+
+    /// Notes the moves that stay as their new tensors cannot be stored.
+    fn refuse_moves(
+        &self,
+        model: &Model,
+        moves: Vec<placement::Move>,
+        why: &[Failed],
+        history: &mut History,
+    ) -> Result<()> {
+        let before = history.plan.placed.len();
+        for (index, found) in moves.into_iter().enumerate() {
+            if let Some(failed) = why.iter().find(|failed| failed.sites.contains(&index)) {
+                history.plan.placed.push(found.refused(failed.refusal.clone()));
+            }
+        }
+        if history.plan.placed.len() == before { Err(defect(model, why)) } else { Ok(()) }
     }
 
     /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.

@@ -239,7 +239,7 @@ pub fn fuse(
         let options = FuseOptions { progress: Some(&tell), ..chosen.into() };
         let fused = crate::fuse_ahead(&model, &options)?;
         let idle = Idle::all(&options, &model, &fused.plan);
-        let mut report = FuseReport::of(model, fused, idle);
+        let mut report = FuseReport::of(model, fused, idle).chosen_by(&options);
         let mut dims = dims;
         dims.remove_all(&options.fix);
         let options = VerifyOptions { dims, tolerance, ..VerifyOptions::default() };

@@ -58,6 +58,7 @@ fn folded(model: &Model) -> Option<Model> {
         let analysis = Analysis::new(before).ok()?;
         let limits = Limits {
             sites: vec![],
+            normalizers: Default::default(),
             recipe: &|_| None,
             stored: &|_| None,
             is_skipped: &|kind| kind == DUPLICATE,

@@ -117,7 +117,7 @@ fn what_a_normalization_makes_fits_every_type() {
                     output y";
         let mut model = model(&text.replace("TO", &data_type.code().to_string()));
         retype(&mut model, &["w", "u"], data_type);
-        let fused = unfold::fuse(&model, &Default::default()).unwrap();
+        let fused = unfold::fuse(&model, &portable()).unwrap();
         assert!(fused.plan.sites[0].is_folded(), "{:#?}", fused.plan.sites);
     }
 }

@@ -23,6 +23,7 @@ mod identities;
 mod merging;
 mod modulation;
 mod numbered;
+mod placed;
 mod places;
 mod pooled;
 mod powers;
@@ -122,7 +123,8 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
 
 /// What is made of a model for the sake of its sites alone.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
-    let skip = unfold::simplify::KINDS.map(str::to_owned).to_vec();
+    let others = unfold::simplify::KINDS.iter().chain([&unfold::passes::placement::KIND]);
+    let skip = others.map(|kind| (*kind).to_owned()).collect();
     unfold::fuse(model, &FuseOptions { skip, max_growth: options.max_growth, ..portable() }).unwrap()
 }
 

@@ -205,15 +205,16 @@ fn what_varies_along_the_windows_and_what_says_where_a_maximum_is_stop_it() {
 
 #[test]
 fn a_mean_of_what_is_inside_passes_both_though_its_windows_reach_over_the_end() {
-    for window in [
-        "kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=0",
-        "kernel_shape=[2,2] pads=[1,1,1,1] ceil_mode=1",
-        "kernel_shape=[2,2] pads=[1,1,1,1]",
-        "kernel_shape=[2,2] auto_pad=SAME_LOWER strides=[2,2]",
+    for (window, first, then) in [
+        ("kernel_shape=[2,2] strides=[2,2] ceil_mode=1 count_include_pad=0", "Conv", "AveragePool"),
+        ("kernel_shape=[2,2] pads=[1,1,1,1] ceil_mode=1", "Conv", "AveragePool"),
+        ("kernel_shape=[2,2] pads=[1,1,1,1]", "Conv", "AveragePool"),
+        // The convolution comes behind a mean that leaves fewer places.
+        ("kernel_shape=[2,2] auto_pad=SAME_LOWER strides=[2,2]", "AveragePool", "Conv"),
     ] {
         let call = format!("v = AveragePool(m) {window}");
         becomes(&before("2 1 1 = 2 -0.5", &call), &["AveragePool", "Conv"]);
-        becomes(&behind("2 1 1 = 2 -0.5", &call), &["Conv", "AveragePool", "Relu"]);
+        becomes(&behind("2 1 1 = 2 -0.5", &call), &[first, then, "Relu"]);
     }
     let counted = "v = AveragePool(m) kernel_shape=[2,2] pads=[1,1,1,1] count_include_pad=1";
     stops(&behind("2 1 1 = 2 -0.5", counted), &Reason::Padding);

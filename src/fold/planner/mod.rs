@@ -530,6 +530,7 @@ impl<'a> Planner<'a> {
             tensors: vec![],
             streams: vec![],
             merged: vec![],
+            placed: vec![],
             replacements: self.replacements,
             growth: 0,
             tidy: Tidy::default(),

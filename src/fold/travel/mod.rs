@@ -23,7 +23,7 @@ mod skip;
 pub mod slice;
 mod split;
 mod transpose;
-mod window;
+pub mod window;
 
 use super::Rule;
 

@@ -24,14 +24,36 @@ pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> M
         if !stays(call, axis, elements.ndim(), elements.shape()[axis] == extent)? {
             let mut hash = Hash::new(0, "weights of places");
             hash.digest(function);
-            for input in &call.inputs[1..] {
-                hash.digest(input.as_ref().map_or(0, |input| input.digest(0)));
+            match factor(call, axis, elements.ndim())? {
+                Some(factor) => hash.number(factor.into()),
+                None => {
+                    let inputs = call.inputs[1..].iter();
+                    inputs.for_each(|input| hash.digest(input.as_ref().map_or(0, |input| input.digest(0))));
+                }
             }
             [axis, elements.shape()[axis], extent].iter().for_each(|&number| hash.number(number as u64));
             elements = resized(call, &elements, axis, extent, Unknown::new(hash.finish()))?;
         }
     }
     Ok(vec![Image::Field(elements)])
+}
+
+/// The factor of an axis, which together with the extents decides its weights: 0 where sizes are given, whose quotient it
+/// is; `None` where those of other axes decide too.
+fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, Unmade> {
+    let resized = match call.attr_ints("axes")? {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).collect(),
+    };
+    let place = resized.iter().position(|&other| other == axis);
+    if let Some(sizes) = call.optional(3) {
+        let is_stretched = call.text("keep_aspect_ratio_policy", "stretch")? == "stretch";
+        let is_whole = matches!(sizes, Image::Int(sizes) if sizes.len() == resized.len());
+        return Ok((is_stretched && is_whole).then_some(0));
+    }
+    let factors = call.optional_field(factors_at(call.op(), call.opset))?;
+    let factors = factors.filter(|factors| factors.len() == resized.len());
+    Ok(factors.zip(place).and_then(|(factors, place)| slice(factors).get(place).copied()))
 }
 
 /// Whether an axis is as it was: its factor is 1.

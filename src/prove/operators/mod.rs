@@ -265,7 +265,7 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
     ("", &["ScatterElements"], &["axis", "reduction"], scattered::elements),
     ("", &["Expand"], &[], movement::expand),
     ("", &["Tile"], &[], movement::tile),
-    ("", &["Resize"], movement::RESIZE, movement::resize),
+    ("", &["Resize", "Upsample"], movement::RESIZE, movement::resize),
     ("", &["Pad"], &["mode", "pads", "value"], movement::pad),
     ("", &["DepthToSpace", "SpaceToDepth"], &["blocksize", "mode"], movement::depth),
     ("", &["Where"], &[], movement::choose),

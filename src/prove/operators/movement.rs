@@ -6,14 +6,15 @@ use super::arithmetic::zip;
 use super::{Call, Made, Unmade, axes};
 use crate::graph::axes::permutation;
 use crate::onnx::external::Externals;
-use crate::onnx::operator::input_at;
+use crate::onnx::operator::{factors_at, input_at};
 use crate::prove::field;
 use crate::prove::image::{Image, either, of_tensor, slice};
 use crate::recipe::broadcast;
 
-/// The attributes of Resize that are looked at, or that mean nothing where places are repeated.
+/// The attributes of Resize that are looked at, or that mean nothing to the nearest place.
 pub(super) const RESIZE: &[&str] = &[
     "antialias",
+    "axes",
     "coordinate_transformation_mode",
     "cubic_coeff_a",
     "exclude_outside",
@@ -367,42 +368,101 @@ pub(super) fn tile(call: &Call) -> Made {
 }
 
 /// Elements of the field beyond this are no numbers of times.
-const MOST_TIMES: usize = 1 << 16;
+const MOST_TIMES: u32 = 1 << 16;
 
-/// Every place several times, beside itself: a Resize to the nearest place before, to a multiple of the extents.
+/// The first operator set in which a Resize says where its places lie.
+const PLACED: i64 = 11;
+
+/// A Resize, or an Upsample, to the nearest place, by whole factors or to sizes.
 pub(super) fn resize(call: &Call) -> Made {
-    let repeats = call.text("mode", "nearest")? == "nearest"
-        && call.text("coordinate_transformation_mode", "half_pixel")? == "asymmetric"
-        && call.text("nearest_mode", "round_prefer_floor")? == "floor"
+    let is_upsample = call.op() == "Upsample";
+    let is_nearest = call.text("mode", "nearest")? == "nearest"
+        && (is_upsample || call.opset >= PLACED)
         && call.text("keep_aspect_ratio_policy", "stretch")? == "stretch"
         && !call.flag("antialias", false)?;
-    let from = call.shape(0)?.to_vec();
-    let times: Vec<usize> = match (call.ints(3)?, call.optional_field(2)?) {
-        (Some(sizes), _) if sizes.len() == from.len() => {
-            let times = |(&from, &to): (&usize, &i64)| {
-                let to = usize::try_from(to).ok().filter(|to| from > 0 && to.is_multiple_of(from))?;
-                Some(to / from)
-            };
-            from.iter().zip(&sizes).map(times).collect::<Option<_>>().ok_or(Unmade::Uncovered)?
-        }
-        // The image of a number of times is that number.
-        (None, Some(scales)) if scales.len() == from.len() => {
-            slice(scales).iter().map(|&scale| scale as usize).collect()
-        }
-        _ => return Err(Unmade::Uncovered),
-    };
-    if !repeats || !times.iter().all(|times| (1..=MOST_TIMES).contains(times)) {
+    if !is_nearest {
         return Err(Unmade::Uncovered);
     }
+    let [coordinates, rounding] = match is_upsample {
+        true => ["asymmetric", "floor"],
+        false => [
+            call.text("coordinate_transformation_mode", "half_pixel")?,
+            call.text("nearest_mode", "round_prefer_floor")?,
+        ],
+    };
     let mut value = call.value(0)?.clone();
-    for (axis, times) in times.into_iter().enumerate() {
+    for (axis, (to, scale)) in resized_to(call)?.into_iter().enumerate() {
         let mut shape = value.shape().ok_or(Unmade::Uncovered)?.to_vec();
-        shape[axis] = shape[axis].checked_mul(times).ok_or(Unmade::Beyond)?;
+        let from = std::mem::replace(&mut shape[axis], to);
         call.allowance.room(&shape)?;
-        let places: Vec<Option<usize>> = (0..shape[axis]).map(|place| Some(place / times)).collect();
-        value = picked(call, &value, axis, &places)?;
+        let place = |place: usize| nearest(place, (from, to), scale, coordinates, rounding).map(Some);
+        let places: Option<Vec<Option<usize>>> = (0..to).map(place).collect();
+        value = picked(call, &value, axis, &places.ok_or(Unmade::Uncovered)?)?;
     }
     Ok(vec![value])
+}
+
+/// The extent of each axis after a Resize, and its scale as a fraction.
+fn resized_to(call: &Call) -> Result<Vec<(usize, (i64, i64))>, Unmade> {
+    let from = call.shape(0)?.to_vec();
+    let named = match call.attr_ints("axes")? {
+        Some(list) => axes(&list, from.len())?,
+        None => (0..from.len()).collect(),
+    };
+    let mut made: Vec<(usize, (i64, i64))> = from.iter().map(|&extent| (extent, (1, 1))).collect();
+    let factors = call.optional_field(factors_at(call.op(), call.opset))?;
+    match (call.ints(3)?, factors) {
+        (Some(sizes), _) if sizes.len() == named.len() => {
+            for (&axis, &size) in named.iter().zip(&sizes) {
+                let to = usize::try_from(size).ok().filter(|&to| to > 0 && from[axis] > 0);
+                made[axis] = (to.ok_or(Unmade::Uncovered)?, (size, from[axis] as i64));
+            }
+        }
+        // The image of a number of times is that number.
+        (None, Some(factors)) if factors.len() == named.len() => {
+            for (&axis, &times) in named.iter().zip(slice(factors)) {
+                if !(1..=MOST_TIMES).contains(&times) {
+                    return Err(Unmade::Uncovered);
+                }
+                let to = from[axis].checked_mul(times as usize).ok_or(Unmade::Beyond)?;
+                made[axis] = (to, (times.into(), 1));
+            }
+        }
+        _ => return Err(Unmade::Uncovered),
+    }
+    Ok(made)
+}
+
+/// The place that is nearest to one behind a Resize, by the definition of the operator; `None` for other attributes.
+fn nearest(
+    place: usize,
+    (from, to): (usize, usize),
+    (scale, part): (i64, i64),
+    coordinates: &str,
+    rounding: &str,
+) -> Option<usize> {
+    let place = i64::try_from(place).ok()?;
+    let centre = place.checked_mul(2)?.checked_add(1)?.checked_mul(part)?;
+    // The coordinate among the places before, as a fraction.
+    let (above, below) = match coordinates {
+        "asymmetric" => (place.checked_mul(part)?, scale),
+        "pytorch_half_pixel" if to == 1 => (0, 1),
+        "half_pixel" | "half_pixel_symmetric" | "pytorch_half_pixel" => {
+            (centre - scale, scale.checked_mul(2)?)
+        }
+        "tf_half_pixel_for_nn" => (centre, scale.checked_mul(2)?),
+        "align_corners" if to == 1 => (0, 1),
+        "align_corners" => (place.checked_mul(from as i64 - 1)?, to as i64 - 1),
+        _ => return None,
+    };
+    let index = match rounding {
+        "floor" => above.div_euclid(below),
+        "ceil" => -(-above).div_euclid(below),
+        "round_prefer_floor" => -(below - 2 * above).div_euclid(2 * below),
+        "round_prefer_ceil" => (2 * above + below).div_euclid(2 * below),
+        _ => return None,
+    };
+    usize::try_from(index.clamp(0, from as i64 - 1)).ok()
 }
 
 /// The border of an axis: one number, or places of the inside. One of fewer than no places cuts.

@@ -69,9 +69,11 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
         merge_norms: Whether a normalizer goes where only others follow it, which is equal up to what those add to their
             variances. It cannot be proved.
         scale_stream: The power of two that residual streams are divided by, 5 for ``2^-5``, so that float16 holds them.
-        target: The engine that the result is for. With ``"onnxruntime"`` a product and its bias are one Gemm wherever the
-            batch is open, and open shapes of values within are not declared; with ``"tract"`` a layer comes before the
-            windows that it reads, so that its bias is added in the product.
+        target: The engines that the result is for. ``"cpu"``: a product and its bias are one Gemm wherever the batch is
+            open, and residual streams are centred, which none of tract, onnxruntime and OpenVINO runs slower.
+            ``"portable"`` keeps LayerNormalization, MatMul and attention as they are, for GPUs, and for quantizing or
+            converting afterwards. ``"onnxruntime"`` is ``"cpu"`` where open shapes of values within are not declared;
+            ``"tract"`` is ``"cpu"`` where a layer comes before the windows that it reads.
         fix: Sizes of symbolic dimensions of the inputs, by name: the result declares them as numbers, and computes nothing
             from them.
         verify: ``"auto"`` runs both models in tract on the same random inputs and, where that says nothing, proves that
@@ -153,7 +155,7 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
         options.get("centre", False),
         options.get("merge_norms", False),
         options.get("scale_stream"),
-        options.get("target", "portable"),
+        options.get("target", "cpu"),
         options.get("fix"),
     )
     with told(options.get("progress", False)) as tell:
@@ -205,7 +207,7 @@ def plan(
     centre: bool = False,
     merge_norms: bool = False,
     scale_stream: int | None = None,
-    target: Target = "portable",
+    target: Target = "cpu",
     fix: Mapping[str, int] | None = None,
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,

@@ -23,7 +23,15 @@ fn resized(call: &Call) -> Result<ArrayD<f64>> {
     let (sizes, factors) = (call.optional(3)?, call.optional(2)?);
     let (mode, place) =
         (call.text("mode", "nearest")?, call.text("coordinate_transformation_mode", "half_pixel")?);
-    ensure!(mode == "linear" || call.text("nearest_mode", "")? == "floor", "another place");
+    let nearest = |at: f64| {
+        Ok(match call.text("nearest_mode", "round_prefer_floor")? {
+            "floor" => at.floor(),
+            "ceil" => at.ceil(),
+            "round_prefer_floor" => (at - 0.5).ceil(),
+            "round_prefer_ceil" => (at + 0.5).floor(),
+            other => anyhow::bail!("the nearest by {other}"),
+        })
+    };
     for axis in 0..y.ndim() {
         let from = y.shape()[axis];
         let (to, factor) = match (sizes, factors) {
@@ -40,10 +48,13 @@ fn resized(call: &Call) -> Result<ArrayD<f64>> {
             let at = match place {
                 "half_pixel" => (o as f64 + 0.5) / factor - 0.5,
                 "asymmetric" => o as f64 / factor,
+                "tf_half_pixel_for_nn" => (o as f64 + 0.5) / factor,
+                "align_corners" => o as f64 * (from as f64 - 1.0) / (to as f64 - 1.0),
                 _ => anyhow::bail!("places by {place}"),
             };
             let inside = |place: f64| y.index_axis(Axis(axis), place.clamp(0.0, from as f64 - 1.0) as usize);
-            let part = if mode == "linear" { at - at.floor() } else { 0.0 };
+            let at = if mode == "linear" { at } else { nearest(at)? };
+            let part = at - at.floor();
             lane += &(inside(at.floor()).mapv(|v| v * (1.0 - part))
                 + inside(at.floor() + 1.0).mapv(|v| v * part));
         }

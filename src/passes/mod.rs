@@ -1,0 +1,3 @@
+//! Passes over a model in which nothing folds any more.
+
+pub mod placement;

@@ -1,0 +1,142 @@
+//! A linear operator over channels on a Concat of values some of which a Resize has made larger.
+//!
+//! Before: `W·concat(a, resize(b)) + c`. After: `(Wₐ·a + c) + resize(W_b·b)`, each with its columns of W. Values that no
+//! Resize makes larger stay together.
+//!
+//! Exact: a product with channels one behind the other is a sum of products, and each commutes with a linear map of places.
+//! The bias is added where no Resize follows, or where the weights of each place add up to 1. It is done where the products
+//! that are saved are more than what the sum and the Resize of other channels cost.
+
+use super::enlarged::{Enlarged, Factor};
+use super::layer::Layer;
+use super::widened::pays;
+use super::{Move, Term, are_in_one_body, places};
+use crate::graph::analysis::Analysis;
+use crate::graph::axes::axis;
+use crate::graph::make::{Maker, int};
+use crate::graph::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
+
+/// How many channels are to be multiplied at least for one more sum to be worth it.
+const LEAST: usize = 8;
+
+/// An operand of the Concat.
+struct Part {
+    value: ValueId,
+    /// Its first channel, and how many it has.
+    first: usize,
+    width: usize,
+    /// The Resize that makes it larger, where the operator is to come before that.
+    enlarged: Option<Enlarged>,
+}
+
+/// The operator, which is taken apart.
+struct Apart<'a> {
+    analysis: &'a Analysis<'a>,
+    layer: Layer,
+    data_type: DataType,
+    /// The axis of the weight along which the channels lie that it reads.
+    columns: usize,
+}
+
+/// A linear operator that is taken apart over a Concat.
+pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
+    let graph = &analysis.graph;
+    let layer = Layer::read(analysis, node)?;
+    let columns = match graph.op(node)? {
+        "Conv" => 1,
+        "MatMul" => 0,
+        _ => return None,
+    };
+    let (concat, _) = graph.producer(layer.value).filter(|&(maker, _)| graph.is(maker, "Concat"))?;
+    graph.only_reader(layer.value)?;
+    let output = graph.only_output(node)?;
+    let parts = parts(analysis, concat, &layer)?;
+    let (moved, rest): (Vec<&Part>, Vec<&Part>) = parts.iter().partition(|part| part.enlarged.is_some());
+    let first = moved.first()?;
+    let resized = moved.iter().filter_map(|part| part.enlarged.as_ref());
+    let nodes: Vec<NodeId> = resized.clone().map(|enlarged| enlarged.node).chain([concat, node]).collect();
+    let takes_bias = first.enlarged.as_ref()?.adds_up_to_one || !layer.has_bias || !rest.is_empty();
+    if !takes_bias || !are_in_one_body(graph, &nodes) {
+        return None;
+    }
+    let data_type = analysis.facts.data_type(graph.input(node, 1)?)?;
+    let apart = Apart { analysis, layer, data_type, columns };
+    let mut maker = Maker::new(graph, node);
+    let mut sum = apart.of_rest(&rest, &mut maker);
+    for part in &moved {
+        let has_bias = sum.is_none();
+        let made = apart.of_moved(part, has_bias, &mut maker)?;
+        sum = Some(sum.map_or(made.clone(), |sum| maker.op("Add", &[&sum, &made], vec![])));
+    }
+    let layer = &apart.layer;
+    let before = [Term::new(layer.products, places(analysis, layer.value, layer.axis)?)];
+    let of_part = |part: &Part| {
+        let small = part.enlarged.as_ref().map_or(part.value, |enlarged| enlarged.value);
+        Some(Term::new(part.width * layer.channels[1], places(analysis, small, layer.axis)?))
+    };
+    let after: Vec<Term> = parts.iter().map(of_part).collect::<Option<_>>()?;
+    Some(Move::new(analysis, ("concat", node), nodes, maker, output, [&before, &after]))
+}
+
+/// The operands of a Concat of channels, with those Resizes that the operator comes before.
+fn parts(analysis: &Analysis, concat: NodeId, layer: &Layer) -> Option<Vec<Part>> {
+    let (graph, at) = (&analysis.graph, analysis.at(concat));
+    let [inner, outer] = layer.channels;
+    at.only_attributes(&["axis"]).ok()?;
+    let along = axis(at.proto().attr_i("axis").ok()??, layer.rank).ok()?;
+    if along != layer.axis || layer.products != inner.checked_mul(outer)? {
+        return None;
+    }
+    let (mut first, mut parts) = (0_usize, vec![]);
+    for &operand in graph.inputs(concat) {
+        let value = operand?;
+        let width = analysis.facts.extent(value, along)?;
+        let enlarged = Enlarged::making(analysis, value).filter(|enlarged| {
+            let is_own = graph.only_reader(value).is_some();
+            let keeps_channels = enlarged.factors.get(along) == Some(&Factor::Same);
+            let products = width.saturating_sub(LEAST).saturating_mul(outer);
+            is_own && keeps_channels && pays(enlarged, products, [width, outer])
+        });
+        parts.push(Part { value, first, width, enlarged });
+        first = first.checked_add(width)?;
+    }
+    (first == inner && parts.len() > 1).then_some(parts)
+}
+
+impl Apart<'_> {
+    /// The operator on some channels of those that it reads. Returns the name of its result.
+    fn product(&self, value: &str, channels: &[&Part], has_bias: bool, maker: &mut Maker) -> Option<String> {
+        let (graph, at) = (&self.analysis.graph, self.analysis.at(self.layer.node));
+        let weight = at.constant(1).ok()?;
+        let places = channels.iter().flat_map(|part| part.first..part.first + part.width).map(Some);
+        let columns = weight.pick(self.columns, places)?;
+        let contracted = if self.columns == 0 { vec![0] } else { (1..weight.rank()).collect() };
+        let replaces = graph.value_name(graph.input(self.layer.node, 1)?);
+        let weight = maker.weight(self.data_type, &columns, replaces, contracted);
+        let bias = graph.input(self.layer.node, 2).filter(|_| has_bias).map(|bias| graph.value_name(bias));
+        let inputs: Vec<&str> = [value, &weight].into_iter().chain(bias).collect();
+        let like = graph.node(self.layer.node);
+        Some(maker.op(like.op_type(), &inputs, like.attribute.clone()))
+    }
+
+    /// The operator on what no Resize makes larger.
+    fn of_rest(&self, rest: &[&Part], maker: &mut Maker) -> Option<String> {
+        let graph = &self.analysis.graph;
+        let names: Vec<&str> = rest.iter().map(|part| graph.value_name(part.value)).collect();
+        let together = match names[..] {
+            [] => return None,
+            [only] => only.to_owned(),
+            _ => maker.op("Concat", &names, vec![int("axis", self.layer.axis as i64)]),
+        };
+        self.product(&together, rest, true, maker)
+    }
+
+    /// The operator before the Resize of a part.
+    fn of_moved(&self, part: &Part, has_bias: bool, maker: &mut Maker) -> Option<String> {
+        let enlarged = part.enlarged.as_ref()?;
+        let small = self.analysis.graph.value_name(enlarged.value);
+        let product = self.product(small, &[part], has_bias, maker)?;
+        enlarged.on(self.analysis, &product, (self.layer.axis, self.layer.channels[1]), maker)
+    }
+}

@@ -1,0 +1,137 @@
+//! A linear operator over channels: at each place, the product of the channels there with a constant matrix.
+//!
+//! A MatMul with a constant matrix, a Gemm, and a convolution with windows of one place. Each commutes with a linear map of
+//! the places, but for its bias, which the map multiplies by the sum of its weights at each place.
+
+use crate::graph::analysis::Analysis;
+use crate::graph::at::At;
+use crate::graph::make::Maker;
+use crate::graph::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
+use crate::recipe::Recipe;
+
+/// The attributes of a convolution.
+pub const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+
+/// A linear operator over channels.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    /// The node.
+    pub node: NodeId,
+    /// The value that it multiplies.
+    pub value: ValueId,
+    /// The axis of the channels, which is one of both the value and the result.
+    pub axis: usize,
+    /// The number of axes of both.
+    pub rank: usize,
+    /// How many channels it reads, and how many it makes.
+    pub channels: [usize; 2],
+    /// How many products it computes for each place.
+    pub products: usize,
+    /// Whether it adds a bias.
+    pub has_bias: bool,
+}
+
+impl Layer {
+    /// Reads a node; `None` for one that is no such operator, or is not known to be.
+    pub fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
+        let at = analysis.at(node);
+        let layer = match analysis.graph.domain_op(node) {
+            ("", "Conv") => conv(&at),
+            ("", "MatMul") => matmul(&at),
+            ("", "Gemm") => gemm(&at),
+            _ => None,
+        };
+        let output = analysis.graph.only_output(node)?;
+        layer.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
+    }
+
+    /// Makes the operator once more, on another value. Returns the name of its result.
+    pub fn on(&self, analysis: &Analysis, value: &str, maker: &mut Maker) -> String {
+        again(analysis, (self.node, 0), value, maker)
+    }
+}
+
+/// Whether a value is of a type with room for sums and products that the model does not compute.
+pub fn is_wide(analysis: &Analysis, value: ValueId) -> bool {
+    matches!(analysis.facts.data_type(value), Some(DataType::Float | DataType::Double))
+}
+
+/// Makes a node once more, with another value as one of its inputs. Returns the name of its result.
+pub fn again(analysis: &Analysis, (node, slot): (NodeId, usize), value: &str, maker: &mut Maker) -> String {
+    let graph = &analysis.graph;
+    let names = graph.inputs(node).iter().map(|input| input.map_or("", |input| graph.value_name(input)));
+    let mut inputs: Vec<&str> = names.collect();
+    inputs[slot] = value;
+    let like = graph.node(node);
+    maker.op(like.op_type(), &inputs, like.attribute.clone())
+}
+
+/// Whether every number of a list attribute is this one, or the list is not there.
+pub fn are_all(at: &At, name: &str, number: i64) -> Option<bool> {
+    let list = at.attr_ints(name).ok()?;
+    Some(list.is_none_or(|list| list.iter().all(|&other| other == number)))
+}
+
+fn conv(at: &At) -> Option<Layer> {
+    at.only_attributes(CONV).ok()?;
+    let weight = at.constant(1).ok()?;
+    let [outer, inner, kernel @ ..] = weight.shape() else { return None };
+    let group = usize::try_from(at.attr("group", 1).ok()?).ok().filter(|&group| group > 0)?;
+    let has_one_place = kernel.iter().all(|&taps| taps == 1) && are_all(at, "kernel_shape", 1)?;
+    let stays = are_all(at, "strides", 1)? && are_all(at, "pads", 0)?;
+    let is_told = matches!(at.attr_text("auto_pad", "NOTSET").ok()?, "NOTSET" | "VALID");
+    let rank = at.rank(0).ok()?;
+    let fits = rank == weight.rank() && at.extent(0, 1).ok()? == inner.checked_mul(group)?;
+    (has_one_place && stays && is_told && fits && !kernel.is_empty()).then_some(Layer {
+        node: at.node,
+        value: at.input(0).ok()?,
+        axis: 1,
+        rank,
+        channels: [inner * group, *outer],
+        products: weight.len(),
+        has_bias: at.input(2).is_ok(),
+    })
+}
+
+fn matmul(at: &At) -> Option<Layer> {
+    at.only_attributes(&[]).ok()?;
+    let weight = at.constant(1).ok()?;
+    let rank = at.rank(0).ok().filter(|&rank| rank >= 2)?;
+    read_matrix(at, &weight, rank, false, false)
+}
+
+fn gemm(at: &At) -> Option<Layer> {
+    at.only_attributes(&["alpha", "beta", "transA", "transB"]).ok()?;
+    let weight = at.constant(1).ok()?;
+    let rank = at.rank(0).ok().filter(|&rank| rank == 2)?;
+    let is_turned = at.flag("transB", false).ok()?;
+    if at.flag("transA", false).ok()? {
+        return None;
+    }
+    let bias = at.input(2).ok();
+    if bias.is_some() {
+        let shape = at.shape(2).ok()?;
+        let rows = shape.len().checked_sub(2).map_or(Some(1), |rows| at.extent(2, rows).ok())?;
+        // A bias with a row for each place belongs to its places.
+        if rows != 1 {
+            return None;
+        }
+    }
+    read_matrix(at, &weight, rank, is_turned, bias.is_some())
+}
+
+fn read_matrix(at: &At, weight: &Recipe, rank: usize, is_turned: bool, has_bias: bool) -> Option<Layer> {
+    let &[rows, columns] = weight.shape() else { return None };
+    let channels = if is_turned { [columns, rows] } else { [rows, columns] };
+    let fits = at.extent(0, rank - 1).ok()? == channels[0];
+    fits.then_some(Layer {
+        node: at.node,
+        value: at.input(0).ok()?,
+        axis: rank - 1,
+        rank,
+        channels,
+        products: weight.len(),
+        has_bias,
+    })
+}

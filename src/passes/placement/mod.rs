@@ -1,0 +1,128 @@
+//! Placement: linear work is done where values have the fewest places.
+//!
+//! A linear operator over channels commutes with a map that is linear over places alone. So it comes behind a mean of
+//! windows or of all places ([`pooling`]), and before a Resize, a Concat of several, and what else makes values larger.
+//! Each rule is pure: it reads an [`Analysis`] and yields a [`Move`]. A move is made only where the number of products falls
+//! at all extents that are possible. `docs/placement.md` has the algebra.
+
+mod concat;
+mod enlarged;
+mod layer;
+mod phases;
+mod pooling;
+mod widened;
+
+use std::collections::BTreeMap;
+
+use crate::fold::patch::Edit;
+use crate::fold::plan::Placed;
+use crate::graph::analysis::Analysis;
+use crate::graph::facts::{Shape, extent};
+use crate::graph::flat::way;
+use crate::graph::make::Maker;
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::hash::HashSet;
+use crate::normalizer::Replacement;
+use crate::refusal::Refusal;
+
+/// The name of this pass for `--skip`.
+pub const KIND: &str = "placement";
+
+/// Work that can be done where there are fewer places.
+pub struct Move {
+    /// Its line in the plan.
+    pub placed: Placed,
+    /// The nodes that it takes the place of.
+    nodes: Vec<NodeId>,
+    /// The change.
+    pub edit: Edit,
+}
+
+/// Finds a move that begins at a node.
+type Rule = fn(&Analysis, NodeId) -> Option<Move>;
+
+/// Every rule. The first one that has a move for a node has it.
+const RULES: &[Rule] = &[pooling::find, phases::find, concat::find, widened::find];
+
+/// The moves of a model that are open and do not overlap. Each edit names the place of its move in this list as its site.
+pub fn moves(analysis: &Analysis, is_refused: &dyn Fn(&Placed) -> bool) -> Vec<Move> {
+    let mut found: Vec<Move> = vec![];
+    let mut taken: HashSet<NodeId> = HashSet::default();
+    for &node in analysis.graph.order() {
+        let open = RULES.iter().filter_map(|rule| rule(analysis, node));
+        let Some(mut next) = open.into_iter().find(|found| !is_refused(&found.placed)) else { continue };
+        if next.nodes.iter().any(|node| taken.contains(node)) {
+            continue;
+        }
+        taken.extend(next.nodes.iter().copied());
+        next.edit.sites = vec![found.len()];
+        found.push(next);
+    }
+    found
+}
+
+impl Move {
+    /// Replaces nodes, of which the last one makes `output`, by those of a maker.
+    fn new(
+        analysis: &Analysis,
+        (rule, at): (&'static str, NodeId),
+        nodes: Vec<NodeId>,
+        maker: Maker,
+        output: ValueId,
+        [before, after]: [&[Term]; 2],
+    ) -> Self {
+        let graph = &analysis.graph;
+        let (made, constants) = maker.finish(graph.value_name(output));
+        let name = graph.name(at).to_owned();
+        let [before, after] = [before, after].map(formula);
+        let placed = Placed { rule, at: name, before, after, why: None };
+        let replacement = Replacement { nodes: nodes.clone(), made, constants };
+        Move { placed, nodes, edit: Edit::replacing(graph, at, replacement) }
+    }
+
+    /// Its line in the plan where it is refused.
+    pub fn refused(self, why: Refusal) -> Placed {
+        Placed { why: Some(why), ..self.placed }
+    }
+}
+
+/// Products for each of some places.
+struct Term {
+    products: usize,
+    places: Shape,
+}
+
+impl Term {
+    fn new(products: usize, places: Shape) -> Self {
+        Term { products, places }
+    }
+}
+
+/// The number of products of all terms, as a formula of the extents that are open.
+fn formula(terms: &[Term]) -> String {
+    let mut sums: BTreeMap<String, u128> = BTreeMap::new();
+    for Term { products, places } in terms {
+        let known = places.iter().filter_map(extent).map(|extent| extent as u128);
+        let count = known.fold(*products as u128, u128::saturating_mul);
+        let open = places.iter().filter(|dim| extent(dim).is_none());
+        let names = open.map(|dim| dim.as_ref().map_or("?".to_owned(), |dim| format!("·{dim}")));
+        let sum = sums.entry(names.collect()).or_default();
+        *sum = sum.saturating_add(count);
+    }
+    let terms: Vec<String> = sums.iter().map(|(names, count)| format!("{count}{names}")).collect();
+    terms.join(" + ")
+}
+
+/// The extents of a value along all axes but one.
+fn places(analysis: &Analysis, value: ValueId, channels: usize) -> Option<Shape> {
+    let mut shape = analysis.facts.shape(value).filter(|shape| channels < shape.len())?;
+    shape.remove(channels);
+    Some(shape)
+}
+
+/// Whether nodes are in one body: another one may run more often, or not at all.
+fn are_in_one_body(graph: &Graph, nodes: &[NodeId]) -> bool {
+    let mut ways = nodes.iter().map(|&node| way(graph.node(node)));
+    let first = ways.next();
+    ways.all(|way| Some(way) == first)
+}

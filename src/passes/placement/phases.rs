@@ -1,0 +1,198 @@
+//! A convolution behind a nearest Resize, as convolutions of fewer taps before it.
+//!
+//! Before: `conv(W, resize(x))`, the Resize by a whole factor s. After: s² convolutions of x, one for each phase of the
+//! result, put together by Concat and DepthToSpace.
+//!
+//! Exact: tap t of place `s·q + φ` reads the place `q + ⌊(φ + t − p)/s⌋` of x, p the zeros before the image. So taps of a
+//! phase that read one place are one tap, whose weight is their sum. A tap reads zeros around the larger image where that
+//! place is outside of the small one. Stride and dilation are 1, and there are as many places behind the convolution as
+//! before it.
+
+use super::enlarged::{Enlarged, Factor};
+use super::layer::{CONV, are_all};
+use super::{Move, Term, are_in_one_body, places};
+use crate::graph::analysis::Analysis;
+use crate::graph::at::At;
+use crate::graph::make::{Maker, int, ints, strings};
+use crate::graph::{NodeId, ValueId};
+use crate::onnx::tensor::DataType;
+use crate::recipe::Recipe;
+
+/// The axes of an image: DepthToSpace knows no others.
+const IMAGE: usize = 4;
+
+/// The axes of a value before those of space.
+const SPACE: usize = 2;
+
+/// How many products each place is to save, at least: Concat and DepthToSpace move it twice.
+const LEAST: usize = 64;
+
+/// The first operator set in which a DepthToSpace has a mode.
+const MODES: i64 = 11;
+
+/// The largest factor: its square is the number of convolutions.
+const MOST_TIMES: usize = 4;
+
+/// The taps of one phase along an axis: for each place that it reads, the taps of the convolution that read that place.
+struct Phase {
+    /// The first place that it reads, from that of the result.
+    first: i64,
+    taps: Vec<Vec<usize>>,
+}
+
+/// A convolution behind a nearest Resize.
+struct Phases<'a> {
+    analysis: &'a Analysis<'a>,
+    node: NodeId,
+    /// The value before the Resize.
+    small: ValueId,
+    weight: Recipe,
+    data_type: DataType,
+    group: i64,
+    times: usize,
+    /// The phases of rows.
+    rows: Vec<Phase>,
+    /// The phases of columns.
+    columns: Vec<Phase>,
+}
+
+/// A convolution that is taken apart by phases.
+pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
+    let graph = &analysis.graph;
+    let (enlarged, phases) = Phases::read(analysis, node)?;
+    let image = graph.input(node, 0)?;
+    let output = graph.only_output(node)?;
+    let is_own = graph.only_reader(image).is_some();
+    let nodes = if is_own { vec![enlarged.node, node] } else { vec![node] };
+    if !are_in_one_body(graph, &[enlarged.node, node]) {
+        return None;
+    }
+    let count = |phases: &[Phase]| phases.iter().map(|phase| phase.taps.len()).sum::<usize>();
+    let taps = count(&phases.rows) * count(&phases.columns);
+    let &[outer, inner, rows, columns] = phases.weight.shape() else { return None };
+    let area = phases.times * phases.times;
+    let saved = (area * rows * columns).checked_sub(taps)? * inner / area;
+    if saved < LEAST {
+        return None;
+    }
+    let mut maker = Maker::new(graph, node);
+    phases.write(&mut maker)?;
+    let before = [Term::new(phases.weight.len(), places(analysis, image, 1)?)];
+    let after = [Term::new(outer * inner * taps, places(analysis, phases.small, 1)?)];
+    Some(Move::new(analysis, ("phases", node), nodes, maker, output, [&before, &after]))
+}
+
+impl<'a> Phases<'a> {
+    fn read(analysis: &'a Analysis<'a>, node: NodeId) -> Option<(Enlarged, Self)> {
+        let graph = &analysis.graph;
+        let at = analysis.at(node);
+        if graph.domain_op(node) != ("", "Conv") {
+            return None;
+        }
+        let enlarged = Enlarged::making(analysis, at.input(0).ok()?).filter(Enlarged::repeats)?;
+        let &[Factor::Same, Factor::Same, Factor::Times(times), Factor::Times(other)] = &enlarged.factors[..]
+        else {
+            return None;
+        };
+        at.only_attributes(CONV).ok()?;
+        let weight = at.constant(1).ok().filter(|weight| weight.rank() == IMAGE)?;
+        let is_plain = times == other
+            && times <= MOST_TIMES
+            && are_all(&at, "strides", 1)?
+            && are_all(&at, "dilations", 1)?;
+        let before = zeros_before(&at, &weight.shape()[SPACE..]).filter(|_| is_plain)?;
+        let [rows, columns] = [0, 1].map(|axis| phases(times, weight.shape()[SPACE + axis], before[axis]));
+        let data_type =
+            analysis.facts.data_type(at.input(1).ok()?).filter(|data_type| data_type.is_float())?;
+        let small = enlarged.value;
+        let group = at.attr("group", 1).ok()?;
+        Some((enlarged, Phases { analysis, node, small, weight, data_type, group, times, rows, columns }))
+    }
+
+    /// Writes a convolution for each phase, and what puts them together.
+    fn write(&self, maker: &mut Maker) -> Option<String> {
+        let mut made = vec![];
+        for row in &self.rows {
+            for column in &self.columns {
+                made.push(self.convolution(row, column, maker)?);
+            }
+        }
+        let made: Vec<&str> = made.iter().map(String::as_str).collect();
+        let deep = maker.op("Concat", &made, vec![int("axis", 1)]);
+        let mut attributes = vec![int("blocksize", self.times as i64)];
+        if maker.opset() >= MODES {
+            attributes.push(text("mode", "DCR"));
+        }
+        Some(maker.op("DepthToSpace", &[&deep], attributes))
+    }
+
+    /// The convolution of a phase. Returns the name of its result.
+    fn convolution(&self, row: &Phase, column: &Phase, maker: &mut Maker) -> Option<String> {
+        let graph = &self.analysis.graph;
+        let name = |slot: usize| graph.input(self.node, slot).map(|value| graph.value_name(value));
+        let weight = added_up(&added_up(&self.weight, SPACE, row)?, SPACE + 1, column)?;
+        let weight = maker.weight(self.data_type, &weight, name(1)?, (1..IMAGE).collect());
+        let kernel = [row, column].map(|phase| phase.taps.len() as i64);
+        let before = [row, column].map(|phase| -phase.first);
+        let after = [0, 1].map(|axis| kernel[axis] - 1 - before[axis]);
+        let attributes = vec![
+            ints("dilations", &[1, 1]),
+            int("group", self.group),
+            ints("kernel_shape", &kernel),
+            ints("pads", &[before, after].concat()),
+            ints("strides", &[1, 1]),
+        ];
+        let inputs: Vec<&str> = [graph.value_name(self.small), &weight].into_iter().chain(name(2)).collect();
+        Some(maker.op("Conv", &inputs, attributes))
+    }
+}
+
+fn text(name: &str, value: &str) -> crate::onnx::proto::AttributeProto {
+    let mut attribute = strings(name, &[]);
+    attribute.r#type = Some(crate::onnx::proto::AttributeType::String as i32);
+    attribute.s = Some(value.to_owned().into_bytes().into());
+    attribute
+}
+
+/// The zeros before the image along each axis, of a convolution that makes as many places as it reads.
+fn zeros_before(at: &At, kernel: &[usize]) -> Option<Vec<i64>> {
+    let kernel: Vec<i64> = kernel.iter().map(|&taps| i64::try_from(taps).ok()).collect::<Option<_>>()?;
+    let told = at.attr_ints("kernel_shape").ok()?;
+    if told.is_some_and(|told| told != kernel) || kernel.contains(&0) {
+        return None;
+    }
+    let pads = match at.attr_text("auto_pad", "NOTSET").ok()? {
+        "NOTSET" => at.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; 2 * kernel.len()]),
+        "SAME_UPPER" | "SAME_LOWER" if kernel.iter().all(|taps| taps % 2 == 1) => {
+            kernel.iter().chain(&kernel).map(|taps| taps / 2).collect()
+        }
+        _ => return None,
+    };
+    let is_whole = |axis: usize| {
+        let (before, after) = (pads[axis], pads[kernel.len() + axis]);
+        before >= 0 && after >= 0 && before.checked_add(after) == Some(kernel[axis] - 1)
+    };
+    let is_whole = pads.len() == 2 * kernel.len() && (0..kernel.len()).all(is_whole);
+    is_whole.then(|| pads[..kernel.len()].to_vec())
+}
+
+/// The phases along an axis, of so many taps with so many zeros before the image.
+fn phases(times: usize, taps: usize, before: i64) -> Vec<Phase> {
+    let place = |phase: usize, tap: usize| ((phase + tap) as i64 - before).div_euclid(times as i64);
+    let phase = |phase: usize| {
+        let (first, last) = (place(phase, 0), place(phase, taps - 1));
+        let reading = |read: i64| (0..taps).filter(|&tap| place(phase, tap) == read).collect();
+        Phase { first, taps: (first..=last).map(reading).collect() }
+    };
+    (0..times).map(phase).collect()
+}
+
+/// The weight of a phase along an axis: taps that read one place are added up.
+fn added_up(weight: &Recipe, axis: usize, phase: &Phase) -> Option<Recipe> {
+    let place = |taps: &Vec<usize>| {
+        let picked = weight.pick(axis, taps.iter().map(|&tap| Some(tap)))?;
+        if taps.len() == 1 { Some(picked) } else { picked.sum(axis) }
+    };
+    let places: Vec<Recipe> = phase.taps.iter().map(place).collect::<Option<_>>()?;
+    if let [only] = &places[..] { Some(only.clone()) } else { Recipe::concat(axis, &places) }
+}

@@ -1,0 +1,280 @@
+//! A mean over places before the linear operators whose results it averages.
+//!
+//! Before: `mean(W·x + b)`. After: `W·mean(x) + b`. The mean is an AveragePool with strides, a GlobalAveragePool or a
+//! ReduceMean. On the way to a linear operator it also passes sums, term by term, and products with an
+//! operand that is the same at all averaged places.
+//!
+//! Exact: both are linear, one over channels and one over places. A bias, or an operand that is the same at all places, passes
+//! where the weights of each mean add up to 1, and not where a mean counts the zeros around the image.
+
+use super::layer::{Layer, again, are_all, is_wide};
+use super::{Move, Term, are_in_one_body, places};
+use crate::fold::travel::window::meet_the_image;
+use crate::graph::analysis::Analysis;
+use crate::graph::at::At;
+use crate::graph::facts::{Shape, extent, same};
+use crate::graph::make::Maker;
+use crate::graph::{NodeId, ValueId};
+use crate::onnx::operator::AVERAGE_POOL;
+
+/// How many operators in a row the mean passes.
+const DEPTH: usize = 32;
+
+/// The axes of a value before those of space.
+const SPACE: usize = 2;
+
+/// A mean over places.
+struct Mean {
+    node: NodeId,
+    value: ValueId,
+    /// The axes that it averages along.
+    axes: Vec<usize>,
+    /// Whether these stay, with fewer places.
+    keeps_axes: bool,
+    /// Whether the weights of each mean add up to 1.
+    adds_up_to_one: bool,
+    /// How many places each mean averages; `None` for all of them.
+    taps: Option<usize>,
+    /// How many times fewer places are left at least; `None` for one place.
+    fewer: Option<usize>,
+}
+
+/// The mean of a value as the means of others.
+enum Passed {
+    /// The mean of the value itself.
+    Mean(ValueId),
+    /// The value itself, which is the same at all places.
+    Same(ValueId),
+    /// A linear operator on the mean.
+    Layer(Layer, Box<Passed>),
+    /// An Add, Sub, Mul or Div.
+    Pair(NodeId, Box<[Passed; 2]>),
+}
+
+/// A mean that comes before the linear operators.
+pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
+    let mean = Mean::read(analysis, node)?;
+    let shape = analysis.facts.shape(mean.value)?;
+    let is_one = |&axis: &usize| extent(&shape[axis]) == Some(1);
+    if mean.axes.iter().all(is_one) {
+        return None;
+    }
+    let term = mean.of(analysis, mean.value, &shape, DEPTH);
+    let layers = term.layers();
+    let first = layers.first()?;
+    let nodes = [term.nodes(), vec![node]].concat();
+    let output = analysis.graph.only_output(node)?;
+    if !are_in_one_body(&analysis.graph, &nodes) {
+        return None;
+    }
+    let mut maker = Maker::new(&analysis.graph, node);
+    let last = mean.write(analysis, &term, &mut maker);
+    if !mean.keeps_axes {
+        let axes = mean.axes.iter().rev().map(|&axis| axis as i64);
+        axes.fold(last, |value, axis| maker.squeeze(&value, axis));
+    }
+    let products = layers.iter().map(|layer| layer.products).sum();
+    let before = [Term::new(products, places(analysis, mean.value, first.axis)?)];
+    let after = [Term::new(products, mean.places_left(analysis, output, first)?)];
+    Some(Move::new(analysis, ("pooling", first.node), nodes, maker, output, [&before, &after]))
+}
+
+impl Mean {
+    fn read(analysis: &Analysis, node: NodeId) -> Option<Self> {
+        let at = analysis.at(node);
+        let mean = match analysis.graph.domain_op(node) {
+            ("", "AveragePool") => windows(&at),
+            ("", "GlobalAveragePool") => whole(&at),
+            ("", "ReduceMean") => reduced(&at),
+            _ => None,
+        };
+        let output = analysis.graph.only_output(node)?;
+        mean.filter(|_| is_wide(analysis, output) && !analysis.constants.is_constant(output))
+    }
+
+    /// The mean of a value, which has this shape where it is averaged.
+    fn of(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> Passed {
+        let passed = self.passed(analysis, value, shape, depth);
+        passed.filter(|term| !term.layers().is_empty()).unwrap_or(Passed::Mean(value))
+    }
+
+    /// The mean of a value by the means of the operands of its producer; `None` where the mean does not pass the producer.
+    fn passed(&self, analysis: &Analysis, value: ValueId, shape: &Shape, depth: usize) -> Option<Passed> {
+        let graph = &analysis.graph;
+        let left = depth.checked_sub(1)?;
+        graph.only_reader(value)?;
+        let (node, _) = graph.producer(value)?;
+        if let Some(layer) = Layer::read(analysis, node) {
+            let pays = layer.rank == shape.len() && !self.axes.contains(&layer.axis) && self.pays(&layer);
+            let stays = !layer.has_bias || self.adds_up_to_one;
+            let below = analysis.facts.shape(layer.value).filter(|_| pays && stays)?;
+            let term = self.of(analysis, layer.value, &below, left);
+            return Some(Passed::Layer(layer, Box::new(term)));
+        }
+        let op = graph.op(node)?;
+        let &[Some(one), Some(other)] = graph.inputs(node) else { return None };
+        analysis.at(node).only_attributes(&[]).ok()?;
+        let is_same = [one, other].map(|operand| self.is_same(analysis, operand, shape.len()));
+        let [one, other] = match (op, is_same) {
+            ("Add" | "Sub", [false, false]) | ("Mul" | "Div", [false, true]) => {
+                [(one, is_same[0]), (other, is_same[1])]
+            }
+            ("Mul", [true, false]) => [(one, true), (other, false)],
+            ("Add" | "Sub", [true, false] | [false, true]) if self.adds_up_to_one => {
+                [(one, is_same[0]), (other, is_same[1])]
+            }
+            _ => return None,
+        };
+        let one = self.operand(analysis, one, shape, left)?;
+        let other = self.operand(analysis, other, shape, left)?;
+        Some(Passed::Pair(node, Box::new([one, other])))
+    }
+
+    /// The mean of an operand; `None` where it has some of the places that are averaged and not all.
+    fn operand(
+        &self,
+        analysis: &Analysis,
+        (value, is_same): (ValueId, bool),
+        shape: &Shape,
+        depth: usize,
+    ) -> Option<Passed> {
+        if is_same {
+            return Some(Passed::Same(value));
+        }
+        let own = analysis.facts.shape(value).filter(|own| own.len() == shape.len())?;
+        let is_whole = self.axes.iter().all(|&axis| same(&own[axis], &shape[axis]));
+        is_whole.then(|| self.of(analysis, value, &own, depth))
+    }
+
+    /// Whether an operand of a sum or product with so many axes is the same at all places that are averaged.
+    fn is_same(&self, analysis: &Analysis, operand: ValueId, rank: usize) -> bool {
+        let Some(own) = analysis.facts.shape(operand) else { return false };
+        let is_one = |&axis: &usize| {
+            let place = (axis + own.len()).checked_sub(rank);
+            place.is_none_or(|place| extent(&own[place]) == Some(1))
+        };
+        own.len() <= rank && self.axes.iter().all(is_one)
+    }
+
+    /// Whether a linear operator costs less behind the mean, where the mean may have more channels to average.
+    fn pays(&self, layer: &Layer) -> bool {
+        let [inner, outer] = layer.channels;
+        let more = inner.saturating_sub(outer);
+        match (self.taps, self.fewer) {
+            // At least two places become one.
+            (None, _) | (_, None) => layer.products > more.saturating_mul(2),
+            (Some(taps), Some(fewer)) => layer.products.saturating_mul(fewer - 1) > taps.saturating_mul(more),
+        }
+    }
+
+    /// Writes a term. Returns the name of its result.
+    fn write(&self, analysis: &Analysis, term: &Passed, maker: &mut Maker) -> String {
+        let graph = &analysis.graph;
+        match term {
+            Passed::Same(value) => graph.value_name(*value).to_owned(),
+            Passed::Mean(value) => {
+                let name = graph.value_name(*value);
+                if graph.is(self.node, "ReduceMean") {
+                    let axes: Vec<i64> = self.axes.iter().map(|&axis| axis as i64).collect();
+                    return maker.mean(name, &axes, true);
+                }
+                again(analysis, (self.node, 0), name, maker)
+            }
+            Passed::Layer(layer, term) => {
+                let value = self.write(analysis, term, maker);
+                layer.on(analysis, &value, maker)
+            }
+            Passed::Pair(node, terms) => {
+                let [one, other] = terms.each_ref().map(|term| self.write(analysis, term, maker));
+                maker.op(graph.node(*node).op_type(), &[&one, &other], vec![])
+            }
+        }
+    }
+
+    /// How many places the mean of a layer has.
+    fn places_left(&self, analysis: &Analysis, output: ValueId, layer: &Layer) -> Option<Shape> {
+        let removed =
+            if self.keeps_axes { 0 } else { self.axes.iter().filter(|&&axis| axis < layer.axis).count() };
+        places(analysis, output, layer.axis - removed)
+    }
+}
+
+impl Passed {
+    /// The linear operators in it.
+    fn layers(&self) -> Vec<&Layer> {
+        match self {
+            Passed::Mean(_) | Passed::Same(_) => vec![],
+            Passed::Layer(layer, term) => [vec![layer], term.layers()].concat(),
+            Passed::Pair(_, terms) => terms.iter().flat_map(Passed::layers).collect(),
+        }
+    }
+
+    /// The nodes that it takes the place of.
+    fn nodes(&self) -> Vec<NodeId> {
+        match self {
+            Passed::Mean(_) | Passed::Same(_) => vec![],
+            Passed::Layer(layer, term) => [term.nodes(), vec![layer.node]].concat(),
+            Passed::Pair(node, terms) => terms.iter().flat_map(Passed::nodes).chain([*node]).collect(),
+        }
+    }
+}
+
+/// An AveragePool that leaves fewer places.
+fn windows(at: &At) -> Option<Mean> {
+    at.only_attributes(AVERAGE_POOL).ok()?;
+    let kernel = at.attr_ints("kernel_shape").ok()??;
+    let strides = at.attr_ints("strides").ok()?.filter(|strides| strides.len() == kernel.len())?;
+    let pads = at.attr_ints("pads").ok()?.unwrap_or_else(|| vec![0; 2 * kernel.len()]);
+    let rank =
+        at.rank(0).ok().filter(|&rank| rank == kernel.len() + SPACE && pads.len() == 2 * kernel.len())?;
+    let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
+    let is_padded = !are_all(at, "pads", 0)? || !matches!(automatic, "NOTSET" | "VALID");
+    let counts_border = at.flag("count_include_pad", false).ok()? && is_padded;
+    let rounds_up = at.flag("ceil_mode", false).ok()?;
+    // With less than a window of zeros around it, no image has more windows than places.
+    let is_narrow =
+        (0..kernel.len()).all(|axis| pads[axis].saturating_add(pads[kernel.len() + axis]) < kernel[axis]);
+    let product = |list: &[i64]| {
+        list.iter().try_fold(1_usize, |all, &n| all.checked_mul(usize::try_from(n).ok().filter(|&n| n > 0)?))
+    };
+    let fewer = product(&strides).filter(|&fewer| fewer > 1 && is_narrow)?;
+    Some(Mean {
+        node: at.node,
+        value: at.input(0).ok()?,
+        axes: (SPACE..rank).collect(),
+        keeps_axes: true,
+        adds_up_to_one: !counts_border && !rounds_up && meet_the_image(at).ok()?,
+        taps: Some(product(&kernel)?),
+        fewer: Some(fewer),
+    })
+}
+
+/// A GlobalAveragePool.
+fn whole(at: &At) -> Option<Mean> {
+    at.only_attributes(&[]).ok()?;
+    let rank = at.rank(0).ok().filter(|&rank| rank > SPACE)?;
+    Some(Mean {
+        node: at.node,
+        value: at.input(0).ok()?,
+        axes: (SPACE..rank).collect(),
+        keeps_axes: true,
+        adds_up_to_one: true,
+        taps: None,
+        fewer: None,
+    })
+}
+
+/// A ReduceMean.
+fn reduced(at: &At) -> Option<Mean> {
+    at.only_attributes(&["axes", "keepdims", "noop_with_empty_axes"]).ok()?;
+    let (axes, keeps_axes) = at.reduction(at.rank(0).ok()?).ok()?;
+    (!axes.is_empty()).then_some(Mean {
+        node: at.node,
+        value: at.input(0).ok()?,
+        axes,
+        keeps_axes,
+        adds_up_to_one: true,
+        taps: None,
+        fewer: None,
+    })
+}

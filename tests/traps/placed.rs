@@ -1,0 +1,365 @@
+//! Linear work where values have the fewest places: what commutes, and what must not.
+
+use unfold::fold::plan::Placed;
+use unfold::onnx::Model;
+use unfold::prove::{Proof, prove};
+use unfold::refusal::Reason;
+use unfold::{FuseOptions, Fused};
+
+use crate::common::text::{model, print};
+use crate::common::{operators, options};
+use crate::same;
+
+/// Fuses a model without a limit on the growth of weights.
+fn fused(model: &Model) -> Fused {
+    unfold::fuse(model, &FuseOptions { max_growth: 200.0, ..options() }).unwrap()
+}
+
+/// Holds that work moves, by this rule and to these operators, that the result computes and provably is the same function,
+/// and that nothing moves a second time. Returns what the plan says of the first move.
+fn moves(text: &str, rule: &str, expected: &[&str]) -> Placed {
+    let before = model(text);
+    let Fused { model: after, plan, .. } = fused(&before);
+    assert_eq!(operators(&after), expected, "{}", print(&after));
+    let first = plan.placed.iter().find(|placed| placed.rule == rule && placed.is_moved());
+    let first = first.unwrap_or_else(|| panic!("{:?}", plan.placed)).clone();
+    same(&before, &after, 1e-6);
+    let proof = prove(&before, &after, &plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", print(&after));
+    assert!(!unfold::fuse(&after, &FuseOptions { max_growth: 200.0, ..options() }).unwrap().changed());
+    first
+}
+
+/// Holds that no work moves, and that the result computes the same.
+fn stays(text: &str) {
+    let before = model(text);
+    let Fused { model: after, plan, .. } = fused(&before);
+    let moved: Vec<&Placed> = plan.placed.iter().filter(|placed| placed.is_moved()).collect();
+    assert!(moved.is_empty(), "{moved:?}\n{}", print(&after));
+    same(&before, &after, 1e-6);
+}
+
+/// A convolution of one place before a mean.
+fn pooled(bias: &str, mean: &str) -> String {
+    format!(
+        "input x batch 6 4 4
+         weight w 5 6 1 1
+         shift b 5
+         r = Relu(x)
+         c = Conv(r, w{bias})
+         {mean}
+         output y"
+    )
+}
+
+const POOLED: &[&str] = &["Relu", "AveragePool", "Conv"];
+
+#[test]
+fn a_convolution_of_one_place_comes_behind_a_mean_of_windows() {
+    let mean = "y = AveragePool(c) kernel_shape=[2,2] strides=[2,2]";
+    let placed = moves(&pooled(", b", mean), "pooling", POOLED);
+    let products = |places: usize| format!("{}·batch", 6 * 5 * places);
+    assert_eq!([placed.before, placed.after], [products(16), products(4)]);
+    moves(&pooled("", mean), "pooling", POOLED);
+    let wide = "y = AveragePool(c) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1]";
+    moves(&pooled(", b", wide), "pooling", POOLED);
+    // Without a bias the zeros that are counted make zeros.
+    moves(&pooled("", &format!("{wide} count_include_pad=1")), "pooling", POOLED);
+}
+
+#[test]
+fn a_bias_does_not_pass_a_mean_that_counts_its_border() {
+    stays(&pooled(
+        ", b",
+        "y = AveragePool(c) kernel_shape=[3,3] strides=[2,2] pads=[1,1,1,1] count_include_pad=1",
+    ));
+}
+
+#[test]
+fn a_mean_that_leaves_as_many_places_stays_where_it_is() {
+    stays(&pooled(", b", "y = AveragePool(c) kernel_shape=[3,3] pads=[1,1,1,1]"));
+    stays(&pooled("", "y = AveragePool(c) kernel_shape=[1,1] strides=[1,1]"));
+    // Channels are averaged with the places.
+    stays(&pooled("", "y = ReduceMean(c) axes=[1,2]"));
+    // A sum of all places is no mean: the bias comes in it as often as there are places.
+    stays(&pooled(", b", "y = ReduceSum(c)"));
+}
+
+#[test]
+fn what_something_else_reads_stays_where_it_is() {
+    let also = "y = AveragePool(c) kernel_shape=[2,2] strides=[2,2]\n z = Relu(c)";
+    stays(&pooled(", b", also).replace("output y", "output y z"));
+}
+
+#[test]
+fn linear_operators_come_behind_a_mean_of_all_places() {
+    moves(&pooled(", b", "y = GlobalAveragePool(c)"), "pooling", &["Relu", "GlobalAveragePool", "Conv"]);
+    moves(&pooled(", b", "y = ReduceMean(c) axes=[2,3]"), "pooling", &["Relu", "ReduceMean", "Conv"]);
+    let squeezed = ["Relu", "ReduceMean", "Conv", "Squeeze", "Squeeze"];
+    moves(&pooled(", b", "y = ReduceMean(c) axes=[-1,2] keepdims=0"), "pooling", &squeezed);
+}
+
+/// The last layer of a network of tokens, and the mean of all.
+fn tokens(layer: &str, mean: &str) -> String {
+    format!(
+        "input x batch tokens 6
+         weight w 6 8
+         weight v 8 6
+         shift b 6
+         scale g 6
+         s = Sigmoid(x)
+         h = MatMul(s, w)
+         r = Relu(h)
+         {layer}
+         y = {mean}
+         output y"
+    )
+}
+
+const LAYER: &str = "p = MatMul(r, v)\n a = Add(p, b)\n z = Add(s, a)";
+
+#[test]
+fn a_mean_of_tokens_passes_a_residual_sum_and_a_layer() {
+    let kept = ["Sigmoid", "MatMul", "Relu", "ReduceMean", "ReduceMean", "MatMul", "Add", "Add"];
+    let found = |text: &str| {
+        let Fused { model: after, plan, .. } = fused(&model(text));
+        let mut found = operators(&after).iter().map(|&op| op.to_owned()).collect::<Vec<_>>();
+        found.sort();
+        (found, plan.placed)
+    };
+    let mut expected = kept.map(str::to_owned).to_vec();
+    expected.sort();
+    let text = tokens(LAYER, "ReduceMean(z) axes=[1]");
+    let (found, placed) = found(&text);
+    assert_eq!(found, expected);
+    assert_eq!(placed[0].before, "48·batch·tokens");
+    assert_eq!(placed[0].after, "48·batch");
+    let before = model(&text);
+    let after = fused(&before);
+    same(&before, &after.model, 1e-6);
+    let proof = prove(&before, &after.model, &after.plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+}
+
+#[test]
+fn a_mean_of_tokens_stops_at_what_is_not_linear() {
+    let relu = "p = MatMul(r, v)\n a = Add(p, b)\n z = Relu(a)";
+    stays(&tokens(relu, "ReduceMean(z) axes=[1]"));
+    stays(&tokens(LAYER, "ReduceMax(z) axes=[1]"));
+    stays(&tokens(LAYER, "ReduceSum(z) keepdims=0"));
+    // The channels are averaged, and not the tokens.
+    stays(&tokens(LAYER, "ReduceMean(z) axes=[2]"));
+}
+
+#[test]
+fn skipped_work_stays_where_it_is() {
+    let before = model(&pooled(", b", "y = GlobalAveragePool(c)"));
+    for skip in ["placement", "pooling", "Conv_c"] {
+        let skip = vec![skip.to_owned()];
+        let after = unfold::fuse(&before, &FuseOptions { skip, ..options() }).unwrap();
+        assert!(after.plan.placed.is_empty());
+        assert_eq!(operators(&after.model), ["Relu", "Conv", "GlobalAveragePool"]);
+    }
+}
+
+/// A nearest Resize by a factor, and a convolution of five channels with enough of their own.
+fn upsampled(times: usize, how: &str, conv: &str, between: &str) -> String {
+    format!(
+        "input x batch 32 3 4
+         const f 4 = 1 1 {times} {times}
+         weight w 2 32 3 3
+         shift b 2
+         a = Resize(x, , f) mode=nearest {how}
+         {between}
+         y = Conv(u, w, b) {conv}
+         output y"
+    )
+}
+
+const FLOOR: &str = "coordinate_transformation_mode=asymmetric nearest_mode=floor";
+const SAME: &str = "pads=[1,1,1,1]";
+const IS: &str = "u = Identity(a)";
+
+/// A convolution for each phase.
+fn phases(times: usize) -> Vec<&'static str> {
+    [vec!["Conv"; times * times], vec!["Concat", "DepthToSpace"]].concat()
+}
+
+#[test]
+fn a_convolution_behind_a_nearest_resize_is_one_for_each_phase_before_it() {
+    let placed = moves(&upsampled(2, FLOOR, SAME, IS), "phases", &phases(2));
+    assert_eq!(placed.before, format!("{}·batch", 2 * 32 * 9 * 48));
+    assert_eq!(placed.after, format!("{}·batch", 2 * 32 * 16 * 12));
+    moves(&upsampled(3, FLOOR, SAME, IS), "phases", &phases(3));
+    moves(&upsampled(2, FLOOR, "auto_pad=SAME_UPPER", IS), "phases", &phases(2));
+    moves(&upsampled(2, FLOOR, "pads=[2,0,0,2]", IS), "phases", &phases(2));
+    // The default is half_pixel with round_prefer_floor, which is nearest to ⌊i/s⌋ by every factor.
+    moves(&upsampled(3, "", SAME, IS), "phases", &phases(3));
+    let halved = "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_floor";
+    moves(&upsampled(2, halved, SAME, IS), "phases", &phases(2));
+}
+
+#[test]
+fn phases_of_groups_and_of_open_extents() {
+    let groups = "input x batch 64 h w
+         const f 4 = 1 1 2 2
+         weight v 4 32 3 3
+         u = Resize(x, , f) mode=nearest coordinate_transformation_mode=asymmetric nearest_mode=floor
+         y = Conv(u, v) pads=[1,1,1,1] group=2
+         output y";
+    moves(groups, "phases", &phases(2));
+}
+
+#[test]
+fn another_index_than_the_quotient_has_no_phases() {
+    for how in [
+        "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_floor",
+        "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_ceil",
+        "coordinate_transformation_mode=asymmetric nearest_mode=ceil",
+        "coordinate_transformation_mode=half_pixel nearest_mode=floor",
+        "coordinate_transformation_mode=align_corners nearest_mode=floor",
+    ] {
+        stays(&upsampled(3, how, SAME, IS));
+    }
+    stays(&upsampled(
+        2,
+        "coordinate_transformation_mode=asymmetric nearest_mode=round_prefer_ceil",
+        SAME,
+        IS,
+    ));
+    stays(&upsampled(2, FLOOR, SAME, IS).replace("mode=nearest", "mode=linear"));
+    let odd = "input x batch 32 3 4
+         ints s 4 = 1 32 7 9
+         weight w 2 32 3 3
+         u = Resize(x, , , s) mode=nearest coordinate_transformation_mode=asymmetric nearest_mode=floor
+         y = Conv(u, w) pads=[1,1,1,1]
+         output y";
+    stays(&odd.replace("x batch", "x 1"));
+}
+
+#[test]
+fn another_window_has_no_phases() {
+    for conv in ["", "pads=[1,1,1,1] strides=[2,2]", "pads=[2,2,2,2] dilations=[2,2]", "pads=[2,2,1,1]"] {
+        stays(&upsampled(2, FLOOR, conv, IS));
+    }
+    // Places of the image instead of zeros.
+    let reflected = "ints p 8 = 0 0 1 1 0 0 1 1\n u = Pad(a, p) mode=reflect";
+    stays(&upsampled(2, FLOOR, "", reflected));
+}
+
+#[test]
+fn what_sees_each_element_alone_comes_before_a_nearest_resize() {
+    let relu = upsampled(2, FLOOR, SAME, "u = Relu(a)");
+    moves(&relu, "nearest", &[vec!["Relu"], phases(2)].concat());
+    let scaled = "scale g 32 1 1\n t = Tanh(a)\n u = Mul(t, g)";
+    moves(&upsampled(2, FLOOR, SAME, scaled), "nearest", &[vec!["Tanh"], phases(2)].concat());
+    // A mean of places is not the function of one.
+    stays(&upsampled(2, FLOOR, SAME, "u = Relu(a)").replace("mode=nearest", "mode=linear"));
+    // Each place of the larger image has a summand of its own.
+    stays(&upsampled(2, FLOOR, SAME, "shift t 1 1 6 8\n u = Add(a, t)\n").replace("x batch", "x 1"));
+}
+
+#[test]
+fn phases_that_would_take_too_much_room_are_refused_with_what_they_would_save() {
+    let before = model(&upsampled(2, FLOOR, SAME, IS));
+    let after = unfold::fuse(&before, &FuseOptions::default()).unwrap();
+    let [placed] = &after.plan.placed[..] else { panic!("{:?}", after.plan.placed) };
+    assert!(matches!(&placed.why.as_ref().unwrap().reason, Reason::Growth(_)), "{placed:?}");
+    assert_eq!(placed.before, format!("{}·batch", 2 * 32 * 9 * 48));
+    assert_eq!(operators(&after.model), ["Resize", "Conv"]);
+}
+
+/// A convolution of one place behind a Resize.
+fn resized(bias: &str, resize: &str) -> String {
+    format!(
+        "input x batch 16 3 4
+         const f 4 = 1 1 2 2
+         const odd 4 = 1 1 2 1.5
+         weight w 8 16 1 1
+         shift b 8
+         r = Relu(x)
+         u = Resize(r, , {resize}
+         y = Conv(u, w{bias})
+         output y"
+    )
+}
+
+const RESIZED: &[&str] = &["Relu", "Conv", "Resize"];
+
+#[test]
+fn a_convolution_of_one_place_comes_before_a_resize() {
+    moves(&resized(", b", "f) mode=linear"), "resize", RESIZED);
+    moves(&resized(", b", "f) mode=nearest"), "resize", RESIZED);
+    moves(&resized(", b", "f) mode=linear coordinate_transformation_mode=align_corners"), "resize", RESIZED);
+    let sizes = resized(", b", ", s) mode=linear").replace("const odd 4 = 1 1 2 1.5", "ints s 4 = 2 16 6 9");
+    moves(&sizes.replace("x batch", "x 2"), "resize", RESIZED);
+}
+
+#[test]
+fn sizes_that_are_computed_name_the_other_channels() {
+    let text = "input x batch 16 3 4
+         ints first 2 = 0 1
+         ints last 2 = 6 8
+         weight w 8 16 1 1
+         r = Relu(x)
+         all = Shape(x)
+         kept = Gather(all, first)
+         s = Concat(kept, last) axis=0
+         u = Resize(r, , , s) mode=linear
+         y = Conv(u, w)
+         output y";
+    let before = model(text);
+    let Fused { model: after, plan, .. } = fused(&before);
+    assert!(plan.placed.iter().any(|placed| placed.rule == "resize" && placed.is_moved()));
+    same(&before, &after, 1e-6);
+    let proof = prove(&before, &after, &plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", print(&after));
+}
+
+#[test]
+fn a_resize_that_may_leave_fewer_places_or_makes_its_own_stays() {
+    // Of one place it makes one.
+    stays(&resized(", b", "odd) mode=linear"));
+    stays(&resized(", b", "f) mode=linear").replace("1 1 2 2", "1 1 0.5 2"));
+    let crop =
+        "roi, f) mode=linear coordinate_transformation_mode=tf_crop_and_resize extrapolation_value=1.0";
+    let text = resized(", b", "f) mode=linear").replace(", , f) mode=linear", &format!(", {crop}"));
+    let before = model(&text.replace("const odd 4 = 1 1 2 1.5", "const roi 8 = 0 0 -1 -1 1 1 2 2"));
+    assert!(fused(&before).plan.placed.is_empty());
+    // At the border the rest of the weights is scaled.
+    let cubic = model(&resized(", b", "f) mode=cubic exclude_outside=1"));
+    assert!(fused(&cubic).plan.placed.is_empty());
+    // Channels that are resized themselves.
+    stays(&resized(", b", "f) mode=linear").replace("1 1 2 2", "1 2 2 2").replace("x batch 16", "x batch 8"));
+}
+
+/// A convolution of one place on the maps of two sizes.
+fn maps(conv: &str, last: &str) -> String {
+    format!(
+        "input x batch 16 2 2
+         input z batch 12 4 4
+         const f 4 = 1 1 2 2
+         weight w 8 28 {conv}
+         shift b 8
+         r = Relu(x)
+         s = Relu(z)
+         u = Resize(r, , f) mode=linear
+         c = Concat(u, s) axis=1
+         y = Conv(c, w, b) {last}
+         output y"
+    )
+}
+
+#[test]
+fn a_convolution_of_a_concat_is_taken_apart_where_a_part_is_smaller() {
+    let placed = moves(&maps("1 1", ""), "concat", &["Relu", "Relu", "Conv", "Conv", "Resize", "Add"]);
+    assert_eq!(placed.before, format!("{}·batch", 28 * 8 * 16));
+    assert_eq!(placed.after, format!("{}·batch", 12 * 8 * 16 + 16 * 8 * 4));
+}
+
+#[test]
+fn a_convolution_of_a_concat_stays_where_no_part_is_smaller() {
+    stays(&maps("3 3", "pads=[1,1,1,1]"));
+    // Something else reads the larger map.
+    stays(&maps("1 1", "\n q = Tanh(u)").replace("output y", "output y q"));
+}
