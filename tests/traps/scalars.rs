@@ -1,10 +1,10 @@
 //! One number for all channels, and halves of affines: what they pass, and what stops them.
 
 use crate::common::portable;
+use unfold::Fused;
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
-use unfold::Fused;
 
 use crate::common::reference::constant;
 use crate::common::text::model;
