@@ -35,6 +35,12 @@ fn is_folded(site: &SitePlan) -> bool {
     matches!(site.post, Some(Outcome::Folded { .. }))
 }
 
+/// Whether the shift stays in the normalizer, as behind a product without a bias it would be an operator.
+fn keeps_its_shift(site: &SitePlan) -> bool {
+    let mut refusals = site.post.iter().flat_map(Outcome::refusals);
+    refusals.any(|(_, refusal)| refusal.reason.name() == "no-gain")
+}
+
 #[test]
 fn every_source_computes_the_same_after_folding() {
     for seed in 0..3_600 {
@@ -43,7 +49,7 @@ fn every_source_computes_the_same_after_folding() {
         let site = fused.plan.sites.iter().find(|site| site.kind.name == wanted.kind);
         let found: Vec<_> = fused.plan.sites.iter().map(|site| site.kind.name).collect();
         let site = site.unwrap_or_else(|| panic!("seed {seed}: no {} among {found:?}", wanted.kind));
-        assert!(is_folded(site), "seed {seed}: {} stays: {site:?}", wanted.kind);
+        assert!(is_folded(site) || keeps_its_shift(site), "seed {seed}: {} stays: {site:?}", wanted.kind);
         let mut rng = ChaCha8Rng::seed_from_u64(seed + 1);
         let x = ArrayD::from_shape_simple_fn(IxDyn(&SHAPE), || rng.random_range(-3.0..3.0));
         let (before, after) = (compute(&wanted.original, &x), compute(&fused.model, &x));
