@@ -274,17 +274,17 @@ fn begun(makes: &str) -> Model {
 
 #[test]
 fn a_recurrent_operator_is_not_given_the_zeros_that_it_begins_with() {
-    for (makes, runs) in [
-        ("s = Expand(nothing, shape)", true),
-        ("m = Expand(nothing, shape)\n n = Identity(m)\n s = Slice(n, zero, last, one)", true),
-        // tract makes float64 of it, and does not run it.
-        ("s = ConstantOfShape(shape)", false),
+    for makes in [
+        "s = Expand(nothing, shape)",
+        "m = Expand(nothing, shape)\n n = Identity(m)\n s = Slice(n, zero, last, one)",
+        // tract makes float64 of it, and runs it only where it is a constant.
+        "s = ConstantOfShape(shape)",
     ] {
         let before = begun(makes);
         let after = fuse(&before);
         is_not_disproved(&before, &after).unwrap();
         let verdict = compare(&before, &after.model, &VerifyOptions::default());
-        assert_eq!(verdict.passed(), runs, "{makes}: {verdict:?}");
+        assert!(verdict.passed(), "{makes}: {verdict:?}");
         assert_eq!(operators(&after.model), ["LSTM"], "{makes}");
         assert_eq!(after.model.graph().node[0].input, ["x", "w", "r", "b"], "{makes}");
         let skip = vec!["constant".to_owned()];
