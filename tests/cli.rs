@@ -315,7 +315,7 @@ fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
     let proved = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms", &"--verify", &"prove"]);
     assert_eq!(proved.code, DIFFERS, "{}{}", proved.stdout, proved.stderr);
     // Where it cannot be run, no proof is asked to tell of it.
-    let made = "input i batch 3 4\n weight k 4 4\n x = com.microsoft.FusedMatMul(i, k)";
+    let made = "input i batch 3 4\n weight k 4 4\n x = com.microsoft.TransposeMatMul(i, k)";
     let fused = text.replace("input x batch 3 4", made);
     text::model(&fused).save(&model).unwrap();
     let unknown = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms"]);
