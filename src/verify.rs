@@ -21,7 +21,7 @@ const COMPARISONS: usize = 1 << 15;
 /// A pair takes tract as long to compare as to be looked for among so many outputs.
 const OUTPUTS: usize = 32;
 
-/// Operators that share a constant are told apart this many times as fast.
+/// Comparing two operators that share a constant is this many times as fast.
 const CONSTANTS: usize = 64;
 
 /// How two models are compared.

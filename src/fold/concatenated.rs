@@ -28,7 +28,7 @@ pub fn edits(analysis: &Analysis) -> Vec<Edit> {
 }
 
 /// One part of a Concat: a value, and the constant that an operator combines it with.
-struct Part {
+struct ConcatPart {
     node: NodeId,
     value: ValueId,
     constant: Numbers,
@@ -46,7 +46,7 @@ fn joined(analysis: &Analysis, concat: NodeId) -> Option<Replacement> {
     let along = axis(at.attr("axis", 0).ok()?, at.output_rank(0).ok()?).ok()?;
     let data_type = facts.data_type(output).filter(|data_type| data_type.is_float())?;
     let op = graph.op(graph.producer(inputs[0])?.0)?;
-    let parts: Vec<Part> =
+    let parts: Vec<ConcatPart> =
         inputs.iter().map(|&input| part(analysis, concat, input, (op, along))).collect::<Option<_>>()?;
     let constant = joined_constant(&parts, along)?;
     let mut maker = Maker::new(graph, concat);
@@ -57,7 +57,12 @@ fn joined(analysis: &Analysis, concat: NodeId) -> Option<Replacement> {
 }
 
 /// A part, if this operator makes it for the Concat alone.
-fn part(analysis: &Analysis, concat: NodeId, input: ValueId, (op, along): (&str, usize)) -> Option<Part> {
+fn part(
+    analysis: &Analysis,
+    concat: NodeId,
+    input: ValueId,
+    (op, along): (&str, usize),
+) -> Option<ConcatPart> {
     let Analysis { graph, constants, facts, .. } = analysis;
     graph.only_reader(input).filter(|_| !graph.is_output(input))?;
     let (node, _) = graph.producer(input)?;
@@ -75,11 +80,11 @@ fn part(analysis: &Analysis, concat: NodeId, input: ValueId, (op, along): (&str,
     let mut axes = numbers.shape().iter().enumerate();
     let is_narrow = axes.all(|(axis, &places)| places == 1 || facts.extent(value, axis) == Some(places));
     let length = facts.extent(value, along)?;
-    is_narrow.then_some(Part { node, value, constant: numbers, length })
+    is_narrow.then_some(ConcatPart { node, value, constant: numbers, length })
 }
 
 /// The constants of all parts along the axis.
-fn joined_constant(parts: &[Part], along: usize) -> Option<Numbers> {
+fn joined_constant(parts: &[ConcatPart], along: usize) -> Option<Numbers> {
     let mut shape = vec![1; parts.first()?.constant.ndim()];
     for part in parts {
         for (wide, &places) in shape.iter_mut().zip(part.constant.shape()) {
@@ -103,7 +108,7 @@ fn joined_constant(parts: &[Part], along: usize) -> Option<Numbers> {
 fn write(
     maker: &mut Maker,
     analysis: &Analysis,
-    parts: &[Part],
+    parts: &[ConcatPart],
     (op, along): (&str, usize),
     (constant, data_type): (&Numbers, DataType),
 ) {

@@ -325,7 +325,7 @@ impl OnePass<'_> {
         Some(model.with_graph(graph))
     }
 
-    /// The changes by which later stages see more, or have less to look at.
+    /// Rewrites that simplify the graph for the stages behind them.
     fn canonical_forms(&self, analysis: &Analysis) -> Vec<Edit> {
         let edits = forms::edits(analysis);
         // Patterns of `--skip` may name operators before a Concat.

@@ -18,7 +18,7 @@ use crate::onnx::tensor;
 /// What `--skip` calls them.
 pub const KIND: &str = "duplicate";
 
-/// The domain of trees, scalers and encoders, all of which are functions of what they read.
+/// The domain of trees, scalers and encoders, which are functions of their inputs.
 const LEARNED: &str = "ai.onnx.ml";
 
 /// Bytes up to which constants are compared. Larger ones are weights, which are not read for it.
@@ -123,7 +123,7 @@ struct Equals<'g, 'f> {
     by_hash: HashMap<u64, u32>,
     /// Whose readers read which other value.
     instead: HashMap<&'g str, &'g str>,
-    /// Outputs of the model that equal what was made first, with that.
+    /// Outputs of the model, each with an equal value that an earlier operator makes.
     outputs: HashMap<&'g str, &'g str>,
     fixed: &'f HashSet<&'f str>,
     /// The outputs of the model that no body and no pinned node reads by name.
@@ -136,7 +136,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         Equals { model, firsts: vec![], by_hash, instead, outputs, fixed, ends }
     }
 
-    /// Whose readers read which other value, where outputs take the place of what was made before them.
+    /// The value that readers of another are to read; an output replaces the equal values made before it.
     fn finish(self) -> HashMap<&'g str, &'g str> {
         let mut instead = self.instead;
         let mut ends: HashMap<&str, &str> = HashMap::default();

@@ -1,4 +1,4 @@
-//! Operators that compute what is there already: neutral constants, Slices of Slices, equal outputs.
+//! Operators without effect, and equal ones: neutral constants, Slices of Slices, equal outputs.
 
 use unfold::onnx::Model;
 

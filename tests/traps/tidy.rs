@@ -1067,7 +1067,7 @@ fn slices_of_other_axes_are_one_that_reads_the_value() {
                    g = Slice(b, one, far, two, two)
                    z = Concat(c, d, f, g) axis=-1";
     assert_eq!(of(patches), ["Exp", "Slice", "Slice", "Slice", "Slice", "Concat"]);
-    // An axis that both cut, from the end, and one that others read as it is, stay.
+    // Slices stay where one counts from the end, or another operator reads the value between.
     for lines in [
         "s = Slice(e, one, last, two)\n z = Slice(s, one, two, two)",
         "s = Slice(e, one, three, one)\n r = Slice(s, one, two, two)\n t = Tanh(s)\n z = Concat(r, t) axis=2",
