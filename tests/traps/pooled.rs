@@ -187,7 +187,10 @@ fn windows_that_may_miss_the_image_stop_what_is_added_to_it() {
         for op in ["MaxPool", "AveragePool"] {
             let call = format!("v = {op}(m) {window}");
             stops(&before(POSITIVE, &call), &Reason::Padding);
-            stops(&behind(POSITIVE, &call), &Reason::Padding);
+            // The convolution comes behind a mean that leaves fewer places, and the affine meets it there.
+            if op == "MaxPool" || !window.contains("strides") {
+                stops(&behind(POSITIVE, &call), &Reason::Padding);
+            }
         }
     }
     let border = "v = MaxPool(m) kernel_shape=[2,2] pads=[2,0,0,0]";

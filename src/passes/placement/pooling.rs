@@ -20,6 +20,9 @@ use crate::onnx::operator::AVERAGE_POOL;
 /// How many operators in a row the mean passes.
 const DEPTH: usize = 32;
 
+/// How many products are to be saved at least for each operator more: an operator that computes nothing takes a while too.
+const PER_OPERATOR: usize = 1 << 15;
+
 /// The axes of a value before those of space.
 const SPACE: usize = 2;
 
@@ -62,6 +65,9 @@ pub fn find(analysis: &Analysis, node: NodeId) -> Option<Move> {
     let term = mean.of(analysis, mean.value, &shape, DEPTH);
     let layers = term.layers();
     let first = layers.first()?;
+    if !mean.saves_enough(&term, &shape) {
+        return None;
+    }
     let nodes = [term.nodes(), vec![node]].concat();
     let output = analysis.graph.only_output(node)?;
     if !are_in_one_body(&analysis.graph, &nodes) {
@@ -167,6 +173,16 @@ impl Mean {
         }
     }
 
+    /// Whether so many products are saved, at two open places, that they are worth the operators that are added.
+    fn saves_enough(&self, term: &Passed, shape: &Shape) -> bool {
+        let squeezes = if self.keeps_axes { 0 } else { self.axes.len() };
+        let added = term.means() - 1 + squeezes;
+        let places = self.axes.iter().map(|&axis| extent(&shape[axis]).unwrap_or(2));
+        let places = places.fold(1, usize::saturating_mul);
+        let products: usize = term.layers().iter().map(|layer| layer.products).sum();
+        added == 0 || products.saturating_mul(places.saturating_sub(1)) >= added.saturating_mul(PER_OPERATOR)
+    }
+
     /// Writes a term. Returns the name of its result.
     fn write(&self, analysis: &Analysis, term: &Passed, maker: &mut Maker) -> String {
         let graph = &analysis.graph;
@@ -200,6 +216,16 @@ impl Mean {
 }
 
 impl Passed {
+    /// How many means there are in it.
+    fn means(&self) -> usize {
+        match self {
+            Passed::Mean(_) => 1,
+            Passed::Same(_) => 0,
+            Passed::Layer(_, term) => term.means(),
+            Passed::Pair(_, terms) => terms.iter().map(Passed::means).sum(),
+        }
+    }
+
     /// The linear operators in it.
     fn layers(&self) -> Vec<&Layer> {
         match self {
