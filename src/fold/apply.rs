@@ -23,7 +23,7 @@ use crate::normalizer::Replacement;
 use crate::onnx::external::Data;
 use crate::onnx::proto::{NodeProto, TensorProto};
 use crate::onnx::tensor;
-use crate::recipe::{Given, Promise, Recipe};
+use crate::recipe::{Given, Promise, Recipe, evaluate};
 use crate::refusal::{Reason, Refusal};
 
 /// Weights of more elements than this are computed when they are written: nobody but the operators that read them looks
@@ -267,6 +267,23 @@ impl Imprint {
     }
 }
 
+/// Whether two recipes give the same numbers before these are rounded.
+fn are_equal(one: &Recipe, other: &Recipe, analysis: &Analysis) -> bool {
+    let read = |name: &str| {
+        let value = analysis.graph.value(name).ok_or_else(|| Refusal::new(Reason::NotConstant, name))?;
+        analysis.constants.read(value)
+    };
+    let is_same_constant = |one: &str, other: &str| {
+        one == other || matches!((read(one), read(other)), (Ok(one), Ok(other)) if one == other)
+    };
+    if one.is_alike(other, &is_same_constant) {
+        return true;
+    }
+    // A large tensor is not computed for this.
+    one.len() <= LARGE
+        && matches!((evaluate(one, &read), evaluate(other, &read)), (Ok(one), Ok(other)) if one == other)
+}
+
 impl Computed {
     fn tensor(self, graph: &Graph) -> TensorProto {
         match self {
@@ -311,7 +328,9 @@ impl Work<'_, '_> {
         let before = new.replaces.map(|value| self.taken.entry(value).or_default());
         let mut same =
             before.iter().flat_map(|before| before.iter()).filter(|(taken, _)| taken.is(&computed));
-        if let Some(&(_, place)) = same.next() {
+        // A tensor has one recipe: numbers that only rounding makes equal are stored apart.
+        let found = same.find(|(_, place)| are_equal(&self.stored[*place].recipe, &new.recipe, self.known));
+        if let Some(&(_, place)) = found {
             let stored = &mut self.stored[place];
             stored.sites.extend(self.sites);
             stored.sites.sort_unstable();
