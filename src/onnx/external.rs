@@ -97,6 +97,12 @@ impl Externals {
         Self { model, reach, files: Arc::default(), held: Arc::default() }
     }
 
+    /// Whether these are a clone of others, so that equal locations have equal data.
+    #[cfg(feature = "prove")]
+    pub(super) fn is_clone_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.held, &other.held)
+    }
+
     /// Replaces the data of a tensor by data outside of any file. The tensor has elements only
     /// together with these externals or a clone of them.
     pub fn hold(&self, tensor: &mut TensorProto, data: Data) {

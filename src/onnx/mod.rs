@@ -8,6 +8,8 @@ mod element;
 pub mod external;
 mod gaps;
 pub mod hidden;
+#[cfg(feature = "prove")]
+mod identical;
 mod identify;
 mod layout;
 mod load;
@@ -17,6 +19,8 @@ pub mod node;
 pub mod operator;
 pub mod proto;
 mod save;
+#[cfg(feature = "prove")]
+pub mod schema;
 mod sink;
 mod size;
 mod skim;

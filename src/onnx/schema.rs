@@ -1,0 +1,187 @@
+//! The operators of ONNX as its specification defines them: inputs, outputs, element types and attributes by operator set.
+//!
+//! `tests/schemas.py` writes the table from the definitions of the `onnx` package, and says what its columns are.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use super::tensor::DataType;
+
+/// The values that an input takes, or an output makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// A tensor of an element type that a type variable stands for, by its place among those of the operator.
+    Variable(usize),
+    /// A tensor of one of these element types.
+    OneOf(Types),
+    /// Anything.
+    Any,
+}
+
+/// A set of element types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Types(u64);
+
+impl Types {
+    /// Whether a type is one of them.
+    pub fn contains(self, data_type: DataType) -> bool {
+        self.0 >> data_type.code() & 1 == 1
+    }
+}
+
+/// How often an input or an output stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arity {
+    /// Once.
+    Once,
+    /// Once, or not at all.
+    Optional,
+    /// Any number of times, with one type.
+    Many,
+    /// Any number of times, with any types.
+    ManyOfAnyType,
+}
+
+/// An input or an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Formal {
+    /// The values that it may be.
+    pub sort: Sort,
+    /// How often it stands.
+    pub count: Arity,
+}
+
+/// An attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttributeSchema {
+    /// Its name.
+    pub name: &'static str,
+    /// The code of its type in `AttributeProto`; `None` of types that nothing here checks.
+    pub type_code: Option<i32>,
+    /// Whether a node has to have it.
+    pub is_required: bool,
+}
+
+/// An operator from one operator set on.
+#[derive(Debug)]
+pub struct OperatorSchema {
+    since: i64,
+    /// Whether it is an operator no longer.
+    pub is_deprecated: bool,
+    /// Its inputs.
+    pub inputs: Vec<Formal>,
+    /// Its outputs.
+    pub outputs: Vec<Formal>,
+    /// The element types that each type variable may be; `None` where it may be more than a tensor.
+    pub variables: Vec<Option<Types>>,
+    /// Its attributes.
+    pub attributes: Vec<AttributeSchema>,
+}
+
+/// The definition of an operator in an operator set.
+#[derive(Debug, Clone, Copy)]
+pub enum Definition {
+    /// The operator has it.
+    Is(&'static OperatorSchema),
+    /// A later operator set has the operator.
+    Later,
+    /// No operator set has it.
+    Unknown,
+}
+
+/// The definition of an operator of ONNX's own domain in an operator set.
+pub fn definition(op: &str, opset: i64) -> Definition {
+    static TABLE: LazyLock<HashMap<&'static str, Vec<OperatorSchema>>> = LazyLock::new(|| {
+        let mut table: HashMap<&str, Vec<OperatorSchema>> = HashMap::new();
+        for (name, schema) in include_str!("schema/operators.txt").lines().filter_map(line) {
+            table.entry(name).or_default().push(schema);
+        }
+        table
+    });
+    let Some(versions) = TABLE.get(op) else { return Definition::Unknown };
+    let latest = versions.iter().rev().find(|schema| schema.since <= opset);
+    latest.map_or(Definition::Later, Definition::Is)
+}
+
+fn line(line: &'static str) -> Option<(&'static str, OperatorSchema)> {
+    let mut columns = line.split('|');
+    let mut column = || columns.next();
+    let (name, since) = (column()?, column()?.parse().ok()?);
+    let (inputs, outputs, variables, attributes) = (column()?, column()?, column()?, column()?);
+    let (names, variables): (Vec<&str>, Vec<Option<Types>>) =
+        variables.split_whitespace().filter_map(variable).unzip();
+    let formals = |text: &'static str| text.split_whitespace().map(|text| formal(text, &names)).collect();
+    let is_deprecated = inputs == "deprecated";
+    let (inputs, outputs) =
+        if is_deprecated { (vec![], vec![]) } else { (formals(inputs), formals(outputs)) };
+    let attributes = attributes.split_whitespace().filter_map(attribute).collect();
+    Some((name, OperatorSchema { since, is_deprecated, inputs, outputs, variables, attributes }))
+}
+
+fn variable(text: &'static str) -> Option<(&'static str, Option<Types>)> {
+    let (name, set) = text.split_once(':')?;
+    Some((name, types(set)))
+}
+
+fn types(set: &str) -> Option<Types> {
+    u64::from_str_radix(set, 16).ok().map(Types)
+}
+
+fn formal(text: &str, variables: &[&str]) -> Formal {
+    let (count, sort) = match text.split_at(1) {
+        ("?", rest) => (Arity::Optional, rest),
+        ("*", rest) => (Arity::Many, rest),
+        ("%", rest) => (Arity::ManyOfAnyType, rest),
+        _ => (Arity::Once, text),
+    };
+    let sort = match sort.strip_prefix('$') {
+        Some(name) => variables.iter().position(|&variable| variable == name).map(Sort::Variable),
+        None => types(sort).map(Sort::OneOf),
+    };
+    Formal { sort: sort.unwrap_or(Sort::Any), count }
+}
+
+fn attribute(text: &'static str) -> Option<AttributeSchema> {
+    let (name, letter) = text.split_once('=')?;
+    let type_code = "fistgFISTG".find(letter).map(|place| place as i32 + 1);
+    let is_required = name.starts_with('!');
+    Some(AttributeSchema { name: name.trim_start_matches('!'), type_code, is_required })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(op: &str, opset: i64) -> &'static OperatorSchema {
+        match definition(op, opset) {
+            Definition::Is(schema) => schema,
+            other => panic!("{op}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn split_has_a_count_of_outputs_from_operator_set_18_on() {
+        let has = |opset| schema("Split", opset).attributes.iter().any(|a| a.name == "num_outputs");
+        assert_eq!([17, 18].map(has), [false, true]);
+        assert_eq!(schema("Split", 17).inputs[1].count, Arity::Optional);
+        assert_eq!(schema("Split", 17).outputs[0].count, Arity::Many);
+    }
+
+    #[test]
+    fn element_types_are_those_of_the_specification() {
+        let relu = schema("Relu", 13);
+        let Some(types) = relu.variables[0] else { panic!("Relu takes tensors") };
+        assert!(types.contains(DataType::Float) && types.contains(DataType::BFloat16));
+        assert!(!types.contains(DataType::Int64) && !types.contains(DataType::Bool));
+        assert_eq!(relu.inputs[0].sort, Sort::Variable(0));
+        let perm = schema("Transpose", 13).attributes[0];
+        assert_eq!(perm, AttributeSchema { name: "perm", type_code: Some(7), is_required: false });
+    }
+
+    #[test]
+    fn operators_come_and_go() {
+        assert!(schema("Upsample", 10).is_deprecated);
+        assert!(matches!(definition("RMSNormalization", 22), Definition::Later));
+        assert!(matches!(definition("BiasGelu", 22), Definition::Unknown));
+    }
+}
