@@ -1,11 +1,16 @@
 """Breaks folded models and their certificates on purpose: the checkers must see every fault.
 
     python tests/faults.py PROGRAM MODEL... [--checker COMMAND]... [--each N] [--seed N] [--log FILE]
+    python tests/faults.py PROGRAM MODEL... --planted N [--seed N] [--log FILE]
 
 Each model is folded with a certificate, which each checker must prove. Then faults of all kinds are made in it, N of
 each kind at most, and judged by tests/prove.py, and by each COMMAND ORIGINAL FUSED --certificate FILE, which exits with
 3 where it disproves. The digests in the certificate are made anew, so that only the contents can tell. A fault that
 does not load, or changes no number, is none. Counted beside: how many a run in float32 sees, by a tolerance of 1e-4.
+With --planted, N faults are made in all, in turn in each model, and judged by `PROGRAM prove` alone: every other one with its
+certificate made anew, the others without one. onnxruntime computes the original and the broken model at five assignments of
+sizes to the open extents, each symbol having a size of its own. A fault that is proved is missed where onnxruntime does not
+load the broken model, or where it differs at any size, also in float64.
 Needs numpy, onnx and onnxruntime. Exit code 0 where all are caught and no fold is rejected.
 """
 import argparse, collections, copy, hashlib, json, pathlib, shlex, subprocess, sys, tempfile
@@ -304,9 +309,127 @@ def what_may_not_be_dropped(fold, random):
     return fold.recompute(entry)
 
 
+def nodes_that_read(fold, *places):
+    """The nodes that read a stored tensor of integers at one of these places, with its name."""
+    return [(n, n.input[i]) for n in fold.model.graph.node for op, i in places
+            if n.op_type == op and len(n.input) > i and n.input[i] in fold.tensors and fold.tensors[n.input[i]].data_type == 7]
+
+
+def an_index_out_of_range(fold, random):
+    node, name = pick(random, nodes_that_read(fold, ("Gather", 1), ("GatherND", 1), ("GatherElements", 1), ("ScatterND", 1))) or (None, None)
+    if node is None:
+        return False
+    array = fold.array(name).copy()
+    array[...] += random.choice([-1, 1]) * random.integers(1, 9)
+    return fold.put(name, array)
+
+
+def an_index_of_its_remainder(fold, random):
+    """As a place counted from the other end of a longer axis."""
+    node, name = pick(random, nodes_that_read(fold, ("Gather", 1))) or (None, None)
+    extent = fold.shapes.get(node.input[0]) if node is not None else None
+    if not extent or len(extent) < 2:
+        return False
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    return fold.put(name, fold.array(name) + random.choice([-2, 2]) * extent[1:][axis])
+
+
+def a_border_said_twice(fold, random):
+    node = pick(random, [n for n in fold.nodes("Conv", "MaxPool", "AveragePool") if any(a.name == "pads" for a in n.attribute)])
+    if node is None:
+        return False
+    kept = [a for a in node.attribute if a.name != "auto_pad"]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute("auto_pad", str(random.choice(["SAME_UPPER", "SAME_LOWER", "VALID"])))])
+    return True
+
+
+def an_axis_out_of_range(fold, random):
+    node, attribute = pick(random, [(n, a) for n in fold.model.graph.node for a in n.attribute if a.name in ("axis", "axes")]) or (None, None)
+    if attribute is None:
+        return False
+    rank = len(fold.shapes.get(node.input[0], [0] * 5)) - 1
+    if attribute.name == "axis":
+        attribute.i = int(random.choice([rank + 1, -rank - 2, 7]))
+    else:
+        attribute.ints[random.integers(len(attribute.ints))] = int(random.choice([rank + 1, -rank - 2]))
+    return True
+
+
+def an_attribute_of_another_operator(fold, random):
+    node = pick(random, fold.nodes("Split", "Softmax", "ReduceMean", "Transpose", "Gather", "Relu"))
+    if node is None:
+        return False
+    name = str(random.choice(["num_outputs", "axes", "alpha", "keepdims", "allowzero"]))
+    node.attribute.append(helper.make_attribute(name, [1] if name == "axes" else 2))
+    return True
+
+
+def a_value_of_another_type(fold, random):
+    node = pick(random, [n for n in fold.model.graph.node if n.input])
+    place = random.integers(len(node.input))
+    own = fold.shapes.get(node.input[place])
+    others = [n for n, shape in fold.shapes.items() if own and shape[0] != own[0] and n in {i.name for i in fold.model.graph.input}]
+    others += [n for n, t in fold.tensors.items() if own and t.data_type != own[0]]
+    name = pick(random, others)
+    if name is None:
+        return False
+    node.input[place] = name
+    return True
+
+
+def a_sign(fold, random):
+    """A Neg before what a node reads, as under a root, or behind what it makes."""
+    roots = fold.nodes("Sqrt", "Pow", "Reciprocal", "Log", "ReduceL2")
+    order = list(fold.model.graph.node)
+    node = pick(random, roots if roots and random.random() < 0.5 else [n for n in order if n.input and fold.shapes.get(n.input[0], [0])[0] == 1])
+    if node is None or not node.input or not node.input[0]:
+        return False
+    at = next(i for i, n in enumerate(order) if n.output[:] == node.output[:])
+    fold.model.graph.node.insert(at, helper.make_node("Neg", [node.input[0]], [node.output[0] + "_negative"]))
+    fold.model.graph.node[at + 1].input[0] = node.output[0] + "_negative"
+    return True
+
+
+LIKE = [["Relu", "Sigmoid", "Tanh", "Exp", "Erf", "Abs", "Neg", "Sqrt", "Reciprocal", "Identity", "Softplus", "Floor"], ["Add", "Sub", "Mul", "Div"],
+        ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2"], ["MaxPool", "AveragePool"], ["Softmax", "LogSoftmax"], ["Less", "Greater", "Equal"]]
+
+
+def another_operator(fold, random):
+    found = [(n, ops) for n in fold.model.graph.node for ops in LIKE if n.op_type in ops]
+    node, ops = pick(random, found) or (None, None)
+    if node is None:
+        return False
+    node.op_type = pick(random, [op for op in ops if op != node.op_type])
+    return True
+
+
+def an_extent_of_another_axis(fold, random):
+    """A Shape from another axis on, or a Squeeze, a Reshape or an Expand to another extent."""
+    node = pick(random, fold.nodes("Shape", "Squeeze"))
+    if node is not None and node.op_type == "Shape":
+        kept = [a for a in node.attribute if a.name != "start"]
+        old = next((a.i for a in node.attribute if a.name == "start"), 0)
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("start", int(old + random.choice([-1, 1])))])
+        return True
+    if node is not None and len(node.input) > 1:
+        del node.input[1]
+        return True
+    node, name = pick(random, nodes_that_read(fold, ("Expand", 1), ("Reshape", 1), ("Slice", 2), ("Tile", 1), ("Split", 1))) or (None, None)
+    if node is None:
+        return False
+    array = fold.array(name).copy()
+    place = np.unravel_index(random.integers(array.size), array.shape)
+    array[place] = random.choice([-1, 0, 1, array[place] + 1, array[place] - 1, 2])
+    return fold.put(name, array)
+
+
 FAULTS = [one_ulp_of_a_new_tensor, one_ulp_of_another_tensor, an_axis_permuted, a_wrong_channel, a_stale_tensor, a_dropped_shift,
           a_reader_forgotten, another_value_read, an_attribute, alpha_forgotten, swapped_operands, a_weight_transposed, other_integers,
           two_tensors_exchanged, one_of_two_tensors, another_formula, what_may_not_be_dropped]
+PLANTED = [*FAULTS, an_index_out_of_range, an_index_of_its_remainder, a_border_said_twice, an_axis_out_of_range,
+           an_attribute_of_another_operator, a_value_of_another_type, a_sign, another_operator, an_extent_of_another_axis]
 MANY = {another_formula: 4, another_value_read: 2}  # times as many: they have many forms
 
 
@@ -395,6 +518,123 @@ def shapes_of(model):
             if v.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in v.type.tensor_type.shape.dim)}
 
 
+# ---- many faults in many models ----
+
+SIZES = [(1, 6, 4), (2, 8, 3), (3, 5, 7), (5, 9, 2), (4, 11, 13)]  # of the first symbol, of the second, of all others
+
+
+def at_sizes(model, sizes):
+    """The model's inputs where its symbols have these sizes."""
+    fixed, symbols = copy.deepcopy(model), {}
+    for value in fixed.graph.input:
+        for i, d in enumerate(value.type.tensor_type.shape.dim):
+            if not d.HasField("dim_value"):
+                name = d.dim_param or f"{value.name}:{i}"
+                d.dim_value = symbols.setdefault(name, sizes[min(len(symbols), len(sizes) - 1)])
+    # Tokens of a small vocabulary.
+    return {name: value % 8 if value.dtype.kind in "iu" else value for name, value in feeds(fixed).items()}
+
+
+def session(model):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def computed(run, inputs):
+    try:
+        return run.run(None, inputs)
+    except Exception:
+        return None
+
+
+class Planting:
+    """A model to plant faults in: its fold, and what it computes at each of the sizes that it has."""
+
+    def __init__(self, program, path, folder):
+        self.path, fused, written = path, folder / f"{path.stem}.fused.onnx", folder / f"{path.stem}.json"
+        subprocess.run([program, "fuse", path, "-o", fused, "--verify", "off", "--quiet", "--certificate", written], check=True, capture_output=True)
+        self.certificate, self.model = json.loads(written.read_text()), onnx.load(fused)
+        graph, original = prove.Graph(onnx.load(path)), onnx.load(path)
+        keep = [s["name"] for t in self.certificate["tensors"] for s in t["steps"] if s["op"] == "constant"]
+        self.fold = Fold(prove.Run(graph, b"", graph.extents({}), keep=keep), self.model, self.certificate, shapes_of(self.model))
+        self.inputs, run = [], session(original)
+        for sizes in SIZES:
+            inputs = at_sizes(original, sizes)
+            wanted = computed(run, inputs)
+            if wanted is not None:
+                self.inputs.append((inputs, wanted))
+        sound = subprocess.run([program, "prove", path, fused, "--certificate", written], capture_output=True)
+        if sound.returncode or not self.inputs:
+            raise ValueError(f"{path.name}: exit {sound.returncode} of prove, {len(self.inputs)} sizes: {sound.stderr.decode().strip()}")
+
+    def worst(self, broken):
+        """How far a broken model is off at most; None where it does not load, or does not run where the original does."""
+        try:
+            run = session(broken)
+        except Exception:
+            return None
+        worst = 0.0
+        for inputs, wanted in self.inputs:
+            found = computed(run, inputs)
+            off = difference(wanted, found) if found is not None else None
+            if off is None:
+                return np.inf
+            # Rounding in float32 alone makes no difference.
+            if off > TOLERANCE and not changes_nothing(self.model, broken, inputs):
+                worst = max(worst, off)
+        return worst
+
+
+def plant(program, paths, count, seed, log):
+    """How many faults were missed."""
+    counts, missed, made, random = collections.Counter(), 0, 0, np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        beds = []
+        for path in paths:
+            try:
+                beds.append(Planting(program, path, folder))
+            except Exception as error:
+                print(f"left out: {path.name}: {str(error)[:160]}", flush=True)
+        for attempt in range(count * 30):
+            if made >= count:
+                break
+            bed, fault = beds[attempt % len(beds)], PLANTED[random.integers(len(PLANTED))]
+            fold, is_certified = bed.fold.copy(), made % 2 == 0
+            try:
+                if not fault(fold, random) or fold.model == bed.model and fold.certificate == bed.certificate:
+                    continue
+            except (IndexError, KeyError, ValueError, TypeError):  # nothing there that it could break
+                continue
+            if not is_certified and fold.model == bed.model:
+                continue
+            del fold.model.graph.value_info[:]  # which says what was
+            broken, written = folder / "broken.onnx", folder / "broken.json"
+            onnx.save(fold.model, broken)
+            command = [program, "prove", bed.path, broken]
+            if is_certified:
+                fold.certificate["fused"]["sha256"] = hashlib.sha256(broken.read_bytes()).hexdigest()
+                written.write_text(json.dumps(fold.certificate))
+                command += ["--certificate", written]
+            made += 1
+            code = subprocess.run(command, capture_output=True, timeout=600).returncode
+            worst = bed.worst(fold.model)
+            kind = "invalid" if worst is None else "differs" if worst > 0 else "equal"
+            counts[f"{kind}: exit {code}"] += 1
+            is_missed = code == 0 and kind != "equal"
+            missed += is_missed
+            if is_missed or code not in (0, 1, 3, 4):
+                print(f"{'missed' if is_missed else 'crashed'}: {bed.path.name} {fault.__name__} #{attempt}: {kind}, off by {worst}", flush=True)
+                if log:
+                    onnx.save(fold.model, f"{log.name}.{attempt}.onnx")
+            if log:
+                print(json.dumps([bed.path.name, fault.__name__, attempt, is_certified, code, kind]), file=log, flush=True)
+    print(made, "faults in", len(beds), "models:", dict(counts), "missed:", missed)
+    return missed
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -403,7 +643,10 @@ def main():
     parser.add_argument("--each", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=argparse.FileType("w"))
+    parser.add_argument("--planted", type=int)
     options = parser.parse_args()
+    if options.planted:
+        return bool(plant(options.program, options.models, options.planted, options.seed, options.log))
     checkers = [shlex.split(c) for c in options.checker]
     counts, bad = collections.defaultdict(collections.Counter), 0
     with tempfile.TemporaryDirectory() as folder:
