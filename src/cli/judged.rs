@@ -89,9 +89,8 @@ impl Judged {
     pub fn end(&self, when: When) -> End {
         match (&self.run, &self.proof) {
             _ if self.is_verified() || !self.was_tried() => End::Done,
-            (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _) | (_, Some(Proof::Disproved { .. })) => {
-                End::Differs
-            }
+            (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _)
+            | (_, Some(Proof::Disproved { .. } | Proof::Invalid { .. })) => End::Differs,
             _ if when == When::Require => End::Unverified,
             _ => End::Done,
         }
@@ -102,9 +101,8 @@ impl Judged {
         match (&self.run, &self.proof) {
             _ if self.is_proved() => "proved",
             (Some(Verdict::Compared(comparison)), _) if comparison.agrees() => "agrees",
-            (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _) | (_, Some(Proof::Disproved { .. })) => {
-                "differs"
-            }
+            (Some(Verdict::Compared(_) | Verdict::Broken { .. }), _)
+            | (_, Some(Proof::Disproved { .. } | Proof::Invalid { .. })) => "differs",
             _ => "not verified",
         }
     }
@@ -148,6 +146,9 @@ impl Judged {
             _ if self.is_verified() => return None,
             (_, Some(Proof::Disproved { at, reason, .. })) => {
                 format!("the folded model computes something else at `{at}`: {reason}")
+            }
+            (_, Some(Proof::Invalid { at, reason })) => {
+                format!("the folded model is invalid at `{at}`: {reason}")
             }
             (Some(Verdict::Compared(comparison)), _) => {
                 let worst = comparison.worst().map_or("", |worst| &worst.name);

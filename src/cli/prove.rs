@@ -121,6 +121,7 @@ pub fn run(args: &ProveArgs) -> Result<End> {
     let fused = args.fused.display();
     Ok(match &proof {
         Proof::Proved { .. } => End::Done,
+        Proof::Invalid { at, reason } => bail!("{fused} is no valid model, at `{at}`: {reason}"),
         Proof::Disproved { at, reason, .. } => {
             let site = site.map_or_else(String::new, |site| format!(" (for the site {site})"));
             out::complain("error", &format!("{fused} computes something else at `{at}`{site}: {reason}"));

@@ -61,6 +61,11 @@ pub fn root(a: u32) -> u32 {
     pow(a, P.div_ceil(4))
 }
 
+/// `√a`, or `−√(−a)`: as [`root`], but for the root of −1, which is −1.
+pub fn odd_root(a: u32) -> u32 {
+    pow(a, (3 * P - 1) / 4)
+}
+
 /// The inverses of all; `None` where one is 0.
 pub fn invert(elements: &mut [u32]) -> Option<()> {
     elements.par_chunks_mut(TOGETHER).try_for_each(|part| {

@@ -9,7 +9,7 @@ use super::image::{Elements, Image, row_major};
 use super::operators::movement::{concatenated, expanded, pick, reshaped, transposed};
 use super::operators::products::product;
 use super::operators::windows::convolution;
-use super::operators::{Allowance, Unmade, inverses, roots, sum, zip};
+use super::operators::{Allowance, Unmade, inverses, sum, zip};
 use super::sources::{Sources, is_number};
 use crate::recipe::{Op, Recipe};
 
@@ -91,7 +91,7 @@ fn compute(
         // What rounding takes is for the other claim.
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
-        (Op::Sqrt, [a]) => roots(a),
+        (Op::Sqrt, [a]) => source.roots(a),
         (Op::Reshape, [a]) => elements(reshaped(&Image::Field(a.clone()), shape))?,
         (Op::Expand, [a]) => elements(expanded(&Image::Field(a.clone()), shape))?,
         (Op::Transpose(perm), [a]) => row_major(transposed(a, perm)),

@@ -14,12 +14,14 @@ mod interface;
 mod matrices;
 mod operators;
 mod random;
+mod roots;
 mod rounding;
 mod scales;
 mod sizes;
 mod sources;
+mod validity;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -44,9 +46,11 @@ use image::{Elements, Image};
 use interface::{same_ends, same_interface};
 use operators::{Allowance, Unmade};
 use random::{Digest, Hash};
+use roots::RootOfMinusOne;
 use scales::Scales;
-use sizes::{elements, inputs, sizes};
+use sizes::{SizeSearch, elements, inputs};
 use sources::Sources;
+use validity::Fault;
 
 /// How often another point is tried where a divisor is 0, or an output has no element.
 const ATTEMPTS: u64 = 8;
@@ -64,7 +68,7 @@ const STACK: usize = 8 << 20;
 /// How two models are compared.
 #[derive(Debug, Clone)]
 pub struct ProveOptions {
-    /// Sizes for symbolic dimensions.
+    /// SizeSearch for symbolic dimensions.
     pub dims: Dims,
     /// At how many points both are evaluated; at more where that leaves a doubt.
     pub points: usize,
@@ -90,6 +94,13 @@ pub enum Proof {
         bound: f64,
         /// How many tensors were computed again, bit for bit.
         tensors: usize,
+    },
+    /// No engine takes the folded model, for a reason that the original does not have.
+    Invalid {
+        /// The first node that is wrong.
+        at: String,
+        /// The reason.
+        reason: String,
     },
     /// They do not, or a tensor is not what it should be.
     Disproved {
@@ -120,62 +131,114 @@ pub enum Proof {
 /// # Ok::<(), unfold::error::Error>(())
 /// ```
 pub fn prove(original: &Model, fused: &Model, tensors: &[Stored], options: &ProveOptions) -> Proof {
+    if original.is_identical(fused) {
+        return Proof::Proved { points: 0, bound: 0.0, tensors: 0 };
+    }
+    let sizes = SizeSearch::new(original, fused, &options.dims);
     let mut first = None;
     let mut room = u64::MAX;
     // A model may be written for one batch though it says that any would do.
-    for dims in sizes(original, &options.dims) {
+    for dims in sizes.first() {
         let given = inputs(original, &dims).map_or(0, |inputs| elements(&inputs));
         if given > room {
             continue;
         }
-        match claims(original, fused, tensors, &ProveOptions { dims, ..options.clone() }) {
-            Ok(proof) | Err(Ended::With(proof)) => return proof,
-            Err(Ended::Unknown(at)) => {
-                first.get_or_insert_with(|| {
-                    undecided(format!("what the bodies of `{at}` compute is not known"))
-                });
-            }
-            Err(Ended::Beyond(at)) => {
-                room = given / FEWER;
-                first.get_or_insert_with(|| too_much(&at));
-            }
-            Err(Ended::Uncomputed(reason)) => {
-                first.get_or_insert_with(|| undecided(reason));
-            }
-            Err(Ended::Zero(at)) => {
-                first.get_or_insert_with(|| undecided(format!("`{at}` divides by 0 at every point")));
-            }
-            Err(Ended::Empty(at)) => {
-                let why = || undecided(format!("`{at}` has no element to be compared at any point"));
-                first.get_or_insert_with(why);
-            }
-            Err(Ended::Misfit(at)) => {
-                first.get_or_insert_with(|| {
-                    undecided(format!(
-                        "what `{at}` reads does not fit it, or its extents do not fit each other: other sizes of \
-                         symbolic dimensions may"
-                    ))
-                });
+        let options = ProveOptions { dims, ..options.clone() };
+        match claims([original, fused], tensors, &options, ClaimScope::All) {
+            Ok(found) => return confirmed([original, fused], tensors, &options, &sizes, found),
+            Err(Ended::With(proof)) => return proof,
+            Err(ended) => {
+                if let Ended::Beyond(_) = ended {
+                    room = given / FEWER;
+                }
+                if let Ended::Unfit(_) = ended {
+                    return unfit([original, fused], tensors, &options, &sizes, &ended);
+                }
+                first.get_or_insert_with(|| ended.reason());
             }
         }
     }
-    first.unwrap_or_else(|| undecided("there are no sizes to prove it at"))
+    first.map_or_else(|| undecided("there are no sizes to prove it at"), undecided)
 }
 
-fn too_much(at: &str) -> Proof {
-    undecided(format!("`{at}` takes more than a model of its size is known to take"))
+/// A folded model that does not fit itself where the original does may fit at lengths of 1, which broadcast, and differ.
+fn unfit(
+    models: [&Model; 2],
+    tensors: &[Stored],
+    options: &ProveOptions,
+    sizes: &SizeSearch,
+    ended: &Ended,
+) -> Proof {
+    let dims = sizes.with_lengths_of_one(&options.dims);
+    match claims(models, tensors, &ProveOptions { dims, ..options.clone() }, ClaimScope::Identity) {
+        Err(Ended::With(proof @ Proof::Disproved { .. })) => proof,
+        _ => undecided(ended.reason()),
+    }
+}
+
+/// Looks at the identity again where it holds at some sizes: at other sizes, and by the other root of −1.
+fn confirmed(
+    models: [&Model; 2],
+    tensors: &[Stored],
+    options: &ProveOptions,
+    sizes: &SizeSearch,
+    mut found: Established,
+) -> Proof {
+    let mut again = sizes.second(&options.dims);
+    if (found.moves_roots || found.draws_counts) && found.points == 1 {
+        again.push(options.dims.clone());
+    }
+    let mut is_open = found.draws_counts && found.points == 1;
+    for dims in again {
+        match claims(models, tensors, &ProveOptions { dims, ..options.clone() }, ClaimScope::Identity) {
+            Ok(other) => {
+                found.bound = found.bound.max(other.bound);
+                is_open = false;
+                break;
+            }
+            Err(Ended::With(proof @ (Proof::Disproved { .. } | Proof::Invalid { .. }))) => return proof,
+            Err(ended @ Ended::Unfit(_)) => return unfit(models, tensors, options, sizes, &ended),
+            // A model may be written for one size.
+            Err(_) => {}
+        }
+    }
+    if is_open {
+        return undecided("how many places a NonZero finds fits at one point alone");
+    }
+    Proof::Proved { points: found.points, bound: found.bound, tensors: found.tensors }
 }
 
 fn undecided(reason: impl Into<String>) -> Proof {
     Proof::Undecided { reason: reason.into() }
 }
 
+/// How much of the claims is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClaimScope {
+    /// Rounding and identity.
+    All,
+    /// The identity at other points than before: the rounding has been checked.
+    Identity,
+}
+
+/// The claims, proved at one assignment of sizes.
+struct Established {
+    points: usize,
+    bound: f64,
+    /// How many tensors were computed again.
+    tensors: usize,
+    /// Whether the two graphs take roots of different values.
+    moves_roots: bool,
+    /// Whether a number of places was drawn, which may fit by accident.
+    draws_counts: bool,
+}
+
 fn claims(
-    original: &Model,
-    fused: &Model,
+    [original, fused]: [&Model; 2],
     tensors: &[Stored],
     options: &ProveOptions,
-) -> Result<Proof, Ended> {
+    part: ClaimScope,
+) -> Result<Established, Ended> {
     same_interface(original, fused)?;
     if let Some(name) = [original, fused].into_iter().find_map(redefined) {
         return Err(
@@ -183,6 +246,7 @@ fn claims(
         );
     }
     let before = original;
+    let own = [original, fused].map(validity::own_nodes);
     let both = |lowering| {
         Ok::<_, Proof>((prepared(before, lowering, options)?, prepared(fused, lowering, options)?))
     };
@@ -199,11 +263,18 @@ fn claims(
     let all = prepared.as_ref().map(|flat| Analysis::new(&flat.model)).transpose();
     let all = all.map_err(|error| undecided(error.to_string()))?;
     let sources = (before, all.as_ref().unwrap_or(&known));
-    let recomputed = rounding::check(sources, &fused.model, tensors)?;
+    let recomputed = match part {
+        ClaimScope::All => rounding::check(sources, &fused.model, tensors)?,
+        ClaimScope::Identity => 0,
+    };
+    let faults = validity::faults(sources.1, &own[0]);
+    let valid = Valid { faults: faults.into_iter().map(|fault| fault.reason).collect(), own: &own[1] };
     let turns = turns(&truths(&original));
     let least = options.points.max(turns);
     // What truth values decide is seen where they are so.
     let (mut bounds, mut bound, mut points) = (vec![1.0; turns], 1.0_f64, 0);
+    let (mut moves_roots, mut draws_counts) = (false, false);
+    let begin = u64::from(part == ClaimScope::Identity);
     while points < least || bound > DOUBT {
         if points >= least.max(MOST_POINTS) {
             return Err(undecided(
@@ -211,7 +282,7 @@ fn claims(
             )
             .into());
         }
-        let point = points as u64;
+        let point = points as u64 + begin;
         points += 1;
         let (mut found, mut why) = (None, None);
         for attempt in 0..ATTEMPTS {
@@ -219,8 +290,8 @@ fn claims(
             hash.number(point);
             hash.number(attempt);
             let seed = Seed { key: hash.finish() as u64, all: options.seed, point };
-            match identity(sources, &known, &original, &fused, tensors, seed) {
-                Ok(degree) => found = Some(degree),
+            match identity(sources, &known, [&original, &fused], tensors, &valid, seed) {
+                Ok(agreed) => found = Some(agreed),
                 Err(ended @ (Ended::Zero(_) | Ended::Empty(_))) => {
                     why = Some(ended);
                     continue;
@@ -229,15 +300,43 @@ fn claims(
             }
             break;
         }
-        let degree = match (found, why) {
-            (Some(degree), _) => degree,
+        let agreed = match (found, why) {
+            (Some(agreed), _) => agreed,
             (None, Some(ended)) => return Err(ended),
             (None, None) => return Err(undecided("there is no point to prove it at").into()),
         };
-        bounds[point as usize % turns] *= (degree / P as f64).min(1.0);
+        moves_roots |= agreed.moves_roots;
+        draws_counts |= agreed.draws_counts;
+        bounds[point as usize % turns] *= (agreed.degree / P as f64).min(1.0);
         bound = bounds.iter().copied().fold(0.0, f64::max);
     }
-    Ok(Proof::Proved { points, bound, tensors: recomputed })
+    Ok(Established { points, bound, tensors: recomputed, moves_roots, draws_counts })
+}
+
+/// The check of the nodes of the folded model against the specification.
+struct Valid<'v> {
+    /// Reasons for which nodes of the original are invalid: the folded model may have those as well.
+    faults: HashSet<String>,
+    /// The nodes of the folded model itself.
+    own: &'v HashSet<(String, String)>,
+}
+
+impl Valid<'_> {
+    /// The first node of the folded model that is wrong in a way in which none of the original is.
+    fn new_fault(&self, fused: &Analysis) -> Option<Fault> {
+        let faults = validity::faults(fused, self.own);
+        faults.into_iter().find(|fault| !self.faults.contains(&fault.reason))
+    }
+}
+
+/// Outputs of both graphs that agree at a point.
+struct Agreed {
+    /// The degree that bounds the error.
+    degree: f64,
+    /// Whether they take roots of different values.
+    moves_roots: bool,
+    /// Whether a number of places was drawn, which may fit by accident.
+    draws_counts: bool,
 }
 
 /// A model with its opaque normalizers written out and a number for every extent of its inputs.
@@ -312,7 +411,29 @@ enum Ended {
     Beyond(String),
     /// A recipe cannot be computed, for this reason, perhaps for the extents.
     Uncomputed(String),
+    /// Extents contradict each other at this value of the folded model, where those of the original fit.
+    Unfit(String),
     With(Proof),
+}
+
+impl Ended {
+    /// Why it is undecided.
+    fn reason(&self) -> String {
+        match self {
+            Self::Unknown(at) => format!("what the bodies of `{at}` compute is not known"),
+            Self::Beyond(at) => format!("`{at}` takes more than a model of its size is known to take"),
+            Self::Uncomputed(reason) => reason.clone(),
+            Self::Zero(at) => format!("`{at}` divides by 0 at every point"),
+            Self::Empty(at) => format!("`{at}` has no element to be compared at any point"),
+            Self::Misfit(at) => format!(
+                "what `{at}` reads does not fit it, or its extents do not fit each other: other sizes of \
+                 symbolic dimensions may"
+            ),
+            Self::Unfit(at) => format!("what `{at}` reads does not fit it, where the original fits"),
+            Self::With(Proof::Undecided { reason }) => reason.clone(),
+            Self::With(_) => String::new(),
+        }
+    }
 }
 
 impl From<Proof> for Ended {
@@ -333,19 +454,19 @@ impl From<Stopped> for Ended {
     }
 }
 
-/// Both graphs at one point: the degree that bounds the error, where their outputs agree.
+/// Compares both graphs at one point.
 fn identity(
     (before, all): (&Model, &Analysis),
     known: &Analysis,
-    original: &Prepared,
-    fused: &Prepared,
+    [original, fused]: [&Prepared; 2],
     tensors: &[Stored],
+    valid: &Valid,
     seed: Seed,
-) -> Result<f64, Ended> {
-    let key = seed.key;
+) -> Result<Agreed, Ended> {
+    let (key, convention) = (seed.key, RootOfMinusOne::at(seed.point));
     let allowance = original.allowance();
     let inputs = given(original, seed, &allowance)?;
-    let own = Sources::new(before, key);
+    let own = Sources::new(before, key, convention);
     let instead = |name: &str| {
         let stored = original.formulas.iter().find(|stored| stored.name == name)?;
         Some(formula::value(&stored.recipe, &own, &allowance).map(Image::Field))
@@ -360,6 +481,7 @@ fn identity(
     let point = Point {
         known,
         key,
+        convention,
         inputs,
         instead,
         allowance,
@@ -369,7 +491,7 @@ fn identity(
         has_formulas,
         scales: None,
     };
-    let source = Sources::new(before, key).numbered(tensors, all).map_err(|refusal| {
+    let source = Sources::new(before, key, convention).numbered(tensors, all).map_err(|refusal| {
         Ended::With(undecided(format!("`{}` is a number of no recipe: {}", refusal.at, refusal.reason)))
     })?;
     let source = source.with(constants(
@@ -378,7 +500,7 @@ fn identity(
         tensors,
     )?);
     let apart = std::thread::scope(|scope| {
-        let other = || second(fused, &source, tensors, seed, None);
+        let other = || second(fused, &source, tensors, valid, seed, None);
         let other = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, other);
         let other = other.map_err(|error| Ended::With(undecided(error.to_string())));
         let seen = evaluate(&point, &outputs(&known.graph), false).map_err(Ended::from);
@@ -404,16 +526,14 @@ fn identity(
     let point = Point { scales: Some(scales), allowance: &again, ..point };
     let seen = evaluate(&point, &outputs(graph), false)?;
     scales.turn();
-    compare(known, seen, fits(second(fused, &source, tensors, seed, Some(scales)))?, fused, tensors)
+    compare(known, seen, fits(second(fused, &source, tensors, valid, seed, Some(scales)))?, fused, tensors)
 }
 
 /// What does not fit itself where the original does is not to be tried at other sizes: at those it may be the same.
 fn fits(second: Result<Findings, Ended>) -> Result<Findings, Ended> {
     second.map_err(|ended| match ended {
-        Ended::Misfit(at) => {
-            Ended::With(undecided(format!("what `{at}` reads does not fit it, where the original fits")))
-        }
-        Ended::Beyond(at) => Ended::With(too_much(&at)),
+        Ended::Misfit(at) => Ended::Unfit(at),
+        ended @ Ended::Beyond(_) => Ended::With(undecided(ended.reason())),
         ended => ended,
     })
 }
@@ -462,6 +582,7 @@ fn second(
     fused: &Prepared,
     source: &Sources,
     tensors: &[Stored],
+    valid: &Valid,
     seed: Seed,
     scales: Option<&Scales>,
 ) -> Result<Findings, Ended> {
@@ -480,6 +601,9 @@ fn second(
     let flat = Flat::new(&fused.model);
     // It is a graph that ONNX allows, or there would be none.
     let all = flat.as_ref().and_then(|flat| Analysis::new(&flat.model).ok());
+    if let Some(Fault { at, reason }) = valid.new_fault(all.as_ref().unwrap_or(&known)) {
+        return Err(Ended::With(Proof::Invalid { at, reason }));
+    }
     let views = [Some(&known), all.as_ref()]
         .map(|known| known.filter(|known| has_more_than_arithmetic(known)).map(View::new));
     let [alike, all_alike] = views.each_ref().map(|view| view.as_ref().map(Alike::new));
@@ -490,6 +614,7 @@ fn second(
         has_formulas: have_formulas(tensors),
         known: &known,
         key: seed.key,
+        convention: RootOfMinusOne::at(seed.point),
         inputs: &inputs,
         instead: &instead,
         allowance: &allowance,
@@ -506,7 +631,7 @@ fn compare(
     second: Findings,
     fused: &Prepared,
     tensors: &[Stored],
-) -> Result<f64, Ended> {
+) -> Result<Agreed, Ended> {
     let digests: HashMap<String, Digest> = (0..known.graph.value_count())
         .filter_map(|index| {
             let name = known.graph.value_name(ValueId(index as u32));
@@ -556,6 +681,10 @@ fn compare(
     // Others have been told apart before it.
     match empty {
         Some(name) => Err(Ended::Empty(name.to_owned())),
-        None => Ok(seen.degree.max(second.degree)),
+        None => Ok(Agreed {
+            degree: seen.degree.max(second.degree),
+            moves_roots: seen.radicands != second.radicands,
+            draws_counts: seen.draws_counts,
+        }),
     }
 }

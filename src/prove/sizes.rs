@@ -1,18 +1,18 @@
 //! The sizes of open extents that a proof is made at, and the inputs at these.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Proof, undecided};
 use crate::onnx::Model;
-use crate::onnx::proto::{GraphProto, ModelProto, TensorProto, ValueInfoProto};
-use crate::onnx::tensor::DataType;
+use crate::onnx::node::bodies;
+use crate::onnx::proto::{Dim, GraphProto, ModelProto, TensorProto, ValueInfoProto};
+use crate::onnx::tensor::{self, DataType};
 use crate::run::{Dims, Input, free, is_formula};
 
 /// Batches that are tried, the first of which is what a batch is where nobody says more.
 const BATCHES: [usize; 6] = [2, 3, 1, 4, 8, 16];
 
-/// Sizes of other symbols that are tried behind those: strides of several layers want a multiple of theirs, and the layers
+/// SizeSearch of other symbols that are tried behind those: strides of several layers want a multiple of theirs, and the layers
 /// before an encoder of speech some hundred samples.
 const OTHERS: [usize; 5] = [16, 64, 512, 2048, 8192];
 
@@ -22,39 +22,204 @@ const ASKED: usize = 4;
 /// How many elements all inputs may have at a larger size than the first: each size that is tried takes as long as a proof.
 const LARGER: u64 = 1 << 20;
 
-/// The sizes that are given, and others for the batch, or for what else is open, where the first ones contradict each other.
-pub fn sizes(model: &Model, given: &Dims) -> Vec<Dims> {
-    let (mut batch, mut others): (Vec<Cow<str>>, Vec<Cow<str>>) = (vec![], vec![]);
-    let light = numbers(model.graph());
-    for symbols in free(&light).map(Input::symbols) {
-        let rank = symbols.len();
-        for (axis, name) in symbols.into_iter().enumerate() {
-            // What is a formula of others follows from those.
-            let Some(name) = name.filter(|name| given.get(name).is_none() && !is_formula(name)) else {
-                continue;
+/// SizeSearch of lengths that no extent of a model is, in the order in which they are taken.
+const LENGTHS: [usize; 12] = [5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19];
+
+/// Likewise for batches.
+const UNUSED_BATCHES: [usize; 10] = [2, 3, 5, 4, 7, 6, 9, 10, 11, 13];
+
+/// Likewise for the sides of images, which strides divide.
+const SIDES: [usize; 10] = [160, 96, 192, 128, 288, 320, 352, 64, 416, 448];
+
+/// The inputs of operators that are extents, or lengths of parts.
+const EXTENTS: &[(&str, usize)] =
+    &[("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Tile", 1), ("Split", 1), ("Resize", 3)];
+
+/// The extent that a symbol stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ExtentKind {
+    Batch,
+    Side,
+    Length,
+}
+
+/// The open extents of a model, and the sizes that a proof may be made at.
+pub struct SizeSearch<'m> {
+    original: &'m Model,
+    given: Dims,
+    /// The symbols that nobody gave a size, in the order of the inputs.
+    symbols: Vec<(String, ExtentKind)>,
+    /// Numbers that are an extent somewhere in one of the models.
+    used: HashSet<usize>,
+}
+
+impl<'m> SizeSearch<'m> {
+    /// The open extents of `original`, where these sizes are given.
+    pub fn new(original: &'m Model, fused: &Model, given: &Dims) -> Self {
+        let light = numbers(original.graph());
+        let mut symbols: Vec<(String, ExtentKind)> = vec![];
+        for names in free(&light).map(Input::symbols) {
+            let rank = names.len();
+            for (axis, name) in names.into_iter().enumerate() {
+                // The size of a formula follows from those of its symbols.
+                let Some(name) = name.filter(|name| given.get(name).is_none() && !is_formula(name)) else {
+                    continue;
+                };
+                let is_batch = Dims::default_for(Some(&name), axis, rank) == BATCHES[0];
+                let meaning = match is_batch {
+                    true => ExtentKind::Batch,
+                    false if rank == 4 && axis >= 2 => ExtentKind::Side,
+                    false => ExtentKind::Length,
+                };
+                if symbols.iter().all(|(other, _)| *other != name) {
+                    symbols.push((name.into_owned(), meaning));
+                }
+            }
+        }
+        let used = used_extents(original).union(&used_extents(fused)).copied().collect();
+        Self { original, given: given.clone(), symbols, used }
+    }
+
+    /// The sizes to be tried until the original fits: those at which no two extents are equal by accident, and then what
+    /// networks ask for.
+    pub fn first(&self) -> Vec<Dims> {
+        let apart = self.unused(&Dims::default(), true, false);
+        let by_meaning = self.unused(&Dims::default(), false, false);
+        let mut sizes: Vec<Dims> =
+            apart.into_iter().chain(by_meaning).filter(|dims| self.fits(dims)).collect();
+        sizes.dedup();
+        sizes.extend(self.usual());
+        sizes
+    }
+
+    /// The sizes to be tried behind those that the original fits: others for all symbols, the batch being 1, or for the
+    /// batch alone.
+    pub fn second(&self, first: &Dims) -> Vec<Dims> {
+        if self.symbols.is_empty() {
+            return vec![];
+        }
+        let apart = self.unused(first, true, true);
+        let by_meaning = self.unused(first, false, true);
+        let batches = self.named(ExtentKind::Batch);
+        let of_one = (!batches.is_empty()).then(|| with(first, &batches, 1));
+        let of_several = (!batches.is_empty()).then(|| {
+            let is_other = |size: &&usize| batches.iter().all(|name| first.get(name) != Some(**size));
+            with(first, &batches, *UNUSED_BATCHES.iter().find(is_other).unwrap_or(&BATCHES[0]))
+        });
+        let sizes = apart.into_iter().chain(by_meaning).chain(of_one).chain(of_several);
+        let mut sizes: Vec<Dims> = sizes.filter(|dims| self.fits(dims)).collect();
+        sizes.dedup();
+        sizes
+    }
+
+    /// These sizes, with 1 for each length.
+    pub fn with_lengths_of_one(&self, dims: &Dims) -> Dims {
+        with(dims, &self.named(ExtentKind::Length), 1)
+    }
+
+    /// SizeSearch that no extent of either model is, nor a size in `before`: one for each symbol, or for each meaning. The first
+    /// batch may be 1. `None` where there are no such sizes.
+    fn unused(&self, before: &Dims, is_apart: bool, may_be_one: bool) -> Option<Dims> {
+        let mut taken: HashSet<usize> =
+            before.iter().map(|(_, size)| size).chain(self.given_sizes()).collect();
+        let (mut dims, mut by_meaning) = (self.given.clone(), vec![]);
+        for (name, meaning) in &self.symbols {
+            let known = by_meaning.iter().find(|(other, _)| other == meaning).map(|&(_, size)| size);
+            let is_first_batch = *meaning == ExtentKind::Batch && known.is_none();
+            let size = match known.filter(|_| !is_apart) {
+                Some(size) => size,
+                None if may_be_one && is_first_batch => 1,
+                None => {
+                    let is_free = |size: &&usize| !taken.contains(size) && !self.used.contains(size);
+                    *candidates(*meaning).iter().find(is_free)?
+                }
             };
-            let is_batch = Dims::default_for(Some(&name), axis, rank) == BATCHES[0];
-            if is_batch { &mut batch } else { &mut others }.push(name);
+            taken.insert(size);
+            by_meaning.push((*meaning, size));
+            dims.set(name.clone(), size);
+        }
+        (!self.symbols.is_empty()).then_some(dims)
+    }
+
+    fn given_sizes(&self) -> impl Iterator<Item = usize> {
+        self.given.iter().map(|(_, size)| size)
+    }
+
+    fn named(&self, meaning: ExtentKind) -> Vec<&str> {
+        let is_so = |(_, other): &&(String, ExtentKind)| *other == meaning;
+        self.symbols.iter().filter(is_so).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Whether the inputs have not many more elements at these sizes than at those that are usual.
+    fn fits(&self, dims: &Dims) -> bool {
+        let count = |dims: &Dims| inputs(self.original, dims).map(|inputs| elements(&inputs));
+        let usual = count(&self.given).unwrap_or_default();
+        count(dims).is_ok_and(|count| count <= usual.saturating_mul(2) || count <= LARGER)
+    }
+
+    /// The sizes that networks ask for: the usual ones, and others for the batch, or for all other symbols.
+    fn usual(&self) -> Vec<Dims> {
+        let batch = self.named(ExtentKind::Batch);
+        let others = [self.named(ExtentKind::Side), self.named(ExtentKind::Length)].concat();
+        let is_small =
+            |dims: &Dims| inputs(self.original, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER);
+        let tried = if batch.is_empty() { &BATCHES[..1] } else { &BATCHES[..] };
+        let batches = tried.iter().map(|&size| (size, with(&self.given, &batch, size)));
+        let batches =
+            batches.filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims)).map(|(_, dims)| dims);
+        let asked = asked_for(self.original);
+        let tried = if others.is_empty() { vec![] } else { [&OTHERS[..], &asked].concat() };
+        let others_at = tried.into_iter().map(|size| with(&self.given, &others, size)).filter(is_small);
+        let mut sizes: Vec<Dims> = batches.chain(others_at).collect();
+        // One symbol may be what constants fit, and another anything.
+        if others.len() > 1 {
+            let alone = asked.into_iter().flat_map(|size| others.iter().map(move |name| (*name, size)));
+            sizes.extend(alone.map(|(name, size)| with(&self.given, &[name], size)).filter(is_small));
+        }
+        sizes
+    }
+}
+
+fn candidates(meaning: ExtentKind) -> &'static [usize] {
+    match meaning {
+        ExtentKind::Batch => &UNUSED_BATCHES,
+        ExtentKind::Side => &SIDES,
+        ExtentKind::Length => &LENGTHS,
+    }
+}
+
+/// SizeSearch with this one for these symbols.
+fn with(dims: &Dims, names: &[&str], size: usize) -> Dims {
+    let mut dims = dims.clone();
+    names.iter().for_each(|&name| dims.set(name, size));
+    dims
+}
+
+/// The numbers that are an extent somewhere in a model: of a stored tensor, of an input, or in a shape that is stored.
+fn used_extents(model: &Model) -> HashSet<usize> {
+    let (mut used, mut open) = (HashSet::new(), vec![model.graph()]);
+    while let Some(graph) = open.pop() {
+        let stored: HashMap<&str, &TensorProto> =
+            graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+        let tensors = graph.initializer.iter().flat_map(|tensor| &tensor.dims);
+        used.extend(tensors.filter_map(|&extent| usize::try_from(extent).ok()));
+        let declared = graph.input.iter().filter_map(|input| input.r#type.as_ref()?.tensor_type.as_ref());
+        let declared = declared.filter_map(|tensor| tensor.shape.as_ref()).flat_map(|shape| &shape.dim);
+        used.extend(declared.filter_map(|dim| match dim.value {
+            Some(Dim::DimValue(extent)) => usize::try_from(extent).ok(),
+            _ => None,
+        }));
+        for node in &graph.node {
+            for &(_, slot) in EXTENTS.iter().filter(|(op, _)| *op == node.op_type()) {
+                let tensor = node.input.get(slot).and_then(|name| stored.get(name.as_str()));
+                let extents = tensor.and_then(|tensor| tensor::read_i64(tensor, model.externals()).ok());
+                let extents = extents.into_iter().flat_map(|extents| extents.into_iter().collect::<Vec<_>>());
+                used.extend(extents.filter_map(|extent| usize::try_from(extent).ok()));
+            }
+            open.extend(bodies(node));
         }
     }
-    let with = |names: &[Cow<str>], size: usize| {
-        let mut dims = given.clone();
-        names.iter().for_each(|name| dims.set(name.clone(), size));
-        dims
-    };
-    let is_small = |dims: &Dims| inputs(model, dims).is_ok_and(|inputs| elements(&inputs) <= LARGER);
-    let tried = if batch.is_empty() { &BATCHES[..1] } else { &BATCHES[..] };
-    let batches = tried.iter().map(|&size| (size, with(&batch, size)));
-    let batches = batches.filter(|(size, dims)| *size <= BATCHES[0] || is_small(dims)).map(|(_, dims)| dims);
-    let tried = if others.is_empty() { vec![] } else { [&OTHERS[..], &asked_for(model)].concat() };
-    let mut sizes: Vec<Dims> =
-        batches.chain(tried.into_iter().map(|size| with(&others, size)).filter(is_small)).collect();
-    // One symbol may be what constants fit, and another anything.
-    if others.len() > 1 {
-        let alone = asked_for(model).into_iter().flat_map(|size| others.iter().map(move |name| (name, size)));
-        sizes.extend(alone.map(|(name, size)| with(std::slice::from_ref(name), size)).filter(is_small));
-    }
-    sizes
+    used
 }
 
 /// The extents that most constants have, which an open one may have to be.

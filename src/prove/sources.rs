@@ -7,6 +7,7 @@ use ndarray::ArrayD;
 
 use super::image::{Elements, Image, of_numbers, of_shares, of_tensor};
 use super::operators::Unmade;
+use super::roots::RootOfMinusOne;
 use crate::fold::plan::Stored;
 use crate::graph::analysis::Analysis;
 use crate::onnx::Model;
@@ -71,6 +72,7 @@ pub struct Sources<'s> {
     original: &'s Model,
     stored: HashMap<&'s str, TensorProto>,
     key: u64,
+    convention: RootOfMinusOne,
     /// The values that the original computes.
     computed: HashMap<String, Elements>,
     /// The images of steps that are no arithmetic.
@@ -79,9 +81,14 @@ pub struct Sources<'s> {
 
 impl<'s> Sources<'s> {
     /// What the original stores alone.
-    pub fn new(original: &'s Model, key: u64) -> Self {
+    pub fn new(original: &'s Model, key: u64, convention: RootOfMinusOne) -> Self {
         let (computed, numbers) = (HashMap::new(), HashMap::new());
-        Self { original, stored: stored(original), key, computed, numbers }
+        Self { original, stored: stored(original), key, convention, computed, numbers }
+    }
+
+    /// The roots of elements.
+    pub fn roots(&self, elements: &Elements) -> Elements {
+        self.convention.roots(elements)
     }
 
     /// With what it computes.

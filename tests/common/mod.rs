@@ -53,6 +53,7 @@ pub fn is_not_disproved(model: &Model, fused: &Fused) -> Result<(), String> {
     match prove(model, &fused.model, &fused.plan.tensors, &ProveOptions::default()) {
         Proof::Disproved { at, reason, .. } => Err(format!("`{at}`: {reason}")),
         Proof::Proved { .. } | Proof::Undecided { .. } => Ok(()),
+        Proof::Invalid { at, reason } => Err(format!("what folding made is invalid at `{at}`: {reason}")),
     }
 }
 

@@ -184,7 +184,8 @@ impl Evaluation<'_> {
         let inside = Around { node: None, outer: &read, depth: place.depth + 1, ..*place };
         let is_opaque = |image: &Image| matches!(image, Image::Opaque(_));
         let reads_opaque = inputs.iter().flatten().any(is_opaque);
-        let (made, guessed) = self.node(node, node.output.len(), opset, inputs, &inside)?;
+        let settled: Vec<bool> = degrees.iter().map(|&degree| degree == 0.0).collect();
+        let (made, guessed) = self.node(node, node.output.len(), opset, inputs, &settled, &inside)?;
         if reads_opaque || made.iter().any(is_opaque) {
             self.is_uncertain.set(true);
         }
@@ -208,6 +209,7 @@ impl Evaluation<'_> {
         function: &FunctionProto,
         call: &NodeProto,
         inputs: &[Option<Image>],
+        settled: &[bool],
         depth: usize,
     ) -> Result<Vec<Image>, Stopped> {
         let uncovered = || Stopped { stop: Unmade::Uncovered, at: call.label() };
@@ -217,8 +219,9 @@ impl Evaluation<'_> {
         let own = function.opset_import.iter().find(|set| canonical_domain(set.domain()).is_empty());
         let opset = own.map_or(self.opset(), |set| set.version());
         let mut values: HashMap<String, Graded> = HashMap::new();
-        for (name, value) in function.input.iter().zip(inputs) {
-            values.extend(value.clone().map(|value| (name.clone(), (value, 1.0))));
+        for ((name, value), &is_settled) in function.input.iter().zip(inputs).zip(settled) {
+            let degree = if is_settled { 0.0 } else { 1.0 };
+            values.extend(value.clone().map(|value| (name.clone(), (value, degree))));
         }
         let place = Around { node: None, way: None, outer: &|_: &str| None, depth, rounds: 0 };
         let nodes = needed(&function.node, function.output.iter().map(String::as_str));

@@ -22,6 +22,7 @@ use super::operators::unknown::{activated, biased, element_wise, ramp, softmax, 
 use super::operators::windows::without_border;
 use super::operators::{Allowance, Call, Made, Unmade, interpret};
 use super::random::{Digest, Hash};
+use super::roots::{RootContext, RootOfMinusOne};
 use super::scales::{Scales, times};
 use crate::graph::analysis::Analysis;
 use crate::graph::axes::axis;
@@ -53,7 +54,7 @@ const TRUTHS: &[&str] = &[
 
 /// How many places hold no 0, at least, and how many such numbers there are: two values seldom have the same.
 const FEWEST: usize = 2;
-const NUMBERS: usize = 16;
+const NUMBERS: usize = 61;
 
 /// Why a graph could not be evaluated.
 #[derive(Debug, Clone)]
@@ -73,6 +74,8 @@ pub struct Point<'p> {
     pub known: &'p Analysis<'p>,
     /// What all random numbers come from.
     pub key: u64,
+    /// How roots are taken.
+    pub convention: RootOfMinusOne,
     /// The values of the inputs.
     pub inputs: &'p HashMap<String, Image>,
     /// What stands in the place of stored tensors.
@@ -114,6 +117,10 @@ pub struct Findings {
     pub empty: HashSet<String>,
     /// The element types of what was asked for, as far as they are known, by name.
     pub types: HashMap<String, DataType>,
+    /// Whether a number of places was drawn.
+    pub draws_counts: bool,
+    /// Digests of the values that roots are taken of, but for constants.
+    pub radicands: HashSet<Digest>,
     /// How many different points the results would have to be compared at to leave no doubt, as a part of the field.
     pub degree: f64,
 }
@@ -128,7 +135,18 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
     let digests = vec![None; graph.value_count()];
     let (opaque, uncertain, empty) = (HashSet::new(), HashSet::new(), HashSet::new());
     let (kept, types) = (HashMap::new(), HashMap::new());
-    let mut seen = Findings { digests, kept, opaque, uncertain, empty, types, degree: 0.0 };
+    let radicands = HashSet::new();
+    let mut seen = Findings {
+        digests,
+        kept,
+        opaque,
+        uncertain,
+        empty,
+        types,
+        draws_counts: false,
+        radicands,
+        degree: 0.0,
+    };
     for &node in point.known.graph.order() {
         if walk.is_needed[node] {
             walk.step(node, &mut seen)?;
@@ -154,6 +172,8 @@ pub fn evaluate(point: &Point, wanted: &[ValueId], keep: bool) -> Result<Finding
         }
     }
     seen.degree += walk.doubt.get();
+    seen.draws_counts = walk.draws_counts.get();
+    seen.radicands = walk.roots.radicands();
     Ok(seen)
 }
 
@@ -174,6 +194,10 @@ struct Evaluation<'w> {
     degrees: Vec<f64>,
     /// The degrees of what functions that nobody knows are applied to.
     doubt: Cell<f64>,
+    roots: RootContext,
+    draws_counts: Cell<bool>,
+    /// Values that are constants in which some element is not finite, by name.
+    unbounded: RefCell<HashSet<String>>,
     /// Whether a body could not be evaluated, or not whole.
     is_uncertain: Cell<bool>,
     /// Whether the extents of what the node makes are those of this point alone.
@@ -224,6 +248,9 @@ impl<'w> Evaluation<'w> {
             readers,
             degrees,
             doubt,
+            roots: RootContext::new(point.convention),
+            draws_counts: Cell::new(false),
+            unbounded: RefCell::default(),
             is_uncertain,
             is_of_point,
         }
@@ -311,7 +338,13 @@ impl<'w> Evaluation<'w> {
         let is_read = |value: &Option<ValueId>| value.is_some_and(|value| self.readers[index(value)] > 0);
         let wanted = graph.outputs(node).iter().rposition(is_read).map_or(0, |last| last + 1);
         let reads_opaque = inputs.iter().flatten().any(|input| matches!(input, Image::Opaque(_)));
-        let (made, guessed) = self.node(proto, wanted, self.opset(), inputs, &place)?;
+        let is_settled = |&degree: &f64| degree == 0.0;
+        let settled: Vec<bool> = degrees.iter().map(is_settled).collect();
+        let (are_all_settled, roots) = (settled.iter().all(|&settled| settled), self.roots.len());
+        let (made, guessed) = self.node(proto, wanted, self.opset(), inputs, &settled, &place)?;
+        if are_all_settled {
+            self.roots.truncate(roots);
+        }
         let degree = self.degree(proto, &degrees, guessed);
         for (value, made) in graph.outputs(node).iter().zip(made) {
             let Some(value) = *value else { continue };
@@ -361,6 +394,7 @@ impl<'w> Evaluation<'w> {
         wanted: usize,
         opset: i64,
         inputs: Vec<Option<Image>>,
+        settled: &[bool],
         place: &Around,
     ) -> Result<(Vec<Image>, bool), Stopped> {
         let halt = |stop| Stopped { stop, at: node.label() };
@@ -370,18 +404,26 @@ impl<'w> Evaluation<'w> {
         let function =
             if self.functions.is_empty() { None } else { self.functions.get(&callee(node)).copied() };
         if let Some(function) = function {
-            match self.call(function, node, &inputs, place.depth) {
+            match self.call(function, node, &inputs, settled, place.depth) {
                 Err(Stopped { stop: Unmade::Uncovered, .. }) => {}
                 made => return Ok((made?, true)),
             }
         }
-        let call = Call { node, opset, inputs, wanted, allowance: self.point.allowance };
+        let (allowance, roots) = (self.point.allowance, &self.roots);
+        let call = Call { node, opset, inputs, wanted, allowance, roots, settled };
         if let Some(value) = self.handed_on(&call, place) {
             return Ok((vec![value], false));
+        }
+        if let Some(constants) = self.unbounded(node, place) {
+            return Ok((constants, false));
         }
         if function.is_none() {
             match interpret(&call) {
                 Err(Unmade::Uncovered) => {}
+                // A constant that is divided by 0 is infinite, or no number.
+                Err(Unmade::Zero) if let Some(constants) = self.divided_by_zero(node, place) => {
+                    return Ok((constants, false));
+                }
                 made => return Ok((made.map_err(halt)?, false)),
             }
         }
@@ -390,7 +432,7 @@ impl<'w> Evaluation<'w> {
         }
         if let Some((node, inside)) = without_border(&call, lowest(self.point.key)) {
             let inputs = once(Some(inside)).chain(call.inputs.into_iter().skip(1)).collect();
-            return self.node(&node, wanted, opset, inputs, place);
+            return self.node(&node, wanted, opset, inputs, call.settled, place);
         }
         let mut bodies = self.bodies(node, opset, &call.inputs, place)?;
         let inside = bodies.as_mut().map(|bodies| take(&mut bodies.known)).unwrap_or_default();
@@ -440,7 +482,8 @@ impl<'w> Evaluation<'w> {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.doubt.set(self.doubt.get() + factors as f64);
         let inputs = Scales::scaled(call.node.op(), &call.inputs, factor);
-        let (mut made, guessed) = self.node(call.node, call.wanted, call.opset, inputs, place)?;
+        let (mut made, guessed) =
+            self.node(call.node, call.wanted, call.opset, inputs, call.settled, place)?;
         if let (Some(Image::Field(elements)), Some(part)) = (made.first_mut(), field::inverse(factor)) {
             *elements = times(elements, part);
         }
@@ -503,6 +546,7 @@ impl<'w> Evaluation<'w> {
         let Some(Image::Varying(drawn)) = drawn.first() else { return Err(Unmade::Uncovered) };
         let count = drawn.first().map_or(0, |&number| FEWEST + number as usize % NUMBERS);
         self.is_of_point.set(true);
+        self.draws_counts.set(true);
         self.whole(call, function, &[expected(count)])
     }
 
@@ -654,6 +698,19 @@ impl<'w> Evaluation<'w> {
         outputs.iter().map(value).collect::<Option<Vec<_>>>().filter(|made| !made.is_empty())
     }
 
+    /// The numbers of a constant that is divided by 0. Constants computed from it are read as numbers too.
+    fn divided_by_zero(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
+        let constants = self.constants(node, place)?;
+        self.unbounded.borrow_mut().extend(node.output.iter().cloned());
+        Some(constants)
+    }
+
+    /// The numbers of a constant that is computed of one which is divided by 0.
+    fn unbounded(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
+        let is_of_unbounded = node.input.iter().any(|name| self.unbounded.borrow().contains(name));
+        if is_of_unbounded { self.divided_by_zero(node, place) } else { None }
+    }
+
     /// The axes of a lane of a Softmax.
     fn shares(&self, node: &NodeProto, rank: usize) -> Option<Range<usize>> {
         let (absent, alone) = softmax_axis(self.opset());
@@ -704,7 +761,7 @@ fn degree(node: &NodeProto, inputs: &[f64]) -> f64 {
         "Mul" | "Where" => sum,
         "ReduceSumSquare" => 2.0 * largest,
         "Div" if inputs.get(1) == Some(&0.0) => largest,
-        // Roots and quotients are as good as random.
+        // RootContext and quotients are as good as random.
         "Div" | "Reciprocal" | "Sqrt" | "ReduceL2" => anew(largest),
         "Pow" => 8.0 * largest,
         "Resize" | "Upsample" => largest + interpolated::AXES as f64,

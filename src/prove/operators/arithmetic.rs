@@ -128,14 +128,9 @@ pub(super) fn reciprocal(call: &Call) -> Made {
     Ok(vec![Image::Field(inverses(call.field(0)?)?)])
 }
 
-/// `√x`
-pub fn roots(elements: &Elements) -> Elements {
-    elements.mapv(field::root).into_shared()
-}
-
 pub(super) fn sqrt(call: &Call) -> Made {
     call.allowance.room(call.shape(0)?)?;
-    Ok(vec![Image::Field(roots(call.field(0)?))])
+    Ok(vec![Image::Field(call.roots.of(call.field(0)?))])
 }
 
 /// The exponent that stands at every place is read by its image: no other number that a model is likely to have, nor
@@ -155,8 +150,8 @@ pub(super) fn pow(call: &Call) -> Made {
             let raised = base.mapv(|element| field::pow(element, power.unsigned_abs())).into_shared();
             if power < 0 { inverses(&raised)? } else { raised }
         }
-        None if first == half => roots(base),
-        None if first == field::neg(half) => inverses(&roots(base))?,
+        None if first == half => call.roots.of(base),
+        None if first == field::neg(half) => inverses(&call.roots.of(base))?,
         None => return Err(Unmade::Uncovered),
     };
     Ok(vec![Image::Field(made)])

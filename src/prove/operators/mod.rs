@@ -20,11 +20,12 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-pub use arithmetic::{inverses, roots, zip};
+pub use arithmetic::{inverses, zip};
 pub use reductions::sum;
 
 use super::field;
 use super::image::{Elements, Image, Integers, slice};
+use super::roots::RootContext;
 use crate::graph::axes;
 use crate::onnx::operator::{AVERAGE_POOL, input_at};
 use crate::onnx::proto::NodeProto;
@@ -107,6 +108,10 @@ pub struct Call<'c> {
     pub wanted: usize,
     /// What may be computed.
     pub allowance: &'c Allowance,
+    /// How roots are taken.
+    pub roots: &'c RootContext,
+    /// For each input, whether neither an input of the model nor a random element decides its elements.
+    pub settled: &'c [bool],
 }
 
 impl Call<'_> {
@@ -152,6 +157,11 @@ impl Call<'_> {
             Image::Field(_) => Err(Unmade::Misfit),
             Image::Opaque(_) => Err(Unmade::Uncovered),
         }
+    }
+
+    /// Whether the elements of an input follow from stored numbers and extents alone.
+    fn is_settled(&self, slot: usize) -> bool {
+        self.settled.get(slot) == Some(&true)
     }
 
     /// Extents, axes or places: floats are none.

@@ -266,19 +266,41 @@ pub(super) fn concat(call: &Call) -> Made {
     Ok(vec![joined.ok_or(Unmade::Uncovered)?])
 }
 
-/// The place of an index: any number is one.
-pub(super) fn place(index: i64, extent: usize) -> Result<usize, Unmade> {
+/// The place of an index along an axis.
+///
+/// An index that is given may be any number, and stands for one that is in range: its place is that modulo the extent. A
+/// settled index is the number that it is.
+///
+/// # Errors
+/// [`Unmade::Misfit`] for a settled index out of range.
+pub(super) fn place(index: i64, extent: usize, is_settled: bool) -> Result<usize, Unmade> {
     let extent = i64::try_from(extent).ok().filter(|&extent| extent > 0).ok_or(Unmade::Uncovered)?;
+    if is_settled && !(-extent..extent).contains(&index) {
+        return Err(Unmade::Misfit);
+    }
     Ok(index.rem_euclid(extent) as usize)
 }
 
 pub(super) fn gather(call: &Call) -> Made {
     let (mut shape, indices) = (call.shape(0)?.to_vec(), call.indices(1)?);
     let along = call.axis(0, shape.len())?;
-    let places = slice(&indices).iter().map(|&index| place(index, shape[along]).map(Some));
+    let is_settled = call.is_settled(1);
+    let places = slice(&indices).iter().map(|&index| place(index, shape[along], is_settled).map(Some));
     let taken = picked(call, call.value(0)?, along, &places.collect::<Result<Vec<_>, _>>()?)?;
     shape.splice(along..=along, indices.shape().iter().copied());
     Ok(vec![reshaped(&taken, &shape)?])
+}
+
+/// The place of a tuple of indices among all places of these axes.
+///
+/// # Errors
+/// As [`place`].
+pub(super) fn flat_place(tuple: &[i64], extents: &[usize], is_settled: bool) -> Result<usize, Unmade> {
+    let mut flat = 0;
+    for (&index, &extent) in tuple.iter().zip(extents) {
+        flat = flat * extent + place(index, extent, is_settled)?;
+    }
+    Ok(flat)
 }
 
 pub(super) fn gather_nd(call: &Call) -> Made {
@@ -296,10 +318,7 @@ pub(super) fn gather_nd(call: &Call) -> Made {
     let block: usize = indexed.iter().product();
     let mut places = vec![];
     for (count, tuple) in slice(&indices).chunks(length).enumerate() {
-        let flat = tuple
-            .iter()
-            .zip(indexed)
-            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Unmade>(flat * extent + place(index, extent)?))?;
+        let flat = flat_place(tuple, indexed, call.is_settled(1))?;
         places.push(Some(count / per_batch * block + flat));
     }
     let flat = [shape[..batch].iter().product::<usize>() * block, rest.iter().product()];
@@ -319,7 +338,8 @@ pub(super) fn gather_elements(call: &Call) -> Made {
     for (at, &index) in indices.indexed_iter() {
         let mut flat = 0;
         for (axis, &extent) in shape.iter().enumerate() {
-            flat = flat * extent + if axis == along { place(index, extent)? } else { at[axis] };
+            flat = flat * extent
+                + if axis == along { place(index, extent, call.is_settled(1))? } else { at[axis] };
         }
         places.push(Some(flat));
     }

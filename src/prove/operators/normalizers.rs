@@ -2,13 +2,14 @@
 
 use ndarray::ArrayD;
 
-use super::arithmetic::{inverses, roots};
+use super::arithmetic::inverses;
 use super::movement::transposed;
 use super::reductions::{mean, squares};
 use super::{Call, Made, Unmade, zip};
 use crate::onnx::misread::batch_norm_trains;
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
+use crate::prove::roots::RootContext;
 
 /// The attributes of LayerNormalization and RMSNormalization.
 pub(super) const ATTRIBUTES: &[&str] = &["axis", "epsilon", "stash_type"];
@@ -18,22 +19,32 @@ fn both(a: &Elements, b: &Elements, f: fn(u32, u32) -> u32) -> Result<Elements, 
 }
 
 /// `1/√(x + ε)`
-fn spread(moment: Elements, epsilon: u32) -> Result<Elements, Unmade> {
-    inverses(&roots(&moment.mapv(|element| field::add(element, epsilon)).into_shared()))
+fn spread(moment: Elements, epsilon: u32, roots: &RootContext) -> Result<Elements, Unmade> {
+    inverses(&roots.of(&with(moment, epsilon)))
+}
+
+/// `x + ε`
+fn with(moment: Elements, epsilon: u32) -> Elements {
+    moment.mapv(|element| field::add(element, epsilon)).into_shared()
 }
 
 /// `(x − mean)/√(variance + ε)` over these axes, with the mean and the inverse of the root.
-fn standardized(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 3], Unmade> {
+fn standardized(
+    x: &Elements,
+    axes: &[usize],
+    epsilon: u32,
+    roots: &RootContext,
+) -> Result<[Elements; 3], Unmade> {
     let mean_of = |x: &Elements| mean(x, axes, true).map(row_major);
     let middle = mean_of(x)?;
     let centred = both(x, &middle, field::sub)?;
-    let part = spread(mean_of(&squares(&centred))?, epsilon)?;
+    let part = spread(mean_of(&squares(&centred))?, epsilon, roots)?;
     Ok([both(&centred, &part, field::mul)?, middle, part])
 }
 
 /// `x/√(mean(x²) + ε)`, with the inverse of the root.
-fn rooted(x: &Elements, axes: &[usize], epsilon: u32) -> Result<[Elements; 2], Unmade> {
-    let part = spread(row_major(mean(&squares(x), axes, true)?), epsilon)?;
+fn rooted(x: &Elements, axes: &[usize], epsilon: u32, roots: &RootContext) -> Result<[Elements; 2], Unmade> {
+    let part = spread(row_major(mean(&squares(x), axes, true)?), epsilon, roots)?;
     Ok([both(x, &part, field::mul)?, part])
 }
 
@@ -69,7 +80,7 @@ pub(super) fn batch(call: &Call) -> Made {
     }
     call.allowance.room(x.shape())?;
     let [scale, shift, middle, variance] = [1, 2, 3, 4].map(|slot| by_channel(call, slot, x));
-    let part = spread(variance?, call.float("epsilon", 1e-5)?)?;
+    let part = inverses(&call.roots.of_parameter(&with(variance?, call.float("epsilon", 1e-5)?)))?;
     let normal = both(&both(x, &middle?, field::sub)?, &part, field::mul)?;
     Ok(vec![affine(normal, Some(&scale?), Some(&shift?))?])
 }
@@ -78,7 +89,7 @@ pub(super) fn instance(call: &Call) -> Made {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
     let spatial: Vec<usize> = (2..x.ndim()).collect();
-    let [normal, ..] = standardized(x, &spatial, call.float("epsilon", 1e-5)?)?;
+    let [normal, ..] = standardized(x, &spatial, call.float("epsilon", 1e-5)?, call.roots)?;
     Ok(vec![affine(normal, Some(&by_channel(call, 1, x)?), Some(&by_channel(call, 2, x)?))?])
 }
 
@@ -97,7 +108,7 @@ pub(super) fn of_runtime(call: &Call) -> Made {
     let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
     let back: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
     let turned = if last { row_major(transposed(x, &order)) } else { x.clone() };
-    let normal = by_group(&turned, call.count("groups", 0)?, call.float("epsilon", 1e-5)?)?;
+    let normal = by_group(&turned, call.count("groups", 0)?, call.float("epsilon", 1e-5)?, call.roots)?;
     let [scale, shift] = [1, 2].map(|slot| by_channel(call, slot, &turned));
     let made = affine(normal, Some(&scale?), Some(&shift?))?;
     Ok(vec![match made {
@@ -107,7 +118,7 @@ pub(super) fn of_runtime(call: &Call) -> Made {
 }
 
 /// Normalized over the channels of each group and all places.
-fn by_group(x: &Elements, groups: usize, epsilon: u32) -> Result<Elements, Unmade> {
+fn by_group(x: &Elements, groups: usize, epsilon: u32, roots: &RootContext) -> Result<Elements, Unmade> {
     let &[samples, channels, ..] = x.shape() else { return Err(Unmade::Uncovered) };
     if groups == 0 || !channels.is_multiple_of(groups) {
         return Err(Unmade::Misfit);
@@ -115,7 +126,7 @@ fn by_group(x: &Elements, groups: usize, epsilon: u32) -> Result<Elements, Unmad
     let size = x.len() / (samples * groups).max(1);
     let apart =
         x.clone().into_shape_with_order(vec![samples, groups, size]).map_err(|_| Unmade::Uncovered)?;
-    let [normal, ..] = standardized(&apart, &[2], epsilon)?;
+    let [normal, ..] = standardized(&apart, &[2], epsilon, roots)?;
     normal.into_shape_with_order(x.shape()).map_err(|_| Unmade::Uncovered)
 }
 
@@ -124,7 +135,7 @@ pub(super) fn group(call: &Call) -> Made {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
     let groups = call.count("num_groups", 0)?;
-    let normal = by_group(x, groups, call.float("epsilon", 1e-5)?)?;
+    let normal = by_group(x, groups, call.float("epsilon", 1e-5)?, call.roots)?;
     let parameter = |slot: usize| -> Result<Elements, Unmade> {
         if call.opset >= 21 {
             return by_channel(call, slot, x);
@@ -147,7 +158,7 @@ pub(super) fn layer(call: &Call) -> Made {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
     let axes = behind(call, x.ndim())?;
-    let [normal, middle, part] = standardized(x, &axes, call.float("epsilon", 1e-5)?)?;
+    let [normal, middle, part] = standardized(x, &axes, call.float("epsilon", 1e-5)?, call.roots)?;
     let made = affine(normal, call.optional_field(1)?, call.optional_field(2)?)?;
     Ok(vec![made, Image::Field(middle), Image::Field(part)])
 }
@@ -157,7 +168,7 @@ pub(super) fn rms(call: &Call) -> Made {
     let x = call.field(0)?;
     call.allowance.room(x.shape())?;
     let axes = behind(call, x.ndim())?;
-    let [normal, part] = rooted(x, &axes, call.float("epsilon", 1e-5)?)?;
+    let [normal, part] = rooted(x, &axes, call.float("epsilon", 1e-5)?, call.roots)?;
     Ok(vec![affine(normal, call.optional_field(1)?, None)?, Image::Field(part)])
 }
 
@@ -173,10 +184,10 @@ pub(super) fn skip(call: &Call) -> Made {
     let last = [sum.ndim().checked_sub(1).ok_or(Unmade::Uncovered)?];
     let epsilon = call.float("epsilon", 1e-12)?;
     let (made, middle, part) = if simplified {
-        let [normal, part] = rooted(&sum, &last, epsilon)?;
+        let [normal, part] = rooted(&sum, &last, epsilon, call.roots)?;
         (affine(normal, call.optional_field(2)?, None)?, part.clone(), part)
     } else {
-        let [normal, middle, part] = standardized(&sum, &last, epsilon)?;
+        let [normal, middle, part] = standardized(&sum, &last, epsilon, call.roots)?;
         (affine(normal, call.optional_field(2)?, call.optional_field(3)?)?, middle, part)
     };
     Ok(vec![made, Image::Field(middle), Image::Field(part), Image::Field(sum)])

@@ -2,7 +2,7 @@
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::arithmetic::{exact, roots};
+use super::arithmetic::exact;
 use super::{Call, Made, Unmade, axis};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, row_major, slice};
@@ -69,7 +69,7 @@ pub(super) fn reduce(call: &Call) -> Made {
         "ReduceMean" => mean(elements, &reduced, keep)?,
         op => {
             let sums = row_major(sum(&squares(elements), &reduced, keep));
-            if op == "ReduceL2" { roots(&sums).into_owned() } else { sums.into_owned() }
+            if op == "ReduceL2" { call.roots.of(&sums).into_owned() } else { sums.into_owned() }
         }
     };
     Ok(vec![Image::field(made)])

@@ -2,7 +2,7 @@
 
 use ndarray::ArrayD;
 
-use super::movement::place;
+use super::movement::{flat_place, place};
 use super::{Call, Made, Unmade};
 use crate::prove::field;
 use crate::prove::image::{Elements, Image, slice};
@@ -20,10 +20,7 @@ pub(super) fn nd(call: &Call) -> Made {
     let width = rest.iter().product::<usize>();
     let (mut made, put) = copied(call, value)?;
     for (tuple, row) in slice(&indices).chunks(length).zip(slice(written).chunks(width.max(1))) {
-        let flat = tuple
-            .iter()
-            .zip(indexed)
-            .try_fold(0, |flat, (&index, &extent)| Ok::<_, Unmade>(flat * extent + place(index, extent)?))?;
+        let flat = flat_place(tuple, indexed, call.is_settled(1))?;
         made[flat * width..][..width].iter_mut().zip(row).for_each(|(there, &new)| *there = put(*there, new));
     }
     image(value, made)
@@ -41,7 +38,8 @@ pub(super) fn elements(call: &Call) -> Made {
     for ((at, &index), &element) in indices.indexed_iter().zip(slice(written)) {
         let mut flat = 0;
         for (axis, &extent) in shape.iter().enumerate() {
-            flat = flat * extent + if axis == along { place(index, extent)? } else { at[axis] };
+            flat = flat * extent
+                + if axis == along { place(index, extent, call.is_settled(1))? } else { at[axis] };
         }
         made[flat] = put(made[flat], element);
     }

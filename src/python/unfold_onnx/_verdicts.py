@@ -71,7 +71,7 @@ class Proof:
     """What came of a proof that two models are the same function. It is true where they are."""
 
     verdict: str
-    """``proved``, ``disproved`` or ``undecided``."""
+    """``proved``, ``disproved``, ``undecided``, or ``invalid`` where no engine takes the folded model."""
     points: int = 0
     bound: float = 1.0
     """A bound on the probability that they differ, and nobody saw it."""
@@ -97,6 +97,8 @@ class Proof:
             return f"proved to be the same function: {tensors}, {points}{doubt}"
         if self.verdict == "undecided":
             return plain(f"it could not be decided: {self.reason}")
+        if self.verdict == "invalid":
+            return plain(f"the folded model is invalid at `{self.at}`: {self.reason}")
         site = f" (for the site {self.site})" if self.site else ""
         return plain(f"something else is computed at `{self.at}`{site}: {self.reason}")
 

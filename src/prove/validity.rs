@@ -1,0 +1,235 @@
+//! Whether the nodes of a graph are operators as ONNX defines them: a graph that no engine takes computes nothing.
+//!
+//! Of every node of ONNX's own domain: that its operator set has the operator, with these attributes, of these types; that
+//! it has as many inputs and outputs as the operator, of element types that it takes; that axes are in range, and that
+//! nothing is said twice. A type or an extent that nobody knows is taken to be right.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::graph::NodeId;
+use crate::graph::analysis::Analysis;
+use crate::graph::axes::{axes, permutation};
+use crate::graph::flat::way;
+use crate::onnx::Model;
+use crate::onnx::node::bodies;
+use crate::onnx::operator::input_at;
+use crate::onnx::proto::{AttributeProto, NodeProto};
+use crate::onnx::schema::{Arity, Definition, Formal, OperatorSchema, Sort, definition};
+use crate::onnx::tensor::DataType;
+
+/// A node that is no operator of ONNX.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The label of the node.
+    pub at: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The nodes of a model by operator and first output, bodies' included.
+///
+/// The check leaves out the nodes that an opaque operator is written out as: a later operator set may have them.
+pub fn own_nodes(model: &Model) -> HashSet<(String, String)> {
+    let (mut own, mut open) = (HashSet::new(), vec![model.graph()]);
+    while let Some(graph) = open.pop() {
+        for node in &graph.node {
+            own.insert((node.op_type().to_owned(), first_output(node).to_owned()));
+            open.extend(bodies(node));
+        }
+    }
+    own
+}
+
+fn first_output(node: &NodeProto) -> &str {
+    node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str)
+}
+
+/// The invalid nodes of a graph among these.
+pub fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault> {
+    let graph = &analysis.graph;
+    let functions = &graph.model().proto.functions;
+    let mut faults = vec![];
+    for &id in graph.order() {
+        let node = graph.node(id);
+        let inside = first_output(node).strip_prefix(way(node)).unwrap_or_default();
+        let is_own = own.contains(&(node.op_type().to_owned(), inside.to_owned()));
+        let is_function = functions.iter().any(|function| function.name() == node.op_type());
+        if node.op().0.is_empty() && is_own && !is_function {
+            let found = fault(id, node, analysis);
+            faults.extend(found.map(|reason| Fault { at: node.label(), reason }));
+        }
+    }
+    faults
+}
+
+/// The reason for which a node is invalid.
+fn fault(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
+    let (op, opset) = (node.op_type(), analysis.graph.model().own_opset());
+    let schema = match definition(op, opset) {
+        Definition::Is(schema) if !schema.is_deprecated => schema,
+        Definition::Is(_) | Definition::Later => {
+            return Some(format!("the operator set has no {op}"));
+        }
+        Definition::Unknown => return None,
+    };
+    wrong_attribute(node, schema)
+        .or_else(|| wrong_count(node, schema))
+        .or_else(|| wrong_type(id, node, schema, analysis))
+        .or_else(|| wrong_axis(id, node, analysis))
+        .or_else(|| said_twice(node))
+}
+
+fn wrong_attribute(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
+    for attribute in &node.attribute {
+        let name = attribute.name();
+        let Some(declared) = schema.attributes.iter().find(|declared| declared.name == name) else {
+            return Some(format!("{} has no attribute `{name}` in this operator set", node.op_type()));
+        };
+        let is_other = |code: i32| attribute.r#type.is_some_and(|own| own != 0 && own != code);
+        if declared.type_code.is_some_and(is_other) {
+            return Some(format!("the attribute `{name}` is of another type"));
+        }
+    }
+    let has = |name: &str| node.attribute.iter().any(|attribute| attribute.name() == name);
+    let missing = schema.attributes.iter().find(|declared| declared.is_required && !has(declared.name))?;
+    Some(format!("{} needs the attribute `{}`", node.op_type(), missing.name))
+}
+
+/// Whether so many may stand where these are declared.
+fn fits(formals: &[Formal], names: &[String]) -> bool {
+    let is_many =
+        formals.last().is_some_and(|formal| matches!(formal.count, Arity::Many | Arity::ManyOfAnyType));
+    let is_missing = |(slot, formal): (usize, &Formal)| {
+        formal.count == Arity::Once && names.get(slot).is_none_or(String::is_empty)
+    };
+    (is_many || names.len() <= formals.len()) && !formals.iter().enumerate().any(is_missing)
+}
+
+fn wrong_count(node: &NodeProto, schema: &OperatorSchema) -> Option<String> {
+    if !fits(&schema.inputs, &node.input) {
+        return Some(format!("{} does not take {} inputs", node.op_type(), node.input.len()));
+    }
+    // An output may be left out.
+    let is_many = schema.outputs.last().is_some_and(|formal| formal.count != Arity::Once);
+    let too_many = node.output.len() > schema.outputs.len() && !is_many;
+    too_many.then(|| format!("{} does not make {} outputs", node.op_type(), node.output.len()))
+}
+
+/// An input whose element type the operator does not take, or that differs from one that it has to be equal to.
+fn wrong_type(id: NodeId, node: &NodeProto, schema: &OperatorSchema, analysis: &Analysis) -> Option<String> {
+    let (graph, facts) = (&analysis.graph, &analysis.facts);
+    let mut bound: HashMap<usize, DataType> = HashMap::new();
+    for (slot, value) in graph.inputs(id).iter().enumerate() {
+        let Some(data_type) = value.and_then(|value| facts.data_type(value)) else { continue };
+        let Some(formal) = schema.inputs.get(slot).or(schema.inputs.last()) else { continue };
+        let allowed = match formal.sort {
+            Sort::Any => continue,
+            Sort::OneOf(types) => Some(types),
+            Sort::Variable(variable) => schema.variables[variable],
+        };
+        // Where it may be a sequence, nothing is known of its elements.
+        let Some(allowed) = allowed else { continue };
+        if !allowed.contains(data_type) {
+            return Some(format!("{} does not take {data_type} as input {slot}", node.op_type()));
+        }
+        if let (Sort::Variable(variable), true) = (formal.sort, formal.count != Arity::ManyOfAnyType)
+            && *bound.entry(variable).or_insert(data_type) != data_type
+        {
+            return Some(format!("the inputs of {} are of different types", node.op_type()));
+        }
+    }
+    None
+}
+
+/// Operators whose attribute `axis` names an axis of the first input.
+const ALONG: &[&str] = &[
+    "ArgMax",
+    "ArgMin",
+    "Compress",
+    "Concat",
+    "Gather",
+    "GatherElements",
+    "Hardmax",
+    "LayerNormalization",
+    "LogSoftmax",
+    "LpNormalization",
+    "RMSNormalization",
+    "ScatterElements",
+    "Softmax",
+    "Split",
+    "TopK",
+    "Unique",
+];
+
+/// Operators whose attribute or input `axes` names axes of the first input.
+const ALONG_SEVERAL: &[&str] = &[
+    "MeanVarianceNormalization",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+    "Slice",
+    "Squeeze",
+    "Unsqueeze",
+];
+
+/// An axis that the first input does not have.
+fn wrong_axis(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
+    let (op, rank) = (node.op_type(), rank(id, 0, analysis)?);
+    let out_of_range = |axis: i64| Some(format!("axis {axis} of {op} is out of range of {rank} axes"));
+    if op == "Transpose" {
+        let perm = node.attr_ints("perm").ok()??;
+        return permutation(Some(perm), rank).err().map(|_| format!("`perm` orders no {rank} axes"));
+    }
+    // The axis of a Flatten, and before operator set 13 of a Softmax, may be behind the last.
+    let ends_behind = op == "Flatten" || analysis.graph.model().own_opset() < 13 && op.contains("Softmax");
+    if ALONG.contains(&op) || ["Flatten", "OneHot"].contains(&op) {
+        let axis = node.attr_i("axis").ok()??;
+        let rank = (rank + usize::from(op == "OneHot")) as i64;
+        let is_inside = (-rank..rank).contains(&axis) || ends_behind && axis == rank;
+        return if is_inside { None } else { out_of_range(axis) };
+    }
+    if !ALONG_SEVERAL.contains(&op) {
+        return None;
+    }
+    let named = named_axes(id, node, analysis)?;
+    let rank = rank + if op == "Unsqueeze" { named.len() } else { 0 };
+    match axes(&named, rank) {
+        Err(_) => out_of_range(*named.iter().find(|&&axis| axes(&[axis], rank).is_err())?),
+        Ok(mut found) => {
+            found.sort_unstable();
+            found.dedup();
+            (found.len() < named.len()).then(|| format!("{op} names an axis twice"))
+        }
+    }
+}
+
+/// The number of axes of an input.
+fn rank(id: NodeId, slot: usize, analysis: &Analysis) -> Option<usize> {
+    analysis.facts.rank(analysis.graph.input(id, slot)?)
+}
+
+fn named_axes(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Vec<i64>> {
+    let opset = analysis.graph.model().own_opset();
+    match input_at(node.op_type(), "axes", opset) {
+        Some(slot) => {
+            let value = analysis.graph.input(id, slot)?;
+            analysis.constants.ints(value).filter(|_| analysis.constants.is_constant(value))
+        }
+        None => node.attr_ints("axes").ok()?.map(<[i64]>::to_vec),
+    }
+}
+
+/// A border that is named beside a rule for it.
+fn said_twice(node: &NodeProto) -> Option<String> {
+    let named = |name: &str| node.attribute.iter().find(|attribute| attribute.name() == name);
+    let has_rule = |attribute: &&AttributeProto| attribute.s() != b"NOTSET";
+    let is_twice = named("auto_pad").filter(has_rule).is_some() && named("pads").is_some();
+    is_twice.then(|| format!("{} has `auto_pad` beside `pads`", node.op_type()))
+}

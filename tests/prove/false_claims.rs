@@ -1,0 +1,253 @@
+//! Models that differ, and models that no engine takes: none is proved.
+
+use unfold::onnx::Model;
+use unfold::onnx::proto::{AttributeProto, NodeProto};
+use unfold::prove::Proof;
+
+use super::common::{Attr, attribute, text};
+use super::{is_proved, proof};
+
+fn is_disproved(proof: &Proof) -> bool {
+    matches!(proof, Proof::Disproved { .. })
+}
+
+/// `prove-size`: a position table is cut to the length of the sequence, or to the channels, which are 8 as lengths were.
+#[test]
+fn prove_size_an_axis_of_another_extent_is_told_apart() {
+    let cut_to = |axis: i64| {
+        text::model(&format!(
+            "input x B S 8
+             weight P 64 8
+             weight w 8 8
+             ints zero 1 = 0
+             ints axis 1 = {axis}
+             s = Shape(x)
+             n = Gather(s, axis)
+             p = Slice(P, zero, n)
+             m = MatMul(x, w)
+             y = Add(m, p)
+             output y"
+        ))
+    };
+    let (before, after) = (cut_to(1), cut_to(2));
+    assert!(is_proved(&proof(&before, &cut_to(1), &[])));
+    let found = proof(&before, &after, &[]);
+    assert!(!is_proved(&found), "{found:?}");
+}
+
+/// The batch and the length of two symbols are not one size.
+#[test]
+fn symbols_have_sizes_of_their_own() {
+    let shaped = |axis: i64| {
+        text::model(&format!(
+            "input x H W
+             input z H W
+             ints i = {axis}
+             s = Shape(x)
+             n = Gather(s, i)
+             f = Cast(n) to=1
+             y = Mul(z, f)
+             output y"
+        ))
+    };
+    assert!(is_disproved(&proof(&shaped(0), &shaped(1), &[])));
+    assert!(is_proved(&proof(&shaped(1), &shaped(1), &[])));
+}
+
+/// A Squeeze without axes takes out a batch of one.
+#[test]
+fn a_batch_of_one_is_looked_at() {
+    let rank_of = |nodes: &str| text::model(&format!("input x batch 4\n{nodes}\noutput y"));
+    let kept = rank_of("y = Relu(x)");
+    let squeezed = rank_of("r = Relu(x)\ny = Squeeze(r)");
+    let found = proof(&kept, &squeezed, &[]);
+    assert!(is_disproved(&found), "{found:?}");
+}
+
+/// `gather-mod`: an axis of three places has a place 1 and no place 4.
+#[test]
+fn gather_mod_a_stored_index_out_of_range_is_undecided() {
+    let taken = |index: i64| {
+        text::model(&format!("input x 2 3\nints i = {index}\ny = Gather(x, i) axis=1\noutput y"))
+    };
+    for index in [4, 7, -5, 100] {
+        let found = proof(&taken(1), &taken(index), &[]);
+        assert!(matches!(found, Proof::Undecided { .. }), "{index}: {found:?}");
+    }
+    assert!(is_proved(&proof(&taken(1), &taken(-2), &[])));
+    assert!(is_disproved(&proof(&taken(1), &taken(0), &[])));
+}
+
+/// `gather-shape`: the extents from axis 1 on are one, of which none is the second.
+#[test]
+fn gather_shape_an_extent_out_of_range_is_undecided() {
+    let from = |start: i64| {
+        text::model(&format!(
+            "input x B 3
+             weight v 3 3
+             const w 1 = 2
+             ints i 1 = 1
+             s = Shape(x) start={start}
+             n = Gather(s, i) axis=0
+             e = Expand(w, n)
+             z = MatMul(x, v)
+             y = Mul(z, e)
+             output y"
+        ))
+    };
+    let found = proof(&from(0), &from(1), &[]);
+    assert!(matches!(found, Proof::Undecided { .. }), "{found:?}");
+    assert!(is_proved(&proof(&from(0), &from(0), &[])));
+}
+
+/// The siblings of a Gather, with an index that is in range and its remainder that is not.
+#[test]
+fn settled_indices_out_of_range_are_undecided_in_every_operator() {
+    let cases = [
+        ("ints i 1 2 = 1 2", "ints i 1 2 = 3 2", "y = GatherND(x, i)"),
+        ("ints i 1 3 = 1 0 1", "ints i 1 3 = 1 2 1", "y = GatherElements(x, i) axis=0"),
+        ("ints i 1 1 = 1", "ints i 1 1 = 3", "const u 1 3 = 1 2 3\ny = ScatterND(x, i, u)"),
+        ("ints i 1 2 = 1 0", "ints i 1 2 = 1 2", "const u 1 2 = 1 2\ny = ScatterElements(x, i, u) axis=0"),
+    ];
+    for (inside, outside, node) in cases {
+        let with = |index: &str| text::model(&format!("input x 2 3\n{index}\n{node}\noutput y"));
+        assert!(is_proved(&proof(&with(inside), &with(inside), &[])), "{node}");
+        let found = proof(&with(inside), &with(outside), &[]);
+        assert!(matches!(found, Proof::Undecided { .. }), "{node}: {found:?}");
+    }
+}
+
+/// Tokens that are given may be any number, as those of a vocabulary are.
+#[test]
+fn a_given_index_may_be_any_number() {
+    let model = text::model("indices ids batch 4\nweight table 11 3\ny = Gather(table, ids)\noutput y");
+    assert!(is_proved(&proof(&model, &model, &[])));
+}
+
+/// `sqrt-sign`, and what else a sign under a root may be taken for.
+#[test]
+fn sqrt_sign_signs_under_a_root_are_seen() {
+    let rooted = |nodes: &str| {
+        text::model(&format!("input x b 4\nconst half 1 = 0.5\nconst minus 1 = -0.5\n{nodes}\noutput y"))
+    };
+    let forms = [
+        ("y = Sqrt(x)", "s = Neg(x)\ny = Sqrt(s)", "r = Sqrt(x)\ny = Neg(r)"),
+        ("y = Pow(x, half)", "s = Neg(x)\ny = Pow(s, half)", "r = Pow(x, half)\ny = Neg(r)"),
+        ("y = Pow(x, minus)", "s = Neg(x)\ny = Pow(s, minus)", "r = Pow(x, minus)\ny = Neg(r)"),
+        (
+            "r = Sqrt(x)\ny = Reciprocal(r)",
+            "s = Neg(x)\nr = Sqrt(s)\ny = Reciprocal(r)",
+            "s = Sqrt(x)\nr = Neg(s)\ny = Reciprocal(r)",
+        ),
+        ("y = Log(x)", "s = Neg(x)\ny = Log(s)", "r = Log(x)\ny = Neg(r)"),
+    ];
+    for (plain, inside, outside) in forms {
+        let [plain, inside, outside] = [plain, inside, outside].map(rooted);
+        assert!(is_proved(&proof(&plain, &plain, &[])));
+        for (one, other) in [(&plain, &inside), (&inside, &outside), (&plain, &outside)] {
+            let found = proof(one, other, &[]);
+            assert!(is_disproved(&found), "{}: {found:?}", text::print(one));
+        }
+    }
+}
+
+/// A scale that is a square moves through a root, and its negative does not, also where every extent is known.
+#[test]
+fn a_positive_square_moves_through_a_root() {
+    let scaled = |nodes: &str| {
+        text::model(&format!(
+            "input x 3 4\nconst nine 1 = 9\nconst three 1 = 3\nconst n 1 = -9\n{nodes}\noutput y"
+        ))
+    };
+    let before = scaled("m = Mul(x, nine)\ny = Sqrt(m)");
+    let behind = scaled("r = Sqrt(x)\ny = Mul(r, three)");
+    let negative = scaled("m = Mul(x, n)\ny = Sqrt(m)");
+    assert!(is_proved(&proof(&before, &behind, &[])));
+    assert!(is_disproved(&proof(&negative, &behind, &[])));
+}
+
+fn is_invalid(proof: &Proof) -> bool {
+    matches!(proof, Proof::Invalid { .. })
+}
+
+fn with_node(model: &Model, change: impl Fn(&mut NodeProto)) -> Model {
+    let mut changed = model.clone();
+    let node = changed.graph_mut().node.first_mut().unwrap();
+    change(node);
+    changed
+}
+
+fn with_attribute(model: &Model, attribute: &AttributeProto) -> Model {
+    with_node(model, |node| {
+        node.attribute.retain(|own| own.name != attribute.name);
+        node.attribute.push(attribute.clone());
+    })
+}
+
+/// `invalid-split`: an attribute that a later operator set has.
+#[test]
+fn invalid_split_an_attribute_of_a_later_operator_set_is_an_error() {
+    let split = |opset: i64| {
+        text::model(&format!("opset {opset}\ninput x b 3 8\nu, v = Split(x) axis=2\ny = Add(u, v)\noutput y"))
+    };
+    let parts = attribute("num_outputs", Attr::Int(2));
+    let found = proof(&split(17), &with_attribute(&split(17), &parts), &[]);
+    assert!(matches!(&found, Proof::Invalid { reason, .. } if reason.contains("num_outputs")), "{found:?}");
+    assert!(is_proved(&proof(&split(18), &with_attribute(&split(18), &parts), &[])));
+}
+
+#[test]
+fn nodes_that_no_engine_takes_are_errors() {
+    let conv = text::model("input x 1 2 5 5\nweight w 3 2 3 3\ny = Conv(x, w) pads=[1,1,1,1]\noutput y");
+    let softmax = text::model("input x b 4\ny = Softmax(x) axis=1\noutput y");
+    let sum = text::model("input x b 4\ny = ReduceMean(x) axes=[1]\noutput y");
+    let transpose = text::model("input x 2 3 4\ny = Transpose(x) perm=[0,2,1]\noutput y");
+    let gather = text::model("input x 2 3\nconst f 1 = 1\nints i 1 = 1\ny = Gather(x, i)\noutput y");
+    let cases = [
+        (
+            "auto_pad beside pads",
+            &conv,
+            with_attribute(&conv, &attribute("auto_pad", Attr::Text("VALID".into()))),
+        ),
+        ("an axis out of range", &softmax, with_attribute(&softmax, &attribute("axis", Attr::Int(2)))),
+        ("axes out of range", &sum, with_attribute(&sum, &attribute("axes", Attr::Ints(vec![-3])))),
+        ("an axis named twice", &sum, with_attribute(&sum, &attribute("axes", Attr::Ints(vec![1, -1])))),
+        (
+            "an axis ordered twice",
+            &transpose,
+            with_attribute(&transpose, &attribute("perm", Attr::Ints(vec![0, 1, 1]))),
+        ),
+        (
+            "an attribute of another type",
+            &softmax,
+            with_attribute(&softmax, &attribute("axis", Attr::Float(1.0))),
+        ),
+        ("an unknown attribute", &softmax, with_attribute(&softmax, &attribute("axes", Attr::Ints(vec![1])))),
+        ("floats as indices", &gather, with_node(&gather, |node| node.input[1] = "f".into())),
+        ("an input too few", &gather, with_node(&gather, |node| node.input.truncate(1))),
+        ("an input too many", &softmax, with_node(&softmax, |node| node.input.push("x".into()))),
+        (
+            "a later operator",
+            &softmax,
+            with_node(&softmax, |node| {
+                node.op_type = Some("Swish".into());
+                node.attribute.clear();
+            }),
+        ),
+    ];
+    for (what, original, fused) in cases {
+        assert!(is_proved(&proof(original, original, &[])), "{what}");
+        let found = proof(original, &fused, &[]);
+        assert!(is_invalid(&found), "{what}: {found:?}");
+        // An original that engines take against the specification is no error.
+        assert!(!is_invalid(&proof(&fused, &fused, &[])), "{what}");
+    }
+}
+
+#[test]
+fn floats_and_integers_in_one_sum_are_an_error() {
+    let summed = |other: &str| {
+        text::model(&format!("input x b 4\nindices k b 4\nf = Cast(k) to=1\ny = Add(x, {other})\noutput y"))
+    };
+    assert!(is_invalid(&proof(&summed("f"), &summed("k"), &[])));
+}

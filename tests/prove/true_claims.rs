@@ -1,0 +1,86 @@
+//! Models that compute the function of the original: none is refused.
+
+use unfold::prove::{Proof, ProveOptions, prove};
+
+use super::common::text;
+use super::{is_proved, proof};
+
+/// `prove-itself-div0`: a constant is divided by 0.
+#[test]
+fn prove_itself_div0_a_file_is_itself() {
+    let model = text::model("input x b 4\nconst z 4 = 0 0 0 0\ni = Reciprocal(z)\ny = Add(x, i)\noutput y");
+    let found = prove(&model, &model, &[], &ProveOptions::default());
+    assert_eq!(found, Proof::Proved { points: 0, bound: 0.0, tensors: 0 });
+    // Another file of these nodes has the same numbers.
+    assert!(is_proved(&proof(&model, &model, &[])));
+    let other = text::model("input x b 4\nconst z 4 = 0 0 0 1\ni = Reciprocal(z)\ny = Add(x, i)\noutput y");
+    assert!(!is_proved(&proof(&model, &other, &[])));
+}
+
+/// `prove-itself-empty`: the extents fit each other at a batch of 0 alone.
+#[test]
+fn prove_itself_empty_a_file_is_itself() {
+    let model = text::model(
+        "input x n 6 2
+         ints s1 3 = 3 2 -1
+         ints s2 3 = 0 0 3
+         m = Reshape(x, s1)
+         y = Reshape(m, s2) allowzero=1
+         output y",
+    );
+    assert!(is_proved(&prove(&model, &model, &[], &ProveOptions::default())));
+}
+
+/// `signed-zero-refused`: the reciprocals of 0 and of −0, stored as the infinities that they are.
+#[test]
+fn signed_zero_refused_constants_divided_by_zero_are_their_numbers() {
+    let model = text::model(
+        "input x b 4
+         const p 4 = 0 0 0 0
+         const m 4 = -0 -0 -0 -0
+         i = Reciprocal(p)
+         j = Reciprocal(m)
+         y = Add(x, i)
+         w = Add(x, j)
+         output y w",
+    );
+    let fused = unfold::fuse(&model, &Default::default()).unwrap();
+    assert_eq!(fused.model.graph().node.len(), 2);
+    assert!(is_proved(&proof(&model, &fused.model, &fused.plan.tensors)));
+    let mut turned = fused.model.clone();
+    let names: Vec<String> = turned.graph().node.iter().map(|node| node.input[1].clone()).collect();
+    turned.graph_mut().node[0].input[1] = names[1].clone();
+    turned.graph_mut().node[1].input[1] = names[0].clone();
+    assert!(!is_proved(&proof(&model, &turned, &fused.plan.tensors)));
+}
+
+/// `base3`: two attentions share a projection. One has the scale ½ behind it, the other 0.7071068 behind the queries and
+/// behind the keys of its cache: the products round to equal numbers, by two recipes.
+#[test]
+fn base3_scales_that_are_equal_by_rounding_alone_have_tensors_of_their_own() {
+    let model = text::model(
+        "input x b 4
+         input z b 4
+         weight w 4 4
+         const half = 0.5
+         const q = 0.70710677
+         const k = 0.70710677
+         u = MatMul(x, w)
+         s = Mul(u, half)
+         a = Relu(s)
+         v = MatMul(z, w)
+         r = Mul(v, q)
+         t = Mul(r, k)
+         c = Relu(t)
+         y = Add(a, c)
+         output y",
+    );
+    let options = unfold::FuseOptions { max_growth: 200.0, ..Default::default() };
+    let fused = unfold::fuse(&model, &options).unwrap();
+    let made = |name: &str| {
+        fused.plan.tensors.iter().filter(|tensor| tensor.replaces.as_deref() == Some(name)).count()
+    };
+    assert_eq!(made("w"), 2);
+    let found = proof(&model, &fused.model, &fused.plan.tensors);
+    assert!(is_proved(&found), "{found:?}");
+}
