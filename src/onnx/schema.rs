@@ -80,7 +80,7 @@ pub struct OperatorSchema {
 
 /// The definition of an operator in an operator set.
 #[derive(Debug, Clone, Copy)]
-pub enum Definition {
+pub enum OperatorDefinition {
     /// The operator has it.
     Is(&'static OperatorSchema),
     /// A later operator set has the operator.
@@ -90,7 +90,7 @@ pub enum Definition {
 }
 
 /// The definition of an operator of ONNX's own domain in an operator set.
-pub fn definition(op: &str, opset: i64) -> Definition {
+pub fn definition(op: &str, opset: i64) -> OperatorDefinition {
     static TABLE: LazyLock<HashMap<&'static str, Vec<OperatorSchema>>> = LazyLock::new(|| {
         let mut table: HashMap<&str, Vec<OperatorSchema>> = HashMap::new();
         for (name, schema) in include_str!("schema/operators.txt").lines().filter_map(line) {
@@ -98,9 +98,9 @@ pub fn definition(op: &str, opset: i64) -> Definition {
         }
         table
     });
-    let Some(versions) = TABLE.get(op) else { return Definition::Unknown };
+    let Some(versions) = TABLE.get(op) else { return OperatorDefinition::Unknown };
     let latest = versions.iter().rev().find(|schema| schema.since <= opset);
-    latest.map_or(Definition::Later, Definition::Is)
+    latest.map_or(OperatorDefinition::Later, OperatorDefinition::Is)
 }
 
 fn line(line: &'static str) -> Option<(&'static str, OperatorSchema)> {
@@ -154,7 +154,7 @@ mod tests {
 
     fn schema(op: &str, opset: i64) -> &'static OperatorSchema {
         match definition(op, opset) {
-            Definition::Is(schema) => schema,
+            OperatorDefinition::Is(schema) => schema,
             other => panic!("{op}: {other:?}"),
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn operators_come_and_go() {
         assert!(schema("Upsample", 10).is_deprecated);
-        assert!(matches!(definition("RMSNormalization", 22), Definition::Later));
-        assert!(matches!(definition("BiasGelu", 22), Definition::Unknown));
+        assert!(matches!(definition("RMSNormalization", 22), OperatorDefinition::Later));
+        assert!(matches!(definition("BiasGelu", 22), OperatorDefinition::Unknown));
     }
 }

@@ -14,7 +14,7 @@ use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::operator::input_at;
 use crate::onnx::proto::{AttributeProto, NodeProto};
-use crate::onnx::schema::{Arity, Definition, Formal, OperatorSchema, Sort, definition};
+use crate::onnx::schema::{Arity, Formal, OperatorDefinition, OperatorSchema, Sort, definition};
 use crate::onnx::tensor::DataType;
 
 /// A node that is no operator of ONNX.
@@ -66,11 +66,11 @@ pub fn faults(analysis: &Analysis, own: &HashSet<(String, String)>) -> Vec<Fault
 fn fault(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<String> {
     let (op, opset) = (node.op_type(), analysis.graph.model().own_opset());
     let schema = match definition(op, opset) {
-        Definition::Is(schema) if !schema.is_deprecated => schema,
-        Definition::Is(_) | Definition::Later => {
+        OperatorDefinition::Is(schema) if !schema.is_deprecated => schema,
+        OperatorDefinition::Is(_) | OperatorDefinition::Later => {
             return Some(format!("the operator set has no {op}"));
         }
-        Definition::Unknown => return None,
+        OperatorDefinition::Unknown => return None,
     };
     wrong_attribute(node, schema)
         .or_else(|| wrong_count(node, schema))
@@ -226,10 +226,14 @@ fn named_axes(id: NodeId, node: &NodeProto, analysis: &Analysis) -> Option<Vec<i
     }
 }
 
-/// A border that is named beside a rule for it.
+/// A border that is named beside a rule for it, or parts whose number is named beside their lengths.
 fn said_twice(node: &NodeProto) -> Option<String> {
     let named = |name: &str| node.attribute.iter().find(|attribute| attribute.name() == name);
     let has_rule = |attribute: &&AttributeProto| attribute.s() != b"NOTSET";
+    let has_lengths = node.input.get(1).is_some_and(|name| !name.is_empty());
+    if node.op_type() == "Split" && has_lengths && named("num_outputs").is_some() {
+        return Some("Split has `num_outputs` beside the lengths of its parts".to_owned());
+    }
     let is_twice = named("auto_pad").filter(has_rule).is_some() && named("pads").is_some();
     is_twice.then(|| format!("{} has `auto_pad` beside `pads`", node.op_type()))
 }
