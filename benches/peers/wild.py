@@ -8,8 +8,8 @@
     python benches/peers/wild.py trained --rounds 30 --tract --openvino
 
 A line has how far the result of unfold is from the model, nodes and constant affines that each tool leaves, what
-onnxruntime no longer fuses, and the time of unfold's result over that of the model and over the fastest peer's; in
-onnxruntime that is the result for it, elsewhere the default. Outputs are compared on random inputs of two batches, the
+onnxruntime no longer fuses, and the time of unfold's result, by default, over that of the model and over the fastest
+peer's. Outputs are compared on random inputs of two batches, the
 model without any optimisation of onnxruntime against the results with all of them. Results of tools stay in the folder,
 and are not made anew where they are there; those of `unfold`, which is found on the PATH, are.
 Exit code 1 where unfold fails, or its result is another model. Writes a table of docs/wild.md where `--mark` names it.
@@ -36,7 +36,7 @@ from trained import SHAPES  # noqa: E402
 
 DOCUMENT = HERE.parent.parent / "docs" / "wild.md"
 PEERS = ["onnxsim", "onnxslim", "onnxruntime"]
-OURS = ["unfold", "unfold_for_onnxruntime"]
+OURS = "unfold"
 TOLERANCE = 1e-4
 DRAWN = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
 
@@ -76,9 +76,9 @@ def results(source):
     made, failed = {}, {}
     folder = source.parent / "results"
     folder.mkdir(exist_ok=True)
-    for name in [*PEERS, *OURS]:
+    for name in [*PEERS, OURS]:
         target = folder / f"{source.stem}.{name}.onnx"
-        if name in OURS or not target.exists():
+        if name == OURS or not target.exists():
             target.unlink(missing_ok=True)
             seconds, reason = run_tool(name, source, target)
             if seconds is None:
@@ -97,11 +97,10 @@ def counts(source, made):
 def row(source, arguments):
     """The cells of one model, the times of unfold's result over others' by column, and whether all is well."""
     made, failed = results(source)
-    broken = [failed[name] for name in OURS if name in failed]
-    if broken:
-        return [source.stem, f"**{broken[0]}**"], {}, False
+    if OURS in failed:
+        return [source.stem, f"**{failed[OURS]}**"], {}, False
     errors = {name: difference(source, path) for name, path in made.items()}
-    off = max(errors.pop(name) for name in OURS)
+    off = errors.pop(OURS)
     equal = off <= max(TOLERANCE, 2 * min(errors.values(), default=0))
     counted = counts(source, made)
     cells = [source.stem, f"{off:.0e}" if equal else f"**{off:.0e}**"]
@@ -124,15 +123,15 @@ def measured(source, made, arguments):
     if not arguments.rounds:
         return {}
     peers = [path for name, path in made.items() if name in PEERS]
-    paths = [made["unfold_for_onnxruntime"], source, *peers]
+    paths = [made[OURS], source, *peers]
     given = feed(source.stem, session(source), 1)
     found = {"onnxruntime": ratios_of(lambda: map(session, paths), given, arguments.rounds)}
     # What onnxruntime writes has operators of its own.
-    portable = [made["unfold"], source, *[path for path in peers if path != made.get("onnxruntime")]]
+    standard = [made[OURS], source, *[path for path in peers if path != made.get("onnxruntime")]]
     if arguments.tract:
-        found["tract"] = tract_ratios(portable, 1, arguments.rounds)
+        found["tract"] = tract_ratios(standard, 1, arguments.rounds)
     if arguments.openvino:
-        found["OpenVINO"] = ratios_of(lambda: map(InOpenVINO, portable), given, arguments.rounds)
+        found["OpenVINO"] = ratios_of(lambda: map(InOpenVINO, standard), given, arguments.rounds)
     ratios = {}
     for engine, (_, exported, *others) in found.items():
         ratios[f"{engine}, ÷ exported"] = exported and turned(exported)

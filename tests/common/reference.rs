@@ -240,7 +240,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
         "GroupNormalization" | "GroupNorm" => group_norm(&call)?,
         "LayerNormalization" => layer_norm(&call)?,
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => return skip_norm(&call),
-        "SimplifiedLayerNormalization" => {
+        "RMSNormalization" | "SimplifiedLayerNormalization" => {
             let x = call.floats(0)?;
             let axis = call.axis(-1, x.ndim())?;
             let axes: Vec<usize> = (axis..x.ndim()).collect();

@@ -3,8 +3,10 @@
 use unfold::FuseOptions;
 use unfold::fold::target::Target;
 use unfold::onnx::Model;
+use unfold::onnx::proto::StringStringEntryProto;
 use unfold::onnx::tensor::DataType;
 use unfold::prove::{Proof, prove};
+use unfold::provenance::Provenance;
 
 use crate::common::declared;
 use crate::common::text::model;
@@ -280,4 +282,64 @@ fn streams_are_centred_for_processors_and_not_for_all() {
     let skip = vec!["centring".to_owned()];
     let fused = unfold::fuse(&before, &FuseOptions { skip, target: Target::Cpu, ..options() }).unwrap();
     assert!(operators(&fused.model).contains(&"LayerNormalization"));
+}
+
+/// An RMS normalization that is written out, of an operator set.
+fn rms(opset: usize, epsilon: &str, scale: &str) -> Model {
+    model(&format!(
+        "opset {opset}
+         input x N 4 6
+         const e = {epsilon}
+         const two = 2
+         {scale}
+         ints a 1 = -1
+         s = Pow(x, two)
+         m = ReduceMean(s, a) keepdims=1
+         v = Add(m, e)
+         r = Sqrt(v)
+         d = Div(x, r)
+         y = Mul(d, g)
+         output y"
+    ))
+}
+
+#[test]
+fn an_rms_normalization_is_one_operator_where_the_operator_set_has_it() {
+    let vector = "const g 6 = 1 2 3 4 5 6";
+    let fused = |target, model: &Model| unfold::fuse(model, &FuseOptions { target, ..options() }).unwrap();
+    let before = rms(23, "0.5", vector);
+    for target in [Target::Cpu, Target::Tract, Target::Onnxruntime] {
+        let after = fused(target, &before);
+        assert_eq!(operators(&after.model), ["RMSNormalization"]);
+        same(&before, &after.model, 2e-6);
+        assert!(!fused(target, &after.model).changed());
+    }
+    let skip = vec!["biased".to_owned()];
+    let skipped = unfold::fuse(&before, &FuseOptions { skip, target: Target::Cpu, ..options() }).unwrap();
+    assert!(!skipped.changed());
+    // The set lacks it, the target keeps it, and one number scales each token.
+    for (target, kept) in [
+        (Target::Cpu, rms(22, "0.5", vector)),
+        (Target::Portable, rms(23, "0.5", vector)),
+        (Target::Cpu, rms(23, "0.5", "const g 4 1 = 1 2 3 4")),
+    ] {
+        assert!(!fused(target, &kept).changed());
+    }
+}
+
+#[test]
+fn metadata_without_a_target_is_of_the_portable_form() {
+    let named = |options: Option<&str>| {
+        let mut folded = rms(22, "0.5", "const g 6 = 1 2 3 4 5 6");
+        let entries = [("unfold.version", Some("0.1.0")), ("unfold.options", options)];
+        let entries = entries.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        folded.proto.metadata_props = entries
+            .map(|(key, value)| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) })
+            .collect();
+        let [time] = &Provenance::of(&folded)[..] else { panic!("it was folded once") };
+        (time.options.target, time.options.centre)
+    };
+    assert_eq!(named(None), (Target::Portable, false));
+    assert_eq!(named(Some(r#"{"skip":[],"centre":true}"#)), (Target::Portable, true));
+    assert_eq!(named(Some(r#"{"skip":[],"target":"cpu"}"#)), (Target::Cpu, false));
 }
