@@ -155,7 +155,7 @@ fn folded(plan: &Plan) -> String {
             None => counts.push((site.kind.name, 1)),
         }
     }
-    let Tidy { constants, duplicates, biased, untold, .. } = plan.tidy;
+    let Tidy { constants, duplicates, biased, selected, untold, .. } = plan.tidy;
     let streams = |is: fn(&StreamPlan) -> bool| plan.streams.iter().filter(|stream| is(stream)).count();
     let merged = plan.merged.len();
     let placed = plan.placed.iter().filter(|placed| placed.is_moved()).count();
@@ -167,6 +167,7 @@ fn folded(plan: &Plan) -> String {
         ("constant", constants),
         ("duplicate", duplicates),
         ("biased", biased),
+        ("demand", selected),
         ("untold", untold),
     ];
     counts.extend(others.into_iter().filter(|(_, count)| *count > 0));

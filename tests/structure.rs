@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lower", &["error", "graph", "hash", "normalizer", "onnx"]),
     ("fold", &["affine", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
     ("basis", &["affine", "error", "fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
-    ("passes", &["fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
+    ("passes", &["fold", "graph", "hash", "normalizer", "onnx", "ops", "recipe", "refusal"]),
     ("simplify", &["error", "graph", "hash", "onnx", "recipe", "refusal"]),
     ("provenance", &["fold", "onnx", "run"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),

@@ -74,7 +74,8 @@ pub struct FuseArgs {
 
     /// Leaves sites as they are: a name or a kind, or a pattern with * and ? (may be repeated). `constant` stands for
     /// operators whose results are known, `duplicate` for those that compute what others do, `biased` for products and RMS
-    /// normalizations in the forms of the target
+    /// normalizations in the forms of the target, `placement` for work that moves to where fewer places are, `demand` for
+    /// the part of it that leaves out what nobody reads
     #[arg(long, visible_alias = "keep", value_name = "SITE_OR_KIND")]
     skip: Vec<String>,
 

@@ -277,7 +277,7 @@ impl Summary {
 }
 
 /// What is done beside the sites, a line for each kind of it; nothing where there is nothing.
-pub fn tidied(Tidy { raised, constants, duplicates, biased, untold, kept }: &Tidy) -> String {
+pub fn tidied(Tidy { raised, constants, duplicates, biased, selected, untold, kept }: &Tidy) -> String {
     let mut lines = String::new();
     if let Some(Raised { from, to }) = raised {
         lines += &format!("operator set {from} is raised to {to}, which has HardSwish\n");
@@ -290,6 +290,9 @@ pub fn tidied(Tidy { raised, constants, duplicates, biased, untold, kept }: &Tid
     }
     if *biased > 0 {
         lines += &format!("{biased} products that are one operator with their biases: biased\n");
+    }
+    if *selected > 0 {
+        lines += &format!("{selected} moves of selections before work that they leave out: demand\n");
     }
     if *untold > 0 {
         lines += &format!("{untold} values whose shapes are not declared any more: untold\n");

@@ -407,6 +407,9 @@ pub struct Tidy {
     /// Products that are one operator with their biases, for the sake of an engine.
     #[serde(skip_serializing_if = "is_zero")]
     pub biased: usize,
+    /// Selections that were moved up, and products that were taken apart for them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub selected: usize,
     /// Values of open extents whose shapes are not declared any more, for the sake of an engine.
     #[serde(skip_serializing_if = "is_zero")]
     pub untold: usize,

@@ -18,7 +18,7 @@ use crate::lower::{Lowered, Lowering, lower, opaque, operators, written_out};
 use crate::normalizer::hard_swish;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
-use crate::passes::placement;
+use crate::passes::{demand, placement};
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
 use crate::run::{Dims, fixed};
@@ -83,7 +83,7 @@ impl FuseOptions<'_> {
                 simplify::KINDS
                     .iter()
                     .chain(&basis::KINDS)
-                    .chain([&hard_swish::KIND, &target::KIND, &placement::KIND])
+                    .chain([&hard_swish::KIND, &target::KIND, &placement::KIND, &demand::KIND])
                     .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || model.proto.functions.iter().any(|function| set.is_match(function.name()))

@@ -26,7 +26,7 @@ use crate::normalizer::{self, Family, Site, View};
 use crate::onnx::Model;
 use crate::onnx::hidden::hidden;
 use crate::onnx::proto::TensorProto;
-use crate::passes::placement;
+use crate::passes::{demand, placement};
 use crate::provenance::Provenance;
 use crate::refusal::{Reason, Refusal};
 use crate::simplify::{self, Limits, simplify_known, tidy};
@@ -241,6 +241,9 @@ impl OnePass<'_> {
             return Ok(Some(next));
         }
         if let Some(next) = self.over(analysis, first, history)? {
+            return Ok(Some(next));
+        }
+        if let Some(next) = self.selected(analysis, history) {
             return Ok(Some(next));
         }
         if let Some(next) = self.place(analysis, history)? {
@@ -558,6 +561,24 @@ impl OnePass<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// The model with selections moved up, before work that they leave out; `None` where none moves, or one that would
+    /// cannot be stored.
+    fn selected(&self, analysis: &Analysis, history: &mut History) -> Option<Model> {
+        let model = analysis.graph.model();
+        let is_skipped = [placement::KIND, demand::KIND].iter().any(|kind| self.skip.is_match(kind));
+        if is_skipped || not_known(model).is_some() {
+            return None;
+        }
+        let edits = demand::edits(analysis);
+        if edits.is_empty() {
+            return None;
+        }
+        let (made, stored, grown) = self.made(&edits, analysis, history, true).ok()?;
+        history.rewritten(stored, grown, made.graph().node.len() < model.graph().node.len());
+        history.plan.tidy.selected += edits.len();
+        Some(made)
     }
 
     /// The model with changes that no site asks for; `None` where there are none.

@@ -284,6 +284,19 @@ impl Trace {
         axes.iter().map(place).collect()
     }
 
+    /// The axis of the start of which this one holds a run of atoms now, and how many runs there are before it and elements
+    /// in each behind it; `None` where those are no numbers, or it holds atoms of several.
+    pub fn run(&self, place: usize) -> Option<(usize, [usize; 2])> {
+        let held = self.atoms.leaves(self.now.get(place)?);
+        let first = held.first()?;
+        let find = |axis: &Vec<Atom>| self.atoms.leaves(axis).iter().position(|atom| atom == first);
+        let axis = self.start.iter().position(|axis| find(axis).is_some())?;
+        let leaves = self.atoms.leaves(&self.start[axis]);
+        let from = leaves.iter().position(|atom| atom == first)?;
+        let (before, behind) = (&leaves[..from], leaves.get(from..)?.strip_prefix(&held[..])?);
+        Some((axis, [self.atoms.count(before)?, self.atoms.count(behind)?]))
+    }
+
     /// The permutation of axes that does it all, if one does.
     pub fn as_transpose(&self) -> Option<Vec<usize>> {
         let mut free: Vec<Option<Vec<Atom>>> =

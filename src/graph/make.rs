@@ -149,7 +149,10 @@ impl<'m> Maker<'m> {
 
     /// A name that neither the graph nor this has yet.
     fn name(&mut self, what: &str) -> String {
-        let stem = node_name(self.like);
+        self.fresh(node_name(self.like), what)
+    }
+
+    fn fresh(&mut self, stem: &str, what: &str) -> String {
         let mut names = (0..).map(|i| format!("{stem}_{what}_{i}"));
         let free = |name: &String| !self.graph.has(name) && !self.names.contains(name);
         let name = names.find(free).unwrap_or_default();
@@ -173,6 +176,20 @@ impl<'m> Maker<'m> {
         }
         self.nodes.push(node);
         name
+    }
+
+    /// Another node of the graph once more, on other inputs and with its own notes. Returns the names of its outputs; one
+    /// that is left out has an empty name.
+    pub fn repeat(&mut self, node: NodeId, inputs: &[String]) -> Vec<String> {
+        let mut again = self.graph.node(node).clone();
+        again.input = inputs.to_vec();
+        again.name = Some(self.fresh(self.graph.name(node), "selected"));
+        for output in again.output.iter_mut().filter(|output| !output.is_empty()) {
+            *output = self.fresh(output, "selected");
+        }
+        let outputs = again.output.clone();
+        self.nodes.push(again);
+        outputs
     }
 
     /// A constant of floats.

@@ -1,3 +1,4 @@
 //! Passes over a model in which nothing folds any more.
 
+pub mod demand;
 pub mod placement;

@@ -75,6 +75,10 @@ fn a_vit_is_centred() {
     let count = |op: &str| operators(&fused.model).iter().filter(|other| **other == op).count();
     // One mean each, of squares; the ones behind two of them are for the runtime.
     assert_eq!((count("LayerNormalization"), count("ReduceMean"), count("Sub"), count("Mul")), (0, 3, 0, 3));
+    // Whole, where the class token is not selected from it.
+    let skip = vec!["placement".to_owned()];
+    let whole = FuseOptions { centre: true, skip, ..options() };
+    let fused = unfold::fuse(&model(&vit(HEAD)), &whole).unwrap();
     let pos = crate::initializer(&fused.model, "pos_centred");
     let numbers = tensor::read_f64(pos, fused.model.externals()).unwrap();
     assert!(numbers.rows().into_iter().all(|row| row.sum().abs() < 1e-6), "{numbers}");

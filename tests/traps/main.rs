@@ -12,6 +12,7 @@ mod centring;
 #[path = "../common/mod.rs"]
 mod common;
 mod cropped;
+mod demand;
 mod experts;
 mod factors;
 mod forms;

@@ -1,0 +1,40 @@
+//! Work where it is least: a selection of places moves up, before the work that it leaves most of out.
+//!
+//! Before: a block of a transformer for all tokens, and a Gather of the class token. After: the class token of the residual
+//! stream is gathered, the block computes queries, projection and MLP for it alone, and keys and values for all tokens.
+//!
+//! A selection commutes with an operator whose output at place `i` reads place `i` of each operand that varies along the
+//! axis, which [`crate::ops::axes`] answers. It is taken before each such operand, and an operand that is broadcast or read
+//! whole stays. It stops where an operator mixes the axis, and where something else reads the value whole.
+//!
+//! A move happens where it leaves out half of the places of a product or of a normalization, whatever open extents are: one
+//! place of an open extent, or a part of one that is a number. A product of queries, keys and values of which only the
+//! queries are wanted for fewer places is taken apart first.
+
+mod fused;
+mod region;
+mod selection;
+mod write;
+
+use crate::fold::patch::Edit;
+use crate::graph::analysis::Analysis;
+
+/// The name of this pass for `--skip`; `placement` stands for it too.
+pub const KIND: &str = "demand";
+
+/// The next move of each selection that has one, none of which touches another.
+pub fn edits(analysis: &Analysis) -> Vec<Edit> {
+    let mut taken = vec![false; analysis.graph.order().len()];
+    let mut edits = vec![];
+    for group in selection::groups(analysis) {
+        let Some(region) = region::region(analysis, &group) else { continue };
+        let apart = fused::apart(analysis, &region);
+        let Some(replacement) = apart.or_else(|| write::moved(analysis, &group, &region)) else { continue };
+        if replacement.nodes.iter().any(|&node| taken[node]) {
+            continue;
+        }
+        replacement.nodes.iter().for_each(|&node| taken[node] = true);
+        edits.push(Edit::replacing(&analysis.graph, group.first(), replacement));
+    }
+    edits
+}

@@ -1,0 +1,256 @@
+//! Which values are wanted at a selection's places alone.
+//!
+//! From the value that is selected from the demand goes up: a node all of whose read outputs are wanted at these places wants
+//! each operand that varies along the axis at these places. A value that something else reads, whole, is a cut: the selection
+//! is written there.
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use super::selection::{Group, PlaceSet};
+use crate::graph::analysis::Analysis;
+use crate::graph::facts::same_shape;
+use crate::graph::flat::way;
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::onnx::operator::Category;
+use crate::ops::axes::{AxisRead, reads};
+
+/// Constants of more elements than this are selected from only where nothing else reads them.
+const SMALL: usize = 1 << 14;
+
+/// Nodes that work on the places of a selection alone.
+pub(super) struct NarrowRegion {
+    /// The nodes, each behind what it reads.
+    pub nodes: Vec<NodeId>,
+    /// Inputs of the nodes that are read at the places, each with the axis along which they lie.
+    pub slots: BTreeMap<(NodeId, usize), usize>,
+    /// Values that are wanted at the places alone, each with the axis along which they lie.
+    pub narrow: BTreeMap<ValueId, usize>,
+    /// Values that stay whole and of which nodes of the region read the places, along an axis.
+    pub cuts: BTreeSet<(ValueId, usize)>,
+    /// Nodes that read a value of the region for its shape alone, with a value of the same shape that stays.
+    pub shapes: Vec<(NodeId, ValueId)>,
+    /// How many places there are.
+    pub count: usize,
+}
+
+/// The region above a group of selections, where a product or a normalization is in it.
+pub(super) fn region(analysis: &Analysis, group: &Group) -> Option<NarrowRegion> {
+    let mut whole = BTreeSet::new();
+    // Each round leaves one value more whole, or is the last.
+    for _ in 0..=analysis.graph.order().len() {
+        let mut search =
+            UpwardSearch { analysis, group, whole: &whole, found: empty(group), asked: BTreeMap::new() };
+        search.run();
+        let (mut found, asked) = (search.found, search.asked);
+        let unresolved = stand_ins(analysis, &mut found, &asked);
+        if unresolved.is_empty() {
+            found.nodes.sort_by_key(|&node| analysis.graph.place(node));
+            return is_worth(analysis, &found).then_some(found);
+        }
+        whole.extend(unresolved);
+    }
+    None
+}
+
+fn empty(group: &Group) -> NarrowRegion {
+    NarrowRegion {
+        nodes: vec![],
+        slots: BTreeMap::new(),
+        narrow: BTreeMap::from([(group.value, group.axis)]),
+        cuts: BTreeSet::new(),
+        shapes: vec![],
+        count: group.count,
+    }
+}
+
+/// Whether a product or a normalization works on fewer places.
+fn is_worth(analysis: &Analysis, region: &NarrowRegion) -> bool {
+    let is_work = |&node: &NodeId| {
+        let graph = &analysis.graph;
+        let category = graph.category(node);
+        let is_known = category.is_some_and(|it| it.is_product() || it == Category::Normalizer);
+        is_known || ["Attention", "Einsum", "Softmax"].iter().any(|op| graph.is(node, op))
+    };
+    !region.cuts.is_empty() && region.nodes.iter().any(is_work)
+}
+
+/// Lets what reads only the shape of a narrow value read that of a whole one. Returns the values for which there is none.
+fn stand_ins(
+    analysis: &Analysis,
+    region: &mut NarrowRegion,
+    asked: &BTreeMap<ValueId, Vec<NodeId>>,
+) -> Vec<ValueId> {
+    let mut unresolved = vec![];
+    for (&value, readers) in asked.iter().filter(|(value, _)| region.narrow.contains_key(value)) {
+        let shape = analysis.facts.shape(value);
+        let is_same = |&&(other, _): &&(ValueId, usize)| {
+            let pair = shape.as_ref().zip(analysis.facts.shape(other));
+            pair.is_some_and(|(one, other)| same_shape(one, &other))
+        };
+        match region.cuts.iter().find(is_same) {
+            Some(&(other, _)) => region.shapes.extend(readers.iter().map(|&node| (node, other))),
+            None => unresolved.push(value),
+        }
+    }
+    unresolved
+}
+
+struct UpwardSearch<'s> {
+    analysis: &'s Analysis<'s>,
+    group: &'s Group,
+    /// Values that are not to be narrowed.
+    whole: &'s BTreeSet<ValueId>,
+    found: NarrowRegion,
+    /// Nodes that read a value for its shape alone.
+    asked: BTreeMap<ValueId, Vec<NodeId>>,
+}
+
+impl UpwardSearch<'_> {
+    /// Goes over nodes from the last one up, so that all readers of a value are seen before what makes it.
+    fn run(&mut self) {
+        let graph = &self.analysis.graph;
+        let mut open = BinaryHeap::new();
+        let mut wanted = BTreeSet::new();
+        self.want(self.group.value, self.group.axis, &mut open, &mut wanted);
+        while let Some((_, node)) = open.pop() {
+            let outputs: Vec<ValueId> = graph
+                .outputs(node)
+                .iter()
+                .flatten()
+                .copied()
+                .filter(|value| !graph.readers(*value).is_empty())
+                .collect();
+            let passes = self.passed(node, &outputs);
+            if passes.is_none() {
+                outputs.iter().for_each(|&output| self.stop(output));
+            }
+            let Some(read) = passes else { continue };
+            self.found.nodes.push(node);
+            for (slot, axis) in read {
+                self.found.slots.insert((node, slot), axis);
+                if let Some(value) = graph.input(node, slot) {
+                    self.want(value, axis, &mut open, &mut wanted);
+                }
+            }
+        }
+    }
+
+    /// A value is not narrowed: the selection is written behind it.
+    fn stop(&mut self, value: ValueId) {
+        if let Some(axis) = self.found.narrow.remove(&value) {
+            self.found.cuts.insert((value, axis));
+        }
+    }
+
+    /// Notes that a value is wanted at the places along an axis.
+    fn want(
+        &mut self,
+        value: ValueId,
+        axis: usize,
+        open: &mut BinaryHeap<(usize, NodeId)>,
+        wanted: &mut BTreeSet<NodeId>,
+    ) {
+        let graph = &self.analysis.graph;
+        let other = self.found.narrow.get(&value).is_some_and(|&other| other != axis);
+        match graph.producer(value) {
+            Some((node, _)) if !other && !self.is_cut(value) => {
+                self.found.narrow.insert(value, axis);
+                if wanted.insert(node) {
+                    open.push((graph.place(node), node));
+                }
+            }
+            _ => {
+                self.stop(value);
+                self.found.cuts.insert((value, axis));
+            }
+        }
+    }
+
+    fn is_cut(&self, value: ValueId) -> bool {
+        self.whole.contains(&value)
+            || self.analysis.constants.is_constant(value)
+            || self.found.cuts.iter().any(|&(cut, _)| cut == value)
+    }
+
+    /// The inputs that a node reads at the places, each with its axis, where the selection passes it.
+    fn passed(&mut self, node: NodeId, outputs: &[ValueId]) -> Option<Vec<(usize, usize)>> {
+        let graph = &self.analysis.graph;
+        let is_here = way(graph.node(node)) == way(graph.node(self.group.first()));
+        let is_plain =
+            graph.captures(node).is_empty() && !graph.category(node).is_some_and(Category::is_random);
+        if !is_here || !is_plain || !can_be_written(self.analysis, node) {
+            return None;
+        }
+        let mut all: Option<Vec<(usize, usize)>> = None;
+        for &output in outputs {
+            let axis = *self.found.narrow.get(&output)?;
+            if !self.is_only_narrow(output) {
+                return None;
+            }
+            let (_, slot) = graph.producer(output)?;
+            let read = self.operands(node, slot, axis)?;
+            if all.get_or_insert_with(|| read.clone()) != &read {
+                return None;
+            }
+        }
+        all.filter(|read| !read.is_empty())
+    }
+
+    /// The inputs that vary along an axis of an output, each with the axis in it.
+    fn operands(&self, node: NodeId, slot: usize, axis: usize) -> Option<Vec<(usize, usize)>> {
+        let graph = &self.analysis.graph;
+        let mut found = vec![];
+        for (input, read) in reads(&self.analysis.at(node), slot, axis).into_iter().enumerate() {
+            let Some(value) = graph.input(node, input) else { continue };
+            match read {
+                AxisRead::Same(along) if self.can_be_cut(value) => found.push((input, along)),
+                AxisRead::All | AxisRead::Absent => {}
+                _ => return None,
+            }
+        }
+        Some(found)
+    }
+
+    /// Large constants that others read would be there twice.
+    fn can_be_cut(&self, value: ValueId) -> bool {
+        let constants = &self.analysis.constants;
+        if !constants.is_constant(value) {
+            return true;
+        }
+        let is_small = constants.len(value).is_some_and(|count| count <= SMALL);
+        let is_computed = matches!(self.group.places, PlaceSet::Computed(_));
+        is_small || (!is_computed && self.analysis.graph.only_reader(value).is_some())
+    }
+
+    /// Whether all that reads a value is a selection of the group, a node of the region at this axis, or reads its shape alone.
+    fn is_only_narrow(&mut self, value: ValueId) -> bool {
+        let graph = &self.analysis.graph;
+        if value == self.group.value {
+            return true;
+        }
+        let mut asked = vec![];
+        for reader in graph.readers(value) {
+            let &Reader::Node { node, input } = reader else { return false };
+            if graph.is(node, "Shape") {
+                asked.push(node);
+            } else if self.found.slots.get(&(node, input)) != self.found.narrow.get(&value) {
+                return false;
+            }
+        }
+        if !asked.is_empty() {
+            self.asked.insert(value, asked);
+        }
+        true
+    }
+}
+
+/// Whether a node can be written again for fewer places: one that is told extents must be told others.
+fn can_be_written(analysis: &Analysis, node: NodeId) -> bool {
+    let (graph, at) = (&analysis.graph, analysis.at(node));
+    match graph.op(node) {
+        Some("Reshape") => at.ints(1).is_ok_and(|list| list.is_some()),
+        Some("Resize") => at.input(3).is_err(),
+        Some("Expand") => false,
+        _ => true,
+    }
+}

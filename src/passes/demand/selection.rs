@@ -1,0 +1,246 @@
+//! Selections of places along one axis of a value: Gather, Slice, Split.
+
+use std::collections::BTreeSet;
+
+use crate::graph::analysis::Analysis;
+use crate::graph::axes::axis as counted;
+use crate::graph::flat::way;
+use crate::graph::make::{Maker, int, ints};
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::onnx::operator::input_at;
+use crate::ops::axes::{AxisRead, reads};
+
+/// Places that are listed are no more than these.
+const LISTED: usize = 1 << 12;
+
+/// Which places a selection takes, as its operator is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PlaceSet {
+    /// These, each inside of an extent that is a number.
+    Listed(Vec<usize>),
+    /// One that is given, counted from the end where it is negative, of an extent that is open.
+    Gathered(i64),
+    /// One that a Slice takes from here to here, of an extent that is open.
+    Sliced(i64, i64),
+    /// One that an index of one element names, which the model computes.
+    Computed(ValueId),
+}
+
+/// A node that hands on some places along an axis and nothing else.
+#[derive(Debug, Clone)]
+pub(super) struct Selection {
+    pub node: NodeId,
+    /// What it makes.
+    pub output: ValueId,
+    pub places: PlaceSet,
+    /// Whether the axis is left out of the result.
+    pub drops_axis: bool,
+}
+
+/// All readers of a value, each of which selects along the same axis.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub value: ValueId,
+    pub axis: usize,
+    pub selections: Vec<Selection>,
+    /// The places that one of them takes.
+    pub places: PlaceSet,
+    /// How many these are.
+    pub count: usize,
+}
+
+impl Group {
+    pub fn first(&self) -> NodeId {
+        self.selections[0].node
+    }
+}
+
+/// Values that only selections read, where those leave out half of the places or more.
+pub(super) fn groups(analysis: &Analysis) -> Vec<Group> {
+    let graph = &analysis.graph;
+    let mut seen = BTreeSet::new();
+    let mut groups = vec![];
+    for &node in graph.order() {
+        let Some(value) = graph.input(node, 0).filter(|_| is_selection(analysis, node)) else { continue };
+        if !analysis.constants.is_constant(value) && seen.insert(value) {
+            groups.extend(group(analysis, value));
+        }
+    }
+    groups
+}
+
+fn is_selection(analysis: &Analysis, node: NodeId) -> bool {
+    ["Gather", "Slice", "Split"].iter().any(|op| analysis.graph.is(node, op))
+}
+
+fn group(analysis: &Analysis, value: ValueId) -> Option<Group> {
+    let graph = &analysis.graph;
+    let mut found: Option<(usize, Vec<Selection>)> = None;
+    for reader in graph.readers(value) {
+        let &Reader::Node { node, input: 0 } = reader else { return None };
+        let (axis, selections) = selections(analysis, node)?;
+        let (first, all) = found.get_or_insert((axis, vec![]));
+        if *first != axis {
+            return None;
+        }
+        all.extend(selections);
+    }
+    let (axis, selections) = found?;
+    let is_beside = |other: &Selection| way(graph.node(other.node)) == way(graph.node(selections[0].node));
+    if selections.is_empty() || !selections.iter().all(is_beside) {
+        return None;
+    }
+    let places = union(&selections)?;
+    let count = match &places {
+        PlaceSet::Listed(places) => places.len(),
+        _ => 1,
+    };
+    let is_less = match analysis.facts.extent(value, axis) {
+        Some(whole) => count > 0 && 2 * count <= whole,
+        None => count == 1,
+    };
+    is_less.then_some(Group { value, axis, selections, places, count })
+}
+
+/// The places that any of these takes: those of all, where they can be listed.
+fn union(selections: &[Selection]) -> Option<PlaceSet> {
+    let first = &selections[0].places;
+    if selections.iter().all(|other| other.places == *first) {
+        return Some(first.clone());
+    }
+    let mut all = BTreeSet::new();
+    for selection in selections {
+        let PlaceSet::Listed(places) = &selection.places else { return None };
+        all.extend(places.iter().copied());
+    }
+    Some(PlaceSet::Listed(all.into_iter().collect()))
+}
+
+/// The axis along which a node selects, and what it selects for each output that is read.
+fn selections(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
+    let graph = &analysis.graph;
+    match graph.op(node)? {
+        "Gather" => gathered(analysis, node),
+        "Slice" | "Split" => cut(analysis, node),
+        _ => None,
+    }
+}
+
+fn gathered(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
+    let at = analysis.at(node);
+    at.only_attributes(&["axis"]).ok()?;
+    let axis = counted(at.attr("axis", 0).ok()?, at.rank(0).ok()?).ok()?;
+    let (index, wide) = (at.input(1).ok()?, at.rank(1).ok()?);
+    let whole = at.extent(0, axis).ok();
+    let is_one = wide == 0 || (wide == 1 && at.extent(1, 0) == Ok(1));
+    let listed = if at.is_constant(1) { Some(at.ints(1).ok()??) } else { None };
+    let places = match (listed, whole) {
+        (Some(listed), Some(whole)) if wide < 2 => {
+            let inside = |&place: &i64| counted(place, whole).ok();
+            PlaceSet::Listed(listed.iter().map(inside).collect::<Option<_>>()?)
+        }
+        (Some(listed), None) if is_one => PlaceSet::Gathered(*listed.first()?),
+        (None, _) if is_one => PlaceSet::Computed(index),
+        _ => return None,
+    };
+    let output = analysis.graph.output(node, 0)?;
+    Some((axis, vec![Selection { node, output, places, drops_axis: wide == 0 }]))
+}
+
+/// A Slice of one axis, or a Split.
+fn cut(analysis: &Analysis, node: NodeId) -> Option<(usize, Vec<Selection>)> {
+    let (graph, at) = (&analysis.graph, analysis.at(node));
+    let rank = at.rank(0).ok()?;
+    let axis = match graph.is(node, "Split") {
+        true => counted(at.attr("axis", 0).ok()?, rank).ok()?,
+        false => sliced_axis(analysis, node, rank)?,
+    };
+    let mut all = vec![];
+    for (slot, output) in graph.outputs(node).iter().enumerate() {
+        let Some(output) = output.filter(|&output| !graph.readers(output).is_empty()) else { continue };
+        let places = match listed(analysis, node, slot, axis) {
+            Some(places) => places,
+            None => sliced(analysis, node, output, axis)?,
+        };
+        all.push(Selection { node, output, places, drops_axis: false });
+    }
+    Some((axis, all))
+}
+
+/// The only axis that a Slice cuts.
+fn sliced_axis(analysis: &Analysis, node: NodeId, rank: usize) -> Option<usize> {
+    let at = analysis.at(node);
+    match at.list("axes").ok()? {
+        Some(axes) => match axes[..] {
+            [one] => counted(one, rank).ok(),
+            _ => None,
+        },
+        None => (at.list("starts").ok()??.len() == 1).then_some(0),
+    }
+}
+
+fn listed(analysis: &Analysis, node: NodeId, slot: usize, axis: usize) -> Option<PlaceSet> {
+    let at = analysis.at(node);
+    at.extent(0, axis).ok().filter(|&whole| whole <= LISTED)?;
+    let count = at.output_extent(slot, axis).ok()?;
+    let read = reads(&at, slot, axis).first().copied()?;
+    let AxisRead::Strided { axis: along, start, step } = read else { return None };
+    (along == axis).then(|| PlaceSet::Listed((0..count).map(|place| start + place * step).collect()))
+}
+
+/// A Slice that takes one place of an open extent, whichever it is.
+fn sliced(analysis: &Analysis, node: NodeId, output: ValueId, axis: usize) -> Option<PlaceSet> {
+    let at = analysis.at(node);
+    at.only_attributes(&["axes", "ends", "starts"]).ok()?;
+    let is_slice = analysis.graph.is(node, "Slice") && at.extent(0, axis).is_err();
+    let one = |list: Option<Vec<i64>>| list.filter(|list| list.len() == 1).map(|list| list[0]);
+    let (start, end) = (one(at.list("starts").ok()?)?, one(at.list("ends").ok()?)?);
+    let step = at.list("steps").ok()?.map_or(Some(1), |steps| one(Some(steps)))?;
+    // From the last place to the end, or from the first one to the second: an extent of 0 is a model that says nothing.
+    let is_last = start == -1 && end >= i64::from(i32::MAX);
+    let is_first = start == 0 && end == 1;
+    let is_one = analysis.facts.extent(output, axis).is_none_or(|count| count == 1);
+    (is_slice && step == 1 && is_one && (is_first || is_last)).then_some(PlaceSet::Sliced(start, end))
+}
+
+/// Takes places of a value along an axis, which stays. Returns the name of the result.
+pub(super) fn write(maker: &mut Maker, value: &str, axis: usize, places: &PlaceSet, index: &str) -> String {
+    let along = axis as i64;
+    match places {
+        PlaceSet::Listed(places) => match run(places) {
+            Some(run) => slice(maker, value, [run.start as i64, run.end as i64], along),
+            None => {
+                let list: Vec<i64> = places.iter().map(|&place| place as i64).collect();
+                let list = maker.ints(&list);
+                gather(maker, value, &list, along)
+            }
+        },
+        PlaceSet::Sliced(start, end) => slice(maker, value, [*start, *end], along),
+        PlaceSet::Gathered(place) => {
+            let list = maker.ints(&[*place]);
+            gather(maker, value, &list, along)
+        }
+        PlaceSet::Computed(_) => gather(maker, value, index, along),
+    }
+}
+
+fn gather(maker: &mut Maker, value: &str, list: &str, axis: i64) -> String {
+    maker.op("Gather", &[value, list], vec![int("axis", axis)])
+}
+
+/// A Slice of one axis, as the operator set wants it.
+fn slice(maker: &mut Maker, value: &str, [start, end]: [i64; 2], axis: i64) -> String {
+    if input_at("Slice", "starts", maker.opset()).is_none() {
+        let told = vec![ints("starts", &[start]), ints("ends", &[end]), ints("axes", &[axis])];
+        return maker.op("Slice", &[value], told);
+    }
+    let [start, end, axis] = [start, end, axis].map(|number| maker.ints(&[number]));
+    maker.op("Slice", &[value, &start, &end, &axis], vec![])
+}
+
+/// Places that follow each other.
+fn run(places: &[usize]) -> Option<std::ops::Range<usize>> {
+    let first = *places.first()?;
+    let follows = places.iter().enumerate().all(|(number, &place)| place == first + number);
+    follows.then(|| first..first + places.len())
+}

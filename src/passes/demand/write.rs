@@ -1,0 +1,154 @@
+//! Writes a region for the places of a selection: its nodes again, behind selections where it begins.
+
+use std::collections::HashMap;
+
+use super::region::NarrowRegion;
+use super::selection::{Group, PlaceSet, Selection, write};
+use crate::graph::analysis::Analysis;
+use crate::graph::axes::axis as counted;
+use crate::graph::facts::extent;
+use crate::graph::make::Maker;
+use crate::graph::{NodeId, ValueId};
+use crate::normalizer::Replacement;
+use crate::onnx::proto::NodeProto;
+use crate::recipe::Recipe;
+
+/// Replaces a region and the selections behind it.
+pub(super) fn moved(analysis: &Analysis, group: &Group, region: &NarrowRegion) -> Option<Replacement> {
+    let graph = &analysis.graph;
+    let mut maker = Maker::new(graph, group.first());
+    let index = match group.places {
+        PlaceSet::Computed(index) if analysis.facts.rank(index)? == 0 => {
+            maker.unsqueeze(graph.value_name(index), &[0])
+        }
+        PlaceSet::Computed(index) => graph.value_name(index).to_owned(),
+        _ => String::new(),
+    };
+    let mut names: HashMap<(ValueId, usize), String> = HashMap::new();
+    for &(value, axis) in &region.cuts {
+        let stored = stored(analysis, &mut maker, value, axis, &group.places);
+        let name = match stored {
+            Some(name) => name,
+            None => write(&mut maker, graph.value_name(value), axis, &group.places, &index),
+        };
+        names.insert((value, axis), name);
+    }
+    let mut made = vec![];
+    for &node in &region.nodes {
+        again(analysis, region, node, &mut maker, &mut names)?;
+    }
+    for (node, whole) in &region.shapes {
+        let output = graph.only_output(*node)?;
+        let shape = maker.op("Shape", &[graph.value_name(*whole)], graph.node(*node).attribute.clone());
+        made.push((shape, graph.value_name(output).to_owned()));
+    }
+    let narrow = names.get(&(group.value, group.axis))?.clone();
+    for selection in &group.selections {
+        let name = selected(&mut maker, &narrow, group, selection)?;
+        made.push((name, graph.value_name(selection.output).to_owned()));
+    }
+    let (mut nodes, constants) = maker.done();
+    for (name, output) in &made {
+        nodes.iter_mut().for_each(|node| rename(node, name, output));
+    }
+    let mut replaced = region.nodes.clone();
+    replaced.extend(region.shapes.iter().map(|&(node, _)| node));
+    replaced.extend(group.selections.iter().map(|selection| selection.node));
+    replaced.sort_unstable();
+    replaced.dedup();
+    Some(Replacement { nodes: replaced, made: nodes, constants })
+}
+
+/// The places of a constant of floats, which are stored; `None` where it is none, or the model computes the place.
+fn stored(
+    analysis: &Analysis,
+    maker: &mut Maker,
+    value: ValueId,
+    axis: usize,
+    places: &PlaceSet,
+) -> Option<String> {
+    let data_type = analysis.facts.data_type(value).filter(|it| it.is_float())?;
+    if !analysis.constants.is_constant(value) || analysis.constants.is_quantized(value) {
+        return None;
+    }
+    let shape = analysis.facts.shape(value)?.iter().map(extent).collect::<Option<Vec<_>>>()?;
+    let whole = *shape.get(axis)?;
+    let places = match places {
+        PlaceSet::Listed(places) => places.clone(),
+        &PlaceSet::Gathered(place) | &PlaceSet::Sliced(place, _) => vec![counted(place, whole).ok()?],
+        PlaceSet::Computed(_) => return None,
+    };
+    let recipe = Recipe::constant(analysis.graph.value_name(value), &shape);
+    let recipe = recipe.pick(axis, places.into_iter().map(Some))?;
+    Some(maker.floats(data_type, &recipe))
+}
+
+/// A value by another name in a node that makes it or reads it.
+pub(super) fn rename(node: &mut NodeProto, from: &str, to: &str) {
+    for name in node.input.iter_mut().chain(&mut node.output).filter(|name| *name == from) {
+        to.clone_into(name);
+    }
+}
+
+/// A node of the region on narrow operands.
+fn again(
+    analysis: &Analysis,
+    region: &NarrowRegion,
+    node: NodeId,
+    maker: &mut Maker,
+    names: &mut HashMap<(ValueId, usize), String>,
+) -> Option<()> {
+    let graph = &analysis.graph;
+    let mut inputs: Vec<String> = vec![];
+    for (slot, input) in graph.inputs(node).iter().enumerate() {
+        let narrow = input.zip(region.slots.get(&(node, slot)).copied());
+        inputs.push(match (narrow, input) {
+            (Some(place), _) => names.get(&place)?.clone(),
+            (None, Some(value)) => graph.value_name(*value).to_owned(),
+            (None, None) => String::new(),
+        });
+    }
+    if graph.is(node, "Reshape") {
+        inputs[1] = target(analysis, region, node, maker)?;
+    }
+    let made = maker.repeat(node, &inputs);
+    for (output, name) in graph.outputs(node).iter().zip(made) {
+        let place = output.and_then(|output| Some((output, *region.narrow.get(&output)?)));
+        names.extend(place.map(|place| (place, name)));
+    }
+    Some(())
+}
+
+/// The shape that a Reshape is told, with the number of places in it.
+fn target(analysis: &Analysis, region: &NarrowRegion, node: NodeId, maker: &mut Maker) -> Option<String> {
+    let graph = &analysis.graph;
+    let at = analysis.at(node);
+    let output = graph.output(node, 0)?;
+    let (from, to) = (*region.slots.get(&(node, 0))?, *region.narrow.get(&output)?);
+    let mut list = at.ints(1).ok()??;
+    // 0 is the extent of the input at this place, which is the number of places now.
+    if from != to && list.get(from) == Some(&0) {
+        list[from] = i64::try_from(analysis.facts.extent(output, from)?).ok()?;
+    }
+    *list.get_mut(to)? = i64::try_from(region.count).ok()?;
+    Some(maker.ints(&list))
+}
+
+/// The result of one selection, of the places that all of the group take.
+fn selected(maker: &mut Maker, narrow: &str, group: &Group, selection: &Selection) -> Option<String> {
+    let along = group.axis as i64;
+    let mut name = narrow.to_owned();
+    if selection.places != group.places {
+        let (PlaceSet::Listed(all), PlaceSet::Listed(own)) = (&group.places, &selection.places) else {
+            return None;
+        };
+        let place = |own: &usize| all.iter().position(|place| place == own);
+        let places = PlaceSet::Listed(own.iter().map(place).collect::<Option<_>>()?);
+        name = write(maker, narrow, group.axis, &places, "");
+    }
+    Some(if selection.drops_axis {
+        maker.squeeze(&name, along)
+    } else {
+        maker.op("Identity", &[&name], vec![])
+    })
+}

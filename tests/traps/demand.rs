@@ -1,0 +1,238 @@
+//! Selections of places that move up, each with a twin that must not: the result computes the same, is proved, and works on
+//! fewer places.
+
+use unfold::graph::analysis::Analysis;
+use unfold::onnx::Model;
+use unfold::prove::{Proof, prove};
+use unfold::{FuseOptions, Fused};
+
+use super::{fuse, same};
+use crate::common::text::{model, print};
+use crate::common::{operators, options};
+
+/// The result of a model, which computes the same, and in which nothing is left to do.
+fn placed(before: &Model) -> Fused {
+    let fused = fuse(before);
+    same(before, &fused.model, 1e-6);
+    let again = unfold::fuse(&fused.model, &options()).unwrap();
+    assert!(!again.changed(), "{}", print(&fused.model));
+    fused
+}
+
+/// How many moves there are in a model.
+fn moves(before: &Model) -> usize {
+    placed(before).plan.tidy.selected
+}
+
+/// The extents along an axis of what operators of a name make; 0 for an open one.
+fn extents(model: &Model, op: &str, axis: usize) -> Vec<usize> {
+    let analysis = Analysis::new(model).unwrap();
+    let graph = &analysis.graph;
+    let nodes = graph.order().iter().filter(|&&node| graph.is(node, op));
+    let extent = |&node: &usize| analysis.at(node).output_extent(0, axis).unwrap_or_default();
+    nodes.map(extent).collect()
+}
+
+/// Tokens, an operator line that makes `y` of `x`, and a selection `s` of `y`.
+fn selected(declared: &str, lines: &str, selection: &str) -> Model {
+    model(&format!("{declared}\n{lines}\ns = {selection}\noutput s"))
+}
+
+const WEIGHT: &str = "weight w 4 6\nints first = 0";
+
+#[test]
+fn a_product_is_done_for_the_rows_that_are_read() {
+    let rows = |selection: &str| {
+        selected(
+            &format!(
+                "input x batch 5 4\n{WEIGHT}\nints many 3 = 0 2 4\nints two 2 = 3 1\nints far = 7\nints end = -1"
+            ),
+            "y = MatMul(x, w)",
+            selection,
+        )
+    };
+    for (selection, count) in
+        [("Gather(y, first) axis=1", 1), ("Gather(y, end) axis=1", 1), ("Gather(y, two) axis=1", 2)]
+    {
+        let fused = placed(&rows(selection));
+        assert_eq!(fused.plan.tidy.selected, 1, "{selection}");
+        assert_eq!(extents(&fused.model, "MatMul", 1), [count], "{selection}");
+    }
+    // More than half of the rows, and columns, of which the weight would be gathered.
+    assert_eq!(moves(&rows("Gather(y, many) axis=1")), 0);
+    // An index out of range fails when the model runs, as before.
+    let far = rows("Gather(y, far) axis=1");
+    assert_eq!(unfold::fuse(&far, &options()).unwrap().plan.tidy.selected, 0);
+}
+
+#[test]
+fn an_open_extent_is_selected_from_where_one_place_is_taken() {
+    let open = |selection: &str| {
+        let constants = "ints zero 1 = 0\nints one 1 = 1\nints two 1 = 2\nints last 1 = -1\nints end 1 = 9223372036854775807";
+        selected(&format!("input x batch tokens 4\n{WEIGHT}\n{constants}"), "y = MatMul(x, w)", selection)
+    };
+    for selection in ["Gather(y, first) axis=1", "Slice(y, zero, one, one)", "Slice(y, last, end, one)"] {
+        let before = open(selection);
+        assert_eq!(moves(&before), 1, "{selection}");
+    }
+    for selection in ["Slice(y, zero, two, one)", "Slice(y, one, end, one)"] {
+        assert_eq!(unfold::fuse(&open(selection), &options()).unwrap().plan.tidy.selected, 0, "{selection}");
+    }
+}
+
+#[test]
+fn an_axis_that_is_mixed_stays_whole() {
+    let through = |line: &str| {
+        selected(
+            &format!("input x batch 5 6\n{WEIGHT}\nints second = 1\nweight v 6 6"),
+            &format!("h = MatMul(x, v)\ny = {line}"),
+            "Gather(y, first) axis=1",
+        )
+    };
+    for line in ["Softmax(h) axis=2", "Relu(h)", "ReduceMean(h) axes=[2]"] {
+        let fused = placed(&through(line));
+        assert_eq!((fused.plan.tidy.selected, extents(&fused.model, "MatMul", 1)), (1, vec![1]), "{line}");
+    }
+    for line in ["Softmax(h) axis=1", "Transpose(h) perm=[0,2,1]", "CumSum(h, second)"] {
+        let before = through(line);
+        let fused = unfold::fuse(&before, &options()).unwrap();
+        let rows = extents(&fused.model, "MatMul", 1);
+        assert!(rows == [5] || line.starts_with("Trans"), "{line} {rows:?}");
+        if line.starts_with("Softmax") {
+            same(&before, &fused.model, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn an_operand_of_extent_one_is_not_selected_from() {
+    let added = |operand: &str| {
+        selected(
+            &format!("input x batch 5 4\n{operand}\n{WEIGHT}"),
+            "h = MatMul(x, w)\ny = Add(h, z)",
+            "Gather(y, first) axis=1",
+        )
+    };
+    for operand in ["input z batch 1 6", "input z batch 5 6", "input z 6", "weight z 1 5 6"] {
+        let fused = placed(&added(operand));
+        assert_eq!(extents(&fused.model, "MatMul", 1), [1], "{operand}");
+    }
+    // Whether an open extent is 1 shows when the model runs.
+    let open = added("input z batch other 6");
+    let fused = unfold::fuse(&open, &options()).unwrap();
+    assert_eq!(extents(&fused.model, "MatMul", 1), [5]);
+}
+
+#[test]
+fn what_something_else_reads_stays_whole() {
+    let text = |output: &str| {
+        format!(
+            "input x batch 5 4\n{WEIGHT}\ny = MatMul(x, w)\nr = Relu(y)\ns = Gather(r, first) axis=1\noutput s{output}"
+        )
+    };
+    assert_eq!(moves(&model(&text(""))), 1);
+    assert_eq!(moves(&model(&text("\noutput y"))), 0);
+    // One value of a product with itself is read whole, and at the places.
+    let square = "input x batch 4 4\nweight w 4 4\nints first = 0\nh = MatMul(x, w)\ny = MatMul(h, h)\ns = Gather(y, first) axis=1\noutput s";
+    let fused = placed(&model(square));
+    assert_eq!(extents(&fused.model, "MatMul", 1), [4, 1]);
+}
+
+#[test]
+fn readers_of_several_places_share_what_all_of_them_read() {
+    let text = format!(
+        "input x batch 5 4\n{WEIGHT}\nints second = 1\nweight v 6 3\nh = MatMul(x, w)\ny = Relu(h)
+         a = Gather(y, first) axis=1\nb = Gather(y, second) axis=1\np = MatMul(a, v)\nq = MatMul(b, v)\noutput p\noutput q"
+    );
+    let fused = placed(&model(&text));
+    assert_eq!(fused.plan.tidy.selected, 1);
+    assert!(extents(&fused.model, "MatMul", 1).contains(&2));
+}
+
+#[test]
+fn an_index_that_is_computed_is_taken_along() {
+    let text = |index: &str, selection: &str| {
+        format!(
+            "input x batch 5 4\n{index}\n{WEIGHT}\nh = MatMul(x, w)\ny = Relu(h)\ns = {selection}\noutput s"
+        )
+    };
+    let fused = placed(&model(&text("indices i", "Gather(y, i) axis=1")));
+    assert_eq!(extents(&fused.model, "MatMul", 1), [1]);
+    // As many indices as there are samples.
+    let many = model(&text("indices i batch", "Gather(y, i) axis=1"));
+    assert_eq!(unfold::fuse(&many, &options()).unwrap().plan.tidy.selected, 0);
+}
+
+/// One block of attention over five tokens, of which the head reads the first one.
+fn block(parts: &str) -> Model {
+    model(&format!(
+        "input x batch 5 8
+         scale g 8
+         shift c 8
+         weight w 8 24
+         shift b 24
+         weight o 8 8
+         ints apart 5 = 0 5 3 2 4
+         ints heads 3 = 0 5 8
+         ints zero = 0
+         ints one = 1
+         ints two = 2
+         ints s0 1 = 0
+         ints s1 1 = 1
+         ints s2 1 = 2
+         ints s3 1 = 3
+         ints sizes 3 = 1 1 1
+         n = LayerNormalization(x, g, c)
+         m = MatMul(n, w)
+         a = Add(m, b)
+         r = Reshape(a, apart)
+         t = Transpose(r) perm=[2,0,3,1,4]
+         {parts}
+         k2 = Transpose(k) perm=[0,1,3,2]
+         l = MatMul(q, k2)
+         p = Softmax(l) axis=-1
+         u = MatMul(p, v)
+         h = Transpose(u) perm=[0,2,1,3]
+         j = Reshape(h, heads)
+         f = MatMul(j, o)
+         y = Add(x, f)
+         s = Gather(y, zero) axis=1
+         output s"
+    ))
+}
+
+#[test]
+fn queries_are_of_the_class_token_and_keys_and_values_of_all() {
+    let gathers = "q = Gather(t, zero)\nk = Gather(t, one)\nv = Gather(t, two)";
+    let splits =
+        "q5, k5, v5 = Split(t, sizes) axis=0\nq = Squeeze(q5, s0)\nk = Squeeze(k5, s0)\nv = Squeeze(v5, s0)";
+    let slices = "q5 = Slice(t, s0, s1, s0)\nk5 = Slice(t, s1, s2, s0)\nv5 = Slice(t, s2, s3, s0)\nq = Squeeze(q5, s0)\nk = Squeeze(k5, s0)\nv = Squeeze(v5, s0)";
+    for parts in [gathers, splits, slices] {
+        let before = block(parts);
+        let fused = placed(&before);
+        assert_eq!(fused.plan.tidy.selected, 2, "{parts}\n{}", print(&fused.model));
+        // The product of keys and values is of all tokens; that of queries, and the projection, of one.
+        let analysis = Analysis::new(&fused.model).unwrap();
+        let graph = &analysis.graph;
+        let products = graph.order().iter().filter(|&&node| graph.is(node, "MatMul"));
+        let mut layers: Vec<(usize, usize)> = products
+            .map(|&node| analysis.at(node))
+            .filter(|at| at.is_constant(1))
+            .map(|at| (at.output_extent(0, 1).unwrap(), at.output_extent(0, 2).unwrap()))
+            .collect();
+        layers.sort_unstable();
+        assert_eq!(layers, [(1, 8), (1, 8), (5, 16)], "{parts}");
+        let proof = prove(&before, &fused.model, &fused.plan.tensors, &Default::default());
+        assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}");
+    }
+}
+
+#[test]
+fn nothing_moves_where_it_is_skipped() {
+    let before =
+        selected(&format!("input x batch 5 4\n{WEIGHT}"), "y = MatMul(x, w)", "Gather(y, first) axis=1");
+    let skip = FuseOptions { skip: vec!["placement".into()], ..options() };
+    let fused = unfold::fuse(&before, &skip).unwrap();
+    assert_eq!(fused.plan.tidy.selected, 0);
+    assert_eq!(operators(&fused.model), ["MatMul", "Gather"]);
+}
