@@ -503,7 +503,7 @@ impl OnePass<'_> {
             return Ok(None);
         }
         loop {
-            let moves = placement::moves(analysis, &|placed| {
+            let moves = placement::moves(analysis, self.target, &|placed| {
                 let is_skipped = self.skip.is_match(&placed.at) || self.skip.is_match(placed.rule);
                 is_skipped
                     || history.plan.placed.iter().any(|other| !other.is_moved() && other.is_alike(placed))

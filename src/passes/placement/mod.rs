@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::fold::patch::Edit;
 use crate::fold::plan::Placed;
+use crate::fold::target::Target;
 use crate::graph::analysis::Analysis;
 use crate::graph::facts::{Shape, extent};
 use crate::graph::flat::way;
@@ -41,15 +42,19 @@ pub struct Move {
 /// Finds a move that begins at a node.
 type Rule = fn(&Analysis, NodeId) -> Option<Move>;
 
-/// Every rule. The first one that has a move for a node has it.
+/// Every rule for an engine on a CPU. The first one that has a move for a node has it.
 const RULES: &[Rule] = &[pooling::find, phases::find, concat::find, widened::find];
 
+/// The rules for any engine: those that put no more operators in the place of a convolution.
+const PORTABLE: &[Rule] = &[pooling::find];
+
 /// The moves of a model that are open and do not overlap. Each edit names the place of its move in this list as its site.
-pub fn moves(analysis: &Analysis, is_refused: &dyn Fn(&Placed) -> bool) -> Vec<Move> {
+pub fn moves(analysis: &Analysis, target: Target, is_refused: &dyn Fn(&Placed) -> bool) -> Vec<Move> {
+    let rules = if target == Target::Portable { PORTABLE } else { RULES };
     let mut found: Vec<Move> = vec![];
     let mut taken: HashSet<NodeId> = HashSet::default();
     for &node in analysis.graph.order() {
-        let open = RULES.iter().filter_map(|rule| rule(analysis, node));
+        let open = rules.iter().filter_map(|rule| rule(analysis, node));
         let Some(mut next) = open.into_iter().find(|found| !is_refused(&found.placed)) else { continue };
         if next.nodes.iter().any(|node| taken.contains(node)) {
             continue;
