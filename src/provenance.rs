@@ -8,6 +8,7 @@ use crate::fold::plan::{Outcome, Plan, SitePlan, StreamPlan, Tidy};
 use crate::fold::target::Target;
 use crate::onnx::Model;
 use crate::onnx::proto::StringStringEntryProto;
+use crate::passes::slice::{SLICING, Slicing};
 use crate::run::Dims;
 
 /// The options that change the result of folding.
@@ -33,6 +34,9 @@ pub struct FoldOptions {
     /// Sizes of open dimensions of the inputs, which the result has as numbers.
     #[serde(skip_serializing_if = "Dims::is_empty")]
     pub fix: Dims,
+    /// What is run part by part, so that activations take less memory.
+    #[serde(skip_serializing_if = "is_none_sliced")]
+    pub slicing: Slicing,
 }
 
 /// The default limit for growth by copies of shared weights, in percent of the weights.
@@ -40,6 +44,10 @@ const MAX_GROWTH: f64 = 5.0;
 
 fn is_usual(max_growth: &f64) -> bool {
     *max_growth == MAX_GROWTH
+}
+
+fn is_none_sliced(slicing: &Slicing) -> bool {
+    *slicing == Slicing::default()
 }
 
 impl Default for FoldOptions {
@@ -52,6 +60,7 @@ impl Default for FoldOptions {
             scale_stream: None,
             target: Target::default(),
             fix: Dims::default(),
+            slicing: Slicing::default(),
         }
     }
 }
@@ -169,6 +178,7 @@ fn folded(plan: &Plan) -> String {
         ("biased", biased),
         ("demand", selected),
         ("untold", untold),
+        (SLICING, plan.memory.as_ref().map_or(0, |memory| memory.cuts.len())),
     ];
     counts.extend(others.into_iter().filter(|(_, count)| *count > 0));
     let told: Vec<String> = counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();

@@ -26,7 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("basis", &["affine", "error", "fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal"]),
     ("passes", &["fold", "graph", "hash", "normalizer", "onnx", "ops", "recipe", "refusal"]),
     ("simplify", &["error", "graph", "hash", "onnx", "recipe", "refusal"]),
-    ("provenance", &["fold", "onnx", "run"]),
+    ("provenance", &["fold", "onnx", "passes", "run"]),
     ("certificate", &["error", "fold", "onnx", "provenance", "recipe"]),
     ("outline", &["certificate", "error", "fold", "fuse", "graph", "onnx", "recipe", "refusal", "report"]),
     ("history", &["fold", "graph", "hash", "normalizer", "onnx", "recipe", "refusal", "simplify"]),

@@ -22,6 +22,7 @@ use super::made::make;
 use super::misused::misused;
 use super::out::{self, Paint};
 use super::scaling::ScalingArgs;
+use super::slicing::SlicingArgs;
 use super::steps::Steps;
 use super::storage::{ReachArgs, StorageArgs};
 use super::target::{certificate_target, target};
@@ -119,6 +120,9 @@ pub struct FuseArgs {
 
     #[command(flatten)]
     scaling: ScalingArgs,
+
+    #[command(flatten)]
+    slicing: SlicingArgs,
 
     #[command(flatten)]
     storage: StorageArgs,
@@ -222,10 +226,12 @@ pub fn fuse(
         scale_stream: scaling.scale_stream,
         target: args.target,
         fix: args.fixed(&model)?,
+        slicing: args.slicing.of(&model)?,
         progress: Some(tell),
     };
     if args.dry_run {
         let planned = unfold::dry_run(&model, &options)?;
+        args.slicing.check(planned.plan.memory.as_ref())?;
         let idle = Idle::all(&options, &model, &planned.plan);
         return Ok(FuseReport::dry(model, planned, idle).with(scaling).chosen_by(&options));
     }
@@ -235,6 +241,7 @@ pub fn fuse(
     // The models that are compared have numbers there.
     dims.remove_all(&options.fix);
     let fused = unfold::fuse_ahead(&model, &options)?;
+    args.slicing.check(fused.plan.memory.as_ref())?;
     let idle = Idle::all(&options, &model, &fused.plan);
     let mut report = FuseReport::of(model, fused, idle).with(scaling).chosen_by(&options);
     let begin = |step: &str| tell(step, 0, 1);

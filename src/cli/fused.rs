@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use unfold::fold::plan::{MergedNorm, Placed, StopReason, StreamPlan, Tidy};
+use unfold::fold::plan::{MemoryChange, MergedNorm, Placed, StopReason, StreamPlan, Tidy};
 use unfold::fold::target::Target;
 use unfold::onnx::{Model, Saved};
 use unfold::outline;
@@ -23,6 +23,7 @@ use super::path::JsonPath;
 use super::placed;
 use super::scaling::ScalingChoice;
 use super::sites::{self, JsonSite, Summary};
+use super::slicing;
 use super::streams;
 
 /// What was done to a model.
@@ -184,6 +185,7 @@ impl FuseReport {
         }
         text += &self.scaling.told();
         text += &streams::told(&self.plan, self.centre);
+        text += &slicing::told(self.plan.memory.as_ref());
         text += &norms::told(&self.plan.merged, self.slack.as_ref());
         text += &placed::told(&self.plan.placed);
         text += &self.growth().map_or_else(String::new, Growth::line);
@@ -222,6 +224,7 @@ impl FuseReport {
             streams: &self.plan.streams,
             merged: &self.plan.merged,
             placed: &self.plan.placed,
+            memory: self.plan.memory.as_ref(),
             slack: self.slack.iter().flatten().next().map(|slack| slack.bound),
             growth: self.growth(),
             result: self.sizes(),
@@ -271,6 +274,9 @@ struct FuseJson<'j> {
     /// The linear work that is done where values have fewer places, or could be.
     #[serde(skip_serializing_if = "<[Placed]>::is_empty")]
     placed: &'j [Placed],
+    /// The peak of activations, and what was cut, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<&'j MemoryChange>,
     /// How far what these others make may be from what they made, as a part of it, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     slack: Option<f64>,

@@ -29,6 +29,7 @@ impl Idle {
             reason: match option {
                 "centre" => "no residual stream was centred",
                 "scale_stream" => "no residual stream was scaled",
+                "slice" => "nothing was cut",
                 _ => "no normalizer was taken out before others",
             },
         });

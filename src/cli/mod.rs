@@ -28,6 +28,7 @@ mod room;
 mod scaling;
 mod shell;
 pub(crate) mod sites;
+mod slicing;
 mod steps;
 pub(crate) mod storage;
 mod streams;

@@ -18,6 +18,7 @@ use crate::lower::{Lowered, Lowering, lower, opaque, operators, written_out};
 use crate::normalizer::hard_swish;
 use crate::onnx::Model;
 use crate::onnx::tensor::check_size;
+use crate::passes::slice::{SLICING, Slicing};
 use crate::passes::{demand, placement};
 use crate::progress::OnProgress;
 use crate::provenance::{FoldOptions, Provenance};
@@ -42,6 +43,8 @@ pub struct FuseOptions<'o> {
     /// Sizes of open dimensions of the inputs, by name: the result declares them as numbers, and its shape arithmetic is
     /// folded. [`Input::sizes`](crate::run::Input::sizes) has one for each.
     pub fix: Dims,
+    /// What is run part by part, so that activations take less memory.
+    pub slicing: Slicing,
     /// Is told the stage, and how much of it is done out of how much.
     pub progress: Option<OnProgress<'o>>,
 }
@@ -54,16 +57,16 @@ impl Default for FuseOptions<'_> {
 
 impl From<FoldOptions> for FuseOptions<'_> {
     fn from(
-        FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target, fix }: FoldOptions,
+        FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing }: FoldOptions,
     ) -> Self {
-        Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, progress: None }
+        Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing, progress: None }
     }
 }
 
 impl FuseOptions<'_> {
     /// Those that change the result.
     pub fn chosen(&self) -> FoldOptions {
-        let Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, .. } = self;
+        let Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing, .. } = self;
         FoldOptions {
             skip: skip.clone(),
             max_growth: *max_growth,
@@ -72,6 +75,7 @@ impl FuseOptions<'_> {
             scale_stream: *scale_stream,
             target: *target,
             fix: fix.clone(),
+            slicing: slicing.clone(),
         }
     }
 
@@ -83,7 +87,7 @@ impl FuseOptions<'_> {
                 simplify::KINDS
                     .iter()
                     .chain(&basis::KINDS)
-                    .chain([&hard_swish::KIND, &target::KIND, &placement::KIND, &demand::KIND])
+                    .chain([&hard_swish::KIND, &target::KIND, &placement::KIND, &demand::KIND, &SLICING])
                     .any(|kind| set.is_match(kind))
                     || plan.streams.iter().any(|stream| set.is_match(&stream.name))
                     || model.proto.functions.iter().any(|function| set.is_match(function.name()))
@@ -106,6 +110,11 @@ impl FuseOptions<'_> {
             ("centre", self.centre, plan.streams.iter().any(StreamPlan::is_centred)),
             ("merge_norms", self.merge_norms, !plan.merged.is_empty()),
             ("scale_stream", self.scale_stream.is_some(), plan.streams.iter().any(StreamPlan::is_scaled)),
+            (
+                "slice",
+                self.slicing.parts.is_some(),
+                plan.memory.as_ref().is_some_and(|it| !it.cuts.is_empty()),
+            ),
         ];
         let idle = changes.into_iter().filter(|(_, asked, done)| *asked && !done);
         idle.map(|(name, ..)| name).collect()
@@ -244,6 +253,7 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
     let first = lowered.as_ref().unwrap_or(model);
     let FuseOptions { centre, merge_norms, scale_stream, target, .. } = *options;
     let (growth, forms) = (Allowed::of(model, options), forms_for(&skip));
+    let slicing = &options.slicing;
     let gives_shifts_away = centre;
     let mut pass = OnePass {
         skip,
@@ -254,6 +264,7 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
         target,
         growth,
         forms,
+        slicing,
         tell: &tell,
     };
     let (mut result, mut plan) = pass.run(first, &formulas)?;

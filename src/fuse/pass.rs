@@ -26,6 +26,7 @@ use crate::normalizer::{self, Family, Site, View};
 use crate::onnx::Model;
 use crate::onnx::hidden::hidden;
 use crate::onnx::proto::TensorProto;
+use crate::passes::slice::{SLICING, Slicing, sliced};
 use crate::passes::{demand, placement};
 use crate::provenance::Provenance;
 use crate::refusal::{Reason, Refusal};
@@ -127,6 +128,7 @@ pub(super) struct OnePass<'p> {
     pub target: Target,
     /// The rewrites into other forms once nothing folds, in this order.
     pub forms: Vec<FindForms>,
+    pub slicing: &'p Slicing,
     pub tell: &'p dyn Fn(&str, usize, usize),
 }
 
@@ -193,13 +195,16 @@ impl OnePass<'_> {
             (self.tell)("shapes", 0, 1);
             let analysis = analysed(first, result.as_ref())?;
             let next = self.next(pass, (&analysis, first), result.is_some(), &mut history)?;
+            let is_done = next.is_none() && pass < PASSES && !history.reconsider();
+            // Slices come behind everything else: parts are no layers of their own to what folds.
+            let next = if is_done { self.slice(&analysis, &mut history)? } else { next };
             drop(analysis);
             if next.is_some() {
                 result = next;
             } else if pass >= PASSES {
                 stopped = StopReason::Bound { at: "passes" };
                 break;
-            } else if !history.reconsider() {
+            } else if is_done {
                 stopped = StopReason::Fixpoint;
                 break;
             }
@@ -581,6 +586,32 @@ impl OnePass<'_> {
         Some(made)
     }
 
+    /// The model with its large regions cut into parts, once; `None` where none is cut, or nobody asked for it.
+    fn slice(&self, analysis: &Analysis, history: &mut History) -> Result<Option<Model>> {
+        let model = analysis.graph.model();
+        let is_skipped = self.skip.is_match(SLICING) || not_known(model).is_some();
+        if history.plan.memory.is_some() || is_skipped || !self.slicing.is_wanted() {
+            return Ok(None);
+        }
+        (self.tell)("slice", 0, 1);
+        let (mut change, edits) = sliced(analysis, self.slicing, is_sliced(model));
+        let made = if edits.is_empty() { None } else { Some(self.made(&edits, analysis, history, false)) };
+        let made = match made {
+            Some(Ok((made, stored, grown))) => {
+                history.rewritten(stored, grown, false);
+                Some(made)
+            }
+            // Parts of a constant that something else reads whole may add more than is allowed.
+            Some(Err(why)) => {
+                change.undo(why.first().map(|failed| failed.refusal.to_string()));
+                None
+            }
+            None => None,
+        };
+        history.plan.memory = Some(change);
+        Ok(made)
+    }
+
     /// The model with changes that no site asks for; `None` where there are none.
     fn rewritten(
         &self,
@@ -737,6 +768,12 @@ impl OnePass<'_> {
     }
 }
 
+/// Whether slices were made of a model before: they would be cut once more.
+fn is_sliced(model: &Model) -> bool {
+    let is_slicing = |kind: &str| kind.split_once(' ').is_some_and(|(name, _)| name == SLICING);
+    Provenance::of(model).iter().any(|time| time.folded.split(", ").any(is_slicing))
+}
+
 /// Why nothing is known of what the operators of a model mean. One that imports no version means the first.
 pub(super) fn not_known(model: &Model) -> Option<Refusal> {
     let reason = match model.own_opset() {
@@ -805,6 +842,7 @@ mod tests {
             scale_stream: None,
             target: Target::Portable,
             forms,
+            slicing: &Slicing::default(),
             tell: &|_, _, _| {},
         };
         let (result, plan) = pass.run(&model, &[]).unwrap();

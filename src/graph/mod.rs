@@ -20,6 +20,7 @@ mod lists;
 pub mod make;
 pub mod marks;
 mod memo;
+pub mod memory;
 pub mod movement;
 pub mod names;
 mod open;

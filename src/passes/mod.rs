@@ -2,3 +2,4 @@
 
 pub mod demand;
 pub mod placement;
+pub mod slice;

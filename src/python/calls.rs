@@ -38,6 +38,7 @@ use crate::cli::target::{page_target, target};
 use crate::cli::variants;
 use crate::error::Error;
 use crate::onnx::{MessagePart, Model};
+use crate::passes::slice::Slicing;
 use crate::prove::{Proof, ProveOptions};
 use crate::provenance::{FoldOptions, Provenance};
 use crate::report::{html, markdown, plain, terminal};
@@ -202,6 +203,7 @@ pub struct Chosen(FoldOptions);
 #[pymethods]
 impl Chosen {
     #[new]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         skip: Vec<String>,
         max_growth: f64,
@@ -210,10 +212,16 @@ impl Chosen {
         scale_stream: Option<u32>,
         target: &str,
         fix: SizesByName,
+        slice: Option<usize>,
+        memory: Option<&str>,
+        expect: BTreeMap<String, usize>,
     ) -> PyResult<Self> {
+        let bad_goal = |reason: String| raised(&BadOption(format!("memory: {reason}")).into());
+        let memory = memory.map(str::parse).transpose().map_err(bad_goal)?;
+        let slicing = Slicing { parts: slice, memory, expect };
         let target = target.parse().map_err(|_| raised(&BadOption(format!("target: `{target}`")).into()))?;
         let fix = sizes_of(&fix);
-        Ok(Self(FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target, fix }))
+        Ok(Self(FoldOptions { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing }))
     }
 }
 

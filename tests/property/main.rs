@@ -8,6 +8,7 @@ mod enclose;
 mod generate;
 mod mutate;
 mod powers;
+mod slices;
 mod streams;
 mod tape;
 
@@ -92,6 +93,12 @@ fn scaled_streams_compute_the_same_to_the_last_bit() {
     let [scaled, all] = ["stream scaled", "stream"].map(|what| counts[what]);
     assert!(scaled == all && all > 600, "{scaled} of {all} streams were scaled");
     assert!(5 * counts["Mul"] < 2 * all, "{} Muls for {all} streams", counts["Mul"]);
+}
+
+#[test]
+fn graphs_that_run_part_by_part_compute_the_same() {
+    let counts = each(300, slices::check);
+    assert!(3 * counts["cut"] > counts["model"], "{counts:?}");
 }
 
 #[test]

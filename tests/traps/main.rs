@@ -45,6 +45,7 @@ mod scattered;
 mod sequences;
 mod shapes;
 mod shares;
+mod sliced;
 mod streams;
 mod subtracted;
 mod target;

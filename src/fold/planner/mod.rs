@@ -533,6 +533,7 @@ impl<'a> Planner<'a> {
             placed: vec![],
             replacements: self.replacements,
             growth: 0,
+            memory: None,
             tidy: Tidy::default(),
             is_tidied: false,
             stopped: StopReason::default(),

@@ -38,6 +38,9 @@ class FuseOptions(TypedDict, total=False):
     scale_stream: int | None
     target: Target
     fix: Mapping[str, int] | None
+    slice: int | None
+    memory: str | int | None
+    expect: Mapping[str, int] | None
     verify: Verify
     dims: Mapping[str, int] | None
     tolerance: float | None
@@ -76,6 +79,11 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
             ``"tract"`` is ``"cpu"`` where a layer comes before the windows that it reads.
         fix: Sizes of symbolic dimensions of the inputs, by name: the result declares them as numbers, and computes nothing
             from them.
+        slice: Cuts each region around a large value into so many parts that run one after the other, so that activations
+            take less memory.
+        memory: A goal for the peak of activations: bytes, ``"64MB"``, ``"50%"`` or ``"min"``. What holds the peak is cut
+            into as few parts as bring it under the goal.
+        expect: Sizes of symbolic dimensions that the peak is computed with, by name.
         verify: ``"auto"`` runs both models in tract on the same random inputs and, where that says nothing, proves that
             they are the same; ``"run"`` and ``"prove"`` do one of the two; ``"require"`` is ``"auto"``, and an error
             where neither can decide; ``"off"`` is neither.
@@ -105,7 +113,7 @@ def fuse(model: AnyModel, output: StrPath | None = None, **options: Unpack[FuseO
 
     Warns:
         UnfoldWarning: where the result could not be verified, a pattern of ``skip`` is nowhere, or nothing came of
-            ``centre``, ``merge_norms`` or ``scale_stream``.
+            ``centre``, ``merge_norms``, ``scale_stream`` or ``slice``.
 
     >>> import unfold_onnx as unfold
     >>> data = unfold.fuse("models/digits/un-dynamo.onnx")
@@ -157,6 +165,9 @@ def _fused(model: AnyModel, output: StrPath | None, options: FuseOptions) -> tup
         options.get("scale_stream"),
         options.get("target", "cpu"),
         options.get("fix"),
+        options.get("slice"),
+        options.get("memory"),
+        options.get("expect"),
     )
     with told(options.get("progress", False)) as tell:
         folded = _native.fuse(
@@ -187,11 +198,16 @@ def _chosen(
     scale_stream: int | None,
     target: Target,
     fix: Mapping[str, int] | None,
+    slice: int | None,
+    memory: str | int | None,
+    expect: Mapping[str, int] | None,
 ) -> _native.Chosen:
     _options.from_zero("max_growth", max_growth)
     _options.one_of("target", target, get_args(Target))
     patterns = [skip] if isinstance(skip, str) else list(skip)
-    return _native.Chosen(patterns, max_growth, centre, merge_norms, scale_stream, target, dict(fix or {}))
+    goal = None if memory is None else str(memory)
+    slicing = slice, goal, dict(expect or {})
+    return _native.Chosen(patterns, max_growth, centre, merge_norms, scale_stream, target, dict(fix or {}), *slicing)
 
 
 def _check_tolerance(tolerance: float | None) -> None:
@@ -209,6 +225,9 @@ def plan(
     scale_stream: int | None = None,
     target: Target = "cpu",
     fix: Mapping[str, int] | None = None,
+    slice: int | None = None,
+    memory: str | int | None = None,
+    expect: Mapping[str, int] | None = None,
     allow_external: Sequence[StrPath] = (),
     resolver: Resolver | None = None,
     progress: Progress = False,
@@ -222,7 +241,7 @@ def plan(
     <Plan: 13 of 13 sites fold, 14 new tensors>
     """
     source, _ = opened(model, allow_external, resolver)
-    chosen = _chosen(skip, max_growth, centre, merge_norms, scale_stream, target, fix)
+    chosen = _chosen(skip, max_growth, centre, merge_norms, scale_stream, target, fix, slice, memory, expect)
     with told(progress) as tell:
         data, text, _ = _native.plan(source, chosen, tell)
     return Plan.of(data, text)

@@ -41,6 +41,9 @@ class Chosen:
         scale_stream: int | None,
         target: str,
         fix: Mapping[str, int],
+        slice: int | None,
+        memory: str | None,
+        expect: dict[str, int],
     ) -> None: ...
 
 class Parts:

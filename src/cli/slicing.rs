@@ -1,0 +1,107 @@
+//! `--slice` and `--memory`: what is run part by part, and what that comes to.
+
+use std::fmt::Write;
+
+use anyhow::{Result, bail};
+use unfold::fold::plan::{CutRegion, HeldValue, MemoryChange};
+use unfold::onnx::Model;
+use unfold::passes::slice::{MemoryGoal, Slicing};
+use unfold::report::{bytes, plain};
+use unfold::run::Dims;
+
+use super::inputs::sizes;
+
+/// How many of the values at a peak are named.
+const NAMED: usize = 3;
+
+/// What is to be run part by part.
+#[derive(Debug, clap::Args)]
+pub struct SlicingArgs {
+    /// Cuts each region around a large value into N parts that run one after the other, so that activations take less
+    /// memory: attention by its queries, heads or samples, an MLP by its tokens. The result is the same function.
+    /// `--skip slicing` leaves all as it is
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    slice: Option<u64>,
+
+    /// Goal for the peak of activations, such as 64MB, 50% or min: what holds it is cut into as few parts as bring it under
+    /// the goal, then the next peak
+    #[arg(long, value_name = "GOAL")]
+    memory: Option<MemoryGoal>,
+
+    /// Size of a symbolic dimension that the peak is computed with (may be repeated); 1 for a batch that is not named. The
+    /// result is right at every size
+    #[arg(long = "expect", value_name = "NAME=SIZE")]
+    expect: Vec<Dims>,
+
+    /// Fails, and writes nothing, where the goal of --memory is not reached
+    #[arg(long, requires = "memory")]
+    require: bool,
+}
+
+impl SlicingArgs {
+    /// What is asked for.
+    pub fn of(&self, model: &Model) -> Result<Slicing> {
+        let expect = sizes(&self.expect, model)?.iter().map(|(name, size)| (name.to_owned(), size)).collect();
+        let parts = self.slice.and_then(|parts| usize::try_from(parts).ok());
+        Ok(Slicing { parts, memory: self.memory, expect })
+    }
+
+    /// Refuses a goal that is not reached, where it has to be.
+    pub fn check(&self, change: Option<&MemoryChange>) -> Result<()> {
+        match (change, self.memory) {
+            // A peak that is as low as it can be is what was asked for.
+            (Some(change), Some(goal)) if self.require && goal != MemoryGoal::Min && change.is_missed() => {
+                let left = left(change);
+                bail!("--memory {goal}: activations take {} at their peak; {left}", bytes(change.after))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The peak before and after, which regions are cut, and what is left where a goal is not reached.
+pub fn told(change: Option<&MemoryChange>) -> String {
+    let Some(change) = change else { return String::new() };
+    let MemoryChange { before, after, cuts, reason, .. } = change;
+    let mut text = String::new();
+    for (operators, regions, CutRegion { extent, parts, first, .. }) in alike(cuts) {
+        let by = format!("{parts} parts of {extent} places");
+        let of = if regions == 1 {
+            format!("{operators} from {first}")
+        } else {
+            format!("{regions} of {operators}")
+        };
+        text += &(plain(&format!("cut into {by}: {of}")) + "\n");
+    }
+    let part = if *before == 0 { 1.0 } else { *after as f64 / *before as f64 };
+    let _ = writeln!(text, "peak of activations {} to {} ({part:.2})", bytes(*before), bytes(*after));
+    if let Some(reason) = reason {
+        text += &(plain(&format!("not cut: {reason}")) + "\n");
+    }
+    if change.is_missed() {
+        text += &(left(change) + "\n");
+    }
+    text
+}
+
+/// The node at the peak that is left, and the largest values that are held there.
+fn left(change: &MemoryChange) -> String {
+    let named = |HeldValue { value, bytes: size }: &HeldValue| format!("{value} {}", bytes(*size));
+    let named: Vec<String> = change.held.iter().take(NAMED).map(named).collect();
+    plain(&format!("left at {}: {}", change.at, named.join(", ")))
+}
+
+/// Cuts of regions with the same operators into as many parts, each with how many there are.
+fn alike(cuts: &[CutRegion]) -> Vec<(String, usize, &CutRegion)> {
+    let mut groups: Vec<(String, usize, &CutRegion)> = vec![];
+    for cut in cuts {
+        let is_alike = |(_, _, other): &&mut (String, usize, &CutRegion)| {
+            (&other.operators, other.extent, other.parts) == (&cut.operators, cut.extent, cut.parts)
+        };
+        match groups.iter_mut().find(is_alike) {
+            Some((_, count, _)) => *count += 1,
+            None => groups.push((cut.operators.join(", "), 1, cut)),
+        }
+    }
+    groups
+}

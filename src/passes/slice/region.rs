@@ -1,0 +1,307 @@
+//! Regions that one independent axis goes through: some nodes, each with an axis of what it makes, such that all that one
+//! of them makes and another reads has the same places.
+//!
+//! A region is grown from one large value along one of its axes. Nodes around a value that is larger than a limit are in
+//! it, whatever is smaller lies on its border: that is cut before the first part, or joined behind the last one. What
+//! lies on a way out of a region and in again has to be in it as well.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::axes::{PartRead, carried, reads};
+use crate::graph::analysis::Analysis;
+use crate::graph::facts::extent;
+use crate::graph::memory::is_read_by_nodes_alone;
+use crate::graph::{NodeId, Reader, ValueId};
+use crate::onnx::tensor::DataType;
+
+/// How many nodes a region has at most.
+const MOST: usize = 256;
+
+/// A node of a region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionNode {
+    /// The node.
+    pub node: NodeId,
+    /// How one place along the axis reads each operand.
+    pub reads: Vec<PartRead>,
+    /// The shape that the node reads, where it names the extent of the axis, and the place of that extent in it. An extent
+    /// that is open is `-1`.
+    pub shape: Option<(Vec<i64>, usize)>,
+}
+
+/// Nodes that can be run part by part along an axis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceRegion {
+    /// The nodes, in execution order.
+    pub members: Vec<RegionNode>,
+    /// Places along the axis.
+    pub extent: usize,
+    /// What is cut before, and along which axes.
+    pub cut: Vec<(ValueId, usize)>,
+    /// What is joined behind, and along which axes.
+    pub joined: Vec<(ValueId, usize)>,
+}
+
+impl SliceRegion {
+    /// The nodes, in execution order.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.members.iter().map(|member| member.node)
+    }
+}
+
+/// How many nodes are taken in one after the other to look for a border of fewer bytes.
+const UPSTREAM: usize = 24;
+
+/// A region while it grows.
+#[derive(Clone)]
+struct Growing<'g> {
+    analysis: &'g Analysis<'g>,
+    /// The bytes of each value.
+    bytes: &'g dyn Fn(ValueId) -> u64,
+    limit: u64,
+    nodes: BTreeMap<NodeId, usize>,
+    within: HashSet<ValueId>,
+    ahead: Vec<(ValueId, usize)>,
+}
+
+/// The region around a value along one of its axes, of all nodes around values of more bytes than a limit; and those with
+/// further nodes before it that have fewer bytes to cut and to join.
+pub fn grow(
+    analysis: &Analysis,
+    (value, axis): (ValueId, usize),
+    limit: u64,
+    bytes: &dyn Fn(ValueId) -> u64,
+) -> Vec<SliceRegion> {
+    let Some((mut growing, places)) = begun(analysis, (value, axis), limit, bytes) else { return vec![] };
+    let mut regions: Vec<SliceRegion> = vec![];
+    let mut least = u64::MAX;
+    for _ in 0..UPSTREAM {
+        let Some(region) = growing.clone().finish(places) else { break };
+        let (cut, border) = (growing.cut_last(&region), growing.border(&region));
+        if border < least {
+            least = border;
+            regions.push(region);
+        }
+        let Some((value, axis)) = cut else { break };
+        if growing.take_in(value, axis).is_none() {
+            break;
+        }
+    }
+    regions
+}
+
+/// A region with all nodes around large values, and the places along its axis.
+fn begun<'g>(
+    analysis: &'g Analysis<'g>,
+    (value, axis): (ValueId, usize),
+    limit: u64,
+    bytes: &'g dyn Fn(ValueId) -> u64,
+) -> Option<(Growing<'g>, usize)> {
+    let places = analysis.facts.extent(value, axis).filter(|&places| places > 1)?;
+    let mut growing = Growing {
+        analysis,
+        bytes,
+        limit,
+        nodes: BTreeMap::new(),
+        within: HashSet::new(),
+        ahead: vec![(value, axis)],
+    };
+    growing.can_be_within(value, axis).then_some(())?;
+    growing.spread()?;
+    growing.close()?;
+    Some((growing, places))
+}
+
+impl Growing<'_> {
+    /// Takes in the nodes around all values that lie ahead.
+    fn spread(&mut self) -> Option<()> {
+        while let Some((value, axis)) = self.ahead.pop() {
+            if !self.within.insert(value) {
+                continue;
+            }
+            for (node, axis) in self.around(value, axis)? {
+                self.add(node, axis)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Takes in all nodes that lie on a way out of the region and in again.
+    fn close(&mut self) -> Option<()> {
+        while let Some((node, axis)) = self.between()? {
+            self.add(node, axis)?;
+            self.spread()?;
+        }
+        Some(())
+    }
+
+    /// The value to be cut that is made last, along its axis.
+    fn cut_last(&self, region: &SliceRegion) -> Option<(ValueId, usize)> {
+        let graph = &self.analysis.graph;
+        let made = region.cut.iter().filter(|(value, _)| (self.bytes)(*value) > 0);
+        let placed =
+            made.filter_map(|&(value, axis)| Some((graph.place(graph.producer(value)?.0), value, axis)));
+        placed.max().map(|(_, value, axis)| (value, axis))
+    }
+
+    /// The bytes that are cut and joined.
+    fn border(&self, region: &SliceRegion) -> u64 {
+        region.cut.iter().chain(&region.joined).map(|&(value, _)| (self.bytes)(value)).sum()
+    }
+
+    /// Takes in the node that makes a value.
+    fn take_in(&mut self, value: ValueId, axis: usize) -> Option<()> {
+        let (node, _) = self.analysis.graph.producer(value)?;
+        self.add(node, axis)?;
+        self.spread()?;
+        self.close()
+    }
+
+    /// The nodes that make a value and that read it, each with the axis of what it makes.
+    fn around(&self, value: ValueId, axis: usize) -> Option<Vec<(NodeId, usize)>> {
+        let graph = &self.analysis.graph;
+        let mut around = vec![(graph.producer(value)?.0, axis)];
+        for reader in graph.readers(value) {
+            let Reader::Node { node, input } = *reader else { return None };
+            around.push((node, carried(self.analysis, node, input, axis)?));
+        }
+        Some(around)
+    }
+
+    /// Whether a value can be made and read part by part, as far as the nodes around it are concerned.
+    fn can_be_within(&self, value: ValueId, axis: usize) -> bool {
+        let has_axis = |&(node, axis): &(NodeId, usize)| {
+            let is_free = self.nodes.get(&node).is_none_or(|&other| other == axis);
+            is_free && reads(self.analysis, node, axis).is_some()
+        };
+        is_read_by_nodes_alone(self.analysis, value)
+            && self.around(value, axis).is_some_and(|around| around.iter().all(has_axis))
+    }
+
+    /// Takes in a node, and looks at the large values around it.
+    fn add(&mut self, node: NodeId, axis: usize) -> Option<()> {
+        match self.nodes.insert(node, axis) {
+            Some(other) if other != axis => return None,
+            Some(_) => return Some(()),
+            None if self.nodes.len() > MOST => return None,
+            None => {}
+        }
+        let reads = reads(self.analysis, node, axis)?;
+        let graph = &self.analysis.graph;
+        let inputs = graph.inputs(node).iter().zip(&reads).filter_map(|(input, read)| match read {
+            PartRead::Same(along) => Some(((*input)?, *along)),
+            PartRead::Whole => None,
+        });
+        let outputs = graph.outputs(node).iter().flatten().map(|&output| (output, axis));
+        for (value, axis) in inputs.chain(outputs).collect::<Vec<_>>() {
+            let is_large = (self.bytes)(value) > self.limit && !self.within.contains(&value);
+            if is_large && self.can_be_within(value, axis) {
+                self.ahead.push((value, axis));
+            }
+        }
+        Some(())
+    }
+
+    /// A node that lies on a way out of the region and in again, with the axis of what it makes; a refusal where it has none.
+    #[allow(clippy::option_option)]
+    fn between(&self) -> Option<Option<(NodeId, usize)>> {
+        let graph = &self.analysis.graph;
+        let places = || self.nodes.keys().map(|&node| graph.place(node));
+        let (Some(first), Some(last)) = (places().min(), places().max()) else { return Some(None) };
+        let window = &graph.order()[first..=last];
+        let mut behind: HashSet<NodeId> = HashSet::new();
+        for &node in window {
+            if self.makers(node).any(|maker| self.nodes.contains_key(&maker) || behind.contains(&maker)) {
+                behind.insert(node);
+            }
+        }
+        let mut before: HashSet<NodeId> = HashSet::new();
+        for &node in window.iter().rev() {
+            if self.nodes.contains_key(&node) || before.contains(&node) {
+                before.extend(self.makers(node));
+            }
+        }
+        let is_between =
+            |node: &&NodeId| !self.nodes.contains_key(node) && behind.contains(node) && before.contains(node);
+        // The first of them reads the region itself.
+        let Some(&node) = window.iter().find(is_between) else { return Some(None) };
+        let carries = |(slot, input): (usize, &Option<ValueId>)| {
+            let maker = graph.producer((*input)?)?.0;
+            carried(self.analysis, node, slot, *self.nodes.get(&maker)?)
+        };
+        let axis = graph.inputs(node).iter().enumerate().find_map(carries)?;
+        Some(Some((node, axis)))
+    }
+
+    /// The nodes that make what a node reads, and what its bodies do.
+    fn makers(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        let graph = &self.analysis.graph;
+        let read = graph.inputs(node).iter().flatten().chain(graph.captures(node));
+        read.filter_map(|&value| Some(graph.producer(value)?.0))
+    }
+
+    /// The region, if all its nodes agree.
+    fn finish(self, places: usize) -> Option<SliceRegion> {
+        let Analysis { graph, facts, .. } = self.analysis;
+        let mut nodes: Vec<(NodeId, usize)> = self.nodes.iter().map(|(&node, &axis)| (node, axis)).collect();
+        nodes.sort_by_key(|&(node, _)| graph.place(node));
+        let (mut members, mut cut, mut joined) = (vec![], vec![], vec![]);
+        for (node, axis) in nodes {
+            let reads = reads(self.analysis, node, axis)?;
+            for (input, read) in graph.inputs(node).iter().zip(&reads) {
+                let Some(input) = *input else { continue };
+                let made = graph.producer(input).and_then(|(maker, _)| self.nodes.get(&maker));
+                match (made, *read) {
+                    (Some(made), PartRead::Same(along)) if *made == along => {}
+                    (Some(_), _) => return None,
+                    (None, PartRead::Same(along)) if !cut.contains(&(input, along)) => {
+                        cut.push((input, along))
+                    }
+                    (None, _) => {}
+                }
+            }
+            for &output in graph.outputs(node).iter().flatten() {
+                if !graph.readers(output).iter().all(|reader| self.is_within(reader)) {
+                    joined.push((output, axis));
+                }
+                (facts.extent(output, axis) == Some(places)).then_some(())?;
+            }
+            members.push(RegionNode { node, reads, shape: self.shape(node, axis)? });
+        }
+        let is_along = |&(value, axis): &(ValueId, usize)| facts.extent(value, axis) == Some(places);
+        let is_there = !joined.is_empty()
+            && cut.iter().all(is_along)
+            && cut.iter().all(|&(value, _)| can_be_cut(self.analysis, value));
+        is_there.then_some(SliceRegion { members, extent: places, cut, joined })
+    }
+
+    fn is_within(&self, reader: &Reader) -> bool {
+        matches!(reader, Reader::Node { node, .. } if self.nodes.contains_key(node))
+    }
+
+    /// The shape that a node reads, where it reads one, and which of its extents changes; nothing where it cannot be
+    /// written anew.
+    #[allow(clippy::option_option)]
+    fn shape(&self, node: NodeId, axis: usize) -> Option<Option<(Vec<i64>, usize)>> {
+        let at = self.analysis.at(node);
+        if !matches!(at.graph.op(node), Some("Reshape" | "Expand")) {
+            return Some(None);
+        }
+        let shape = at.output_shape(0).ok()?;
+        let extents: Vec<Option<usize>> = shape.iter().map(extent).collect();
+        let open = extents.iter().filter(|extent| extent.is_none()).count();
+        let most = usize::from(at.graph.is(node, "Reshape"));
+        let is_plain = open <= most && !extents.contains(&Some(0));
+        let dims = extents.iter().map(|extent| extent.map_or(-1, |extent| extent as i64)).collect();
+        is_plain.then_some(Some((dims, axis)))
+    }
+}
+
+/// Whether parts of a value can be had: those of a constant of floats are stored, and have to be finite for that.
+fn can_be_cut(analysis: &Analysis, value: ValueId) -> bool {
+    let Analysis { constants, facts, .. } = analysis;
+    let is_stored = constants.is_constant(value) && facts.data_type(value).is_none_or(DataType::is_float);
+    let is_finite =
+        || constants.numbers(value).is_ok_and(|numbers| numbers.iter().all(|number| number.is_finite()));
+    !is_stored || is_finite()
+}

@@ -1,0 +1,145 @@
+//! The memory plan of a graph with some regions cut into parts.
+
+use std::collections::HashMap;
+
+use super::axes::PartRead;
+use super::region::{RegionNode, SliceRegion};
+use crate::graph::analysis::Analysis;
+use crate::graph::memory::{Buffer, MemoryPlan, PlanStep};
+use crate::graph::{self, NodeId, ValueId};
+
+/// A region, and how many parts it is cut into.
+#[derive(Debug, Clone)]
+pub struct PlannedCut {
+    /// The region.
+    pub region: SliceRegion,
+    /// The number of parts; at most the places along the axis.
+    pub parts: usize,
+}
+
+impl PlannedCut {
+    /// The places of each part: those before have one more where they are not all the same.
+    pub fn extents(&self) -> Vec<usize> {
+        let (places, parts) = (self.region.extent, self.parts);
+        (0..parts).map(|part| places / parts + usize::from(part < places % parts)).collect()
+    }
+
+    /// How many nodes are added.
+    pub fn added(&self) -> usize {
+        let SliceRegion { members, cut, joined, .. } = &self.region;
+        (self.parts - 1) * members.len() + cut.len() + joined.len()
+    }
+}
+
+/// The plan with these regions cut; `None` where two of them would have to wait for each other. Each region runs where its
+/// last node was, part by part.
+pub fn with_cuts(analysis: &Analysis, plan: &MemoryPlan, cuts: &[PlannedCut]) -> Option<MemoryPlan> {
+    let mut sliced = MemoryPlan { steps: Vec::with_capacity(plan.steps.len()), ..plan.clone() };
+    for turn in turns(analysis, cuts)? {
+        match turn {
+            Scheduled::Node(node) => sliced.steps.push(plan.steps[node].clone()),
+            Scheduled::Cut(cut) => push_parts(analysis, plan, (cut, &cuts[cut]), &mut sliced),
+        }
+    }
+    Some(sliced)
+}
+
+/// Something that runs: a node, or all parts of a region.
+#[derive(Debug, Clone, Copy)]
+enum Scheduled {
+    Node(NodeId),
+    Cut(usize),
+}
+
+/// The order in which nodes and regions run.
+fn turns(analysis: &Analysis, cuts: &[PlannedCut]) -> Option<Vec<Scheduled>> {
+    let graph = &analysis.graph;
+    let mut turn_of: HashMap<NodeId, usize> = HashMap::new();
+    let mut turns = vec![];
+    let mut cut_of: HashMap<NodeId, usize> = HashMap::new();
+    let mut last: HashMap<usize, NodeId> = HashMap::new();
+    for (number, cut) in cuts.iter().enumerate() {
+        cut_of.extend(cut.region.nodes().map(|node| (node, number)));
+        last.extend(cut.region.nodes().max().map(|node| (number, node)));
+    }
+    for node in 0..graph.proto().node.len() {
+        let turn = match cut_of.get(&node) {
+            None => Scheduled::Node(node),
+            Some(cut) if last.get(cut) == Some(&node) => Scheduled::Cut(*cut),
+            Some(_) => continue,
+        };
+        let nodes = match turn {
+            Scheduled::Node(node) => vec![node],
+            Scheduled::Cut(cut) => cuts[cut].region.nodes().collect(),
+        };
+        turn_of.extend(nodes.into_iter().map(|node| (node, turns.len())));
+        turns.push(turn);
+    }
+    let mut after = vec![];
+    for node in 0..graph.proto().node.len() {
+        for &value in graph.inputs(node).iter().flatten().chain(graph.captures(node)) {
+            let maker = graph.producer(value).map(|(maker, _)| turn_of[&maker]);
+            after.extend(maker.filter(|&maker| maker != turn_of[&node]).map(|maker| (maker, turn_of[&node])));
+        }
+    }
+    let order = graph::order(turns.len(), &after);
+    (order.len() == turns.len()).then(|| order.into_iter().map(|turn| turns[turn]).collect())
+}
+
+/// Puts the steps of a region behind those that are there: what it reads is cut, each part runs to its end, the parts of
+/// what is read behind are joined.
+fn push_parts(
+    analysis: &Analysis,
+    plan: &MemoryPlan,
+    (number, cut): (usize, &PlannedCut),
+    sliced: &mut MemoryPlan,
+) {
+    let region = &cut.region;
+    let extents = cut.extents();
+    let mut parts: Vec<HashMap<usize, usize>> = vec![HashMap::new(); cut.parts];
+    let mut add = |value: ValueId, part: usize, buffers: &mut Vec<Buffer>| {
+        let whole = plan.buffers[value.index()].bytes;
+        let bytes = (u128::from(whole) * extents[part] as u128 / region.extent.max(1) as u128) as u64;
+        buffers.push(Buffer { value, bytes, is_output: false });
+        parts[part].insert(value.index(), buffers.len() - 1);
+        buffers.len() - 1
+    };
+    for &(value, _) in &region.cut {
+        let writes = (0..cut.parts).map(|part| add(value, part, &mut sliced.buffers)).collect();
+        let reads = vec![value.index()];
+        sliced.steps.push(PlanStep { node: None, reads, writes, in_place: false, cut: Some(number) });
+    }
+    let made = region.nodes().flat_map(|node| analysis.graph.outputs(node).iter().flatten());
+    for &value in made {
+        (0..cut.parts).for_each(|part| {
+            add(value, part, &mut sliced.buffers);
+        });
+    }
+    for part in &parts {
+        for RegionNode { node, reads, .. } in &region.members {
+            let whole = &plan.steps[*node];
+            let inputs = analysis.graph.inputs(*node).iter().zip(reads);
+            let read = inputs.filter_map(|(input, read)| Some(own(part, (*input)?.index(), *read)));
+            sliced.steps.push(PlanStep {
+                node: Some(*node),
+                reads: read.collect(),
+                writes: whole.writes.iter().map(|buffer| part[buffer]).collect(),
+                in_place: whole.in_place,
+                cut: Some(number),
+            });
+        }
+    }
+    for &(value, _) in &region.joined {
+        let reads = parts.iter().map(|part| part[&value.index()]).collect();
+        let writes = vec![value.index()];
+        sliced.steps.push(PlanStep { node: None, reads, writes, in_place: false, cut: Some(number) });
+    }
+}
+
+/// The buffer that a part of a region reads for one that is whole.
+fn own(part: &HashMap<usize, usize>, whole: usize, read: PartRead) -> usize {
+    match read {
+        PartRead::Same(_) => part.get(&whole).copied().unwrap_or(whole),
+        PartRead::Whole => whole,
+    }
+}

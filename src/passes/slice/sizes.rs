@@ -1,0 +1,49 @@
+//! A model with sizes for its symbolic dimensions, which the memory of activations is planned with.
+
+use std::collections::BTreeMap;
+
+use crate::onnx::Model;
+use crate::onnx::proto::{Dim, Dimension, ValueInfoProto};
+
+/// The model with these sizes. A first dimension of an input that is not named among them has the size 1.
+pub fn sized(model: &Model, expect: &BTreeMap<String, usize>) -> Model {
+    let mut graph = model.graph().clone();
+    let mut sizes = expect.clone();
+    for input in &mut graph.input {
+        let name = input.name().to_owned();
+        for (place, dim) in dims(input).iter_mut().enumerate() {
+            let symbol = symbol(dim).unwrap_or_else(|| format!("{name}:{place}"));
+            if place == 0 && is_open(dim) {
+                sizes.entry(symbol.clone()).or_insert(1);
+            }
+            if let Some(&size) = sizes.get(&symbol).filter(|_| is_open(dim)) {
+                dim.value = Some(Dim::DimValue(size as i64));
+            }
+        }
+    }
+    for value in graph.output.iter_mut().chain(&mut graph.value_info).chain(&mut graph.input) {
+        for dim in dims(value) {
+            if let Some(&size) = symbol(dim).and_then(|symbol| sizes.get(&symbol)) {
+                dim.value = Some(Dim::DimValue(size as i64));
+            }
+        }
+    }
+    model.with_graph(graph)
+}
+
+fn dims(value: &mut ValueInfoProto) -> &mut [Dimension] {
+    let tensor = value.r#type.as_mut().and_then(|kind| kind.tensor_type.as_mut());
+    tensor.and_then(|tensor| tensor.shape.as_mut()).map_or(&mut [], |shape| &mut shape.dim)
+}
+
+fn is_open(dim: &Dimension) -> bool {
+    !matches!(dim.value, Some(Dim::DimValue(size)) if size >= 0)
+}
+
+/// The symbol of a dimension that is open; exporters write `?` for one that has none.
+fn symbol(dim: &Dimension) -> Option<String> {
+    match &dim.value {
+        Some(Dim::DimParam(symbol)) if !symbol.is_empty() && symbol != "?" => Some(symbol.clone()),
+        _ => None,
+    }
+}

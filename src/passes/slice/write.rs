@@ -1,0 +1,180 @@
+//! Writes a region as its parts.
+//!
+//! ```text
+//! before                          after, in two parts
+//! y = MatMul(Gelu(MatMul(x, w)), v)   x₀, x₁ = Split(x)
+//!                                 y₀ = MatMul(Gelu(MatMul(x₀, w)), v)
+//!                                 y₁ = MatMul(Gelu(MatMul(x₁, w)), v)
+//!                                 y = Concat(y₀, y₁)
+//! ```
+//!
+//! Each part stands before the next one, and the Concat names the parts in this order: tract runs whatever is ready by
+//! the order in which an output needs it, and onnxruntime follows the inputs of each node as well.
+
+use std::collections::{HashMap, HashSet};
+
+use super::axes::PartRead;
+use super::region::RegionNode;
+use super::schedule::PlannedCut;
+use crate::graph::analysis::Analysis;
+use crate::graph::facts::extent;
+use crate::graph::make::{self, NewConstant};
+use crate::graph::{Graph, ValueId};
+use crate::normalizer::Replacement;
+use crate::onnx::operator::input_at;
+use crate::onnx::proto::NodeProto;
+use crate::recipe::Recipe;
+
+/// The parts of a value along an axis, by their names.
+type PartNames = HashMap<(ValueId, usize), Vec<String>>;
+
+/// The nodes of a region as those of its parts.
+pub fn written(analysis: &Analysis, cut: &PlannedCut) -> Replacement {
+    let mut writer = PartWriter {
+        analysis,
+        graph: &analysis.graph,
+        extents: cut.extents(),
+        names: HashSet::new(),
+        nodes: vec![],
+        constants: vec![],
+        shared: HashMap::new(),
+    };
+    let mut parts = PartNames::new();
+    for &(value, axis) in &cut.region.cut {
+        let stored = writer.pick(value, axis);
+        parts.insert((value, axis), stored.unwrap_or_else(|| writer.split(value, axis, cut)));
+    }
+    let mut made: Vec<HashMap<ValueId, String>> = vec![HashMap::new(); cut.parts];
+    for (part, made) in made.iter_mut().enumerate() {
+        for member in &cut.region.members {
+            writer.repeat(member, part, &parts, made);
+        }
+    }
+    for &(value, axis) in &cut.region.joined {
+        writer.join(value, axis, &made);
+    }
+    let PartWriter { nodes, constants, .. } = writer;
+    Replacement { nodes: cut.region.nodes().collect(), made: nodes, constants }
+}
+
+struct PartWriter<'w> {
+    analysis: &'w Analysis<'w>,
+    graph: &'w Graph<'w>,
+    extents: Vec<usize>,
+    names: HashSet<String>,
+    nodes: Vec<NodeProto>,
+    constants: Vec<NewConstant>,
+    /// Constants of integers, by what they hold.
+    shared: HashMap<Vec<i64>, String>,
+}
+
+impl PartWriter<'_> {
+    /// A name that neither the graph nor this has yet.
+    fn name(&mut self, stem: &str, what: &str) -> String {
+        let mut names = (0..).map(|count| match count {
+            0 => format!("{stem}_{what}"),
+            _ => format!("{stem}_{what}_{count}"),
+        });
+        let is_free = |name: &String| !self.graph.has(name) && !self.names.contains(name);
+        let name = names.find(is_free).unwrap_or_default();
+        self.names.insert(name.clone());
+        name
+    }
+
+    fn ints(&mut self, stem: &str, values: Vec<i64>) -> String {
+        if let Some(name) = self.shared.get(&values) {
+            return name.clone();
+        }
+        let name = self.name(stem, "extents");
+        self.constants.push(NewConstant::Integers { name: name.clone(), values: values.clone() });
+        self.shared.insert(values, name.clone());
+        name
+    }
+
+    /// Cuts a constant of floats that varies along the axis: its parts are stored.
+    fn pick(&mut self, value: ValueId, axis: usize) -> Option<Vec<String>> {
+        let Analysis { constants, facts, .. } = self.analysis;
+        let data_type = facts.data_type(value).filter(|data_type| data_type.is_float())?;
+        constants.is_constant(value).then_some(())?;
+        let shape = facts.shape(value)?.iter().map(extent).collect::<Option<Vec<usize>>>()?;
+        let stem = self.graph.value_name(value);
+        let whole = Recipe::constant(stem, &shape);
+        let mut start = 0;
+        let mut recipes = vec![];
+        for &extent in &self.extents {
+            recipes.push(whole.pick(axis, (start..start + extent).map(Some))?);
+            start += extent;
+        }
+        let store = |(part, recipe): (usize, Recipe)| {
+            let name = self.name(stem, &format!("part_{part}"));
+            let (replaces, contracted) = (stem.to_owned(), vec![]);
+            let weight = NewConstant::Weight { name: name.clone(), data_type, recipe, replaces, contracted };
+            self.constants.push(weight);
+            name
+        };
+        Some(recipes.into_iter().enumerate().map(store).collect())
+    }
+
+    /// Cuts what comes into the region.
+    fn split(&mut self, value: ValueId, axis: usize, cut: &PlannedCut) -> Vec<String> {
+        let stem = self.graph.value_name(value);
+        let like = cut.region.nodes().next().map(|node| self.graph.node(node).clone()).unwrap_or_default();
+        let extents: Vec<i64> = self.extents.iter().map(|&extent| extent as i64).collect();
+        let outputs: Vec<String> =
+            (0..cut.parts).map(|part| self.name(stem, &format!("part_{part}"))).collect();
+        let name = self.name(stem, "split");
+        let mut node = make::node(&like, "Split", &name, &[stem], "");
+        node.output.clone_from(&outputs);
+        node.attribute.push(make::int("axis", axis as i64));
+        match input_at("Split", "split", self.graph.model().own_opset()) {
+            Some(_) => node.input.push(self.ints(stem, extents)),
+            None => node.attribute.push(make::ints("split", &extents)),
+        }
+        self.nodes.push(node);
+        outputs
+    }
+
+    /// Writes a node for one part.
+    fn repeat(
+        &mut self,
+        member: &RegionNode,
+        part: usize,
+        parts: &PartNames,
+        made: &mut HashMap<ValueId, String>,
+    ) {
+        let mut node = self.graph.node(member.node).clone();
+        for (slot, read) in member.reads.iter().enumerate() {
+            let (Some(value), PartRead::Same(axis)) = (self.graph.input(member.node, slot), *read) else {
+                continue;
+            };
+            let own = made.get(&value).or_else(|| parts.get(&(value, axis)).map(|names| &names[part]));
+            if let Some(own) = own {
+                node.input[slot].clone_from(own);
+            }
+        }
+        if let Some((shape, place)) = &member.shape {
+            let mut shape = shape.clone();
+            shape[*place] = self.extents[part] as i64;
+            node.input[1] = self.ints(self.graph.name(member.node), shape);
+        }
+        for (slot, output) in self.graph.outputs(member.node).iter().enumerate() {
+            let Some(output) = *output else { continue };
+            let name = self.name(self.graph.value_name(output), &format!("part_{part}"));
+            node.output[slot].clone_from(&name);
+            made.insert(output, name);
+        }
+        node.name = Some(self.name(self.graph.name(member.node), &format!("part_{part}")));
+        self.nodes.push(node);
+    }
+
+    /// Joins the parts of what leaves the region.
+    fn join(&mut self, value: ValueId, axis: usize, made: &[HashMap<ValueId, String>]) {
+        let stem = self.graph.value_name(value);
+        let like = self.graph.producer(value).map(|(node, _)| self.graph.node(node).clone());
+        let names: Vec<&str> = made.iter().map(|part| part[&value].as_str()).collect();
+        let name = self.name(stem, "concat");
+        let mut node = make::node(&like.unwrap_or_default(), "Concat", &name, &names, stem);
+        node.attribute.push(make::int("axis", axis as i64));
+        self.nodes.push(node);
+    }
+}

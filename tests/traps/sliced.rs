@@ -1,0 +1,335 @@
+//! Slices: parts of what is independent are the same function to the last bit, and what is not independent stays whole.
+
+use unfold::FuseOptions;
+use unfold::Fused;
+use unfold::fold::plan::MemoryChange;
+use unfold::graph::analysis::Analysis;
+use unfold::graph::memory::MemoryPlan;
+use unfold::onnx::Model;
+use unfold::onnx::tensor::read_i64;
+use unfold::passes::slice::{MemoryGoal, Slicing};
+use unfold::prove::{Proof, prove};
+
+use crate::common::text::{model, print};
+use crate::common::{initializer, operators};
+use crate::same;
+
+/// Attention with two heads of 12 queries.
+const ATTENTION: &str = "input q 1 2 12 4
+    input k 1 2 4 12
+    input v 1 2 12 4
+    s = MatMul(q, k)
+    p = Softmax(s) axis=-1
+    y = MatMul(p, v)
+    output y";
+
+/// An MLP of 7 tokens.
+const MLP: &str = "opset 20
+    input x 1 7 4
+    weight w 4 32
+    shift b 32
+    weight v 32 4
+    h = MatMul(x, w)
+    a = Add(h, b)
+    g = Gelu(a)
+    y = MatMul(g, v)
+    output y";
+
+fn by_hand(parts: usize) -> Slicing {
+    Slicing { parts: Some(parts), ..Slicing::default() }
+}
+
+fn under(goal: MemoryGoal) -> Slicing {
+    Slicing { memory: Some(goal), ..Slicing::default() }
+}
+
+fn fused(model: &Model, slicing: &Slicing) -> Fused {
+    unfold::fuse(model, &FuseOptions { slicing: slicing.clone(), ..FuseOptions::default() }).unwrap()
+}
+
+/// Slices a model. The result computes the same to the last bit and is proved to; with and without slices nothing comes of
+/// it any more.
+fn sliced(model: &Model, slicing: &Slicing) -> (Model, MemoryChange) {
+    let Fused { model: after, plan, .. } = fused(model, slicing);
+    same(model, &after, 0.0);
+    let proof = prove(model, &after, &plan.tensors, &Default::default());
+    assert!(matches!(proof, Proof::Proved { .. }), "{proof:?}\n{}", print(&after));
+    for again in [slicing, &Slicing::default()] {
+        assert_eq!(print(&fused(&after, again).model), print(&after));
+    }
+    assert_eq!(print(&fused(model, slicing).model), print(&after));
+    (after, plan.memory.unwrap())
+}
+
+/// The parts that each region is cut into, and what is left of the graph.
+fn cut(text: &str, slicing: &Slicing) -> (Vec<usize>, Vec<String>) {
+    let (after, change) = sliced(&model(text), slicing);
+    let names = operators(&after).into_iter().map(str::to_owned).collect();
+    (change.cuts.iter().map(|cut| cut.parts).collect(), names)
+}
+
+fn stays(text: &str) {
+    let model = model(text);
+    let Fused { model: after, plan, .. } = fused(&model, &by_hand(2));
+    assert_eq!(plan.memory.unwrap().cuts, []);
+    same(&model, &after, 0.0);
+    assert_eq!(operators(&after), operators(&fused(&model, &Slicing::default()).model));
+}
+
+#[test]
+fn queries_of_an_attention_run_part_by_part() {
+    let (parts, operators) = cut(ATTENTION, &by_hand(3));
+    assert_eq!(parts, [3]);
+    let part = ["MatMul", "Softmax", "MatMul"];
+    assert_eq!(operators, [&["Split"][..], &part, &part, &part, &["Concat"]].concat());
+}
+
+#[test]
+fn tokens_of_an_mlp_run_in_parts_that_need_not_be_equal() {
+    let (after, change) = sliced(&model(MLP), &by_hand(3));
+    assert_eq!((change.cuts[0].extent, change.cuts[0].parts), (7, 3));
+    let split = after.graph().node.iter().find(|node| node.op_type() == "Split").unwrap();
+    let extents = read_i64(initializer(&after, &split.input[1]), after.externals()).unwrap();
+    assert_eq!(extents.into_raw_vec_and_offset().0, [3, 2, 2]);
+}
+
+#[test]
+fn more_parts_than_places_are_as_many_as_there_are() {
+    assert_eq!(cut(MLP, &by_hand(100)).0, [7]);
+}
+
+#[test]
+fn constants_that_vary_along_the_axis_are_cut_while_planning() {
+    let text = "input q 1 1 12 4
+        input k 1 1 4 12
+        input v 1 1 12 4
+        shift bias 1 12 12
+        s = MatMul(q, k)
+        t = Add(s, bias)
+        p = Softmax(t) axis=-1
+        y = MatMul(p, v)
+        output y";
+    let (parts, operators) = cut(text, &by_hand(2));
+    let part = ["MatMul", "Add", "Softmax", "MatMul"];
+    assert_eq!(parts, [2]);
+    assert_eq!(operators, [&["Split"][..], &part, &part, &["Concat"]].concat());
+}
+
+#[test]
+fn a_constant_that_is_not_finite_is_not_cut() {
+    let text = "input q 1 1 2 4
+        input k 1 1 4 2
+        input v 1 1 2 4
+        const mask 1 1 2 2 = 0 -inf 0 0
+        s = MatMul(q, k)
+        t = Add(s, mask)
+        p = Softmax(t) axis=-1
+        y = MatMul(p, v)
+        output y";
+    let change = fused(&model(text), &by_hand(2)).plan.memory.unwrap();
+    assert!(change.cuts.iter().all(|cut| !cut.operators.contains(&"Add".to_owned())), "{change:?}");
+}
+
+#[test]
+fn an_operand_of_one_place_is_read_by_each_part() {
+    let text = "input q 1 2 12 4
+        input k 1 2 4 12
+        input v 1 2 12 4
+        input mask 1 1 1 12
+        s = MatMul(q, k)
+        t = Add(s, mask)
+        p = Softmax(t) axis=-1
+        y = MatMul(p, v)
+        output y";
+    let (after, _) = sliced(&model(text), &by_hand(2));
+    let reads = after.graph().node.iter().filter(|node| node.input.iter().any(|name| name == "mask"));
+    assert_eq!(reads.map(|node| node.op_type()).collect::<Vec<_>>(), ["Add", "Add"]);
+}
+
+#[test]
+fn shapes_name_the_places_of_a_part() {
+    let text = "input x 1 6 4
+        weight w 4 32
+        weight v 8 2
+        ints split 4 = 1 6 4 8
+        h = MatMul(x, w)
+        r = Reshape(h, split)
+        t = Transpose(r) perm=[0,2,1,3]
+        y = MatMul(t, v)
+        output y";
+    let (after, change) = sliced(&model(text), &by_hand(2));
+    assert_eq!(change.cuts.len(), 1, "{}", print(&after));
+}
+
+#[test]
+fn a_softmax_along_each_axis_keeps_the_value_whole() {
+    stays(
+        "input x 6 4
+        weight w 4 32
+        h = MatMul(x, w)
+        s = Softmax(h) axis=0
+        t = Softmax(s) axis=1
+        weight v 32 2
+        y = MatMul(t, v)
+        output y",
+    );
+}
+
+#[test]
+fn the_axis_of_a_softmax_is_not_cut_where_it_makes_all_places() {
+    // The indices name one token: what is left has the channels of the Softmax for its places.
+    stays(
+        "input x 1 6 8
+        ints i = 0
+        s = Softmax(x) axis=2
+        y = Gather(s, i) axis=1
+        output y",
+    );
+}
+
+#[test]
+fn statistics_of_the_whole_tensor_keep_it_whole() {
+    let model = model(
+        "input x 6 4
+        weight w 4 32
+        h = MatMul(x, w)
+        q, scale, zero = DynamicQuantizeLinear(h)
+        d = DequantizeLinear(q, scale, zero)
+        weight v 32 4
+        y = MatMul(d, v)
+        output y",
+    );
+    let change = fused(&model, &by_hand(2)).plan.memory.unwrap();
+    assert!(change.cuts.iter().all(|cut| !cut.operators.contains(&"DynamicQuantizeLinear".to_owned())));
+}
+
+#[test]
+fn random_numbers_are_not_drawn_for_parts() {
+    let model = model(
+        "opset 20
+        input x 1 7 4
+        weight w 4 32
+        weight v 32 4
+        h = MatMul(x, w)
+        n = RandomNormalLike(h)
+        a = Add(h, n)
+        g = Gelu(a)
+        y = MatMul(g, v)
+        output y",
+    );
+    let change = fused(&model, &by_hand(2)).plan.memory.unwrap();
+    assert!(change.cuts.iter().all(|cut| !cut.operators.contains(&"RandomNormalLike".to_owned())));
+}
+
+#[test]
+fn a_large_value_that_the_caller_has_stays_whole() {
+    let text = MLP.replace("output y", "output y\noutput g");
+    let (after, _) = sliced(&model(&text), &by_hand(2));
+    assert!(after.graph().output.iter().any(|output| output.name() == "g"));
+    let concat = after.graph().node.iter().find(|node| node.output.iter().any(|name| name == "g")).unwrap();
+    assert!(["Concat", "Gelu"].contains(&concat.op_type()));
+}
+
+#[test]
+fn an_axis_that_a_squeeze_would_take_away_is_not_cut() {
+    // In two parts the first axis has one place, and a Squeeze without axes takes it away.
+    let (after, _) = sliced(
+        &model(
+            "input x 2 1 5 4
+            weight w 4 32
+            h = MatMul(x, w)
+            s = Squeeze(h)
+            weight v 32 2
+            y = MatMul(s, v)
+            output y",
+        ),
+        &by_hand(2),
+    );
+    let squeezes = after.graph().node.iter().filter(|node| node.op_type() == "Squeeze");
+    for squeeze in squeezes {
+        assert!(squeeze.input.len() > 1 || squeeze.input[0] == "h", "{}", print(&after));
+    }
+}
+
+#[test]
+fn skipped_slices_are_not_made() {
+    let options = FuseOptions { slicing: by_hand(2), skip: vec!["slicing".into()], ..FuseOptions::default() };
+    let fused = unfold::fuse(&model(ATTENTION), &options).unwrap();
+    assert!(fused.plan.memory.is_none() && fused.model.graph().node.len() == 3);
+}
+
+/// The bytes of x, w·x and v·gelu are 4 · 7 · (4, 32, 4) here.
+#[test]
+fn the_peak_is_that_of_the_written_order() {
+    let model = model(MLP);
+    let analysis = Analysis::new(&model).unwrap();
+    let plan = MemoryPlan::new(&analysis);
+    // x and h; the Add runs in place; the Gelu does not; g and y.
+    assert_eq!(plan.live(), [112 + 896, 896, 2 * 896, 896 + 112]);
+    let peak = plan.peak();
+    let held: Vec<&str> =
+        peak.held.iter().map(|&buffer| analysis.graph.value_name(plan.buffers[buffer].value)).collect();
+    assert_eq!((peak.bytes, peak.step, held), (1792, 2, vec!["a", "g"]));
+}
+
+#[test]
+fn a_goal_is_reached_with_as_few_parts_as_do() {
+    let (after, change) = sliced(&model(MLP), &under(MemoryGoal::Bytes(1300)));
+    assert_eq!((change.before, change.cuts[0].parts, change.is_missed()), (1792, 2, false));
+    // In the first part: four tokens with 32 channels, twice; the other three as they came.
+    assert_eq!(change.after, 2 * 4 * 4 * 32 + 4 * 3 * 4);
+    let before = fused(&model(MLP), &Slicing::default()).model.graph().node.len();
+    assert_eq!(after.graph().node.len(), 2 * before + 2);
+    // Half of the peak takes three: three tokens in the first one, and four as they came.
+    let (_, change) = sliced(&model(MLP), &under(MemoryGoal::Percent(50.0)));
+    assert_eq!((change.goal, change.cuts[0].parts, change.is_missed()), (Some(896), 3, false));
+}
+
+#[test]
+fn a_goal_that_is_not_reached_says_what_is_left() {
+    let (_, change) = sliced(&model(MLP), &under(MemoryGoal::Bytes(100)));
+    assert!(change.is_missed() && change.after < change.before);
+    assert!(!change.at.is_empty() && !change.held.is_empty());
+    let held: u64 = change.held.iter().map(|held| held.bytes).sum();
+    assert!(held >= change.after);
+}
+
+#[test]
+fn a_goal_that_is_met_changes_nothing() {
+    let (after, change) = sliced(&model(MLP), &under(MemoryGoal::Percent(100.0)));
+    assert_eq!((change.cuts.len(), operators(&after).contains(&"Split")), (0, false));
+}
+
+#[test]
+fn the_sizes_that_are_expected_tell_the_peak() {
+    let text = "opset 20
+        input x batch 7 4
+        weight w 4 32
+        weight v 32 4
+        h = MatMul(x, w)
+        g = Gelu(h)
+        y = MatMul(g, v)
+        output y";
+    let expect = |batch: usize| Slicing {
+        expect: [("batch".to_owned(), batch)].into(),
+        ..under(MemoryGoal::Bytes(3000))
+    };
+    let (_, change) = sliced(&model(text), &expect(1));
+    assert_eq!((change.before, change.cuts.len()), (1792, 0));
+    let (_, change) = sliced(&model(text), &expect(4));
+    assert_eq!((change.before, change.cuts.len(), change.is_missed()), (4 * 1792, 1, false));
+}
+
+#[test]
+fn a_peak_that_nobody_can_compute_is_left_with_a_reason() {
+    let text = "opset 20
+        input x 1 tokens 4
+        weight w 4 32
+        weight v 32 4
+        h = MatMul(x, w)
+        g = Gelu(h)
+        y = MatMul(g, v)
+        output y";
+    let (_, change) = sliced(&model(text), &under(MemoryGoal::Min));
+    assert_eq!(change.reason.as_deref(), Some("the size of `x` is not known"));
+}
