@@ -80,7 +80,7 @@ class InOpenVINO:
     """A model in OpenVINO, on one thread, in float32 as it is."""
 
     def __init__(self, path):
-        # Nobody else needs it.
+        # Only this measurement needs it.
         import openvino
 
         options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}

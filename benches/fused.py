@@ -8,7 +8,7 @@ import onnxruntime
 
 # Operators of ONNX that onnxruntime makes of others; all of its own are fused.
 FUSED = {"Gelu", "Gemm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
-# What an operator may become that takes in even more.
+# The fused operators that an operator may become.
 BETTER = {
     "Gelu": {"BiasGelu"},
     "LayerNormalization": {"SkipLayerNormalization", "EmbedLayerNormalization"},

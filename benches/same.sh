@@ -19,7 +19,7 @@ mkdir "$work/zoo"
     done
 done
 
-# One model: what each program prints, and what it writes to a file of one name.
+# One model: the output of each program, and its result under one name.
 cat > "$work/one" <<'ONE'
 set -u
 model=$(realpath "$4")

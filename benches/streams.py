@@ -71,7 +71,7 @@ def exported(network, inflated, inputs, path, dynamo=True):
             if parameter.dim() > 1:
                 parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
         for module, part in network.named_modules():
-            # A scale of such a size comes of training: a few channels take all of it.
+            # Training gives such scales: a few channels take all of it.
             if module.split(".")[-1] in inflated:
                 rows = part.weight.shape[0]
                 part.weight.mul_(torch.where(torch.arange(rows) % 16 == 3, INFLATED, 1.0).view(-1, *[1] * (part.weight.dim() - 1)))

@@ -1,4 +1,4 @@
-//! What the library does with no feature at all: load, plan, fuse, save.
+//! The library without any feature: load, plan, fuse, save.
 
 use std::path::{Path, PathBuf};
 

@@ -19,7 +19,7 @@ fn digits(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("models/digits/{kind}-dynamo.onnx"))
 }
 
-/// What the program prints, and its exit code.
+/// The output of the program, and its exit code.
 fn bench(args: &[&str]) -> (i32, String) {
     let output = cargo_bin_cmd!("unfold").arg("bench").args(args).arg("--quiet").output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -32,7 +32,7 @@ fn report(args: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The variants that ran in the only setting of a report: their names and what was measured.
+/// The variants that ran in the only setting of a report: names and measurements.
 fn ran(report: &Value) -> Vec<(&str, &Value)> {
     assert_eq!(report["settings"].as_array().unwrap().len(), 1);
     let variants = report["settings"][0]["variants"].as_array().unwrap();
@@ -77,7 +77,7 @@ fn a_model_is_measured_in_four_variants_and_folding_costs_no_memory() {
     }
 }
 
-/// What does not depend on the machine is the same in every run.
+/// Results that do not depend on the machine are equal in every run.
 #[test]
 fn two_runs_agree() {
     let run = || report(&[digits("un").to_str().unwrap(), "--rounds", "10"]);
@@ -225,7 +225,7 @@ fn the_page_holds_every_variant_and_site() {
     }
 }
 
-/// Whoever interrupts sees what was measured until then.
+/// An interrupted measurement prints its results so far.
 #[cfg(unix)]
 #[test]
 fn an_interrupt_prints_what_there_is() {

@@ -36,7 +36,7 @@ fn un() -> PathBuf {
     digits("un", "dynamo")
 }
 
-/// What a run of the program ended with.
+/// The end of a run of the program.
 struct Run {
     code: i32,
     stdout: String,
@@ -121,7 +121,7 @@ fn every_offline_kind_folds_entirely_and_is_verified() {
     }
 }
 
-/// What a function of the model stands for is planned, and only there are its operators.
+/// The body of an inlined function is planned, and its operators exist only there.
 #[test]
 fn a_plan_names_the_operators_of_a_function_that_was_written_out() {
     let mut model = common::text::model(
@@ -314,7 +314,7 @@ fn a_normalizer_before_others_goes_on_request_and_how_far_that_is_is_told() {
     // It is another function.
     let proved = unfold([&"fuse", &model, &"-o", &path, &"--merge-norms", &"--verify", &"prove"]);
     assert_eq!(proved.code, DIFFERS, "{}{}", proved.stdout, proved.stderr);
-    // Where it cannot be run, no proof is asked to tell of it.
+    // Where it cannot run, no proof is attempted.
     let made = "input i batch 3 4\n weight k 4 4\n x = com.microsoft.TransposeMatMul(i, k)";
     let fused = text.replace("input x batch 3 4", made);
     text::model(&fused).save(&model).unwrap();
@@ -426,7 +426,7 @@ fn the_star_of_a_kind_is_part_of_its_name() {
     assert_eq!(run.json()["summary"]["offline"]["folded"], 0);
 }
 
-/// What a site is called is what skips it, whatever a pattern would mean by it.
+/// The name of a site skips it literally, even if it is a pattern too.
 #[test]
 fn a_name_with_brackets_is_a_name() {
     for name in ["layers[0].norm", "layers[", "a{b"] {
@@ -856,7 +856,7 @@ fn sizes_are_those_of_the_files() {
     let fused = told(unfold([&"fuse", &un(), &"-o", &beside, &"--external-data", &"always", &"--json"]));
     let files = size(&beside) + size(&path("beside.onnx.data"));
     assert_eq!(fused, [size(&un()), files]);
-    // What was split before, and what is brought together.
+    // Weights that were split before, and weights that are joined.
     let split = path("split.onnx");
     let run = unfold([
         &"fuse",
@@ -901,7 +901,7 @@ fn what_is_no_model_is_one_line() {
     }
 }
 
-/// Anybody can name a node: what is shown of it neither colours nor moves nor turns what is around it.
+/// Node names are untrusted: printed ones neither colour nor move nor reverse the text around them.
 #[test]
 fn names_do_nothing_to_a_terminal() {
     let (_folder, path) = changed(|proto| {
@@ -943,7 +943,7 @@ fn names_do_nothing_to_a_terminal() {
     assert_eq!((run.code, run.stderr.contains('\u{1b}')), (FAILED, false), "{}", run.stderr);
 }
 
-/// Nothing fails for the name of a file: it is shown as far as it is text.
+/// A file name that is no text is printed as far as it is text.
 #[cfg(unix)]
 #[test]
 fn names_of_files_that_are_no_text_are_in_json_too() {
@@ -1331,7 +1331,7 @@ fn help_has_examples_and_exit_codes() {
     for command in ["inspect", "fuse", "prove", "bench", "zoo"] {
         let help = unfold([&command, &"--help"]).stdout;
         assert!(help.contains(&format!("Examples:\n  unfold {command} ")), "{help}");
-        // But for what is to be copied as it is, and for the exit codes.
+        // Except for lines to copy, and for the exit codes.
         let text = help.split("\nExamples:").next().unwrap();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
@@ -1360,7 +1360,7 @@ fn shells_complete_the_command_by_its_own_name() {
     assert_eq!(unfold([&"completions", &"cmd"]).code, USAGE);
 }
 
-/// What a shell offers behind what was typed.
+/// The completions that a shell offers.
 #[test]
 fn bash_offers_what_the_command_takes() {
     let script = unfold([&"completions", &"bash"]).stdout;
@@ -1583,7 +1583,7 @@ fn what_has_nothing_to_fold_needs_no_verifying() {
     assert!(!run.stdout.contains("verified"), "{}", run.stdout);
 }
 
-/// What the program does with models that are given as paths, and how it ends.
+/// The run of the program on models given as paths.
 fn fuse_all(models: &[PathBuf], rest: &[&str]) -> Run {
     let output = cargo_bin_cmd!("unfold").arg("fuse").args(models).args(rest).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -1628,7 +1628,7 @@ fn several_models_go_into_a_folder_and_one_that_is_broken_stops_none() {
     assert!(lines[1].contains("167 to 81"), "{}", lines[1]);
     assert_eq!(lines[7], "5 models, 2 of them failed");
 
-    // Each is what it would be by itself.
+    // Each result equals that of its own run.
     for model in [&un(), &ln, &plain] {
         let alone = path("alone.onnx");
         assert_eq!(unfold([&"fuse", model, &"-o", &alone]).code, DONE);
@@ -1714,7 +1714,7 @@ fn nothing_begins_where_one_result_would_replace_another_or_an_input() {
         assert_eq!(fs::read(path(name)).unwrap(), fs::read(un()).unwrap());
     }
     assert_eq!(fs::read_dir(path("out")).unwrap().count(), 1);
-    // What another model of that name left there is replaced.
+    // The result replaces another model of that name.
     assert_eq!(fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["-o", &out, "--quiet"]).code, DONE);
     assert_eq!(fs::read(path("out/n.onnx")).unwrap(), fs::read(path("out/m.onnx")).unwrap());
     assert_eq!(fuse_all(&[path("a/m.onnx"), path("b/n.onnx")], &["--in-place", "-q"]).code, DONE);
@@ -1743,7 +1743,7 @@ fn what_no_site_of_any_model_is_called_is_warned_of_once() {
 fn what_copies_of_shared_weights_add_is_said() {
     let folder = tempdir().unwrap();
     let (tied, out) = (folder.path().join("tied.onnx"), folder.path().join("out.onnx"));
-    // More than what is small enough to be stored in any case.
+    // Larger than results that are stored in any case.
     let text = "indices ids batch 3
                 weight table 1200 4
                 scale g 4
@@ -1837,7 +1837,7 @@ fn streams_are_scaled_by_what_is_asked_or_by_what_samples_ask() {
     };
     let [fuse, file, dry, option, auto, input, at] = planned(&model);
     let found = unfold([fuse, file, dry, option, auto, input, at, &"--json"]).json();
-    // Three hundred thousand, more or less what is beside it, are to be 4,096 at most.
+    // Three hundred thousand, give or take the other terms, must become 4,096 at most.
     assert!((found["largest_on_stream"].as_f64().unwrap() - 300_000.0).abs() < 100.0, "{found}");
     assert_eq!(found["scale_stream"], 7);
     assert_eq!(found["streams"][0]["scaling"]["outcome"], "scaled");
@@ -1951,7 +1951,7 @@ fn weights_go_where_they_are_asked_to_go() {
     let floats = initializers.iter().filter(is_large);
     assert!(bytes == expected && smaller.len() > outside.len() && smaller.len() < initializers.len());
     assert!(floats.map(|tensor| tensor.name()).eq(smaller));
-    // What has nothing to fold any more goes there too.
+    // A model without foldable sites is written there too.
     let inside = folder.path().join("inside.onnx");
     unfold([&"fuse", &beside, &"-o", &inside, &"--external-data", &"never", &"-q"]);
     assert_eq!(stored(&inside), (vec![], expected));

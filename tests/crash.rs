@@ -100,8 +100,8 @@ impl Bench {
         Self { folder, inputs, results, time }
     }
 
-    /// Begins to save one model after the other under one name, and sends a signal some time later: any time, or
-    /// shortly after something is written. Whatever `check` says must hold afterwards.
+    /// Saves one model after the other under one name, and sends a signal some time later: at any
+    /// time, or shortly after a write. `check` must hold afterwards.
     fn interrupt(&self, signal: &str, check: impl Fn(&Path)) {
         let count = env::var("UNFOLD_KILLS").map_or(40, |count| count.parse().unwrap());
         let mut random = ChaCha8Rng::seed_from_u64(7);

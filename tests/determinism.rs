@@ -1,4 +1,4 @@
-//! What is written and proved depends on the model and the options, and on nothing else.
+//! Results and proofs depend on the model and the options alone.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The trained models: what they predict is what they predicted, and how often they are right.
+//! The trained models: predictions and accuracy stay the same.
 //!
 //! `docs/accuracy.md` is written by `UNFOLD_WRITE_DOCS=1 cargo test --release --test digits`.
 
@@ -31,7 +31,7 @@ fn read<T: ReadNpyExt>(name: &str) -> T {
     T::read_npy(File::open(root().join("models/digits").join(name)).unwrap()).unwrap()
 }
 
-/// The held-back images and what they show.
+/// The held-back images and their labels.
 struct Tests {
     images: ArrayD<f32>,
     labels: Array1<i64>,

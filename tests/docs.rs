@@ -1,4 +1,4 @@
-//! The documents say what is the case.
+//! The documents agree with the code.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -469,7 +469,7 @@ fn every_form_computes_what_the_definition_says() {
     for form in [Form::Algorithm, Form::ByHeads, Form::Einsum] {
         for omega in [&[0.3, -1.0, 2.0][..], &[0.7], &[-20.0, 20.0], &[40.0, 0.0, -40.0]] {
             let fused = fused(&Dtn::new(omega).form(form));
-            // One product with P and the linear layer, nothing of what makes P and λ, no affine.
+            // One product with P and the linear layer; no operators for P and λ, and no affine.
             assert_eq!(operators(&fused, "MatMul"), 2);
             for op in ["Softmax", "Sigmoid", "Expand", "Einsum", "Shape", "Pow"] {
                 assert_eq!(operators(&fused, op), 0, "{op}");
@@ -574,7 +574,7 @@ fn rows_that_do_not_sum_to_one_are_kept_as_they_are() {
     constants[place] = tensor::make("P", DataType::Float, &doubled.view()).unwrap();
     let fused = fuse(&model);
     assert_eq!((sites(&fused.plan), fused.plan.replacements.len()), (1, 1));
-    // Small tokens, so that what is under the root stays positive.
+    // Small tokens, so that the radicand stays positive.
     let x = tokens(&dtn).mapv(|v| f64::from((0.2 * v) as f32));
     let (before, after) = (run(&model, &x), run(&fused.model, &x));
     assert!(before.iter().all(|v| v.is_finite()));
@@ -703,7 +703,7 @@ fn what_is_not_the_definition_is_left_alone() {
     }
 }
 
-/// Whether γ and β fold, and why the statistics stay as they are written.
+/// Checks that γ and β fold, and returns the reason why the statistics stay.
 fn folds_but_for_its_core(fused: &unfold::Fused) -> Reason {
     let [site] = &fused.plan.sites[..] else { panic!("{:#?}", fused.plan.sites) };
     assert_eq!(site.kind.name, "DTN");

@@ -1,4 +1,4 @@
-//! What tract makes of models: nothing that it fuses is lost where `fuse` has been.
+//! tract's operators for models: `fuse` loses no fusion.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ fn models(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// One operator in the place of several, or one that takes others in.
+/// An operator that replaces several, or absorbs others.
 fn is_fused(operator: &str) -> bool {
     ["OptMatMul", "RmsNorm", "Softmax", "Gelu", "Silu", "LayerNorm"]
         .iter()

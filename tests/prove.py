@@ -172,7 +172,7 @@ def stored(array):
     array = np.ascontiguousarray(array, np.float64).reshape(array.shape)
     return field(image(array) if np.isfinite(array).all() else scramble(hashed("not finite"), array.view(np.uint64)) % P)
 
-# Operators. What moves elements, and arithmetic, the reference evaluator computes in the field.
+# Operators. Movements and arithmetic are computed in the field by the reference evaluator.
 MOVES = set("""Identity Shape Size Reshape Transpose Squeeze Unsqueeze Flatten Slice Split Concat Gather GatherND
     GatherElements ScatterND ScatterElements Expand Tile DepthToSpace SpaceToDepth Where Pad ConstantOfShape CumSum
     Trilu""".split())
@@ -347,7 +347,7 @@ WIDE = {
     **dict.fromkeys(["DynamicQuantizeMatMul", "GemmFastGelu", "MatMulIntegerToFloat"],
                     lambda a, x, y, z: [*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1]])}
 
-# What comes of numbers alone by these is decided by the numbers, in float64.
+# Results of these operators on numbers alone are computed in float64.
 def flushed(x, below=NOTHING): return np.where(np.abs(x) < below, 0, x)
 
 def shares(y, axis):

@@ -1,4 +1,4 @@
-//! What folding makes is proved, and what is changed behind it is not.
+//! Results of folding are proved, and later changes are not.
 
 mod common;
 #[path = "prove/false_claims.rs"]
@@ -129,7 +129,7 @@ fn a_length_of_some_hundred_samples_is_tried() {
     assert!(is_proved(&proof), "{proof:?}");
 }
 
-/// Where a convolution makes nothing, nothing is known of what it makes, nor of the factor that its channels are.
+/// Where a convolution has no results, neither they nor the factor of its channels are known.
 #[test]
 fn a_size_is_tried_at_which_what_recipes_read_is_constant() {
     let before = text::model(
@@ -249,7 +249,7 @@ impl Broken {
         }
     }
 
-    /// Whether it is found, and at one of the sites for which the tensor is there.
+    /// Whether it is found, and at one of the sites of the tensor.
     fn is_found(&self, place: usize) {
         match proof(&self.original, &self.fused, &self.tensors) {
             Proof::Disproved { site: Some(site), .. } => {
@@ -309,8 +309,8 @@ fn a_permuted_axis_is_found_at_its_site() {
     }
 }
 
-/// Whoever reads a new tensor reads the one whose place it took: a weight without its scale, or a bias without the
-/// shift.
+/// The readers of a new tensor read the one that it replaced: a weight without its scale, or a bias
+/// without the shift.
 #[test]
 fn a_forgotten_scale_and_a_dropped_shift_are_found_at_their_site() {
     let mut found = 0;
@@ -402,7 +402,7 @@ fn a_graph_that_was_only_rewritten_is_proved_and_another_one_is_not() {
         "input x batch 4\nweight w 4 3\nscale s 3\ny = MatMul(x, w)\nt = Tanh(y)\nz = Mul(t, s)\nq = Softmax(z)\noutput q",
     );
     assert!(is_proved(&proof(&before, &same, &[])));
-    // The constant is none of the original's; with it there, the shift is one that a Softmax does not see.
+    // The constant is not in the original; with it, the shift is one that a Softmax ignores.
     assert!(!is_proved(&proof(&before, &shifted, &[])));
     let mut before_too = before.clone();
     before_too.graph_mut().initializer.push(common::initializer(&shifted, "c").clone());
@@ -506,11 +506,11 @@ fn long_and_large_models_end() {
 const OF_RUNTIME: &[&str] =
     &["FusedMatMul", "GroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"];
 
-/// The original computes a value from stored numbers; the other model stores the result. So the two are the same where
-/// the prover computes what is expected.
+/// The original computes a value from stored numbers; the other model stores the result. So the two
+/// are equal if the prover computes the expected value.
 fn computes(model: &Model, expected: &[Value]) -> Proof {
     let mut original = model.clone();
-    // Nobody but the prover knows that a number less itself is 0, and so what the operators read.
+    // Only the prover knows that a number less itself is 0, and so the operands.
     let graph = original.graph_mut();
     graph.input.extend([declared("any", DataType::Float, &[]), declared("whole", DataType::Int64, &[])]);
     let mut stored = Model::from_proto(original.proto.clone());
@@ -676,7 +676,7 @@ fn operators_compute_what_the_specification_says() {
         "ints i 2 = 3 -4\ny = Cast(i) to=1",
     ];
     for case in cases {
-        // What says the version comes first.
+        // The version comes first.
         let (versions, rest): (Vec<&str>, Vec<&str>) =
             case.lines().partition(|line| line.starts_with("opset"));
         let lines = [&versions.join("\n"), NUMBERS, &rest.join("\n")].map(str::to_owned).join("\n");
@@ -926,7 +926,7 @@ fn a_scale_that_moves_within_a_body_is_proved_and_one_of_another_channel_is_not(
     };
     let scanned = |body: &str| {
         let mut model = text::model(&format!("input x 5 2 4\ninput z 2 4\n{AROUND}"));
-        // A branch inside: what it captures is a value of the body.
+        // An inner branch: its captures are values of the body.
         let inner = vec![
             ("then_branch", part("a = Add(t, g)\noutput a").into()),
             ("else_branch", part("a = Sub(t, g)\noutput a").into()),
@@ -986,7 +986,7 @@ fn a_broken_branch_is_found_at_its_site_and_one_that_nobody_can_evaluate_decides
     };
     assert!(is_proved(&proof(&known(then), &exchanged(false), &[])));
     assert!(matches!(proof(&known(then), &exchanged(true), &[]), Proof::Disproved { .. }));
-    // Of an operator that nobody knows, not even the extents are known: a scale may have moved through it.
+    // Not even the extents of an unknown operator are known: a scale may have moved through it.
     let mystery = |then: &str| {
         let mut model = known(&format!("m = Mystery(h)\n{}", then.replace("(h,", "(m,")));
         let graph = model.graph_mut().node[0].attribute[0].g.as_mut().unwrap();
@@ -1350,7 +1350,7 @@ fn masks_of_integers_are_seen() {
     assert!(is_told_apart(&masked("w"), &masked("x")));
 }
 
-/// Tokens that are none, as those whose loss nobody counts, and those of a large vocabulary.
+/// Invalid tokens, such as those that a loss ignores, and tokens of a large vocabulary.
 #[test]
 fn integers_that_are_no_tokens_are_seen() {
     let with = |lines: &str| {
@@ -1371,7 +1371,8 @@ fn integers_that_are_no_tokens_are_seen() {
     }
 }
 
-/// In-place writes to places that follow from extents: linear in what is written, however many there are.
+/// In-place writes to places that follow from extents: linear in the updates, however many there
+/// are.
 #[test]
 fn extents_have_no_degree() {
     let mut text = "input x 2 8 4\nz = Shape(x)\nints one = 1\nints first 1 = 1\nints start = 0\nn = Gather(z, one)\np = Range(start, n, one)\nm0 = Neg(x)\n".to_owned();
@@ -1449,7 +1450,7 @@ fn what_has_no_element_at_a_point_is_compared_at_another() {
         model
     };
     is_undecided(&declared("Tanh"), &declared("Sigmoid"));
-    // What differs beside it does.
+    // A difference beside it is found.
     let beside = |function: &str| {
         let mut model = empty("Tanh");
         model.graph_mut().node.push(node(function, &["x"], &["z"], vec![]));
@@ -1566,7 +1567,7 @@ fn integers_are_known_behind_floats_and_where_there_are_none() {
 
 #[test]
 fn what_no_result_of_a_body_needs_says_nothing() {
-    // What does not fit at a size that is tried, unless it is not there.
+    // A model that does not fit at a size that is tried, unless the misfit is absent.
     let with = |functions: [&str; 2], is_there: bool| {
         let mut model = text::model("input x batch 2\ninput z 2 columns\ncondition c\nweight w 3 3");
         let branch = |of: &str| {
@@ -1660,7 +1661,7 @@ fn a_negative_index_beside_others_is_no_large_one() {
     assert!(is_told_apart(&picked(1), &picked(2)));
 }
 
-/// Calls of functions that hold what they are told by inside.
+/// Calls of functions whose bodies differ.
 #[test]
 fn functions_are_told_by_those_that_they_call() {
     let doubled = |by: i64| {
@@ -1680,7 +1681,7 @@ fn functions_are_told_by_those_that_they_call() {
             call
         };
         let unknown = node("TopK", &["a"], &["b"], vec![("axis", by.into())]);
-        // What has bodies is not evaluated.
+        // A node with bodies is not evaluated.
         let branch = |of: NodeProto| unfold::onnx::proto::GraphProto {
             output: vec![undeclared(&of.output[0])],
             node: vec![of],
@@ -1781,7 +1782,7 @@ fn integers_of_bodies_are_those_of_their_type() {
     assert!(is_told_apart(&quantized(zero(DataType::Uint8)), &quantized(zero(DataType::Int8))));
 }
 
-/// What a Slice takes from place 100 on is nothing of a short length.
+/// A Slice from place 100 on is empty for a short length.
 #[test]
 fn an_output_that_is_empty_at_one_size_says_nothing() {
     let last = |of: &str| {

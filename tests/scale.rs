@@ -1,4 +1,4 @@
-//! What folding costs grows with the graph, and not with its square.
+//! The cost of folding grows with the graph, and not with its square.
 
 mod common;
 
@@ -13,8 +13,8 @@ use unfold::{FuseOptions, Fused, Plan};
 const SMALL: usize = 1000;
 const TIMES: usize = 16;
 
-/// What is linear takes about as many times as long as the graph is large, and what is quadratic 256 times. The
-/// machine may have other work meanwhile.
+/// Linear work takes about 16 times as long on a graph 16 times as large, and quadratic work 256
+/// times. The machine may have other work meanwhile.
 const LONGEST: u32 = 120;
 
 fn fuse(model: &Model) -> (Fused, Duration) {

@@ -84,7 +84,7 @@ fn one_number_de_normalises_all_outputs() {
 
 #[test]
 fn an_image_is_de_normalised_by_the_last_convolution() {
-    // The padding is before the convolution: what is behind it folds all the same.
+    // The padding belongs to the convolution: an affine behind it folds all the same.
     let fused = fused(&model(
         "input x batch 1 4 4
          const w 2 1 1 2 = 1 -2 3 4

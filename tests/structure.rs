@@ -86,7 +86,7 @@ fn texts() -> Vec<(String, PathBuf, String)> {
     files.into_iter().map(read).collect()
 }
 
-/// The same without comments.
+/// The files without comments.
 fn code() -> Vec<(String, PathBuf, String)> {
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let only_code = |text: String| text.lines().filter(is_code).collect::<Vec<_>>().join("\n");
@@ -155,7 +155,7 @@ fn imports(from: &Place, code: &str, places: &BTreeSet<Place>) -> BTreeSet<Place
     found
 }
 
-/// What each file of `src` imports from.
+/// The imports of each file of `src`.
 fn imported() -> Vec<(Place, BTreeSet<Place>)> {
     let files = code();
     let places: BTreeSet<Place> = files.iter().map(|(_, file, _)| place(file)).collect();
@@ -184,7 +184,7 @@ fn modules_import_what_they_may_and_may_no_more_than_they_do() {
     assert_eq!(found, allowed.collect());
 }
 
-/// Who in a folder imports from whom.
+/// The imports between the entries of a folder.
 type Below = BTreeMap<String, BTreeSet<String>>;
 
 /// All that one leads to, itself only in a circle.
@@ -196,8 +196,8 @@ fn reached<'b>(below: &'b Below, from: &'b String) -> BTreeSet<&'b String> {
     seen
 }
 
-/// In every folder its files and folders can be put in an order in which each imports only from those before
-/// it. What `mod.rs` says is the folder's own, which all in it may use.
+/// The files and folders of every folder can be ordered so that each imports only from those before
+/// it. `mod.rs` belongs to the folder, and all entries may use it.
 #[test]
 fn files_import_each_other_one_way() {
     let mut folders: BTreeMap<Place, Below> = BTreeMap::new();
@@ -255,7 +255,7 @@ fn no_two_types_have_one_name() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// What a function returns, by the code that begins with its name.
+/// The return type of a function, in the code from its name on.
 fn returned(code: &str) -> &str {
     let (mut depth, mut arrow) = (0, None);
     for (at, c) in code.char_indices() {

@@ -1,4 +1,4 @@
-//! LayerNorm in the place of normalizers, and nothing there, against what exporters write for that.
+//! LayerNorm in place of normalizers, and no normalizer at all, against the form of exporters.
 
 mod common;
 
@@ -168,7 +168,7 @@ fn opaque() -> Model {
     builder.model(&[&second])
 }
 
-/// tract cannot run the model itself; what it is compared with, it can.
+/// tract cannot run the model itself, but the reference of the comparison.
 #[test]
 fn opaque_normalizers_have_variants() {
     let model = opaque();

@@ -86,7 +86,7 @@ def model(shape, body):
     if "last" in read:
         made.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
     onnx.checker.check_model(made)
-    # Extents that nobody knows are for engines to find.
+    # Engines infer unknown extents.
     made.graph.output[0].type.tensor_type.ClearField("shape")
     return made
 

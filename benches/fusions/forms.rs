@@ -1,4 +1,5 @@
-//! What tract makes of the models in a folder, each with its operators in a line. `forms.py` asks for it:
+//! The operators of the models in a folder after tract's optimization, a line each. `forms.py` runs
+//! it:
 //!
 //!     cargo bench --bench forms -- FOLDER
 

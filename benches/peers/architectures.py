@@ -60,7 +60,8 @@ SEQUENCES = dict(
 VISION = {name: SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")}
 SPEECH = VISION | dict(conv_dim=(64,) * 7, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4)
 TEXT, MASKED, CAUSAL = transformers.AutoModel, transformers.AutoModelForMaskedLM, transformers.AutoModelForCausalLM
-# The kind of a configuration, the class that is built of it, the arguments of the configuration, and what is read.
+# The kind of a configuration, the class of its model, the arguments of the configuration, and the
+# inputs.
 TRANSFORMERS = {
     "bert": (MASKED, SIZES, "ids"),
     "distilbert": (MASKED, dict(vocab_size=VOCABULARY, dim=WIDTH, n_layers=DEPTH, n_heads=HEADS, hidden_dim=384), "ids"),

@@ -126,7 +126,7 @@ def measured(source, made, arguments):
     paths = [made[OURS], source, *peers]
     given = feed(source.stem, session(source), 1)
     found = {"onnxruntime": ratios_of(lambda: map(session, paths), given, arguments.rounds)}
-    # What onnxruntime writes has operators of its own.
+    # onnxruntime writes operators of its own.
     standard = [made[OURS], source, *[path for path in peers if path != made.get("onnxruntime")]]
     if arguments.tract:
         found["tract"] = tract_ratios(standard, 1, arguments.rounds)

@@ -13,7 +13,7 @@ use unfold::verify::compare;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A model that is folded; as it was, where the two do not agree.
+/// A folded model; the original, if the two differ.
 fn load(path: &str) -> Result<Engine> {
     let model = Model::open(path)?;
     let fused = unfold::fuse(&model, &Default::default())?.model;
@@ -45,7 +45,7 @@ fn body(stream: &TcpStream, limit: usize) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-/// What the model makes of the numbers of a request.
+/// The model's answer to the numbers of a request.
 fn answer(engine: &Engine, stream: &TcpStream) -> Result<String> {
     let [input] = engine.inputs() else { return Err("the model has several inputs".into()) };
     let count: usize = input.shape.iter().product();
@@ -66,7 +66,7 @@ fn serve(listener: &TcpListener, engine: &Engine) -> io::Result<()> {
             Err(error) => ("400 Bad Request", format!("{error}\n")),
         };
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close", text.len());
-        // Whoever asked may be gone.
+        // The client may have disconnected.
         let _ = write!(stream, "{head}\r\n\r\n{text}");
     }
     Ok(())

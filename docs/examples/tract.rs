@@ -1,4 +1,4 @@
-//! Folds a model and goes on with it in tract, with no file between.
+//! Folds a model and runs it in tract, without a file in between.
 //!
 //! `cargo run --release --example tract -- models/digits/un-dynamo.onnx`
 

@@ -1,9 +1,10 @@
 //! Centring: a residual stream whose values have no mean along their channels.
 //!
-//! `LN(x) = γ·RMS(x − mean(x)) + β`. Where nothing but LayerNormalizations over exactly its channels looks at a stream,
-//! nobody sees the mean of its values. So no writer has to write it: each is projected once, `W ← W·(I − 11ᵀ/C)`, as are
-//! its bias, tables, tokens and positions, and then each LayerNormalization is an RMS normalization, for the mean of the
-//! squares is the variance.
+//! `LN(x) = γ·RMS(x − mean(x)) + β`. Where LayerNormalizations over exactly its channels are the
+//! only readers of a stream, no reader sees the mean of its values. So no writer has to write it:
+//! each is projected once, `W ← W·(I − 11ᵀ/C)`, and so are its bias, tables, tokens and positions.
+//! Then each LayerNormalization is an RMS normalization, for the mean of the squares is the
+//! variance.
 //!
 //! A writer whose constants cannot be projected has its mean taken off behind it, in each run.
 
@@ -25,19 +26,20 @@ use crate::refusal::{Reason, Refusal};
 use super::rms::{has_range, without_mean};
 use super::streams::{Channels, ReadBy, Stream, WrittenBy};
 
-/// How many normalizers have to do without the mean for each place where it is taken off in each run: that reads and
-/// writes all values, as a normalizer does, and one that takes no mean off is only a little cheaper.
+/// The number of normalizers that must lose their mean for each mean that is subtracted at run
+/// time: a subtraction reads and writes all values, as a normalizer does, and a normalizer without
+/// a mean is only a little cheaper.
 const WORTH: usize = 8;
 
 /// Constants of more elements than this are not copied for the stream where something else reads them.
 const SMALL: usize = 1 << 14;
 
-/// What centring a stream comes to.
+/// The outcome of centring a stream.
 #[derive(Debug, Clone)]
 pub struct Centred {
     /// For the listing.
     pub outcome: Centring,
-    /// What changes.
+    /// The edits.
     pub edits: Vec<Edit>,
 }
 
@@ -79,7 +81,7 @@ struct Writers<'w> {
 }
 
 impl Writers<'_> {
-    /// Whether nobody sees the mean.
+    /// Whether no reader sees the mean.
     fn unseen(&self) -> Result<(), Refusal> {
         let graph = &self.known.graph;
         for reader in &self.stream.readers {
@@ -120,10 +122,10 @@ impl Writers<'_> {
                 None => taken_off.push((node, writer.at)),
             }
         }
-        // A constant operand has no mean of its own to take off: what it is added to has.
+        // A constant operand needs no subtraction of its own: its sum has one.
         let behind: HashSet<NodeId> = taken_off.iter().map(|&(node, _)| node).collect();
         projected.retain(|(node, _)| !behind.contains(node));
-        // One that writes the stream again stays as it is: it is centred behind.
+        // A normalizer that writes the stream again stays: its result is centred.
         normalizers.retain(|(_, replacement)| !replacement.nodes.iter().any(|node| behind.contains(node)));
         if normalizers.len() < WORTH * behind.len() {
             let (places, saved) = (behind.len(), normalizers.len());
@@ -220,7 +222,8 @@ impl Writers<'_> {
         Some(Change::Input(node, slot, tensor))
     }
 
-    /// Whether something besides the writers of the stream reads a constant, or what it is computed from.
+    /// Whether a constant, or a value computed from it, has readers beside the writers of the
+    /// stream.
     fn is_shared(&self, value: ValueId) -> bool {
         let graph = &self.known.graph;
         let is_writer = |reader: &Reader| match *reader {
@@ -242,11 +245,11 @@ impl Writers<'_> {
         false
     }
 
-    /// A node, and behind it what takes the mean off what it writes.
+    /// A node, with a subtraction of the mean behind it.
     fn taken_off(&self, node: NodeId, at: Channels) -> Option<Replacement> {
         let graph = &self.known.graph;
         let written = graph.outputs(node).iter().position(|&output| output == Some(at.value));
-        // A constant comes in by what reads it.
+        // A constant enters through its reader.
         let slot = written.unwrap_or(0);
         let value = graph.output(node, slot)?;
         let axis = self.stream.values.iter().find(|at| at.value == value)?.axis;

@@ -1,8 +1,9 @@
-//! What operators make of powers of two.
+//! The effect of operators on powers of two.
 //!
-//! A value that is `2^-e` times what it was has the exponent `e`, as a quantity has a unit: a product adds exponents, a
-//! root halves them, and only what has one unit can be added. So `x/√(mean x² + ε)` has none, whatever x has, if ε has
-//! twice that of x: what a normalizer needs comes of the operators that it is written as.
+//! A value multiplied by `2^-e` has the exponent `e`, as a quantity has a unit: a product adds
+//! exponents, a root halves them, and only values of one unit can be added. So `x/√(mean x² + ε)`
+//! has exponent 0 for any exponent of x, if ε has twice that of x: the demands of a normalizer
+//! follow from its operators.
 //!
 //! In binary floats all of this is exact, whatever the order of sums, while nothing becomes infinite or subnormal.
 
@@ -12,13 +13,13 @@ use crate::graph::at::At;
 use crate::onnx::operator::Category;
 use crate::onnx::tensor::DataType;
 
-/// The attribute with what is added to a variance.
+/// The attribute with the summand of a variance.
 pub const EPSILON: &str = "epsilon";
 
-/// What an epsilon is where a node does not say.
+/// The default of epsilon.
 pub const USUAL_EPSILON: f32 = 1e-5;
 
-/// What a node asks of what it reads, and what it makes then.
+/// The exponents that a node needs on its inputs, and those of its results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Law {
     /// The exponent that each input has to have.
@@ -41,15 +42,16 @@ pub struct Attribute {
 }
 
 impl Law {
-    /// What holds of every operator: of what it has always read it makes what it has always made.
+    /// The law of any operator: inputs with exponent 0 give results with exponent 0.
     pub fn plain(at: &At) -> Self {
         let outputs = at.graph.outputs(at.node).len();
         Self { wanted: vec![0; at.arity()], made: vec![0; outputs], attributes: vec![] }
     }
 
-    /// The law of a node with these exponents on its inputs, `None` on constants and on what is not there.
+    /// The law of a node with these exponents on its inputs; `None` for constants and missing
+    /// inputs.
     ///
-    /// Where several would do, the one by which the result has the exponent of `goal`.
+    /// Among several solutions, the one whose result has the exponent `goal`.
     pub fn of(at: &At, carried: &[Option<i32>], goal: Option<i32>) -> Self {
         let plain = Self::plain(at);
         if plain.wanted.is_empty() || plain.made.is_empty() {
@@ -86,7 +88,7 @@ impl Node<'_, '_> {
             ("", "ReduceSumSquare") => Some(self.makes(2 * first)),
             ("", "LpNormalization") => Some(self.makes(0)),
             ("", "LayerNormalization" | "RMSNormalization" | "SimplifiedLayerNormalization") => {
-                // What it does in another type than float32 depends on the numbers.
+                // In other types than float32 its result depends on the numbers.
                 let is_usual = self.at.attr("stash_type", 1) == Ok(1) && self.is_unread(1);
                 let mut law = Some(self.normalizer()).filter(|_| is_usual)?;
                 law.attributes.iter_mut().for_each(|epsilon| epsilon.data_type = Some(DataType::Float));
@@ -128,7 +130,7 @@ impl Node<'_, '_> {
         outputs.all(|&value| graph.readers(value).is_empty())
     }
 
-    /// An attribute that meets what is computed of the first input.
+    /// An attribute that is combined with a function of the first input.
     fn attribute(&self, name: &'static str, exponent: i32) -> Attribute {
         let value = self.at.graph.input(self.at.node, 0);
         Attribute { name, exponent, data_type: value.and_then(|value| self.at.facts.data_type(value)) }
@@ -176,7 +178,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// `a·b`, or `a/b`. A constant takes what is missing for the goal.
+    /// `a·b`, or `a/b`. A constant absorbs the difference to the goal.
     fn product_or_quotient(&self, sign: i32) -> Law {
         let mut law = self.makes(self.on(0) + sign * self.on(1));
         law.wanted = vec![self.on(0), self.on(1)];
@@ -217,7 +219,7 @@ impl Node<'_, '_> {
         law
     }
 
-    /// The same with statistics that are given, which are of the unit of what they are statistics of.
+    /// With given statistics, which have the unit of their operand.
     fn batch_norm(&self) -> Option<Law> {
         let is_usual = self.at.flag("training_mode", false) == Ok(false)
             && self.at.graph.outputs(self.at.node).len() == 1;
@@ -228,7 +230,7 @@ impl Node<'_, '_> {
     }
 }
 
-/// Whether what an operator makes of `k·x` is k times what it makes of `x`, for all k > 0, besides movements
+/// Whether an operator maps `k·x` to k times its result for `x`, for all k > 0, beside movements
 /// and selections.
 fn hands_on(op: &str) -> bool {
     const OPS: &[&str] = &[

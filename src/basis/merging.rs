@@ -1,9 +1,9 @@
 //! Norm after norm: a normalizer that only divides each token by a number, where others take such a number out again.
 //!
-//! `N₁(x) = x/ρ`. Behind linear operators without a bias, all that ρ comes to is a factor of a token, and
-//! `N₂(y/ρ) = N₂(y)` for any other normalizer N₂ along the channels, but for its ε: with v the mean of the squares that it
-//! sees before and u of those that it sees then, what it makes differs by a part of at most `ε/2·|1/u − 1/v|`. That is no
-//! fold, and nobody gets it who does not ask for it.
+//! `N₁(x) = x/ρ`. Behind linear operators without a bias, ρ is a factor of a token, and
+//! `N₂(y/ρ) = N₂(y)` for any other normalizer N₂ along the channels, but for its ε: with v the mean
+//! of squares before the change and u after it, the relative change of its result is at most
+//! `ε/2·|1/u − 1/v|`. That is no fold, so it is an option.
 
 use crate::fold::patch::{Change, Edit};
 use crate::fold::plan::{Follower, MergedNorm};
@@ -15,14 +15,15 @@ use crate::normalizer::{Replacement, Site, View, online};
 
 use super::rms::has_range;
 
-/// What `--skip` calls it.
+/// Its name for `--skip`.
 pub const MERGING: &str = "merging";
 
 /// How many operators may lie between a normalizer and those behind it.
 const BETWEEN: usize = 64;
 
-/// Plans which normalizers go; `is_skipped` tells of a name whether its site is to stay. None of two that follow each other
-/// goes with the other: the next time there is one less between.
+/// Plans which normalizers to remove; `is_skipped` decides by name whether a site stays. Of two
+/// that follow each other only one is removed at a time: the next repetition has one less in
+/// between.
 pub fn merged(
     view: &View,
     sites: &[Site],
@@ -72,7 +73,7 @@ fn divides(core: &Core, site: &Site) -> bool {
     site.is_bare() && !core.centred && core.factor.is_none() && core.inside.is_none()
 }
 
-/// What is in the place of a normalizer that goes.
+/// The replacement of a removed normalizer.
 fn without(view: &View, core: &Core) -> Option<Replacement> {
     let last = view.graph.producer(core.output)?.0;
     let mut maker = Maker::new(view.graph, last);
@@ -91,7 +92,7 @@ struct Behind<'v, 'a> {
 }
 
 impl Behind<'_, '_> {
-    /// Whether a factor of each token of a value is gone on all ways behind it.
+    /// Whether a factor of each token of a value disappears on all paths behind it.
     fn all(&mut self, value: ValueId) -> bool {
         let readers = self.view.graph.readers(value);
         let next = |reader: &Reader| match *reader {
@@ -118,7 +119,7 @@ impl Behind<'_, '_> {
         made.is_some_and(|made| self.hands_on(node, input) && self.all(made))
     }
 
-    /// Whether a factor of a token comes out as it goes in: a positive number, along the last axis.
+    /// Whether a factor of a token passes unchanged: a positive number, along the last axis.
     fn hands_on(&self, node: NodeId, input: usize) -> bool {
         let (graph, at) = (self.view.graph, self.view.at(node));
         let others = || (0..at.arity()).filter(|&slot| slot != input);

@@ -24,25 +24,26 @@ use crate::normalizer::{Site, View, online};
 use crate::refusal::Refusal;
 use streams::{ReadBy, Stream, StreamReader, StreamWriter, WrittenBy};
 
-/// What `--skip` calls the changes of a basis.
+/// The names of changes of basis for `--skip`.
 pub const KINDS: [&str; 3] = [CENTRING, SCALING, merging::MERGING];
 
-/// That which [`centring`] is.
+/// The name of [`centring`].
 pub const CENTRING: &str = "centring";
 
-/// That which [`powers`] are.
+/// The name of [`powers`].
 pub const SCALING: &str = "scaling";
 
-/// The streams that are asked for another basis, and what changes for those that get one.
+/// The streams considered for another basis, and the edits of those that change.
 #[derive(Debug, Default)]
 pub struct Rebasing {
     /// The streams, in execution order.
     pub streams: Vec<StreamPlan>,
-    /// What changes; the sites of an edit are places among the streams.
+    /// The edits; the sites of an edit are indices of streams.
     pub edits: Vec<Edit>,
 }
 
-/// Plans to centre the streams of a model. `refused` tells of a name, or of a kind, why a stream or site stays as it is.
+/// Plans to centre the streams of a model. `refused` gives the reason, by name or kind, why a
+/// stream or site stays.
 pub fn centred(
     known: &Analysis,
     view: &View,
@@ -79,7 +80,7 @@ pub fn centred(
     change
 }
 
-/// Why a stream of this name stays as it is: for itself, or for a normalizer that another basis would change.
+/// Why a stream of this name stays: its own refusal, or that of a normalizer on it.
 fn stays(
     name: &str,
     stream: &Stream,
@@ -93,13 +94,13 @@ fn stays(
     refused(name).or_else(|| stream.readers.iter().find_map(of_reader))
 }
 
-/// What a stream is called: the name of its first value.
+/// The name of a stream: that of its first value.
 fn name(known: &Analysis, stream: &Stream) -> String {
     let first = stream.values.first().map(|first| known.graph.value_name(first.value));
     first.unwrap_or_default().to_owned()
 }
 
-/// Who writes a stream and who reads it, by kind and name.
+/// The writers and readers of a stream, by kind and name.
 fn members(known: &Analysis, sites: &[Site], stream: &Stream) -> (Vec<Member>, Vec<Member>) {
     let graph = &known.graph;
     let member = |kind: &str, at: &str| Member { kind: kind.to_owned(), at: at.to_owned() };

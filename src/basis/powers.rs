@@ -1,8 +1,8 @@
-//! Powers of two: residual streams that are `2^-k` of what they were, for types that do not hold what they are.
+//! Stream scaling: residual streams multiplied by `2^-k`, for types of a smaller range.
 //!
-//! What writes a stream is multiplied by `2^-k`, what is added to a variance of it by `4^-k`, and what reads it otherwise
-//! takes `2^k` in: in its weight, or by a Mul in front. In float32 every bit of every output stays the same, as long as
-//! no number is subnormal. In float16 the stream stays below what the type holds.
+//! The writers of a stream are multiplied by `2^-k`, the ε of its variances by `4^-k`, and all
+//! other readers absorb `2^k`: in a weight, or by a Mul in front. In float32 every bit of every
+//! output stays the same, as long as no number is subnormal. In float16 the stream stays in range.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::graph::analysis::Analysis;
 use crate::normalizer::{Site, View};
 use crate::refusal::Refusal;
 
-/// The largest power that is of any use: beyond it float32 has no room for squares of what is there.
+/// The largest useful power: beyond it squares leave the range of float32.
 const LARGEST: u32 = 40;
 
 /// The power, if there is such a scale of streams.
@@ -42,8 +42,8 @@ pub fn residual(known: &Analysis, view: &View, sites: &[Site]) -> Vec<Stream> {
     streams(known, view, sites).into_iter().filter(|stream| stream.sums > 0).collect()
 }
 
-/// Plans to scale the residual streams of a model by `2^-power`. `refused` tells of a name, or of a kind, why a stream or site
-/// stays as it is.
+/// Plans to scale the residual streams of a model by `2^-power`. `refused` gives the reason, by
+/// name or kind, why a stream or site stays.
 pub fn scaled(
     known: &Analysis,
     view: &View,

@@ -1,7 +1,8 @@
 //! A LayerNormalization of a value whose mean is 0, as an RMS normalization.
 //!
-//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as an operator or written out. After: `γ·x/√(mean(x²) + ε)`, written out as
-//! tract and onnxruntime find it and make one operator of it; for onnxruntime a scale has to follow, be it of ones.
+//! Before: `γ·(x − mean(x))/√(var(x) + ε)`, as an operator or written out. After:
+//! `γ·x/√(mean(x²) + ε)`, in the written-out form that tract and onnxruntime fuse into one
+//! operator; onnxruntime needs a scale behind it, even of ones.
 
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
@@ -10,8 +11,8 @@ use crate::normalizer::{Replacement, Site, View};
 use crate::onnx::tensor::DataType;
 use crate::recipe::Recipe;
 
-/// The nodes in the place of a LayerNormalization over one axis; `None` where it has a shift, which would be one
-/// operator more, or where not all of it is known.
+/// The replacement of a LayerNormalization over one axis; `None` with a shift, which would be one
+/// operator more, or where parts of it are unknown.
 pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement> {
     let &[axis] = &core.axes[..] else { return None };
     let is_plain = core.centred && !core.norm && core.factor.is_none() && core.inside.is_none();
@@ -44,7 +45,7 @@ pub fn without_mean(view: &View, site: &Site, core: &Core) -> Option<Replacement
     Some(Replacement { nodes: [&[last], &neutral[..]].concat(), made, constants })
 }
 
-/// The operators behind a value, each the only reader of what is before it, that change no number.
+/// The operators behind a value, each the only reader of its predecessor, that change no number.
 fn neutral_behind(view: &View, mut value: ValueId) -> Vec<NodeId> {
     let mut nodes = vec![];
     while let Some((node, slot)) = view.graph.only_reader(value) {
@@ -87,7 +88,7 @@ pub fn has_range(data_type: DataType) -> bool {
     data_type.is_float() && data_type != DataType::Float16
 }
 
-/// What scales the normalized value.
+/// The scale of the normalized value.
 enum Scale {
     /// Nothing.
     None,

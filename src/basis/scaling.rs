@@ -1,7 +1,7 @@
-//! What scaling residual streams by a power of two does to a graph.
+//! The edits of stream scaling by a power of two.
 //!
-//! Which [exponent](super::exponents) each value has is decided from the inputs on, node by node. A writer that cannot take
-//! its power leaves what it makes as it is, and a Mul stands before the sum; so does one before a reader that cannot.
+//! The [exponent](super::exponents) of each value is decided from the inputs on, node by node.
+//! Behind a writer that cannot absorb its power, and before a reader that cannot, stands a Mul.
 
 use std::collections::{BTreeSet, HashMap as Map};
 
@@ -22,7 +22,7 @@ use crate::onnx::tensor::{DataType, rounded, underflow};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 
-/// What scaling streams comes to.
+/// The outcome of scaling streams.
 #[derive(Default)]
 pub struct ScaledStreams {
     /// The changes.
@@ -69,7 +69,7 @@ struct Mul {
     value: ValueId,
     /// The exponent that it takes away.
     exponent: i32,
-    /// Who reads its result.
+    /// The readers of its result.
     readers: Vec<(NodeId, usize)>,
     /// Whether the caller has it.
     is_output: bool,
@@ -82,7 +82,7 @@ struct Exponents<'s> {
     power: i32,
     /// The stream of each value that is to be scaled.
     goals: HashMap<ValueId, usize>,
-    /// What values have come to, and for the sake of which stream.
+    /// The exponents of values, with the stream that causes them.
     exponents: HashMap<ValueId, (i32, usize)>,
     folds: Vec<Fold>,
     attributes: Vec<Edit>,
@@ -91,7 +91,7 @@ struct Exponents<'s> {
 }
 
 impl Exponents<'_> {
-    /// Decides what a node reads and makes.
+    /// Decides the exponents of a node's inputs and results.
     fn pass(&mut self, node: NodeId) -> Result<(), Vec<Failed>> {
         let graph = &*self.known.graph;
         let at = self.known.at(node);
@@ -185,7 +185,7 @@ impl Exponents<'_> {
         Ok(true)
     }
 
-    /// Whether something else reads a matrix, or more, as it is: a Mul costs less than a copy.
+    /// Whether an array of two or more axes has other readers: a Mul costs less than a copy.
     fn is_table_of_others(&self, value: ValueId) -> bool {
         let graph = &self.known.graph;
         let writes = |reader: &Reader| match *reader {
@@ -208,7 +208,8 @@ impl Exponents<'_> {
         has_place && absorb::check(at, side, &scale).is_ok()
     }
 
-    /// A node takes a power in from that side: of what comes in it takes the exponent away, elsewhere it adds it.
+    /// A node absorbs a power on that side: it removes the exponent of an operand, and adds it
+    /// elsewhere.
     fn fold(&mut self, at: &At, side: Side, exponent: i32, stream: usize) {
         let exponent = if let Side::Operand(_) = side { -exponent } else { exponent };
         // It was asked before whether the rank is known.
@@ -216,7 +217,7 @@ impl Exponents<'_> {
         self.folds.push(Fold { node: at.node, side, affine: scale, site: stream });
     }
 
-    /// What a node reads has an exponent that it must not have.
+    /// An input has an exponent that the node cannot take.
     fn compensate(&mut self, at: &At, slot: usize, exponent: i32, stream: usize) {
         if self.takes(at, Side::Operand(slot)) {
             return self.fold(at, Side::Operand(slot), exponent, stream);
@@ -273,7 +274,7 @@ fn factor(exponent: i32) -> f64 {
     f64::from(exponent).exp2()
 }
 
-/// What an attribute is, if it can have the exponent that it has to have.
+/// The value of an attribute, if it can take the exponent that it needs.
 fn of(at: &At, attribute: &Attribute) -> Result<f64, Reason> {
     let absent = if attribute.name == EPSILON { USUAL_EPSILON } else { 0.0 };
     let value = at.attr_float(attribute.name, absent)?;

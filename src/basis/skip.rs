@@ -1,5 +1,5 @@
-//! Normalizers of a runtime with the residual sum inside, as the sum and a normalizer: what is known of those holds of them
-//! then. A runtime that has the operator puts both together again.
+//! Normalizers of com.microsoft with the residual sum inside, written as the sum and a normalizer,
+//! so that the rules for those apply. onnxruntime fuses both again.
 
 use crate::fold::patch::Edit;
 use crate::graph::NodeId;
@@ -11,7 +11,7 @@ use crate::onnx::tensor::DataType;
 
 use super::rms::written_out;
 
-/// One operator with both, and what it is without the sum.
+/// An operator with both, and its name without the sum.
 struct NormalizedSum {
     op: &'static str,
     /// Whether the normalizer takes the mean off.
@@ -30,7 +30,7 @@ const OPERATORS: [NormalizedSum; 2] = [
 /// The output that is the sum.
 const SUM: usize = 3;
 
-/// What writes all of them out in a model.
+/// The edits that write all of them out.
 pub fn summed_apart(known: &Analysis) -> Vec<Edit> {
     let graph = &known.graph;
     // The runtime has it in all versions, and a model that does shows that it is for that one.

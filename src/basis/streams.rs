@@ -1,4 +1,5 @@
-//! The residual streams of a model: the values that sums and movement tie together, who writes them, and who reads them.
+//! The residual streams of a model: values tied together by sums and movements, with their writers
+//! and readers.
 //!
 //! A stream is found from what normalizes it: the axis that its statistics are taken over is that of the channels.
 //! From there it goes both ways, through every node that ties (`ties`) values together.
@@ -29,9 +30,9 @@ pub struct Stream {
     pub values: Vec<Channels>,
     /// How many channels it has.
     pub channels: usize,
-    /// Whatever comes into it.
+    /// Its writers.
     pub writers: Vec<StreamWriter>,
-    /// Whatever looks at it.
+    /// Its readers.
     pub readers: Vec<StreamReader>,
     /// How many values that are not constant it adds up.
     pub sums: usize,
@@ -42,11 +43,11 @@ pub struct Stream {
 pub struct StreamWriter {
     /// The value that is written: one of the stream, or the constant operand of a sum in it.
     pub at: Channels,
-    /// What it is.
+    /// The kind of writer.
     pub source: WrittenBy,
 }
 
-/// What writes a stream.
+/// A writer of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WrittenBy {
     /// A linear operator of constants, whose result has the channels of its weight.
@@ -84,11 +85,11 @@ impl WrittenBy {
 pub struct StreamReader {
     /// The value that is read.
     pub at: Channels,
-    /// What reads it.
+    /// The kind of reader.
     pub by: ReadBy,
 }
 
-/// What reads a stream.
+/// A reader of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadBy {
     /// A normalization by statistics over exactly its channels, by the place of its site.
@@ -145,7 +146,7 @@ fn place(known: &Analysis, value: ValueId) -> Option<usize> {
     known.graph.producer(value).map(|(node, _)| known.graph.place(node))
 }
 
-/// What is seen of a stream so far.
+/// The state of a traversal.
 struct Traversal<'w> {
     known: &'w Analysis<'w>,
     cores: &'w [Option<Core>],
@@ -160,7 +161,7 @@ struct Traversal<'w> {
 /// How many operators in a row are looked at whose results nobody may read but for their extents.
 const DEPTH: usize = 8;
 
-/// Whether a node makes of its first input what is read for its extents alone, which the elements do not tell.
+/// Whether the result of a node's first input is read for its extents alone, whatever its elements.
 fn is_for_extents(known: &Analysis, node: NodeId, depth: usize) -> bool {
     let graph = &known.graph;
     let is_told = matches!(
@@ -199,7 +200,7 @@ impl<'w> Traversal<'w> {
         }
     }
 
-    /// Notes a value; one that has its channels along two axes is told by `false`.
+    /// Records a value; `false` if its channels lie along two axes.
     fn reach(&mut self, at: Channels) -> bool {
         let axis = *self.axes.entry(at.value).or_insert_with(|| {
             self.open.push(at);
@@ -208,7 +209,7 @@ impl<'w> Traversal<'w> {
         axis == at.axis
     }
 
-    /// What makes a value of the stream.
+    /// Visits the producer of a value of the stream.
     fn back(&mut self, at: Channels) {
         let (known, channels) = (self.known, self.stream.channels);
         let source = match known.graph.producer(at.value) {
@@ -227,7 +228,7 @@ impl<'w> Traversal<'w> {
         self.stream.writers.push(StreamWriter { at, source });
     }
 
-    /// Who reads a value of the stream.
+    /// Visits a reader of a value of the stream.
     fn on(&mut self, at: Channels, reader: Reader) {
         let (known, channels) = (self.known, self.stream.channels);
         let by = match reader {

@@ -1,8 +1,9 @@
 //! How operators tie values of one stream together: each token of the result is a sum of tokens of the operands, all
 //! channels alike, so that whatever is done to the channels of all of them passes.
 //!
-//! Where the channels are behind a node its [rule](crate::fold::Rule) tells, which is asked with a scale that is another
-//! number for each channel. Sums are told here, for a rule sees one affine of each operand and not where it is.
+//! The transfer [rule](crate::fold::Rule) of a node locates the channels behind it: it is applied
+//! to a probe, a scale with another number for each channel. Sums are handled here, for a rule sees
+//! one affine of each operand and not its position.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -28,7 +29,7 @@ pub struct Tie {
     pub axis: usize,
 }
 
-/// How a node ties what it makes, with so many channels along this axis, to what it reads.
+/// The tie between a node's result, with `channels` along this axis, and its inputs.
 pub fn behind(known: &Analysis, node: NodeId, axis: usize, channels: usize) -> Option<Tie> {
     let at = known.at(node);
     if let Some(sum) = Combination::of(&at) {
@@ -38,7 +39,7 @@ pub fn behind(known: &Analysis, node: NodeId, axis: usize, channels: usize) -> O
     axes.filter_map(|from| ahead(known, node, 0, from, channels)).find(|tie| tie.axis == axis)
 }
 
-/// How a node ties what it makes to this operand, with so many channels along this axis.
+/// The tie between a node's result and this operand, with `channels` along this axis.
 pub fn ahead(known: &Analysis, node: NodeId, slot: usize, axis: usize, channels: usize) -> Option<Tie> {
     let at = known.at(node);
     if let Some(sum) = Combination::of(&at) {
@@ -100,7 +101,7 @@ fn probe(rank: usize, axis: usize, channels: usize) -> Option<Affine> {
     Some(Affine::scale(Numbers::literal(ArrayD::from_shape_vec(IxDyn(&shape), numbers).ok()?)))
 }
 
-/// The outputs on which the numbers of a probe go on, and the axis along which they lie there.
+/// The outputs that a probe reaches, and the axis of its numbers there.
 fn handed_on(step: Step, channels: usize) -> Option<(Vec<usize>, usize)> {
     let [way] = &step.ways[..] else { return None };
     let (_, first) = way.first()?;

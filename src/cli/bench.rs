@@ -79,13 +79,13 @@ pub fn run(args: &BenchArgs) -> Result<End> {
     })
 }
 
-/// What Ctrl-C asks to stop.
+/// Ctrl-C requests this stop.
 fn stop_on_interrupt() -> Result<Stop> {
     let stop = Stop::default();
     let asked = stop.clone();
     ctrlc::set_handler(move || match asked.asked() {
         false => asked.ask(),
-        // Whoever asks twice does not want to wait for the operator that is running.
+        // A second Ctrl-C does not wait for the running operator.
         true => end(),
     })
     .context("cannot listen for interrupts")?;
@@ -135,7 +135,7 @@ impl BenchArgs {
     }
 }
 
-/// The title of the report, what it compares, and the sites of the model if it is one.
+/// The title of the report, its variants, and the sites of a single model.
 fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>)> {
     if let [model] = models {
         let (name, model) = open(model)?;
@@ -154,8 +154,8 @@ fn subject(models: &[String]) -> Result<(String, Vec<Variant>, Vec<ReportedSite>
     Ok((names.join(", "), variants, vec![]))
 }
 
-/// `NAME=FILE`, a file under its own name, or a network of the zoo. A file whose name has a `=` is taken
-/// for what it is.
+/// `NAME=FILE`, a file under its own name, or a network of the zoo. An existing file with a `=` in
+/// its name counts as a file.
 fn open(model: &str) -> Result<(String, Model)> {
     let exists = Path::new(model).exists();
     if let Some(entry) = zoo::find(model).filter(|_| !exists) {

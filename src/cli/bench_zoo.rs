@@ -19,8 +19,8 @@ const BATCHES: [usize; 2] = [1, 8];
 /// How long all may take, where not all was asked for.
 const BUDGET: Duration = Duration::from_secs(270);
 
-/// What a measurement takes beside its rounds, and how many runs it makes at least, of each variant:
-/// warming up, rounds, profile, memory, verification.
+/// The time of a measurement beside its rounds, and its least number of runs of each variant:
+/// warm-up, rounds, profile, memory, verification.
 const OVERHEAD: Duration = Duration::from_secs(12);
 const RUNS: f64 = 18.0;
 
@@ -29,8 +29,8 @@ pub fn entries(all: bool) -> Vec<Entry> {
     if all { zoo::entries().collect() } else { DEFAULT.into_iter().filter_map(zoo::find).collect() }
 }
 
-/// Measures networks, the small batch of each before the large one of any, and gives each report to `tell`
-/// when it is made. Returns them, and the names of what was left out.
+/// Measures networks, all small batches before the large ones, and passes each report to `tell`.
+/// Returns the reports, and the names of skipped networks.
 pub fn measure(
     entries: &[Entry],
     all: bool,

@@ -1,6 +1,6 @@
 //! How a command ends.
 
-/// What each exit code means, for the help.
+/// The meaning of each exit code, for the help.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done; also where there was nothing to fold; the models are proved to be the same
@@ -23,8 +23,8 @@ pub enum End {
 }
 
 impl End {
-    /// What it comes to where several models end so: what is wrong is worse than what failed, and that than what
-    /// is not known.
+    /// The exit code of several models: a wrong result is worse than a failure, and a failure than
+    /// an undecided one.
     pub fn worst(ends: impl IntoIterator<Item = Self>) -> Self {
         let badness = |end: &Self| match end {
             Self::Done => 0,

@@ -47,12 +47,12 @@ Examples:
 
 /// Folds the normalizers of models into the operators around them, and writes the results.
 ///
-/// Both models run on the same random inputs. Where they cannot, or where their outputs differ by more than the
-/// tolerance, it is proved that they are the same function; and nothing is written if they are not. A model in which
-/// there is nothing to fold is written as it is.
+/// Both models run on the same random inputs. If they cannot run, or if their outputs differ by
+/// more than the tolerance, a proof decides; nothing is written if they are different functions. If
+/// nothing folds, the output is a byte-for-byte copy of the input.
 ///
-/// Of several models each is done by itself: one that fails does not stop the others. They are told in a line each,
-/// what is wrong with one on the standard error stream, and the exit code is that of the worst: 3 before 1, 1 before 4.
+/// Several models are independent: one that fails does not stop the others. Each gets a line, its
+/// errors go to the standard error stream, and the exit code is the worst: 3 before 1, 1 before 4.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct FuseArgs {
@@ -97,9 +97,10 @@ pub struct FuseArgs {
     #[arg(long)]
     centre: bool,
 
-    /// Takes out a normalizer without parameters where only others follow it, with linear operators without a bias between
-    /// them. Equal up to the ε of those: how far is measured where the result is verified by running it; it cannot be
-    /// proved. `--skip merging`, or the name of a site, leaves one as it is
+    /// Removes a normalizer without parameters where only others follow it, with linear operators
+    /// without a bias between them. Equal up to the ε of those: the difference is measured if the
+    /// result is verified by running; it cannot be proved. `--skip merging`, or the name of a site,
+    /// keeps one
     #[arg(long)]
     merge_norms: bool,
 
@@ -184,14 +185,14 @@ fn to_fix(text: &str) -> Result<Fix, String> {
     if text == "all" { Ok(Fix::All) } else { text.parse().map(Fix::Sizes) }
 }
 
-/// A model, and where what is made of it goes.
+/// A model, and the path of its result.
 pub struct Task {
     pub model: PathBuf,
     /// Nowhere else than the model itself, if it goes anywhere.
     pub output: Option<PathBuf>,
 }
 
-/// Folds one model, and tells all of what was done.
+/// Folds one model, and prints the report.
 pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     let steps = Steps::new("fuse", args.quiet);
     steps.begin("load");
@@ -205,12 +206,12 @@ pub fn one(args: &FuseArgs, task: &Task) -> Result<End> {
     }
     report.complaints(args.when()).iter().for_each(|(what, line)| out::complain(what, line));
     let end = report.judged.end(args.when());
-    // The process ends here: the system takes all of its memory back at once.
+    // The process ends here: the system frees all memory at once.
     std::mem::forget(report);
     Ok(end)
 }
 
-/// Folds one model, and writes what is made of it.
+/// Folds one model, and writes the result.
 pub fn fuse(
     args: &FuseArgs,
     task: &Task,
@@ -265,7 +266,7 @@ pub fn fuse(
     Ok(report)
 }
 
-/// Warns of what was asked for and nothing came of.
+/// Warns about options without effect.
 pub fn warn_of_idle(options: &[Idle]) {
     options.iter().for_each(|idle| out::complain("warning", &idle.on_command_line()));
 }
@@ -301,7 +302,7 @@ impl FuseArgs {
         self.output.as_deref().filter(|output| self.models.len() > 1 || is_folder(output))
     }
 
-    /// What there is to do; the folder for the results is there then.
+    /// The tasks; creates the folder for their results.
     pub fn tasks(&self) -> Result<Vec<Task>> {
         if let ([_, _, ..], Some(certificate)) = (&self.models[..], &self.certificate) {
             return Err(misused(format!(
@@ -314,7 +315,8 @@ impl FuseArgs {
             if folder.exists() && !folder.is_dir() {
                 bail!("{} is no folder, in which several models could go", folder.display());
             }
-            // Whoever names a model for several of them forgot a slash, or a model too much.
+            // A file name as the output of several models is a forgotten slash, or a model too
+            // many.
             if !is_folder(folder) && folder.extension().is_some_and(|extension| extension == "onnx") {
                 let why =
                     "several models go into a folder: the name of one that ends with .onnx ends with a slash";

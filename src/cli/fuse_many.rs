@@ -29,18 +29,18 @@ use super::steps::Steps;
 /// As much of a stack as the main thread has.
 const STACK: usize = 8 << 20;
 
-/// How much of a name is shown, however wide the rest is.
+/// The part of a name that is always shown, however wide the other columns are.
 const SHORTEST: usize = 12;
 
-/// What became of one model.
+/// The outcome for one model.
 struct Line {
     end: End,
-    /// What is told besides, each after what it is.
+    /// Errors and warnings, each with its kind.
     complaints: Vec<(&'static str, String)>,
     /// Sites, operators, bytes of the result, and the word for it.
     cells: [String; 4],
     json: Value,
-    /// What was asked for and nothing came of, of a model that did not fail.
+    /// Options without effect, for a model that did not fail.
     idle: Option<Vec<Idle>>,
 }
 
@@ -81,7 +81,7 @@ fn many(args: &FuseArgs, tasks: &[Task]) -> Result<End> {
 fn no_collisions(tasks: &[Task]) -> Result<()> {
     let mut inputs: HashMap<PathBuf, &Path> = HashMap::new();
     for task in tasks {
-        // One that is not there is told when its turn comes.
+        // A missing file is reported in its turn.
         inputs.extend(task.model.canonicalize().ok().map(|file| (file, task.model.as_path())));
     }
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
@@ -102,7 +102,7 @@ fn no_collisions(tasks: &[Task]) -> Result<()> {
     Ok(())
 }
 
-/// What file a path stands for, which may not be there yet.
+/// The file behind a path, which may not exist yet.
 fn file(path: &Path) -> Result<PathBuf> {
     if let Ok(file) = path.canonicalize() {
         return Ok(file);
@@ -112,7 +112,8 @@ fn file(path: &Path) -> Result<PathBuf> {
     Ok(folder.and_then(|folder| Some(folder.join(new.file_name()?))).unwrap_or(new))
 }
 
-/// Works on as many models at once as are asked for and as there is memory for, in their order.
+/// Works on several models at once, in order: at most the requested number, and as many as fit into
+/// memory.
 fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sync)) -> Vec<Line> {
     let cores = thread::available_parallelism().ok();
     let workers = args.jobs.or(cores).map_or(1, NonZeroUsize::get).min(tasks.len());
@@ -141,7 +142,7 @@ fn in_parallel(args: &FuseArgs, tasks: &[Task], tell: &(dyn Fn(&str, usize) + Sy
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-/// Does one of the models. What is made of it is forgotten once it is told.
+/// Works on one of the models. The result is dropped after its report.
 fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     let work = || -> Result<Line> {
         let own = task.model.metadata().map_or(0, |metadata| metadata.len());
@@ -149,7 +150,7 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
         let model = args.reach.open(&task.model)?;
         let all = model.read_bytes();
         if all > own {
-            // Only the model itself tells of weights in other files.
+            // Weights in other files are known only from the model itself.
             drop(place);
             place = room.take(all);
         }
@@ -173,7 +174,7 @@ fn line(args: &FuseArgs, task: &Task, room: &Room) -> Line {
     }
 }
 
-/// What there is to say of one model.
+/// The report on one model.
 fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     let (folded, sites) = report.summary().total();
     let sizes = report.sizes();
@@ -204,7 +205,7 @@ fn told(args: &FuseArgs, task: &Task, report: &FuseReport) -> Result<Line> {
     })
 }
 
-/// What was asked for and nothing came of in any model.
+/// Options without effect on any model.
 fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
     let mut idle = lines.iter().filter_map(|line| line.idle.as_ref());
     let first = idle.next().cloned().unwrap_or_default();
@@ -216,7 +217,7 @@ fn idle_everywhere(lines: &[Line]) -> Vec<Idle> {
 fn table(tasks: &[Task], lines: &[Line], paint: Paint) -> String {
     let heads = ["model", "sites", "operators", "file", "result"];
     let mut table = paint.table(&heads);
-    // What the others leave is for the name, so that each stays in its line.
+    // The name takes the remaining width, so that each model stays on its line.
     let widest = |column: usize| {
         let cells = lines.iter().map(|line| line.cells[column].chars().count());
         cells.chain([heads[column + 1].len()]).max().unwrap_or_default() + 2

@@ -1,4 +1,4 @@
-//! What `unfold fuse` tells: as text, and as JSON.
+//! The report of `unfold fuse`, as text and as JSON.
 
 use std::path::PathBuf;
 
@@ -26,25 +26,25 @@ use super::sites::{self, JsonSite, Summary};
 use super::slicing;
 use super::streams;
 
-/// What was done to a model.
+/// The report on one model.
 pub struct FuseReport {
-    /// The model as it was.
+    /// The original model.
     pub before: Model,
-    /// What was made of it; nothing in a dry run, and where there was nothing to fold.
+    /// The result; `None` in a dry run, and where nothing folds.
     pub after: Option<Model>,
-    /// What verifying found out.
+    /// The outcome of verification.
     pub judged: Judged,
-    /// What was written, if anything was.
+    /// The written files, if any.
     pub written: Option<Saved>,
     /// The certificate, if one was written.
     pub certificate: Option<PathBuf>,
-    /// What was done, and what was not and why.
+    /// The changes, and the refusals.
     pub plan: Plan,
-    /// What was asked for and nothing came of.
+    /// Options without effect.
     pub idle: Vec<Idle>,
     /// By what residual streams are scaled.
     scaling: ScalingChoice,
-    /// What normalizers make without those before them, where that was measured.
+    /// The error of merged norms, where it was measured.
     slack: Option<Result<Slack, Failure>>,
     lowered: Option<Model>,
     dry: bool,
@@ -103,7 +103,8 @@ impl FuseReport {
             // To a proof, inputs that say their extents are other inputs.
             let original = if is_fixed { self.reference() } else { &self.before };
             let before = [original, self.reference()];
-            // What is equal only up to an ε is another function to a proof, which has nothing to tell of it unless asked.
+            // A result that is equal only up to an ε is another function to a proof, which runs
+            // only on request.
             let tried = match when {
                 When::Auto | When::Require if !self.plan.merged.is_empty() => When::Run,
                 when => when,
@@ -116,7 +117,7 @@ impl FuseReport {
         }
     }
 
-    /// What the result is compared with: the model, with everything in it that engines can run.
+    /// The reference of the comparison: the model, with everything inlined that engines can run.
     pub fn reference(&self) -> &Model {
         self.lowered.as_ref().unwrap_or(&self.before)
     }
@@ -142,7 +143,7 @@ impl FuseReport {
         (bytes > 0).then(|| Growth { bytes, percent: 100.0 * bytes as f64 / weights as f64 })
     }
 
-    /// What is to be said besides, each after what it is: a warning or an error.
+    /// Warnings and errors, each with its kind.
     pub fn complaints(&self, when: When) -> Vec<(&'static str, String)> {
         let left = self.written.iter().flat_map(|saved| &saved.left).map(|data| {
             let data = data.display();
@@ -172,7 +173,7 @@ impl FuseReport {
         text
     }
 
-    /// What was done, for people, but for where it went.
+    /// The changes as text, without the path of the result.
     pub fn done(&self, paint: Paint) -> String {
         // It was indexed before, or there were no report.
         let shown = self.plan.sites.iter().filter(|site| self.dry || !site.is_folded());
@@ -257,10 +258,10 @@ struct FuseJson<'j> {
     summary: Summary,
     /// Why the run stopped.
     stopped: StopReason,
-    /// What is done beside the sites, where anything is.
+    /// Changes beside the sites, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'j Tidy>,
-    /// What was asked for and nothing came of, where there is any of it.
+    /// Options without effect, if any.
     #[serde(skip_serializing_if = "<[Idle]>::is_empty")]
     idle: &'j [Idle],
     #[serde(flatten)]
@@ -277,19 +278,19 @@ struct FuseJson<'j> {
     /// The peak of activations, and what was cut, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<&'j MemoryChange>,
-    /// How far what these others make may be from what they made, as a part of it, where that was measured.
+    /// The largest relative error of merged norms, where it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     slack: Option<f64>,
-    /// What copies of shared weights add, where there are any.
+    /// The growth by copies of shared weights, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     growth: Option<Growth>,
-    /// What was made of the model; nothing where nothing was made.
+    /// The result; null if nothing changed.
     result: Option<Sizes>,
     /// Whether both models were run and agree, or are proved to be the same.
     verified: bool,
-    /// What running both said; nothing where they were not run.
+    /// The outcome of running both; null if they were not run.
     verification: Option<&'j Verdict>,
-    /// What the proof said, if one was tried.
+    /// The outcome of the proof, if one was tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     proof: Option<&'j Proof>,
     /// How far the outputs of the model move when its weights move by one rounding, if that was measured.
@@ -307,7 +308,7 @@ fn target_line(target: Target) -> &'static str {
     }
 }
 
-/// What copies of shared weights add.
+/// The growth by copies of shared weights.
 #[derive(Serialize)]
 struct Growth {
     bytes: u64,

@@ -1,10 +1,10 @@
-//! Options that nothing came of.
+//! Options without effect.
 
 use serde::Serialize;
 use unfold::onnx::Model;
 use unfold::{FuseOptions, Plan};
 
-/// An option that nothing came of in a model: misspelled, perhaps, or for other models.
+/// An option without effect on a model: misspelled, perhaps, or meant for other models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Idle {
     /// Its name, as Python has it.

@@ -18,7 +18,7 @@ use super::misused::misused;
 pub fn sizes(given: &[Dims], model: &Model) -> Result<Dims> {
     let mut dims = Dims::default();
     dims.extend(given.iter().cloned());
-    // Where the inputs are beyond tract with any sizes, it is verifying that says so.
+    // Inputs that tract cannot have at any size are reported by verification.
     if Input::of(model, &Dims::default()).is_ok() {
         Input::of(model, &dims).map_err(|failure| misused(format!("--dim: {}", failure.reason)))?;
     }

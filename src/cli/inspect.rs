@@ -70,7 +70,7 @@ struct InspectJson<'p> {
     summary: Summary,
     /// Why the run would stop.
     stopped: StopReason,
-    /// What would be done beside the sites, where anything would.
+    /// The changes beside the sites that would be made, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     tidy: Option<&'p Tidy>,
     /// How often it was folded before, and what.
@@ -97,7 +97,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
         None => unfold::dry_run(&model, &options)?,
     };
     if args.streams {
-        // Any power of two would do to see who takes one in, and one change is asked for at a time.
+        // Any power of two shows which readers absorb one, and one change is planned at a time.
         let options =
             FuseOptions { scale_stream: Some(1), progress: Some(&progress), ..FuseOptions::default() };
         plan.streams_scaled_as(unfold::plan(&model, &options)?);
@@ -134,7 +134,7 @@ pub fn run(args: &InspectArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// Plans, and writes a page about the model and what would be made of it.
+/// Plans, and writes a page about the model and its result.
 pub fn with_page(path: &Path, model: &Model, options: &FuseOptions, page: &Path) -> Result<Planned> {
     let fused = unfold::fuse(model, options)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();

@@ -1,4 +1,4 @@
-//! A command that is told to end while it writes.
+//! Interruption of a command while it writes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

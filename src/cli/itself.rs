@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use unfold::bench::Child;
 
-/// What starts it where it is no program of its own.
+/// The command that starts this program, where it is a library of another.
 #[cfg(feature = "python")]
 static STARTED_BY: OnceLock<Child> = OnceLock::new();
 
 /// Says what starts it, as an interpreter does.
 #[cfg(feature = "python")]
 pub fn started_by(child: Child) {
-    // Whoever said it first is as right.
+    // The first call wins; later ones say the same.
     let _ = STARTED_BY.set(child);
 }
 

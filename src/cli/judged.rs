@@ -1,4 +1,4 @@
-//! What is found out about a result before it is written: by running it, and by proof.
+//! Verification of a result before it is written: by running it, and by proof.
 
 use clap::ValueEnum;
 use unfold::fold::plan::Stored;
@@ -27,7 +27,7 @@ pub enum When {
     Off,
 }
 
-/// What was found out.
+/// The outcome of verification.
 #[derive(Debug, Default)]
 pub struct Judged {
     /// By running both models, where that was tried.
@@ -40,7 +40,8 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Runs and proves what is asked for. What runs is not the original itself, but what engines can run of it.
+    /// Runs and proves as requested. Engines run the original after inlining, where they cannot run
+    /// it directly.
     pub fn of(
         when: When,
         [original, runs]: [&Model; 2],
@@ -85,7 +86,7 @@ impl Judged {
         self.is_proved() || self.run.as_ref().is_some_and(Verdict::passed)
     }
 
-    /// What it comes to.
+    /// The exit code.
     pub fn end(&self, when: When) -> End {
         match (&self.run, &self.proof) {
             _ if self.is_verified() || !self.was_tried() => End::Done,
@@ -96,7 +97,7 @@ impl Judged {
         }
     }
 
-    /// What was found, in a word or two.
+    /// The outcome, in a word or two.
     pub fn word(&self) -> &'static str {
         match (&self.run, &self.proof) {
             _ if self.is_proved() => "proved",
@@ -107,7 +108,7 @@ impl Judged {
         }
     }
 
-    /// What was found, for people; what is wrong is told on the standard error stream.
+    /// The outcome as text; errors go to the standard error stream.
     pub fn text(&self, paint: Paint) -> String {
         let mut text = String::new();
         if let Some(Verdict::Compared(comparison)) = &self.run {
@@ -134,7 +135,7 @@ impl Judged {
         text
     }
 
-    /// What is wrong, if anything is, after what that is: a warning or an error.
+    /// The warning or error, with its kind.
     pub fn complaint(&self, when: When) -> Option<(&'static str, String)> {
         let end = self.end(when);
         let fate = if end == End::Done { "" } else { "; nothing was written" };
@@ -181,7 +182,7 @@ fn compared(comparison: &Comparison, paint: Paint) -> String {
     format!("{verdict}: relative error {relative:.1e} (tolerance {tolerance:.0e}), absolute {absolute:.1e}")
 }
 
-/// What was proved, if it was.
+/// The proof as text, if there is one.
 pub fn proved(proof: &Proof, paint: Paint) -> Option<String> {
     let Proof::Proved { points, bound, tensors } = proof else { return None };
     let proved = paint.text(Tone::Good, "proved to be the same function");

@@ -1,4 +1,4 @@
-//! Folders that a command makes for what it writes, and takes back where nothing was written.
+//! Output folders that a command creates, and removes if nothing was written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
-/// Those that were made, the innermost first.
+/// The created folders, the innermost first.
 static MADE: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
 
-/// Takes back at its end what was made meanwhile.
+/// Removes the folders created during its lifetime.
 pub struct MadeFolders;
 
 impl Drop for MadeFolders {
@@ -29,7 +29,7 @@ pub fn make(folder: &Path) -> Result<()> {
 /// Removes those that nothing is in.
 pub fn remove_empty() {
     for folder in MADE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        // What has something in it is left, by the system itself.
+        // The system keeps a folder that is not empty.
         let _ = fs::remove_dir(folder);
     }
 }

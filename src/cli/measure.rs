@@ -1,4 +1,4 @@
-//! What `unfold bench` measures of one model, and how.
+//! The measurement of `unfold bench` for one model.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ impl MeasureArgs {
         Duration::try_from_secs_f64(self.time).map_err(|_| anyhow!("--time {} is no duration", self.time))
     }
 
-    /// Sees to it that each variant that the others are to be compared with is there.
+    /// Checks that each reference variant exists.
     pub fn refer_to<'v>(&self, variants: impl IntoIterator<Item = &'v str>) -> Result<()> {
         let variants: Vec<&str> = variants.into_iter().collect();
         match self.references.iter().find(|reference| !variants.contains(&reference.as_str())) {
@@ -72,7 +72,7 @@ impl MeasureArgs {
         }
     }
 
-    /// Sees to it that each dimension that is given a size is there in some variant.
+    /// Checks that each dimension with a given size exists in some variant.
     pub fn size_what_is_there(&self, variants: &[Variant]) -> Result<()> {
         let models: Vec<_> = variants.iter().map(|variant| &variant.model).collect();
         known_to_some(&self.dims, &models)

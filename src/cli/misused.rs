@@ -5,7 +5,7 @@ use unfold::error::Error;
 /// The exit code of all mistakes on the command line, whoever finds them.
 pub const CODE: u8 = 2;
 
-/// What was not understood, and what there is instead.
+/// The misunderstood word, and the alternatives.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Misused(pub String);

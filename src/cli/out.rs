@@ -1,4 +1,4 @@
-//! What goes to the terminal, and how it looks there.
+//! Output to the terminal, and its style.
 
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -11,7 +11,7 @@ use unfold::report::plain;
 const WIDTH: u16 = 80;
 const NARROW: u16 = 40;
 
-/// What a piece of text tells.
+/// The tone of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     /// As wanted.
@@ -74,7 +74,7 @@ impl Paint {
     }
 }
 
-/// A cell of a table. What is in it may be a name out of a model.
+/// A cell of a table. Its text may be a name of a model.
 pub fn cell(text: impl ToString) -> Cell {
     Cell::new(plain(&text.to_string()))
 }
@@ -89,7 +89,7 @@ fn wanted() -> bool {
     !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
-/// Prints text. That nobody reads it any more is no error.
+/// Prints text. A closed pipe is no error.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -103,7 +103,7 @@ pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Prints one line to the standard error stream, after what it is: `error` or `warning`.
+/// Prints one line to the standard error stream, behind its kind: `error` or `warning`.
 pub fn complain(what: &str, text: &str) {
     // There is nobody left to tell where this fails.
     let _ = writeln!(io::stderr(), "{what}: {}", plain(&text.replace('\n', " ")));

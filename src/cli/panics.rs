@@ -3,13 +3,13 @@
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::{Mutex, PoisonError};
 
-/// What a panic says of itself, as far as the last one is concerned.
+/// The message of the last panic.
 static LAST: Mutex<String> = Mutex::new(String::new());
 
 /// Keeps what panics say to themselves.
 ///
-/// The engine that infers shapes panics on some models, which is caught where it happens and is no news
-/// for whoever runs this. A panic that nobody catches is a fault of this program, and is told in one line.
+/// The engine that infers shapes panics on some models, which is caught on the spot and not
+/// reported. An uncaught panic is a fault of this program, and is reported in one line.
 pub fn kept() {
     panic::set_hook(Box::new(|info| *LAST.lock().unwrap_or_else(PoisonError::into_inner) = describe(info)));
 }
@@ -17,7 +17,7 @@ pub fn kept() {
 /// Does all of the work, or a part that others do not depend on.
 ///
 /// # Errors
-/// What is to be said of it where it panics.
+/// The result, or the message of a panic.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
         let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);

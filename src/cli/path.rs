@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Serialize, Serializer};
 
-/// A path in JSON, which is text: what of it is none is shown as it is in the text for people.
+/// A path in JSON, which is text: invalid bytes are replaced as in the text output.
 pub struct JsonPath<'p>(pub &'p Path);
 
 impl Serialize for JsonPath<'_> {

@@ -134,7 +134,7 @@ pub fn run(args: &ProveArgs) -> Result<End> {
     })
 }
 
-/// What is to be proved.
+/// The claim to prove.
 pub struct Claim {
     pub tensors: Vec<Stored>,
     /// The names of the sites.
@@ -142,7 +142,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// What a certificate says of these two models.
+    /// The claim of a certificate for these two models.
     pub fn certified(file: &Path, original: &Model, fused: &Model) -> Result<Self> {
         let certificate = Certificate::open(file)?;
         for (model, digests) in [(original, &certificate.original), (fused, &certificate.fused)] {
@@ -158,7 +158,7 @@ impl Claim {
         Ok(Self { tensors: certificate.tensors, sites })
     }
 
-    /// What folding the original again would do.
+    /// The claim of folding the original again.
     pub fn planned(original: &Model, fused: &Model) -> Result<Self> {
         let history = Provenance::of(fused);
         let from = original.sha256()?;

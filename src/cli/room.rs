@@ -3,15 +3,15 @@
 use std::fs;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What a model takes besides its weights, and how often it holds these: as they were, folded, and once each in
-/// the engine that verifies.
+/// Memory of a model beside its weights, and the number of copies of the weights: original, folded,
+/// and one of each in the engine.
 const BESIDES: u64 = 64 << 20;
 const TIMES: u64 = 4;
 
-/// What there is where the system does not tell.
+/// The memory assumed where the system does not report any.
 const USUAL: u64 = 4 << 30;
 
-/// Memory that is shared out. Who wants more than there is at all works alone.
+/// A budget of memory. A task that needs more than all of it runs alone.
 pub struct Room {
     bytes: u64,
     taken: Mutex<Taken>,

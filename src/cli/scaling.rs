@@ -1,4 +1,4 @@
-//! `--scale-stream`: by which power of two residual streams are scaled.
+//! `--scale-stream`: the power of two that scales residual streams.
 
 use std::path::PathBuf;
 
@@ -27,12 +27,12 @@ pub struct ScalingArgs {
     input: Option<PathBuf>,
 }
 
-/// What is asked for.
+/// The requested power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScaleStream {
     /// `2^-k`
     By(u32),
-    /// What samples ask for.
+    /// The power that samples need.
     Auto,
 }
 
@@ -58,7 +58,7 @@ pub struct ScalingChoice {
 }
 
 impl ScalingArgs {
-    /// What is asked for, or what the samples ask for.
+    /// The requested power, or the power that the samples need.
     pub fn of(
         &self,
         model: &Model,

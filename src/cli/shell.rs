@@ -1,4 +1,4 @@
-//! `unfold completions` and `unfold man`: what is installed beside the command.
+//! `unfold completions` and `unfold man`: files that are installed beside the command.
 
 use anyhow::Result;
 use clap::CommandFactory;
@@ -62,7 +62,7 @@ pub fn man(args: &ManArgs) -> Result<End> {
     Ok(End::Done)
 }
 
-/// The page with the lines of its examples and exit codes as they are: `man` fills all others up.
+/// The page with the line breaks of its examples and exit codes: `man` fills all other lines.
 fn as_they_are(page: &str) -> String {
     const EXTRA: &str = ".SH EXTRA\n";
     match page.split_once(EXTRA) {

@@ -33,11 +33,11 @@ const NARROWEST: u16 = 20;
 pub struct Row<'p> {
     /// The site.
     pub site: &'p SitePlan,
-    /// What becomes of its affines, in the order in which they act.
+    /// The outcomes of its affines, in order of execution.
     pub outcomes: Vec<Told>,
 }
 
-/// What becomes of one affine, in words.
+/// The outcome of one affine, in words.
 pub struct Told {
     /// Where it is, of several of one site.
     pub place: &'static str,
@@ -105,7 +105,7 @@ pub fn in_short(refusal: &Refusal) -> String {
     }
 }
 
-/// What the names of the reasons mean, one line each.
+/// The meaning of the reasons, one line each.
 fn legend(rows: &[Row], paint: Paint) -> String {
     let outcomes = rows.iter().flat_map(|row| row.site.outcomes());
     let refusals = outcomes.flat_map(Outcome::refusals).map(|(_, refusal)| &refusal.reason);
@@ -122,9 +122,9 @@ fn legend(rows: &[Row], paint: Paint) -> String {
     format!("\n{}", out::lines(&table))
 }
 
-/// Nodes by their operators and modules, which say more than the names that exporters number through:
-/// `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two of one module. What a module has in common
-/// with the site is left out.
+/// Nodes by their operators and modules, which say more than numbered names of exporters:
+/// `MatMul …attn.q, …attn.k`, or `MatMul+Add …attn.q` for two of one module. The common prefix of a
+/// module and the site is left out.
 fn describe(graph: &Graph, names: &HashMap<&str, NodeId>, site: &str, into: &[String]) -> String {
     let mut modules: Vec<(String, String)> = vec![];
     for name in into {
@@ -211,7 +211,7 @@ pub fn table(rows: &[Row], paint: Paint) -> String {
 pub struct Count {
     sites: usize,
     folded: usize,
-    /// Those of which one affine folds and another stays.
+    /// Sites with an affine that folds and another that stays.
     partly: usize,
 }
 
@@ -276,7 +276,7 @@ impl Summary {
     }
 }
 
-/// What is done beside the sites, a line for each kind of it; nothing where there is nothing.
+/// The changes beside the sites, a line for each kind; empty without changes.
 pub fn tidied(Tidy { raised, constants, duplicates, biased, selected, untold, kept }: &Tidy) -> String {
     let mut lines = String::new();
     if let Some(Raised { from, to }) = raised {

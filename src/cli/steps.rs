@@ -1,4 +1,4 @@
-//! What a command is at, for people who watch a terminal.
+//! Progress of a command, on a terminal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +11,8 @@ use unfold::report::plain;
 /// How long something may last before it is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The steps of a command as a bar on the standard error stream, which appears only if that is a terminal
-/// and the work lasts more than a second, and is gone when the work is done.
+/// The progress of a command as a bar on the standard error stream. It appears only on a terminal
+/// and after a second, and disappears at the end.
 pub struct Steps {
     bar: ProgressBar,
     done: Arc<AtomicBool>,
@@ -46,7 +46,7 @@ impl Steps {
         self.progress()(step, 0, 1);
     }
 
-    /// What the library tells its steps to.
+    /// The progress callback for the library.
     pub fn progress(&self) -> impl Fn(&str, usize, usize) {
         |step, done, of| {
             self.bar.set_message(plain(step));

@@ -17,7 +17,8 @@ pub struct ReachArgs {
 }
 
 impl ReachArgs {
-    /// Reads a model, if its data is there: what lacks it has no constants, and would seem to have nothing to fold.
+    /// Reads a model, if its external data exist: without data it has no constants, and nothing
+    /// would seem to fold.
     pub fn open(&self, path: &Path) -> Result<Model> {
         let model = Model::open_reaching(path, self.allow_external.clone())?;
         model.find_data()?;

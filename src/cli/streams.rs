@@ -75,7 +75,7 @@ pub fn told(plan: &Plan, centre: bool) -> String {
     lines
 }
 
-/// What centring a stream comes to.
+/// The effect of centring a stream.
 fn needs(centring: &Option<Centring>) -> String {
     let Some(Centring::Centred { normalizers, constants, subtracted }) = centring else {
         return String::new();
@@ -87,7 +87,7 @@ fn needs(centring: &Option<Centring>) -> String {
     told
 }
 
-/// What scaling a stream comes to.
+/// The effect of scaling a stream.
 fn takes(scaling: &Scaling) -> String {
     let Scaling::Scaled { into, multiplied, .. } = scaling else { return String::new() };
     let behind =

@@ -20,9 +20,9 @@ pub struct NoFolder {
 
 /// The file that a result replaces or makes, after links are followed.
 ///
-/// What is there already is replaced if it is an ONNX model, as a compiler replaces what it made before, or if it is
-/// empty, as who makes a temporary file leaves it; anything else, such as the weights of a model, is left alone. The input is replaced only
-/// `in_place`.
+/// An existing file is replaced if it is an ONNX model, as a compiler replaces its earlier output,
+/// or if it is empty, as temporary files are; any other file, such as the weights of a model, is
+/// kept. The input is replaced only `in_place`.
 pub fn target(input: &Path, output: Option<&Path>) -> Result<PathBuf> {
     let Some(output) = output else { return in_folder(input) };
     let existing = output.canonicalize();
@@ -47,8 +47,8 @@ pub fn model_target(path: &Path) -> Result<PathBuf> {
 
 /// The file that the certificate of a result replaces or makes.
 ///
-/// What is there already is replaced if it is a certificate: so neither the model nor its weights are. Nor are the
-/// names taken that the result, and its weights, are going to have.
+/// An existing file is replaced if it is a certificate: so neither the model nor its weights are.
+/// The names of the result and its weights are refused too.
 pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     let shown = path.display();
     let file = in_folder(path)?;
@@ -68,7 +68,7 @@ pub fn certificate_target(path: &Path, result: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// What a path stands for after links are followed, whether or not it is there yet, in a folder that is.
+/// The file behind a path after links are followed, existing or not, in an existing folder.
 fn in_folder(path: &Path) -> Result<PathBuf> {
     let file = destination(path).with_context(|| path.display().to_string())?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -78,7 +78,7 @@ fn in_folder(path: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Whether a page may be written there: what is no page is not replaced by one.
+/// Whether a page may be written there: a page replaces only a page.
 pub fn page_target(path: &Path) -> Result<()> {
     const BEGIN: &[u8] = b"<!doctype html>";
     let file = in_folder(path)?;

@@ -1,4 +1,4 @@
-//! What stands behind options: numbers from some number on, and names of files and folders.
+//! Values of options: numbers from a minimum on, and names of files and folders.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub fn file() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// A folder that is there.
+/// An existing folder.
 pub fn folder() -> impl TypedValueParser<Value = PathBuf> {
     file().try_map(|path| if path.is_dir() { Ok(path) } else { Err("there is no such folder") })
 }

@@ -1,4 +1,4 @@
-//! What `unfold bench` measures of models.
+//! The variants that `unfold bench` measures.
 
 use anyhow::Result;
 use unfold::FuseOptions;
@@ -11,11 +11,11 @@ use unfold::variants::{self, Variants};
 
 use super::sites;
 
-/// What they are called.
+/// Their names.
 pub const NAMES: [&str; 5] = ["LN twin", "as exported", "fused", "rewritten", "floor"];
 
-/// The model with LayerNorm, as it is, after folding, with centred residual streams where that changes anything, and
-/// without normalizers; and its sites.
+/// The model with LayerNorm, as exported, after folding, with centred residual streams where that
+/// changes anything, and without normalizers; and its sites.
 pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     // Folding alone; the forms of a target are in a row of their own.
     let portable = FuseOptions { target: Target::Portable, ..FuseOptions::default() };
@@ -30,11 +30,11 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     });
     let sites = sites.collect();
     let Variants { ln_twin, floor, mut normalizers } = Variants::of(lowered)?;
-    // What is left of a folded site may not be recognised as one any more.
+    // A partly folded site may not be recognised again.
     normalizers.extend(variants::normalizers(&fused.model)?);
     let [twin, exported, folded, centred, bare] = NAMES;
     let mut named = vec![(twin, ln_twin), (exported, model.clone()), (folded, fused.model)];
-    // What is done where it is asked for alone.
+    // An option that is measured on its own.
     let rewritten = unfold::fuse(model, &FuseOptions { centre: true, ..portable })?;
     if rewritten.plan.streams.iter().any(StreamPlan::is_changed) {
         normalizers.extend(variants::normalizers(&rewritten.model)?);
@@ -49,7 +49,7 @@ pub fn of(model: &Model) -> Result<(Vec<Variant>, Vec<ReportedSite>)> {
     Ok((named.into_iter().map(variant).collect(), sites))
 }
 
-/// A model as it is, beside others.
+/// A model beside others, unchanged.
 pub fn named(name: &str, model: Model) -> Result<Variant> {
     let normalizers = variants::normalizers(&model)?;
     Ok(Variant { name: name.to_owned(), model, normalizers })

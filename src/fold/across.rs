@@ -1,8 +1,8 @@
 //! Movements in a row, read as one.
 //!
-//! MobileViT takes its tokens apart to patches of pixels by a Reshape to `[b·C·h, w, p, q]` and a Transpose, and the next
-//! Reshape puts the channels apart from the batch again. No affine of channels is one of the values in between, and yet what
-//! comes out has it along one axis.
+//! MobileViT splits its tokens into patches of pixels by a Reshape to `[b·C·h, w, p, q]` and a
+//! Transpose, and the next Reshape separates channels and batch again. No value in between has an
+//! affine of channels, and yet the last one has it along one axis.
 
 use super::draft::Draft;
 use crate::affine::Affine;

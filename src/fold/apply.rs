@@ -30,13 +30,13 @@ use crate::refusal::{Reason, Refusal};
 /// into them.
 const LARGE: usize = 1 << 14;
 
-/// How many new tensors are computed before it is forgotten what they are made of.
+/// The number of new tensors after which their inputs are dropped from memory.
 const BATCH: usize = 1 << 14;
 
 /// How often progress is polled: one report for each piece would wake the thread that draws it too often.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Makes changes on an editor over the same model, and then removes what goes.
+/// Makes the changes in an editor of the model, and then the removals.
 ///
 /// # Errors
 /// [`Failed`] for each tensor that does not fit its type, and each that cannot be computed; the editor is then
@@ -68,7 +68,8 @@ pub fn apply(
     Ok(work.stored)
 }
 
-/// Leaves out of a node what it says of the shards of values that one like it had: its own may have other axes.
+/// Removes notes about sharding that a copied node has for values of the original: its own may have
+/// other axes.
 fn drop_shards_of_others(node: &mut NodeProto) {
     let NodeProto { input, output, device_configurations, .. } = node;
     for configuration in device_configurations {
@@ -86,7 +87,7 @@ enum Computed {
     Later(Arc<Promise>),
 }
 
-/// What came of each new tensor, by where it stands among the edits.
+/// The result for each new tensor, by its address among the edits.
 type AllComputed = HashMap<*const NewTensor, Result<Computed, Reason>>;
 
 /// Computes the new tensors of all edits, by all cores.
@@ -112,7 +113,7 @@ fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize
             Err(reason) => drop(failed.insert(std::ptr::from_ref(new), Err(reason))),
         }
     }
-    // Biases first: what they read of weights need not be looked at again to scale them.
+    // Biases first: they read the weights, whose ranges are known afterwards.
     let now =
         by_all_cores(&small, &|(new, promise)| at_once(new, promise), &|done| progress(done, batch.len()));
     let foreseen: Vec<_> = large.iter().map(|(_, promise)| foreseen(promise)).collect();
@@ -135,7 +136,7 @@ fn compute_batch(batch: &[&NewTensor], known: &Analysis, progress: &dyn Fn(usize
     failed.into_iter().chain(large).chain(small).collect()
 }
 
-/// What work comes to, piece by piece; is told how much is done.
+/// The results of pieces of work on all cores; reports progress.
 fn by_all_cores<W: Sync, R: Send>(
     work: &[W],
     piece: &(dyn Fn(&W) -> R + Sync),
@@ -144,7 +145,7 @@ fn by_all_cores<W: Sync, R: Send>(
     let (done, (end, ended)) = (AtomicUsize::new(0), mpsc::channel::<()>());
     std::thread::scope(|scope| {
         let pieces = scope.spawn(|| {
-            // It is gone when this ends, however that is.
+            // Dropped at the end, however the work ends.
             let _end = end;
             let pieces = work.par_iter().map(|work| {
                 let result = piece(work);
@@ -201,7 +202,7 @@ fn alone(new: &NewTensor, known: &Analysis) -> Result<Computed, Reason> {
     looked_through(new, promise, parts)
 }
 
-/// What there is in a part of a large tensor, and its elements, where they take long to compute.
+/// The extremes of a part of a large tensor, and its elements, if they take long to compute.
 type Looked = Result<(Extremes, Vec<u8>), Reason>;
 
 fn look(promise: &Promise, part: usize) -> Looked {
@@ -237,11 +238,11 @@ struct Work<'w, 'm> {
     sites: &'w [usize],
     stored: Vec<Stored>,
     computed: AllComputed,
-    /// What was stored in the place of a constant, and its place among all that was.
+    /// The tensors stored in place of a constant, with their indices.
     taken: HashMap<ValueId, Vec<(Imprint, usize)>>,
 }
 
-/// What is kept of a new tensor, to tell others that are the same.
+/// The identity of a new tensor, to find equal ones.
 enum Imprint {
     Now(Vec<i64>, Option<Bytes>),
     Later(Arc<Promise>),
@@ -348,7 +349,8 @@ impl Work<'_, '_> {
         Ok(name)
     }
 
-    /// Puts a Mul behind what makes a value, for these readers, and for the caller under the name of the value.
+    /// Puts a Mul behind the producer of a value, for these readers, and under the name of the
+    /// value for the caller.
     fn multiply(
         &mut self,
         value: ValueId,
@@ -385,7 +387,7 @@ impl Work<'_, '_> {
         match maker {
             Some((node, _)) => self.editor.insert_behind(node, made),
             None => {
-                // The first who reads it may be in a body, and the others are not.
+                // The first reader may be in a body, and the others outside of it.
                 move_to(&mut made, "");
                 self.editor.insert_first(made);
             }

@@ -1,5 +1,5 @@
-//! Movements around operators that work element by element, the second of which takes back what the first moves: without
-//! both, those work on what was there before.
+//! Inverse movements around element-wise operators: without both, those operators work on the value
+//! before the first movement.
 //!
 //! GPT-2 as Hugging Face writes it gives its layers rows, and puts them back into sentences behind each, also before a GELU
 //! whose result goes into rows again at once.
@@ -19,7 +19,7 @@ use crate::onnx::proto::NodeProto;
 /// How many operators may be between the two.
 const BUDGET: usize = 24;
 
-/// What is written without them.
+/// The edits that remove such movements.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     let graph = &known.graph;
     let mut taken: HashSet<NodeId> = HashSet::default();
@@ -38,7 +38,7 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
     graph.order().iter().filter_map(edit).collect()
 }
 
-/// What is between a movement and the one that takes it back.
+/// The operators between a movement and its inverse.
 struct Between {
     /// In execution order.
     nodes: Vec<NodeId>,
@@ -47,7 +47,7 @@ struct Between {
 }
 
 impl Between {
-    /// All that reads what a movement makes, if it works element by element up to one movement that takes it back.
+    /// All readers of a movement's result, if they are element-wise up to one inverse movement.
     fn of(known: &Analysis, first: NodeId) -> Option<Self> {
         let Analysis { graph, facts, constants, .. } = known;
         let moves =
@@ -82,7 +82,7 @@ impl Between {
                     return None;
                 }
                 if moves(node) && input == 0 {
-                    // What goes into it goes nowhere else.
+                    // Its operands have no other readers.
                     graph.only_reader(value).filter(|_| last.is_none() && value != moved)?;
                     let output = graph.only_output(node)?;
                     trace.follow(graph.node(node), &facts.shape(output)?)?;
@@ -106,7 +106,7 @@ impl Between {
         Some(Between { nodes, last: last? })
     }
 
-    /// The operators between, as they work on what is before the first movement.
+    /// The operators between, applied to the input of the first movement.
     fn written(&self, known: &Analysis, first: NodeId) -> Option<(Vec<NodeProto>, Vec<NewConstant>)> {
         let graph = &known.graph;
         let mut maker = Maker::new(graph, first);
@@ -123,7 +123,7 @@ impl Between {
             instead.insert(&node.output[0], made);
         }
         let (mut made, constants) = maker.finish(graph.value_name(graph.only_output(self.last)?));
-        // They are what they were, with their names and notes.
+        // They keep their names and metadata.
         for (made, &node) in made.iter_mut().zip(&self.nodes) {
             let (input, output) = (std::mem::take(&mut made.input), std::mem::take(&mut made.output));
             *made = NodeProto {

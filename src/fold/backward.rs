@@ -1,8 +1,9 @@
 //! One affine on its way backward, to what produces the value that it is on.
 //!
-//! A value that others read as well stops it, unless all of them want the same, as both branches of a rotary embedding
-//! want one number, and both ends of what is rolled want one affine of channels. Such a value waits until everything behind
-//! it has said what it wants. Those who want nothing may take it back: then a residual stream is in another basis.
+//! A value with other readers stops it, unless all readers need the same affine, as both branches
+//! of a rotary embedding need one scalar, and both ends of a roll one affine of channels. Such a
+//! value waits until all its readers are known. Readers that need no affine may compensate for it:
+//! then a residual stream changes its basis.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -48,13 +49,14 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
         return Err(Refusal::new(Reason::NotLinear(op.into()), at));
     }
     let (alone, met) = attempt(draft, items, item, affine, Mode::default());
-    // The same can be wanted on a value by each of its readers: one number by all, an affine of channels by those that take
-    // the other parts.
+    // All readers may need one affine: a scalar for all, an affine of channels for readers of the
+    // other parts.
     let is_number = affine.is_number();
     let copies = |wave: &Wave| wave.folds.iter().any(|fold| is_shared(draft, fold.node));
     match &alone {
         Err(_) if met.parts || (met.others && is_number) => {
-            // A rotary embedding of some tokens leaves its tables as they are where others are scaled beside it.
+            // A rotary embedding of some tokens spares its tables where the other tokens are scaled
+            // beside it.
             let ways = [false, true].into_iter().filter(|spares| is_number || !spares);
             let mut all = ways.flat_map(|spares| together(draft, items, item, affine, spares));
             all.find(Result::is_ok).unwrap_or(alone)
@@ -68,7 +70,7 @@ pub fn backward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> R
     }
 }
 
-/// The same where every reader of a value may have to want it, whatever it is: such as a mean beside what it is the mean of.
+/// As above, where every reader of any value may need it: such as a mean beside its operand.
 pub fn by_all(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Option<Wave> {
     let computes = !items.all[item].part.nodes.is_empty();
     computes.then(|| together(draft, items, item, affine, false).find_map(Result::ok))?
@@ -110,7 +112,8 @@ fn attempt(
     (done.map(|()| wave), Met { leads: pull.makers.get().is_some(), ..pull.met })
 }
 
-/// Sends a scale backward from the part's input, past values that others read too: these take it back.
+/// Propagates a scale backward from the part's input, past values with other readers, which
+/// compensate for it.
 ///
 /// So the last normalizer of a residual stream goes that ends at an output: all that is written to the stream is multiplied
 /// by its scale, and all that reads the stream divides by it.
@@ -126,7 +129,7 @@ pub fn returning(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> 
     pull.all_waiting(&mut wave)?;
     let returned = pull.returned;
     wave::back(draft, items, item, &mut wave, &returned)?;
-    // Such as class tokens beside what takes it back.
+    // Such as class tokens beside a reader that compensates.
     let first = wave.wanted.len();
     let factors = std::mem::take(&mut wave.factors);
     for want in std::mem::take(&mut wave.wants).into_iter().chain(factors) {
@@ -158,7 +161,8 @@ pub fn wanted(
     Pull::new(draft, items, item).inputs(wave, node, &[(slot, affine)], 0)
 }
 
-/// The same for a number, past values that others read who want it too, such as both halves of a rotary embedding.
+/// For a scalar, past values whose other readers need it too, such as both halves of a rotary
+/// embedding.
 ///
 /// # Errors
 /// As [`backward`], where all of them do not want the same either.
@@ -184,7 +188,7 @@ pub fn wanted_by_all(
 /// A node, and the ways on from it, each enough by itself.
 type Onward = (NodeId, Vec<Vec<(usize, Affine)>>);
 
-/// Who wants an affine on a value.
+/// The origin of an affine needed on a value.
 enum Wanted<'p> {
     /// The part that it is of.
     By(&'p Part),
@@ -195,7 +199,7 @@ enum Wanted<'p> {
 }
 
 impl Wanted<'_> {
-    /// The inputs by which it comes to a value.
+    /// The inputs through which it reaches a value.
     fn inputs(&self, graph: &Graph) -> Vec<(NodeId, usize)> {
         match self {
             Wanted::By(part) => {
@@ -216,7 +220,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Who else reads a value on which an affine is wanted.
+/// The other readers of a value on which an affine is needed.
 #[derive(Debug, PartialEq)]
 enum Others {
     None,
@@ -232,16 +236,16 @@ struct Waiting {
     depth: usize,
 }
 
-/// What an affine does at a value that others read too, and at a constant.
+/// The treatment of values with other readers, and of constants.
 #[derive(Clone, Copy, Default)]
 struct Mode {
     /// Whether a value that several nodes read waits until all of them want the same.
     joins: bool,
-    /// Who may want something of a part of a value, where all others take other ones.
+    /// Nodes that may need an affine of one part of a value whose other parts have other readers.
     parts: Takers,
-    /// Whether one number goes on where it would be taken by a constant that others read as well.
+    /// Whether a scalar propagates further instead of folding into a constant with other readers.
     spares: bool,
-    /// Whether those who want nothing of a value take back what is wanted on it.
+    /// Whether readers that need no affine compensate for it.
     returns: bool,
 }
 
@@ -267,14 +271,14 @@ struct Pull<'d, 'a> {
     waiting: Vec<Waiting>,
     met: Met,
     returned: Vec<Returned>,
-    /// What the part's input is made by, as far as that was looked for.
+    /// The producers upstream of the part's input, computed on demand.
     makers: OnceCell<HashSet<NodeId>>,
 }
 
-/// What else read a value on the way.
+/// The other readers met on the path.
 #[derive(Clone, Copy, Default)]
 struct Met {
-    /// Something that sees what is wanted.
+    /// A reader that sees the affine.
     others: bool,
     /// Something that takes other parts of it.
     parts: bool,
@@ -288,8 +292,8 @@ impl<'d, 'a> Pull<'d, 'a> {
         Pull { draft, items, item, budget: BUDGET, mode: Mode::default(), waiting, met, returned, makers }
     }
 
-    /// Whether a node may want something of its part of a value that others take other parts of. Those may lead to the same
-    /// place, as class tokens do beside what a rotary embedding turns.
+    /// Whether a node may need an affine of its part of a value while other readers take other
+    /// parts. Those may lead to the same place, as class tokens do beside a rotary embedding.
     fn are_apart(&self, value: ValueId, node: NodeId) -> bool {
         if self.mode.parts != Takers::Led {
             return self.mode.parts == Takers::Apart;
@@ -377,9 +381,10 @@ impl<'d, 'a> Pull<'d, 'a> {
         }
     }
 
-    /// What makes the value on which an affine is wanted, and the ways on from there; `None` where it is taken in.
+    /// The producer of the value on which an affine is needed, and the alternatives behind it;
+    /// `None` where it is absorbed.
     ///
-    /// Not part of what comes back to itself, whose frames lie on the stack for every node of a way.
+    /// Kept apart from the recursion, whose frames lie on the stack for every node of a path.
     #[inline(never)]
     fn ways(
         &mut self,
@@ -446,8 +451,8 @@ impl<'d, 'a> Pull<'d, 'a> {
         if depth > DEPTH { Err(Reason::TooFar) } else { Ok(()) }
     }
 
-    /// Whether a value waits until all others that read it want the same. Where it does not, they see nothing of it, or take
-    /// it back.
+    /// Whether a value waits until all its other readers need the same affine. Otherwise they do
+    /// not see it, or compensate for it.
     fn waits_for_others(
         &mut self,
         value: ValueId,
@@ -478,14 +483,16 @@ impl<'d, 'a> Pull<'d, 'a> {
         Ok(false)
     }
 
-    /// Whether who wants something is one node with several results, each of which may want its own: as a Split of tokens.
+    /// Whether the affines come from one node with several results, each with its own: as a Split
+    /// of tokens.
     fn has_results(&self, wanted: &Wanted) -> bool {
         let graph = self.draft.graph;
         let read = |&value: &ValueId| self.draft.readers(value).next().is_some();
         matches!(wanted, &Wanted::At(node, _) if graph.outputs(node).iter().flatten().filter(|value| read(value)).count() > 1)
     }
 
-    /// What another part takes in that makes the value. What goes cannot take anything in on its way.
+    /// The affine that another part absorbs, if it makes the value. A part that is being folded
+    /// absorbs nothing.
     fn merge(&self, into: usize, affine: &Affine) -> Result<Merge, Reason> {
         if into == self.item {
             return Err(Reason::ResidualStream);
@@ -499,12 +506,13 @@ impl<'d, 'a> Pull<'d, 'a> {
         Ok(Merge { into, affine: affine.clone(), before: false })
     }
 
-    /// What a rule does with an affine that is wanted behind its node, or what is wanted on all of an operand instead.
+    /// The step of a rule for an affine needed behind its node, or for one needed on the whole
+    /// operand instead.
     fn step(&self, node: NodeId, rule: &dyn Rule, slot: usize, affine: &Affine) -> Result<Step, Reason> {
         let step = rule.backward(&self.draft.at(node), slot, affine);
         let takes = step.as_ref().is_ok_and(|step| !step.folds.is_empty());
         let is_spared = self.mode.spares && takes && is_shared(self.draft, node);
-        // What is wanted of a part of a stream is wanted of all of it: one basis is for all tokens.
+        // An affine on a part of a stream applies to all of it: one basis serves all tokens.
         let axes = affine.axes().len();
         let parts = |step: &Step| step.ways.iter().flatten().any(|(_, wanted)| wanted.axes().len() > axes);
         let is_whole = self.mode.returns && step.as_ref().is_ok_and(parts);
@@ -517,8 +525,9 @@ impl<'d, 'a> Pull<'d, 'a> {
         }
     }
 
-    /// Behind what a node takes of a value: where what is left out must stay as it is no operator may have a place for that,
-    /// as none has for the scores that a relative shift takes. Where nobody reads those, all of the value may have the same.
+    /// Behind a node that reads a part of a value: where the other parts must stay, no operator may
+    /// be able to absorb that, as for the scores that a relative shift reads. Where the other parts
+    /// have no reader, the whole value may take the affine.
     fn or_whole(
         &self,
         node: NodeId,
@@ -575,8 +584,8 @@ impl<'d, 'a> Pull<'d, 'a> {
         step.as_ref().is_ok_and(|step| !step.folds.is_empty() || step.ways.iter().flatten().all(has_own))
     }
 
-    /// What a node would have to want on all of an operand of which it takes a part: one number, or what is the same all
-    /// along the axes of which it takes some places. Others take the other parts.
+    /// The affine of a whole operand of which a node reads a part: a scalar, or one that is
+    /// constant along the axes of selection. Other nodes read the other parts.
     fn whole(&self, node: NodeId, affine: &Affine) -> Option<Step> {
         let graph = self.draft.graph;
         let read = (0..graph.inputs(node).len()).filter(|&slot| graph.reads_elements(node, slot));
@@ -598,7 +607,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         let wanted: Vec<Affine> = match rank.checked_sub(affine.rank()) {
             _ if affine.is_number() => reshaped(&|_| vec![1; rank]).into_iter().collect(),
             Some(0) => vec![affine.clone()],
-            // One place of an axis, which is gone behind it.
+            // One place of an axis, which the result lacks.
             Some(1) => (0..rank).filter_map(|axis| reshaped(&wider(axis))).collect(),
             _ => vec![],
         };
@@ -621,7 +630,7 @@ impl<'d, 'a> Pull<'d, 'a> {
         })
     }
 
-    /// Everything besides those that want the affine must read only what it leaves as it is.
+    /// All other readers must see only values that the affine leaves unchanged.
     fn nobody_else(&self, value: ValueId, wanted: &Wanted, affine: &Affine) -> Result<Others, Refusal> {
         let graph = self.draft.graph;
         let mut others = Others::None;
@@ -658,11 +667,12 @@ impl<'d, 'a> Pull<'d, 'a> {
     }
 }
 
-/// What all that wait at a value, in order, want of it; `None` where they want different things.
+/// The affine that all requests at a value share; `None` where they differ.
 fn agreed(graph: &Graph, here: &[Waiting]) -> Option<Affine> {
     let mut wanted = here.chunk_by(|one, other| one.by == other.by).map(|of_one| {
         let (first, others) = of_one.split_first()?;
-        // Each result of a node, as of a Split, takes a part. What one result wants twice is not wanted once.
+        // Each result of a node, as of a Split, is a part. Two requests of one result do not count
+        // as one.
         let has_each = of_one.len() <= graph.outputs(first.by.0).len();
         let all = others.iter().try_fold(first.affine.clone(), |all, next| {
             all.broadcasts_with(&next.affine).then(|| all.then(&next.affine))
@@ -686,7 +696,7 @@ fn is_shared(draft: &Draft, node: NodeId) -> bool {
         })
 }
 
-/// What a constant is that was only moved.
+/// The constant behind movements.
 fn moved_from(draft: &Draft, constant: ValueId) -> ValueId {
     let maker = draft.graph.producer(constant).filter(|&(node, _)| draft.graph.is_movement(node));
     maker.and_then(|(node, _)| draft.graph.input(node, 0)).map_or(constant, |input| draft.source(input))

@@ -1,7 +1,7 @@
-//! The graph as it will be: the model's own, less what is planned to go.
+//! An overlay of the graph: the model's graph without the nodes that are planned to be removed.
 //!
-//! Nothing of the model is changed. A part that is folded away makes its output another name of its
-//! input; readers and producers are looked up through such names.
+//! The model never changes. Folding a part makes its output another name of its input; readers and
+//! producers are looked up through such names.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use crate::graph::{Graph, NodeId, Reader, ValueId};
 use crate::hash::{HashMap, HashSet};
 use crate::refusal::Refusal;
 
-/// What is decided so far.
+/// The decisions so far.
 pub struct Draft<'a> {
     /// The graph, its facts and its constants.
     pub graph: &'a Graph<'a>,
@@ -27,11 +27,11 @@ pub struct Draft<'a> {
     known: &'a Analysis<'a>,
     /// Folds in the order in which they were decided, which is the order in which they apply.
     pub folds: Vec<Fold>,
-    /// What is no longer as it is in the graph: values that lost a reader or have several names. Each is
-    /// found by any of its names.
+    /// Values that differ from the graph: they lost a reader or have several names. Each is found
+    /// by any of its names.
     values: Vec<Merged>,
     of: Vec<Option<u32>>,
-    /// Values that lost the only reader that they have in the graph, and are otherwise as they are there: most constants.
+    /// Values that lost their only reader, and are otherwise unchanged: most constants.
     unread: Marks,
     /// Nodes that belong to a part which is (still) there: their constants are not to be touched.
     pub owned: HashMap<NodeId, usize>,
@@ -47,7 +47,7 @@ pub struct Draft<'a> {
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
 }
 
-/// How an affine goes on from a value.
+/// The direction of propagation from a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Way {
     /// Forward, past the parts that it meets.
@@ -63,7 +63,7 @@ struct Merged {
     /// The name that stays.
     source: ValueId,
     names: Vec<ValueId>,
-    /// Who will read it, and by which name.
+    /// The readers after the planned removals, each with the name that it reads.
     readers: BTreeSet<(ValueId, Reader)>,
 }
 
@@ -104,14 +104,14 @@ impl<'a> Draft<'a> {
         self.of[value.index()].map_or(value, |merged| self.values[merged as usize].source)
     }
 
-    /// Who will read a value, under all its names.
+    /// The readers of a value after the planned removals, under all its names.
     pub fn readers(&self, value: ValueId) -> impl Iterator<Item = (ValueId, Reader)> + '_ {
         let merged = self.of[value.index()].map(|merged| &self.values[merged as usize].readers);
         let own = if merged.is_none() { self.own_readers(value) } else { &[] };
         own.iter().map(move |reader| (value, *reader)).chain(merged.into_iter().flatten().copied())
     }
 
-    /// Who reads a value that has one name.
+    /// The readers of a value with one name.
     fn own_readers(&self, value: ValueId) -> &'a [Reader] {
         if self.unread.contains(value.index()) { &[] } else { self.graph.readers(value) }
     }
@@ -160,7 +160,7 @@ impl<'a> Draft<'a> {
         for fold in &folds {
             self.touched.insert(fold.node);
             let beside = if let Side::Rows { of, .. } = fold.side { Some(of) } else { None };
-            // What is added behind the layer whose rows they are is theirs.
+            // The bias Add behind the layer that the rows come from counts as its own.
             self.bias_adds.extend(beside.and_then(|of| Some((of, self.bias_add(of)?))));
             if beside.is_some() || !fold.affine.has_no_shift() && !matches!(fold.side, Side::Constant(_)) {
                 self.shifted.insert(fold.node);
@@ -207,7 +207,7 @@ impl<'a> Draft<'a> {
         kept.readers.extend(readers);
     }
 
-    /// The place of a value among those that are no longer as they are in the graph.
+    /// The index of a value among those that differ from the graph.
     fn merged(&mut self, value: ValueId) -> usize {
         if let Some(merged) = self.of[value.index()] {
             return merged as usize;
@@ -219,7 +219,7 @@ impl<'a> Draft<'a> {
         merged
     }
 
-    /// Whether the bias of a node would go into an Add that another one takes the place of, with what it adds now.
+    /// Whether the bias of a node would fold into an Add that is being replaced.
     pub fn loses_bias(&self, node: NodeId) -> bool {
         let output = self.graph.only_output(node);
         output.into_iter().flat_map(|output| self.readers(output)).any(|(_, reader)| match reader {
@@ -228,8 +228,8 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// What is behind an operator with a weight, adds a constant to its only output and is its only reader:
-    /// an Add, or an activation with a bias.
+    /// The bias Add of an operator with a weight: the only reader of its only output, an Add of a
+    /// constant or an activation with a bias.
     ///
     /// Returns the node and the slot of its constant.
     pub fn bias_add(&self, node: NodeId) -> Option<(NodeId, usize)> {

@@ -1,4 +1,4 @@
-//! Operators in forms that say more: those behind them see what they could not see through.
+//! Canonicalization: operators in forms that the next passes see through.
 //!
 //! `x[..., 0]` of an axis that has one place is a Squeeze, which moves nothing; exporters write a Gather, which picks
 //! places. And what broadcasting does by itself need not be written: `x + Expand(c)` is `x + c` where x is as large, as is
@@ -26,7 +26,7 @@ use crate::recipe::Numbers;
 /// The operator set from which on a Sum broadcasts.
 const SUM_BROADCASTS: i64 = 8;
 
-/// What is written in another form, of floats.
+/// The edits of float operators.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     written_anew(known, |node, output| {
         known.facts.data_type(output).filter(|data_type| data_type.is_float())?;
@@ -90,7 +90,7 @@ fn pooled<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     }
     let value = graph.input(node, 0)?;
     let rank = facts.rank(value).filter(|&rank| rank > 2)?;
-    // Of what is centred by it, or the square of something.
+    // A centred value, or a square.
     let is_square = graph.producer(value).is_some_and(|(maker, _)| match graph.op(maker) {
         Some("Mul") => graph.input(maker, 0) == graph.input(maker, 1),
         Some("Pow") => graph.input(maker, 1).and_then(|power| known.constants.scalar(power)) == Some(2.0),
@@ -147,7 +147,7 @@ fn multiplied<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let [value, factor] = [at.input(1 - slot).ok()?, at.input(slot).ok()?];
     let factor = if shape.len() > constant.len() {
         let data_type = known.facts.data_type(factor)?;
-        // What is no number is not stored anew.
+        // Infinities and NaN are not stored anew.
         at.numbers(slot).ok().filter(|numbers| numbers.iter().all(|number| number.is_finite()))?;
         maker.floats(data_type, &at.constant(slot).ok()?.reshape(&shape)?)
     } else {
@@ -163,7 +163,7 @@ fn is_as_large(Analysis { facts, .. }: &Analysis, one: ValueId, other: ValueId) 
     same_shape(&shape, &beside)
 }
 
-/// What is expanded, and to which shape.
+/// The operand and the shape of an Expand.
 fn expanded(known: &Analysis, value: ValueId) -> Option<(ValueId, ValueId)> {
     let graph = &known.graph;
     let (node, _) = graph.producer(value)?;
@@ -183,7 +183,7 @@ fn broadcast<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let name = |value| graph.value_name(value);
     let mut maker = Maker::new(graph, node);
     let output = graph.only_output(node)?;
-    // What broadcasts to the result reads nothing of the extents of the other.
+    // The other operand is as large as the result, so that the broadcast shape is not needed.
     let is_whole = |value| is_as_large(known, value, output) || is_as_large(known, one, other);
     let second = is_whole(one).then(|| narrow(known, &mut maker, other)).flatten();
     let operands = match second {
@@ -195,7 +195,7 @@ fn broadcast<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// What broadcasts to a value that has the same at all places.
+/// A small value that broadcasts to a uniform one.
 fn narrow(known: &Analysis, maker: &mut Maker, wide: ValueId) -> Option<String> {
     let Analysis { graph, facts, constants, .. } = known;
     if constants.is_constant(wide) {
@@ -229,7 +229,8 @@ fn narrowed<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// What a node makes of numbers in the place of one of its inputs, if all others are one number each; it has their shape.
+/// The result of a node for numbers in place of one of its inputs, if all others are scalars; it
+/// has their shape.
 fn applied(known: &Analysis, node: NodeId, at: ValueId, numbers: &Numbers) -> Option<Numbers> {
     let Analysis { graph, constants, .. } = known;
     known.at(node).only_attributes(&[]).ok()?;

@@ -9,7 +9,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
 
-/// What is written so.
+/// The edits that write GELUs in this order.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     written_anew(known, |node, _| halved_first(known, node))
 }
@@ -38,7 +38,7 @@ fn half_of_sum(known: &Analysis, gate: ValueId) -> Option<(ValueId, ValueId)> {
     let &[Some(left), Some(right)] = graph.inputs(product) else { return None };
     graph.only_reader(gate).filter(|_| graph.is(product, "Mul"))?;
     let (half, sum) = if constants.is_constant(left) { (left, right) } else { (right, left) };
-    // Of no more axes than what it is going to halve.
+    // With no more axes than the value that it halves.
     let fits = facts.rank(half).is_some_and(|rank| rank <= facts.rank(sum).unwrap_or(0));
     let (adds, _) = graph.producer(sum).filter(|_| fits && constants.scalar(half) == Some(0.5))?;
     let bends = |value: &ValueId| {

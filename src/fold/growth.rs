@@ -1,10 +1,11 @@
-//! What copies of shared weights add to a model.
+//! The growth of a model by copies of shared weights.
 //!
-//! A weight that something else reads as it is stays beside the new one that a fold makes of it. The new tensor
-//! takes the room of those that go for it, and what it needs beyond that is growth: all of it where the weight
-//! stays, nothing where it goes, and the second one where two operators need different versions of it.
+//! A weight with other readers stays beside the new one of a fold. The new tensor takes the room of
+//! the tensors that it replaces, and its excess is growth: all of it where the weight stays,
+//! nothing where the weight is removed, and the second one where two operators need different
+//! versions.
 //!
-//! Only matrices, and what has more axes, are counted. Vectors, such as biases and scales, are small beside the
+//! Only arrays of two and more axes count. Vectors, such as biases and scales, are small beside the
 //! products that read them, however small a model is.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -15,7 +16,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::refusal::{Reason, Refusal};
 
-/// The bytes by which each tensor that was stored makes the model larger.
+/// The growth of the model by each stored tensor, in bytes.
 pub fn growth(stored: &[Stored], (edits, removals): (&[Edit], &[Removal]), known: &Analysis) -> Vec<u64> {
     let mut left = Left::behind(edits, removals, known);
     stored.iter().map(|tensor| left.takes(tensor).unwrap_or_default()).collect()
@@ -58,7 +59,7 @@ pub fn beyond(stored: &[Stored], growth: &[u64], allowed: f64, weights: u64) -> 
     refused
 }
 
-/// What is left of the constants of a model.
+/// The remaining constants of a model.
 struct Left<'l> {
     known: &'l Analysis<'l>,
     gone: HashSet<NodeId>,
@@ -99,7 +100,7 @@ impl<'l> Left<'l> {
         }
         let sources = self.sources(replaced);
         let before: u64 = sources.iter().map(|&source| self.known.constants.stored_bytes(source)).sum();
-        // What was computed from less is no copy for being stored now.
+        // A result of constant folding counts only with the size of its operands.
         let mut bytes = before.min(tensor.data_type.byte_size(shape.iter().product())? as u64);
         for source in sources {
             if !self.free.contains_key(&source) {
@@ -126,7 +127,7 @@ impl<'l> Left<'l> {
         found
     }
 
-    /// Whether something still reads a constant, or what is computed from it.
+    /// Whether a constant, or a value computed from it, still has a reader.
     fn is_read(&self, constant: ValueId) -> bool {
         let graph = &self.known.graph;
         let (mut open, mut seen) = (vec![constant], HashSet::from([constant]));

@@ -21,7 +21,7 @@ pub struct Item {
     pub is_bounded: bool,
     /// Whether it is one BatchNormalization, which stays one whatever it takes in.
     pub is_batch_norm: bool,
-    /// What is decided.
+    /// The decision.
     pub state: State,
     /// Whether it is written anew: it took another in, or its shift went alone.
     pub is_rewritten: bool,
@@ -40,7 +40,7 @@ pub enum Role {
     Behind,
 }
 
-/// What is decided of an affine.
+/// The decision about an affine.
 #[derive(Debug, Clone)]
 pub enum State {
     /// Nothing yet.
@@ -49,14 +49,14 @@ pub enum State {
     Refused(Refusal),
     /// Its shift went, and its scale may still go.
     Partly {
-        /// What took the shift in.
+        /// The nodes that absorbed the shift.
         into: Vec<String>,
         /// Why the scale could not go with it.
         scale: Refusal,
     },
     /// Its scale went, and its shift may still go.
     Scaled {
-        /// What took the scale in.
+        /// The nodes that absorbed the scale.
         into: Vec<String>,
         /// Why the shift could not go with it.
         shift: Refusal,
@@ -65,7 +65,7 @@ pub enum State {
     Folded {
         /// Where to.
         direction: Direction,
-        /// What took it in.
+        /// The nodes that absorbed it.
         into: Vec<String>,
     },
 }
@@ -99,7 +99,7 @@ impl Item {
         }
     }
 
-    /// What became of it; `None` where nothing was tried.
+    /// The outcome; `None` before any attempt.
     pub fn outcome(self) -> Option<Outcome> {
         Some(match self.state {
             State::Refused(forward) => Outcome::Kept { forward, backward: None },
@@ -124,14 +124,14 @@ pub fn is_of_batch_norm(affine: &Affine) -> bool {
 pub struct Merge {
     /// The item that takes it in.
     pub into: usize,
-    /// What it takes in.
+    /// The affine that it absorbs.
     pub affine: Affine,
     /// Whether that comes before its own.
     pub before: bool,
 }
 
 impl Merge {
-    /// What an affine is that has taken this one in.
+    /// An affine after it has absorbed this one.
     pub fn with(&self, own: &Affine) -> Affine {
         match self.before {
             true => self.affine.then(own),
@@ -144,7 +144,7 @@ impl Merge {
 pub struct Items<'p> {
     /// All of them.
     pub all: &'p [Item],
-    /// Those that are still there, by the value that they make.
+    /// The remaining items, by their output.
     pub by_output: &'p HashMap<ValueId, usize>,
     /// Whether one that stays may take another in.
     pub merge: bool,

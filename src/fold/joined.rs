@@ -7,7 +7,7 @@ use crate::graph::flat::way;
 use crate::graph::make::{Maker, int};
 use crate::graph::{NodeId, ValueId};
 
-/// What is written so.
+/// The edits that merge Concats.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     written_anew(known, |node, _| at_once(known, node))
 }

@@ -78,39 +78,40 @@ pub struct Fold {
     pub node: NodeId,
     /// From which side.
     pub side: Side,
-    /// What it takes.
+    /// The affine that it absorbs.
     pub affine: Affine,
     /// The site whose affine it is.
     pub site: usize,
 }
 
-/// What a rule says: what stays in the node's constants, and what goes on.
+/// The decision of a rule: the part that the node's constants absorb, and the part that propagates.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
-    /// What the node itself takes, one behind the other; nothing where its constants stay as they are.
+    /// The affines that the node absorbs, in order; empty where its constants stay.
     pub folds: Vec<(Side, Affine)>,
-    /// What goes on: at outputs (forward), or at inputs (backward).
+    /// The affines that propagate: at outputs (forward), or at inputs (backward).
     ///
     /// Backward there may be several ways, each enough by itself: `a·b` is scaled by scaling `a` or
     /// by scaling `b`. Forward there is one.
     pub ways: Vec<Vec<(usize, Affine)>>,
-    /// Forward, what has to come to inputs that carry nothing, from what makes them.
+    /// Forward: affines needed on inputs without one, from their producers.
     pub wants: Vec<(usize, Affine)>,
     /// Forward, other factors of a product, which are to take in a scale instead: `(x·D)·W = x·(D·W)`.
     pub factors: Vec<(usize, Affine)>,
     /// The node has nothing left to do: its result is this input.
     pub bypass: Option<usize>,
-    /// Whether an Add behind the node has to hold what it adds once it took the folds, whatever place the node has for that.
+    /// Whether an Add behind the node must hold the shift after the folds, even if the node has a
+    /// bias.
     pub by_place: bool,
 }
 
 impl Step {
-    /// The affine goes on and the node stays as it is.
+    /// The affine propagates and the node stays.
     pub fn go_on(at: usize, affine: Affine) -> Self {
         Step { ways: vec![vec![(at, affine)]], ..Step::default() }
     }
 
-    /// Whether the node stays as it is, and so does what it reads besides.
+    /// Whether the node and its other inputs stay unchanged.
     pub fn only_goes_on(&self) -> bool {
         self.folds.is_empty() && self.bypass.is_none() && self.wants.is_empty() && self.factors.is_empty()
     }
@@ -126,7 +127,7 @@ impl Step {
     }
 }
 
-/// What one operator family does with an affine. Everything is read or refused: an attribute that a
+/// The transfer rule of one operator family. Everything is read or refused: an attribute that a
 /// rule does not know is a reason to refuse.
 pub trait Rule: Sync {
     /// The operators of the family: those of ONNX by name, others behind the name of their domain and a dot.
@@ -137,7 +138,8 @@ pub trait Rule: Sync {
         self.ops().iter().any(|name| name.rsplit_once('.').unwrap_or(("", name)) == operator)
     }
 
-    /// Whether it hands a scale on as a scale, or refuses it, where the rest of what it reads is constant.
+    /// Whether it is scale-transparent: with its other inputs constant, it passes a scale as a
+    /// scale, or refuses it.
     fn hands_on(&self) -> bool {
         false
     }

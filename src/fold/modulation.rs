@@ -7,9 +7,9 @@
 //! W_β ← W_β + diag(t)·W_γ        b_β ← b_β + t·(a + b_γ)
 //! ```
 //!
-//! and nothing of the shift is left to compute. A scale goes on past a product of two values; where what is behind it takes
-//! none, such as an activation, it goes into the other factor: `(s·x)·f = x·(s·f)`; and a number past a product of matrices,
-//! `(s·Q)·Kᵀ = Q·(s·K)ᵀ`.
+//! and nothing of the shift is left to compute. A scale propagates past a product of two values;
+//! where no operator behind absorbs it, as before an activation, it moves into the other factor:
+//! `(s·x)·f = x·(s·f)`; and a scalar past a matrix product, `(s·Q)·Kᵀ = Q·(s·K)ᵀ`.
 
 use super::absorb::elementwise::shrunk;
 use super::absorb::linear;
@@ -24,14 +24,15 @@ use crate::graph::{NodeId, Reader, ValueId};
 use crate::onnx::operator::Category;
 use crate::recipe::Numbers;
 
-/// How many operators lie between a layer and what it modulates, at most.
+/// The largest number of operators between a layer and the value that it modulates.
 const DEPTH: usize = 16;
 
-/// What only moves the parts that a layer makes.
+/// Operators that only move the parts of a layer's result.
 const MOVES: [&str; 8] =
     ["Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"];
 
-/// What takes in a shift of a value that is modulated and read by nobody else; `None` where it is not.
+/// The fold of a shift of a modulated value with one reader; `None` where the value is not
+/// modulated.
 pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Option<Wave> {
     let (product, slot, Affine { shift, .. }) = moved(draft, value, Affine::shift(shift.clone()))?;
     let (sum, read) = draft.only_reader(draft.graph.only_output(product)?)?;
@@ -39,7 +40,7 @@ pub fn shift(draft: &Draft, site: usize, value: ValueId, shift: &Numbers) -> Opt
     (is_sum && multiplies(draft, product, slot)? && shift.len() > 1).then_some(())?;
     // So that it is known which rows of the layer each number meets.
     let (count, marks) = (shift.len(), Affine::shift(marks(shift.shape())?));
-    // Whatever the other axes are, what is added lies along them as the factor does.
+    // The summand lies along the same axes as the factor.
     let known = |node: NodeId, slot: usize| Some(draft.at(node).shape(slot).ok()?).filter(is_known);
     let alike = known(product, 1 - slot)? == known(sum, 1 - read)?
         && draft.at(product).output_shape(0).ok()? == draft.at(sum).output_shape(0).ok()?;
@@ -77,7 +78,7 @@ fn are_beside(draft: &Draft, one: NodeId, other: NodeId) -> Option<bool> {
     let graph = draft.graph;
     let read = |node: NodeId| Some(draft.source(graph.input(node, 0)?));
     let weight = |node: NodeId| draft.at(node).extents(1).ok();
-    // What the bias is multiplied by is in the bias as it is read.
+    // The multiplier of the bias is part of the bias.
     let attributes = |node: NodeId| {
         let mut attributes = graph.node(node).attribute.clone();
         attributes.retain(|attribute| attribute.name() != "beta");
@@ -98,13 +99,13 @@ fn are_beside(draft: &Draft, one: NodeId, other: NodeId) -> Option<bool> {
     )
 }
 
-/// Whether a layer is one of a matrix, on the right, that nobody else reads, as nobody reads its bias, and has or may be given
-/// one.
+/// Whether a layer has a matrix on the right without other readers, and a bias without other
+/// readers, or room for one.
 fn is_own_matrix(draft: &Draft, layer: &At) -> Option<bool> {
     let graph = draft.graph;
     let slots = linear(graph.domain_op(layer.node))?.slots(layer).ok()?;
     let is_product = match graph.domain_op(layer.node) {
-        // Another value may be in the place of its bias.
+        // Its third operand may be a computed value.
         ("", "Gemm") => slots.bias.is_some(),
         operator => operator == ("", "MatMul"),
     };
@@ -120,7 +121,8 @@ fn is_known(shape: &Shape) -> bool {
     shape.iter().all(Option::is_some)
 }
 
-/// Lets the other factor take in a scale of a value that is multiplied and read by nobody else; `None` where it cannot.
+/// Folds the scale of a multiplied value with one reader into the other factor; `None` where that
+/// is impossible.
 pub fn scale(
     (draft, items): (&Draft, &Items),
     item: usize,
@@ -175,7 +177,7 @@ struct LayerPart {
     layer: NodeId,
     /// The affine that was wanted on it, on what the layer makes.
     affine: Affine,
-    /// What is added to each of its marked places on the way, if anything is.
+    /// The constant added at each of its marked places on the path.
     constants: Option<Numbers>,
     /// How it is moved on the way, but for which channels it is.
     moves: Vec<String>,
@@ -215,7 +217,7 @@ fn origin(
             let layer = graph.producer(draft.source(at.input(1 - added).ok()?)).map(|(layer, _)| layer);
             match layer.filter(|&layer| draft.bias_add(layer) == Some((node, added))) {
                 Some(layer) => return Some(LayerPart { layer, affine, constants, moves }),
-                // What is added to what is added is of no matter.
+                // A summand of the summand does not matter.
                 None if alone => {}
                 None if draft.is_touched(node) => return None,
                 None => {
@@ -277,8 +279,8 @@ fn marks(shape: &[usize]) -> Option<Numbers> {
     Some(Numbers::literal(ndarray::ArrayD::from_shape_vec(shape, places).ok()?))
 }
 
-/// What a movement does, but for which channels it takes: the same of two is the same for all other axes. `None` where that
-/// is not known.
+/// The effect of a movement apart from its choice of channels: two movements with equal effect
+/// treat all other axes alike. `None` where that is unknown.
 fn movement(at: &At, output: usize, before: &Affine) -> Option<String> {
     let (op, from, to) = (at.proto().op_type(), at.shape(0).ok()?, at.output_shape(output).ok()?);
     let cut = match op {

@@ -1,8 +1,9 @@
 //! A Pad before a convolution or a pooling, as the padding that this has itself.
 //!
-//! PyTorch's ports of TensorFlow pad by more at one end than at the other, and have an operator for it: by zeros before a
-//! convolution, which counts them, and a mean that does, and by −∞ before a maximum, which sees none of it. What is behind
-//! it meets the operator like others, and engines read the image once.
+//! PyTorch's ports of TensorFlow networks pad one end more than the other, by a Pad: by zeros
+//! before a convolution or a mean that counts its padding, and by −∞ before a maximum. As an
+//! attribute of the operator, the padding does not separate it from the normalizer before it, and
+//! engines read the image once.
 
 use super::travel::pad::Padding;
 use crate::graph::NodeId;
@@ -10,10 +11,11 @@ use crate::graph::analysis::Analysis;
 use crate::graph::make::{Maker, int, ints};
 use crate::onnx::operator::{AVERAGE_POOL, MAX_POOL};
 
-/// The attributes of a convolution, the rest of which stay as they are.
+/// The attributes of a convolution; all but the padding are kept.
 const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
 
-/// An operator that pads as what it reads does; `None` where nothing else pads, or it would not do the same.
+/// The operator with the padding of the Pad that it reads; `None` where another node reads the
+/// padded value, or where the result would differ.
 pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &known.graph;
     let at = known.at(node);
@@ -28,12 +30,12 @@ pub fn by_itself<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let flag = |name: &str| at.attr(name, 0).is_ok_and(|flag| flag != 0);
     let automatic = at.attr_text("auto_pad", "NOTSET").ok()?;
     let is_told = matches!(automatic, "NOTSET" | "VALID");
-    // By how much a last window may reach beyond the end depends on what is padded there.
+    // The padding decides how far a last window may reach beyond the end.
     let padded = at.input(0).ok().filter(|_| is_told && !flag("ceil_mode"))?;
     let (pad, _) = graph.producer(padded).filter(|&(maker, _)| graph.is(maker, "Pad"))?;
     (graph.only_reader(padded) == Some((node, 0))).then_some(())?;
     let pad_at = known.at(pad);
-    // What computes how much is stored first, and counts as that.
+    // Computed padding is stored first, and counts as a constant.
     let computed = pad_at.input_for("pads").and_then(|slot| graph.producer(graph.input(pad, slot)?));
     computed.is_none_or(|(maker, _)| graph.is(maker, "Constant")).then_some(())?;
     pad_at.only_attributes(&["mode", "pads", "value"]).ok()?;

@@ -20,12 +20,13 @@ use crate::onnx::tensor::DataType;
 /// How many operators in a row indices are followed through.
 const DEPTH: usize = 12;
 
-/// What is written so.
+/// The edits that replace such a GatherND.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     written_anew(known, |node, _| whole(known, node))
 }
 
-/// What a GatherND takes, as an Unsqueeze of the value; `None` where it takes others than all places, or in another order.
+/// The selection of a GatherND as an Unsqueeze of the value; `None` where it selects other places,
+/// or in another order.
 fn whole<'m>(known: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = known;
     let at = known.at(gather);
@@ -102,7 +103,7 @@ fn along(known: &Analysis, value: ValueId, depth: usize) -> Option<usize> {
     }
 }
 
-/// The same of numbers.
+/// The axis along which numbers count up.
 fn axis_of(numbers: &ArrayD<i64>) -> Option<usize> {
     (0..numbers.ndim()).find(|&axis| numbers.indexed_iter().all(|(at, &number)| at[axis] as i64 == number))
 }

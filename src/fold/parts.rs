@@ -14,7 +14,7 @@ use crate::graph::make::{Maker, int};
 use crate::graph::{NodeId, Reader, ValueId};
 use crate::normalizer::Replacement;
 
-/// What is written so.
+/// The edits that take parts first.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     known.graph.order().iter().filter_map(|&node| apart(known, node)).collect()
 }
@@ -76,13 +76,13 @@ fn apart(known: &Analysis, node: NodeId) -> Option<Edit> {
 enum WithoutAxis {
     /// Of one output of a Split, all of which are.
     Squeezed(ValueId),
-    /// Of one output of a Split, which this Reshape reads as it is, since an axis of one place is nothing to it.
+    /// One output of a Split, read by this Reshape, which drops the axis of one place.
     Reshaped(ValueId, NodeId),
     /// Of a Gather at this index.
     Gathered(ValueId, ValueId),
 }
 
-/// The axis that all readers take a value apart along, what they make, and which nodes they are.
+/// The axis along which all readers take a value apart, their results, and the nodes.
 fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<WithoutAxis>, Vec<NodeId>)> {
     let graph = &known.graph;
     if let Some((split, 0)) = graph.only_reader(whole)
@@ -116,7 +116,7 @@ fn parts(known: &Analysis, whole: ValueId, rank: usize) -> Option<(usize, Vec<Wi
     is_one_axis.then(|| (along, found.into_iter().map(|(_, part, _)| part).collect(), nodes))
 }
 
-/// What the Squeeze of one axis makes that alone reads a value, and which it is.
+/// The result and node of a Squeeze of one axis that alone reads a value.
 fn squeezed(known: &Analysis, part: ValueId, along: usize, rank: usize) -> Option<(WithoutAxis, NodeId)> {
     let (node, 0) = known.graph.only_reader(part)? else { return None };
     let at: At = known.at(node);
@@ -125,7 +125,7 @@ fn squeezed(known: &Analysis, part: ValueId, along: usize, rank: usize) -> Optio
     is_one.then_some((WithoutAxis::Squeezed(known.graph.only_output(node)?), node))
 }
 
-/// The same of a Reshape that alone reads a value, to extents of which none is taken over from those there.
+/// The result and node of a Reshape that alone reads a value, without copied extents.
 fn reshaped(known: &Analysis, part: ValueId) -> Option<(WithoutAxis, NodeId)> {
     let (node, 0) = known.graph.only_reader(part)? else { return None };
     let target = known.facts.extents(known.graph.input(node, 1)?)?;

@@ -1,4 +1,4 @@
-//! What a plan does to a graph, edit by edit, every new tensor as a formula.
+//! Materialization: the edits of a plan, with every new tensor as a formula.
 //!
 //! For `y = W·x + b`, a fold of `s·x + t` on the operand makes `W' = W·diag(s)` and `b' = b + W·t`, and one on
 //! the result makes `W' = diag(s)·W` and `b' = s·b + t`: Algorithm 1 of the UN paper, once for each fold that
@@ -23,7 +23,7 @@ use crate::onnx::tensor::DataType;
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::{Reason, Refusal};
 
-/// How many operators move what is picked from a table before it is multiplied, at most.
+/// The largest number of movements between a table and the Mul of a selected row.
 const MOVES: usize = 16;
 
 /// A tensor that the result has and the model has not.
@@ -31,13 +31,13 @@ const MOVES: usize = 16;
 pub struct NewTensor {
     /// Its name, if nothing else has it.
     pub wish: String,
-    /// The constant whose place it takes. The same change to the same constant is stored once.
+    /// The constant that it replaces. Equal changes of one constant are stored once.
     pub replaces: Option<ValueId>,
     /// Its element type; `None` where nothing tells.
     pub data_type: Option<DataType>,
     /// How it is computed.
     pub recipe: Recipe,
-    /// What it may lose when it is stored.
+    /// The loss allowed when it is stored.
     pub rounding: Rounding,
 }
 
@@ -52,11 +52,11 @@ pub enum Change {
     Float(NodeId, &'static str, f32),
     /// An Add behind a node, of a new tensor to all that the node makes.
     AddBehind(NodeId, NewTensor),
-    /// A Mul of a value by a new tensor. Other readers than those that are named have the value as it is.
+    /// A Mul of a value by a new tensor. Only the named readers read the product.
     Mul {
         /// The value.
         value: ValueId,
-        /// Nodes that read the product, and by which inputs.
+        /// The readers of the product, as nodes and inputs.
         readers: Vec<(NodeId, usize)>,
         /// Whether the caller has the product under the name of the value.
         is_output: bool,
@@ -67,9 +67,9 @@ pub enum Change {
     Chain {
         /// The nodes that go.
         nodes: Vec<NodeId>,
-        /// What the first of the new ones reads.
+        /// The input of the first new node.
         input: ValueId,
-        /// What the last of them makes.
+        /// The output of the last new node.
         output: ValueId,
         /// Their operators.
         made: Vec<(&'static str, NewTensor)>,
@@ -109,12 +109,12 @@ pub struct Edit {
     pub sites: Vec<usize>,
     /// The name of the node or value that it is about.
     pub at: String,
-    /// What changes.
+    /// The change.
     pub change: Change,
 }
 
 impl Edit {
-    /// What no site asks for: nodes in place of others, of which this is the first.
+    /// An edit without a site: nodes that replace others, of which this is the first.
     pub fn replacing(graph: &Graph, first: NodeId, replacement: Replacement) -> Self {
         Edit { sites: vec![], at: graph.name(first).to_owned(), change: Change::Replace(replacement) }
     }
@@ -134,16 +134,16 @@ pub fn written_anew<'m>(
     graph.order().iter().filter_map(edit).collect()
 }
 
-/// Something that cannot be written as it was planned.
+/// An edit that cannot be written as planned.
 #[derive(Debug, Clone)]
 pub struct Failed {
     /// The sites on whose behalf it was to be done.
     pub sites: Vec<usize>,
-    /// What is wrong.
+    /// The refusal.
     pub refusal: Refusal,
 }
 
-/// The changes that a plan comes to, in the order in which they are made; what it removes comes behind them.
+/// The edits of a plan in order; its removals follow.
 ///
 /// # Errors
 /// [`Failed`] for each change that has no formula.
@@ -212,9 +212,9 @@ impl Changing {
 /// A linear operator's constants while they change.
 struct Unit {
     weight: Changing,
-    /// What the operator itself adds.
+    /// The operator's own summand.
     bias: Changing,
-    /// What the Add behind it adds.
+    /// The summand of the Add behind it.
     added: Changing,
 }
 
@@ -273,7 +273,7 @@ impl<'d> Drawing<'d> {
         self.changes(&at, rules, &unit)
     }
 
-    /// The constants of an operator as they are.
+    /// The unchanged constants of an operator.
     fn unchanged(&self, node: NodeId) -> Result<Unit, Reason> {
         let (at, rules) = (self.at(node), self.rules(node)?);
         let slots = rules.slots(&at)?;
@@ -382,7 +382,7 @@ impl<'d> Drawing<'d> {
         let rounding = match contracted.is_empty() {
             _ if self.graph.is(node, "Einsum") => Rounding::Factor,
             false if self.is_factor(node) => Rounding::Weight(before, contracted),
-            // Others hand it on as it is.
+            // Other operators pass their input on.
             _ => Rounding::Sum,
         };
         Ok(vec![self.input(node, slot, &recipe, rounding)?])
@@ -495,8 +495,8 @@ impl<'d> Drawing<'d> {
 }
 
 impl Unit {
-    /// Takes one fold in: the operator as it is by now, with the affine in front of it or behind. One of rows takes those of
-    /// the layer `beside`, or else of its own.
+    /// Adds one fold: the operator with its earlier folds, and the affine before or behind it. A
+    /// fold of rows takes the rows of the layer `beside`, or else of the operator itself.
     fn take(
         &mut self,
         at: &At,
@@ -553,7 +553,7 @@ impl Unit {
             let row = i64::try_from(row).ok()?.checked_add(distance)?;
             usize::try_from(row).ok().filter(|&row| row < count)
         };
-        // Of what has a number for each row along an axis.
+        // A recipe with a number for each row along an axis.
         let moved = |recipe: &Recipe, axis: usize| {
             let mut shape = vec![1; recipe.rank()];
             shape[axis] = count;
@@ -598,9 +598,9 @@ impl Unit {
     }
 }
 
-/// The numbers of a Mul or an Add as engines run them fastest: along the last axis with that one alone, or as few as there
-/// have to be, and else with all axes of what they are for. tract takes ten times as long to multiply an image by
-/// `[C, 1, 1]` as by `[1, C, 1, 1]`.
+/// The array of a Mul or an Add in the shape that engines run fastest: along the last axis with
+/// that axis alone, or as few as possible, and else with all axes of the value. tract takes ten
+/// times as long to multiply an image by `[C, 1, 1]` as by `[1, C, 1, 1]`.
 fn plain(recipe: &Recipe, rank: usize) -> Result<Recipe, Reason> {
     let is_along_the_last = recipe.shape().iter().rev().skip(1).all(|&extent| extent == 1);
     if is_along_the_last { trimmed(recipe, rank) } else { Ok(recipe.clone()) }

@@ -1,4 +1,4 @@
-//! What folding does to a model, as data that can be printed.
+//! The plan of folding, as data that can be printed.
 
 use serde::Serialize;
 
@@ -16,11 +16,11 @@ use crate::refusal::Refusal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// Into what reads the site: Algorithm 1 of the UN paper.
+    /// Into the readers of the site: Algorithm 1 of the UN paper.
     Forward,
     /// Into what produces the site's input.
     Backward,
-    /// With others, into one operator in the place of all.
+    /// Together with others, into one operator that replaces all of them.
     Merged,
 }
 
@@ -35,7 +35,7 @@ impl Direction {
     }
 }
 
-/// What happens to one affine of a site.
+/// The outcome for one affine of a site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Outcome {
@@ -75,7 +75,7 @@ impl Outcome {
         !matches!(self, Outcome::Kept { .. })
     }
 
-    /// Why something stays, each after what it is that stays: `scale` or `shift`, or a direction in which nothing went.
+    /// The refusals, each with the refused part, `scale` or `shift`, or direction.
     pub fn refusals(&self) -> impl Iterator<Item = (&'static str, &Refusal)> {
         let [first, second] = match self {
             Outcome::Folded { .. } => [None, None],
@@ -90,7 +90,7 @@ impl Outcome {
     }
 }
 
-/// What the channels of a residual stream are divided by: the least and the largest magnitude.
+/// The divisor of the channels of a residual stream: its least and largest magnitude.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Basis {
     /// The least.
@@ -106,7 +106,7 @@ impl Basis {
         all.into_iter().reduce(both)
     }
 
-    /// That of these scales, by which what is written to a stream is multiplied.
+    /// The basis of these scales, the factors of the writers of a stream.
     pub fn of<'a>(writers: impl IntoIterator<Item = &'a Affine>) -> Option<Self> {
         let scales = writers.into_iter().flat_map(|affine| affine.scale.iter());
         Basis::around(scales.map(|scale| 1.0 / scale.abs()).map(|d| Basis { least: d, most: d }))
@@ -118,7 +118,7 @@ impl Basis {
 pub struct SitePlan {
     /// Module path or node name; no two sites share one.
     pub name: String,
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
     /// Number of channels.
     pub channels: usize,
@@ -138,13 +138,13 @@ pub struct SitePlan {
 }
 
 impl SitePlan {
-    /// Whether its affine goes: the one behind the core, or all of an offline normalizer. What is
-    /// before a core may stay, as the α of a Dynamic Tanh on a residual stream does.
+    /// Whether its affine folds: the one behind the core, or all of an offline normalizer. The
+    /// affine before a core may stay, as the α of a Dynamic Tanh on a residual stream does.
     pub fn is_folded(&self) -> bool {
         matches!(self.post, Some(Outcome::Folded { .. })) && self.core.is_none()
     }
 
-    /// What happens to its parts, in the order in which they act.
+    /// The outcomes of its parts, in order of execution.
     ///
     /// ```
     /// let model = unfold::onnx::Model::open("models/digits/dyt-dynamo.onnx")?;
@@ -158,7 +158,7 @@ impl SitePlan {
     }
 }
 
-/// Nodes that go, and the value that takes the place of what they made.
+/// Nodes to remove, and the value that replaces their result.
 #[derive(Debug, Clone)]
 pub struct Removal {
     /// The nodes.
@@ -229,11 +229,11 @@ pub enum StopReason {
 pub struct Plan {
     /// The sites, in execution order.
     pub sites: Vec<SitePlan>,
-    /// What nodes take into their constants, in the order in which it applies.
+    /// The affines that nodes absorb into their constants, in order of application.
     pub folds: Vec<Fold>,
     /// The Adds that hold the biases of nodes that have no place for one.
     pub bias_adds: HashMap<NodeId, (NodeId, usize)>,
-    /// What goes.
+    /// The removals.
     pub removals: Vec<Removal>,
     /// Inputs of nodes that get their neutral values, and the site of each.
     pub resets: Vec<(Reset, usize)>,
@@ -243,9 +243,9 @@ pub struct Plan {
     pub tensors: Vec<Stored>,
     /// Nodes that others take the place of, and the site of each.
     pub replacements: Vec<(Replacement, usize)>,
-    /// Bytes that copies of weights add, which something else reads as they were; and constants that are computed.
+    /// Bytes added by copies of weights with other readers, and by stored constants.
     pub growth: u64,
-    /// The residual streams that are asked for another basis.
+    /// The residual streams considered for another basis.
     pub streams: Vec<StreamPlan>,
     /// Normalizers that are gone as others follow them, which is equal up to what those add to their variances.
     pub merged: Vec<MergedNorm>,
@@ -253,7 +253,7 @@ pub struct Plan {
     pub placed: Vec<Placed>,
     /// The peak of activations, and what was cut to bring it down, where that was asked for.
     pub memory: Option<MemoryChange>,
-    /// What was done beside the sites.
+    /// The changes beside the sites.
     pub tidy: Tidy,
     /// Whether that changed the model.
     pub is_tidied: bool,
@@ -327,13 +327,13 @@ pub struct StreamPlan {
     pub name: String,
     /// Number of channels.
     pub channels: usize,
-    /// Whatever comes into it, as it is once nothing folds any more.
+    /// Its writers, after folding.
     pub writers: Vec<Member>,
-    /// Whatever looks at it, as it is then.
+    /// Its readers, after folding.
     pub readers: Vec<Member>,
-    /// What becomes of the mean of its channels, where normalizers take one off.
+    /// The outcome of centring, where normalizers subtract a mean.
     pub centring: Option<Centring>,
-    /// What becomes of its size, where a power of two is asked for.
+    /// The outcome of scaling, where a power of two is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
 }
@@ -341,14 +341,14 @@ pub struct StreamPlan {
 /// Something that writes a stream, or reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// What it is: the kind of a normalizer, or `linear`, `table`, `constant`, `uniform`, `input`, `output`, `body`, or
-    /// else an operator.
+    /// The kind of a normalizer, or `linear`, `table`, `constant`, `uniform`, `input`, `output`,
+    /// `body`, or else an operator.
     pub kind: String,
     /// The name of the site, the node or the value.
     pub at: String,
 }
 
-/// What becomes of the mean that the normalizers of a stream take off.
+/// The outcome of centring a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Centring {
@@ -363,16 +363,16 @@ pub enum Centring {
     },
     /// It stays.
     Kept {
-        /// What stands in the way.
+        /// The obstacle.
         why: Refusal,
     },
 }
 
-/// What becomes of the size of a stream.
+/// The outcome of scaling a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Scaling {
-    /// It is a part of what it was.
+    /// The stream is scaled.
     Scaled {
         /// The k of the `2^-k` that it is.
         power: u32,
@@ -383,7 +383,7 @@ pub enum Scaling {
     },
     /// It stays.
     Kept {
-        /// What stands in the way.
+        /// The obstacle.
         why: Refusal,
     },
 }
@@ -405,16 +405,16 @@ impl StreamPlan {
     }
 }
 
-/// A normalizer that is gone as others follow it.
+/// A normalizer that was removed, since others follow it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MergedNorm {
     /// Its site.
     pub name: String,
-    /// The sites that normalize what is made of it.
+    /// The sites that normalize values made from it.
     pub followers: Vec<Follower>,
 }
 
-/// A normalizer behind another one that is gone.
+/// A normalizer behind a removed one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Follower {
     /// Its site.
@@ -423,7 +423,7 @@ pub struct Follower {
     pub value: String,
     /// Whether it takes the mean of that off first.
     pub centred: bool,
-    /// What it adds to the variance of that, or to the mean of the squares.
+    /// The summand of its variance, or of its mean square.
     pub epsilon: f64,
 }
 
@@ -455,7 +455,7 @@ impl Placed {
     }
 }
 
-/// What is done beside the sites.
+/// The changes beside the sites.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tidy {
     /// The operator set that the result has, where it is a newer one.
@@ -518,7 +518,7 @@ impl Plan {
         self.sites.iter().map(of).sum::<usize>() + streams + self.merged.len() + placed
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the plan is empty.
     pub fn is_empty(&self) -> bool {
         self.is_tidied_alone() && !self.is_tidied
     }
@@ -538,8 +538,8 @@ impl Plan {
 /// The operator set that a model had, and the one that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Raised {
-    /// As it came in.
+    /// The version of the input.
     pub from: i64,
-    /// As it goes out.
+    /// The version of the result.
     pub to: i64,
 }

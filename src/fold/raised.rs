@@ -1,7 +1,7 @@
 //! A newer operator set for a model, for the sake of an operator that it writes out as it has none.
 //!
-//! The operators of sets 11 to 13 mean the same in set 14, which has HardSwish, but for few. Axes that were an attribute become
-//! an input there; any other of the few keeps the model as it is.
+//! Most operators of sets 11 to 13 keep their meaning in set 14, which has HardSwish. Axes that
+//! were an attribute become an input; any other changed operator keeps the model in its set.
 
 use std::ops::RangeInclusive;
 
@@ -38,7 +38,7 @@ pub fn means_the_same(node: &NodeProto, opset: i64) -> bool {
             let mode = node.attr_s("coordinate_transformation_mode").unwrap_or_default();
             opset >= 13 || mode != Some("tf_half_pixel_for_nn")
         }
-        // More outputs were how it was told to train.
+        // More outputs meant training mode.
         ("", "BatchNormalization") => opset >= 14 || node.output.len() == 1,
         // They are not there any more.
         ("", "Scatter" | "Upsample") => false,
@@ -77,8 +77,8 @@ pub fn raised(known: &Analysis, is_skipped: &dyn Fn(&str) -> bool) -> Option<(Mo
     Some((raised, change))
 }
 
-/// Writes a node as the newer set has it. Returns what it reads that was an attribute; `None` where it means something else
-/// there.
+/// Rewrites a node for the newer set. Returns the values that replace its attributes; `None` where
+/// its meaning changed.
 fn write(
     known: &Analysis,
     node: NodeId,

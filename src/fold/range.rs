@@ -1,18 +1,19 @@
-//! What an affine that moves does to the numbers on its way, as floats have them.
+//! The effect of a moving affine on the precision of the values on its path.
 //!
 //! Forward it leaves `x` where `s·x + t` was, backward it puts `s·x + t` where `x` was. Within one type that is only
 //! another order of roundings, for `x` was rounded to that type already. It is more in three places.
 //!
-//! - **A Cast to a type that holds less** rounds `x` instead of `s·x + t`. Nothing is lost where all of `x` came out
-//!   of such a type, and no more than before where there is no shift, or where `x` is what a normalization or another
-//!   bounded function makes. Else a shift may be all that kept digits: `1000.01 − 1000`. And float16 holds no numbers
-//!   over 65504. Backward past a Cast from such a type it is the result that is rounded there, which is fine where the
-//!   next Cast rounds it so anyway.
-//! - **Weights of half precision** that take an affine in are rounded. Where the Cast before or behind them rounds as
-//!   it did, nothing makes up for that: only exponents pass, which round nothing, if the range allows.
-//! - **A float16 that is computed** from others on the way becomes larger, forward by a scale below 1, and backward
-//!   by one above: scores of queries that are scaled only behind the product. A mean is no larger than what it is of, but
-//!   what it is of may be larger than it.
+//! - **A Cast to a narrower type** rounds `x` instead of `s·x + t`. That loses nothing where all of
+//!   `x` came from such a type, and no more than before without a shift, or where `x` is the result
+//!   of a normalization or another bounded function. Otherwise a shift may carry the digits:
+//!   `1000.01 − 1000`. And float16 holds no numbers over 65504. Backward past a Cast from such a
+//!   type the result is rounded there, which is allowed where the next Cast rounds it anyway.
+//! - **Weights of half precision** that absorb an affine are rounded. Where the Cast before or
+//!   behind them rounds as before, nothing compensates for that: only powers of two pass, which
+//!   round nothing, if the range allows.
+//! - **A float16 computed** from others on the path becomes larger, forward by a scale below 1, and
+//!   backward by one above: scores of queries that are scaled only behind the product. A mean is no
+//!   larger than its operands, but an operand may be larger than the mean.
 //!
 //! The range of the other types is beyond what networks compute.
 
@@ -37,17 +38,17 @@ const STREAM: f64 = (1_u64 << 40) as f64;
 /// How much smaller they may become in float16. They may not become larger.
 const HALF_STREAM: f64 = 16.0;
 
-/// What is on its way forward.
+/// An affine on its way forward.
 pub struct Going<'g> {
-    /// The part that is gone then; `None` where something of it stays.
+    /// The part that is removed; `None` where a rest of it stays.
     pub part: Option<&'g Part>,
-    /// Nodes that are gone then, and the input that they hand on.
+    /// Nodes that are removed, and the input that replaces their result.
     pub bypass: &'g [(NodeId, usize)],
-    /// Whether what it was on is bounded.
+    /// Whether the normalized value is bounded.
     pub is_bounded: bool,
 }
 
-/// Whether an affine that comes to a node may go on behind it.
+/// Whether an affine at a node may propagate behind it.
 ///
 /// # Errors
 /// [`Reason::Narrow`] where a type may not hold the numbers that come to it then.
@@ -143,7 +144,7 @@ fn refused(data_type: Option<DataType>) -> Result<(), Reason> {
     Err(Reason::Narrow(data_type.map_or("an unknown type".to_owned(), DataType::name)))
 }
 
-/// What a node casts, if it does.
+/// The operand of a Cast.
 fn cast(draft: &Draft, node: NodeId) -> Option<ValueId> {
     let casts = draft.graph.is(node, "Cast") || draft.graph.is(node, "CastLike");
     casts.then(|| draft.graph.input(node, 0))?
@@ -166,7 +167,7 @@ fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
         Some(category) => category.is_product(),
         None => draft.graph.is(node, "CumSum") || draft.graph.is(node, "Einsum"),
     };
-    // A product may take in what it adds, and hand the scale of what it multiplies on.
+    // A product may absorb the shift, and pass the scale.
     let is_product = draft.graph.category(node).is_some_and(Category::is_product);
     let hands_on = step.ways.iter().flatten().any(|(_, affine)| !affine.has_no_scale());
     let multiplies = step.folds.is_empty() || is_product && hands_on;
@@ -176,7 +177,7 @@ fn computes(draft: &Draft, node: NodeId, step: &Step) -> bool {
 /// The value whose elements a value has, or what a part makes, and how many operators were not looked at for it.
 fn origin(draft: &Draft, value: ValueId, part: Option<&Part>, budget: usize) -> (ValueId, usize) {
     let mut value = draft.source(value);
-    // What belongs to a part is nothing by itself.
+    // Nodes of a part are removed with it.
     let moves = |&node: &NodeId| moves(draft, node) && part.is_none_or(|part| !part.nodes.contains(&node));
     for left in (0..budget).rev() {
         let node = draft.graph.producer(value).map(|(node, _)| node).filter(moves);
@@ -186,13 +187,13 @@ fn origin(draft: &Draft, value: ValueId, part: Option<&Part>, budget: usize) -> 
     (value, 0)
 }
 
-/// Whether a node hands elements on as they are, some of them or all, or zeros in the place of some.
+/// Whether a node passes elements unchanged: some or all of them, or with zeros in some places.
 fn moves(draft: &Draft, node: NodeId) -> bool {
     matches!(draft.graph.category(node), Some(Category::Movement | Category::Selection))
         || draft.graph.is(node, "Relu")
 }
 
-/// Whether all elements of a value, once an affine is gone, were numbers of a type before they were cast.
+/// Whether all elements of a value, without the affine, were numbers of a type before a Cast.
 fn came_out_of(draft: &Draft, going: &Going, value: ValueId, data_type: Option<DataType>) -> bool {
     let (mut value, mut left) = (value, LOOKED_AT);
     while left > 0 {
@@ -212,7 +213,7 @@ fn came_out_of(draft: &Draft, going: &Going, value: ValueId, data_type: Option<D
             return true;
         }
         let before = maker.and_then(|node| cast(draft, node));
-        // What was rounded on the way has other numbers.
+        // A value that was rounded on the path has other numbers.
         let Some(before) = before.filter(|&before| within(draft.facts.data_type(before), own)) else {
             return false;
         };
@@ -221,7 +222,8 @@ fn came_out_of(draft: &Draft, going: &Going, value: ValueId, data_type: Option<D
     false
 }
 
-/// Whether all that reads a value, as it is or moved, casts it to what a type holds.
+/// Whether all readers of a value, directly or behind movements, cast it to a type no wider than
+/// this one.
 fn only_goes_to(draft: &Draft, value: ValueId, data_type: Option<DataType>, budget: &mut usize) -> bool {
     let Some(left) = budget.checked_sub(1) else { return false };
     *budget = left;

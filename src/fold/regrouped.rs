@@ -12,7 +12,7 @@ use crate::graph::flat::way;
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
 
-/// What is written so: a movement behind a Reshape that nobody else reads, or a Reshape behind a movement.
+/// The edits: a movement behind a Reshape with one reader, or a Reshape behind a movement.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     let graph = &known.graph;
     written_anew(known, |node, _| {
@@ -26,7 +26,7 @@ pub fn edits(known: &Analysis) -> Vec<Edit> {
     })
 }
 
-/// What a Reshape can read in the place of what a movement before it makes, and the extents that it makes of that.
+/// The input that a Reshape can read instead of a movement's result, and the target extents.
 fn before(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let (source, named) = target(&known.at(node))?;
     let movement = known.at(known.graph.producer(source)?.0);
@@ -39,7 +39,7 @@ fn before(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     (keeps_order && named.iter().enumerate().all(stays)).then_some((value, named))
 }
 
-/// What the Reshape before a movement reads, and the extents that both make of that.
+/// The input of the Reshape before a movement, and the target extents of both.
 fn behind(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let graph = &known.graph;
     let at = known.at(node);
@@ -47,7 +47,7 @@ fn behind(known: &Analysis, node: NodeId) -> Option<(ValueId, Vec<i64>)> {
     let (source, named) = target(&known.at(graph.producer(between)?.0))?;
     let is_alone = graph.only_reader(between).is_some() && !graph.is_output(between);
     let places = ones_come_or_go(&at).filter(|_| is_alone && at.rank(0) == Ok(named.len()))?;
-    // A 0 takes the extent at its own place, and what goes is one place as it is told.
+    // A 0 copies the extent at its own place, and a removed axis has one place.
     let stays =
         |(place, &axis): (usize, &Option<usize>)| axis.is_none_or(|axis| named[axis] != 0 || axis == place);
     let goes = |axis: usize| places.contains(&Some(axis)) || named[axis] == 1;
@@ -76,7 +76,7 @@ fn without_ones<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     Some(maker)
 }
 
-/// One Unsqueeze in the place of two.
+/// One Unsqueeze that replaces two.
 fn unsqueezed_at_once<'m>(known: &'m Analysis, node: NodeId) -> Option<Maker<'m>> {
     let graph = &known.graph;
     let between = graph.input(node, 0)?;
@@ -121,7 +121,7 @@ fn ones_come_or_go(at: &At) -> Option<Vec<Option<usize>>> {
     }
 }
 
-/// What a Reshape reads, and the constant extents that it makes of that. Of one that allows zeros there are none.
+/// The input of a Reshape, and its constant target extents. `None` with `allowzero`.
 fn target(at: &At) -> Option<(ValueId, Vec<i64>)> {
     let is_known =
         at.graph.is(at.node, "Reshape") && at.is_constant(1) && at.only_attributes(&["allowzero"]).is_ok();

@@ -8,7 +8,7 @@ use crate::graph::analysis::Analysis;
 use crate::graph::make::Maker;
 use crate::graph::{NodeId, ValueId};
 
-/// What is written so.
+/// The edits that write RMSNorms in this form.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     written_anew(known, |node, output| divided(known, node, output))
 }

@@ -1,8 +1,8 @@
-//! What a folded number may lose when it is stored.
+//! The loss that a folded number may have when it is stored.
 //!
-//! A fold rounds a number once, to its type. Below the normal numbers a type has fewer and fewer digits, and
-//! at last none: there one rounding can take any part of a number. What that does depends on where the number
-//! is read.
+//! A fold rounds a number once, to its type. Below the normal numbers a type has fewer and fewer
+//! digits, and at last none: there one rounding can change a number by any fraction. The effect
+//! depends on the readers of the number.
 //!
 //! - **A number that is added, or handed on as a value**, is rounded to the same multiples of the smallest
 //!   number of the type as the sum, or the product, that it takes the place of: it loses nothing that the
@@ -23,7 +23,7 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{Promise, Read, Recipe, evaluate};
 use crate::refusal::Reason;
 
-/// Where a tensor's numbers are read, and so what they may lose.
+/// The readers of a tensor's numbers, which decide the allowed loss.
 #[derive(Debug, Clone)]
 pub enum Rounding {
     /// They are added, or are values themselves.
@@ -43,7 +43,7 @@ pub fn float(data_type: Option<DataType>) -> Result<DataType, Reason> {
     data_type.ok_or(Reason::Constant("its element type is not known".into()))
 }
 
-/// What there is in a part of a tensor.
+/// The extremes of a part of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub struct Extremes {
     magnitudes: Magnitudes,
@@ -52,7 +52,7 @@ pub struct Extremes {
 }
 
 impl Extremes {
-    /// Those of no number.
+    /// The extremes of no numbers.
     const NONE: Self = Self { magnitudes: Magnitudes::NONE, loses: false };
 
     /// Of numbers between these bounds, where they are so far apart from the ends of the type that none can be too large or
@@ -65,7 +65,7 @@ impl Extremes {
     }
 }
 
-/// What there is in a tensor that is computed later, where that is known without a look at it.
+/// The extremes of a promised tensor, where they are known without computing it.
 pub fn foreseen(promise: &Promise) -> Option<Extremes> {
     let bounds = promise.bounds().filter(|_| !promise.is_costly())?;
     Extremes::between(bounds, promise.data_type())
@@ -127,7 +127,7 @@ impl Rounding {
     fn keeps(&self, data_type: DataType, numbers: &ArrayD<f64>, read: Read) -> Result<(), Reason> {
         match self.lost(data_type, numbers, read)? {
             None => Ok(()),
-            // What it lost before it was to be stored is not known.
+            // Losses before storing are unknown.
             Some((number, _)) if data_type == DataType::Double => {
                 Err(Reason::Underflow(format!("{number:.1e} in double")))
             }
@@ -138,8 +138,8 @@ impl Rounding {
         }
     }
 
-    /// Whether a tensor that is computed later can be stored as it is promised, from the [`extremes`] of its parts: the
-    /// same as [`Rounding::store`] says.
+    /// Whether a promised tensor can be stored, from the [`extremes`] of its parts: agrees with
+    /// [`Rounding::store`].
     ///
     /// # Errors
     /// As [`Rounding::store`], and where the numbers cannot be computed.

@@ -1,12 +1,13 @@
 //! Shares: numbers that add up to 1, as a Softmax makes them of scores.
 //!
-//! `Σ pᵢ·(xᵢ + t) = Σ pᵢ·xᵢ + t` where `Σ pᵢ = 1`: what is added to all values that attention mixes is added to the mix.
+//! `Σ pᵢ·(xᵢ + t) = Σ pᵢ·xᵢ + t` where `Σ pᵢ = 1`: a summand of all values passes the mean of
+//! attention.
 
 use crate::graph::at::At;
 use crate::graph::facts::same;
 use crate::onnx::operator::Category;
 
-/// How many operators may lie between the Softmax and who asks.
+/// The largest number of operators between the Softmax and the product.
 const DEPTH: usize = 8;
 
 /// Whether the elements of an input add up to 1 along an axis, whatever the input of the model is.
@@ -25,7 +26,7 @@ pub fn add_up_to_one(at: &At, slot: usize, along: usize) -> bool {
                 Err(_) => return false,
             },
             Some(_) if at.graph.category(node) == Some(Category::Movement) => {
-                // With all axes behind it as they were, it is the same one.
+                // With all axes behind it unchanged, the last axis is the same.
                 let Ok(before) = made.shape(0) else { return false };
                 let behind = shape.len() - along;
                 let Some(there) = before.len().checked_sub(behind) else { return false };

@@ -12,7 +12,7 @@ use crate::graph::make::{Maker, ints};
 use crate::graph::{Reader, ValueId};
 use crate::onnx::operator::input_at;
 
-/// What is written so.
+/// The edits that merge Slices.
 pub fn edits(known: &Analysis) -> Vec<Edit> {
     written_anew(known, |node, _| at_once(known, node))
 }

@@ -48,7 +48,7 @@ struct KeySearch<'s, 'a> {
 }
 
 impl KeySearch<'_, '_> {
-    /// Takes the operands of a node from what is left; `false` where they are more.
+    /// Spends the number of operands of a node from the budget; `false` where it is exceeded.
     fn spend(&mut self, at: &At) -> bool {
         let left = self.left.checked_sub(at.arity());
         self.left = left.unwrap_or(0);
@@ -83,8 +83,8 @@ impl KeySearch<'_, '_> {
         })
     }
 
-    /// The same of a movement that a value has come to by others, since one of them put what the shift varies along into an
-    /// axis with what it does not: heads beside an open batch, which the next ones take apart again.
+    /// For a movement behind other movements, one of which merged the axis of the shift with
+    /// another axis, such as heads with an open batch; the next movements split them again.
     fn moved(&mut self, node: NodeId, trace: &Trace, shift: &Numbers, depth: usize) -> bool {
         let draft = self.draft;
         let mut trace = trace.clone();
@@ -118,7 +118,7 @@ impl KeySearch<'_, '_> {
         shift.shape()[kept] == 1 && brought.is_some_and(|axis| self.scores(output, axis, depth - 1))
     }
 
-    /// Whether nobody notices what is added to a value and is the same along an axis.
+    /// Whether all readers ignore a summand that is constant along an axis.
     fn scores(&mut self, value: ValueId, along: usize, depth: usize) -> bool {
         let draft = self.draft;
         let Some(readers) = depth.checked_sub(1).and_then(|_| readers(draft, value)) else { return false };
@@ -144,7 +144,7 @@ impl KeySearch<'_, '_> {
     }
 }
 
-/// Where a shift of an operand goes on, past a node that stays as it is.
+/// The propagation of a shift of an operand past a node that stays.
 fn one_way(at: &At, slot: usize, shift: &Numbers) -> Option<Vec<(usize, Affine)>> {
     let inputs: Vec<_> = (0..at.arity()).map(|i| (i == slot).then(|| Affine::shift(shift.clone()))).collect();
     let step = rule_of(at).and_then(|rule| rule.forward(at, &inputs)).ok()?;

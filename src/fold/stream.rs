@@ -1,9 +1,10 @@
 //! Another basis for a residual stream.
 //!
-//! An affine that comes to a sum whose other side carries nothing goes on all the same, where what makes the other side
-//! takes the scale back: `(s·x + t) + y = s·(x + y/s) + t`. So a normalizer of fixed statistics leaves the stream that it
-//! is on: all that is written to the stream behind it is divided by its scale, and all that reads the stream takes it in.
-//! Positions that are added to it are divided as well, where they cannot come into a shift for each place.
+//! An affine at a sum whose other operand carries none propagates further, where the producers of
+//! the other operand can compensate for the scale: `(s·x + t) + y = s·(x + y/s) + t`. So a
+//! normalizer of fixed statistics leaves its stream: all later writers of the stream are divided by
+//! its scale, and all readers absorb it. Positions that are added to the stream are divided as
+//! well, unless they can join a shift for each place.
 
 use super::draft::Draft;
 use super::item::Items;
@@ -12,10 +13,12 @@ use super::{backward, wave};
 use crate::affine::Affine;
 use crate::refusal::{Reason, Refusal};
 
-/// Sends the affine of a part forward from the part's output, and what it wants on its way back to what makes that.
+/// Propagates the affine of a part forward from the part's output, and its demands backward to
+/// their producers.
 ///
 /// # Errors
-/// A refusal at the first reader, in execution order, that cannot take it, or where something stands in the way back.
+/// A refusal at the first reader, in execution order, that cannot take it, or at the obstacle of a
+/// demand.
 pub fn forward(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Result<Wave, Refusal> {
     let attempt = |kept: bool| {
         let (found, met) = wave::forward(draft, items, item, affine, kept);
@@ -36,7 +39,7 @@ pub fn beside(draft: &Draft, items: &Items, item: usize, affine: &Affine) -> Res
     found.and_then(|wave| with_factors(draft, items, item, wave))
 }
 
-/// A wave with what it wants on the way back.
+/// A propagation with its demands backward.
 fn with_wants(draft: &Draft, items: &Items, item: usize, wave: Wave) -> Result<Wave, Refusal> {
     let mut wave = with_factors(draft, items, item, wave)?;
     for want in wave.wants.clone() {
@@ -45,8 +48,8 @@ fn with_wants(draft: &Draft, items: &Items, item: usize, wave: Wave) -> Result<W
     wave.in_one_basis(draft)
 }
 
-/// A wave with what factors of products take in, on its way back to what makes them. A parameter stays: that it goes saves
-/// no operator, and what is beside the product may have something that does.
+/// A propagation with the demands on factors of products. A parameter stays: its removal saves no
+/// operator, and the other operand of the product may have one to save.
 fn with_factors(draft: &Draft, items: &Items, item: usize, mut wave: Wave) -> Result<Wave, Refusal> {
     let is_parameter = items.all[item].part.nodes.is_empty();
     for factor in wave.factors.clone() {

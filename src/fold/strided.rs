@@ -18,7 +18,8 @@ use crate::onnx::tensor::DataType;
 /// How many operators in a row indices are followed through.
 const DEPTH: usize = 12;
 
-/// What a Gather makes of all places of a value in a row, as a Reshape of the value; `None` where it takes others.
+/// A Gather of all places of a value in order, as a Reshape of the value; `None` where it selects
+/// others.
 pub fn whole<'m>(known: &'m Analysis, gather: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = known;
     let at = known.at(gather);

@@ -15,7 +15,8 @@ use crate::recipe::Recipe;
 /// How many movements in a row a statistic is followed through.
 const REACH: usize = 4;
 
-/// What a Reshape makes, as a LayerNormalization that is written out; `None` where it is none in front of it.
+/// The result of a Reshape as a LayerNormalization that is written out; `None` where no such
+/// normalization precedes it.
 pub fn written_out<'m>(known: &'m Analysis, reshape: NodeId) -> Option<Maker<'m>> {
     let Analysis { graph, facts, .. } = known;
     let output = graph.only_output(reshape)?;
@@ -52,7 +53,7 @@ fn maker(known: &Analysis, value: ValueId) -> Option<NodeId> {
     Some(known.graph.producer(value)?.0)
 }
 
-/// What a BatchNormalization reads, if its channels can be tokens: `[1, N, ...]`.
+/// The input of a BatchNormalization whose channels can be tokens: `[1, N, ...]`.
 struct Tokens<'m> {
     known: &'m Analysis<'m>,
     value: ValueId,
@@ -100,7 +101,7 @@ impl<'m> Tokens<'m> {
         value
     }
 
-    /// What a node reduces over all axes but the tokens', if it does.
+    /// The reduction of a node over all axes but the tokens'.
     fn reduced(&self, value: ValueId, ops: &[&str]) -> Option<(NodeId, ValueId)> {
         let node =
             maker(self.known, value).filter(|&node| ops.iter().any(|op| self.known.graph.is(node, op)))?;
@@ -115,7 +116,7 @@ impl<'m> Tokens<'m> {
         self.reduced(value, &["ReduceMean"]).is_some_and(|(_, of)| of == self.value)
     }
 
-    /// Whether a value is what is left of the tokens without their means, aligned to them.
+    /// Whether a value is the tokens less their means, aligned to them.
     fn is_centred(&self, value: ValueId) -> bool {
         let Analysis { graph, facts, .. } = self.known;
         let Some(sub) = maker(self.known, value).filter(|&node| graph.is(node, "Sub")) else { return false };

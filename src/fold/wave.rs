@@ -1,4 +1,5 @@
-//! One affine on its way forward, to every reader, and what it shares with the [way back](super::backward).
+//! Forward propagation of one affine to every reader, and the parts that it shares with [backward
+//! propagation](super::backward).
 //!
 //! A wave only looks. It returns what would have to be done, or the first reason why it cannot be.
 
@@ -20,25 +21,26 @@ use crate::hash::{HashMap, HashSet};
 use crate::normalizer::Part;
 use crate::refusal::{Reason, Refusal};
 
-/// How many parts one wave may pass in a row. Those of a longer row join first.
+/// The largest number of parts in a row that one propagation may pass. Parts of a longer row are
+/// merged first.
 const PASSED: usize = 16;
 
-/// What a wave found: all that has to be done so that its part can go.
+/// The result of a propagation: all changes that let its part fold.
 #[derive(Debug, Clone, Default)]
 pub struct Wave {
     /// The site that it is for.
     pub site: usize,
-    /// What nodes take into their constants, in order.
+    /// The affines that nodes absorb into their constants, in order.
     pub folds: Vec<Fold>,
-    /// Nodes that have nothing left to do, and the input that they hand on.
+    /// Redundant nodes, and the input that replaces their result.
     pub bypass: Vec<(NodeId, usize)>,
     /// Other items that take the affine into theirs.
     pub merges: Vec<Merge>,
     /// Nodes behind which an Add is made.
     pub makes: Vec<NodeId>,
-    /// What is still wanted on inputs of nodes, from what makes them.
+    /// Affines still needed on inputs of nodes, from their producers.
     pub wants: Vec<(NodeId, usize, Affine)>,
-    /// What factors of products are to take in.
+    /// The scales that factors of products are to absorb.
     pub factors: Vec<(NodeId, usize, Affine)>,
     /// Values on which something is wanted.
     pub wanted: Vec<ValueId>,
@@ -69,19 +71,20 @@ pub fn forward(
     (found, front.positions.met.get())
 }
 
-/// A value on which a wave backward wants something that others who read it take back.
+/// A value on which backward propagation needs an affine that its other readers compensate for.
 pub struct Returned {
     pub value: ValueId,
-    /// The inputs that are to have what is wanted.
+    /// The inputs that need the affine.
     pub wanted: Vec<(NodeId, usize)>,
-    /// What all others take in.
+    /// The affine that all other readers absorb.
     pub inverse: Affine,
 }
 
 /// Sends what a wave backward leaves on values that others read as well forward, to these others.
 ///
 /// # Errors
-/// A refusal at the first reader, in execution order, that cannot take it, and where it comes to what is wanted.
+/// A refusal at the first reader, in execution order, that cannot take it, or where the propagation
+/// meets its own demand.
 pub fn back(
     draft: &Draft,
     items: &Items,
@@ -100,7 +103,7 @@ pub fn back(
     Ok(())
 }
 
-/// What is done with constants for each position that are added on the way.
+/// The treatment of constants for each position that are added on the path.
 struct Positions {
     kept: bool,
     met: Cell<bool>,
@@ -112,19 +115,19 @@ fn commute(affine: &Affine, through: &Affine) -> Affine {
     Affine::new(affine.scale.clone(), shift)
 }
 
-/// A part that is in the way and does not go.
+/// The refusal by a part on the path that stays.
 pub fn stays(draft: &Draft, part: &Part) -> Refusal {
     let reason = Reason::NotLinear("a normalizer that stays".into());
     Refusal::new(reason, draft.graph.value_name(part.output))
 }
 
 enum Next {
-    /// A node, and a value by which the wave comes to it.
+    /// A node, and the value through which the propagation reaches it.
     Node(NodeId, ValueId),
     Part(usize),
 }
 
-/// What a wave brings to a value.
+/// The affine that a value carries.
 #[derive(Clone)]
 struct Carried {
     affine: Affine,
@@ -144,7 +147,7 @@ struct Front<'d, 'a> {
     /// The value from which every scale comes to this one, whatever it is.
     from: HashMap<ValueId, ValueId>,
     queue: BTreeMap<usize, Next>,
-    /// Inputs that have what a value carries already, and take nothing back.
+    /// Inputs that have the affine of their value already, and do not compensate for it.
     kept: HashSet<(NodeId, usize)>,
     positions: Positions,
 }
@@ -180,7 +183,8 @@ impl<'d, 'a> Front<'d, 'a> {
                 Next::Part(other) => {
                     let there = &items.all[other].part;
                     let input = draft.source(there.input);
-                    // In a graph that is none it may come to a part at an input that the part does not have.
+                    // In an invalid graph it may reach a part at an input that the part does not
+                    // have.
                     let Some(Carried { affine, passed }) = self.carried.get(&input).cloned() else {
                         return Err(stays(draft, there));
                     };
@@ -201,7 +205,7 @@ impl<'d, 'a> Front<'d, 'a> {
                 }
                 Next::Node(node, value) => {
                     let step = self.step(node, value, &wave.bypass);
-                    // What one movement mixes the next ones may put apart again.
+                    // The next movements may separate axes that one movement merged.
                     let is_mixed = matches!(&step, Err(refusal) if refusal.reason == Reason::MixedAxes);
                     let Carried { affine, passed } = &self.carried[&value];
                     if let Some((behind, affine)) = is_mixed.then(|| across(draft, value, affine)).flatten() {
@@ -289,8 +293,8 @@ impl<'d, 'a> Front<'d, 'a> {
         if self.items.merge { Way::Into } else { Way::Past }
     }
 
-    /// No scale goes on from this value, nor from those from which every one comes to it: the next wave need
-    /// not come so far to know.
+    /// Records that no scale propagates from this value, nor from values whose every path leads
+    /// here: the next propagation need not come so far.
     fn end(&self, value: ValueId, refusal: Refusal) -> Refusal {
         // Where the wave begins, the next one would see it as soon as read it here.
         let mut next = Some(value).filter(|value| self.from.contains_key(value));
@@ -310,7 +314,7 @@ impl<'d, 'a> Front<'d, 'a> {
         if let Err(reason) = passable(draft, node) {
             return Err(self.end(value, Refusal::new(reason, draft.graph.name(node))));
         }
-        // What joins many values is not to look at all of them for each.
+        // A node with many inputs should not look at all of them for each.
         if joins(draft, node)
             && !self.carried[&value].affine.has_no_scale()
             && let Some(made) = draft.graph.output(node, 0)
@@ -337,7 +341,8 @@ impl<'d, 'a> Front<'d, 'a> {
                 .and_then(|_| passes(draft, node, step)),
             None => step_forward(draft, node, &inputs),
         }?;
-        // Not past other parts, which would each come this way again: one after the other takes in what comes to it.
+        // Not past other parts, each of which would repeat the walk: one after the other absorbs
+        // its own.
         if !self.joins && !step.wants.is_empty() {
             return Err(Refusal::new(Reason::ResidualStream, draft.graph.name(node)));
         }
@@ -353,10 +358,10 @@ impl<'d, 'a> Front<'d, 'a> {
 /// The rule for a node.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no rule.
 pub fn rule_of(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     if draft.replaced.contains(&node) {
-        // What comes in its place may pass, once it is there.
+        // Its replacement may let the affine pass in the next repetition.
         return Err(Reason::Changed);
     }
     let rule = rules::rule_of(&draft.at(node))?;
@@ -381,7 +386,7 @@ fn joins(draft: &Draft, node: NodeId) -> bool {
     draft.graph.is(node, "Concat")
 }
 
-/// The rule by which an affine may go on.
+/// The rule through which an affine may propagate.
 fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     let linear = linear(draft.graph.domain_op(node));
     if draft.is_touched(node) && linear.is_some_and(|linear| !linear.is_layer()) {
@@ -391,7 +396,7 @@ fn passable(draft: &Draft, node: NodeId) -> Result<&'static dyn Rule, Reason> {
     rule_of(draft, node)
 }
 
-/// What a node does with the affines that come to it.
+/// The step of a node for the affines of its inputs.
 ///
 /// # Errors
 /// A refusal at the node, where they cannot pass and cannot stay.
@@ -418,11 +423,11 @@ pub fn contradicts(affine: Option<&Affine>, shape: Result<Shape, Reason>) -> boo
     affine.is_some_and(|affine| shape.is_ok_and(|shape| differs(affine, &shape)))
 }
 
-/// A rule sees the node as it is in the model, and alone: what passes there does not pass what the node adds
-/// by now, and an activation stays as it is.
+/// A rule sees the node alone, as the model has it: its new summand stops an affine that passes the
+/// node itself, and an activation stays.
 ///
 /// # Errors
-/// A refusal at the node, where that stands in the way.
+/// A refusal at the node, where its new summand or activation stops the affine.
 pub fn passes(draft: &Draft, node: NodeId, step: Step) -> Result<Step, Refusal> {
     let refuse = |reason| Err(Refusal::new(reason, draft.graph.name(node)));
     let changes = !step.folds.is_empty() || step.bypass.is_some();
@@ -444,8 +449,8 @@ impl Wave {
         }
     }
 
-    /// Whether an operator makes a value that takes a shift in, while the scale goes on: a constant that is added right
-    /// behind it belongs to what it adds, and must not be carried further.
+    /// Whether an operator absorbs a shift into its result while the scale propagates: a constant
+    /// summand right behind it belongs to its bias, and must not be carried further.
     fn shifts(&self, draft: &Draft, value: ValueId) -> bool {
         let takes = |fold: &&Fold| matches!(fold.side, Side::Operand(_)) && !fold.affine.has_no_shift();
         let made = |fold: &Fold| draft.graph.only_output(fold.node).map(|made| draft.source(made));

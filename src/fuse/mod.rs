@@ -1,5 +1,6 @@
-//! The whole way of a model: lower; then recognise, plan, apply, simplify, until nothing more folds. Where calls of
-//! functions are left, it is gone once more with all of them written out, and that holds if more folds.
+//! The pipeline of a model: inline, then recognize, plan, apply and simplify until nothing more
+//! folds. Where calls of functions remain, it runs again with all of them inlined, and that result
+//! is taken if more folds.
 
 mod pass;
 mod skips;
@@ -25,9 +26,9 @@ use crate::provenance::{FoldOptions, Provenance};
 use crate::run::{Dims, fixed};
 use crate::simplify;
 
-/// What to fold, and what to tell on the way.
+/// The options of folding, and a progress callback.
 pub struct FuseOptions<'o> {
-    /// Sites that are left as they are: names or kinds, or patterns of them with `*` and `?`.
+    /// Sites that stay: names or kinds, or patterns of them with `*` and `?`.
     pub skip: Vec<String>,
     /// How much copies of weights that something else reads too may add, in percent of the weights. Sites beyond it
     /// stay, those first that add the most; by default 5.
@@ -64,7 +65,7 @@ impl From<FoldOptions> for FuseOptions<'_> {
 }
 
 impl FuseOptions<'_> {
-    /// Those that change the result.
+    /// The options that change the result.
     pub fn chosen(&self) -> FoldOptions {
         let Self { skip, max_growth, centre, merge_norms, scale_stream, target, fix, slicing, .. } = self;
         FoldOptions {
@@ -98,7 +99,7 @@ impl FuseOptions<'_> {
         self.skip.iter().filter(is_idle).map(String::as_str).collect()
     }
 
-    /// Refuses a pattern that is none, unless it is a name or a kind as it is.
+    /// Refuses an invalid pattern, unless it is literally a name or a kind.
     fn check_skips(&self, model: &Model, plan: &Plan) -> Result<()> {
         let wrong = |pattern: &str| Glob::new(pattern).err().map(|error| no_pattern(pattern, &error));
         self.idle_skips(model, plan).into_iter().find_map(wrong).map_or(Ok(()), Err)
@@ -121,11 +122,11 @@ impl FuseOptions<'_> {
     }
 }
 
-/// A model after the pass, and what was done to it.
+/// A model after the pipeline, with the plan.
 pub struct Fused {
     /// The result; equal to the input where the plan is empty.
     pub model: Model,
-    /// What was done, and what was not and why.
+    /// The changes, and the refusals.
     pub plan: Plan,
     /// The input as it is compared with the result, where it differs: with the sizes of [`FuseOptions::fix`], and for engines
     /// that do not know them, with its opaque normalizers written out, and its functions, where more folds then.
@@ -141,13 +142,13 @@ impl Fused {
 
 /// A plan that is not carried out.
 pub struct Planned {
-    /// What would be done, and what would not and why.
+    /// The changes that would be made, and the refusals.
     pub plan: Plan,
     /// As [`Fused::lowered`]: the model whose nodes the plan names.
     pub lowered: Option<Model>,
 }
 
-/// Plans without changing anything: does all that [`fuse`] does, but for keeping what comes of it.
+/// Plans without changing anything: runs [`fuse`] and drops the result.
 ///
 /// # Errors
 /// Where the model's graph is none that ONNX allows, a `skip` is neither a name nor a valid glob, there is no such scale of
@@ -165,11 +166,11 @@ pub fn dry_run(model: &Model, options: &FuseOptions) -> Result<Planned> {
     Ok(Planned { plan, lowered })
 }
 
-/// Folds everything that is exact to fold, and notes in the metadata of the result what it was made of: a
+/// Folds everything that is exact to fold, and notes the origin in the metadata of the result: a
 /// [`Provenance`].
 ///
 /// # Errors
-/// As [`plan`]. What cannot be folded is no error: the plan says why it stays.
+/// As [`plan`]. A refused fold is no error: the plan has the reason.
 ///
 /// ```
 /// use unfold::onnx::Model;
@@ -211,7 +212,7 @@ pub fn fuse_ahead(model: &Model, options: &FuseOptions) -> Result<Fused> {
     Ok(fused)
 }
 
-/// What comes of a model, where anything does; the plan; and the input as it is written out, where it is.
+/// The result, if anything changed; the plan; and the input after inlining, if it differs.
 type Run = (Option<Model>, Plan, Option<Model>);
 
 /// Fixes dimensions where sizes are given, passes over the model, and sees to it that all of it was known, and all that was to be skipped is a name or a pattern.
@@ -245,7 +246,7 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
     };
     let lowered = lower(model, &is_kept);
     if !matches!(lowered, Ok(None)) {
-        // Checked before anything that was made of it, so that errors speak of the model as it is.
+        // The input is checked first, so that errors name its own nodes.
         Graph::new(model)?;
     }
     let (lowered, formulas) =
@@ -276,7 +277,7 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
         // A stream is refused for what stands in the way of one whose normalizers have no shift.
         plan.streams_centred_as(streams);
     }
-    // What is wrong with a body that need not be written out is no error.
+    // A flaw in a body that need not be inlined is no error.
     if let Some(Lowered { model: all, formulas }) = all_written_out(model, first, &is_kept)
         && let Ok((written, further)) = pass.run(&all, &formulas)
     {
@@ -292,8 +293,8 @@ fn passed_over(model: &Model, options: &FuseOptions) -> Result<Run> {
     Ok((result, plan, lowered))
 }
 
-/// The model with all written out that can be; `None` where that is what it is once its normalizers are, or where nothing
-/// would fold in it.
+/// The model with everything inlined; `None` where that adds nothing to inlining normalizers, or
+/// where nothing would fold.
 fn all_written_out(model: &Model, lowered: &Model, is_kept: &dyn Fn(&str, &str) -> bool) -> Option<Lowered> {
     if opaque(lowered).is_empty() || not_known(lowered).is_some() {
         return None;

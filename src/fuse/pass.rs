@@ -53,7 +53,7 @@ fn analysed<'m>(first: &'m Model, result: Option<&'m Model>) -> Result<Analysis<
     result.map_or_else(|| Analysis::new(first), |result| check(first, result))
 }
 
-/// What is known of what came out: a graph that ONNX allows, between the inputs and outputs that were there.
+/// The analysis of a result: a valid graph with the inputs and outputs of the original.
 fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
     let wrong = |reason: String| Error::Defect { file: before.file(), at: "the graph".into(), reason };
     let ends = |model: &Model| [model.graph().input.clone(), model.graph().output.clone()];
@@ -63,8 +63,8 @@ fn check<'m>(before: &Model, after: &'m Model) -> Result<Analysis<'m>> {
     Analysis::new(after).map_err(|error| wrong(error.to_string()))
 }
 
-/// Refuses the sites on whose behalf something was to be written that cannot be: of several, those that are no
-/// normalizers, as what is left without them may fit. Those that copied too much may still go where nothing is copied.
+/// Refuses the sites whose edits cannot be written: first those that are no normalizers, as the
+/// remaining edits may fit. Sites with too much growth may still fold where nothing is copied.
 fn blame(
     model: &Model,
     is_scale: &[bool],
@@ -85,20 +85,20 @@ fn blame(
     if refused.len() + uncopied.len() == before { Err(defect(model, &why)) } else { Ok(()) }
 }
 
-/// What fails although nobody is left who could go without.
+/// An edit that fails although no site is left to refuse.
 fn defect(model: &Model, why: &[Failed]) -> Error {
     let first = why.first().map(|failed| (failed.refusal.at.clone(), failed.refusal.reason.to_string()));
     let (at, reason) = first.unwrap_or_default();
     Error::Defect { file: model.file(), at, reason }
 }
 
-/// Why a stream of some name stays as it is.
+/// The refusal of a stream, by its name.
 type Refused<'r> = dyn Fn(&str) -> Option<Refusal> + 'r;
 
-/// What plans another basis for the streams of a model, from its sites.
+/// The planner of another basis for the streams of a model, from its sites.
 type Plans<'p> = dyn Fn(&Analysis, &View, &[Site], &Refused) -> Rebasing + 'p;
 
-/// What copies of weights may add.
+/// The limit for growth by copies of weights.
 pub(super) struct Allowed {
     bytes: f64,
     /// The bytes of all weights.
@@ -108,7 +108,7 @@ pub(super) struct Allowed {
 impl Allowed {
     pub fn of(model: &Model, options: &FuseOptions) -> Self {
         let there = model.weight_bytes();
-        // Of what was added before, if it is there at all: metadata can be written by anybody.
+        // The growth of earlier runs, if it is noted plausibly: any program can write metadata.
         let grown = Provenance::of(model).iter().filter_map(|time| time.grown).fold(0, u64::saturating_add);
         let grown = grown.min(there);
         let weights = there - grown;
@@ -152,18 +152,18 @@ pub(super) fn forms_for(skip: &Skips) -> Vec<FindForms> {
 }
 
 impl OnePass<'_> {
-    /// What comes of a model, if anything does, and what was done to it: with its bodies laid out, where what comes of
-    /// that can be put back.
+    /// The result, if anything changed, and the plan: with flattened regions, where those can be
+    /// restored.
     ///
     /// # Errors
-    /// Where the graph is none that ONNX allows.
+    /// If the graph is invalid.
     pub fn run(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         let (result, mut plan) = self.laid_out(first, formulas)?;
         let untold = self.untold(result.as_ref().unwrap_or(first), &mut plan);
         Ok((untold.or(result), plan))
     }
 
-    /// The same, told all.
+    /// Runs the pipeline before shapes are stripped from `value_info`.
     fn laid_out(&self, first: &Model, formulas: &[NewConstant]) -> Result<(Option<Model>, Plan)> {
         if not_known(first).is_none()
             && let Some(flat) = Flat::new(first)
@@ -173,7 +173,7 @@ impl OnePass<'_> {
                 None => Some(None),
                 Some(result) => flat.restore(&result).map(Some),
             };
-            // What a node reads in a body that nobody reads is not known to be before it there.
+            // Sorts the nodes again: restoring a dead region can break topological order.
             let restored = restored.map(|restored| restored.map(simplify::sorted));
             if let Some(result) = restored {
                 if let Some(result) = &result {
@@ -362,10 +362,10 @@ impl OnePass<'_> {
         Ok(tidied.graph.map(|graph| model.with_graph(graph)))
     }
 
-    /// The model without what only hands values on; `None` where that is how it is.
+    /// The model without identities; `None` where it has none.
     fn read_directly(&self, known: &Analysis, history: &mut History) -> Option<Model> {
         let model = known.graph.model();
-        // Who names sites has seen them with what is between them.
+        // With `--skip`, identities stay, so that the names that the user saw still exist.
         if !self.skip.is_empty() || not_known(model).is_some() {
             return None;
         }
@@ -383,7 +383,7 @@ impl OnePass<'_> {
         let is_scale: Vec<bool> = sites.iter().map(|site| site.kind.family == Family::Scale).collect();
         let mut seen = history.recognise(&known.graph, &sites);
         let before = OnceCell::new();
-        // What was stored is computed of constants of the first model.
+        // Stored tensors are computed from constants of the first model.
         let read = |name: &str| {
             let unknown = || Refusal::new(Reason::NotConstant, name);
             let before = before.get_or_init(|| Analysis::new(first).ok());
@@ -430,7 +430,7 @@ impl OnePass<'_> {
                 return Ok(self.tidy(known, first, &sites, history));
             }
             let drawn = draw(&plan, known);
-            // What comes now takes as much memory as they do; they are found again if they are needed again.
+            // The sites take as much memory as the next steps; they are found again if needed.
             drop(sites);
             let mut editor = Editor::new(&known.graph);
             let outcome = drawn.and_then(|edits| {
@@ -463,8 +463,8 @@ impl OnePass<'_> {
         Ok(None)
     }
 
-    /// Makes changes on an editor, of which copies of weights add no more than is allowed. Returns what was stored, and
-    /// the bytes that it adds.
+    /// Applies edits in an editor, within the limit for growth. Returns the stored tensors and
+    /// their growth in bytes.
     fn apply(
         &self,
         changes: (&[Edit], &[Removal]),
@@ -480,8 +480,8 @@ impl OnePass<'_> {
         if beyond.is_empty() { Ok((stored, grown.iter().sum())) } else { Err(beyond) }
     }
 
-    /// The model with changes that no site asks for, what was stored, and the bytes that it adds. Movements beside what
-    /// was replaced may go with it.
+    /// The model after edits without sites, the stored tensors, and their growth in bytes.
+    /// Movements beside replaced nodes may be simplified with them.
     fn made(
         &self,
         edits: &[Edit],
@@ -546,7 +546,7 @@ impl OnePass<'_> {
         if history.plan.placed.len() == before { Err(defect(model, why)) } else { Ok(()) }
     }
 
-    /// The model as engines want it, and as the one that it is for does; `None` where that is as it is.
+    /// The model in the forms of engines, and of its target; `None` where nothing changes.
     fn write(&self, known: &Analysis, history: &mut History) -> Result<Option<Model>> {
         if let Some(written) = self.in_forms(known, history)? {
             return Ok(Some(written));
@@ -612,7 +612,7 @@ impl OnePass<'_> {
         Ok(made)
     }
 
-    /// The model with changes that no site asks for; `None` where there are none.
+    /// The model after edits without sites; `None` without edits.
     fn rewritten(
         &self,
         known: &Analysis,
@@ -684,7 +684,8 @@ impl OnePass<'_> {
         self.rebase_sums(&check(model, &written_out)?, apart, history, kind, plan)
     }
 
-    /// The same, where all sums are operators of their own; `apart` has what was stored for it, and the bytes that it adds.
+    /// Rebases a model whose sums are operators of their own; `apart` has the tensors stored for
+    /// that, and their growth in bytes.
     fn rebase_sums(
         &self,
         known: &Analysis,

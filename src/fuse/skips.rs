@@ -1,4 +1,4 @@
-//! What is left as it is: by an exact name, or by a pattern.
+//! The set of skipped names: exact names and patterns.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,12 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use crate::error::{Error, Result};
 use crate::normalizer::Kind;
 
-/// The error of a pattern that is none.
+/// The error of an invalid pattern.
 pub(super) fn no_pattern(pattern: &str, error: &globset::Error) -> Error {
     Error::Skip { pattern: pattern.to_owned(), reason: error.kind().to_string() }
 }
 
-/// What is to be skipped.
+/// The skipped names.
 #[derive(Clone)]
 pub(super) struct Skips {
     exact: HashSet<String>,
@@ -20,7 +20,7 @@ pub(super) struct Skips {
 }
 
 impl Skips {
-    /// What is no pattern may still be a name: see [`FuseOptions`](super::FuseOptions).
+    /// An invalid pattern may still be a name: see [`FuseOptions`](super::FuseOptions).
     ///
     /// # Errors
     /// Where too many patterns are given to be looked for together.

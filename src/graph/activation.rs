@@ -78,7 +78,7 @@ impl Gates<'_> {
         nodes.iter().any(bends).then_some(nodes)
     }
 
-    /// What a node multiplies by a number, or divides by one.
+    /// The operand that a node multiplies by a scalar, or divides by one.
     fn scaled(&self, node: NodeId) -> Option<ValueId> {
         let &[Some(left), Some(right)] = self.graph.inputs(node) else { return None };
         match self.graph.op(node)? {

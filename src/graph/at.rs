@@ -1,4 +1,4 @@
-//! What a rule or a recogniser may look at: one node, and what is known of its values.
+//! The view of one node for rules and recognizers, with the facts about its values.
 
 use super::axes::{axes, axis, permutation};
 use super::constants::Constants;
@@ -111,7 +111,7 @@ impl At<'_> {
         Ok(Recipe::constant(self.graph.value_name(value), &self.extents(slot)?))
     }
 
-    /// The elements of a constant input of integers, if the input is there.
+    /// The elements of a constant integer input, if the input is present.
     ///
     /// # Errors
     /// Where the input is no constant, or its integers are not known.
@@ -150,8 +150,8 @@ impl At<'_> {
         self.shape(slot)?.iter().map(extent).collect::<Option<_>>().ok_or(Reason::UnknownShape)
     }
 
-    /// Extent of an axis of an input as a number. What is known of a model that contradicts itself may be of
-    /// another rank than what axes are counted in.
+    /// The extent of an axis of an input, as a number. In a contradictory model the rank may differ
+    /// from the expected one.
     ///
     /// # Errors
     /// As [`At::shape`], and where it is no number, or there is no such axis.
@@ -203,7 +203,7 @@ impl At<'_> {
         read.map(|value| value.unwrap_or(absent)).map_err(|_| Reason::Attribute(name.into()))
     }
 
-    /// An integer attribute that says yes or no. What another number means engines do not agree on.
+    /// A boolean integer attribute. Engines disagree about numbers other than 0 and 1.
     ///
     /// # Errors
     /// [`Reason::Attribute`] where it is neither 0 nor 1.
@@ -259,7 +259,7 @@ impl At<'_> {
     /// The axes that a Reduce operator reduces, ascending, and whether they stay with extent 1.
     ///
     /// # Errors
-    /// Where what says so cannot be read, or names an axis that is not there.
+    /// If the axes cannot be read, or one is out of range.
     pub fn reduction(&self, rank: usize) -> Result<(Vec<usize>, bool), Reason> {
         let mut reduced = match self.list("axes")?.filter(|list| !list.is_empty()) {
             Some(list) => axes(&list, rank)?,
@@ -284,7 +284,7 @@ impl At<'_> {
     /// Refuses an operator that usually hands its input on, and does more here: a Cast to integers, a Dropout in training.
     ///
     /// # Errors
-    /// What it does.
+    /// The transfer of its elements.
     pub fn check_handing_on(&self) -> Result<(), Reason> {
         match self.proto().op_type() {
             op @ ("Cast" | "CastLike") => {

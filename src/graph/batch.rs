@@ -1,4 +1,4 @@
-//! BatchNormalization by the statistics of what it normalizes, which tract takes for the running ones.
+//! BatchNormalization by the statistics of its input, which tract replaces by the running ones.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use crate::onnx::misread::batch_norm_trains;
 use crate::onnx::proto::NodeProto;
 
-/// ε where no attribute says so.
+/// The default of ε.
 const EPSILON: f32 = 1e-5;
 
-/// How far given statistics may be from those of `x`, as a part of what is there: float32 rounds a sum that much.
+/// The relative difference allowed between given statistics and those of `x`: the rounding of a
+/// float32 sum.
 const ROUNDED: f64 = 1e-5;
 
 /// `γ·(x − mean)/√(variance + ε) + β` with the mean and the variance of each channel of `x`, in float64 and rounded once;

@@ -1,8 +1,8 @@
-//! What tract may be asked.
+//! Guards before questions to tract.
 //!
-//! Its operators trust the model: they loop up to what an attribute says, allocate what a shape says,
-//! and write sums of symbols in all their forms. A panic can be caught, a loop without end and an abort
-//! for want of memory cannot. So the limits are kept here, before an operator is asked.
+//! Its operators trust the model: they loop up to the value of an attribute, allocate by shapes,
+//! and expand sums of symbols in all their forms. A panic can be caught; an endless loop and an
+//! abort for lack of memory cannot. So the limits are checked here, before an operator is asked.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ const LARGEST_RUN: u64 = 1 << 28;
 const LARGEST_RESULT: u64 = 1 << 26;
 const TIMES_THE_INPUTS: u64 = 8;
 
-/// An EyeLike of more elements is not asked, as it is evaluated while it is asked.
+/// The largest EyeLike that tract is asked about, since inference evaluates it.
 const LARGEST_EYE: u64 = 1 << 20;
 
 /// How many multiplications the evaluation of one node may take.
@@ -55,7 +55,7 @@ const DIMS_COST: u64 = 1 << 20;
 /// A value of up to so many bytes is small.
 const SMALL: u64 = 1 << 16;
 
-/// What part of a budget is for small values.
+/// The fraction of a budget reserved for small values.
 const KEPT: u64 = 8;
 
 /// How much symbolic arithmetic may go into one node.
@@ -104,8 +104,8 @@ const LEAST_RANK: &[(&str, &[usize])] = &[
     ("TopK", &[1]),
 ];
 
-/// Operators that tract is not to evaluate: what they cost does not follow from the shapes of what they
-/// read and make.
+/// Operators that tract must not evaluate: their cost does not follow from the shapes of their
+/// inputs and outputs.
 const UNEVALUATED: &[&str] = &[
     "Attention",
     "BlackmanWindow",
@@ -153,7 +153,7 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
     }
     // Where the first rank is unknown, an operator may find it among the others.
     let others = || inputs.iter().flatten().filter_map(|fact| rank(fact)).min();
-    // Before what is put together there are a scale and a zero point.
+    // A scale and a zero point precede the inputs to concatenate.
     let whole = if op == "QLinearConcat" { 2 } else { 0 };
     let first = rank_of(whole).or_else(others).unwrap_or(RANK) as i64;
     let named = |axes: &[i64]| {
@@ -174,14 +174,14 @@ pub fn can_be_asked(node: &NodeProto, inputs: &[Option<&InferenceFact>]) -> bool
             let numbers = match attribute.r#type() {
                 AttributeType::Int => vec![attribute.i()],
                 AttributeType::Ints => attribute.ints.clone(),
-                // Before ONNX had types of attributes, what was there told.
+                // Before ONNX had types of attributes, the filled field decided.
                 AttributeType::Undefined => attribute.i.into_iter().chain(attribute.ints.clone()).collect(),
                 _ => return true,
             };
             match attribute.name() {
                 name if AXES.contains(&name) => named(&numbers),
                 "perm" => is_permutation(&numbers) && rank_of(0).is_none_or(|rank| rank == numbers.len()),
-                // Bounds, which an operator cuts to what is there.
+                // Bounds, which the operator clamps to the extent.
                 "start" | "end" | "starts" | "ends" => true,
                 _ => numbers.iter().all(|number| number.unsigned_abs() <= LARGEST_INT),
             }
@@ -273,17 +273,18 @@ pub fn fits(fact: &InferenceFact, weights: u64) -> bool {
     count.is_some_and(|count| count <= LARGEST_RUN.max(weights))
 }
 
-/// What the evaluation of a node costs.
+/// The cost of evaluating a node.
 pub enum Cost {
-    /// So many bytes are made; to read what it reads is worth an eighth of making it.
+    /// The bytes of its results; reading its inputs costs an eighth of making them.
     Bytes(u64),
     /// More memory or time than anything is worth.
     TooMuch,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
-/// What an evaluation costs, by what is known of the outputs from the shapes and values of the inputs.
+/// The cost of an evaluation, from the shapes and values of the inputs and the facts of the
+/// outputs.
 pub fn evaluation(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) -> Cost {
     if has_negative_pads(node, inputs) {
         return Cost::TooMuch;
@@ -302,7 +303,8 @@ fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) 
         count.saturating_mul(fact.datum_type.concretize().unwrap_or(DatumType::I64).size_of() as u64)
     };
     let made = |output: &InferenceFact| match op {
-        // What these find depends on the elements, and is no more than they look through.
+        // The number of results depends on the elements, and is at most the number of elements
+        // read.
         "NonZero" | "Compress" => Some(read.saturating_mul(rank(inputs[0])?.max(1) as u64)),
         "Range" => range(inputs),
         _ => count(output),
@@ -319,7 +321,7 @@ fn cost(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[InferenceFact]) 
     Some(if fits { Cost::Bytes(read / 8 + made) } else { Cost::TooMuch })
 }
 
-/// How many multiplications, or what is like them, a node takes to make the larger of its results.
+/// The multiplications, or comparable operations, for the larger of its results.
 fn multiplications(node: &NodeProto, inputs: &[&InferenceFact], counts: &[u64], largest: u64) -> Option<f64> {
     let [first, second] = [0, 1].map(|slot| counts.get(slot).copied().unwrap_or(1) as f64);
     let op = node.op_type();
@@ -337,7 +339,7 @@ fn multiplications(node: &NodeProto, inputs: &[&InferenceFact], counts: &[u64], 
     })
 }
 
-/// What a node adds to the time of a run, in multiplications; nothing where its shapes are not known.
+/// The work of a node in a run, in multiplications; 0 where its shapes are unknown.
 pub fn work(node: &NodeProto, inputs: &[&InferenceFact], outputs: &[&InferenceFact]) -> f64 {
     let counts =
         |facts: &[&InferenceFact]| facts.iter().map(|fact| count(fact)).collect::<Option<Vec<u64>>>();
@@ -388,7 +390,8 @@ fn extents(fact: &InferenceFact) -> Option<Vec<u64>> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().map(number).collect())?
 }
 
-/// How many elements a value has, at least 1 along every axis: what is empty may take its time too.
+/// The number of elements of a value, at least 1 along every axis: an empty value may take time
+/// too.
 fn count(fact: &InferenceFact) -> Option<u64> {
     extents(fact)?.into_iter().map(|extent| extent.max(1)).try_fold(1, u64::checked_mul)
 }
@@ -398,8 +401,8 @@ fn ints(fact: &InferenceFact) -> Option<Vec<i64>> {
     ints_of(&*fact.value.concretize()?)
 }
 
-/// What tract tries while it simplifies an expression: nodes, forms in which sums with quotients are
-/// written, and products once all of it is multiplied out.
+/// The work of tract while it simplifies an expression: nodes, forms of sums with quotients, and
+/// products after expansion.
 fn measure(dim: &TDim) -> [u64; 3] {
     let all = |terms: &[TDim], join: fn([u64; 3], [u64; 3]) -> [u64; 3]| {
         terms.iter().map(measure).reduce(join).unwrap_or([0, 1, 1])
@@ -436,7 +439,7 @@ fn dim_cost(dim: &TDim) -> u64 {
     nodes.saturating_mul(forms.max(products))
 }
 
-/// What the symbols in a fact cost whoever computes on them; numbers cost nothing.
+/// The cost of computing with the symbols of a fact; numbers cost nothing.
 fn fact_cost(fact: &InferenceFact) -> u64 {
     let symbolic = |dim: &TDim| if matches!(dim, TDim::Val(_)) { 0 } else { dim_cost(dim) };
     let shape = fact.shape.dims().filter_map(|dim| dim.concretize()).map(|dim| symbolic(&dim));
@@ -453,7 +456,7 @@ fn symbols(tensor: &Tensor) -> impl Iterator<Item = &TDim> {
     plain.and_then(|plain| plain.as_slice::<TDim>().ok()).unwrap_or_default().iter()
 }
 
-/// What may be spent on one graph.
+/// The budget of one graph.
 pub struct Budget {
     bytes: Cell<u64>,
     kept: u64,
@@ -472,23 +475,23 @@ impl Budget {
         }
     }
 
-    /// Takes the bytes of a value from what is left; `false` where it is not enough.
+    /// Takes the bytes of a value from the budget; `false` where it is not enough.
     ///
-    /// Of what is left large values leave a part to small ones: shapes are made of those, also behind zeros that
-    /// an exporter writes as large as a batch of attention.
+    /// Large values leave a part of the budget to small ones: shapes consist of small values, also
+    /// behind zeros that an exporter writes as large as a batch of attention.
     pub fn spend(&self, bytes: u64) -> bool {
         let is_left = bytes <= SMALL || bytes.saturating_add(self.kept) <= self.bytes.get();
         is_left && spend(&self.bytes, bytes)
     }
 
-    /// Takes the bytes of a value from what is left; without it where it is not enough.
+    /// Takes the bytes of a value from the budget; drops the value where it is not enough.
     pub fn charge(&self, fact: InferenceFact) -> InferenceFact {
         let value = fact.value.concretize();
         let bytes = value.map_or(0, |tensor| (tensor.volume() * tensor.datum_type().size_of()) as u64);
         if self.spend(bytes) { fact } else { fact.without_value() }
     }
 
-    /// What of a fact is within bounds, and the rest unknown.
+    /// The part of a fact within bounds, with the other parts unknown.
     pub fn admit(&self, fact: InferenceFact) -> InferenceFact {
         let fact = match &fact.value.concretize() {
             Some(tensor) if !symbols(tensor).all(|dim| self.admits(dim)) => fact.without_value(),
@@ -523,7 +526,7 @@ impl Budget {
             return admitted;
         }
         let cost = dim_cost(dim);
-        // What has no symbol and is no number has overflown.
+        // A dimension without a symbol that is no number has overflowed.
         let admitted = dim.find_scope().is_some() && cost <= DIM_COST && spend(&self.dims, cost);
         self.known.borrow_mut().insert(dim.clone(), admitted);
         admitted

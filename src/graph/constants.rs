@@ -1,4 +1,4 @@
-//! Which values are constants, and what they are.
+//! Constants: which values are constant, and their elements.
 //!
 //! A value is constant when nothing that varies at run time reaches it, whatever operators lie
 //! between: an initializer that no caller can replace, a Constant node, and everything computed
@@ -61,7 +61,7 @@ impl<'m> Constants<'m> {
             let value = ValueId(index as u32);
             *constant = graph.initializer(value).is_some() && (listed_is_constant || !graph.is_input(value));
         }
-        // What training writes is what the model was trained to.
+        // Values that training writes are variable.
         graph.trained().for_each(|value| constant[value.index()] = false);
         for annotation in &graph.proto().quantization_annotation {
             if let Some(value) = graph.value(annotation.tensor_name()) {
@@ -159,7 +159,7 @@ impl<'m> Constants<'m> {
     /// The elements of a constant of floats, and how they come to be.
     ///
     /// # Errors
-    /// Those of [`Constants::read`].
+    /// As [`Constants::read`].
     pub fn numbers(&self, value: ValueId) -> Result<Numbers, Refusal> {
         let numbers = Numbers::constant(self.graph.value_name(value), self.read(value)?);
         Ok(if self.is_blurred(value) { numbers.blurred() } else { numbers })
@@ -189,7 +189,7 @@ impl<'m> Constants<'m> {
             let Some((node, _)) = self.graph.producer(value).filter(|(node, _)| seen.insert(*node)) else {
                 continue;
             };
-            // What is computed in many steps is not worth to look into.
+            // A long computation is not worth inspecting.
             if seen.len() > LOOKED_AT {
                 return true;
             }
@@ -218,10 +218,10 @@ impl<'m> Constants<'m> {
         numbers.iter().all(|number| Some(number.to_bits()) == first)
     }
 
-    /// As [`Constants::read`], for somebody who reads the elements later, or not all at once.
+    /// As [`Constants::read`], for callers that read the elements later, or in parts.
     ///
     /// # Errors
-    /// Those of [`Constants::read`]; what is stored is not read for it.
+    /// As [`Constants::read`]; reads no stored elements.
     pub fn given(&self, value: ValueId) -> Result<Given, Refusal> {
         match self.held(value)? {
             Held::Stored(floats) => Ok(Given::Stored(Arc::new(floats))),
@@ -229,11 +229,11 @@ impl<'m> Constants<'m> {
         }
     }
 
-    /// Whether [`Constants::read`] gives the elements, and others may be stored in their place: those that the
-    /// model computes from little may be many. What is stored is not read for it.
+    /// Whether [`Constants::read`] gives the elements, and others may be stored in their place:
+    /// elements that the model computes from little data may be many. Reads no stored elements.
     ///
     /// # Errors
-    /// Those of [`Constants::read`], and [`Reason::TooLarge`].
+    /// As [`Constants::read`], and [`Reason::TooLarge`].
     pub fn check(&self, value: ValueId) -> Result<(), Refusal> {
         match self.held(value)? {
             Held::Computed(tensor) if tensor.len() * size_of::<f32>() > self.stored.max(COMPUTED) => {
@@ -348,7 +348,7 @@ impl<'m> Constants<'m> {
         Ok(self.evaluated.borrow()[&value].clone())
     }
 
-    /// What the branch makes that an If takes in the place of one of its results.
+    /// The value of the taken branch that replaces a result of an If.
     fn taken(&self, end: NodeId, slot: usize) -> Option<ValueId> {
         branch(&self.graph, end, true)?;
         let [holds] = self.ints(self.graph.input(end, 0)?)?[..] else { return None };

@@ -8,16 +8,16 @@ use crate::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, T
 
 /// A graph under change.
 ///
-/// Values that go become other names of values that stay; an output of the model keeps its name. What does not change is
-/// copied at the end, where it is still there: of a million nodes with all that they read most may go.
+/// Removed values become other names of values that stay; an output of the model keeps its name.
+/// Unchanged nodes are copied once, at the end: of a million nodes most may be removed.
 pub struct Editor<'m> {
     before: &'m Graph<'m>,
     names: Names<'m>,
-    /// Nodes of the original graph as they are now, by their places in it; `None` where that is how they were.
+    /// The changed nodes of the original graph, by their index; `None` for unchanged ones.
     changed: Vec<Option<Box<NodeProto>>>,
     /// Which nodes of the original graph go.
     gone: Vec<bool>,
-    /// What is read in the place of values that went; put into the nodes at the end, all at once.
+    /// The replacements of removed values; applied to the nodes at the end, all at once.
     renamed: HashMap<String, String>,
     /// Values that are made under the name of an output of the model.
     made_as: HashMap<String, String>,
@@ -77,12 +77,12 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// A node of the original graph as it is now.
+    /// A node of the original graph, with its changes.
     fn node(&self, node: NodeId) -> &NodeProto {
         self.changed[node].as_deref().unwrap_or(self.before.node(node))
     }
 
-    /// The same, to change it.
+    /// A node of the original graph, mutable.
     fn node_mut(&mut self, node: NodeId) -> &mut NodeProto {
         self.changed[node].get_or_insert_with(|| Box::new(self.before.node(node).clone()))
     }
@@ -99,7 +99,7 @@ impl<'m> Editor<'m> {
         while let Some(next) = self.renamed.get(&now) {
             passed.push(std::mem::replace(&mut now, next.clone()));
         }
-        // The next one who asks has one step to go.
+        // The next lookup takes one step.
         passed.pop();
         for name in passed {
             self.renamed.insert(name, now.clone());
@@ -188,9 +188,9 @@ impl<'m> Editor<'m> {
         self.came.extend(made.output.iter().map(|name| (name.clone(), None)));
     }
 
-    /// Puts nodes behind one that keeps its place but not the name of its output: whatever read
-    /// `output` reads what the last of `made` makes. Returns the new name of the node's own output, which says what it
-    /// is, and the old one.
+    /// Puts nodes behind one that keeps its place but not the name of its output: readers of
+    /// `output` read the output of the last of `made`. Returns the new name of the node's own
+    /// output, which describes it, and the old one.
     pub fn rename_output(&mut self, node: NodeId, slot: usize, what: &str) -> (String, String) {
         let outer = self.output(node, slot).to_owned();
         let inner = self.fresh(&format!("{outer}_{what}"));
@@ -201,8 +201,8 @@ impl<'m> Editor<'m> {
         (inner, outer)
     }
 
-    /// Takes nodes out. What read `output` reads `source` instead; where `output` is a name that
-    /// has to stay, the value of `source` gets it.
+    /// Removes nodes. Readers of `output` read `source` instead; if the name `output` must stay,
+    /// the value of `source` gets it.
     pub fn remove(&mut self, nodes: &[NodeId], output: &str, source: &str) {
         self.drop_nodes(nodes);
         let (output, source) = (self.current(output), self.current(source));
@@ -248,7 +248,7 @@ impl<'m> Editor<'m> {
         self.edited().graph
     }
 
-    /// The same, with the graph before and what must stay.
+    /// The edited graph, with the original graph and the names that must stay.
     pub fn edited(mut self) -> Edited<'m> {
         let initializer = self.stored();
         let node = self.placed();
@@ -256,7 +256,7 @@ impl<'m> Editor<'m> {
         Edited { graph, before: self.before, pinned: self.pinned }
     }
 
-    /// All nodes in their places, which read and make values by the names that these have now.
+    /// All nodes in their places, with the current names of values.
     fn placed(&mut self) -> Vec<NodeProto> {
         let mut behind = std::mem::take(&mut self.behind);
         behind.sort_by_key(|&(place, _)| place);
@@ -333,7 +333,7 @@ impl<'m> Editor<'m> {
         stored
     }
 
-    /// What values that got another name were called in the original graph.
+    /// The original names of renamed values.
     pub fn origins(&self) -> HashMap<String, String> {
         self.renamed.iter().map(|(old, new)| (new.clone(), old.clone())).collect()
     }

@@ -52,7 +52,7 @@ pub fn dims_of(tensor: &Tensor) -> Option<Vec<TDim>> {
     Some(dims.to_plain_array_view::<TDim>().ok()?.iter().cloned().collect())
 }
 
-/// The same, where all are numbers.
+/// The elements, if all are numbers.
 pub fn ints_of(tensor: &Tensor) -> Option<Vec<i64>> {
     let ints = tensor.cast_to::<i64>().ok()?;
     Some(ints.to_plain_array_view::<i64>().ok()?.iter().copied().collect())

@@ -1,11 +1,11 @@
 //! The equation of an Einsum: a letter for each axis.
 
-/// The letters of what it reads and makes.
+/// The letters of operands and result.
 #[derive(Debug, PartialEq)]
 pub struct Equation {
-    /// Those of each operand.
+    /// The letters of each operand.
     pub operands: Vec<Vec<char>>,
-    /// Those of the result.
+    /// The letters of the result.
     pub result: Vec<char>,
 }
 
@@ -26,7 +26,8 @@ impl Equation {
     }
 }
 
-/// What an Einsum makes whose equation does not tell: the ellipsis, and the letters that stand once, in alphabetical order.
+/// The implied result of an Einsum: the ellipsis, and the letters that occur once, in alphabetical
+/// order.
 pub fn implied(equation: &str) -> String {
     let once = |letter: &char| equation.matches(*letter).count() == 1;
     let mut letters: Vec<char> = equation.chars().filter(|c| c.is_alphabetic()).filter(once).collect();

@@ -1,4 +1,5 @@
-//! What a node makes of constants, as ONNX means it: by tract's operator, where that is right about the numbers it is given.
+//! Evaluation of a node on constants, by tract's operator where that agrees with ONNX for these
+//! numbers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use crate::onnx::proto::NodeProto;
 /// More numbers than this are not counted.
 const MOST: f64 = 65_536.0;
 
-/// What came of an evaluation.
+/// The outcome of an evaluation.
 pub enum Evaluated {
     /// The outputs that are there.
     Values(Vec<Arc<Tensor>>),
     /// It needs what only a run knows.
     TooEarly,
-    /// It cannot be computed, or not as it is meant.
+    /// It cannot be computed, or tract's meaning differs.
     Failed,
 }
 

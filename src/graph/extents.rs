@@ -1,4 +1,4 @@
-//! Extents, as far as they are known.
+//! Extents as numbers, where they are known.
 
 use tract_onnx::tract_hir::internal::TDim;
 

@@ -1,4 +1,4 @@
-//! What is known of every value before the model runs: shape, element type, small constant values.
+//! Facts about every value before the model runs: shape, element type, small constant values.
 //!
 //! Extents and the values of shape tensors are symbolic (`TDim`), so that a batch that the exporter left open is carried
 //! through `Shape`, `Gather` and `Concat` and comes out at the `Reshape` it was computed for.
@@ -23,10 +23,10 @@ use crate::recipe::broadcast;
 
 /// Shapes, and the values of small constants.
 pub struct Facts {
-    /// Those of nodes that are alike are one.
+    /// Equal nodes share their facts.
     facts: Vec<Rc<InferenceFact>>,
     types: Vec<Option<DataType>>,
-    /// Owns the symbols of the extents, which are mere names once it is gone.
+    /// Owns the symbols of the extents, which would be mere names without it.
     engine: Inference,
 }
 
@@ -40,7 +40,7 @@ pub struct Operand {
     pub ints: Option<Vec<i64>>,
 }
 
-/// What is known of a tensor that a node of a body makes.
+/// The facts about a tensor that a node of a body makes.
 #[derive(Clone, Default)]
 pub struct Expected {
     /// Its extents.
@@ -50,8 +50,8 @@ pub struct Expected {
 }
 
 impl Facts {
-    /// Infers the facts of every value of the graph. What tract does not know stays unknown, and
-    /// nothing behind it is guessed.
+    /// Infers the facts of every value of the graph. A fact that tract does not know stays unknown,
+    /// and no fact behind it is guessed.
     pub fn infer(graph: &Graph) -> Facts {
         let engine = Inference::new(graph);
         let mut rounds = Rounds::new(graph);
@@ -85,8 +85,8 @@ impl Facts {
         bounds::is_worth(graph.order().iter().map(work).sum(), graph.weight_bytes())
     }
 
-    /// Whether the operands of a sum or a product have extents that do not broadcast: an engine need not look where only
-    /// the extents of the result are asked for.
+    /// Whether the operands of a sum or a product have extents that do not broadcast: an engine may
+    /// not check that when only the extents of the result are needed.
     pub fn misfits(&self, graph: &Graph, node: NodeId) -> bool {
         let extents =
             |value: &ValueId| self.shape(*value)?.iter().map(extent).collect::<Option<Vec<usize>>>();

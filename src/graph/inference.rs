@@ -1,5 +1,5 @@
-//! The facts of values by tract's operators, one node at a time in topological order, over a skeleton that holds no large
-//! weight. What tract says is put right where ONNX means something else.
+//! Inference by tract's operators, one node at a time in topological order, over a skeleton without
+//! large weights. Answers that differ from ONNX are corrected.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,7 +47,7 @@ const SHARED: usize = 64;
 /// asks for them.
 const EVALUATED: u64 = 1 << 27;
 
-/// A symbolic extent that is written longer than this is an extent that nobody knows.
+/// The length of a symbolic extent beyond which it counts as unknown.
 const LONGEST_SYMBOL: usize = 200;
 /// Whether a tensor is a list of floats, and no number that shapes may be computed of.
 fn is_list(tensor: &TensorProto) -> bool {
@@ -65,7 +65,7 @@ fn extents_fact(tensor: &TensorProto) -> InferenceFact {
     }
 }
 
-/// `fact`, with what it leaves open taken from `declared`.
+/// `fact`, with unknown parts taken from `declared`.
 fn complete(fact: InferenceFact, declared: InferenceFact) -> InferenceFact {
     let unified = fact.clone().unify(&declared);
     unified.map(|unified| unified.without_value()).unwrap_or(fact)
@@ -91,7 +91,7 @@ pub struct Inference {
 /// Element type, extents and elements of a constant.
 type SmallConstant = (i32, Vec<i64>, Vec<u8>);
 
-/// What is known of the values around a node, by name.
+/// The facts about values around a node, by name.
 pub type Known<'k> = &'k dyn Fn(&str) -> Option<InferenceFact>;
 
 impl Inference {
@@ -124,13 +124,13 @@ impl Inference {
         self.out_of_bounds.borrow().clone()
     }
 
-    /// Whether some element of a value is a number that nobody knows.
+    /// Whether some element of a value is an unknown number.
     pub fn is_open(&self, tensor: &Tensor) -> bool {
         self.open.is_in(tensor)
     }
 
-    /// What is known of the values that no node makes. Lists of floats are not read yet: of most only the extents are asked
-    /// for, and those that have the same have one fact.
+    /// The facts about values without a producer. Lists of floats are not read yet: most are needed
+    /// for their extents alone, and lists of equal extents share a fact.
     fn given(&self, graph: &Graph) -> Vec<Rc<InferenceFact>> {
         let unknown = Rc::new(InferenceFact::default());
         let mut facts = vec![unknown; graph.value_count()];
@@ -190,7 +190,7 @@ impl Inference {
         facts
     }
 
-    /// Reads the lists of floats that a node reads, where it is asked for more than its shape.
+    /// Reads the lists of floats among a node's inputs, where more than their shape is needed.
     fn read_lists(&self, graph: &Graph, node: NodeId, facts: &mut [Rc<InferenceFact>]) {
         let unread = |facts: &[Rc<InferenceFact>], value: ValueId| {
             let tensor = graph.initializer(value).filter(|tensor| is_list(tensor))?;
@@ -210,8 +210,9 @@ impl Inference {
         }
     }
 
-    /// What a NonZero of the main graph makes, with a name for how many places there are: nobody knows the number before
-    /// a run, but it is one number wherever the places are read. A body makes others in each round.
+    /// The result of a NonZero of the main graph, with a symbol for the number of places: it is
+    /// unknown before a run, but is one number wherever the places are read. A body makes another
+    /// result in each iteration.
     fn counted_once(&self, fact: InferenceFact, name: &str) -> InferenceFact {
         let dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
         let [axes, DimFact::Any] = &dims[..] else { return fact };
@@ -231,8 +232,8 @@ impl Inference {
         }
     }
 
-    /// What a value_info, input or output declares. A dim without a name gets a symbol of its own
-    /// where the value is a graph input, so that arithmetic on it can cancel.
+    /// The declaration of a value_info, input or output. A dim without a name gets a symbol of its
+    /// own where the value is a graph input, so that arithmetic on it can cancel.
     fn declared(&self, info: &ValueInfoProto, fresh: bool) -> InferenceFact {
         let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         let Some(tensor) = tensor else { return InferenceFact::default() };
@@ -349,7 +350,8 @@ impl Inference {
         if let (("", "Cast"), [Some(value)]) = (node.op(), &mut inputs[..])
             && bounds::beyond_symbols(node, &[Some(value)])
         {
-            // Such as the logarithm of 0: what it is cast to nobody knows, but how many there are.
+            // Such as the logarithm of 0: the result of a cast is unknown, but its extents are
+            // known.
             value.value = Default::default();
         }
         let slots: Vec<_> = inputs.iter().map(Option::as_ref).collect();
@@ -380,7 +382,7 @@ impl Inference {
         outputs.map(complete).collect()
     }
 
-    /// Puts right what tract says of some operators.
+    /// Corrects tract's answer for some operators.
     fn correct(
         &self,
         node: &NodeProto,
@@ -394,7 +396,7 @@ impl Inference {
                 *taken =
                     slices::within_reach(std::mem::take(taken), &from, &slices::cuts(node, &from, known));
             }
-            // The sum that they normalize, which goes on as the residual stream.
+            // The sum that they normalize, which continues the residual stream.
             (
                 ("com.microsoft", "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization"),
                 [normed, _, _, sum],
@@ -430,14 +432,14 @@ impl Inference {
         }
     }
 
-    /// What came of a Cast of a value to a type. tract knows extents of one type alone: those that are cast to another are the
-    /// same where it holds them.
+    /// The result of a Cast to a type. tract has one type for extents: a cast to another type keeps
+    /// them where that holds them.
     fn narrowed(&self, fact: InferenceFact, from: &InferenceFact, to: Option<DatumType>) -> InferenceFact {
         let is_extents = |value: &Arc<Tensor>| value.datum_type() == DatumType::TDim;
         let Some(value) = from.value.concretize().filter(is_extents) else { return fact };
         let held = match to {
             Some(DatumType::I64) => return fact,
-            // Extents fit; of what is open nobody knows whether it does, and it has another name.
+            // Extents fit; an open number may not, and gets another symbol.
             Some(DatumType::I32) if !is_concrete(&value) => {
                 return self.open.named(
                     &self.template.symbols,
@@ -452,7 +454,7 @@ impl Inference {
             Some(DatumType::I16) => -32768..32768,
             Some(DatumType::U16) => 0..65536,
             Some(DatumType::U32 | DatumType::U64) => 0..i64::from(i32::MAX),
-            // Of what a type of extents is, nobody knows more than that it holds small ones.
+            // The width of a type of extents is unknown, but it holds small numbers.
             Some(DatumType::TDim) => 0..128,
             _ => return fact,
         };
@@ -463,7 +465,7 @@ impl Inference {
         if fits { fact } else { fact.without_value() }
     }
 
-    /// What tract's operator says of the outputs that are there.
+    /// tract's answer for the outputs that are present.
     fn ask(&self, node: &NodeProto, inputs: Vec<Option<InferenceFact>>) -> Vec<InferenceFact> {
         if has_no_place(node, &inputs) {
             return vec![InferenceFact::dt_shape(DatumType::I64, [0])];
@@ -477,7 +479,7 @@ impl Inference {
         } else {
             inputs
         };
-        // A stack of matrices that begins with what is multiplied has another shape.
+        // A batch axis before the contracted one changes the shape.
         let is_set = |name: &&str| node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
         let is_stacked = node.op().0 == "com.microsoft" && ["transBatchA", "transBatchB"].iter().any(is_set);
         // tract takes the extent of any operand that has the letter.
@@ -503,7 +505,8 @@ impl Inference {
             && let Some(datum_type) = inputs.get(1).and_then(|like| like.datum_type.concretize())
             && let Ok(any) = Tensor::zero_scalar_dt(datum_type)
         {
-            // tract evaluates what it knows all inputs of, and of this one only the type counts.
+            // tract evaluates nodes whose inputs are all known, and of this input only the type
+            // matters.
             inputs[1] = InferenceFact::try_from(any.into_arc_tensor()).unwrap_or_default();
         }
         let inputs: TVec<&InferenceFact> = inputs.iter().collect();
@@ -512,7 +515,7 @@ impl Inference {
         let Some(count) = op.nboutputs().ok().filter(|&count| count <= made) else { return vec![] };
         let Some(shapes) = shapes(&mut *op, &inputs, count) else { return vec![] };
         if stand_in.is_some() || !is_computed(node, self.opset) {
-            // What stands in, or is misread, has the shapes, not the values.
+            // A stand-in, or a misread operator, gives the shapes, not the values.
             return shapes.into_iter().map(|fact| fact.without_value()).collect();
         }
         let shapes: Vec<_> = shapes.into_iter().map(|fact| self.budget.charge(fact)).collect();
@@ -636,7 +639,7 @@ impl Inference {
         }
     }
 
-    /// What of a fact is within bounds.
+    /// The part of a fact within bounds.
     fn admit(&self, fact: InferenceFact, name: impl FnOnce() -> String) -> InferenceFact {
         if !bounds::fits(&fact, self.weights) {
             self.note(name);
@@ -649,7 +652,8 @@ impl Inference {
     }
 }
 
-/// What a Range down over extents reads as one up that is as long: `−start`, `−limit` and `−delta`.
+/// The inputs of an ascending Range of the same length as a descending one over extents: `−start`,
+/// `−limit` and `−delta`.
 fn ascending(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Option<Vec<Option<InferenceFact>>> {
     let known = |fact: &Option<InferenceFact>| fact.as_ref()?.value.concretize();
     let values =
@@ -679,7 +683,7 @@ fn has_no_place(node: &NodeProto, inputs: &[Option<InferenceFact>]) -> bool {
     })
 }
 
-/// What tract infers from shapes and values, without evaluating anything.
+/// tract's inference from shapes and values, without evaluation.
 fn shapes(op: &mut dyn InferenceOp, inputs: &[&InferenceFact], count: usize) -> Option<TVec<InferenceFact>> {
     let unknown = vec![InferenceFact::default(); count];
     let (inputs, outputs) = (inputs.iter().copied().collect(), unknown.iter().collect());
@@ -719,7 +723,7 @@ fn transposed(fact: &InferenceFact) -> InferenceFact {
     fact.clone().with_shape(ShapeFactoid::closed(dims)).without_value()
 }
 
-/// What tract answers, or nothing: its operators panic on some input that they do not expect.
+/// tract's answer, or none: its operators panic on some unexpected inputs.
 fn guarded<T>(f: impl FnOnce() -> TractResult<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()?.ok()
 }

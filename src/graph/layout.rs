@@ -3,7 +3,7 @@
 //! An axis is a list of atoms, row-major: a transpose permutes the lists, a reshape groups the atoms
 //! anew and splits one where it must. An axis along which a value does not vary may have none.
 //!
-//! Some atoms are free: the axes of a constant, or those that an Expand makes. What they are shows
+//! Some atoms are free: the axes of a constant, or those that an Expand makes. They are determined
 //! where they meet others.
 
 use std::collections::{HashSet, VecDeque};
@@ -21,13 +21,13 @@ pub type Atom = usize;
 /// The atoms of each axis of a value.
 pub type Axes = Vec<Vec<Atom>>;
 
-/// What is known of an atom.
+/// The facts about an atom.
 #[derive(Debug, Clone)]
 struct AtomFact {
     /// `None` where nothing is known of it.
     extent: Option<TDim>,
     free: bool,
-    /// What it was split into, or what it has met.
+    /// The atoms that it was split into, or unified with.
     parts: Option<Vec<Atom>>,
 }
 
@@ -80,7 +80,7 @@ impl Atoms {
         list.iter().flat_map(leaves).collect()
     }
 
-    /// The axes in atoms that are not split any further; `None` where one of them is there twice.
+    /// The axes in unsplit atoms; `None` if one occurs twice.
     pub fn settled(&self, axes: &Axes) -> Option<Axes> {
         let mut seen = HashSet::new();
         let axes: Axes = axes.iter().map(|axis| self.leaves(axis)).collect();
@@ -199,8 +199,8 @@ impl Atoms {
         self.settled(&axes)
     }
 
-    /// What two axes at one place hold: the same, or one varies where the other does not. Atoms that
-    /// are free become those that they meet.
+    /// The union of two axes at one place: they are equal, or one varies where the other does not.
+    /// Free atoms are unified with the atoms that they meet.
     fn meet(&mut self, one: &[Atom], other: &[Atom]) -> Option<Vec<Atom>> {
         let (one, other) = (self.leaves(one), self.leaves(other));
         if one == other || other.is_empty() {
@@ -213,7 +213,7 @@ impl Atoms {
         let extents = fine.iter().map(|&atom| self.0[atom].extent.clone()).collect();
         let groups = self.reshape(&vec![coarse], &extents)?;
         for (&atom, group) in fine.iter().zip(&groups) {
-            // What met before in this axis is no longer free.
+            // Atoms that met earlier in this axis are no longer free.
             let (atom, group) = (self.leaves(&[atom]), self.leaves(group));
             match (&atom[..], &group[..]) {
                 _ if atom == group => {}
@@ -245,8 +245,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The start of a chain, at a value of this shape. What is not known of it is moved all the same, and regrouped with
-    /// nothing.
+    /// The start of a chain, at a value of this shape. Unknown axes move too, and are regrouped
+    /// with no other axis.
     pub fn new(shape: &Shape) -> Self {
         let mut atoms = Atoms::default();
         let axis = |dim: &Option<TDim>| match dim {

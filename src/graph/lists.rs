@@ -27,7 +27,7 @@ impl<T> Lists<T> {
 }
 
 impl<T: Copy> Lists<T> {
-    /// So many lists, made of items with the number of the list that each belongs to. Those of one list stay in order.
+    /// `count` lists, made of items with the number of their list. Items of one list stay in order.
     pub fn grouped(count: usize, items: &[(usize, T)]) -> Self {
         let mut ends = vec![0; count];
         items.iter().for_each(|(number, _)| ends[*number] += 1);

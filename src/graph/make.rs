@@ -65,7 +65,7 @@ pub enum NewConstant {
         /// How they are computed.
         recipe: Recipe,
     },
-    /// A weight, in the place of another.
+    /// A weight that replaces another.
     Weight {
         /// The name, for the nodes that read it.
         name: String,
@@ -81,7 +81,7 @@ pub enum NewConstant {
 }
 
 impl NewConstant {
-    /// The name by which nodes read it.
+    /// The name for its readers.
     pub fn name(&self) -> &str {
         match self {
             NewConstant::Integers { name, .. }
@@ -140,7 +140,7 @@ impl<'m> Maker<'m> {
         (self.nodes, self.constants)
     }
 
-    /// What the last node makes is this value of the graph.
+    /// The output of the last node becomes this value of the graph.
     pub fn makes(&mut self, output: &str) {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.to_owned()];
@@ -167,7 +167,8 @@ impl<'m> Maker<'m> {
         output
     }
 
-    /// The node that the others are like, which calls what it makes at this place by another name. Returns the name.
+    /// A copy of the node that the others are modelled on, with another name for its output in this
+    /// slot. Returns the name.
     pub fn repeat_like(&mut self, slot: usize) -> String {
         let name = self.name("whole");
         let mut node = self.like.clone();
@@ -199,7 +200,7 @@ impl<'m> Maker<'m> {
         name
     }
 
-    /// A weight in the place of another, whose products are added up along some axes.
+    /// A weight that replaces another, whose products are added up along some axes.
     pub fn weight(
         &mut self,
         data_type: DataType,

@@ -2,8 +2,8 @@
 
 use super::NodeId;
 
-/// A set of nodes of one graph, as a mark for each node that there is: large graphs are asked about all of theirs, over and
-/// over. So can one be of values, by their places.
+/// A set of nodes of one graph, as a flag for each node: large graphs query all of theirs again and
+/// again. It also serves as a set of values, by their indices.
 pub struct Marks(Vec<bool>);
 
 impl Marks {

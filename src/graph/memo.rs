@@ -1,4 +1,4 @@
-//! What was inferred for one node serves all that are alike: the same operator on the same facts.
+//! Memoized inference: equal operators on equal facts share one answer.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::onnx::operator::Category;
 /// How many kinds of nodes are remembered. Networks repeat a few hundred.
 const LARGEST: usize = 4096;
 
-/// What was inferred so far.
+/// The answers so far.
 #[derive(Default)]
 pub(super) struct Memo {
     known: HashMap<Key, Vec<Rc<InferenceFact>>>,
@@ -64,7 +64,7 @@ pub(super) fn is_told_by_shapes(graph: &Graph, node: NodeId, is_known: impl Fn(V
         && !graph.inputs(node).iter().flatten().all(|&input| is_known(input))
 }
 
-/// `None` where more than the node and its inputs counts: bodies read what is around them.
+/// `None` where more than the node and its inputs matters: bodies read values around them.
 fn key(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Key> {
     let proto = graph.node(node);
     let (domain, op) = graph.domain_op(node);

@@ -1,4 +1,4 @@
-//! A read-only view of the main graph: who makes a value, who reads it, what is known of it.
+//! A read-only view of the main graph: producers, readers, and facts about its values.
 
 pub mod activation;
 pub mod analysis;
@@ -117,7 +117,7 @@ impl<'m> Graph<'m> {
     /// Indexes the main graph.
     ///
     /// # Errors
-    /// Where the graph is none that ONNX allows: a value made twice, a value that nothing makes, a cycle.
+    /// If the graph is invalid: a value with two producers or none, or a cycle.
     pub fn new(model: &'m Model) -> Result<Self> {
         let proto = model.graph();
         let nodes = proto.node.len();
@@ -229,7 +229,7 @@ impl<'m> Graph<'m> {
             for name in captured.drain(..) {
                 match self.ids.get(name) {
                     Some(&id) => captures.push(id),
-                    // What a custom operator's body may read nobody knows.
+                    // The captures of a custom operator's body are unknown.
                     None if !reads.op().0.is_empty() => {}
                     None => {
                         let reason = format!("has a body that reads `{name}`, which nothing makes");
@@ -248,7 +248,7 @@ impl<'m> Graph<'m> {
             };
             readers.push((id.index(), Reader::Output));
         }
-        // What is said of the numbers of a value is said to somebody.
+        // A quantization annotation counts as a reader.
         for annotation in &self.proto.quantization_annotation {
             if let Some(id) =
                 self.ids.get(annotation.tensor_name()).filter(|id| self.producers[id.index()].is_some())
@@ -311,7 +311,7 @@ impl<'m> Graph<'m> {
         self.op(node) == Some(op)
     }
 
-    /// What the operator of a node does; `None` where nothing is said of it.
+    /// The category of a node's operator; `None` where it is unknown.
     pub fn category(&self, node: NodeId) -> Option<Category> {
         self.categories[node]
     }
@@ -341,7 +341,7 @@ impl<'m> Graph<'m> {
         self.ids.get(name).copied()
     }
 
-    /// Whether a value has a name, or what is in a body.
+    /// Whether a value, or a name inside of a body, has this name.
     pub fn has(&self, name: &str) -> bool {
         self.value(name).is_some() || self.inner.contains(name)
     }
@@ -379,7 +379,7 @@ impl<'m> Graph<'m> {
         bindings.filter_map(|binding| self.value(binding.key()))
     }
 
-    /// Bytes of the initializers, and of the constants in nodes, as far as they are there.
+    /// Bytes of the initializers, and of the constants in nodes, as far as they are known.
     pub(crate) fn weight_bytes(&self) -> u64 {
         let attributes = self.proto.node.iter().flat_map(|node| &node.attribute);
         let constants = attributes.filter_map(|attribute| attribute.t.as_deref());
@@ -401,12 +401,12 @@ impl<'m> Graph<'m> {
         self.readers(value).last() == Some(&Reader::Output)
     }
 
-    /// What a node reads; `None` is an optional input left out.
+    /// The inputs of a node; `None` is an optional input left out.
     pub fn inputs(&self, node: NodeId) -> &[Option<ValueId>] {
         self.inputs.of(node)
     }
 
-    /// One input of a node, if it is there.
+    /// One input of a node, if it is present.
     pub fn input(&self, node: NodeId, slot: usize) -> Option<ValueId> {
         self.inputs.of(node).get(slot).copied().flatten()
     }
@@ -417,12 +417,12 @@ impl<'m> Graph<'m> {
         !(only_shape || (slot == 1 && self.is(node, "CastLike")))
     }
 
-    /// What a node makes; `None` is an optional output left out.
+    /// The outputs of a node; `None` is an optional output left out.
     pub fn outputs(&self, node: NodeId) -> &[Option<ValueId>] {
         self.outputs.of(node)
     }
 
-    /// One output of a node, if it is there.
+    /// One output of a node, if it is present.
     pub fn output(&self, node: NodeId, slot: usize) -> Option<ValueId> {
         self.outputs.of(node).get(slot).copied().flatten()
     }
@@ -515,7 +515,8 @@ fn free_names<'m>(body: &'m GraphProto, free: &mut Vec<&'m str>) {
     free.extend(read.into_iter().filter(|name| !made.contains(name)));
 }
 
-/// Names that the graphs which train a model read and do not make, and those by which they ask for gradients.
+/// Names that the training graphs of a model read and do not make, and the names of their
+/// gradients.
 fn read_by_training(model: &Model) -> Vec<&str> {
     let mut read = vec![];
     for training in &model.proto.training_info {

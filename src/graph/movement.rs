@@ -23,7 +23,8 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
         // Of a model whose ranks contradict each other.
         return Err(Reason::UnknownShape);
     }
-    // What varies along the last axes alone, and these stay: as channels do, whatever becomes of the tokens.
+    // An array that varies along the last axes alone, and these stay: as channels do, whatever
+    // happens to the tokens.
     let first = array.shape().iter().position(|&extent| extent != 1).unwrap_or(from.len());
     let kept = from.len() - first;
     if let Some(before) = to.len().checked_sub(kept)
@@ -72,8 +73,8 @@ pub fn reshape(array: &Numbers, from: &Shape, to: &Shape) -> Result<Numbers, Rea
     written_out.ok_or(Reason::UnknownShape)
 }
 
-/// What an array that varies along the last axes alone is expanded to, and in which shape it is the same again: elements
-/// of an open extent that are put together, such as four tokens, repeat what one of them has.
+/// The shape that an array along the last axes is expanded to, and the shape in which it is
+/// unchanged: merged elements of an open extent, such as four tokens, repeat the array of one.
 fn repeated(array: &[usize], from: &[Option<TDim>], to: &[Option<TDim>]) -> Option<(Vec<usize>, Vec<usize>)> {
     let first = array.iter().position(|&extent| extent != 1).filter(|&first| first > 0)?;
     let own: Vec<usize> = from[first..].iter().map(extent).collect::<Option<_>>()?;

@@ -6,7 +6,7 @@ use crate::onnx::Model;
 use crate::onnx::node::bodies;
 use crate::onnx::proto::{GraphProto, NodeProto};
 
-/// The supply of names for what is added to the main graph.
+/// The supply of names for additions to the main graph.
 ///
 /// A new name differs from every name that anything in the model says: a body sees the names around it,
 /// and what declares or annotates a value that does not exist would speak of the new one.
@@ -25,7 +25,7 @@ pub struct Names<'m> {
     beside: Option<&'m Graph<'m>>,
     /// The others of the model.
     there: HashSet<&'m str>,
-    /// Those given since.
+    /// The names given so far.
     given: HashSet<String>,
     /// How often each wish has been met by another name, so that many equal wishes do not cost a search each.
     counts: HashMap<String, usize>,
@@ -83,7 +83,7 @@ pub(super) fn inner(model: &Model) -> HashSet<&str> {
     names
 }
 
-/// The names by which what trains a model refers to it, and those that its graphs have.
+/// The names that a model's training information refers to, and the names in its graphs.
 pub(super) fn collect_training<'m>(
     model: &'m Model,
     names: &mut HashSet<&'m str>,
@@ -119,7 +119,7 @@ fn collect<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     collect_others(graph, names);
 }
 
-/// Those that are no values of the graph itself, or need not be.
+/// Names that are no values of the graph itself, or need not be.
 fn collect_others<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m str>) {
     for node in &graph.node {
         names.insert(node.name());

@@ -18,7 +18,7 @@ use crate::onnx::proto::NodeProto;
 /// Vectors of integers up to this length are shapes, or parts of them.
 const SHORT: usize = 16;
 
-/// Operators that hand on the elements of what they read first, or of all.
+/// Operators that pass the elements of their first input, or of all.
 const HAND_ON: &[&str] = &[
     "Cast",
     "Concat",
@@ -37,7 +37,8 @@ const HAND_ON: &[&str] = &[
 pub struct Open(RefCell<HashSet<Symbol>>);
 
 impl Open {
-    /// What tract is told of the inputs of a node: elements that are open only where they are handed on.
+    /// The inputs of a node as passed to tract: with open elements only where the node passes them
+    /// on.
     pub fn hidden(&self, node: &NodeProto, inputs: &[Option<InferenceFact>]) -> Vec<Option<InferenceFact>> {
         let op = node.op_type();
         let hands_on = |slot: usize| HAND_ON.contains(&op) && (slot == 0 || op == "Concat");

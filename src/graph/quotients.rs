@@ -1,8 +1,9 @@
 //! Quotients and remainders of shapes: below 0 tract's are not those of ONNX.
 //!
-//! tract computes shapes as formulas of extents, and there `(−10) mod 4` is −2, where ONNX gives a remainder the sign of
-//! the divisor; of quotients it splits off a part as if they were rounded down, where ONNX rounds them towards 0. From 0
-//! on all of that is the same, and what is just below 0 is 0 once it is divided. Padding to whole windows is `(−h) mod w`.
+//! tract computes shapes as formulas of extents, and there `(−10) mod 4` is −2, where ONNX gives a
+//! remainder the sign of the divisor; it splits quotients as if they were rounded down, where ONNX
+//! rounds towards 0. From 0 on both agree, and a number just below 0 becomes 0 by division. Padding
+//! to whole windows is `(−h) mod w`.
 
 use tract_onnx::prelude::{InferenceFact, Tensor};
 use tract_onnx::tract_hir::infer::Factoid;
@@ -10,7 +11,8 @@ use tract_onnx::tract_hir::internal::{IntoArcTensor, TDim};
 
 use crate::onnx::proto::NodeProto;
 
-/// What is known of a Div or a Mod whose inputs and result these are: its elements only where they are as ONNX means them.
+/// The facts about a Div or a Mod with these inputs and this result: its elements only where they
+/// agree with ONNX.
 pub fn settled(node: &NodeProto, inputs: &[Option<InferenceFact>], result: InferenceFact) -> InferenceFact {
     let remainder = match node.op() {
         ("", "Div") => None,
@@ -69,8 +71,8 @@ fn towards_zero(number: &TDim, divisor: u64) -> Option<TDim> {
     is_near.then(|| TDim::Max(vec![TDim::from(0), number.clone() / divisor]).simplify())
 }
 
-/// What is left of a product, which comes of extents, without one of its factors, such as `b·n` without `n`: where that is
-/// 0 nothing can be divided by it.
+/// A product of extents without one of its factors, such as `b·n` without `n`: if that factor is 0,
+/// the division is undefined anyway.
 fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
     if matches!(factor, TDim::Val(_)) {
         return None;
@@ -89,7 +91,7 @@ fn without(product: &TDim, factor: &TDim) -> Option<TDim> {
     }
 }
 
-/// What comes of two tensors of numbers.
+/// The result for two tensors of numbers.
 fn computed(
     a: &Formulas,
     b: &Formulas,
@@ -102,12 +104,12 @@ fn computed(
     InferenceFact::try_from(Tensor::from(numbers).into_arc_tensor()).ok()
 }
 
-/// Whether it is known of a number, which comes of extents, that it is not negative.
+/// Whether a number computed from extents is known to be non-negative.
 fn is_natural(dim: &TDim) -> bool {
     least(dim).is_some_and(|least| least >= 0)
 }
 
-/// The least that a number which comes of extents can be, or less.
+/// A lower bound of a number computed from extents.
 fn least(dim: &TDim) -> Option<i64> {
     match dim {
         TDim::Val(value) => Some(*value),
@@ -123,7 +125,8 @@ fn least(dim: &TDim) -> Option<i64> {
     }
 }
 
-/// As [`least`]. What is left of `n` once its whole `q`s are off, `n − q(n/q)`, is from 0 to before `q`.
+/// As [`least`]. The remainder of `n` after its whole `q`s, `n − q(n/q)`, is at least 0 and below
+/// `q`.
 fn least_of_sum(terms: &[TDim]) -> Option<i64> {
     let mut terms: Vec<&TDim> = terms.iter().collect();
     let mut sum = 0_i64;

@@ -1,4 +1,4 @@
-//! What is known of the values at the ends of bodies that are laid out in one graph.
+//! The facts about the inputs and results of bodies that are flattened into one graph.
 //!
 //! A state of a loop has in each round the extents that it began with, if a body that is given such a state makes such
 //! a one. That is taken for granted at first, and learned axis by axis where it is not so.
@@ -31,7 +31,7 @@ struct Ending<'g> {
     graph: &'g Graph<'g>,
     begin: NodeId,
     end: NodeId,
-    /// What the node reads before its first state, and what the body makes before the first.
+    /// The number of inputs before the first state, and of results before the first.
     first: usize,
     lead: usize,
     /// How many states there are.
@@ -44,7 +44,7 @@ impl Ending<'_> {
         self.graph.output(self.begin, self.first + state)
     }
 
-    /// What the body makes: its states, and then what all rounds make together.
+    /// The results of the body: its states, and then the scan outputs.
     fn made(&self, slot: usize) -> Option<ValueId> {
         self.graph.input(self.end, self.graph.inputs(self.begin).len() + self.lead + slot)
     }
@@ -57,7 +57,7 @@ impl Rounds {
         Rounds { begins, changing: HashMap::default() }
     }
 
-    /// What is known of what such a node makes; `None` for every other node.
+    /// The facts about the results of such a node; `None` for every other node.
     pub fn infer(
         &self,
         graph: &Graph,
@@ -93,7 +93,7 @@ impl Rounds {
         }
     }
 
-    /// What a body is given in each round.
+    /// The inputs of a body in each iteration.
     fn given(
         &self,
         graph: &Graph,
@@ -126,7 +126,7 @@ impl Rounds {
         Some(Ending { graph, begin, end, first, lead, states })
     }
 
-    /// What is known of a value in every round.
+    /// The facts about a value that hold in every iteration.
     pub fn in_every_round(&self, value: ValueId, fact: Rc<InferenceFact>) -> Rc<InferenceFact> {
         let changed = match self.changing.get(&value) {
             None => return fact,
@@ -142,7 +142,7 @@ impl Rounds {
         Rc::new(changed)
     }
 
-    /// Whether something was learned that changes what is known.
+    /// Whether the new facts change the assumptions.
     pub fn learn(&mut self, graph: &Graph, facts: &[Rc<InferenceFact>]) -> bool {
         let mut learned = false;
         for &node in graph.order() {
@@ -177,7 +177,7 @@ fn of_type(fact: &InferenceFact) -> InferenceFact {
     InferenceFact { datum_type: fact.datum_type, ..Default::default() }
 }
 
-/// What is left of a value that a Scan goes along.
+/// One iteration's part of a value that a Scan iterates over.
 fn of_one_round(fact: &InferenceFact, node: &NodeProto, place: usize) -> InferenceFact {
     let mut dims: TVec<DimFact> = fact.shape.dims().cloned().collect();
     let along = match node.attr_ints("scan_input_axes") {
@@ -194,7 +194,8 @@ fn of_one_round(fact: &InferenceFact, node: &NodeProto, place: usize) -> Inferen
     }
 }
 
-/// What all rounds make together: nobody knows how many there are, nor what a symbol stands for in each.
+/// The scan outputs: the number of iterations is unknown, and so is the meaning of a symbol in
+/// each.
 fn of_all_rounds(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     if fact.shape.is_open() || node.attribute.iter().any(|attribute| attribute.name() == "scan_output_axes") {
         return of_type(fact);
@@ -205,8 +206,8 @@ fn of_all_rounds(fact: &InferenceFact, node: &NodeProto) -> InferenceFact {
     of_type(fact).with_shape(ShapeFactoid::closed(dims))
 }
 
-/// The axes along which what is taken for granted of a state is not so in the next round; `None` where it is of another
-/// rank, or nobody knows.
+/// The axes along which an assumption about a state does not hold in the next iteration; `None`
+/// where the rank changes, or is unknown.
 fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     if given.shape.is_open() {
         return Some(vec![]);
@@ -217,7 +218,7 @@ fn changing(given: &InferenceFact, made: &InferenceFact) -> Option<Vec<usize>> {
     same_rank.then(|| pairs.filter(|(_, pair)| differs(*pair)).map(|(axis, _)| axis).collect())
 }
 
-/// What is known of a value that is one or the other.
+/// The facts that hold for both of two values.
 pub(super) fn common(one: &InferenceFact, other: &InferenceFact) -> InferenceFact {
     let mut fact = InferenceFact::default();
     if one.datum_type == other.datum_type {

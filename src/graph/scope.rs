@@ -25,7 +25,7 @@ pub fn scope(graph: &Graph, node: NodeId) -> Scope {
     scope
 }
 
-/// What a node says of its modules, in the body that this is the way to.
+/// The module scopes of a node, in the body at this region path.
 fn written(proto: &NodeProto, way: &str) -> Scope {
     let metadata = |key: &str| {
         let entry = proto.metadata_props.iter().find(|entry| entry.key() == key)?;
@@ -47,8 +47,8 @@ fn written(proto: &NodeProto, way: &str) -> Scope {
     Scope { path: dotted(modules), classes: vec![] }
 }
 
-/// `blocks/blocks.0/norm1/un` as the module path `blocks.0.norm1.un`: a step that repeats what is
-/// before it replaces it.
+/// `blocks/blocks.0/norm1/un` as the module path `blocks.0.norm1.un`: a step that repeats its
+/// predecessor replaces it.
 fn dotted(modules: &str) -> String {
     let mut path = String::new();
     for step in modules.split('/') {

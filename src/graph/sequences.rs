@@ -61,7 +61,7 @@ impl SequenceParts {
     }
 }
 
-/// Parts of so many places, the last of which has what is left.
+/// Parts of `number` places each; the last one may be shorter.
 fn by_number(whole: usize, number: usize) -> Option<Vec<usize>> {
     if number == 0 || whole.div_ceil(number) > MOST {
         return None;
@@ -70,15 +70,15 @@ fn by_number(whole: usize, number: usize) -> Option<Vec<usize>> {
     Some((0..whole).step_by(number).map(part).collect())
 }
 
-/// Parts that are told, which are all that there is.
+/// Parts by a list of extents that covers the whole axis.
 fn by_list(whole: Option<usize>, list: &[i64]) -> Option<Vec<usize>> {
     let extents: Vec<usize> = list.iter().map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
     let sum = extents.iter().try_fold(0_usize, |sum, &extent| sum.checked_add(extent))?;
     (extents.len() <= MOST && whole.is_none_or(|whole| whole == sum)).then_some(extents)
 }
 
-/// What is known of a sequence, which is the type of its parts, and of the part that a SequenceAt takes; `None` for every
-/// other node.
+/// The facts about a sequence, whose type is that of its parts, and about the result of a
+/// SequenceAt; `None` for every other node.
 pub fn infer(graph: &Graph, node: NodeId, facts: &[Rc<InferenceFact>]) -> Option<Vec<InferenceFact>> {
     let of_type = |value: ValueId| {
         let datum_type = facts[value.index()].datum_type;

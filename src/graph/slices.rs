@@ -1,4 +1,4 @@
-//! What is left of an axis that a Slice cuts.
+//! The extent of an axis behind a Slice.
 
 use tract_onnx::prelude::{InferenceFact, TVec};
 use tract_onnx::tract_hir::infer::{Factoid, ShapeFactoid};
@@ -56,14 +56,14 @@ impl SliceCut {
     }
 }
 
-/// What a slice of `from` is known to be. One that reaches past the end of its value is shorter
-/// than its bounds say, and of an open extent nobody knows the end. That there is something along it
-/// is taken for granted, so that its first place and its last are there.
+/// The facts about a slice of `from`. A slice that reaches past the end is shorter than its bounds,
+/// and the end of an open extent is unknown. An axis is assumed to be non-empty, so that its first
+/// and its last place exist.
 pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]) -> InferenceFact {
     if from.shape.is_open() {
         return fact;
     }
-    // A Slice takes no axis away, whatever else nobody says of it.
+    // A Slice keeps the rank, even where all else is unknown.
     let fact = match fact.shape.is_open() {
         true => {
             fact.with_shape(ShapeFactoid::closed(from.shape.dims().map(|_| DimFact::default()).collect()))
@@ -104,8 +104,9 @@ pub fn within_reach(fact: InferenceFact, from: &InferenceFact, cuts: &[SliceCut]
     fact.with_shape(ShapeFactoid::closed(dims))
 }
 
-/// Whether there may be more places in what is taken by its bounds than in the whole: of one open extent as many as of another.
-/// Tables are taken to have as many places as there are tokens, as they have in each run that adds the two.
+/// Whether the bounds may select more places than the whole axis has: of one open extent as many as
+/// of another. Tables are assumed to have as many places as there are tokens, as in each run that
+/// adds the two.
 fn reaches_past(whole: &DimFact, taken: &DimFact) -> bool {
     let Some(taken) = taken.concretize().filter(|taken| taken.to_i64().is_err()) else { return false };
     whole

@@ -1,5 +1,6 @@
-//! What is the same at every place of a value, however many these are: a mask of nothing, the types of tokens where a caller
-//! gives none. An exporter that does not know the extents writes how it is made of them.
+//! Uniform values: equal at every place, of any shape, such as an empty mask, or token types where
+//! a caller gives none. An exporter that does not know the extents writes the shape arithmetic of
+//! such values.
 
 use super::ValueId;
 use super::analysis::Analysis;
@@ -15,7 +16,7 @@ const LOOKED_AT: usize = 32;
 /// Constants of more elements are not looked through.
 const FEW: usize = 1 << 16;
 
-/// Places further apart are none.
+/// The largest step between places of a Range.
 const STEP: f64 = (1_u64 << 20) as f64;
 
 /// Up to here each integer is a float of 64 bits.
@@ -27,8 +28,8 @@ pub fn number(known: &Analysis, value: ValueId) -> Option<f64> {
     Look { known, left: LOOKED_AT }.number(value)
 }
 
-/// What broadcasts to a value of floats: the number that is at every place, or the entry of a table that all indices
-/// name.
+/// The small array that broadcasts to a uniform value of floats: its number, or the entry of a
+/// table that all indices name.
 pub fn row(known: &Analysis, value: ValueId) -> Option<Recipe> {
     if let Some(number) = number(known, value) {
         return Some(Recipe::number(number, 0));
@@ -99,7 +100,7 @@ impl Look<'_, '_> {
         if constants.is_constant(value) {
             let is_small = constants.len(value).is_some_and(|count| count <= FEW);
             let ints = constants.ints(value).filter(|_| is_whole && is_small)?;
-            // Sums of what is larger may be less than what they are sums of.
+            // Sums of larger integers may overflow.
             let is_held = ints.iter().all(|&int| (int as f64).abs() <= WHOLE);
             return ints.into_iter().min().filter(|_| is_held).map(|least| least as f64);
         }
@@ -151,7 +152,7 @@ pub fn repeats_zero(at: &At) -> bool {
     }
 }
 
-/// What a ConstantOfShape puts at all places.
+/// The fill value of a ConstantOfShape.
 fn filler(at: &At) -> Option<f64> {
     let Some(filler) = at.proto().attr_t("value").ok()? else { return Some(0.0) };
     if data_type(filler).ok()?.is_float() {
@@ -174,7 +175,7 @@ fn truth(holds: bool) -> f64 {
     f64::from(u8::from(holds))
 }
 
-/// Whether a type has a number as it is; of some types nothing is said.
+/// Whether a type represents a number exactly; `false` for unknown types.
 fn fits(number: f64, data_type: DataType) -> bool {
     let is_whole = number.fract() == 0.0;
     match data_type {

@@ -24,12 +24,12 @@ pub fn stand_in(operator: (&str, &str)) -> Option<&'static str> {
     }
 }
 
-/// Whether what stands in for an operator reads its attributes.
+/// Whether the stand-in for an operator reads its attributes.
 pub fn keeps_attributes(stand_in: &str) -> bool {
     matches!(stand_in, "Conv" | "Gemm" | "MaxPool")
 }
 
-/// How many of the inputs what stands in for an operator reads.
+/// The number of inputs that the stand-in for an operator reads.
 pub fn inputs_of(stand_in: &str) -> usize {
     match stand_in {
         "Identity" | "MaxPool" => 1,

@@ -1,7 +1,7 @@
 //! The element type of every value, bfloat16 and float apart.
 //!
-//! tract reads bfloat16 as float. Where it says float, the node tells which of the two it is: most
-//! operators make what they are given.
+//! tract reads bfloat16 as float. Where it answers float, the node decides which of the two it is:
+//! most operators keep the type of their input.
 
 use std::rc::Rc;
 
@@ -58,7 +58,7 @@ pub(super) fn infer(graph: &Graph, facts: &[Rc<InferenceFact>]) -> Vec<Option<Da
 /// constant beside a value of which nothing is known tells.
 fn shared(graph: &Graph, node: NodeId, types: &[Option<DataType>]) -> Option<DataType> {
     use Category::{Arithmetic, Layer, MatrixProduct, Movement};
-    // Whatever they read.
+    // For any type of input.
     if let ("ai.onnx.ml", "Normalizer" | "Scaler") = graph.node(node).op() {
         return Some(DataType::Float);
     }
@@ -164,7 +164,7 @@ fn float_or_bfloat16(
             code("stash_type").map_or(Some(DataType::Float), DataType::from_code)
         }
         Some("CastLike" | "RMSNormalization" | "DequantizeLinear") => of(1),
-        // What a body makes only the body tells.
+        // Only the body decides the type of its result.
         _ if bodies(proto).next().is_some() => told,
         _ => {
             let first = (0..graph.inputs(node).len()).filter_map(of).find(is_float);

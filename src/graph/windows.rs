@@ -11,8 +11,8 @@ use crate::onnx::proto::NodeProto;
 /// How many axes a value has before those of space.
 const SPACE: usize = 2;
 
-/// What a pool makes of a value. Windows that begin behind the end of it are left out by some, and one that is wider than all
-/// that there is makes one place for some.
+/// The facts about a pooled value. Engines disagree about windows that begin behind the end, and
+/// about a window wider than the whole axis.
 pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let ints = |name: &str| node.attr_ints(name).ok().flatten().unwrap_or_default();
     let (kernel, strides, pads, dilations) =
@@ -45,15 +45,16 @@ pub fn pooled(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> In
     if pads_itself { made } else { without(made, from, &|axis, whole| !is_agreed(axis, whole)) }
 }
 
-/// What resizing makes of a value: engines multiply an extent by a factor in either type of floats, and others say more where
-/// they agree.
+/// The facts about a resized value: engines multiply an extent by a factor in either type of
+/// floats, and more is known where they agree.
 pub fn resized(node: &NodeProto, from: &InferenceFact, made: InferenceFact) -> InferenceFact {
     let is_frame = |name: &str| ["axes", "keep_aspect_ratio_policy"].contains(&name);
     let is_by_axes = node.attribute.iter().any(|attribute| is_frame(attribute.name()));
     if is_by_axes { made } else { without(made, from, &|_, whole| whole.is_some()) }
 }
 
-/// A fact without the extents of some axes, which are told by how many places they have before, where that is a number.
+/// A fact without the extents of some axes, selected by their extents before, where those are
+/// numbers.
 fn without(
     fact: InferenceFact,
     from: &InferenceFact,
@@ -71,7 +72,7 @@ fn without(
     if dims.len() != fact.shape.dims().count() || dims.iter().eq(fact.shape.dims()) {
         return fact;
     }
-    // What tract makes of a constant has its own extents.
+    // A folded constant has its own extents.
     fact.without_value().with_shape(ShapeFactoid::closed(dims))
 }
 
@@ -120,7 +121,8 @@ mod tests {
         NodeProto { op_type: Some("MaxPool".into()), attribute, ..Default::default() }
     }
 
-    /// Kernel, stride, padding, whether it is rounded up, of so many places; and whether all say how many come of it.
+    /// Kernel, stride, padding, ceil_mode, and extent; and whether all engines agree about the
+    /// result.
     #[test]
     fn places_that_engines_count_differently_are_not_known() {
         let cases = [

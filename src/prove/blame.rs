@@ -11,9 +11,10 @@ const SURROUNDINGS: usize = 1 << 12;
 
 /// The first value from which on an output never meets that of the original again.
 ///
-/// From the output back through values that the original does not have, or has with other elements: the earliest node
-/// all of whose inputs it has as they are. One that something computes a value of the original from is another where
-/// there is one: a stream whose scale is another one parts rightly, and meets again wherever it is read.
+/// The walk goes from the output back through values that the original lacks, or has with other
+/// elements, to the earliest node whose inputs are all equal to the original's. A node behind which
+/// values of the original appear again is passed over where possible: a stream under another scale
+/// differs rightly, and agrees again wherever it is read.
 pub fn first(
     graph: &Graph,
     digests: &[Option<Digest>],
@@ -37,7 +38,7 @@ pub fn first(
         open.extend(other.into_iter().filter(|&read| parted.insert(read)));
     }
     let place = |value: &ValueId| graph.producer(*value).map(|(node, _)| graph.place(node));
-    // Last first, so that of what is made of a value it is known already.
+    // In reverse order, so that later values are decided before.
     let mut last_first: Vec<ValueId> = parted.into_iter().collect();
     last_first.sort_by_key(|value| std::cmp::Reverse(place(value)));
     let mut meets = HashSet::new();
@@ -80,7 +81,7 @@ pub fn behind(graph: &Graph, output: ValueId, is_such: &dyn Fn(&str) -> bool) ->
     None
 }
 
-/// The site of the new tensor nearest to what makes a value.
+/// The site of the new tensor nearest to the producer of a value.
 pub fn site(graph: &Graph, value: ValueId, tensors: &[Stored]) -> Option<usize> {
     around(graph, graph.producer(value)?.0, tensors)
 }
@@ -97,7 +98,8 @@ pub fn around(graph: &Graph, first: NodeId, tensors: &[Stored]) -> Option<usize>
         if let Some(site) = inputs().find_map(|read| sites.get(graph.value_name(read)).copied()) {
             return Some(site);
         }
-        // Who reads the same comes first, then who reads what it makes, then who made what it reads.
+        // First other readers of its inputs, then readers of its results, then producers of its
+        // inputs.
         let beside = inputs().flat_map(|value| readers(graph, value));
         let behind = graph.outputs(node).iter().flatten().flat_map(|&value| readers(graph, value));
         let before = inputs().filter_map(|read| graph.producer(read).map(|(node, _)| node));

@@ -24,7 +24,7 @@ pub fn value(recipe: &Recipe, source: &Sources, allowance: &Allowance) -> Result
     let mut known: HashMap<_, Elements> = HashMap::new();
     for step in steps {
         allowance.room(step.shape())?;
-        // What nobody else needs is given away, so that it can be changed where it is.
+        // A value without other readers is moved, so that it can be changed in place.
         let take = |input: &Recipe| {
             let left = uses.entry(input.id()).or_default();
             *left = left.saturating_sub(1);
@@ -88,7 +88,7 @@ fn compute(
             };
             row_major(array.map_err(|_| Unmade::Uncovered)?)
         }
-        // What rounding takes is for the other claim.
+        // Rounding belongs to the first claim.
         (Op::Round(_) | Op::Flush(_), [a]) => a.clone(),
         (Op::Neg, [a]) => a.mapv(field::neg).into_shared(),
         (Op::Sqrt, [a]) => source.roots(a),
@@ -108,7 +108,7 @@ fn compute(
     Ok(made)
 }
 
-/// What is done with the elements at a place of two operands, the second of which is inverted for a quotient.
+/// The operation on the elements of two operands; for a quotient the second one is inverted.
 fn arithmetic(op: &Op) -> Option<fn(u32, u32) -> u32> {
     Some(match op {
         Op::Add => field::add,

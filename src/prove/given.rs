@@ -1,4 +1,4 @@
-//! What both models are given at a point: random numbers, the same for each name.
+//! The inputs of both models at a point: random numbers, equal for equal names.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,12 +16,12 @@ use crate::run::Input;
 
 /// Of so many truth values among the inputs, all that they may be are tried.
 const FEW_TRUTHS: usize = 3;
-/// What the random numbers of a point come from.
+/// The seeds of a point.
 #[derive(Clone, Copy)]
 pub struct Seed {
-    /// Those of this point, or of another attempt at it.
+    /// The seed of this point, or of another attempt at it.
     pub key: u64,
-    /// Those of all points.
+    /// The seed of all points.
     pub all: u64,
     /// Which point it is.
     pub point: u64,

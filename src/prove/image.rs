@@ -1,4 +1,4 @@
-//! What stands in the place of a tensor.
+//! The image of a tensor in the field.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const READ: usize = 1 << 12;
 const INTEGERS: u64 = 100;
 const SMALL: u64 = 4;
 
-/// Among many, as tokens are, one of so many is another: what is no token, or the last of a long row.
+/// One of so many random integers is extreme: no token, or the last of a long row.
 const OUTLYING: u64 = 8;
 const OUTLIERS: [i64; 6] = [-100, -2, -1, 511, 32_767, 1 << 20];
 
@@ -35,13 +35,13 @@ pub enum Image {
     Field(Elements),
     /// Integers that are known.
     Int(Integers),
-    /// Integers that follow from what is random: an element stands for each, with which nobody calculates.
+    /// Integers that follow from random elements: an uninterpreted element stands for each.
     Varying(Elements),
-    /// What has no known extents.
+    /// A tensor of unknown extents.
     Opaque(Digest),
 }
 
-/// Does the same to the elements of any tensor; what is opaque is for the last arm.
+/// Applies one expression to the elements of any tensor; the last arm handles opaque ones.
 macro_rules! either {
     ($value:expr, $array:ident => $result:expr, else $other:expr) => {
         match $value {
@@ -54,7 +54,7 @@ macro_rules! either {
 }
 pub(super) use either;
 
-/// The same elements in row-major order.
+/// The elements in row-major order.
 pub fn row_major<T: Clone>(array: ArrayD<T>) -> ArcArray<T, IxDyn> {
     if array.is_standard_layout() {
         array.into_shared()
@@ -74,7 +74,7 @@ impl Image {
         Self::Int(row_major(integers))
     }
 
-    /// Integers that nobody knows; where there are none, nothing is to be known.
+    /// Integers of unknown value; without elements nothing is unknown.
     pub fn varying(elements: ArrayD<u32>) -> Self {
         if elements.is_empty() {
             return Self::int(elements.mapv(i64::from));
@@ -124,7 +124,7 @@ impl Image {
         self.shape().map_or(0, |shape| shape.iter().product())
     }
 
-    /// The element that stands for what is at each place.
+    /// The image of the element at each place.
     pub fn images(&self) -> Option<Elements> {
         match self {
             Self::Field(elements) | Self::Varying(elements) => Some(elements.clone()),
@@ -133,7 +133,7 @@ impl Image {
         }
     }
 
-    /// What it is told from others by.
+    /// Its digest.
     pub fn digest(&self, key: u64) -> Digest {
         let mut hash = Hash::new(key, "value");
         hash.number(match self {
@@ -172,12 +172,12 @@ pub fn lowest(key: u64) -> u32 {
     of_bits(key).of(f64::NEG_INFINITY.to_bits())
 }
 
-/// What makes a random element of the bits of a number.
+/// The function from the bits of a number to a random element.
 fn of_bits(key: u64) -> Unknown {
     Unknown::new(Hash::new(key, "bits").finish())
 }
 
-/// The value of what is computed by more than arithmetic.
+/// The value of a result of more than arithmetic.
 pub fn of_numbers(numbers: &ArrayD<f64>, key: u64) -> Image {
     of_floats(numbers.mapv(|number| if number.abs() < DECIDED { 0.0 } else { number }), key)
 }
@@ -231,7 +231,7 @@ pub fn of_tensor(tensor: &TensorProto, externals: &Externals, key: u64) -> Image
     Image::Opaque(stored(tensor, externals, key))
 }
 
-/// What a tensor is told from others by, whatever is in it.
+/// The digest of a stored tensor of any type.
 pub fn stored(tensor: &TensorProto, externals: &Externals, key: u64) -> Digest {
     let mut hash = Hash::new(key, "tensor");
     hash.number(tensor.data_type() as u64);

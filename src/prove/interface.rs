@@ -1,4 +1,4 @@
-//! Whether two models can be the same function by what is outside of their nodes: inputs, outputs, operator sets.
+//! Whether two models agree apart from their nodes: inputs, outputs, operator sets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use crate::onnx::Model;
 use crate::onnx::node::{bodies, canonical_domain};
 use crate::onnx::proto::{OperatorSetIdProto, TypeProto, ValueInfoProto};
 
-/// Whether what is given may be the same, has the same defaults, and operators mean the same.
+/// Whether both accept the same inputs with the same defaults, and operators have the same meaning.
 ///
 /// # Errors
-/// What tells the models apart, or leaves it undecided.
+/// The difference, or the reason why it is undecided.
 pub fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     let (inputs, others) = (&original.graph().input, &fused.graph().input);
     let parted = |at: &ValueInfoProto, reason: &str| Proof::Disproved {
@@ -60,7 +60,8 @@ pub fn same_interface(original: &Model, fused: &Model) -> Result<(), Proof> {
     }
 }
 
-/// Whether all operators of a model mean what they would in the older operator set of the one that it was made of.
+/// Whether all operators of the folded model keep their meaning in the older operator set of the
+/// original.
 fn means_the_same(original: &Model, fused: &Model) -> bool {
     let [from, to] = [original, fused].map(Model::own_opset);
     let mut graphs = vec![fused.graph()];

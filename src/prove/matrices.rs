@@ -1,7 +1,8 @@
 //! Matrix products in the field.
 //!
-//! Centred elements are no larger than half of the prime, so that a word with a sign has room for eight products of two
-//! and for what is left of those before them: multiplications and additions alone, which every machine has vectors for.
+//! Centred elements are at most half of the prime, so that a signed word has room for eight
+//! products and the reduced sum before them: only multiplications and additions, which every
+//! machine has vectors for.
 
 use multiversion::multiversion;
 use ndarray::{ArrayViewMut2, Axis};
@@ -9,14 +10,14 @@ use rayon::prelude::*;
 
 use super::field::{self, P};
 
-/// Rows and columns of the blocks that are computed at once: their sums, and what they read, stay in a near cache.
+/// Rows and columns of the blocks: their sums and operands stay in a near cache.
 const ROWS: usize = 32;
 const COLUMNS: usize = 512;
 
 /// Products that are added before a sum is shrunk.
 const TERMS: usize = 8;
 
-/// What 2³² is in the field: less than 2²¹, so that nothing overflows where it is a factor.
+/// 2³² in the field: less than 2²¹, so that products with it do not overflow.
 const WORD: i64 = ((1 << 32) % P) as i64;
 
 /// How large the matrices of a product are.

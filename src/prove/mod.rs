@@ -1,8 +1,8 @@
 //! Whether two models compute the same function, without an engine and without a tolerance.
 //!
-//! `docs/proof.md` defines it. Two claims are checked: every new tensor is its recipe, rounded once (`rounding`);
-//! and with the recipes in the place of the new tensors both graphs have equal outputs at a random point of a finite
-//! field (`evaluate`), where polynomials that differ hardly ever meet.
+//! `docs/proof.md` defines it. Two claims are checked: every new tensor is its recipe, rounded once
+//! (`rounding`); and with the recipes in place of the new tensors both graphs have equal outputs at
+//! a random point of a finite field (`evaluate`), where different polynomials hardly ever agree.
 
 mod blame;
 mod evaluate;
@@ -58,7 +58,7 @@ const ATTEMPTS: u64 = 8;
 /// How many times fewer elements all inputs have where sizes are tried behind those at which something took too much.
 const FEWER: u64 = 4;
 
-/// What may be left of the doubt whether two functions are the same, and at how many points there may be less of it.
+/// The doubt that is accepted, and the largest number of points to reduce it.
 const DOUBT: f64 = 1e-4;
 const MOST_POINTS: usize = 8;
 
@@ -72,7 +72,7 @@ pub struct ProveOptions {
     pub dims: Dims,
     /// At how many points both are evaluated; at more where that leaves a doubt.
     pub points: usize,
-    /// What the points are drawn from.
+    /// The seed of the points.
     pub seed: u64,
 }
 
@@ -82,7 +82,7 @@ impl Default for ProveOptions {
     }
 }
 
-/// What came of it.
+/// The verdict of a proof.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Proof {
@@ -102,16 +102,16 @@ pub enum Proof {
         /// The reason.
         reason: String,
     },
-    /// They do not, or a tensor is not what it should be.
+    /// The functions differ, or a tensor differs from its recipe.
     Disproved {
         /// The first value, or the tensor, that is wrong.
         at: String,
         /// The site for whose sake it was changed.
         site: Option<usize>,
-        /// What is wrong.
+        /// The difference.
         reason: String,
     },
-    /// Nobody knows.
+    /// The proof cannot decide.
     Undecided {
         /// Why.
         reason: String,
@@ -271,7 +271,7 @@ fn claims(
     let valid = Valid { faults: faults.into_iter().map(|fault| fault.reason).collect(), own: &own[1] };
     let turns = turns(&truths(&original));
     let least = options.points.max(turns);
-    // What truth values decide is seen where they are so.
+    // A point shows only the branches of its booleans.
     let (mut bounds, mut bound, mut points) = (vec![1.0; turns], 1.0_f64, 0);
     let (mut moves_roots, mut draws_counts) = (false, false);
     let begin = u64::from(part == ClaimScope::Identity);
@@ -343,9 +343,9 @@ struct Agreed {
 struct Prepared {
     model: Model,
     inputs: Vec<Input>,
-    /// How the tensors are computed that came with what was written out.
+    /// The recipes of the tensors that inlining added.
     formulas: Vec<Stored>,
-    /// The inputs as they are declared, where some of their extents are open.
+    /// The declared inputs, if some of their extents are open.
     open: Option<Vec<ValueInfoProto>>,
 }
 
@@ -354,7 +354,7 @@ impl Prepared {
         Allowance::new(self.model.about_bytes(), elements(&self.inputs))
     }
 
-    /// What is known since every extent has a number.
+    /// The facts that hold only since every extent is a number.
     fn only_at_sizes(&self, known: &Analysis) -> OnlyAtSizes {
         let Some(open) = &self.open else { return OnlyAtSizes::default() };
         let mut graph = known.graph.proto().clone();
@@ -405,7 +405,7 @@ enum Ended {
     Zero(String),
     /// This output has no element there, and other integers may give it some.
     Empty(String),
-    /// The bodies of what makes this value could not be evaluated, perhaps for the extents.
+    /// The bodies behind this value could not be evaluated, perhaps because of the extents.
     Unknown(String),
     /// This value takes too much, as attention between the pixels of an image does.
     Beyond(String),
@@ -508,7 +508,7 @@ fn identity(
             other?.join().unwrap_or_else(|_| Err(Ended::With(undecided("the evaluation ended early"))));
         compare(known, seen?, fits(other)?, fused, tensors)
     });
-    // What is between the two may have moved through an operator that hands positive factors on.
+    // The difference may be a positive factor that has passed an operator.
     let read = |name: &str| sources::read(before, all, name);
     let graph = &known.graph;
     let has_body = |&node: &NodeId| bodies(graph.node(node)).next().is_some();
@@ -529,7 +529,8 @@ fn identity(
     compare(known, seen, fits(second(fused, &source, tensors, valid, seed, Some(scales)))?, fused, tensors)
 }
 
-/// What does not fit itself where the original does is not to be tried at other sizes: at those it may be the same.
+/// Where the original fits and the folded model does not, other sizes are not tried: at those both
+/// may agree.
 fn fits(second: Result<Findings, Ended>) -> Result<Findings, Ended> {
     second.map_err(|ended| match ended {
         Ended::Misfit(at) => Ended::Unfit(at),
@@ -656,8 +657,8 @@ fn compare(
             }
             continue;
         }
-        // What is a function of all that it reads, since nobody knows its extents, differs when that does, though a
-        // fold may have gone through it.
+        // A function of all its inputs, for lack of extents, differs whenever they differ, though a
+        // fold may have crossed it.
         let is_opaque = |name: &str| {
             let differs = || digests.get(name).copied() != graph.value(name).and_then(digest);
             (seen.opaque.contains(name) || second.opaque.contains(name)) && differs()

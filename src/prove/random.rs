@@ -4,21 +4,21 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::field::P;
 
-/// What tells a value, or a function, from all others: a keyed hash.
+/// The identity of a value, or of a function: a keyed hash.
 pub type Digest = u128;
 
 /// Puts parts together to a digest.
 pub struct Hash(Xxh3);
 
 impl Hash {
-    /// A hash under a key, of what it is for.
+    /// A hash under a key, for one purpose.
     pub fn new(key: u64, what: &str) -> Self {
         let mut hash = Self(Xxh3::with_seed(key));
         hash.text(what);
         hash
     }
 
-    /// Adds bytes, whose end is told from what follows.
+    /// Adds bytes with their length, so that their end is marked.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.update(bytes);
@@ -50,13 +50,13 @@ impl Hash {
         }
     }
 
-    /// The digest of what was added.
+    /// The digest of all additions.
     pub fn finish(&self) -> Digest {
         self.0.digest128()
     }
 }
 
-/// A function that nobody knows, of as many elements as it is given.
+/// An uninterpreted function of any number of elements.
 ///
 /// Each argument is mixed in by two rounds of multiplication and shift between halves of the key. The function is one
 /// of 2¹²⁸ that no model was made with a view to, and its results have 31 bits: for that 64 bits of state are enough.
@@ -72,7 +72,7 @@ impl Unknown {
         Self { before: digest as u64, between: (digest >> 64) as u64 }
     }
 
-    /// What was mixed in before any argument.
+    /// The state before any argument.
     pub fn start(self) -> u64 {
         self.between
     }

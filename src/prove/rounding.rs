@@ -21,8 +21,8 @@ use crate::onnx::tensor::{self, DataType};
 use crate::recipe::{DECIDED, Op, Promise};
 use crate::refusal::Refusal;
 
-/// What is compared of a tensor that is one of the original's; `None` of those that are exact, and of those whose
-/// elements are no tensor of their type and shape.
+/// The contents to compare of a tensor of the original; `None` for exact types, and for elements
+/// that do not fit their type and shape.
 ///
 /// # Errors
 /// Where elements that are outside of the model are not there: nothing follows from that.
@@ -35,7 +35,7 @@ fn content(tensor: &TensorProto, model: &Model) -> Result<Option<(DataType, Data
     }
 }
 
-/// That nobody knows what a tensor holds.
+/// The verdict for a tensor that cannot be read.
 fn unread(name: &str, reason: &dyn Display) -> Proof {
     Proof::Undecided { reason: format!("`{name}` cannot be read: {reason}") }
 }
@@ -46,7 +46,7 @@ fn unread(name: &str, reason: &dyn Display) -> Proof {
 /// [`Proof::Disproved`] at the first one that is something else, [`Ended::Uncomputed`] at the first whose recipe cannot be
 /// computed.
 pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Stored]) -> Result<usize, Ended> {
-    // What was written out has tensors of its own, and lacks those that only it read.
+    // Inlining adds tensors, and removes those that only it read.
     let mut before = tensors(known.graph.model());
     before.extend(tensors(original));
     let named: HashMap<&str, &TensorProto> = before.iter().map(|(name, tensor)| (*name, tensor)).collect();
@@ -94,7 +94,7 @@ pub fn check((original, known): (&Model, &Analysis), fused: &Model, new: &[Store
     Ok(recomputed)
 }
 
-/// The types of tensors, and the digests of what they hold.
+/// The types of tensors, and the digests of their contents.
 fn marked(tensors: &[(&str, TensorProto)], model: &Model) -> Result<HashSet<(DataType, String)>, Proof> {
     let mut marks = HashSet::new();
     for (name, tensor) in tensors {
@@ -105,7 +105,7 @@ fn marked(tensors: &[(&str, TensorProto)], model: &Model) -> Result<HashSet<(Dat
     Ok(marks)
 }
 
-/// The site near a tensor that nobody has a recipe for.
+/// The site near a tensor without a recipe.
 fn blamed(model: &Model, name: &str, tensors: &[Stored]) -> Option<usize> {
     let graph = Graph::new(model).ok()?;
     let readers = graph.readers(graph.value(name)?).iter();
@@ -192,9 +192,9 @@ fn is_rounded(
 
 /// Why a part was not compared.
 enum Incomparable {
-    /// What the recipe gives is no number of its type.
+    /// The result of the recipe is no number of its type.
     Unstorable(String),
-    /// What is held cannot be read.
+    /// The stored elements cannot be read.
     Unread(String),
 }
 

@@ -1,4 +1,4 @@
-//! What positive factors pass: `f(k·x) = k·f(x)`.
+//! Positive factors that operators pass: `f(k·x) = k·f(x)`.
 //!
 //! An element of the field has no sign. So a factor counts as positive where it is made of numbers that are: those
 //! of one element that recipes are made of, one of them, or two, multiplied or divided; or those that one tensor is
@@ -62,7 +62,7 @@ pub struct Scales {
 }
 
 impl Scales {
-    /// The factors that recipes may bring; `None` where there are none.
+    /// The factors that recipes may introduce; `None` without any.
     pub fn new(tensors: &[Stored], source: &Sources, read: Read, allowance: &Allowance) -> Option<Self> {
         let steps = tensors.iter().flat_map(|tensor| tensor.recipe.steps()).filter(|step| step.len() == 1);
         let mut ids = HashSet::new();
@@ -108,8 +108,8 @@ impl Scales {
         self.positive.len()
     }
 
-    /// The positive factor by which what an operator reads has to be multiplied to be what the original applies it to,
-    /// or applied it to before.
+    /// The positive factor between an operator's inputs and the inputs of the same operator in the
+    /// original, or of an earlier one.
     pub fn factor(&self, op: (&str, &str), function: Digest, inputs: &[Option<Image>]) -> Option<u32> {
         let (scaled, others) = inputs.split_at_checked(passed(op, inputs.len())?)?;
         let scaled: Vec<Option<&Elements>> = scaled
@@ -141,9 +141,9 @@ impl Scales {
         Some(factor).filter(|&factor| factor != 1)
     }
 
-    /// The first element of what the original applies an operator to, or applied it to before, which is what is read times a
-    /// positive factor; that of what is read, where there is none. The digest is of the operator, and of all elements divided
-    /// by the first.
+    /// The first element of a lane of the original that equals this lane up to a positive factor,
+    /// or of an earlier one; the lane's own first element, where there is none. The digest
+    /// identifies the operator, and all elements divided by the first.
     pub fn first(&self, divided: Digest, first: u32) -> u32 {
         let mut original = self.original.borrow_mut();
         let before = original.entry(divided).or_default();
@@ -168,7 +168,7 @@ impl Scales {
         scaled.is_some_and(|scaled| scaled.iter().all(is_zero))
     }
 
-    /// What the operator reads, multiplied by the factor.
+    /// The operator's inputs, multiplied by the factor.
     pub fn scaled(op: (&str, &str), inputs: &[Option<Image>], factor: u32) -> Vec<Option<Image>> {
         let count = passed(op, inputs.len()).unwrap_or_default();
         let scaled = |(slot, input): (usize, &Option<Image>)| match input {
@@ -179,7 +179,7 @@ impl Scales {
     }
 }
 
-/// What lies between any two places of a row may have passed something: the products of that, and their inverses.
+/// Any run of factors of a row may pass an operator: their products, and the inverses.
 fn extend(all: &mut HashSet<u32>, rows: &[Vec<Option<u32>>]) {
     for first in 0..rows.len() {
         let mut products = vec![Some(1)];

@@ -243,7 +243,7 @@ pub fn elements(inputs: &[Input]) -> u64 {
 /// The inputs whose sizes count, at these.
 ///
 /// # Errors
-/// That it is undecided, where there are none of these sizes.
+/// The undecided verdict, where these sizes are impossible.
 pub fn inputs(model: &Model, dims: &Dims) -> Result<Vec<Input>, Proof> {
     let light = Model::from_proto(ModelProto { graph: Some(numbers(model.graph())), ..Default::default() });
     Input::of(&light, dims).map_err(|failure| undecided(failure.to_string()))

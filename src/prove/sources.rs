@@ -1,4 +1,4 @@
-//! What recipes are made of: the constants of the original, by name.
+//! The operands of recipes: the constants of the original, by name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,14 +34,14 @@ pub fn tensors(model: &Model) -> Vec<(&str, TensorProto)> {
     found
 }
 
-/// Those tensors by name: outside bodies each has its own.
+/// The stored tensors by name: outside of bodies names are unique.
 pub fn stored(model: &Model) -> HashMap<&str, TensorProto> {
     tensors(model).into_iter().collect()
 }
 
 /// A constant of the original.
 ///
-/// What was written out reads fewer of them than the original stores.
+/// After inlining the graph reads fewer tensors than the original stores.
 ///
 /// # Errors
 /// Where it has none of this name, or none that can be computed.
@@ -57,7 +57,7 @@ pub fn given(original: &Model, known: &Analysis, name: &str) -> Result<Given, Re
 /// As [`given`], in float64.
 ///
 /// # Errors
-/// Those of [`given`].
+/// As [`given`].
 pub fn read(original: &Model, known: &Analysis, name: &str) -> Result<ArrayD<f64>, Refusal> {
     given(original, known, name)?.all(name)
 }
@@ -67,7 +67,7 @@ pub fn is_number(step: &Recipe) -> bool {
     matches!(step.op(), Op::Exp | Op::Sigmoid | Op::Softmax(_) | Op::Max(_))
 }
 
-/// What stands for the constants of recipes in the field.
+/// The images of the constants of recipes.
 pub struct Sources<'s> {
     original: &'s Model,
     stored: HashMap<&'s str, TensorProto>,
@@ -80,7 +80,7 @@ pub struct Sources<'s> {
 }
 
 impl<'s> Sources<'s> {
-    /// What the original stores alone.
+    /// The stored constants of the original alone.
     pub fn new(original: &'s Model, key: u64, convention: RootOfMinusOne) -> Self {
         let (computed, numbers) = (HashMap::new(), HashMap::new());
         Self { original, stored: stored(original), key, convention, computed, numbers }
@@ -91,7 +91,7 @@ impl<'s> Sources<'s> {
         self.convention.roots(elements)
     }
 
-    /// With what it computes.
+    /// Adds computed constants.
     pub fn with(mut self, computed: HashMap<String, Elements>) -> Self {
         self.computed = computed;
         self
@@ -126,7 +126,7 @@ impl<'s> Sources<'s> {
     /// The elements of a constant.
     ///
     /// # Errors
-    /// Where there is none of this name.
+    /// If there is no constant of this name.
     pub fn constant(&self, name: &str) -> Result<Elements, Unmade> {
         if let Some(known) = self.computed.get(name) {
             return Ok(known.clone());

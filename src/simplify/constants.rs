@@ -1,8 +1,8 @@
-//! What no input of the model reaches is computed once and for all: expressions over weights, and arithmetic of
-//! extents that nobody may vary.
+//! Constant folding: values that no input of the model reaches are computed once, expressions over
+//! weights as well as arithmetic of fixed extents.
 //!
-//! A value keeps its name; the node that made it goes, and a tensor comes. What only such nodes read is then read by
-//! nobody.
+//! A value keeps its name; a tensor replaces its producer. Nodes that only served such producers
+//! have no reader then.
 
 use super::passed::handed_on;
 use super::taken::taken;
@@ -17,23 +17,23 @@ use crate::onnx::proto::TensorProto;
 use crate::onnx::tensor::{DataType, float_type, shape};
 use crate::refusal::{Reason, Refusal};
 
-/// What `--skip` calls them.
+/// Its name for `--skip`.
 pub const KIND: &str = "constant";
 
 /// Bytes up to which a result is stored whatever it adds: shapes, masks of a few places, biases.
 const SMALL: u64 = 1 << 14;
 
-/// Bytes that are read and made for one result: what is computed is in memory until the model is saved, and large weights
-/// stay in their files.
+/// The limit for bytes that are read and made for one result: results are in memory until the model
+/// is saved, and large weights stay in their files.
 const HELD: u64 = 1 << 28;
 
 /// How often less is tried where something cannot be stored.
 const ROUNDS: usize = 8;
 
-/// What is to be stored.
+/// The values to store.
 #[derive(Default)]
 pub struct Settled {
-    /// Nodes that go, with what they make.
+    /// The removed nodes, with their results.
     stored: Vec<(NodeId, Vec<(ValueId, TensorProto)>)>,
     /// Identities of constants, which are read where they are.
     aliases: Vec<(NodeId, ValueId, ValueId)>,
@@ -43,7 +43,7 @@ pub struct Settled {
     pub growth: u64,
 }
 
-/// A tensor of floats that was stored in the place of the value that it is.
+/// A stored tensor of floats, with the value that it replaces.
 pub struct NamedFloats {
     /// Its name, which is that of the value outside of bodies.
     pub name: String,
@@ -56,9 +56,9 @@ pub struct NamedFloats {
 }
 
 impl Settled {
-    /// Finds what can be stored without adding more than `allowed` bytes, beside results that are small. The nodes
-    /// of `sites` stay: by what is computed there one sees what they are. So does what is computed from tensors that are
-    /// `new`.
+    /// Finds the values that can be stored without adding more than `allowed` bytes, beside small
+    /// results. The nodes of `sites` stay: they identify their kinds. So do values computed from
+    /// tensors that are `new`.
     pub fn find(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool, allowed: f64) -> Self {
         let mut frontier = Frontier { known, stays: stays(known, sites, new) };
         let mut kept = vec![];
@@ -80,7 +80,7 @@ impl Settled {
                 return Self { stored, aliases: roots.aliases, kept, growth };
             }
             for (node, refusal) in beyond {
-                // What it reads may do, and is tried next; but not for ever.
+                // Its operands are tried next, within a bound.
                 frontier.refuse(node, round >= ROUNDS);
                 kept.push(refusal);
             }
@@ -88,12 +88,12 @@ impl Settled {
         Self::default()
     }
 
-    /// Whether there is nothing to store.
+    /// Whether nothing is to be stored.
     pub fn is_empty(&self) -> bool {
         self.stored.is_empty() && self.aliases.is_empty()
     }
 
-    /// Stores them, and tells of the floats among them.
+    /// Stores them, and returns the floats among them.
     pub fn store(self, known: &Analysis, editor: &mut Editor) -> Vec<NamedFloats> {
         let name = |value: ValueId| known.graph.value_name(value).to_owned();
         for (node, output, source) in self.aliases {
@@ -133,7 +133,7 @@ fn is_count(known: &Analysis, value: ValueId) -> bool {
     facts.rank(value) != Some(0) && graph.readers(value).iter().any(counts)
 }
 
-/// The nodes that stay for what they are, whatever can be computed.
+/// The nodes that stay because they identify a site.
 fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) -> Vec<bool> {
     let Analysis { graph, facts, constants, .. } = known;
     let count = graph.order().len();
@@ -164,7 +164,8 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
             is_new[value.0 as usize] |= of_new;
         }
     }
-    // One sees it by arithmetic of floats, and not by what makes a mask. Axes and shapes are behind the first input.
+    // Float arithmetic identifies a kind, and a mask does not. Axes and shapes are behind the first
+    // input.
     let is_float = |value: &Option<ValueId>| {
         value.is_none_or(|value| facts.data_type(value).is_none_or(DataType::is_float))
     };
@@ -176,8 +177,8 @@ fn stays(known: &Analysis, sites: &HashSet<NodeId>, new: &dyn Fn(&str) -> bool) 
     stays
 }
 
-/// What a result of the model, or of a body, that no input reaches is computed of, where that takes more than arithmetic: a
-/// node has to make it, which would start from numbers that are rounded.
+/// The operands of constant results of the model, or of a body, that take more than arithmetic: a
+/// node has to make the result, and would start from rounded numbers.
 fn behind_rounded_results(known: &Analysis) -> HashSet<NodeId> {
     let Analysis { graph, constants, .. } = known;
     let mut more: HashSet<ValueId> = HashSet::default();
@@ -212,12 +213,12 @@ pub fn cone(known: &Analysis, nodes: &[NodeId]) -> HashSet<NodeId> {
     seen
 }
 
-/// What is stored first hand: the rest is read by it alone.
+/// The values stored directly: all others serve them alone.
 #[derive(Default)]
 struct Roots {
     nodes: Vec<NodeId>,
     aliases: Vec<(NodeId, ValueId, ValueId)>,
-    /// Constants that what stays reads as they are.
+    /// Constants that remaining nodes read.
     read: HashSet<ValueId>,
 }
 
@@ -227,7 +228,7 @@ struct Frontier<'s> {
 }
 
 impl Frontier<'_> {
-    /// Leaves a node as it is, and `all` that it is computed from.
+    /// Keeps a node, and with `all` its operands.
     fn refuse(&mut self, node: NodeId, all: bool) {
         let graph = &self.known.graph;
         let mut open = vec![node];
@@ -267,7 +268,7 @@ impl Frontier<'_> {
         roots
     }
 
-    /// The value that a node hands on under another name, which no body reads.
+    /// The operand of an identity that no body reads.
     fn alias(&self, node: NodeId) -> Option<ValueId> {
         let graph = &self.known.graph;
         let output = graph.only_output(node)?;
@@ -277,8 +278,8 @@ impl Frontier<'_> {
         (!graph.readers(output).iter().any(is_captured)).then_some(source)
     }
 
-    /// The bytes that all results add, and those that are not to be stored: all that add any where together they add more
-    /// than is allowed, so that the same is decided of what is left.
+    /// The growth by all results, and the refused ones: if all growing results together exceed the
+    /// limit, all of them are refused, so that the next run decides alike.
     fn weigh(&self, roots: &Roots, allowed: f64) -> (u64, Vec<(NodeId, Refusal)>) {
         let graph = &self.known.graph;
         let mut seen = HashSet::default();

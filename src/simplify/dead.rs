@@ -1,11 +1,11 @@
-//! Nodes, constants and notes that nobody reads any more.
+//! Dead code elimination: nodes, constants and notes without readers.
 
 use crate::graph::editor::reads;
 use crate::hash::{HashMap, HashSet, map_of, set_of};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
-/// Removes what was read once (`was_read`) and is not now. `pinned` values stay.
+/// Removes values that had a reader (`was_read`) and have none now. `pinned` values stay.
 pub fn remove(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool, pinned: &HashSet<&str>) {
     let Dead { nodes, values } = Dead::find(graph, was_read, pinned);
     let mut nodes = nodes.into_iter();
@@ -16,7 +16,7 @@ pub fn remove(graph: &mut GraphProto, was_read: &dyn Fn(&str) -> bool, pinned: &
     forget(graph);
 }
 
-/// What nobody reads any more.
+/// The dead values.
 struct Dead {
     /// Which nodes, by place.
     nodes: Vec<bool>,
@@ -24,7 +24,7 @@ struct Dead {
     values: HashSet<String>,
 }
 
-/// Who makes a value, and how many read it: nodes, and whoever runs the model.
+/// The producer of a value, and its number of readers: nodes, and callers of the model.
 #[derive(Default)]
 struct Use {
     maker: Option<u32>,
@@ -89,7 +89,7 @@ impl Dead {
     }
 }
 
-/// Drops what was noted about values that are no more.
+/// Drops notes about removed values.
 fn forget(graph: &mut GraphProto) {
     if graph.value_info.is_empty() && graph.quantization_annotation.is_empty() {
         return;
@@ -100,7 +100,7 @@ fn forget(graph: &mut GraphProto) {
     there.extend(graph.sparse_initializer.iter().filter_map(|s| Some(s.values.as_ref()?.name())));
     there.extend(graph.input.iter().map(|input| input.name()));
     let stale = |name: &str| !there.contains(name);
-    // What only names a value says that no new one is to be called so.
+    // A note without a type only reserves a name.
     graph.value_info.retain(|info| info.r#type.is_none() || !stale(info.name()));
     graph.quantization_annotation.retain(|annotation| !stale(annotation.tensor_name()));
 }

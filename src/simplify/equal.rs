@@ -15,7 +15,7 @@ use crate::onnx::operator::{Category, is_quantized};
 use crate::onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use crate::onnx::tensor;
 
-/// What `--skip` calls them.
+/// Its name for `--skip`.
 pub const KIND: &str = "duplicate";
 
 /// The domain of trees, scalers and encoders, which are functions of their inputs.
@@ -24,7 +24,7 @@ const LEARNED: &str = "ai.onnx.ml";
 /// Bytes up to which constants are compared. Larger ones are weights, which are not read for it.
 const SMALL: usize = 1 << 16;
 
-/// What makes values.
+/// The producer of a value.
 #[derive(Clone, Copy)]
 enum Producer<'g> {
     /// A small constant.
@@ -34,7 +34,7 @@ enum Producer<'g> {
 }
 
 impl<'g> Producer<'g> {
-    /// What it makes.
+    /// Its results.
     fn names(self) -> impl Iterator<Item = &'g str> {
         let (constant, made) = match self {
             Producer::Constant(name, _) => (Some(name), &[][..]),
@@ -44,8 +44,8 @@ impl<'g> Producer<'g> {
     }
 }
 
-/// What was made first, and the way to the body that it is in. Large graphs have millions: what they compute is hashed, and
-/// looked at again only where another one has the same hash.
+/// The first producer of its kind, and the region path of its body. Large graphs have millions:
+/// only the hash is kept, and producers of equal hash are compared.
 struct First<'g> {
     way: &'g str,
     maker: Producer<'g>,
@@ -53,8 +53,8 @@ struct First<'g> {
     next: Option<u32>,
 }
 
-/// Whether two constants of the same elements stand for the same numbers: what was rounded when it was stored is the
-/// image of others, too.
+/// Whether two constants with equal elements stand for equal numbers: rounding maps different
+/// numbers to one.
 pub type Same<'s> = &'s dyn Fn(&str, &str) -> bool;
 
 /// The values that others take the place of, in a graph whose nodes are in order: those that were made first. Outputs of
@@ -115,7 +115,7 @@ pub fn merge_into(graph: &mut GraphProto, instead: &HashMap<String, String>) {
     }
 }
 
-/// What was found so far.
+/// The duplicates so far.
 struct Equals<'g, 'f> {
     model: &'f Model,
     firsts: Vec<First<'g>>,
@@ -182,7 +182,7 @@ impl<'g, 'f> Equals<'g, 'f> {
         self.firsts.push(First { way, maker, next: None });
     }
 
-    /// `None` for what is not compared with anything.
+    /// `None` for producers that are not compared.
     fn hash(&self, maker: Producer) -> Option<u64> {
         let mut state = self.by_hash.hasher().build_hasher();
         match maker {
@@ -252,13 +252,13 @@ fn held(node: &NodeProto) -> Option<&TensorProto> {
     }
 }
 
-/// The same, where the node holds numbers.
+/// As above, for a node that holds numbers.
 fn spelled_out(node: &NodeProto) -> Option<Box<TensorProto>> {
     let is_alone = node.op() == ("", "Constant") && node.attribute.len() == 1 && held(node).is_none();
     if is_alone { constant_tensor(node).map(Box::new) } else { None }
 }
 
-/// What a node's attributes say, in an order that is none of the exporter's.
+/// A node's attributes, in an order independent of the exporter.
 fn attributes(node: &NodeProto) -> Vec<Vec<u8>> {
     let said = |attribute: &AttributeProto| match attribute.doc_string {
         None => attribute.encode_to_vec(),

@@ -1,5 +1,5 @@
-//! Extents of a Reshape that are computed though the Reshape itself would find them: `0` stands for the extent that the
-//! value has there already, or else one `-1` for the rest of its elements.
+//! Computed extents of a Reshape that it could infer itself: `0` copies the extent of the input,
+//! and one `-1` takes the remaining elements.
 
 use crate::graph::NodeId;
 use crate::graph::analysis::Analysis;
@@ -8,7 +8,7 @@ use crate::graph::facts::{extent, same};
 use crate::hash::HashSet;
 use crate::onnx::tensor;
 
-/// Reshapes, and what they can read in the place of extents that are computed. Nodes of `sites` stay as they are.
+/// Reshapes, and the constant targets that replace their computed ones. Nodes of `sites` stay.
 pub fn find(known: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, Vec<i64>)> {
     let graph = &known.graph;
     let nodes = graph.order().iter().filter(|&&node| graph.is(node, "Reshape") && !sites.contains(&node));
@@ -41,11 +41,12 @@ fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
         .into_iter()
         .enumerate()
         .map(|(axis, dim)| {
-            // The rest is a number, or what the value has there, where it is known what is left beside the others.
+            // `-1` stands for a number, or for the input's extent, where the other extents
+            // determine it.
             let is_rest = finds_rest == Some(axis);
             let dim = if is_rest { after.get(axis).cloned().flatten() } else { dim };
             match extent(&dim) {
-                // What is 0 or negative says something else than how many there are.
+                // 0 and negative numbers have another meaning than an extent.
                 Some(extent) => i64::try_from(extent).ok().filter(|&extent| extent > 0),
                 None if dim.as_ref().is_some_and(|dim| dim.to_i64().is_ok()) => None,
                 None if before.get(axis).is_some_and(|own| same(own, &dim)) => Some(0),
@@ -59,7 +60,7 @@ fn written(known: &Analysis, node: NodeId) -> Option<Vec<i64>> {
     match (count(0), count(-1)) {
         // onnxruntime keeps a buffer for each shape that it knows from a 0, and hands out warm ones where it knows none.
         (1, 0) => extents.iter_mut().filter(|extent| **extent == 0).for_each(|extent| *extent = -1),
-        // What is left over beside no elements is anything, unless it was before.
+        // Without elements `-1` is undefined, unless the original had it there.
         (1.., 1) if extents.iter().position(|&extent| extent == -1) != finds_rest => return None,
         _ => {}
     }

@@ -1,7 +1,7 @@
-//! Taking out what existed only for a folded site; and in the end ([`tidy()`]) what is computed though it is known, or is
-//! computed twice.
+//! Simplification after folds: dead code and movements around folded sites; and at the end
+//! ([`tidy()`]) constant folding and CSE.
 //!
-//! Nothing else is touched: what nobody read in the original model stays.
+//! Values that no node read in the original model stay.
 
 mod constants;
 mod dead;
@@ -31,13 +31,13 @@ pub use constants::NamedFloats;
 pub use movement::is_movement;
 pub use tidy::{Limits, Tidied, read_directly, shared, tidy};
 
-/// What `--skip` calls that which [`tidy()`] does.
+/// The names of the parts of [`tidy()`] for `--skip`.
 pub const KINDS: [&str; 2] = [constants::KIND, equal::KIND];
 
-/// That of it by which several operators become one, or none.
+/// The name of CSE and identity elimination.
 pub const DUPLICATE: &str = equal::KIND;
 
-/// What is known of the values of the original graph, by name.
+/// The shapes of values of the original graph, by name.
 pub struct KnownShapes<'k> {
     /// The extents of a value.
     pub shape: &'k dyn Fn(&str) -> Option<Shape>,
@@ -45,23 +45,23 @@ pub struct KnownShapes<'k> {
     pub extents: &'k dyn Fn(&str) -> Option<Shape>,
 }
 
-/// A model whose nodes are behind what they and their bodies read.
+/// A model with its nodes in topological order, captures of bodies included.
 pub fn sorted(mut model: Model) -> Model {
     order::sort(model.graph_mut());
     model
 }
 
-/// Finishes an edited graph: movements around the seeds that undo each other, are one, or are the same,
-/// nodes and constants that only removed nodes read, and what was noted about values that are no more.
+/// Finishes an edited graph: cancels and merges movements around the seeds, and removes nodes and
+/// constants that only removed nodes read, and notes about removed values.
 ///
 /// `seeds` are the values at which something was taken out.
 pub fn simplify(editor: Editor, seeds: &[String], known: &KnownShapes) -> GraphProto {
     let Edited { mut graph, before, pinned } = editor.edited();
-    // What came only now, and is not read any more, was for something that went as well.
+    // A new value without readers served a node that was removed as well.
     let was_read = |name: &str| before.reads(name) || before.value(name).is_none();
     let mut seeds = seeds.to_vec();
     seeds.extend(movement::cancel(&mut graph, &seeds, known));
-    // Only now is it known who still reads what is in between.
+    // The remaining readers in between are known only now.
     dead::remove(&mut graph, &was_read, &pinned);
     let is_joined = movement::join(&mut graph, &seeds, known);
     order::sort(&mut graph);

@@ -13,17 +13,17 @@ use super::KnownShapes;
 const REACH: usize = 16;
 const BUDGET: usize = 64;
 
-/// Lets readers read what was before a chain of movements through a seed, where the chain as a whole
-/// moves nothing. Returns the values that are read instead.
+/// Cancels chains of movements through a seed that move nothing as a whole: readers read the value
+/// before the chain. Returns the values that are read instead.
 pub fn cancel(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> Vec<String> {
     let edits = find(graph, seeds, known, Goal::Nothing);
     edits.carry_out(graph);
     edits.instead.into_values().collect()
 }
 
-/// Lets the last node of a chain of movements through a seed do all of it: where it is a Reshape and
-/// the elements keep their order, or where the chain is a permutation of axes, for which it becomes a Transpose. Only
-/// movements may read what is in between. Returns whether any does.
+/// Merges chains of movements through a seed into their last node: a Reshape if the elements keep
+/// their order, or a Transpose if the chain is a permutation of axes. Only movements may read the
+/// values in between. Returns whether any chain was merged.
 ///
 /// Exporters turn keys by a Reshape to three axes, a Transpose of the last two and a Reshape back. Engines take one Transpose
 /// into the product behind it.
@@ -33,7 +33,7 @@ pub fn join(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> bo
     !edits.rewired.is_empty()
 }
 
-/// What a chain of movements is to come to.
+/// The replacement of a chain of movements.
 #[derive(Clone, Copy, PartialEq)]
 enum Goal {
     Nothing,
@@ -58,7 +58,7 @@ fn find(graph: &GraphProto, seeds: &[String], known: &KnownShapes, goal: Goal) -
     edits
 }
 
-/// Which movements make and read values.
+/// The movements that make and read values.
 struct Links<'g> {
     makers: HashMap<&'g str, usize>,
     readers: HashMap<&'g str, Readers>,
@@ -69,7 +69,7 @@ struct Links<'g> {
 struct Readers {
     /// Movements of the value.
     places: Vec<usize>,
-    /// Whether something reads it that is none; known of what movements make.
+    /// Whether a node that is no movement reads it; known for results of movements.
     others: bool,
 }
 
@@ -110,7 +110,7 @@ impl<'g> Links<'g> {
     }
 }
 
-/// What a node reads from now on, and with which permutation; and values that are others from now on.
+/// The new input and permutation of a node, and the replacements of values.
 #[derive(Default)]
 struct Edits {
     rewired: HashMap<usize, (String, Option<Vec<usize>>)>,
@@ -118,8 +118,8 @@ struct Edits {
 }
 
 impl Edits {
-    /// Whether a node reads what is far before it already, or is read no more: then all behind it was followed
-    /// from there.
+    /// Whether a node was rewired to a distant input or removed: then all nodes behind it were
+    /// followed from there.
     fn have(&self, graph: &GraphProto, place: usize) -> bool {
         let output = graph.node[place].output.first();
         self.rewired.contains_key(&place) || output.is_some_and(|output| self.instead.contains_key(output))
@@ -143,7 +143,7 @@ impl Edits {
         }
     }
 
-    /// What is read in the place of a value, if another one is.
+    /// The replacement of a value.
     fn resolve(&self, name: &str) -> Option<&str> {
         let source = |name: &str| self.instead.get(name).map(String::as_str);
         std::iter::successors(source(name), |name| source(name)).take(REACH).last()
@@ -163,7 +163,7 @@ struct Walk<'w> {
 struct Reached<'w> {
     value: &'w str,
     trace: Trace,
-    /// Whether nothing but movements reads what is behind the start, up to here.
+    /// Whether only movements read the values from the start up to here.
     alone: bool,
     length: usize,
 }

@@ -1,17 +1,18 @@
 //! Names that onnxruntime gives to what its own passes add.
 //!
-//! A file that it wrote after optimizing has them, and it refuses to load the file once there is a new place for such a
-//! pass, which is where a product gets a bias: "Attempt to replace the existing tensor". So what has one gets another.
+//! A file that onnxruntime wrote has these names, and it refuses to load the file once its pass
+//! finds another match, such as a product with a bias: "Attempt to replace the existing tensor". So
+//! values with such names are renamed.
 
 use crate::graph::editor::collect_names;
 use crate::hash::HashSet;
 use crate::onnx::node::{bodies, bodies_mut};
 use crate::onnx::proto::{GraphProto, NodeProto};
 
-/// What its MatMulAddFusion adds.
+/// The names that its MatMulAddFusion adds.
 const GIVEN: [&str; 2] = ["gemm_input_shape", "gemm_output_shape"];
 
-/// What it puts behind a name that is taken, with a number.
+/// The suffix, with a number, for names that are taken.
 const AGAIN: &str = "_token_";
 
 /// Renames stored tensors that have such a name.

@@ -6,8 +6,8 @@ use crate::hash::{HashMap, map_of};
 use crate::onnx::node::bodies;
 use crate::onnx::proto::GraphProto;
 
-/// Puts each node behind what it reads, as near to its old place as that allows. A graph that is in
-/// order stays as it is; some writers leave theirs in none, and engines differ in whether they mind.
+/// Sorts nodes topologically, each as near to its old place as possible. A sorted graph is
+/// unchanged; some writers leave theirs unsorted, and only some engines accept that.
 pub fn sort(graph: &mut GraphProto) {
     let count = graph.node.len();
     let mut makers: HashMap<&str, usize> = map_of(count);

@@ -1,5 +1,5 @@
-//! Operators that hand on what they read, under another name: Identity, a Dropout, a Cast to the type that is there, a sum
-//! of integers and 0, a Concat with nothing, a movement that moves nothing or takes back what one before it moved.
+//! Identity elimination: Identity, Dropout at inference, a Cast to the same type, a sum of integers
+//! and 0, a Concat of one value, movements that move nothing or cancel the one before.
 
 use prost::Message;
 use tract_onnx::tract_hir::internal::TDim;
@@ -18,10 +18,10 @@ use crate::onnx::node::bodies;
 use crate::onnx::operator::attributes;
 use crate::onnx::proto::GraphProto;
 
-/// A node that only hands something on, with what its readers can read in the place of what it makes.
+/// An identity, with the value that its readers can read instead.
 pub type Passed = (NodeId, ValueId);
 
-/// Those of which nobody asks for a name. Names of `pinned` values stay.
+/// The identities whose names no caller needs. Names of `pinned` values stay.
 pub fn find(known: &Analysis, pinned: &HashSet<&str>) -> Vec<Passed> {
     all(known, pinned, &|node| handed_on(known, node))
 }
@@ -38,14 +38,14 @@ pub fn identities(analysis: &Analysis, pinned: &HashSet<&str>, normalizers: &Has
     })
 }
 
-/// What such a movement hands on.
+/// The operand of a movement that moves nothing.
 fn unmoving(known: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = known.at(node);
     is_understood(known, node).then_some(())?;
     if moves_nothing(&at) == Some(true) { known.graph.input(node, 0) } else { taken_back(&at) }
 }
 
-/// The nodes for which `handed` tells what they hand on, where that can be read instead.
+/// The nodes whose operand, by `handed`, can be read instead of their result.
 fn all(known: &Analysis, pinned: &HashSet<&str>, handed: &dyn Fn(NodeId) -> Option<ValueId>) -> Vec<Passed> {
     let graph = &known.graph;
     // In bodies names have to be others than those around them, which an output may get too early.
@@ -80,7 +80,7 @@ fn gives_its_name(
     }
     let is_free =
         |value: ValueId| !pinned.contains(graph.value_name(value)) && !constants.is_quantized(value);
-    // What is not there any more itself makes nothing.
+    // The producer is itself no identity.
     let stays = |maker: NodeId| handed(maker).is_none() && unmoving(known, maker).is_none();
     graph.producer(source).is_some_and(|(maker, _)| stays(maker))
         && !graph.is_output(source)
@@ -162,10 +162,10 @@ pub fn remove(passed: Vec<Passed>, graph: &Graph, editor: &mut Editor) {
     }
 }
 
-/// Whether somebody knows a value by its name who is no node beside it.
+/// Whether a value's name is known outside of the nodes of its graph.
 fn has_to_stay(graph: &Graph, output: ValueId) -> bool {
     let is_captured = |reader: &Reader| matches!(reader, Reader::Capture { .. });
-    // What a body hands on of the graph around it goes by another name there.
+    // A result of a body needs a name of that body.
     let is_of_body = || graph.producer(output).is_none_or(|(node, _)| !way(graph.node(node)).is_empty());
     graph.is_output(output)
         || is_result(graph, output) && is_of_body()
@@ -182,7 +182,7 @@ fn moves_nothing(at: &At) -> Option<bool> {
     match at.proto().op_type() {
         "Concat" => Some(at.graph.inputs(at.node).len() == 1),
         "Expand" | "Reshape" => is_as_before(),
-        // What is cut at one end may be put in at the other.
+        // Negative padding at one end may be made up for at the other.
         "Pad" => Some(at.list("pads").ok()??.iter().all(|&count| count == 0)),
         // Backward all are there, too.
         "Slice" => {
@@ -197,8 +197,8 @@ fn moves_nothing(at: &At) -> Option<bool> {
     }
 }
 
-/// What the movement before one reads, which that takes back: axes that are put back in order, and such of one place that
-/// come or go.
+/// The input of the movement before one that cancels it: axes that are permuted back, and axes of
+/// one place that are added and removed.
 fn taken_back(at: &At) -> Option<ValueId> {
     let graph = at.graph;
     let between = at.input(0).ok()?;
@@ -215,7 +215,7 @@ fn taken_back(at: &At) -> Option<ValueId> {
     first.input(0).ok().filter(|_| trace.is_identity())
 }
 
-/// Whether nobody knows the result of a node by its name, and it is none of a constant.
+/// Whether a node's result has no name that callers know, and its operand is no constant.
 fn may_pass(known: &Analysis, node: NodeId, source: ValueId, pinned: &HashSet<&str>) -> bool {
     let Analysis { graph, constants, .. } = known;
     let Some(output) = graph.only_output(node) else { return false };
@@ -230,7 +230,7 @@ fn is_understood(known: &Analysis, node: NodeId) -> bool {
     told.is_some_and(|told| known.at(node).only_attributes(told).is_ok())
 }
 
-/// The value that a node hands on, if it does no more.
+/// The operand of an identity.
 pub fn handed_on(known: &Analysis, node: NodeId) -> Option<ValueId> {
     let graph = &known.graph;
     let source = graph.input(node, 0)?;
@@ -262,7 +262,7 @@ fn element(analysis: &Analysis, optional: ValueId) -> Option<ValueId> {
     (graph.is(maker, "Optional") && analysis.at(maker).only_attributes(&[]).is_ok()).then_some(element)
 }
 
-/// What a Split takes apart into one part, which is all of it.
+/// The operand of a Split into one part.
 fn only_share(known: &Analysis, node: NodeId) -> Option<ValueId> {
     let at = known.at(node);
     let value = at.input(0).ok()?;
@@ -290,8 +290,8 @@ fn only_part(known: &Analysis, node: NodeId) -> Option<ValueId> {
     (there.next().is_none() && is_as_before && !known.constants.is_constant(only)).then_some(only)
 }
 
-/// What an operator on integers or truth values reads beside a constant that is this number everywhere, and has no axis that
-/// would be given to the result.
+/// The other operand of an operator on integers or booleans with a constant of this number
+/// everywhere, which adds no axis to the result.
 fn beside(known: &Analysis, node: NodeId, neutral: i64) -> Option<ValueId> {
     let Analysis { graph, constants, facts, .. } = known;
     let [Some(one), Some(other)] = *graph.inputs(node) else { return None };

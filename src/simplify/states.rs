@@ -7,10 +7,10 @@ use crate::graph::editor::Editor;
 use crate::graph::spread;
 use crate::hash::HashSet;
 
-/// The inputs of LSTM, GRU and RNN that hold what they begin with.
+/// The inputs of LSTM, GRU and RNN with initial states.
 const STATES: [usize; 2] = [5, 6];
 
-/// Recurrent operators, and which of their inputs need not be there. Nodes of `sites` stay as they are.
+/// Recurrent operators, and their inputs that can be left out. Nodes of `sites` stay.
 pub fn find(known: &Analysis, sites: &HashSet<NodeId>) -> Vec<(NodeId, usize)> {
     let graph = &known.graph;
     let is_recurrent = |node: NodeId| matches!(graph.domain_op(node), ("", "GRU" | "LSTM" | "RNN"));

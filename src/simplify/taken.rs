@@ -16,7 +16,7 @@ use crate::onnx::proto::{GraphProto, NodeProto};
 pub struct Decided {
     /// The nodes in their places, what each makes, and what the branch makes that it takes.
     results: Vec<(NodeId, ValueId, ValueId)>,
-    /// The way to each branch that is taken, and to what is around it.
+    /// The region path of each taken branch, and that of its enclosing region.
     around: HashMap<String, String>,
 }
 
@@ -25,7 +25,7 @@ impl Decided {
     pub fn find(known: &Analysis) -> Self {
         let graph = &known.graph;
         let mut found = Self::default();
-        // Before, a stored tensor of the main graph is an input too, and one of a branch is none.
+        // Before, initializers of the main graph are inputs too, and those of a branch are not.
         let are_inputs = graph.model().proto.ir_version() < 4;
         let has_stored =
             |way: &str| graph.proto().initializer.iter().any(|tensor| tensor.name().starts_with(way));
@@ -40,12 +40,12 @@ impl Decided {
         found
     }
 
-    /// Whether there are none.
+    /// Whether no branch is taken.
     pub fn is_empty(&self) -> bool {
         self.results.is_empty()
     }
 
-    /// Lets what reads their results read those of the branches.
+    /// Replaces the results of the Ifs by those of their branches.
     pub fn pass(&self, known: &Analysis, editor: &mut Editor) {
         let name = |value: ValueId| known.graph.value_name(value);
         for &(end, output, result) in &self.results {
@@ -68,7 +68,7 @@ impl Decided {
                 move_to(node, &here);
             }
         }
-        // What is in a body that no node has any more is not there, however deep.
+        // Bodies of removed nodes are removed, at any depth.
         let mut bodies: HashSet<String> = HashSet::default();
         loop {
             let is_there = |node: &&NodeProto| way(node).is_empty() || bodies.contains(way(node));
@@ -83,7 +83,8 @@ impl Decided {
     }
 }
 
-/// What an If makes whose condition is known, with what the branch makes that it takes, and the way to that.
+/// The results of an If with a known condition, the results of its taken branch, and the path of
+/// that branch.
 type Decision<'g> = (Vec<(ValueId, ValueId)>, &'g str);
 
 /// The branch that a node takes.

@@ -1,4 +1,4 @@
-//! What is left to do once nothing folds any more: constants are computed, and equal things are there once.
+//! The clean-up after folding: constant folding, CSE, identity elimination.
 
 use super::constants::{self, NamedFloats, Settled, cone};
 use super::equal::Same;
@@ -17,30 +17,31 @@ use crate::refusal::Refusal;
 /// The largest whole number up to which every type of floats has all of them.
 const WHOLE: f64 = 256.0;
 
-/// What is to be left alone.
+/// The limits of clean-up.
 pub struct Limits<'l> {
-    /// Nodes of sites that stay, which are known by what they read.
+    /// Nodes of remaining sites, which their inputs identify.
     pub sites: Vec<NodeId>,
     /// Nodes of normalizers that compute statistics of their input.
     pub normalizers: HashSet<NodeId>,
-    /// What a tensor holds that was stored for the original model, by constants of that.
+    /// The recipe of a stored tensor, over constants of the original model.
     pub recipe: &'l dyn Fn(&str) -> Option<&'l Recipe>,
     /// A tensor of that model.
     pub stored: &'l dyn Fn(&str) -> Option<&'l TensorProto>,
-    /// Whether a kind is left as it is.
+    /// Whether a kind is skipped.
     pub is_skipped: &'l dyn Fn(&str) -> bool,
     /// Bytes that tensors of computed constants may add.
     pub growth: f64,
 }
 
 impl Limits<'_> {
-    /// Whether a tensor was stored for the original model, and is none of its own.
+    /// Whether a tensor was stored by folding, and is no constant of the original model.
     fn is_new(&self, name: &str) -> bool {
         let is_own = |recipe: &Recipe| matches!(recipe.op(), Op::Constant(own) if **own == *name);
         (self.recipe)(name).is_some_and(|recipe| !is_own(recipe))
     }
 
-    /// What a tensor holds. Small whole numbers, which no type rounds, are what any constant of these numbers is.
+    /// The recipe of a tensor. Small whole numbers are exact in every type, and equal any constant
+    /// of these numbers.
     fn told(&self, name: &str) -> Option<&Recipe> {
         let is_small = |number: &f64| number.fract() == 0.0 && number.abs() <= WHOLE;
         let is_plain =
@@ -48,9 +49,10 @@ impl Limits<'_> {
         (self.recipe)(name).filter(|recipe| !is_plain(recipe))
     }
 
-    /// Whether two tensors hold what was made in equal ways.
+    /// Whether two tensors were computed in equal ways.
     fn are_told_alike(&self, one: &str, other: &str, model: &Model) -> bool {
-        // What is made of equal tensors in equal ways is equal, as these are where they are read as they are.
+        // Equal operations on equal tensors give equal results, where the tensors are used
+        // unrounded.
         let is_stored_alike = |one: &str, other: &str| match ((self.stored)(one), (self.stored)(other)) {
             (Some(one_stored), Some(other_stored)) => {
                 one == other || equal::are_alike(one_stored, other_stored, model)
@@ -60,7 +62,7 @@ impl Limits<'_> {
         match (self.told(one), self.told(other)) {
             (Some(one), Some(other)) => one.is_alike(other, &is_stored_alike),
             (None, None) => true,
-            // What was written anew as the constant that it was.
+            // A constant that was written anew.
             (Some(told), None) => constant_of(told).is_some_and(|of| is_stored_alike(of, other)),
             (None, Some(told)) => constant_of(told).is_some_and(|of| is_stored_alike(one, of)),
         }
@@ -72,7 +74,7 @@ fn constant_of(recipe: &Recipe) -> Option<&str> {
     if let Op::Constant(name) = recipe.op() { Some(name) } else { None }
 }
 
-/// What was made of a graph.
+/// The result of clean-up.
 #[derive(Default)]
 pub struct Tidied {
     /// The graph; `None` where there was nothing to do.
@@ -92,7 +94,7 @@ pub struct Tidied {
 /// Lets all nodes that read one weight read it by its own name; `None` where they do.
 ///
 /// # Errors
-/// Where its graph is none that ONNX allows.
+/// If its graph is invalid.
 pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option<Tidied>> {
     if !passed::may_share(model.graph()) || !model.proto.training_info.is_empty() || is_skipped(equal::KIND) {
         return Ok(None);
@@ -108,8 +110,8 @@ pub fn shared(model: &Model, is_skipped: &dyn Fn(&str) -> bool) -> Result<Option
     Ok(Some(Tidied { graph: Some(editor.finish()), duplicates, ..Tidied::default() }))
 }
 
-/// Lets all that read what is only handed on read it where it is made: an affine is not to end where an exporter asked for
-/// the type that a value has already. `None` where nothing is handed on.
+/// Eliminates identities before folding: an affine should not stop at a Cast to the type that a
+/// value has already. `None` without identities.
 pub fn read_directly(known: &Analysis) -> Option<Tidied> {
     let graph = &known.graph;
     if !graph.model().proto.training_info.is_empty() {
@@ -125,7 +127,7 @@ pub fn read_directly(known: &Analysis) -> Option<Tidied> {
     Some(Tidied { graph: Some(graph), duplicates, ..Tidied::default() })
 }
 
-/// Computes what is constant, and then lets equal operators on equal values be one.
+/// Folds constants, and then merges equal operators on equal values.
 pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let model = known.graph.model();
     let mut tidied = Tidied::default();
@@ -173,7 +175,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     let between = operators(&graph.node);
     if merges {
         pinned.extend(&read);
-        // Two that were computed are rounded each: only what was equal before is.
+        // Each computed constant is rounded: only constants that were equal before are merged.
         let named = tidied.computed.iter().map(|floats| (floats.name.as_str(), &floats.value));
         let sources: HashMap<&str, &String> =
             named.map(|(name, value)| (name, before.get(value).unwrap_or(value))).collect();
@@ -190,7 +192,7 @@ pub fn tidy(known: &Analysis, limits: &Limits) -> Tidied {
     tidied
 }
 
-/// Lets what is equal now be one, and removes what nobody reads then.
+/// Merges equal values, and removes values without readers.
 fn merge(graph: &mut GraphProto, was: &Graph, pinned: &HashSet<&str>, same: Same) {
     let instead = equal::find(graph, was.model(), pinned, same);
     // New constants may be equal as well.

@@ -7,8 +7,8 @@ use crate::graph::flat::{sees, way};
 use crate::hash::{HashMap, HashSet};
 use crate::onnx::proto::{GraphProto, NodeProto};
 
-/// Lets the first of several movements that make the same of a seed serve the readers of all. The nodes
-/// are in order, so that the first needs nothing that comes of the others. Returns whether any does.
+/// Merges movements of a seed with equal results: the first serves the readers of all. Nodes are in
+/// order, so that the first reads no result of the others. Returns whether any were merged.
 pub fn merge(graph: &mut GraphProto, seeds: &[String], known: &KnownShapes) -> bool {
     let outputs: HashSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let mut open: HashSet<&str> = seeds.iter().map(String::as_str).collect();

@@ -1,6 +1,6 @@
 //! The pages in a real browser: Chromium without a window, where there is one.
 //!
-//! `CHROME` names the program; otherwise the usual names are looked for. Where there is none, the tests are
+//! `CHROME` names the program; otherwise the usual names are tried. Without a browser the tests are
 //! ignored and say so, which the harness of the standard library cannot.
 
 mod outline;
@@ -28,7 +28,7 @@ addEventListener("message", ({ data }) => {
 });
 </script><iframe src="page.htmlADDRESS" style="border: 0; width: WIDTHpx; height: 900px"></iframe></body></html>"#;
 
-/// The name of a test, and what it does with a browser.
+/// The name of a test, and its function on a browser.
 type Look = (&'static str, fn(&Path));
 
 /// How a page is looked at.
@@ -36,11 +36,11 @@ type Look = (&'static str, fn(&Path));
 struct How<'h> {
     width: usize,
     dark: bool,
-    /// What follows the name of the page, such as `#site=3`.
+    /// The fragment of the address, such as `#site=3`.
     address: &'h str,
 }
 
-/// What a page told of itself, as `[key=value]...`.
+/// The report of a page, as `[key=value]...`.
 struct Seen(String);
 
 impl Seen {
@@ -54,13 +54,13 @@ impl Seen {
     }
 }
 
-/// Writes a page into a folder, and behind it a script that tells the page around it what it sees.
+/// Writes a page into a folder, with a script that reports its state.
 fn write(folder: &Path, page: &str, probe: &str) {
     assert!(!page.contains("http://") && !page.contains("https://"), "the page links to the outside");
     fs::write(folder.join("page.html"), page.to_owned() + probe).unwrap();
 }
 
-/// What the page in a folder tells of itself.
+/// The report of the page in a folder.
 fn look(browser: &Path, folder: &Path, how: How) -> Seen {
     let How { width, dark, address } = how;
     let frame = folder.join("frame.html");

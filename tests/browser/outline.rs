@@ -30,7 +30,8 @@ fn digits(name: &str, skip: &[&str]) -> Outline {
     outline(name, &model, &fuse(&model, &FuseOptions { skip, ..Default::default() }).unwrap()).unwrap()
 }
 
-/// What a page tells after steps in it: those have `one(selector)`, `all(selector)`, `key(name)` and `tell(name, value)`.
+/// The report of a page after steps in it: those have `one(selector)`, `all(selector)`, `key(name)`
+/// and `tell(name, value)`.
 fn after(browser: &Path, outline: &Outline, how: How, steps: &str) -> Seen {
     let probe = format!(
         r#"<script>
@@ -104,7 +105,7 @@ fn a_link_to_a_site_shows_its_formulas(browser: &Path) {
     assert_eq!(seen.text("title"), "blocks.0.norm2.un");
     assert_eq!(seen.text("formula"), formula(&outline, "blocks.0.norm2.un"));
     assert_eq!(seen.text("own"), "Div,Mul,Add");
-    // What is no site of the model is nothing in particular.
+    // An unknown address selects nothing.
     for address in ["#site=99", "#site=-1", "#site=x", "#node=1e9", "#nothing"] {
         let seen = after(
             browser,
@@ -194,7 +195,7 @@ fn the_graph_is_walked_by_keys_and_searched(browser: &Path) {
     }
     assert_eq!((seen.count("focusable"), seen.count("level")), (1, 2));
     assert_eq!(["site", "next", "previous"].map(|key| seen.text(key)), ["#site=0", "#site=1", "#site=0"]);
-    // Those that read what a Softmax makes are found as well.
+    // Readers of a Softmax are found as well.
     assert_eq!(
         (seen.text("finds"), seen.text("found")),
         ("find", "Softmax,MatMul,Softmax,MatMul,Softmax,MatMul")

@@ -42,7 +42,7 @@ fn report() -> Report {
     }
 }
 
-/// Tells the page around it what it sees of itself, once it is loaded.
+/// Reports the page's own state, once it is loaded.
 const PROBE: &str = r#"<script>
 addEventListener("load", () => {
   const root = document.documentElement;
@@ -88,7 +88,7 @@ fn reads_well(browser: &Path, page: &str) {
                 assert!(seen.0.contains(&format!("[{fact}]")), "{width} dark={dark}: {fact}? {}", seen.0);
             }
             assert!(seen.count("charts") > 0 && seen.count("tables") > 0, "{}", seen.0);
-            // What a phone has no room for scrolls inside the page, which itself does not.
+            // On a phone wide parts scroll inside the page, which itself does not.
             assert_eq!(seen.count("scrolling") > 0, width == 375, "{}", seen.0);
             assert_ne!(seen.text("background"), seen.text("text"), "{}", seen.0);
             (seen.text("background").to_owned(), seen.text("text").to_owned())

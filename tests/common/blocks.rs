@@ -46,7 +46,8 @@ impl Graph {
     }
 }
 
-/// A transformer without attention: residual blocks, each with a UN as it is exported, and two linear layers.
+/// A transformer without attention: residual blocks, each with an exported UN, and two linear
+/// layers.
 pub fn transformer(nodes: usize, width: usize) -> Model {
     let mut graph = Graph::new();
     let split = graph.builder.ints(&[0, width as i64, -1]);
@@ -160,7 +161,7 @@ fn join(mut graph: Graph, values: &[String]) -> Model {
     graph.builder.model(&[&joined])
 }
 
-/// Sites that stay, since what is around them is not linear.
+/// Sites that stay, since their neighbours are not linear.
 pub fn stuck(nodes: usize) -> Model {
     let mut graph = Graph::new();
     let mut x = graph.builder.input("x", &["batch", "4"]);

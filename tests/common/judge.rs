@@ -37,9 +37,10 @@ pub fn inputs(model: &Model, open: usize, truth: bool, kind: Kind) -> Env {
     graph.input.iter().filter(is_given).map(|input| (input.name().to_owned(), value(input))).collect()
 }
 
-/// Compares what the two models make of the same inputs. Differences up to `tolerance`, as a part of
-/// the largest number in the whole computation, are none; with 0, results are equal bit for bit, but
-/// for the sign of a zero. Integers are equal. `Ok(false)` where the first cannot be computed at all.
+/// Compares the results of two models for the same inputs. Differences up to `tolerance`, relative
+/// to the largest number in the whole computation, are accepted; with 0, results are equal bit for
+/// bit, except for the sign of zero. Integers are equal. `Ok(false)` if the first model cannot be
+/// computed.
 pub fn agree(model: &Model, other: &Model, inputs: &Env, tolerance: f64) -> Result<bool, String> {
     let Ok(before) = reference::values(model, inputs) else { return Ok(false) };
     let after = reference::run(other, inputs).map_err(|error| format!("{error:#}"))?;

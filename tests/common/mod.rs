@@ -1,4 +1,4 @@
-//! What tests of folding share: making small models, and computing them as the specification says.
+//! Helpers of the tests of folding: small models, and their computation by the specification.
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
@@ -48,7 +48,7 @@ pub fn portable() -> FuseOptions<'static> {
     FuseOptions { target: Target::Portable, ..FuseOptions::default() }
 }
 
-/// Whether what was made of a model is proved, or beyond proof.
+/// Whether the result of a model is proved, or beyond proof.
 pub fn is_not_disproved(model: &Model, fused: &Fused) -> Result<(), String> {
     match prove(model, &fused.model, &fused.plan.tensors, &ProveOptions::default()) {
         Proof::Disproved { at, reason, .. } => Err(format!("`{at}`: {reason}")),
@@ -68,7 +68,7 @@ pub fn new_tensors_are_told(model: &Model, fused: &Fused) -> Result<(), String> 
     let before = before.map_err(|error| error.to_string())?;
     let lowered = lowered.map_err(|error| error.to_string())?;
     let read = |name: &str| {
-        // What was written out has constants of its own, and lacks those that only it read.
+        // Inlining adds constants, and removes those that only the inlined nodes read.
         let (known, value) = [&before, &lowered]
             .into_iter()
             .find_map(|known| Some((known, known.graph.value(name)?)))
@@ -86,7 +86,7 @@ pub fn new_tensors_are_told(model: &Model, fused: &Fused) -> Result<(), String> 
         let numbers = evaluate(&told.recipe, &read).map_err(|refusal| format!("{name}: {refusal}"))?;
         let expected =
             tensor::make(name, told.data_type, &numbers.view()).map_err(|error| error.to_string())?;
-        // What is large is computed when it is asked for.
+        // Large tensors are computed on demand.
         let bytes = tensor::raw(tensor, fused.model.externals()).map_err(|error| error.to_string())?;
         if tensor.dims != expected.dims || Some(&bytes) != expected.raw_data.as_ref() {
             return Err(format!("{name} is not {}", told.recipe));
@@ -198,7 +198,7 @@ pub fn attribute(name: &str, value: Attr) -> AttributeProto {
     attribute
 }
 
-/// What is declared of a value: numbers, names, and `?` for an extent without a name.
+/// The declaration of a value: numbers, symbols, and `?` for an extent without a name.
 pub fn declared(name: &str, element: DataType, dims: &[&str]) -> ValueInfoProto {
     let dim = |text: &&str| {
         let value = match *text {

@@ -2,7 +2,7 @@
 
 use ndarray::ArrayD;
 
-/// What numbers are for.
+/// The role of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     Weight,

@@ -107,7 +107,7 @@ fn value(tensor: &TensorProto, externals: &Externals) -> Result<Value> {
     })
 }
 
-/// What a node is computed from.
+/// The operands of a node.
 struct Call<'a> {
     proto: &'a NodeProto,
     env: &'a Env,
@@ -313,7 +313,7 @@ pub fn node(proto: &NodeProto, env: &Env, opset: i64) -> Result<Vec<Value>> {
     Ok(vec![one])
 }
 
-/// What a body makes of what it is given, and of all that it sees.
+/// The results of a body, for its inputs and captures.
 fn body(call: &Call, name: &str, given: Vec<Value>) -> Result<Vec<Value>> {
     let body = call.proto.attr_g(name)?.context("no body")?;
     let mut inner = call.env.clone();
@@ -366,7 +366,7 @@ fn scanned(call: &Call) -> Result<Vec<Value>> {
     Ok(states)
 }
 
-/// What the rounds of a loop made, one behind the other.
+/// The results of all iterations of a loop, stacked.
 fn stacked(rounds: &[Vec<Value>]) -> Result<Vec<Value>> {
     let count = rounds.first().context("there was no round")?.len();
     let stack = |slot: usize| {

@@ -1,4 +1,5 @@
-//! What `docs/extending.md` adds, each where its file would lie below `src`: compiled, and tried on a small graph.
+//! The examples of `docs/extending.md`, each where its file would lie below `src`: compiled, and
+//! tried on a small graph.
 
 #[path = "../common/mod.rs"]
 mod common;

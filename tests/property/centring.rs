@@ -1,4 +1,4 @@
-//! Random residual streams before LayerNormalizations: who writes them, who reads them, and what of it may be centred.
+//! Random residual streams before LayerNormalizations, with random writers and readers.
 
 use ndarray::{ArrayD, IxDyn};
 use unfold::FuseOptions;
@@ -173,7 +173,7 @@ impl Maker<'_> {
         }
     }
 
-    /// An operator, or what it does written out, along the last axis or on turned tokens.
+    /// A normalization as an operator, or written out, along the last axis or on transposed tokens.
     fn normalized(&mut self, value: &str) -> String {
         if self.tape.chance(60) {
             let (scale, shift) = (self.constant(&[CHANNELS]), self.constant(&[CHANNELS]));

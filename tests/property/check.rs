@@ -1,4 +1,4 @@
-//! What has to hold for a model and what unfold makes of it.
+//! The properties of a model and its result.
 
 use crate::common::portable;
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ use crate::generate::Case;
 /// the whole computation. Folded constants are rounded once to float32.
 const TOLERANCE: f64 = 2e-6;
 
-/// The same where all numbers are small integers but for means, which float64 rounds.
+/// The tolerance where all numbers are small integers except for means, which float64 rounds.
 const OF_MEANS: f64 = 1e-12;
 
 /// Fuses a case, and finds the first thing that is wrong.
@@ -39,8 +39,7 @@ pub fn check(case: &Case, kind: Kind, counts: &mut Counts) -> Result<(), String>
 /// How long anything of a few nodes may take.
 const SECONDS: u64 = 5;
 
-/// Takes a file that may be anything through all steps: it ends soon, with a model that can be read again or an error
-/// that is none of unfold's own.
+/// Runs all steps on any file: they end soon, with a readable model or an error that is no defect.
 pub fn ends(file: Vec<u8>, counts: &mut Counts) -> Result<(), String> {
     let (begin, computed_before) = (Instant::now(), computed());
     let told = || {
@@ -77,7 +76,7 @@ fn run(model: &Model, fused: &Model) -> Verdict {
     verify::compare(model, fused, &VerifyOptions::default())
 }
 
-/// What comes of a file.
+/// The outcome for a file.
 fn end_of(file: &[u8]) -> Result<&'static str, String> {
     let Ok(model) = Model::from_bytes(file.to_vec()) else { return Ok("no file") };
     let fused = match unfold::fuse(&model, &options()) {
@@ -92,15 +91,15 @@ fn end_of(file: &[u8]) -> Result<&'static str, String> {
     let again = Model::from_bytes(written).map_err(|error| format!("what was written: {error}"))?;
     Graph::new(&again).map_err(|error| format!("what was written: {error}"))?;
     new_tensors_are_told(&model, &fused)?;
-    // What no engine runs is often no model: floats times integers, numbers that cannot be read.
+    // A model that no engine runs is often invalid: floats times integers, unreadable numbers.
     match is_not_disproved(&model, &fused) {
         Err(_) if matches!(run(&model, &fused.model), Verdict::CouldNotVerify { .. }) => Ok("nobody knows"),
         proved => proved.map(|()| "folded"),
     }
 }
 
-/// Whether a number of a model is none that sums and products of exact ones come to: a shift that stays is divided by
-/// the scale that goes.
+/// Whether a model has numbers that exact sums and products do not give: a remaining shift is
+/// divided by the folded scale.
 fn is_rounded(model: &Model) -> bool {
     let grid = f64::from(1 << 12);
     let floats = model.graph().initializer.iter().filter_map(|tensor| reference::constant(tensor).ok());
@@ -183,7 +182,7 @@ fn facts_hold(case: &Case, kind: Kind) -> Result<(), String> {
     Ok(())
 }
 
-/// What the file says of the shapes of values is true.
+/// The declared shapes of values are true.
 fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
     for info in &fused.graph().value_info {
         let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
@@ -202,7 +201,7 @@ fn declared_shapes(fused: &Model, values: &Env) -> Result<(), String> {
     Ok(())
 }
 
-/// What a body reads and does not make.
+/// The captures of a body.
 fn captures(body: &GraphProto) -> HashSet<&str> {
     let inner = body.node.iter().flat_map(unfold::onnx::node::bodies).flat_map(captures);
     let mut read: HashSet<&str> = inner.collect();

@@ -1,4 +1,4 @@
-//! Puts some nodes of a graph into the bodies of an If or a Loop, so that the graph computes what it did.
+//! Moves some nodes of a graph into the bodies of an If or a Loop, without changing the function.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -67,7 +67,7 @@ fn branching(graph: &mut GraphProto, body: GraphProto, tape: &mut Tape, names: &
     node("If", &["condition"], names, vec![("then_branch", body.into()), ("else_branch", other.into())])
 }
 
-/// A loop that hands one value on as it is, and the last of whose rounds is taken.
+/// A loop that passes one value unchanged, and the last of whose iterations is read.
 fn looped(
     graph: &mut GraphProto,
     mut body: GraphProto,

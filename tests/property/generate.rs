@@ -1,7 +1,7 @@
 //! Random graphs round normalizers.
 //!
-//! Every node is computed as soon as it is made: so each operator knows the extents of what it
-//! reads, and a graph in which something does not fit, or numbers grow too large, never comes up.
+//! Every node is computed when it is made: so each operator knows the extents of its inputs, and no
+//! graph contradicts itself or has numbers that grow too large.
 
 mod numbers;
 
@@ -99,7 +99,7 @@ impl<'t> Maker<'t> {
         self.finish()
     }
 
-    /// A normalizer, what lies behind it, and who reads it.
+    /// A normalizer, the operators behind it, and its readers.
     fn round(&mut self, value: String) {
         self.module = self.tape.chance(25).then(|| self.builder.fresh("block/norm"));
         let normalized = self.normalizer(&value);
@@ -247,7 +247,7 @@ impl<'t> Maker<'t> {
         Some(made)
     }
 
-    /// A constant: a new one or one that is there, stored or computed.
+    /// A constant: a new or an existing one, stored or computed.
     fn constant(&mut self, role: Role, shape: &[usize]) -> String {
         let key = (role, shape.to_vec());
         if let Some(there) = self.constants.get(&key)
@@ -749,7 +749,7 @@ impl<'t> Maker<'t> {
             2 => self.emit("Cast", &[value], vec![("to", float.into())]),
             4 => self.emit("CastLike", &[value, value], vec![]),
             5 => {
-                // What looks only at the type stands beside the readers.
+                // A reader of the type alone stands beside the readers.
                 let number = self.scalar(2.0);
                 let typed = self.emit("CastLike", &[&number, value], vec![])?;
                 self.keep(&typed);
@@ -867,7 +867,7 @@ impl<'t> Maker<'t> {
         self.either_order(if op == "Div" { "Add" } else { op }, value, &constant)
     }
 
-    // ---- who reads ----
+    // ---- readers ----
 
     fn linear(&mut self, value: &str) -> Option<String> {
         let rank = self.shape(value).len();
@@ -885,7 +885,7 @@ impl<'t> Maker<'t> {
         Some(made)
     }
 
-    /// The sum of what several operators make of one value, as far as it is of one shape.
+    /// The sum of the results of several operators on one value, where their shapes agree.
     fn branches(&mut self, value: &str) -> Option<String> {
         let mut sum = self.branch(value)?;
         for _ in 0..1 + self.tape.below(3) {
@@ -1089,7 +1089,7 @@ impl<'t> Maker<'t> {
 
     fn nonlinear(&mut self, value: &str) -> Option<String> {
         let shape = self.shape(value);
-        // What is no dyadic number any more ends the exact part of a graph.
+        // Numbers that are not dyadic end the exact part of a graph.
         let choices: &[&str] = if self.kind == Kind::Exact {
             &["Relu", "Abs", "MaxPool", "Mul"]
         } else {

@@ -120,7 +120,7 @@ fn fused_graphs_with_bodies_compute_exactly_the_same() {
         }
         check(&case, Kind::Exact, counts)
     });
-    // What comes out of a loop stays.
+    // The results of a loop stay.
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
     assert!(8 * count("site folded") > count("site"), "{counts:?}");
 }

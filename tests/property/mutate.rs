@@ -32,7 +32,7 @@ const NUMBERS: &[i64] = &[
     i64::MIN,
 ];
 
-/// Operators that another may become. Their inputs will often not be what they ask for.
+/// Operators that replace others. Their inputs will often not fit.
 const OPERATORS: &[&str] = &[
     "Add",
     "Sub",
@@ -152,7 +152,7 @@ fn graph(graph: &mut GraphProto, tape: &mut Tape) {
             graph.node.remove(gone);
         }
         6 => {
-            // What was a constant may be given by the caller.
+            // A constant may become an input with a default.
             let tensor = graph.initializer.get(place(graph.initializer.len(), tape));
             let given =
                 tensor.map(|tensor| ValueInfoProto { name: tensor.name.clone(), ..Default::default() });

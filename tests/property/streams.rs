@@ -1,5 +1,4 @@
-//! Random residual streams: who writes them, who reads them, and normalizers on them, of fixed statistics or of those of the
-//! input.
+//! Random residual streams: writers, readers, and normalizers on them, offline and online.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -15,7 +14,7 @@ pub fn stream(bytes: &[u8]) -> Case {
     spelled(bytes, false)
 }
 
-/// The same with normalizers that take their statistics from the input.
+/// With normalizers that take their statistics from the input.
 pub fn normalized(bytes: &[u8]) -> Case {
     spelled(bytes, true)
 }
@@ -199,7 +198,7 @@ impl Maker<'_> {
         self.with("Mul", &normalized, &[2.0, 0.75, -3.0], &[CHANNELS])
     }
 
-    /// Somebody who sees the basis.
+    /// A reader that sees the basis.
     fn read(&mut self, value: &str) {
         let seen = match self.tape.below(4) {
             0 | 1 => self.op("Relu", &[value], vec![]),

@@ -2,7 +2,7 @@
 
 use crate::common::numbers::Numbers;
 
-/// Decisions, taken from random bytes until there are none left; then always the first choice.
+/// Decisions from random bytes; after the last byte always the first choice.
 pub struct Tape<'t> {
     bytes: &'t [u8],
 }

@@ -101,7 +101,7 @@ assert len(fused.graph.node) == 24
 print(memory("VmHWM") - before)
 """
     run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
-    # One of the message that is made; of what is read and written on the way there is a tensor or two at a time.
+    # One copy of the resulting message; reading and writing hold a tensor or two at a time.
     assert float(run.stdout) / path.stat().st_size < 1.3
 
 

@@ -8,7 +8,7 @@ use prost::Message;
 use unfold::onnx::Model;
 use unfold::onnx::proto::*;
 
-/// Decisions, taken from random bytes until there are none left.
+/// Decisions from random bytes, until there are none left.
 struct Source<'a> {
     bytes: &'a [u8],
     depth: usize,
@@ -136,7 +136,7 @@ impl Source<'_> {
         })
     }
 
-    /// Initializers, whose names differ, and are none that `text` makes.
+    /// Initializers with different names, none of which `text` makes.
     fn distinct(&mut self) -> Vec<TensorProto> {
         let tensors = self.some(Self::tensor).into_iter().enumerate();
         let rename = |(index, tensor)| TensorProto { name: Some(format!("tensor{index}")), ..tensor };

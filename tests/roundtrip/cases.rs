@@ -5,7 +5,7 @@ use unfold::onnx::tensor::DataType;
 
 use crate::{entry, external, model, opset, raw, with_initializers};
 
-/// The models, each with what it is about.
+/// The models, each with its topic.
 pub fn all() -> Vec<(String, ModelProto)> {
     let mut cases: Vec<(String, ModelProto)> = Vec::new();
     let mut case = |name: &str, model| cases.push((name.to_owned(), model));

@@ -1,4 +1,4 @@
-//! Tensors in other files: what is read, and what is not to be trusted.
+//! External data: reading, and distrust.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ impl Resolver for Wrong {
     }
 }
 
-/// A constant that is not known would be one that cannot be folded: nobody is told that there is nothing to fold.
+/// A missing constant could not be folded: an error instead of a plan without folds.
 #[test]
 fn a_resolver_that_gives_something_else_is_an_error_of_folding() {
     let folder = tempfile::tempdir().unwrap();

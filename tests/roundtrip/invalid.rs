@@ -135,7 +135,7 @@ fn a_name_for_two_inputs() {
     assert!(error.to_string().contains("at `x`: two inputs"), "{error}");
 }
 
-/// A graph inside so many bodies of If, each of which gives what it gives.
+/// A graph inside `depth` nested bodies of If, each of which returns its result.
 fn nested(graph: GraphProto, depth: usize) -> GraphProto {
     let named = |name: &str| ValueInfoProto { name: Some(name.into()), ..Default::default() };
     let body = |name: &str, graph: GraphProto| AttributeProto {
@@ -194,7 +194,7 @@ fn bodies_may_be_nested_sixty_deep() {
 
 #[test]
 fn bodies_nested_without_end_are_refused() {
-    // Backward, as the length of a message is known only after what it holds.
+    // Backward, since the length of a message follows from its contents.
     let mut backward = Vec::new();
     for field in std::iter::repeat_n([6, 5, 1], 100_000).flatten().chain([7]) {
         let mut head = Vec::new();

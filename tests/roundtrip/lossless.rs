@@ -163,7 +163,7 @@ mod foreign {
         assert_eq!(model.graph().node[0].attribute[0].i, None);
     }
 
-    /// What the protobuf library of Python writes, which is where the order of fields shows.
+    /// The bytes of Python's protobuf library, which show the order of fields.
     #[test]
     fn the_order_of_other_writers() {
         for (name, hex) in crate::cases::written_elsewhere() {

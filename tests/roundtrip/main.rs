@@ -1,4 +1,4 @@
-//! What is read is what is written, and what cannot be read is refused with its reason.
+//! Models are written as they were read, and unreadable ones are refused with a reason.
 
 mod arbitrary;
 mod cases;
@@ -76,7 +76,7 @@ fn floats(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     values.into_iter().flat_map(f32::to_le_bytes).collect()
 }
 
-/// The names of what is in a folder.
+/// The names of the files in a folder.
 fn listing(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();

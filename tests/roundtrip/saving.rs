@@ -1,4 +1,4 @@
-//! What is on disk after saving, and what is not.
+//! The files on disk after saving.
 
 use std::collections::HashMap;
 use std::fs;
@@ -353,7 +353,7 @@ fn a_model_that_cannot_take_its_name_leaves_the_old_one_and_its_data() {
     let model = open(&folder, "in.onnx");
     model.save(&path).unwrap();
     let before = contents(&path);
-    // What is a file when the save begins is a folder when the model is to take its name.
+    // A file at the beginning of the save is a folder when the model is renamed.
     let swap = |tensor: &TensorProto| {
         if tensor.name() == "small" {
             fs::rename(&path, elsewhere.path().join("old.onnx")).unwrap();
@@ -384,7 +384,7 @@ fn a_folder_that_goes_away_is_an_error() {
     assert!(listing(elsewhere.path()).is_empty());
 }
 
-/// What a process leaves that is killed: the list of a draft, here one that nobody has locked.
+/// The leftovers of a killed process: the list of a save, here one that is not locked.
 #[test]
 fn the_next_save_removes_what_a_killed_one_left() {
     let folder = folder();
@@ -402,7 +402,7 @@ fn the_next_save_removes_what_a_killed_one_left() {
     fs::write(at("out.onnx.5.data"), "new").unwrap();
     draft(".unfold-after", "out.onnx\0out.onnx.data\0out.onnx.3.data");
     fs::write(at("out.onnx.3.data"), "old").unwrap();
-    // Killed before it had a list, and what is no draft or of no draft.
+    // Killed before it had a list, and folders that belong to no save.
     fs::create_dir(at(".unfold-empty")).unwrap();
     draft(".unfold-odd", "../x\0../x.data\0notes\0out.onnx.9.data");
     for kept in [".unfold-odd/more", "notes", "out.onnx.9.data"] {

@@ -1,4 +1,4 @@
-//! What only looks like a source is left alone, or folds exactly; and single graphs whose result is known.
+//! Look-alikes of sources stay, or fold exactly; and single graphs with known results.
 
 use unfold::Outcome;
 use unfold::normalizer::Family;

@@ -1,4 +1,4 @@
-//! Bounded functions between affines: which are told, and what only looks like one.
+//! Bounded functions between affines: recognized ones, and look-alikes.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -8,7 +8,7 @@ use crate::common::numbers::Kind;
 use crate::common::{judge, text};
 use crate::{TOLERANCE, fuse, is_folded};
 
-/// What makes `f` of `z`, two of whose numbers scale and shift what a linear layer makes; behind it γ, β and another layer.
+/// `f` of `z`, between a linear layer with a scale and a shift, and γ, β and another layer.
 fn between(function: &str) -> Model {
     text::model(&format!(
         "input x 2 4 4
@@ -143,7 +143,7 @@ fn parameters_are_those_that_the_graph_computes() {
     assert_eq!(left, ["MatMul", "Tanh", "MatMul"]);
 }
 
-/// What divides goes into the queries with the scale of attention; what multiplies meets the Softmax.
+/// The divisor folds into the queries with the scale of attention; the factor meets the Softmax.
 #[test]
 fn capped_scores_hand_their_scale_to_the_queries() {
     let model = text::model(

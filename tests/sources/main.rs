@@ -68,7 +68,7 @@ fn nothing_is_left(fused: &Model, what: &str) {
     assert_eq!(again.model.proto, fused.proto, "{what} changes");
 }
 
-/// What a source goes into.
+/// The destination of a source.
 #[derive(Debug, Clone, Copy)]
 enum End {
     /// A linear layer.

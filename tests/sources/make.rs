@@ -10,7 +10,7 @@ use crate::common::{Attrs, Builder, node};
 pub struct Case {
     pub builder: Builder,
     pub rng: ChaCha8Rng,
-    /// Whether what is written out has no γ and no β.
+    /// Whether the written-out form has no γ and no β.
     pub bare: bool,
 }
 
@@ -381,7 +381,7 @@ impl Case {
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
         let made = self.of_a_runtime(op, &inputs, attrs, outputs);
         if let [normed, _, _, sum] = &made[..] {
-            // The sum of the operands goes on as the residual stream.
+            // The sum of the operands continues the residual stream.
             self.builder.output(sum);
             return normed.clone();
         }
@@ -506,7 +506,7 @@ impl Case {
     }
 }
 
-/// What is not Switchable Normalization, and looks like it.
+/// Look-alikes of Switchable Normalization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Twin {
     /// Nothing: it is one.
@@ -519,12 +519,12 @@ pub enum Twin {
     OwnWeight,
 }
 
-/// What is not Group Normalization, and looks like it.
+/// Look-alikes of Group Normalization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Groups {
     /// Nothing: it is one.
     None,
-    /// What is reshaped back has other channels than what was normalized.
+    /// The Reshape back gives other channels than the normalized ones.
     OtherChannels,
     /// A group is every other channel.
     Interleaved,
@@ -534,7 +534,7 @@ pub enum Groups {
     Scaled,
 }
 
-/// What a case is to show.
+/// The expectation of a case.
 pub struct Wanted {
     pub kind: &'static str,
     pub original: Model,
@@ -707,7 +707,7 @@ pub fn opaque_case(mut case: Case, x: &str, how: &str, kind: &'static str) -> Wa
     case.builder.graph().node.push(call);
     let domain = OperatorSetIdProto { domain: Some("some.norms".into()), version: Some(1) };
     case.builder.proto.opset_import.push(domain);
-    // The same reader behind both.
+    // Both have the same reader.
     twin.rng = case.rng.clone();
     let (output, opaque_output) = (twin.reader(&written), case.reader("normed"));
     Wanted { kind, original: twin.finish(&output), opaque: Some(case.finish(&opaque_output)) }

@@ -1,4 +1,4 @@
-//! The residual streams of a model: which values they are, who writes them, and who reads them.
+//! The residual streams of a model: their values, writers and readers.
 
 use unfold::basis::streams::{ReadBy, Stream, WrittenBy, streams};
 use unfold::graph::analysis::Analysis;
@@ -7,7 +7,8 @@ use unfold::onnx::Model;
 
 use crate::common::text::model;
 
-/// What a model's streams are, with the names of values and nodes; a site is called by its first node.
+/// The streams of a model, with the names of values and nodes; a site has the name of its first
+/// node.
 fn listed(model: &Model) -> Vec<(Stream, Vec<String>, Vec<String>)> {
     let known = Analysis::new(model).unwrap();
     let view = View::new(&known);

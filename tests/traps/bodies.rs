@@ -1,4 +1,4 @@
-//! Bodies of If, Loop and Scan: what is in them folds as what is not.
+//! Sites in bodies of If, Loop and Scan fold like others.
 
 use crate::common::portable;
 use unfold::fold::target::Target;
@@ -66,7 +66,7 @@ fn site<'f>(fused: &'f Fused, name: &str) -> &'f SitePlan {
     found.unwrap_or_else(|| panic!("no site {name}: {:#?}", fused.plan.sites))
 }
 
-/// What is told of values in bodies is theirs.
+/// Declarations of values in bodies stay with them.
 #[test]
 fn open_extents_in_bodies_are_untold_once() {
     let around = "input x N 4\n condition c\n weight w 4 3\n weight v 4 3\n t = Tanh(x)\n u = Abs(t)";
@@ -105,7 +105,7 @@ fn what_loops_begin_with_is_made_once() {
     is_proved(&model);
 }
 
-/// Whose rounds they are is not told by how deep the loop is: the branch comes to stand in the place of the If.
+/// The nesting depth of a loop does not identify its iterations: the branch replaces the If.
 #[test]
 fn a_loop_in_the_branch_that_is_taken_is_the_same_loop_outside() {
     let round =
@@ -161,7 +161,7 @@ fn a_weight_that_branches_change_in_two_ways_is_copied_and_the_copy_counts() {
     assert_eq!(inside(&after), [["MatMul"], ["MatMul"]]);
     assert_eq!(names(&after).iter().filter(|name| name.contains("w_folded")).count(), 2);
     let fused = unfold::fuse(&model, &portable()).unwrap();
-    // Whichever of the two goes, the other one reads the weight as it is.
+    // Whichever of the two folds, the other one reads the original weight.
     let kept = fused.plan.sites.iter().filter(|site| matches!(reasons_of(site).0, Reason::Growth(_)));
     assert_eq!(kept.count(), 2, "{:#?}", fused.plan.sites);
     is_proved(&model);
@@ -224,7 +224,7 @@ fn a_site_that_several_bodies_read_goes_into_all_of_them() {
 
 #[test]
 fn a_result_of_a_body_is_made_in_it() {
-    // Both affines go into the weight outside, and the results are what is captured.
+    // Both affines fold into the outer weight, and the bodies capture its results.
     let around = format!("{AROUND} u = MatMul(x, w)\n k = MatMul(x, v)");
     let result = |value: &str| format!("scale s 3\n y = Mul({value}, s)\n output y");
     let after = folded(&branching(&around, &result("u"), &result("k"), &["r"]));
@@ -340,7 +340,8 @@ fn scanning(axes: &[(&'static str, i64)]) -> Model {
     model
 }
 
-/// tract makes the steps for ever, so that it is not asked; what is gathered has as many places as there are steps.
+/// tract would unroll the steps for ever, so that it is not asked; the Gather has as many places as
+/// there are steps.
 #[test]
 fn behind_a_scan_without_states_an_affine_folds() {
     let plain = scanning(&[]);
@@ -362,7 +363,7 @@ fn a_body_that_is_not_understood_is_left_as_it_is() {
     let before = model.graph().node[0].clone();
     let untouched = unfold::fuse(&model, &portable()).unwrap();
     assert_eq!(untouched.model.proto, model.proto);
-    // What is around it folds all the same, and what is in others.
+    // The nodes around it fold all the same, and so do other bodies.
     let more = branching(
         &AROUND.replace("input x", "input x batch 4\n input z"),
         &branch.replace('x', "z"),
@@ -425,7 +426,7 @@ fn what_a_taken_branch_hands_on_is_read_in_other_bodies_at_once() {
         vec![no, node("If", &["never"], &["a"], taken), node("If", &["q"], &["b"], other)];
     before.graph_mut().output.push(undeclared("b"));
     let fused = unfold::fuse(&before, &portable()).unwrap();
-    // Both products are one, which reads what the branch hands on.
+    // Both products are merged, and read the operand of the branch's identity.
     assert_eq!(operators(&fused.model), ["If"]);
     assert!(!unfold::fuse(&fused.model, &portable()).unwrap().changed());
 }
@@ -468,7 +469,7 @@ fn what_is_in_an_if_that_goes_folds_with_what_is_around_it() {
     let fused = crate::fuse(&before);
     assert_eq!(operators(&fused.model), ["Tanh", "Neg", "MatMul"]);
     assert!(compare(&before, &fused.model, &Default::default()).passed());
-    // All of it stays on request, and where the condition is asked for.
+    // It stays on request, and where the condition has another reader.
     let skip = vec!["constant".to_owned()];
     let kept = unfold::fuse(&before, &unfold::FuseOptions { skip, ..portable() }).unwrap();
     assert!(operators(&kept.model).contains(&"If"));
@@ -483,7 +484,7 @@ fn what_is_in_an_if_that_goes_folds_with_what_is_around_it() {
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 
-/// An If that nobody reads, or whose condition is known too, in a branch that is never taken.
+/// An If without readers, or with a known condition, in a branch that is never taken.
 #[test]
 fn nothing_is_left_of_a_branch_that_is_never_taken() {
     for (condition, read) in [("c", "i"), ("c", "e"), ("asked", "i"), ("asked", "e")] {
@@ -599,7 +600,7 @@ fn an_output_beside_bodies_keeps_the_identity_that_is_its_name() {
     assert_eq!(operators(&crate::fuse(&model).model), ["Exp", "If", "Identity"]);
 }
 
-/// Weights that bodies compute of their own and of what is around them are stored around them.
+/// Weights that bodies compute from constants are stored around them.
 #[test]
 fn floats_that_are_constant_in_bodies_are_computed() {
     let branch = |numbers: &str| {
@@ -617,13 +618,13 @@ fn floats_that_are_constant_in_bodies_are_computed() {
     assert_eq!(stored, [[2.0, 6.0, 12.0, 20.0], [8.0, 9.0, 8.0, 5.0]]);
     assert!(compare(&before, &fused.model, &Default::default()).passed());
     assert!(!unfold::fuse(&fused.model, &portable()).unwrap().changed());
-    // What a branch computes otherwise shows.
+    // A branch with another computation differs.
     let other = branching(around, &branch("1 2 3 4"), &branch("4 3 2 2"), &["r"]);
     let proof = prove(&other, &fused.model, &fused.plan.tensors, &Default::default());
     assert!(matches!(proof, Proof::Disproved { .. }), "{proof:?}");
 }
 
-/// Whoever asks for the value that a site reads gets the one that a taken branch hands on.
+/// A request for the input of a site returns the value that a taken branch passes on.
 #[test]
 fn a_site_that_stays_reads_what_a_taken_branch_hands_on() {
     let mut before = model(

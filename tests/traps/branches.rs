@@ -1,5 +1,5 @@
-//! Branches that are linear in one value: what merges is equal to the last bit, and what is not linear, not aligned or
-//! not alone stays.
+//! Branches that are linear in one value: merged ones are equal to the last bit, and branches that
+//! are not linear, not aligned or read elsewhere stay.
 
 use crate::common::portable;
 use unfold::fold::plan::{Direction, Outcome};
@@ -24,7 +24,7 @@ pub fn becomes(model: &Model, expected: &[&str]) -> Model {
     after
 }
 
-/// Why branches stay as they are.
+/// The reason why branches stay.
 fn refused(text: &str) -> Reason {
     let model = model(text);
     let after = fuse(&model, &portable()).unwrap();
@@ -113,7 +113,7 @@ fn a_batch_norm_behind_each_branch_goes_first() {
     assert_eq!(told, [("BN", true), ("BN", true), ("BN", true), ("branches", true)]);
 }
 
-/// RepMixer of FastViT, which takes off what it adds.
+/// RepMixer of FastViT, which subtracts its own input.
 #[test]
 fn what_is_taken_off_and_scaled_merges_too() {
     let model = model(
@@ -263,7 +263,7 @@ fn an_affine_behind_such_a_mean_is_a_part_of_its_kernel() {
     };
     becomes(&around("d = Mul(b, g)", ""), &["Conv"]);
     becomes(&around("e = Div(b, sigma)\n c = Mul(e, g)\n d = Add(c, t)", ""), &["Conv"]);
-    // What something else reads as well is made all the same.
+    // A result with another reader is still made.
     let before = around("d = Mul(b, g)", "b");
     let after = crate::fused(&before).model;
     assert!(operators(&after).contains(&"AveragePool"));
@@ -417,7 +417,7 @@ fn constants_of_the_sum_are_biases_or_stay() {
     );
 }
 
-/// What is folded in the same pass is called by its new name.
+/// A constant folded in the same pass has a new name.
 #[test]
 fn branches_read_what_is_left_of_the_value_before_them() {
     becomes(
@@ -626,7 +626,7 @@ fn an_affine_does_not_go_into_a_bias_that_branches_took() {
     same(&before, &after, 0.0);
     // The scale goes into the weight; the shift is added behind it, apart from what the branches took.
     assert_eq!(operators(&after), ["Relu", "MatMul", "Add", "MatMul", "Add", "Add"]);
-    // Nothing is left that nobody reads.
+    // No unread value is left.
     assert!(after.graph().initializer.iter().all(|tensor| {
         after.graph().node.iter().any(|node| node.input.iter().any(|input| input == tensor.name()))
     }));

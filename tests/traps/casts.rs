@@ -1,4 +1,4 @@
-//! What passes a Cast, and where numbers would be rounded that were not.
+//! Affines that pass a Cast, and Casts that would round other numbers.
 
 use crate::common::portable;
 use unfold::fold::plan::{Direction, Outcome};
@@ -26,7 +26,7 @@ fn of_type(text: &str, shape: &[&str], constants: &[&str], data_type: DataType) 
     model
 }
 
-/// The same affine in float32, between what `before` makes of an input and what `behind` makes of it.
+/// An affine in float32, between the `before` part and the `behind` part.
 fn affine(input: &str, before: &str, behind: &str) -> String {
     format!("{input}\n scale g 4\n shift t 4\n {before}\n n = Mul(c, g)\n m = Add(n, t)\n {behind}")
 }
@@ -54,11 +54,11 @@ fn what_came_out_of_a_type_goes_back_to_it() {
                     output y";
         folded(&of_type(text, &["2", "3", "4"], &["w"], data_type));
     }
-    // As converters leave it, which cast round every operator that is to stay as it was.
+    // The form of converters, which put Casts around every operator that stays in float32.
     let apart = affine("input x batch 4", "c = Cast(x) to=1", product)
         .replace("m = Add(n, t)", "a = Cast(n) to=TO\n b = Cast(a) to=1\n m = Add(b, t)");
     folded(&of_type(&apart, &["batch", "4"], &["w"], DataType::Float16));
-    // What both hold is neither of them.
+    // The common numbers of both types are a third type.
     let [half, brain] = HALVES;
     let text =
         affine("input x batch 4", "c = Cast(x) to=1", &product.replace("TO", &brain.code().to_string()));
@@ -86,7 +86,7 @@ fn what_never_was_of_a_type_may_not_fit_it() {
         // A number that is only scaled loses as much before it is as behind, but the weights would be rounded.
         assert_eq!(kept(&stream(data_type, &scale)).0, narrow(data_type));
     }
-    // What has no digits rounds none; but float16 ends at 65504.
+    // Powers of two round nothing; but float16 ends at 65504.
     folded(&stream(DataType::BFloat16, &exponents));
     assert_eq!(kept(&stream(DataType::Float16, &exponents)).0, narrow(DataType::Float16));
     // So do numbers that are large beside what a shift leaves of them, as dates are.
@@ -157,10 +157,10 @@ fn a_producer_takes_what_is_rounded_to_its_type_anyway() {
     let stays = |text: &str| kept(&back(DataType::Float16, text)).1;
     let refused = Some(narrow(DataType::Float16));
     assert_eq!(stays(&wide("y = Relu(n)", "2 -1 0.5 1")), refused);
-    // Something else reads it as it is.
+    // Another node reads the unscaled value.
     let read = format!("{shifted} h = Cast(m) to=TO\n k = Relu(h)\n y = Relu(m)\n output k");
     assert_eq!(stays(&wide(&read, "2 -1 0.5 1")), refused);
-    // What becomes no larger fits, and bfloat16 has the range of float32.
+    // A value that does not grow fits, and bfloat16 has the range of float32.
     folded(&back(DataType::Float16, &wide("y = Relu(n)", "0.5 -1 0.5 1")));
     folded(&back(DataType::BFloat16, &wide("y = Relu(n)", "2 -4 0.5 1")));
     // Weights would be rounded, which only what follows, where it is rounded too, makes up for.

@@ -17,12 +17,12 @@ fn centre(model: &Model) -> Fused {
     unfold::fuse(model, &FuseOptions { centre: true, ..options() }).unwrap()
 }
 
-/// The same, where copies of weights may add next to nothing.
+/// Centres with next to no growth allowed.
 fn centre_without_copies(model: &Model) -> Fused {
     unfold::fuse(model, &FuseOptions { centre: true, ..portable() }).unwrap()
 }
 
-/// What becomes of the stream that is centred, or of the first on which something takes a mean off.
+/// The outcome for the centred stream, or for the first with a subtracted mean.
 fn centring(fused: &Fused) -> Centring {
     let found: Vec<&Centring> =
         fused.plan.streams.iter().filter_map(|stream| stream.centring.as_ref()).collect();
@@ -50,7 +50,7 @@ fn computes_the_same(text: &str, centre: fn(&Model) -> Fused) -> (usize, usize, 
     (normalizers.len(), constants, subtracted)
 }
 
-/// Holds that a stream is left as it is, and returns why.
+/// Asserts that a stream keeps its mean, and returns the reason.
 fn keeps_mean(text: &str) -> Reason {
     let before = model(text);
     let fused = centre(&before);
@@ -160,7 +160,7 @@ fn a_narrow_type_is_centred_where_it_has_the_range() {
     let casts = operators(&fused.model).iter().filter(|op| **op == "Cast").count();
     assert_eq!(casts, 18);
     same(&before, &fused.model, 0.02);
-    // What has no mean may be twice as large, and beyond float16 that is infinite.
+    // A centred value may be twice as large, and beyond float16 that is infinite.
     let Centring::Kept { why } = centring(&centre(&of_type(DataType::Float16, &text))) else { panic!() };
     assert_eq!(why.reason, Reason::ElementType("float16".into()));
 }
@@ -220,7 +220,7 @@ fn a_sum_inside_of_a_normalizer_is_a_sum() {
     };
     assert_eq!(is_centred(&text("b")), (3, 4, vec![]));
     assert_eq!(is_centred(&text("")), (3, 3, vec![]));
-    // onnxruntime has the operator in all versions, and writes it into models of earlier ones.
+    // onnxruntime has the operator in all operator sets, and writes it into older models.
     let mut proto = model(&text("b")).proto;
     let own = proto.opset_import.iter_mut().find(|import| import.domain().is_empty()).unwrap();
     own.version = Some(14);
@@ -230,7 +230,7 @@ fn a_sum_inside_of_a_normalizer_is_a_sum() {
         "{:?}",
         operators(&fused)
     );
-    // Who reads the statistics has to have them.
+    // A reader of the statistics needs them.
     let read = text("b").replace("n1,,,x1", "n1,m1,,x1").replace("output o", "output o m1");
     assert!(matches!(keeps_mean(&read), Reason::SeesMean(_)));
 }
@@ -255,7 +255,7 @@ fn channels_of_groups_stay_among_themselves() {
     assert!(matches!(keeps_mean(&text("2", "2")), Reason::NoGain(_)));
 }
 
-/// Eight blocks on what is given, behind an embedding.
+/// Eight blocks behind an embedding.
 fn blocks(stem: &str, head: &str) -> String {
     let block = |place: usize| {
         let next = place + 1;
@@ -330,8 +330,8 @@ fn streams_are_skipped_by_name_and_by_kind() {
     }
 }
 
-/// What is left of the parameters of a LayerNormalization that is written out, for engines to know it by, is not left of an RMS
-/// normalization: one Mul is enough.
+/// The neutral parameters of a written-out LayerNormalization, kept for engines, are not needed by
+/// an RMS normalization: one Mul is enough.
 #[test]
 fn neutral_parameters_that_are_written_out_go_with_the_mean() {
     let text = "opset 14

@@ -1,5 +1,5 @@
-//! Padding by less than nothing cuts, and what is left carries what it carried: `ZeroPad2d((0, 0, 1, -1))` moves tokens on
-//! by one.
+//! Negative padding cuts, and the remaining part carries its affine: `ZeroPad2d((0, 0, 1, -1))`
+//! shifts tokens by one.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -100,7 +100,7 @@ fn what_is_not_known_to_be_left_carries_nothing() {
     assert_eq!(kept(&padded("batch length 6", "0 1 0 0 -1 0", "", 6)).0, Reason::Padding);
     // A border that is wide along the channels has none.
     assert_eq!(kept(&padded("2 4 6", "0 0 1 0 0 -1", "", 6)).0, Reason::Padding);
-    // What repeats the inside is not cut like it.
+    // A border that repeats the inside differs from a cut.
     assert_eq!(kept(&padded("2 4 6", "0 0 -1 0 0 1", "mode=edge", 6)).0, Reason::Padding);
 }
 

@@ -57,7 +57,7 @@ fn the_table_of_the_experts_takes_the_scale_in() {
     }
 }
 
-/// The same of a token, for one expert that all have.
+/// For a token, with one expert for all.
 fn of_one(table: &str, how: &str) -> Model {
     model(&format!(
         "input x 5 6
@@ -150,7 +150,7 @@ fn a_value_does_not_take_in_what_it_carries_itself() {
         ));
         kept(&before);
     }
-    // Nor what it is made of.
+    // Nor its operands.
     let made = "v = MatMul(n, w)\n k = Identity(v)\n t = Transpose(k) perm=[0,2,1]\n y = MatMul(n, t)";
     let before = model(&format!(
         "input x batch 3 6
@@ -177,7 +177,7 @@ fn an_operand_that_is_an_input_is_no_layer() {
 
 #[test]
 fn a_letter_that_is_not_added_up_takes_nothing_in() {
-    // Along the tokens' own channels, which the result has: it goes on to that.
+    // Along the tokens' own channels, which the result has: it propagates there.
     let before = of_one("weight table 3 5 6", "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->tc");
     assert_eq!(kept(&before).0, Reason::GraphOutput);
     let summed = of_one("weight table 3 5 6", "e = Gather(table, one)\n y = Einsum(n, e) equation=tc,tc->t");

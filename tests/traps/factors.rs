@@ -1,5 +1,5 @@
-//! Linear operators in a row: what is one operator is equal to the last bit, and what is dearer as one, or meets a border
-//! in between, stays two.
+//! Linear operators in a row: a merged pair is equal to the last bit, and a pair that costs more as
+//! one, or has a border in between, stays.
 
 use unfold::fold::plan::{Direction, Outcome};
 use unfold::onnx::Model;
@@ -121,8 +121,8 @@ fn a_shared_weight_is_copied_only_as_far_as_that_is_allowed() {
     becomes(&model, &["MatMul", "Relu", "MatMul", "Relu", "MatMul", "Add"]);
 }
 
-/// The scale of attention behind a rotary embedding of all tokens but the first (DINOv3): its tables, which queries and keys
-/// read, stay as they are, since the first token is scaled beside it.
+/// The scale of attention behind a rotary embedding of all tokens but the first (DINOv3): its
+/// tables, which queries and keys share, stay unscaled, since the first token is scaled beside it.
 #[test]
 fn a_rotary_embedding_beside_a_token_passes_the_scale_of_attention() {
     let part = |name: &str| {

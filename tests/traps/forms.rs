@@ -254,7 +254,7 @@ fn a_sum_of_two_is_an_add() {
     }
 }
 
-/// A value that is expanded to more than what it is added to makes the result larger.
+/// A value that is expanded beyond its partner makes the result larger.
 #[test]
 fn an_expand_that_makes_the_result_larger_stays() {
     let after = fuse(&model(
@@ -356,7 +356,7 @@ fn a_gelu_halves_its_value_before_its_gate_where_torch_halves_the_gate() {
 fn what_is_halved_behind_other_gates_stays_in_its_order() {
     let before = "d = Div(a, root)\n e = Erf(d)\n s = Add(e, one)";
     for lines in [
-        // In the order that is known, of another number, and read by something else.
+        // In the usual order, with another number, and with another reader.
         format!("{before}\n h = Mul(a, half)\n g = Mul(h, s)"),
         format!("{before}\n p = Mul(a, s)\n g = Mul(p, half)"),
         format!("{before}\n const third = 0.3\n h = Mul(s, third)\n g = Mul(a, h)"),
@@ -476,7 +476,7 @@ fn parameters_that_are_written_for_each_place_are_those_of_channels() {
         let after = fuse(&model(&text("2 3 0.5 -1.5")));
         assert!(operators(&after.model).contains(&"Mul"), "{dims}");
     }
-    // What makes a value as large as that is no parameter.
+    // An operand that widens the value is no parameter.
     let wide = fuse(&model(
         "input x 1 1 4\nconst s 3 4 = 2 3 4 5 2 3 4 5 2 3 4 5\nweight w 4 5\na = Mul(x, s)\ny = MatMul(a, w)\noutput y",
     ));
@@ -509,13 +509,13 @@ fn a_normalizer_that_stays_is_a_mul_and_an_add() {
     super::same(&before, &after.model, 1e-6);
     assert!(is_not_disproved(&before, &after).is_ok());
     assert!(fuse(&after.model).plan.is_empty());
-    // What somebody else reads on the way is there.
+    // An intermediate value with another reader stays.
     let read = fuse(&chain("y = Relu(h)\n output d"));
     assert!(
         operators(&read.model).contains(&"Div") || read.model.graph().node.iter().any(|n| n.output[0] == "d")
     );
     super::same(&chain("y = Relu(h)\n output d"), &read.model, 1e-6);
-    // And what is to stay as it is, does.
+    // And a skipped one stays.
     let options = unfold::FuseOptions { skip: vec!["standardisation".into()], ..portable() };
     assert!(!unfold::fuse(&before, &options).unwrap().changed());
 }
@@ -584,7 +584,7 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
     let orders = after.model.graph().node.iter().filter_map(|node| node.attr_ints("perm").ok()?);
     assert_eq!(orders.collect::<Vec<_>>(), [[0, 2, 3, 1]; 3]);
     super::same(&before, &after.model, 0.0);
-    // Who reads all three wants them in order; and a part of two places is none of one.
+    // A reader of all three needs them in order; and a part of two places keeps its axis.
     for apart in [
         "q = Gather(t, i)\nh = Gather(t, j)\nv = Identity(t)",
         "q = Gather(t, i)\nh = Gather(t, j) axis=1\nv = Gather(t, k)",
@@ -597,7 +597,7 @@ fn what_is_taken_apart_is_so_before_its_axes_are_put_in_order() {
     }
 }
 
-/// A BatchNormalization of the second of three axes, and what is done with its result.
+/// A BatchNormalization of the second of three axes, and the readers of its result.
 fn by_channels(before: &str, behind: &str, reads: &str) -> unfold::onnx::Model {
     model(&format!(
         "input x batch 5 4
@@ -836,7 +836,7 @@ fn padding_that_is_computed_is_stored_where_nothing_folds() {
     assert!(is_not_disproved(&before, &fused).is_ok());
 }
 
-/// What is padded before a pooling of 3 by 3, and a BatchNormalization before that which folds behind.
+/// A Pad before a pooling of 3 by 3, and a BatchNormalization before that which folds behind.
 fn pooled(filling: &str, pads: &str, pool: &str) -> unfold::onnx::Model {
     model(&format!(
         "opset 19
@@ -867,7 +867,7 @@ fn what_a_maximum_does_not_see_is_its_own_padding() {
     }
     let around = "0 0 1 1 0 0 1 1";
     for (filling, pads, pool) in [
-        // A zero is more than what is below.
+        // A zero is more than negative numbers.
         ("0", around, "MaxPool(p) kernel_shape=[3,3]"),
         // By how much the last window reaches out is another question with padding of its own.
         ("-inf", around, "MaxPool(p) kernel_shape=[3,3] strides=[2,2] ceil_mode=1"),
@@ -1012,7 +1012,7 @@ fn channels_that_constants_pick_are_gathered() {
          output y",
     );
     becomes(&before, &["Transpose", "Gather", "Transpose", "MatMul"]);
-    // Places of two axes are none of one.
+    // Indices of two axes select along neither alone.
     let of_two = model("input x 6 8\nints i 3 2 = 0 3 5 3 1 7\np = GatherND(x, i)\ny = Relu(p)\noutput y");
     assert_eq!(operators(&unfold::fuse(&of_two, &portable()).unwrap().model), ["GatherND", "Relu"]);
 }

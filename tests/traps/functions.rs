@@ -10,7 +10,7 @@ use unfold::{FuseOptions, Fused};
 use crate::common::{node, options, text, undeclared};
 use crate::same;
 
-/// The domain of the functions, and of what they call.
+/// The domain of the functions, and of their calls.
 const OWN: &str = "own";
 
 /// A model in which `own.name(…)` calls a function of this head, such as `name(x, w) -> y`, with these lines. `key=@name`
@@ -50,7 +50,7 @@ fn with_functions(lines: &str, functions: &[(&str, &str)]) -> Model {
     model
 }
 
-/// What is made of a model whose functions are all written out, which computes what this one does that has none.
+/// The result of a model with all functions inlined, which equals this one without functions.
 fn written_out(model: &Model, lines: &str) -> Fused {
     let fused = unfold::fuse(model, &options()).unwrap();
     let text = text::print(&fused.model);
@@ -108,7 +108,7 @@ fn functions_need_no_name_that_says_what_they_are() {
     all_fold(&written_out(&model, &format!("{START}{written}")));
 }
 
-/// Where as much goes without: what is left is fewer operators.
+/// Where as much folds without inlining: fewer operators are left.
 #[test]
 fn functions_are_written_out_where_more_layers_become_one() {
     let lines = "weight u 3 4\nl = MatMul(x, w)\nm = MatMul(l, u)\ny = own.Linear(m, w, c)\noutput y";
@@ -241,7 +241,7 @@ fn where_nothing_folds_functions_come_out_as_they_went_in() {
     }
 }
 
-/// What is wrong with a body nobody has to open is not found.
+/// A flaw in a body that is not inlined is not found.
 #[test]
 fn a_body_that_reads_what_is_not_there_is_left_alone() {
     let wrong = ("Wrong(v) -> r", "r = Add(v, nothing)");
@@ -257,7 +257,7 @@ fn a_function_that_is_skipped_is_kept_whole() {
     let skips = FuseOptions { skip: vec!["Linear".into(), "Other".into()], ..options() };
     untouched(&model, &skips);
     assert_eq!(skips.idle_skips(&model, &unfold::plan(&model, &skips).unwrap()), ["Other"]);
-    // Inside of another one too, beside which the rest folds.
+    // Inside of another one too, beside which other sites fold.
     let block = ("Block(v, w, u, c) -> r", "m = MatMul(v, w)\nr = own.Linear(m, u, c)");
     let lines = "input x batch 4\nscale g 4\nweight w 4 4\nweight u 4 3\nshift c 3\n";
     let model = with_functions(

@@ -50,7 +50,7 @@ fn a_residual_stays_where_another_form_saves_nothing() {
         "m = Mul(u, g)\n o = Add(u, m)\n output m",
         // Of another value.
         "t = Tanh(u)\n m = Mul(t, g)\n o = Add(u, m)",
-        // The gate is what is added.
+        // The gate is the summand.
         "m = Mul(u, g)\n o = Add(g, m)",
     ] {
         let before = gated(steps);
@@ -105,12 +105,12 @@ fn numbers_behind_a_ramp_go_into_the_layer_in_front() {
 #[test]
 fn a_ramp_stays_where_its_numbers_would_not_fold() {
     for steps in [
-        // Somebody else reads the ramp, or what it is of.
+        // Another node reads the ramp, or its input.
         "g = HardSigmoid(v)\n o = Add(g, one)\n output g",
         "g = HardSigmoid(v)\n o = Add(g, one)\n output v",
         // No layer makes that.
         "t = Tanh(v)\n g = HardSigmoid(t)\n o = Add(g, one)",
-        // Nobody knows that a half of a ramp is one.
+        // A halved ramp is not recognised as one.
         "g = HardSigmoid(v)\n h = Mul(g, half)\n s = Add(h, one)\n o = Tanh(s)",
         // It turns around.
         "g = HardSigmoid(v)\n o = Sub(one, g)",

@@ -1,4 +1,4 @@
-//! What copies of shared weights add, and where that is too much.
+//! Growth by copies of shared weights, and its limit.
 
 use crate::common::portable;
 use unfold::fold::plan::Outcome;
@@ -24,7 +24,7 @@ fn matrices(model: &Model) -> u64 {
     all.map(|tensor| byte_size(tensor).unwrap() as u64).sum()
 }
 
-/// The names of the sites that stay because of what they would add.
+/// The names of the sites that stay because of growth.
 fn beyond(fused: &Fused) -> Vec<&str> {
     let is_beyond = |outcome: &Outcome| {
         outcome.refusals().any(|(_, refusal)| matches!(refusal.reason, Reason::Growth(_)))
@@ -69,7 +69,7 @@ fn an_embedding_tied_to_the_head_is_copied_for_it() {
     // By default there is no room for that.
     assert_eq!(beyond(&fuse(&within, &portable()).unwrap()), ["Mul_n"]);
     assert_eq!(at_most(&within, 5.0).model.proto, within.proto);
-    // A head of its own costs nothing, nor does what it is computed from.
+    // A head of its own costs nothing, nor do its operands.
     let alone = tied("weight own 16 4\n head = Transpose(own)\n y = MatMul(m, head)");
     assert_eq!(at_most(&alone, 0.0).plan.growth, 0);
     folded(&alone);
@@ -109,7 +109,7 @@ fn of_two_layers_that_share_a_weight_one_has_a_copy() {
                 b = MatMul(m, t)
                 output a b";
     grows(&model(text), 4 * 8 * 4);
-    // Both behind normalizers that are alike share what comes of it.
+    // Behind equal normalizers both share the result.
     assert_eq!(
         at_most(
             &model(&text.replace("scale h 4", "").replace("Mul(x, h)", "Mul(x, g)").replace("n, s", "n, t")),
@@ -198,7 +198,7 @@ fn those_sites_stay_that_add_the_most() {
     }
 }
 
-/// What `optimize=False` exports of shared modules have: a Transpose of the weight for each use.
+/// `optimize=False` exports of shared modules have a Transpose of the weight for each use.
 #[test]
 fn a_weight_that_is_turned_for_each_use_is_folded_once() {
     let after = folded(&model(
@@ -220,8 +220,8 @@ fn a_weight_that_is_turned_for_each_use_is_folded_once() {
     assert_eq!(after.graph().initializer.iter().filter(|tensor| tensor.dims == [8, 8]).count(), 1);
 }
 
-/// What was refused for a copy of a shared weight goes once its part of it is a weight of its own; and again there is
-/// nothing left to fold.
+/// A site refused for a copy of a shared weight folds once its part is a weight of its own; and a
+/// further run changes nothing.
 #[test]
 fn a_second_run_may_add_the_rest_of_what_is_allowed() {
     let before = model(
@@ -251,7 +251,8 @@ fn a_second_run_may_add_the_rest_of_what_is_allowed() {
     assert!(!again.changed());
 }
 
-/// What has a table of its own would go back into it, but two read it: it goes on along the stream, where nothing is copied.
+/// A scale that would fold back into a table with two readers propagates along the stream, where
+/// nothing is copied.
 #[test]
 fn what_would_copy_a_table_goes_another_way() {
     let part = |name: &str| {

@@ -19,7 +19,7 @@ use unfold::{Fused, SitePlan, fuse};
 use crate::common::text::model;
 use crate::common::{Attr, Builder, declared, floats, node, undeclared};
 
-/// What `work` comes to, which has to be soon.
+/// The result of `work`, which has to come soon.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(work()));
@@ -133,7 +133,7 @@ fn what_has_no_channels_is_left_alone_or_folds() {
 
 #[test]
 fn a_first_input_that_is_missing_is_not_taken_for_the_second() {
-    // tract would take `g` for what is normalized, and read extents that it does not have.
+    // tract would take `g` for the normalized value, and read extents that it does not have.
     left_alone(&model(
         "input x 4 4
          scale g 4

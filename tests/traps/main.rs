@@ -1,5 +1,5 @@
-//! What has gone wrong elsewhere, and must not here: each trap by number, each rule with a twin that
-//! must be refused, each reason with an example.
+//! Faults seen in other tools: each trap by number, each rule with a twin that must be refused,
+//! each reason with an example.
 
 mod across;
 mod added_operands;
@@ -74,7 +74,7 @@ fn fused(model: &Model) -> Fused {
     fused
 }
 
-/// Holds that what was done to a model is what is planned for it.
+/// Asserts that a model was changed as planned.
 fn is_as_planned(model: &Model, fused: &Fused) {
     let plan = plan(model, &options()).unwrap();
     assert_eq!(format!("{:#?}", plan.sites), format!("{:#?}", fused.plan.sites));
@@ -99,7 +99,7 @@ fn folded(model: &Model) -> Model {
     after
 }
 
-/// What becomes of a model with operators that only the proof knows.
+/// The result of a model with operators that only the proof knows.
 fn proved(model: &Model) -> Model {
     let Fused { model: after, plan, .. } = fuse(model);
     let proof = prove(model, &after, &plan.tensors, &Default::default());
@@ -123,7 +123,7 @@ fn kept(model: &Model) -> (Reason, Option<Reason>) {
     reasons_of(site)
 }
 
-/// What is made of a model for the sake of its sites alone.
+/// The result of a model without clean-up.
 fn untidied(model: &Model, options: &FuseOptions) -> Fused {
     let others = unfold::simplify::KINDS.iter().chain([&unfold::passes::placement::KIND]);
     let skip = others.map(|kind| (*kind).to_owned()).collect();

@@ -16,7 +16,7 @@ fn merge(model: &Model) -> Fused {
     unfold::fuse(model, &FuseOptions { merge_norms: true, ..options() }).unwrap()
 }
 
-/// An RMS normalization, written out, of what is called `x`.
+/// An RMS normalization, written out, of the value `x`.
 fn rms(name: &str, x: &str, epsilon: &str) -> String {
     format!(
         "const {name}_e = {epsilon}

@@ -8,13 +8,13 @@ use crate::common::text::model;
 use crate::common::{fuse, operators};
 use crate::{is_as_planned, same};
 
-/// A normalizer, `n·(1 + γ) + β`, and a layer behind. What makes the parts `p` and `q` of the condition's layer `h` is said
-/// apart, and so is how they come to be γ and β.
+/// A normalizer, `n·(1 + γ) + β`, and a layer behind. Separate texts give the operators of the
+/// parts `p` and `q` of the condition's layer `h`, and how they become γ and β.
 fn modulated(layer: &str, parts: &str, factor: &str, more: &str) -> Model {
     of("input x batch 3 4\n input c batch 5", layer, parts, "beta = Unsqueeze(q, middle)", factor, more)
 }
 
-/// The same of other inputs, and with β elsewhere.
+/// With other inputs, and with β elsewhere.
 fn of(inputs: &str, layer: &str, parts: &str, beta: &str, factor: &str, more: &str) -> Model {
     model(&format!(
         "{inputs}
@@ -61,7 +61,7 @@ fn folded(before: &Model) -> Fused {
     after
 }
 
-/// Whether the normalizer is gone.
+/// Whether the normalizer was removed.
 fn is_gone(fused: &Fused) -> bool {
     fused.plan.sites.iter().find(|site| site.name == "Mul_m").unwrap().is_folded()
 }
@@ -106,7 +106,7 @@ fn parts_may_be_slices_and_the_factor_may_be_gamma_alone_or_with_any_number() {
     assert!(!is_gone(&after), "{:#?}", after.plan.sites);
 }
 
-/// Each reads something that is no longer what it was, or is not made by one layer.
+/// Each reads a changed value, or is not made by one layer.
 #[test]
 fn two_layers_of_one_condition_make_what_modulates() {
     let given = "weight wg 5 4\n weight bg 4\n weight wb 5 4\n weight bb 4";
@@ -115,7 +115,7 @@ fn two_layers_of_one_condition_make_what_modulates() {
         ("p = Gemm(c, wg)\n q = Gemm(c, wb, bb)", true),
         ("p = Gemm(c, wg, bg) alpha=0.5 beta=2.0\n q = Gemm(c, wb, bb) beta=2.0 alpha=0.5", true),
         ("o = MatMul(c, wg)\n p = Add(o, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)", true),
-        // They would have to be scaled alike, laid out alike, and read the same.
+        // They would have to be scaled alike, laid out alike, and have the same input.
         ("p = Gemm(c, wg, bg)\n q = Gemm(c, wb, bb) alpha=0.5", false),
         ("p = Gemm(c, wg, bg)\n r = MatMul(c, wb)\n q = Add(r, bb)", false),
         ("d = Relu(c)\n p = Gemm(d, wg, bg)\n q = Gemm(c, wb, bb)", false),
@@ -181,7 +181,7 @@ fn two_normalizers_share_a_layer() {
     }
 }
 
-/// As in a U-Net: nothing goes on past the activation, and the factor takes the scale in.
+/// As in a U-Net: the activation stops the scale, and the factor absorbs it.
 #[test]
 fn a_scale_goes_into_the_other_factor_where_an_activation_follows() {
     let behind = |more: &str| {
@@ -211,7 +211,8 @@ fn a_scale_goes_into_the_other_factor_where_an_activation_follows() {
     assert_eq!(operators(&after.model), ["Gemm", "Mul", "Tanh"]);
 }
 
-/// What is added must lie along the other axes as the factor does, and come from the same rows of the weight.
+/// The summand must lie along the other axes as the factor does, and come from the same rows of the
+/// weight.
 #[test]
 fn what_is_added_elsewhere_than_the_factor_is_no_modulation() {
     let (pairs, layer, like_it) =
@@ -219,7 +220,7 @@ fn what_is_added_elsewhere_than_the_factor_is_no_modulation() {
     let turned = "q2 = Unsqueeze(q, middle)\n beta = Transpose(q2) perm=[1,0,2]";
     for (inputs, layer, beta, folds) in [
         (pairs, layer, like_it, true),
-        // Of a pair of tokens one has the factor, and the other what is added.
+        // Of a pair of tokens one has the factor, and the other the summand.
         (pairs, layer, "beta = Unsqueeze(q, zero)", false),
         (pairs, layer, turned, false),
         // The weight is on the left: its rows are not the channels.
@@ -229,7 +230,7 @@ fn what_is_added_elsewhere_than_the_factor_is_no_modulation() {
             like_it,
             false,
         ),
-        // What else is added comes from elsewhere.
+        // The other summand comes from elsewhere.
         ("input x 3 3 4\n input c 3 5\n input d 3 12", "o = Gemm(c, w, d)\n h = Add(o, b)", like_it, false),
     ] {
         let after = folded(&of(inputs, layer, PARTS, beta, FACTOR, ""));

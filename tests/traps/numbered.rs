@@ -12,7 +12,7 @@ use crate::common::text::{self, model};
 use crate::common::{declared, fuse, node, undeclared};
 use crate::{folded, fused, in_type, initializer, kept, operators, reasons_of, retype};
 
-/// An affine of four channels on the last axis of `[batch, 3, 4]`, and what reads it.
+/// An affine of four channels on the last axis of `[batch, 3, 4]`, and its readers.
 fn behind(readers: &str) -> Model {
     model(&format!(
         "input x batch 3 4
@@ -118,7 +118,7 @@ fn trap_3_a_weight_that_several_read_is_copied_for_those_that_change_it() {
     assert_eq!(initializer(&after, "w"), initializer(&before, "w"));
     let matrices = after.graph().initializer.iter().filter(|tensor| tensor.dims == [4, 4]);
     assert_eq!(matrices.count(), 3);
-    // Two readers that change it in the same way share what comes of it.
+    // Two readers with equal changes share the new tensor.
     let shared = folded(&behind("weight w 4 4\n a = MatMul(m, w)\n b = MatMul(m, w)\n output a b"));
     assert_eq!(shared.graph().initializer.iter().filter(|tensor| tensor.dims == [4, 4]).count(), 1);
     // An embedding tied to the head, behind a Transpose of the table.
@@ -309,7 +309,7 @@ fn norm(opset: i64, outputs: &str, attributes: &str) -> Model {
 fn trap_8_a_batch_normalization_that_says_no_epsilon_means_one() {
     for opset in [7, 9, 14, 15, 21] {
         folded(&norm(opset, "n", "epsilon=0.0"));
-        // 1e-5 where nothing is said: compared by the reference, which says so too.
+        // The default is 1e-5, in the reference too.
         let model = norm(opset, "n", "");
         let after = fuse(&model).model;
         assert_eq!(operators(&after), ["Conv"]);
@@ -372,7 +372,7 @@ fn trap_8_from_version_15_on_the_value_may_be_of_another_type_than_the_statistic
     assert_eq!(tensor::data_type(initializer(&after, "w_folded")).unwrap(), DataType::Float16);
 }
 
-/// An affine of three channels with this scale, and what reads it.
+/// An affine of three channels with this scale, and its reader.
 fn scaled(scale: &str, reader: &str) -> Model {
     model(&format!(
         "input x 2 3 4

@@ -1,5 +1,6 @@
-//! A convolution of kernel 1 over tokens that lie along its channels, as of gMLP and ResMLP, hands a scale of the places on,
-//! as a MatMul with the weight on the left does, and an Add behind it holds what is added.
+//! A convolution of kernel 1 over tokens that lie along its channels, as of gMLP and ResMLP, passes
+//! a scale of the places, as a MatMul with the weight on the left does, and an Add behind it holds
+//! the shift.
 
 use unfold::onnx::Model;
 use unfold::onnx::tensor::DataType;
@@ -27,7 +28,7 @@ fn forward(weight: &str, attributes: &str) -> Model {
     ))
 }
 
-/// A product, the convolution, and what is scaled behind it.
+/// A product, the convolution, and a scale behind it.
 fn backward(lines: &str) -> Model {
     model(&format!(
         "input x batch 6 3
@@ -145,7 +146,7 @@ fn a_shift_of_places_joins_the_bias_in_an_add() {
         "weight w 5 6 1\n c = Conv(m, w) dilations=[3]",
         "weight w 5 6 1\n c = Conv(m, w) auto_pad=SAME_UPPER",
         "weight w 4 3 1\n weight b 4\n c = Conv(m, w, b) group=2",
-        // What is added behind it becomes its bias first.
+        // The summand behind it becomes its bias first.
         "weight w 5 6 1\n shift d 5 1\n p = Conv(m, w)\n c = Add(p, d)",
         "weight w 5 6 1\n weight b 5\n shift d 5 1\n p = Conv(m, w, b)\n c = Add(p, d)",
         "weight w 5 6 1\n weight b 5\n shift d 5 8\n p = Conv(m, w, b)\n c = Add(d, p)",
@@ -205,7 +206,7 @@ fn a_shift_of_places_stays_before_others_and_where_it_brings_nothing() {
         assert_eq!(operators(&fuse(&head(columns)).model), ["LayerNormalization", "MatMul"]);
         assert_eq!(kept(&head(columns)).0.name(), "no-gain");
     }
-    // What is computed in float16 becomes no larger.
+    // A float16 result does not grow.
     for (scale, goes) in [("2 4 2 4 2 4 2 4", true), ("2 0.5 2 4 2 4 2 4", false)] {
         let text = format!("const s 8 = {scale}");
         let mut half =

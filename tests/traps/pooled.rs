@@ -1,4 +1,5 @@
-//! Maxima and means of windows: what is positive passes a maximum, and a shift all that meet the image.
+//! Maxima and means of windows: a positive scale passes a maximum, and a shift all windows that
+//! meet the image.
 
 use unfold::onnx::Model;
 use unfold::prove::{Proof, prove};
@@ -25,7 +26,7 @@ fn before(scale: &str, op: &str) -> Model {
     ))
 }
 
-/// The same behind both.
+/// With the scale behind both.
 fn behind(scale: &str, op: &str) -> Model {
     model(&format!(
         "opset 17
@@ -82,7 +83,7 @@ fn positive_scales_and_shifts_of_channels_pass_a_maximum() {
     }
 }
 
-/// What passed the maximum is some of what the weight is multiplied by, and not the last of it.
+/// The scale that passed the maximum is one of several factors of the weight, and not the last one.
 #[test]
 fn it_is_proved_though_other_scales_follow_the_maximum() {
     let text = |behind: &str, reads: &str| {
@@ -226,12 +227,13 @@ fn a_mean_of_what_is_inside_passes_both_though_its_windows_reach_over_the_end() 
     assert_eq!(operators(&fused.model), ["Add", "AveragePool", "Conv"]);
 }
 
-/// What is proved of a maximum in the place of a mean that a scale of channels went through: an AveragePool takes all of them.
+/// The proof of a maximum in place of a mean that a scale of channels crossed: an AveragePool
+/// passes all of them.
 fn proved_of_maximum(scale: &str) -> Proof {
     proved_as_maximum(&before(scale, "v = AveragePool(m) kernel_shape=[2,2]"))
 }
 
-/// The same of any model with one AveragePool.
+/// For any model with one AveragePool.
 fn proved_as_maximum(model: &Model) -> Proof {
     let as_maximum = |model: &Model| {
         let mut model = model.clone();

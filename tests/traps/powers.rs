@@ -1,5 +1,5 @@
-//! Residual streams that are scaled by a power of two: what comes of it, to the last bit and in half precision, with the
-//! twins in which something cannot take its part.
+//! Residual streams scaled by a power of two: the result to the last bit and in half precision,
+//! with twins in which an operator cannot be scaled.
 
 use tract_onnx::prelude::Tensor;
 use unfold::fold::plan::Scaling;
@@ -17,7 +17,7 @@ use crate::common::{
     is_not_disproved, judge, new_tensors_are_told, node, operators, options, retype, undeclared,
 };
 
-/// What is made of a model with its streams scaled, which is the same to the last bit, in float64 and in tract.
+/// The result of scaling a model's streams, equal to the last bit in float64 and in tract.
 fn scaled(model: &Model, power: u32) -> Fused {
     let scaled = unproved(model, power);
     is_not_disproved(model, &scaled).unwrap_or_else(|why| panic!("{why}\n{}", print(&scaled.model)));
@@ -48,7 +48,7 @@ fn unproved(model: &Model, power: u32) -> Fused {
     scaled
 }
 
-/// What became of each stream: the reason for which it stays, or `None`.
+/// The outcome for each stream: the reason why it stays, or `None`.
 fn streams(fused: &Fused) -> Vec<Option<Reason>> {
     let reason = |scaling: &Scaling| match scaling {
         Scaling::Kept { why } => Some(why.reason.clone()),
@@ -90,7 +90,7 @@ const SPELLINGS: [&str; 6] = [
      n = Add(k, t)",
 ];
 
-/// Blocks that add to a stream what they make of it behind a normalizer.
+/// Blocks that add to a stream a function of its normalized value.
 fn blocks(stem: &str, normalizer: &str, blocks: usize, end: &str) -> Model {
     let renamed = |text: &str, place: usize| {
         let name = |word: &str| match word.trim_end_matches([',', ')']) {
@@ -164,8 +164,8 @@ fn a_stream_is_scaled_without_an_operator_more_whatever_its_normalizers_are_writ
     }
 }
 
-/// The same blocks, with biases that make the stream larger than float16 holds, and normalizers in float32, as those of T5
-/// and Gemma are.
+/// The blocks with biases that push the stream beyond float16, and normalizers in float32, as in T5
+/// and Gemma.
 fn inflated(normalizer: &str) -> Model {
     let large = "const d{} 4 = 30000 -45000 8000 60000";
     let end = "z = Cast(x4) to=1
@@ -197,7 +197,7 @@ fn halved(model: &Model, but: &[&str]) -> Model {
     half
 }
 
-/// What tract makes of the first output.
+/// The first output in tract.
 fn run(model: &Model) -> Vec<f32> {
     let engine =
         Engine::load(model, &Dims::default()).unwrap_or_else(|why| panic!("{why}\n{}", print(model)));
@@ -291,7 +291,7 @@ fn who_cannot_take_a_power_reads_what_it_read() {
     for (more, count) in [
         // Two readers of one value share a Mul.
         ("\n r = Tanh(x2)\n s = Sigmoid(x2)\n output r s", 1),
-        // What is positively homogeneous hands the power on to a weight.
+        // A positively homogeneous operator passes the power to a weight.
         ("\n r = Relu(x2)\n weight q 4 2\n s = MatMul(r, q)\n output s", 0),
         ("\n weight q 4 2\n r = MatMul(x2, q)\n output r", 0),
         ("\n r = Mul(x2, x1)\n s = Tanh(r)\n output s", 2),

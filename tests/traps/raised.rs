@@ -12,12 +12,13 @@ use crate::common::{node, undeclared};
 use crate::scalars::{RAMP, WRITTEN, behind_product};
 use crate::{fuse, operators, same};
 
-/// One that writes out a HardSwish, at some operator set, and what comes behind it.
+/// A model of some operator set that writes out a HardSwish, and the operators behind it.
 fn older(opset: i64, behind: &str) -> Model {
     behind_product(opset, &format!("{RAMP}{}", WRITTEN[0]), behind)
 }
 
-/// What comes of a model that is raised: equal and proved; it stays as it is, and in the format that has the set.
+/// The result of an upgraded model: equal, proved, stable, and in a version of the format that has
+/// the set.
 fn raised(before: &Model) -> Model {
     let after = fuse(before);
     assert!(operators(&after.model).contains(&"HardSwish"), "{:?}", operators(&after.model));
@@ -109,7 +110,7 @@ fn what_means_something_else_there_keeps_the_set() {
     let before = older(12, &format!("const s 3 = 1 2 2\n {resized}"));
     assert_eq!(fuse(&before).plan.tidy.raised, None);
     assert!(fuse(&older(12, "const s 3 = 1 2 2\n y = Resize(g, , s)")).plan.tidy.raised.is_some());
-    // One that only hands on goes.
+    // An identity is eliminated.
     raised(&older(11, "d = Dropout(g) ratio=0.5\n y = Relu(d)"));
     let before = older(9, "weight w 6 3\n y = MatMul(g, w)");
     assert_eq!(fuse(&before).plan.tidy.raised, None);

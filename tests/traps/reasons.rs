@@ -17,7 +17,7 @@ use crate::common::text::model;
 use crate::common::{node, undeclared};
 use crate::retype;
 
-/// A normalizer of four channels on the last axis, and what reads it.
+/// A normalizer of four channels on the last axis, and its readers.
 fn behind(readers: &str) -> Model {
     model(&format!(
         "input x batch 3 4
@@ -29,7 +29,7 @@ fn behind(readers: &str) -> Model {
     ))
 }
 
-/// The same, read by a MatMul.
+/// A normalizer read by a MatMul.
 fn matmul() -> Model {
     behind(
         "weight w 4 4
@@ -38,7 +38,7 @@ fn matmul() -> Model {
     )
 }
 
-/// A BatchNormalization, and what there is to say of it.
+/// A BatchNormalization with these parameters.
 fn batch_norm(gamma: &str, variance: &str, attributes: &str) -> Model {
     model(&format!(
         "input x batch 2 3
@@ -103,7 +103,7 @@ fn example(reason: &Reason) -> Model {
              s = Tanh(y)
              output r s",
         ),
-        // What the product adds by now is not the same in each row.
+        // The new bias of the product differs from row to row.
         Reason::Changed => model(
             "input x 3 4
              scale g 4
@@ -168,7 +168,7 @@ fn example(reason: &Reason) -> Model {
         Reason::WrongAxis => behind("weight w 4 3\n y = MatMul(w, m)\n output y"),
         Reason::ReducedAxis => behind("y = ReduceMean(m) axes=[-1]\n output y"),
         Reason::Padding => behind("ints p 6 = 0 0 1 0 0 1\n y = Pad(m, p)\n output y"),
-        // Its shape is known, and what it computes is not.
+        // Its shape is known, and its elements are not.
         Reason::Constant(_) => {
             let mut model = behind("weight w 4 4\n f = BiasSoftmax(w, w)\n y = MatMul(m, f)\n output y");
             let nodes = &mut model.graph_mut().node;
@@ -346,7 +346,7 @@ fn example(reason: &Reason) -> Model {
     }
 }
 
-/// What the example makes it tell.
+/// The reason with the detail of the example.
 fn detailed(reason: Reason) -> Reason {
     match reason {
         Reason::FutureOpset(_) => Reason::FutureOpset(99),
@@ -375,7 +375,7 @@ fn detailed(reason: Reason) -> Reason {
     }
 }
 
-/// What the first pass over a model plans.
+/// The plan of the first pass over a model.
 fn first_pass(model: &Model) -> Plan {
     let known = Analysis::new(model).unwrap();
     let sites = normalizer::find(&View::new(&known));
@@ -396,7 +396,7 @@ fn every_reason_is_given() {
                 Outcome::Kept { forward, backward } => [Some(forward), backward.as_ref()],
                 Outcome::Partly { scale, .. } => [Some(scale), None],
                 Outcome::Scaled { shift, .. } => [Some(shift), None],
-                // What changes something for others has gone.
+                // The affine that caused the change has folded.
                 Outcome::Folded { .. } if matches!(expected, Reason::Changed | Reason::Rounded) => {
                     [None, None]
                 }

@@ -1,4 +1,4 @@
-//! LSTM, GRU and RNN take an affine of what they read into the weights of all gates.
+//! LSTM, GRU and RNN absorb an affine of their input into the weights of all gates.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;

@@ -184,7 +184,7 @@ fn a_slice_of_an_open_extent_holds_one_place_for_certain_only_at_its_ends() {
     for (start, step) in [(0, 1), (-1, -1)] {
         folded(&sliced(start, step));
     }
-    // A value of fewer places has none there, or no two readers agree what it has.
+    // A value of fewer places has none there, or two readers disagree about it.
     for (start, step) in [(3, 1), (-4, 1), (-4, -1)] {
         assert_eq!(kept(&sliced(start, step)).0, Reason::MixedAxes, "{start}");
     }
@@ -288,7 +288,7 @@ fn a_bias_that_is_made_has_no_axis_that_broadcasting_gives_it() {
     };
     assert_eq!(made("batch 4 6", "6 3", "6", "m, w"), [3]);
     assert_eq!(made("batch 2 4 6", "6 3", "6", "m, w"), [3]);
-    // What varies along other axes has all of them.
+    // An array that varies along other axes has all of them.
     assert_eq!(made("batch 4 6", "3 4", "4 1", "w, m"), [1, 3, 1]);
     assert_eq!(made("batch 4 6", "6 3", "1", "m, w"), [3]);
 }
@@ -610,7 +610,7 @@ fn a_row_of_normalizers_that_is_too_long_is_said_to_be_too_long() {
     assert_eq!(reasons_of(&first(18)).0, Reason::TooFar);
 }
 
-/// A model of so many sites, by what is written for each.
+/// A model of `sites` sites, from the text of each.
 fn many(sites: usize, of: &dyn Fn(usize) -> String, end: &str) -> Model {
     let constants = "const g 4 = 1 -1 -1 1\n const w 4 4 = 1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1";
     let sites: String = (0..sites).map(of).collect();
@@ -625,7 +625,7 @@ fn soon(model: &Model) -> (usize, usize) {
     (fused.plan.sites.len(), fused.plan.sites.iter().filter(|site| site.is_folded()).count())
 }
 
-/// A site, and what is behind it.
+/// A site, and the operators behind it.
 fn then(place: usize, behind: &str) -> String {
     let next = place + 1;
     format!("n{place} = Mul(v{place}, g)\n v{next} = {}\n", behind.replace('_', &format!("n{place}")))
@@ -716,7 +716,7 @@ fn a_movement_with_an_attribute_that_nobody_knows_stays() {
     assert_eq!(operators(&after("turn=[2,1,0]")), ["Transpose", "Transpose", "MatMul"]);
 }
 
-/// Behind a mean of what is not masked, whose count the model computes.
+/// Behind a masked mean, whose count the model computes.
 #[test]
 fn three_operators_behind_a_quotient_are_two() {
     let before = model(
@@ -817,7 +817,7 @@ fn a_shift_along_another_axis_is_no_parameter_of_a_normalizer() {
     }
 }
 
-/// What makes the rank larger is more than its numbers.
+/// An operand that raises the rank changes more than the numbers.
 #[test]
 fn an_add_that_adds_an_axis_is_no_bias() {
     for (input, operator, channels) in [
@@ -935,7 +935,7 @@ fn integers_that_no_constant_can_hold_are_computed_in_each_run() {
     assert_eq!(left(9), ["Constant", "Gather"]);
 }
 
-/// One of two equal defaults may be replaced by the caller, so that both stay: there is nothing to do.
+/// The caller may replace one of two equal defaults, so that both stay.
 #[test]
 fn equal_defaults_that_stay_are_no_change() {
     let mut before = model(
@@ -975,7 +975,7 @@ fn what_is_left_of_a_negative_extent_is_not_negative() {
         assert_eq!(read(&after.model, "f"), [f64::from(left)], "{extent} fmod={fmod}");
         assert!(is_not_disproved(&before, &after).is_ok());
     }
-    // Of an extent that is open only what is not negative is known.
+    // Of an open extent only non-negative formulas are known.
     let open = |made: &str| {
         let before = model(&format!(
             "input x batch 7
@@ -1076,7 +1076,7 @@ fn which_affine_belongs_to_a_normalizer_is_decided_by_their_order() {
     assert!((0..40).all(|_| fuse(&before).model.to_bytes().unwrap() == first));
 }
 
-/// What is left over beside no elements is anything: an empty batch has to run as before.
+/// `-1` without elements is undefined: an empty batch has to run as before.
 #[test]
 fn no_reshape_asks_for_the_rest_beside_an_extent_that_may_be_0() {
     let target = |dims: &str, extents: &str| {
@@ -1122,7 +1122,8 @@ fn a_weight_of_two_names_is_one_weight() {
     assert_eq!(weights.count(), 1);
 }
 
-/// What is a constant only at the sizes of a proof is no number to it: a Softmax of what a batch repeats.
+/// A value that is constant only at the sizes of a proof has no number there: a Softmax of repeated
+/// rows.
 #[test]
 fn a_softmax_of_what_a_batch_repeats_is_proved() {
     let before = model(
@@ -1176,7 +1177,7 @@ fn a_product_of_many_numbers_passes_an_activation_in_the_proof() {
     assert_eq!(is_not_disproved(&before, &after), Ok(()));
 }
 
-/// Both ends of what is rolled want the same affine of the value before.
+/// Both ends of a roll need the same affine of the value before.
 #[test]
 fn an_affine_goes_back_through_a_roll() {
     let after = folded(&model(
@@ -1201,7 +1202,8 @@ fn an_affine_goes_back_through_a_roll() {
     assert!(!operators(&after).contains(&"Mul"));
 }
 
-/// A value and its mean want the same of what they are made of: the classifier's token of a convolutional network.
+/// A value and its mean need the same affine of their producer: the class token of a convolutional
+/// network.
 #[test]
 fn an_affine_goes_back_to_a_value_and_its_mean() {
     let of = |more: &str, stream: &str| {
@@ -1294,7 +1296,7 @@ fn casts_between_types_of_integers_stay() {
         {
             assert_eq!(count(&given(types)), types.len() + 1, "{shape:?} {types:?}");
         }
-        // This one is what it was.
+        // This one is unchanged.
         assert_eq!(count(&given(&[Int64])), 1, "{shape:?}");
     }
     // Truth values are no integers.
@@ -1304,7 +1306,7 @@ fn casts_between_types_of_integers_stay() {
         ));
         assert_eq!(count(&before), 2, "{holds}");
     }
-    // An extent that is known is a number, of which each type holds what it holds.
+    // A known extent is a number, which either type holds or not.
     let wide = |types: &[DataType]| {
         let casts = casts(types).replace("output y", "z = Mul(x, y)\n output z");
         model(&format!("input x 300 1\n i0 = Shape(x)\n {casts}"))
@@ -1406,8 +1408,8 @@ fn an_erf_has_all_its_digits() {
     assert_eq!(numbers.into_raw_vec_and_offset().0, expected.map(f64::from));
 }
 
-/// onnxruntime does not load a file with a new bias in which its own names for what it adds are taken already, with or without
-/// a number behind.
+/// onnxruntime does not load a file with a new bias if its own names for such additions are taken,
+/// with or without a number behind.
 #[test]
 fn names_that_onnxruntime_gives_are_given_up() {
     for number in ["", "_token_0"] {
@@ -1499,7 +1501,7 @@ fn an_activation_of_an_expanded_table_is_proved() {
     is_not_disproved(&before, &after).unwrap();
 }
 
-/// tract reads the first number of what has none, and ends the process with it.
+/// tract reads the first number of an empty value, and ends the process with it.
 #[test]
 fn a_number_that_is_not_there_is_not_read() {
     for text in [
@@ -1516,7 +1518,8 @@ fn a_number_that_is_not_there_is_not_read() {
 
 #[test]
 fn a_batch_norm_before_a_product_over_tokens_goes_in_two_halves() {
-    // The spatial gate of gMLP: the shift joins the bias of the product, and the scale what is behind the gate.
+    // The spatial gate of gMLP: the shift joins the bias of the product, and the scale the layer
+    // behind the gate.
     let before = model(
         "input x batch 6 4
          input u batch 6 4
@@ -1542,7 +1545,8 @@ fn a_batch_norm_before_a_product_over_tokens_goes_in_two_halves() {
     assert_eq!(operators(&after), ["Relu", "Transpose", "MatMul", "Add", "Transpose", "Mul", "MatMul"]);
 }
 
-/// As queries and keys are normalized head by head: the mean of squares is over one, and so is what it is scaled by.
+/// As queries and keys are normalized head by head: the mean of squares is over one head, and so is
+/// its scale.
 #[test]
 fn a_normalizer_of_each_head_is_no_power_norm() {
     let with = |behind: &str| {
@@ -1634,7 +1638,7 @@ fn what_is_1_for_want_of_bits_alone_is_not_left_out() {
     assert!(matches!(proof, unfold::prove::Proof::Proved { .. }), "{proof:?}");
 }
 
-/// What tells a RMSNorm of γ = 1 nothing, and engines neither, goes as any other scale of ones.
+/// A scale of ones that neither unfold nor engines need is removed like any other.
 #[test]
 fn ones_behind_a_normalization_go_where_no_engine_looks_for_them() {
     let normalized = |square: &str, root: &str| {
@@ -1849,7 +1853,7 @@ fn a_reciprocal_that_is_scaled_keeps_its_scale_beside_another() {
     same(&before, &fuse(&before).model, 1e-5);
 }
 
-/// What is divided by statistics of groups in another order, or with another ε, is no PN.
+/// A value divided by statistics of groups in another order, or with another ε, is no PN.
 #[test]
 fn only_statistics_that_are_repeated_in_place_are_those_of_groups() {
     let with = |statistics: &str| {

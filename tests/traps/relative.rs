@@ -41,7 +41,7 @@ const SCORES: &str = "weight wq 8 8
      content = MatMul(tu, m)
      place = MatMul(tv, p)";
 
-/// What shifts the scores of positions, behind the zeros, and scales the sum.
+/// The relative shift of the scores of positions, behind the zeros, and the scale of the sum.
 const SHIFTED: &str = "wide = Concat(z, place) axis=3
      turned = Reshape(wide, rows)
      cut = Slice(turned, one, far, two)

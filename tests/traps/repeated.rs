@@ -9,7 +9,7 @@ use crate::common::text::model;
 use crate::common::{fuse, operators};
 use crate::same;
 
-/// Points of four channels, what is known of all of them, and what is done with both.
+/// Points of four channels, features of all of them, and operators on both.
 fn points(lines: &str) -> Model {
     model(&format!(
         "input x batch 4 points
@@ -43,7 +43,7 @@ fn the_product_with_what_is_repeated_is_taken_once() {
     ] {
         assert_eq!(left(&points(lines)), ["Conv", "Conv", "Add"], "{lines}");
     }
-    // What goes into the operator first stands between.
+    // The operator that folds first stands between.
     let norm =
         "e = Expand(b, shape)\n c = Concat(x, e) axis=1\n scale g 10 1\n m = Mul(c, g)\n y = Conv(m, w, t)";
     assert_eq!(left(&points(norm)), ["Conv", "Conv", "Add"]);

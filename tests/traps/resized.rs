@@ -1,4 +1,5 @@
-//! Resize: what is the same along the axes that are resized passes, whatever the mode; and channels of blocks in the depth.
+//! Resize: affines that are constant along the resized axes pass in every mode; and channels of
+//! blocks in the depth.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;

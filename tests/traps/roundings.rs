@@ -1,4 +1,4 @@
-//! What a weight loses when it is folded: one rounding of the sum that it is part of, and no more.
+//! The loss of a folded weight: one rounding of its sum, and no more.
 
 use crate::common::portable;
 use ndarray::{ArrayD, Axis, IxDyn};
@@ -119,7 +119,7 @@ fn a_subnormal_weight_that_stays_what_it_is_is_no_loss() {
     let unit = 1.0 / f64::from(1 << 24);
     let expected = ArrayD::from_shape_vec(IxDyn(&[4, 1]), [6.0, 12.0, -6.0, 24.0].map(|n| n * unit).into());
     assert_eq!(read(&after, "w_folded"), expected.unwrap());
-    // Half of an odd number of units is none.
+    // Half of an odd number of units is not exact.
     let halved = scaled("1 2 0.5 4", &weight.replace("3.57", "4.17"), "MatMul(a, w)", DataType::Float16);
     assert_eq!(in_type(&kept(&halved).0), ("underflow", "float16"));
 }
@@ -279,8 +279,8 @@ fn before_weight(lines: &str, weight: &ArrayD<f64>) -> Model {
     model
 }
 
-/// A scale of four channels, and where a shift is asked for the same as one: with that, what the weight holds is seen where
-/// the bias is computed.
+/// A scale of four channels, optionally with a shift: then computing the bias shows the range of
+/// the weight.
 fn normalizer(op: &str, scales: &str, is_shifted: bool) -> String {
     let shift = if is_shifted { "Add(m, s)" } else { "Identity(m)" };
     format!("const s 4 = {scales}\n m = {op}(x, s)\n a = {shift}")
@@ -328,7 +328,7 @@ fn a_large_weight_becomes_the_same_wherever_it_was_looked_at() {
                 let said = scales.map(|scale: f64| scale.to_string()).join(" ");
                 let model = before_weight(&normalizer(op, &said, is_shifted), &numbers);
                 if op == "Div" && scales.contains(&0.0) {
-                    // What is divided by 0 is no number, whatever its magnitudes are.
+                    // A quotient by 0 is no number, whatever its magnitudes are.
                     assert_eq!(kept(&model).0, Reason::NotFinite);
                     continue;
                 }

@@ -25,7 +25,7 @@ fn forward(steps: &str) -> Model {
     ))
 }
 
-/// The same, where an image `[2, 4, 4, 4]` is normalized along an axis.
+/// For an image `[2, 4, 4, 4]` that is normalized along an axis.
 fn image(axis: usize, steps: &str) -> Model {
     let along = ["2 1 1 1", "4 1 1", "4 1", "4"][axis];
     model(&format!(
@@ -97,7 +97,7 @@ fn a_transpose_moves_the_axis_of_the_channels() {
     folded(&backward("v = Transpose(l) perm=[2,1,0]", "6 1 1"));
     let wrong = stops(&forward("v = Transpose(m) perm=[0,1,1]\n y = Relu(v)"));
     assert_eq!(wrong, Reason::Attribute("perm".into()));
-    // The same extents, another axis.
+    // Equal extents, another axis.
     assert_eq!(
         stops(&forward("v = Transpose(m) perm=[0,2,1]\n weight w 4 3\n y = MatMul(v, w)")),
         Reason::WrongAxis
@@ -156,7 +156,7 @@ fn windows_of_an_image_carry_a_shift_unless_the_image_is_padded() {
 
 #[test]
 fn movements_that_become_the_same_are_one() {
-    // Two sites on channels first; what is between them is read as tokens, and so is the last.
+    // Two sites on channels first; the value between them is read as tokens, and so is the last.
     let behind = |first: &str, second: &str| {
         let model = model(&format!(
             "input x batch 6 4
@@ -189,9 +189,9 @@ fn movements_that_become_the_same_are_one() {
     };
     let (first, second) = (heads("a", "m", "v", "0 6 2 2"), heads("b", "p", "q", "-1 6 2 2"));
     assert_eq!(behind(&first, &second), 3);
-    // And a Reshape to what is there is none.
+    // And a Reshape to the same shape is an identity.
     assert_eq!(behind(&first, &heads("b", "p", "q", "-1 6 4 1")), 5);
-    // What comes to a Transpose is one.
+    // A Reshape that equals a Transpose is one.
     let turned = |text: &str| text.replace("4 = 0 4 1 6", "3 = 0 4 6");
     assert_eq!(behind(&turned(&first), &turned(&second)), 1);
 }
@@ -209,7 +209,7 @@ fn a_slice_takes_its_part_of_an_affine() {
     let open =
         "indices s 1\n ints e 1 = 6\n ints a 1 = 2\n v = Slice(m, s, e, a)\n weight w 6 3\n y = MatMul(v, w)";
     assert_eq!(stops(&forward(open)), Reason::NotConstant);
-    // What another slice takes as well cannot be changed.
+    // A part that another slice reads as well cannot be changed.
     let shared = "ints s 1 = 1\n ints e 1 = 3\n ints f 1 = 2\n ints a 1 = 2\n v = Slice(l, s, e, a)\n o = Slice(l, s, f, a)\n output o";
     assert_eq!(stops_backward(&backward(shared, "2")), Reason::OtherReader);
 }
@@ -260,7 +260,7 @@ fn gather_nd() {
          output y",
     );
     folded(&by_item);
-    // What is picked among channels has other numbers from one place to the next.
+    // Indices among channels select other numbers from one place to the next.
     let channels = "ints i 2 3 = 0 3 5 1 2 0\n y = GatherND(m, i)";
     assert_eq!(stops(&forward(channels)), Reason::WrongAxis);
     assert_eq!(stops_backward(&backward("indices i 5 1\n v = GatherND(l, i)", "5 1 1")), Reason::WrongAxis);
@@ -289,7 +289,7 @@ fn what_reads_a_shape_or_a_type_alone_takes_no_notice() {
     // A bias of zeros, as the dynamo exporter writes it, is a constant whatever it is cast like.
     let bias = "const c = 0\n k = CastLike(c, m)\n ints s 1 = 2\n b = Expand(k, s)";
     folded(&image(1, &format!("{bias}\n weight w 2 4 1 1\n y = Conv(m, w, b)")));
-    // What is cast is read.
+    // The first operand of CastLike is read.
     let cast = forward(&format!("v = Identity(m)\n {}", beside("CastLike(m, c)")));
     assert_eq!(stops(&cast), Reason::GraphOutput);
     let cast = backward("const c = 0.5\n v = Identity(l)\n z = CastLike(l, c)\n output z", "6");
@@ -376,7 +376,7 @@ fn an_average_passes_where_its_border_is_not_counted() {
 
 #[test]
 fn arithmetic_with_a_constant_takes_what_it_can_and_hands_on_the_rest() {
-    // What is before the constant is another affine to the constant, not part of the normalizer.
+    // The affine before the constant belongs to the constant, not to the normalizer.
     let between = "v = Identity(m)\n shift c 4 6\n a = Add(c, v)\n scale d 4 6\n b = Mul(a, d)\n f = Neg(b)\n weight w 6 3\n y = MatMul(f, w)\n";
     folded(&forward(between));
     folded(&backward("shift c 4 6\n v = Add(l, c)", "6"));
@@ -461,8 +461,8 @@ fn a_convolution_takes_what_varies_along_its_channels() {
     }
 }
 
-/// Attention with two heads of three channels behind a normalizer, no projection with a bias; what comes
-/// between the keys and the product, and between the product and the Softmax.
+/// Attention with two heads of three channels behind a normalizer, no projection with a bias; the
+/// texts stand between the keys and the product, and between the product and the Softmax.
 fn attention(keys: &str, scores: &str) -> Model {
     forward(&format!(
         "weight wq 6 6
@@ -513,7 +513,7 @@ fn what_a_softmax_ignores_is_not_computed() {
     assert_eq!(biases(&attention(keys, "a = Sigmoid(z)")), 3);
     let typed = format!("{keys}\n const c = 2\n like = CastLike(c, kr)\n output like");
     assert_eq!(biases(&attention(&typed, softmax)), 2);
-    // Nobody knows what an attribute that ONNX does not have asks for.
+    // An attribute that ONNX does not define is unknown.
     assert_eq!(biases(&attention(&format!("{keys} fancy=1"), softmax)), 3);
     // Keys that are constant have no shift that others lack.
     let prefixed =
@@ -546,13 +546,13 @@ fn keys_that_are_turned_beside_the_batch_need_no_bias() {
     assert_eq!(biases(&turned("0,2,1")), 2);
     // Channels and tokens are mixed.
     assert_eq!(biases(&turned("0,1,2")), 3);
-    // What is between the two is somebody's.
+    // The value between the two has another reader.
     let mut shared = turned("0,2,1");
     shared.graph_mut().output.push(undeclared("kv"));
     assert_eq!(biases(&shared), 3);
 }
 
-/// The same model, its operators of that name being a runtime's.
+/// The model, with its operators of that name in the domain of a runtime.
 pub fn of_a_runtime(mut model: Model, op: &str) -> Model {
     for node in model.graph_mut().node.iter_mut().filter(|node| node.op_type() == op) {
         node.domain = Some("com.microsoft".into());
@@ -649,7 +649,7 @@ fn nothing_passes_an_attribute_that_nobody_knows() {
     }
 }
 
-/// What another operator calls its own is known of that one alone: FusedMatMul's of no MatMul.
+/// An attribute of one operator is unknown to another: FusedMatMul's to MatMul.
 #[test]
 fn nothing_takes_an_affine_in_with_an_attribute_that_nobody_knows() {
     for (plain, strange) in [
@@ -733,7 +733,7 @@ fn einsum_adds_a_shift_along_any_letter() {
 
 #[test]
 fn einsum_over_tokens_takes_a_shift_and_hands_the_scale_on() {
-    // The spatial gate of gMLP, and what stands behind it.
+    // The spatial gate of gMLP, and the operators behind it.
     let before = |mix: &str| {
         model(&format!(
             "input x batch 5 6\n input u batch 4 6\n divisor g 6\n shift t 6\n weight k 4 5\n shift b 4 1\n weight w 6 3
@@ -747,7 +747,7 @@ fn einsum_over_tokens_takes_a_shift_and_hands_the_scale_on() {
     for mix in ["e = Einsum(n, k) equation=bnc,mn->bmc", "e = MatMul(k, n)"] {
         assert_eq!(stops(&before(mix)), Reason::WrongAxis, "{mix}");
     }
-    // Behind it, the scale goes to what makes its operand, and the shift to what is added.
+    // Behind it, the scale folds into the producer of its operand, and the shift into the summand.
     let behind = model(
         "input x batch 5 6\n weight a 6 6\n weight k 4 5\n shift b 4 1\n scale g 6\n shift t 6
          h = MatMul(x, a)\n e = Einsum(h, k) equation=bnc,mn->bmc\n d = Add(e, b)
@@ -797,8 +797,9 @@ fn einsum_hands_scales_on_along_letters_that_stay() {
 
 #[test]
 fn einsum_takes_nothing_along_letters_that_its_weight_has_not() {
-    // Tokens are not in the weight; the same letter twice is a diagonal; what is added up over the value alone is no
-    // product of the weight; and an axis of extent 1 may stand for a longer one.
+    // Token axes are not in the weight; a repeated letter is a diagonal; a letter summed over the
+    // value alone is no product with the weight; and an axis of extent 1 may stand for a longer
+    // one.
     let cases = [
         ("abc,cd->abd", "6 3", "5 1"),
         ("abb,bd->ad", "6 3", "6"),

@@ -1,4 +1,4 @@
-//! Linear operators of a runtime, which its optimizer writes, with what it runs behind them.
+//! Linear operators of onnxruntime with their fused activations, as its optimizer writes them.
 
 use ndarray::{Array2, Ix1, Ix2};
 use unfold::onnx::Model;
@@ -68,7 +68,7 @@ fn the_projection_of_attention_takes_in_what_comes_to_it() {
     has_taken_in(&with("unidirectional=1", "b"), Some("b"), 1.0);
     has_taken_in(&with("", ""), None, 1.0);
     assert_eq!(kept(&with("fancy=1", "b")).0, Reason::Attribute("fancy".into()));
-    // What is the same for all places of a token alone is not what a weight multiplies.
+    // A scale that is constant over the places of a token is no factor of the weight.
     let tokens = behind(
         "2 5 4",
         "5 1",
@@ -101,7 +101,7 @@ fn what_is_fused_with_its_activation_takes_in_what_comes_to_it() {
         )
     };
     has_taken_in(&gemm("shift b 3"), Some("b"), 1.0);
-    // What it has is multiplied, and what it takes is not.
+    // Its own summand is scaled, and its output is not.
     let scaled = |bias: &str| {
         let attributes = "activation=Relu beta=0.5";
         let text = format!("weight w 4 3\n shift b 3\n y = com.microsoft.FusedGemm(m, w{bias}) {attributes}");
@@ -109,7 +109,7 @@ fn what_is_fused_with_its_activation_takes_in_what_comes_to_it() {
     };
     has_taken_in(&scaled(", b"), Some("b"), 0.5);
     has_taken_in(&scaled(""), None, 0.5);
-    // What is added is no constant: the shift stays before the product.
+    // The summand is no constant: the shift stays before the product.
     let before = gemm("input b batch 3");
     let after = fuse(&before);
     assert_eq!(operators(&after.model), ["Add", "FusedGemm"]);

@@ -1,4 +1,5 @@
-//! Operators that are linear in what they read, by numbers of another input: rotary embeddings, and what samples images.
+//! Operators that are linear in their first input, with coefficients of another: rotary embeddings,
+//! and sampling of images.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;

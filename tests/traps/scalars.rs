@@ -1,4 +1,4 @@
-//! One number for all channels, and halves of affines: what they pass, and what stops them.
+//! Scalars, and halves of affines: operators that they pass, and operators that stop them.
 
 use crate::common::portable;
 use unfold::Fused;
@@ -11,7 +11,7 @@ use crate::common::text::model;
 use crate::common::{fuse, initializer, is_not_disproved, undeclared};
 use crate::{folded, kept, operators, reasons_of, same};
 
-/// A scalar on `[2, 4, 6]`, what it passes, and a MatMul.
+/// A scalar on `[2, 4, 6]`, the operators that it passes, and a MatMul.
 fn forward(number: &str, steps: &str) -> Model {
     model(&format!(
         "input x 2 4 6
@@ -81,7 +81,7 @@ fn a_product_with_one_and_a_sum_with_zero_go_whatever_is_round_them() {
     // The result is a graph output, and keeps its name.
     let output = model("input x 2 3\n const c = 1\n r = Floor(x)\n y = Mul(r, c)\n output y");
     assert_eq!(operators(&folded(&output)), ["Floor"]);
-    // A constant of more axes makes the value what it is.
+    // A constant of more axes gives the value its shape.
     let wider =
         model("input x 2 3\n const c 1 1 1 = 1\n r = Floor(x)\n m = Mul(r, c)\n y = Floor(m)\n output y");
     assert!(fuse(&wider).plan.sites.is_empty());
@@ -104,7 +104,7 @@ fn multipliers_of_residual_branches_and_embeddings_go_back() {
          y = Add(x, h)
          output y",
     );
-    // What is then left are branches: x·(½w + 1) + ½b.
+    // Branches remain: x·(½w + 1) + ½b.
     assert_eq!(operators(&folded(&residual)), ["MatMul", "Add"]);
     let embedding = model(
         "indices i 3
@@ -254,7 +254,7 @@ fn before_padding_of_open_extents_the_scale_goes_and_the_shift_stays() {
     let added = crate::initializer(&fused.model, &node.input[1]);
     let numbers = unfold::onnx::tensor::read_f64(added, &unfold::onnx::external::Externals::none()).unwrap();
     assert_eq!(numbers.iter().copied().collect::<Vec<_>>(), [1.5, -2.0]);
-    // Nothing can be divided by 0, nor by what makes too much of a shift.
+    // No division by 0, nor one that makes a shift too large.
     for (scale, shift) in [("2 0", "3 8"), ("2 1e-30", "3 1e20")] {
         let fused = fuse(&padded(scale, shift));
         assert!(matches!(fused.plan.sites[0].post, Some(Outcome::Kept { .. })), "{:?}", fused.plan.sites);
@@ -293,13 +293,13 @@ fn the_numbers_of_an_activation_stay() {
         let model = behind(&gelu);
         let after = fuse(&model);
         assert_eq!(after.model.proto, model.proto, "{:?}", after.plan.sites);
-        // What comes behind it goes, past it.
+        // The scale behind it folds, past it.
         let scaled = behind(&format!("{}\n g = Mul(i, three)", gelu.replace("g = ", "i = ")));
         let after = fuse(&scaled);
         same(&scaled, &after.model, 1e-6);
         assert_eq!(operators(&after.model), operators(&model));
     }
-    // Of a half that is none nobody makes a GELU.
+    // Another factor than ½ makes no GELU.
     let other = behind(&format!("{erf} o = Mul(u, f)\n g = Mul(o, three)"));
     let after = fuse(&other);
     assert_eq!(operators(&after.model).iter().filter(|&&op| op == "Mul").count(), 1);
@@ -343,7 +343,7 @@ fn a_number_goes_back_past_both_branches_of_a_rotary_embedding() {
         same(&model, &fused.model, 1e-6);
         assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 2);
     }
-    // Somebody else reads the queries, or what is turned.
+    // Another node reads the queries, or the transposed value.
     for reader in ["q", "n", "c"] {
         let mut read = rotary("0.5", "");
         read.graph_mut().output.push(undeclared(reader));
@@ -425,7 +425,7 @@ fn a_number_goes_past_the_tables_that_queries_and_keys_share() {
     same(&read, &fused.model, 1e-5);
 }
 
-/// A normalization that is written out, γ beside the reciprocal, and what reads it.
+/// A normalization that is written out, γ beside the reciprocal, and its readers.
 fn beside(centred: &str, reads: &str) -> Model {
     model(&format!(
         "input x batch 4 6
@@ -462,7 +462,7 @@ fn a_factor_beside_the_reciprocal_of_a_deviation_goes() {
     assert!(fused.plan.sites.iter().all(|site| site.is_folded()), "{:#?}", fused.plan.sites);
     same(&moments, &fused.model, 1e-6);
     assert_eq!(operators(&fused.model).iter().filter(|&&op| op == "Mul").count(), 2);
-    // Where the factor is what makes a value wide, it stays.
+    // Where the factor widens a value, it stays.
     for narrow in ["o = Mul(mu, f)", "i = Mul(mu, f)\n o = Add(i, b)", "o = Mul(f, f)"] {
         let model = beside(narrow, matmul);
         let fused = fuse(&model);
@@ -575,7 +575,7 @@ fn hard_swish(opset: i64, steps: &str) -> Model {
     behind_product(opset, steps, "weight w 6 3\n y = MatMul(g, w)")
 }
 
-/// What makes `g` of the `u` of a product, and what makes `y` of that.
+/// The operators from `u`, the result of a product, to `g`, and from `g` to `y`.
 pub fn behind_product(opset: i64, steps: &str, behind: &str) -> Model {
     model(&format!(
         "opset {opset}
@@ -616,7 +616,7 @@ fn what_is_no_hard_swish_is_not_made_one() {
         // By other numbers.
         "o = Mul(u, c)\n g = Div(o, three)",
         "b = Clip(a, three, six)\n o = Mul(u, b)\n g = Div(o, six)",
-        // What is inside is read elsewhere.
+        // An inner value is read elsewhere.
         "o = Mul(u, c)\n d = Div(o, six)\n g = Add(d, c)",
         "o = Mul(u, c)\n d = Div(o, six)\n g = Add(d, o)",
     ] {

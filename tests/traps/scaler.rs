@@ -35,7 +35,7 @@ fn a_layer_takes_in_what_scikit_learn_scales_by() {
     assert_eq!(operators(&one), ["MatMul", "Add"]);
 }
 
-/// What it makes is float32 whatever it reads.
+/// Its result is float32 for any input.
 #[test]
 fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
     let mut model = scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], "y = MatMul(n, w)\noutput y");
@@ -43,7 +43,7 @@ fn a_scaler_of_doubles_is_a_cast_and_a_scaler() {
     assert_eq!(operators(&proved(&model)), ["Cast", "MatMul", "Add"]);
 }
 
-/// What type a value has is known once what makes it is written out.
+/// The type of a value is known once its producer is expanded.
 #[test]
 fn a_scaler_behind_a_normalizer_of_one_node_is_written_out_with_it() {
     let mut model = scaler(&[1.0, -2.0, 0.5], &[0.5, 2.0, 4.0], "y = MatMul(n, w)\noutput y");

@@ -1,4 +1,4 @@
-//! What is written into a copy of a value carries what the value carries, or neither does; zeros carry every scale.
+//! Updates and data carry the same affine, or neither does; zeros carry every scale.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;

@@ -1,4 +1,4 @@
-//! Sequences of parts, which are Splits where what is split folds.
+//! Sequences of parts become Splits where the operators around them fold.
 
 use unfold::onnx::node::bodies;
 
@@ -112,14 +112,14 @@ fn a_sequence_that_is_not_known_comes_out_as_it_went_in() {
     for text in [
         beside("l = SequenceLength(p)\noutput l"),
         beside("indices i\nz = SequenceAt(p, i)\noutput z"),
-        // There is none.
+        // No such part exists.
         beside("ints far = 4\nz = SequenceAt(p, far)\noutput z"),
         beside("ints far = -4\nz = SequenceAt(p, far)\noutput z"),
         instead("ints k 3 = 3 3 3\np = SplitToSequence(n, k) axis=2\n"),
         instead("ints k = 0\np = SplitToSequence(n, k) axis=2\n"),
         instead("indices k\np = SplitToSequence(n, k) axis=2\n"),
         instead("ints k = 3\np = SplitToSequence(n, k) axis=2 mode=1\n"),
-        // Nobody knows how many there are.
+        // The number of parts is unknown.
         instead("ints k = 1\np = SplitToSequence(n, k)\n"),
     ] {
         let fused = untidied(&model(&text), &options());

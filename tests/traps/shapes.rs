@@ -1,4 +1,4 @@
-//! What is known of a shape where some of it is not.
+//! Inference with partly known shapes.
 
 use ndarray::{ArrayD, IxDyn};
 use unfold::graph::analysis::Analysis;
@@ -348,7 +348,7 @@ fn attention_makes_a_token_for_each_query() {
             "input q b n 32\n input k b m 16\n input v b m 12\n y = Attention(q, k, v) q_num_heads=4 kv_num_heads=2 softcap=3.0",
             "? ? 24",
         ),
-        // Nobody says of how many heads these are.
+        // The number of heads is unknown.
         ("input q b n 32\n input k b m 16\n input v b m 12\n y = Attention(q, k, v) softcap=3.0", ""),
         (
             "input q b n 5\n weight k 5 24\n weight v 24\n y = com.microsoft.Attention(q, k, v) num_heads=2",
@@ -443,7 +443,7 @@ fn a_list_in_a_product_has_neither_rows_nor_columns() {
     }
 }
 
-/// The largest singular value that a layer is divided by, as it is found: `uᵀ·(W·v)`.
+/// The divisor of a layer's spectral normalization: `uᵀ·(W·v)`.
 #[test]
 fn a_weight_is_divided_by_the_product_of_two_lists() {
     let before = model(
@@ -466,7 +466,8 @@ fn a_weight_is_divided_by_the_product_of_two_lists() {
     same(&before, &after, 1e-6);
 }
 
-/// What a runtime's optimizer writes, with masks, caches and packed weights, which the engine does not take.
+/// The form of onnxruntime's optimizer, with masks, caches and packed weights, which the engine
+/// does not accept.
 #[test]
 fn what_a_runtime_attends_with_is_as_wide_as_the_values() {
     let attend = "y = com.microsoft.MultiHeadAttention";
@@ -626,7 +627,8 @@ fn products_of_quantized_numbers_have_the_extents_of_others() {
     assert_eq!(["product", "same", "conv", "also"].map(of), ["? ? 5", "? ? 5", "? 6 ? 3", "? 6 ? 5"]);
 }
 
-/// What is told of a value is told whoever reads it: here a Pad of nothing, which has the type of its fill.
+/// A fact about a value reaches every reader: here a Pad of nothing, which has the type of its
+/// fill.
 #[test]
 fn quantized_numbers_have_the_type_of_those_that_they_are_made_of() {
     for made in [
@@ -705,7 +707,7 @@ fn a_batch_normalization_has_as_many_channels_as_numbers_for_them() {
     let [site] = &after.plan.sites[..] else { panic!("{:#?}", after.plan.sites) };
     assert_eq!((site.is_folded(), site.channels), (true, 6), "{site:#?}");
     assert_eq!(operators(&after.model), ["Reshape", "Einsum", "MatMul", "Add"]);
-    // The same where the target is a number, which another checker can follow.
+    // With a constant target, which another checker can follow.
     let mut told = before.clone();
     told.graph_mut().input.retain(|input| input.name() != "sh");
     told.graph_mut().initializer.push(tensor::make_i64("sh", &[2, 4, 6]));
@@ -728,7 +730,7 @@ fn a_number_says_more_of_an_extent_than_a_symbol() {
          output n b",
     );
     assert_eq!(["m", "n", "b"].map(|name| shape(&before, name)), ["? 4", "? 4", "? 4 ?"]);
-    // What was one place before may be broadcast by the constant: it stays. Behind it nothing is.
+    // The constant may broadcast an axis of one place: it stays. Behind it nothing is.
     let rows =
         |steps: &str| model(&format!("input x batch wide\n scale g 4\n scale h 4\n weight w 4 3\n {steps}"));
     let first = rows("m = Mul(x, g)\n y = MatMul(m, w)\n output y");
@@ -749,7 +751,8 @@ fn a_stack_that_begins_with_what_is_multiplied_has_no_known_shape() {
     assert_eq!(["turned", "plain"].map(|name| shape(&made, name)), ["", "3 1 4"]);
 }
 
-/// What onnxruntime and the reference implementation make of these; tract makes 2 and 1 places of the slices.
+/// The results of onnxruntime and the reference implementation; tract gives 2 and 1 places of the
+/// slices.
 #[test]
 fn a_slice_whose_end_is_before_its_start_is_empty() {
     for (steps, left) in [
@@ -843,7 +846,7 @@ fn extents_of_which_engines_disagree_are_not_known() {
     }
 }
 
-/// Axes of one place come and go beside extents that nobody knows.
+/// Axes of one place come and go beside unknown extents.
 #[test]
 fn an_unsqueeze_of_an_unknown_extent_is_undone_by_a_squeeze() {
     let model = model(

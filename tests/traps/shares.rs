@@ -1,5 +1,5 @@
-//! What attention adds up with shares, numbers that add up to 1, takes along what is added to all of it; with numbers that do
-//! not, it does not.
+//! A row-stochastic sum, as attention has, passes a summand of all its operands; with other weights
+//! it does not.
 
 use unfold::fold::plan::{Outcome, SitePlan};
 use unfold::onnx::Model;
@@ -56,7 +56,7 @@ fn a_shift_passes_what_adds_up_with_shares() {
     // Up to the rounding of what adds up to 1.
     same(&plain, &fuse(&plain).model, 1e-6);
     goes(&behind("p = Softmax(z) axis=2", "o = Einsum(p, v) equation=bqk,bkd->bqd"));
-    // Behind what hands them on.
+    // Behind operators that pass them on.
     goes(&behind("s = Softmax(z) axis=-1\n p = Dropout(s)", "o = MatMul(p, v)"));
     goes(&behind("s = Softmax(z) axis=1\n p = Transpose(s) perm=[0,2,1]", "o = MatMul(p, v)"));
     let heads = "ints split 4 = -1 1 5 5\n ints back 3 = -1 5 5

@@ -19,7 +19,7 @@ fn post_norm(layers: usize, scale: &str, more: &str) -> Model {
     behind("x0 = MatMul(i, stem)", layers, scale, more)
 }
 
-/// The same where what makes the stream takes no scale.
+/// Where the first writer of the stream takes no scale.
 fn behind_relu(layers: usize, scale: &str, more: &str) -> Model {
     behind("z = MatMul(i, stem)\n x0 = Relu(z)", layers, scale, more)
 }
@@ -60,7 +60,7 @@ fn layer(place: usize, scale: &str) -> String {
     )
 }
 
-/// Powers of two, by which numbers are divided exactly.
+/// Powers of two, for exact divisions.
 const SCALE: &str = "2 0.5 -1 4";
 
 /// Holds that nothing of a model changes, and returns why its first site does not go forward.
@@ -112,7 +112,7 @@ fn what_all_normalizers_come_to_stays_at_an_output() {
         assert_eq!((goes(&fused), forward(&fused, layers - 1)), (layers - 1, Reason::GraphOutput));
         let after = operators(&fused.model);
         assert_eq!(after.iter().filter(|&&op| op == "Mul").count(), 1);
-        // The shift of the last one is in what is added before it.
+        // The last shift folds into the summand before it.
         assert_eq!(after.len(), operators(&before).len() - 2 * (layers - 1) - 1);
     }
     // One that stays is one operator still.
@@ -150,7 +150,7 @@ fn the_scale_of_a_stream_that_ends_at_an_output_goes_to_all_that_writes_it() {
         let scale = arr1(&[2.0, 0.5, -1.0, 4.0].map(|s: f64| s.powi(layers as i32)));
         assert_eq!(stem(&after), stem(&before) * scale);
     }
-    // What reads the stream besides divides by it, but for an activation, which cannot.
+    // Other readers of the stream divide by it, except an activation, which cannot.
     let pre_norm = |reads: &str, scale: &str| {
         model(&format!(
             "input i batch 3 4
@@ -267,7 +267,7 @@ fn a_stream_that_something_else_sees_keeps_its_basis() {
         ("output x1", Reason::GraphOutput),
         ("q = Relu(x1)\n output q", Reason::ResidualStream),
         ("q = LayerNormalization(x1, g1)\n output q", Reason::ResidualStream),
-        // What is added to it would no longer be what it was.
+        // Its summand would change.
         ("output f1", Reason::ResidualStream),
         ("q = Relu(f1)\n output q", Reason::ResidualStream),
         ("q = Relu(s1)\n output q", Reason::ResidualStream),
@@ -421,7 +421,7 @@ fn a_product_of_a_value_with_itself_takes_no_scale_of_one_of_them() {
                     "{product}"
                 );
             }
-            // Nor where others read the product as well, and would take it back.
+            // Nor where the product has other readers that would have to compensate.
             let reads = ["z = Mul(p, t)", "z = MatMul(p, w)", "z = Relu(p)"];
             for (scale, read) in
                 ["-1", "2", "0.5", "-4"].iter().flat_map(|scale| reads.map(|read| (scale, read)))
@@ -521,7 +521,7 @@ fn a_table_of_which_several_pick_rows_is_one_table_still() {
         constant(initializer(model, &gather.input[0])).unwrap().floats().unwrap().clone()
     };
     assert_eq!(table(&after), table(&before) * arr1(&[2.0, 0.5, -1.0, 4.0]));
-    // Somebody wants it as it is.
+    // Another reader needs the original.
     let fused = fuse(&of("e = Gather(places, ids)\n output e"));
     assert_eq!((goes(&fused), forward(&fused, 0)), (0, Reason::GraphOutput));
 }
@@ -542,7 +542,7 @@ fn weights_that_all_layers_share_are_not_copied_for_each() {
     assert!(matches!(forward(&fused, 0), Reason::Growth(_)));
 }
 
-/// A sum whose other side is read once more, normalized; what is read of it is an output.
+/// A sum whose other operand is read once more, normalized; an output reads the result.
 fn last_of_a_stream(data_type: &str, scale: &str, bias: &str) -> Model {
     model(&format!(
         "{data_type} z batch 3 4
@@ -580,7 +580,7 @@ fn the_shift_of_what_ends_a_stream_goes_back_to_what_was_added_to_it() {
     }
 }
 
-/// A class token beside what is normalized.
+/// A class token beside the normalized value.
 fn with_token(token: &str, scale: &str, more: &str) -> Model {
     model(&format!(
         "input x batch 3 4
@@ -615,7 +615,7 @@ fn a_class_token_takes_back_what_the_others_have() {
     same(&before, &after.model, 1e-6);
 
     for more in ["", "p = MatMul(class, head)\noutput p"] {
-        // By 0 nothing can be divided. A token that others read as well is there twice.
+        // Division by 0 is impossible. A token with other readers is copied.
         let before = with_token("Expand(class, e)", if more.is_empty() { "2 0 -1 4" } else { SCALE }, more);
         let after = fuse(&before);
         is_as_planned(&before, &after);
@@ -763,7 +763,7 @@ fn what_a_mask_puts_in_takes_back_what_the_rest_has() {
             let after = folded(&masked(constant, chosen));
             assert_eq!(operators(&after), ["Greater", "Where", "MatMul", "Add"], "{constant}");
         }
-        // What hides a score hides it alike in all rows that are hidden whole.
+        // A mask hides a score alike in all rows that are hidden whole.
         for hides in ["-3.4e38", "-1e4"] {
             let hidden = fuse(&masked(&format!("const c = {hides}"), chosen));
             assert!(!hidden.plan.sites[0].is_folded(), "{:#?}", hidden.plan.sites);

@@ -7,7 +7,7 @@ use crate::branches::becomes;
 use crate::common::text::model;
 use crate::kept;
 
-/// LayerNorm with the statistics' σ as a constant, over the last axis of four channels, and what is around it.
+/// LayerNorm with a constant σ, over the last axis of four channels, and its neighbours.
 fn around(before: &str, behind: &str) -> Model {
     model(&format!(
         "{before}

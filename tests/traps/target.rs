@@ -31,7 +31,7 @@ fn products(shape: &str, bias: &str) -> Model {
     ))
 }
 
-/// The result for an engine, which is equal, proved, and stays as it is.
+/// The result for an engine: equal, proved, and stable.
 fn for_engine(target: Target, model: &Model) -> Model {
     let options = FuseOptions { target, ..options() };
     let fused = unfold::fuse(model, &options).unwrap();

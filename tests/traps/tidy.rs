@@ -1,4 +1,4 @@
-//! What is known is written down, and equal things are there once; and what is neither stays.
+//! Constants are stored, and equal values are merged; others stay.
 
 use crate::common::portable;
 use ndarray::{Array2, Axis};
@@ -59,7 +59,7 @@ fn a_result_that_is_known_is_computed_of_what_it_was_where_that_takes_more_than_
          output t f v y",
     );
     let tidied = tidied(&model);
-    // What only takes arithmetic is stored up to the node that makes the result.
+    // A computation of arithmetic alone is stored up to the node of its result.
     assert_eq!(operators(&tidied), ["Softmax", "Softmax", "Add", "Mul", "Exp", "Exp", "Mul", "Add"]);
     assert_eq!(initializer(&tidied, "u").dims, [4]);
 }
@@ -229,7 +229,7 @@ fn a_reshape_reads_no_extents_that_it_finds_itself() {
          output y",
     );
     assert_eq!(shape(&tidied(&moved)).into_raw_vec_and_offset().0, [4, -1, 8]);
-    // What was found was found before, and what is left over beside no elements was anything, too.
+    // The inferred extent stays inferred, and `-1` without elements was undefined before, too.
     let found = tidied(&heads("ints h 1 = -1\n s = Concat(b, l, h) axis=0"));
     assert_eq!(shape(&found).into_raw_vec_and_offset().0, [0, 0, 8]);
     let found = model(
@@ -291,7 +291,7 @@ fn a_recurrent_operator_is_not_given_the_zeros_that_it_begins_with() {
         let kept = unfold::fuse(&before, &FuseOptions { skip, ..portable() }).unwrap();
         assert!(operators(&kept.model).len() > 1, "{makes}");
     }
-    // Other numbers, and what is made of zeros, are given.
+    // Other numbers, and functions of zeros, stay inputs.
     for makes in ["s = Expand(halves, shape)", "m = Expand(nothing, shape)\n s = Cos(m)"] {
         let after = fuse(&begun(makes)).model;
         assert_eq!(after.graph().node.last().unwrap().input.len(), 7, "{makes}");
@@ -318,7 +318,7 @@ fn a_constant_that_takes_more_room_than_it_frees_stays_computed() {
     assert!(matches!(refusal.reason, Reason::Growth(_)), "{refusal}");
     let more = with(&model, &options(60.0));
     assert_eq!(operators(&more.model), ["MatMul", "Max"]);
-    // What it is made of goes: a row, and two extents.
+    // Its operands are removed: a row, and two extents.
     assert_eq!(more.plan.growth, (64 - 1) * 128 * 4 - 2 * 8);
 }
 
@@ -371,7 +371,7 @@ fn floats_that_were_rounded_to_the_same_bits_are_not_one_number() {
     assert_eq!((larger("stored"), larger("again")), (2, 1));
 }
 
-/// Nobody asks a number that was stored whether it is equal to another one, and so nobody asks in a second run.
+/// A stored number is not compared with another one, and so not in a second run either.
 #[test]
 fn a_number_that_is_computed_does_not_become_a_constant_that_is_equal_to_it() {
     let mut before = model(
@@ -581,7 +581,7 @@ fn a_normalization_keeps_the_form_that_engines_run_as_one_operator() {
     ];
     for (model, neutral) in cases {
         let after = tidied(&model);
-        // A Cast to the type that is there goes.
+        // A Cast to the same type is eliminated.
         let expected: Vec<&str> = operators(&model).into_iter().filter(|&op| op != "Cast").collect();
         assert_eq!(operators(&after), expected);
         for (output, number) in neutral {
@@ -660,7 +660,7 @@ fn what_hands_a_value_on_is_gone_before_anything_folds() {
     assert!(operators(&skipped.model).contains(&"Mul"), "{:?}", operators(&skipped.model));
 }
 
-/// A mask that is computed of constants is none of what one sees a normalizer by.
+/// A mask computed from constants does not identify a normalizer.
 #[test]
 fn what_makes_a_mask_of_a_site_that_stays_is_computed_once() {
     let before = model(
@@ -688,7 +688,7 @@ fn what_makes_a_mask_of_a_site_that_stays_is_computed_once() {
     assert!(is_not_disproved(&before, &fused).is_ok());
 }
 
-/// One does not see by σ what it is that stays.
+/// σ does not identify a site that stays.
 #[test]
 fn what_an_affine_that_stays_is_computed_of_is_computed_once_and_for_all() {
     let before = model(
@@ -866,12 +866,12 @@ fn axes_of_one_place_beside_a_reshape_are_its_own() {
     assert_eq!(turned, ["Exp", "Reshape", "Tanh"]);
     let turned = beside("u = Unsqueeze(e, axes)\n t = Transpose(u) perm=[2,1,0,4,3]\n z = Reshape(t, flat)");
     assert_eq!(turned, ["Exp", "Transpose", "Reshape", "Tanh"]);
-    // Two Unsqueezes are one, whichever axes the second counts, and make the same of the axes between.
+    // Two Unsqueezes become one, however the second counts its axes.
     for (first, second) in [("one", "one"), ("axes", "one"), ("one", "ends"), ("axes", "ends")] {
         let lines = format!("ints ends 2 = 0 -1\n u = Unsqueeze(e, {first})\n z = Unsqueeze(u, {second})");
         assert_eq!(beside(&lines), ["Exp", "Unsqueeze", "Tanh"], "{first} {second}");
     }
-    // What others read as well is not made twice.
+    // A value with other readers is not made twice.
     let read = beside("r = Reshape(e, two)\n z = Unsqueeze(r, one)\n output r");
     assert_eq!(read, ["Exp", "Reshape", "Unsqueeze", "Tanh"]);
 }
@@ -899,7 +899,7 @@ fn integers_that_nothing_changes_are_proved_to_be_themselves() {
         ));
         assert_eq!(operators(&proved(&model)), after, "{lines}");
     }
-    // A constant of more axes gives them to what it is added to.
+    // A constant of more axes gives them to its sum.
     let wide = "input x 2 3\n weight table 9 4\n ints zero 1 1 1 = 0\n a = ArgMax(x) axis=-1 keepdims=0
                 b = Add(a, zero)\n y = Gather(table, b)\n output y";
     assert_eq!(operators(&proved(&model(wide))), ["ArgMax", "Add", "Gather"]);
@@ -942,7 +942,7 @@ fn axes_of_one_place_that_come_and_go_at_once_go() {
     }
     // It comes at another place.
     assert_eq!(of("s = Squeeze(e, front)\n z = Unsqueeze(s, back)").len(), 4);
-    // Somebody else reads what is between.
+    // Another node reads the value between.
     let read = "s = Squeeze(e, front)\n z = Unsqueeze(s, front)\n t = Sin(s)\n output t";
     assert_eq!(of(read), ["Exp", "Squeeze", "Sin", "Tanh"]);
 }
@@ -1000,7 +1000,7 @@ fn movements_around_what_works_element_by_element_go() {
     ] {
         assert_eq!(around(first, gate, last), ["Exp", "Sigmoid", "Mul", "Softmax"], "{first}");
     }
-    // What stays is called as it was.
+    // Remaining nodes keep their names.
     let named = fuse(&model(
         "input x batch 6 8
          ints rows 2 = -1 8
@@ -1020,7 +1020,7 @@ fn movements_around_what_works_element_by_element_go() {
     );
     let turned = ("Transpose(e) perm=[0,2,1]", "Transpose(b) perm=[0,2,1]");
     for (first, between, last) in [
-        // What is taken back is not what was moved.
+        // The second movement is no inverse of the first.
         ("Transpose(e) perm=[1,2,0]", gate, "Transpose(b) perm=[1,2,0]"),
         ("Transpose(e) perm=[0,2,1]", gate, "Reshape(b, sentences)"),
         // It is not the same at all places.
@@ -1058,7 +1058,7 @@ fn slices_of_other_axes_are_one_that_reads_the_value() {
     let lines = "s = Slice(e, one, far, last, two)
                  z = Slice(s, last, no, one, last)";
     assert_eq!(of(lines), ["Exp", "Slice"]);
-    // What two read that are cut from there does not come between.
+    // A value with two Slices is not cut in between.
     let patches = "a = Slice(e, no, far, one, two)
                    b = Slice(e, one, far, one, two)
                    c = Slice(a, no, far, two, two)
@@ -1089,7 +1089,7 @@ fn slices_are_one_as_older_operator_sets_write_them() {
     assert_eq!(becomes_tidy(&model), ["Exp", "Slice"]);
 }
 
-/// The operators of what becomes of a model that computes the same, as it is run and as it is proved.
+/// The operators of the result, which is equal by running and by proof.
 fn becomes_tidy(before: &unfold::onnx::Model) -> Vec<String> {
     let after = proved(before);
     same(before, &after, 0.0);
@@ -1142,7 +1142,7 @@ fn what_is_only_called_by_the_name_of_an_output_has_it() {
     let named = |lines: &str| becomes_tidy(&model(&format!("input x batch 4\n e = Exp(x)\n {lines}")));
     assert_eq!(named("y = Identity(e)\n output y"), ["Exp"]);
     assert_eq!(named("t = Tanh(e)\n y = Identity(e)\n output t y"), ["Exp", "Tanh"]);
-    // What makes the value may go itself.
+    // The producer of the value may be removed itself.
     let after = named("t = Cast(e) to=1\n y = Identity(t)\n z = Neg(y)\n output y z");
     assert_eq!(after, ["Exp", "Neg"]);
     let after = named("t = Cast(x) to=1\n y = Identity(t)\n z = Neg(y)\n output e y z");

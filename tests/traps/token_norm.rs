@@ -13,7 +13,7 @@ const VARIANCE: &str = "
         n = Cast(product) to=1
         variance = Div(sum, n)";
 
-/// A LayerNormalization of four channels before a layer, with something put in the place of something else.
+/// A LayerNormalization of four channels before a layer, with a text replaced by another.
 fn keras(variance: &str, before: &str, after: &str) -> Model {
     let text = format!(
         "

@@ -1,5 +1,6 @@
-//! A tokenizer of numbers, as that of FT-Transformer, makes channels of each by a product with a table: the table takes the
-//! affine of the numbers in, for what is behind sums over the channels.
+//! A tokenizer of numbers, as that of FT-Transformer, makes channels of each by a product with a
+//! table: the table absorbs the affine of the numbers, since the layers behind sum over the
+//! channels.
 
 use unfold::onnx::Model;
 use unfold::refusal::Reason;
@@ -23,7 +24,7 @@ fn numbers(batch: &str, lines: &str) -> Model {
     ))
 }
 
-/// The same, with a product over the channels behind.
+/// With a product over the channels behind.
 fn tokens(lines: &str) -> Model {
     numbers("batch", &format!("{lines}\nweight v 8 3\nz = MatMul(q, v)\ny = Relu(z)"))
 }
@@ -56,7 +57,7 @@ fn a_table_with_no_place_for_each_number_takes_none() {
     assert_eq!(kept(&narrow).0, Reason::WrongAxis);
     let made = tokens("input w 5 8\np = Mul(u, w)\nweight c 5 8\nq = Add(p, c)");
     assert!(matches!(kept(&made).0, Reason::NotLinear(_)));
-    // What the table makes is read before the shift could be added.
+    // The product with the table is read before the shift could be added.
     let text = numbers("batch", "weight w 5 8\np = Mul(u, w)\ny = Relu(p)");
     assert_eq!(kept(&text).0, Reason::NotLinear("Relu".into()));
 }

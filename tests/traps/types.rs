@@ -222,7 +222,7 @@ fn a_new_name_is_none_that_the_model_says_anywhere() {
     same(&model, &after, 0.0);
 }
 
-/// The same network with all its floats of another type.
+/// The network with all its floats of another type.
 fn retyped(model: &Model, data_type: DataType) -> Model {
     let mut model = model.clone().into_memory().unwrap();
     let graph = model.graph_mut();
@@ -269,7 +269,7 @@ fn trained_networks_fold_in_every_type_and_lose_what_rounds_their_weights() {
 
 #[test]
 fn a_constant_tells_the_type_of_a_value_that_nothing_else_is_known_of() {
-    // tract says nothing of this slice, which has as many axes as what it is of.
+    // tract infers nothing for this slice, which has the rank of its operand.
     let model = model(
         "input x batch 3 2 3
          ints zero 1 = 0
@@ -320,7 +320,7 @@ fn notes_name_what_is_there() {
     });
     let after = unfold::fuse(&before, &portable()).unwrap().model;
     assert_eq!(operators(&after), ["MatMul"]);
-    // The scale is folded, and the note still tells of it.
+    // The scale is folded, and the note still names it.
     assert_eq!(initializer(&after, "g"), initializer(&before, "g"));
     assert_eq!(after.graph().quantization_annotation, before.graph().quantization_annotation);
     let product = &after.graph().node[0];

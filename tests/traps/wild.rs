@@ -49,7 +49,7 @@ fn a_function_of_onnxscript_is_written_out_and_folds() {
 #[test]
 fn the_dense_layers_of_jax_take_what_is_before_and_behind_them() {
     let (sites, left) = of("jax.onnx");
-    // What counts the elements of a mean stays.
+    // The count of a mean stays.
     assert_eq!(sites[0], ["affine of a quotient", "scalar affine", "RMSNorm"]);
     assert!(sites[1].iter().all(|kind| *kind == "scalar affine"), "{sites:?}");
     assert_eq!(left.iter().filter(|op| *op == "Einsum").count(), 3);
@@ -75,7 +75,7 @@ fn what_keras_and_paddle_put_between_operators_hides_nothing() {
     let (sites, left) = of("keras.onnx");
     assert_eq!(sites, [vec!["standardisation", "per-channel affine"], vec![]]);
     assert_eq!(left, ["MatMul", "Add", "Relu", "MatMul", "Add"]);
-    // Nothing is left of UN but what is added to a stream, where it was.
+    // Of UN only the shift of a stream is left.
     let (sites, left) = of("paddle.onnx");
     assert_eq!(sites, [vec!["per-channel affine"; 2], vec![]]);
     let count = |op: &str| left.iter().filter(|other| *other == op).count();

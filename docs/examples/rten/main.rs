@@ -1,4 +1,4 @@
-//! Folds a model and goes on with it in rten, with no file between.
+//! Folds a model and runs it in rten, without a file in between.
 //!
 //! `cargo run --release --manifest-path docs/examples/rten/Cargo.toml -- models/digits/un-dynamo.onnx`
 
@@ -7,7 +7,7 @@ use std::error::Error;
 use rten::Value;
 use unfold::onnx::Model;
 
-/// What a model makes of an image of 8 × 8.
+/// The scores of an image of 8 × 8.
 fn scores(model: &Model, image: Vec<f32>) -> Result<Vec<f32>, Box<dyn Error>> {
     let model = rten::Model::load(model.to_bytes()?.into())?;
     let image = Value::from_shape(&[1, 1, 8, 8], image)?;

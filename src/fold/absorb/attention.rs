@@ -1,5 +1,5 @@
-//! Attention of runtimes, which projects what it reads: `X·W + b` for queries, keys and values side by side, and then
-//! whatever it does.
+//! Attention of com.microsoft, which projects its input first: `X·W + b` for queries, keys and
+//! values side by side.
 //!
 //! For an affine of the channels of X: `W' = diag(s)·W`, and `t·W` joins b.
 
@@ -12,7 +12,7 @@ use crate::refusal::Reason;
 /// Attention of `com.microsoft`.
 pub struct Attention;
 
-/// What is said of heads and scores is said of what is behind the projection.
+/// Attributes about heads and scores concern the operators behind the projection.
 const KNOWN: &[&str] = &[
     "do_rotary",
     "mask_filter_value",

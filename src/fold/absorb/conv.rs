@@ -4,10 +4,10 @@
 //! channel, and joins the bias. With one it depends on the place, for the border holds zeros where
 //! `t` would be: then an Add behind holds it, place by place, if the extents are numbers.
 //!
-//! Where every result is made of one place, as where a kernel of one mixes tokens that lie along the channels, a scale of
-//! the places is the same on both sides: `W·(x·diag(s)) = (W·x)·diag(s)`. An Add holds what is added then:
-//! `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and `W·(x·diag(s) + t) + b` is
-//! `(W·x + (b/s + W·(t/s)))·diag(s)`.
+//! Where every result depends on one place, as where a kernel of one mixes tokens that lie along
+//! the channels, a scale of the places commutes: `W·(x·diag(s)) = (W·x)·diag(s)`. An Add holds the
+//! summands then: `(W·x + b)·diag(s) + t` is `W·(x·diag(s)) + (b·diag(s) + t)`, and
+//! `W·(x·diag(s) + t) + b` is `(W·x + (b/s + W·(t/s)))·diag(s)`.
 
 use super::{Linear, Slots, known_attributes, only_along};
 use crate::affine::Affine;
@@ -91,19 +91,19 @@ fn adds_by_place(at: &At, places: usize, step: Step) -> Result<Step, Reason> {
     }
 }
 
-/// Whether a scale varies from place to place, and so is none of channels.
+/// Whether a scale varies over places, and so is no scale of channels.
 fn is_by_places(scale: &Numbers) -> bool {
     scale.shape().iter().skip(2).any(|&extent| extent != 1)
 }
 
-/// What any of them takes in from behind.
+/// The step backward, common to all convolutions.
 fn backward(at: &At, affine: &Affine) -> Result<Step, Reason> {
     check(at)?;
     only_along(&Affine::scale(affine.scale.clone()), &[1])?;
     Ok(Step::taken(Side::Result, affine.clone()))
 }
 
-/// What any of them takes in.
+/// The step forward, common to all convolutions.
 pub(super) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
     let affine = at.only(inputs, 0)?;
     let geometry = check(at)?;
@@ -131,7 +131,7 @@ impl Linear for Conv {
     fn scaled(&self, at: &At, weight: &Recipe, side: Side, scale: &Numbers) -> Result<Recipe, Reason> {
         match side {
             Side::Operand(_) => along_grouped(at, weight, scale),
-            // That goes on to what comes in.
+            // It propagates to the input.
             _ if is_by_places(scale) => Ok(weight.clone()),
             _ => along(weight, scale, 0),
         }
@@ -211,7 +211,7 @@ pub(super) fn along(weight: &Recipe, scale: &Numbers, axis: usize) -> Result<Rec
     scaled.filter(|scaled| scaled.shape() == weight.shape()).ok_or(Reason::WrongAxis)
 }
 
-/// The same along axis 1, which counts channels within a group; the groups lie along axis 0.
+/// Along axis 1, which counts channels within a group; the groups lie along axis 0.
 pub(super) fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result<Recipe, Reason> {
     let (group, shape) = (groups(at)?, weight.shape());
     if scale.len() == 1 || group == 1 {
@@ -232,7 +232,7 @@ pub(super) fn along_grouped(at: &At, weight: &Recipe, scale: &Numbers) -> Result
 struct Geometry {
     transposed: bool,
     group: usize,
-    /// How many channels come in, and how many go out.
+    /// The numbers of input and output channels.
     channels: [usize; 2],
     kernel: Vec<usize>,
     strides: Vec<i64>,

@@ -1,7 +1,8 @@
 //! DeformConv: a convolution whose taps are moved from place to place, by offsets that another layer makes.
 //!
-//! It is linear in what it reads at these places, channel by channel, and in its weight. Between places it interpolates,
-//! and beyond the image there are zeros, by a mask some are less: so a shift does not come in. One behind is a bias.
+//! It is linear in its input, channel by channel, and in its weight. It interpolates between
+//! places, reads zeros beyond the image, and a mask scales some places: so a shift of the input is
+//! refused. A shift of the result is a bias.
 
 use super::conv::{along, along_grouped, as_vector, per_channel};
 use super::{Linear, Slots, only_along};

@@ -118,7 +118,7 @@ impl Letters {
         Some((slot, Affine::scale(affine.scale.reshape(&shape).filter(|_| is_summed)?)))
     }
 
-    /// The same for two operands of which this one may vary as well.
+    /// For two operands, of which this one may vary as well.
     fn beside(at: &At, slot: usize) -> Option<Self> {
         if at.arity() != 2 {
             return None;
@@ -148,16 +148,16 @@ impl Letters {
         moved(affine, &self.result, &self.operand).filter(|_| affine.has_no_shift() || self.mixes(at))
     }
 
-    /// Whether the result takes what is added to the operand along the only letter that is added up: the other operand has
-    /// shares.
+    /// Whether a summand of the operand along the only contracted letter passes to the result: the
+    /// other operand is row-stochastic.
     fn mixes(&self, at: &At) -> bool {
         let mut summed = self.summed().filter(|_| self.summed_alone().next().is_none());
         let along = summed.next().filter(|_| summed.next().is_none());
         along.is_some_and(|axis| add_up_to_one(at, self.slot, axis))
     }
 
-    /// What a constant in the place of the operand makes with the weight, as a product of matrices: rows of the letters that
-    /// the operand alone hands on, columns of those that the weight does, one product for all places of those of both.
+    /// The result for a constant in place of the operand, as a matrix product: rows are the letters
+    /// of the operand alone, columns those of the weight alone, and common letters are batch axes.
     fn product_of(&self, constant: &Recipe, weight: &Recipe) -> Option<Recipe> {
         let of = |letters: &[char], wanted: &dyn Fn(&char) -> bool| -> Vec<char> {
             letters.iter().copied().filter(wanted).collect()

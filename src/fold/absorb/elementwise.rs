@@ -1,7 +1,7 @@
 //! Add, Sub, Mul, Div and Neg, with a constant or between two values.
 //!
-//! A constant that is added takes a shift; one that multiplies takes a scale; everything else goes
-//! on. `(s·x + t) + c` leaves nothing for the node to do: `c` joins the shift.
+//! A constant summand absorbs a shift; a constant factor absorbs a scale; the other part of the
+//! affine propagates. `(s·x + t) + c` makes the node redundant: `c` joins the shift.
 
 use super::{Linear, Slots};
 use crate::affine::Affine;
@@ -138,8 +138,9 @@ fn forward_constant(at: &At, affine: &Affine, slot: usize) -> Result<Step, Reaso
     }
 }
 
-/// Whether a constant that multiplies makes a value wider, as a tokenizer of numbers makes channels of each, and has a
-/// place for all of a scale: what is behind adds up along the new axis, and would have none.
+/// Whether a constant factor widens a value, as a tokenizer of numbers makes channels of each
+/// number, and can absorb the whole scale: operators behind it contract the new axis, and could
+/// not.
 fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     let shapes = at.shape(1 - slot).ok().zip(at.output_shape(0).ok());
     let extents = at.weight(slot).and_then(|_| at.extents(slot)).ok();
@@ -149,8 +150,8 @@ fn widens(at: &At, affine: &Affine, slot: usize) -> bool {
     !affine.has_no_scale() && value != made && fits
 }
 
-/// `(s·x + t) + c = s·(x + c/s) + t`: positions stay what is added to a stream. `None` of other operators, and where the
-/// constant is the same for all positions.
+/// `(s·x + t) + c = s·(x + c/s) + t`: positions stay a summand of the stream. `None` for other
+/// operators, and where the constant is equal for all positions.
 pub fn beside_positions(at: &At, inputs: &[Option<Affine>]) -> Option<Step> {
     let slot = at.constant_operand()?;
     let takes = at.graph.is(at.node, "Add") || (at.graph.is(at.node, "Sub") && slot == 1);
@@ -190,8 +191,8 @@ fn forward_two(at: &At, left: &Option<Affine>, right: &Option<Affine>) -> Result
     }
 }
 
-/// `(s·x + t) + y = s·(x + y/s) + t`: what has to come to the other operand, so that the sum is in the basis of the one
-/// that carries an affine.
+/// `(s·x + t) + y = s·(x + y/s) + t`: the affine that the other operand needs, so that the sum is
+/// in the basis of the operand with the affine.
 fn stream(at: &At, other: usize, carried: &Affine) -> Result<Affine, Reason> {
     // Behind a constant for each position, every bias on the way would become one.
     let along = |axis: usize| carried.shift.shape()[axis] == 1 || carried.scale.shape()[axis] != 1;

@@ -1,7 +1,8 @@
-//! Convolutions and products of a runtime with what it runs behind them: `f(L(x) + b + z)`.
+//! Convolutions and products of com.microsoft with a fused activation: `f(L(x) + b + z)`.
 //!
-//! What comes in goes into the weight and the bias, as without the activation; nothing goes back through that, and an Add
-//! behind it would be another one: a shift for each place stops before them.
+//! An affine of the input folds into the weight and the bias, as without the activation; the
+//! activation stops every affine backward, and a shift for each place, since an Add behind the
+//! activation would be another function.
 
 use super::conv::Conv;
 use super::gemm::Gemm;
@@ -11,7 +12,7 @@ use crate::fold::{At, Rule, Side, Step};
 use crate::recipe::{Numbers, Recipe};
 use crate::refusal::Reason;
 
-/// FusedConv of `com.microsoft`: a Conv, and what is added to it.
+/// FusedConv of `com.microsoft`: a Conv, and its summand.
 pub struct FusedConv;
 
 /// FusedGemm of `com.microsoft`.

@@ -35,7 +35,7 @@ impl Rule for Gemm {
     }
 }
 
-/// What it takes in.
+/// The step forward.
 pub(super) fn forward(at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
     check(at)?;
     let slot = if inputs[0].is_some() { 0 } else { 1 };

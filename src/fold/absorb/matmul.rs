@@ -94,7 +94,7 @@ fn turned(at: &At, slot: usize, matrix: &Recipe) -> Recipe {
     swapped.unwrap_or_else(|| matrix.clone())
 }
 
-/// An affine on an operand as one on what is multiplied, and the other way.
+/// An affine of an operand in the axes of the product's factor, and back.
 fn turned_affine(at: &At, slot: usize, affine: &Affine) -> Affine {
     let turned =
         |numbers: &Numbers| Ok(numbers.turned().filter(|_| is_turned(at, slot)).unwrap_or(numbers.clone()));
@@ -178,7 +178,8 @@ fn weight_shape(at: &At, side: Side, scale: &[usize], weight: usize) -> Result<V
     Ok([&vec![1; room - (batch.len() - extra)], &batch[extra..], &matrix].concat())
 }
 
-/// Whether the result takes what is added to an operand along the contracted axis: the other operand has shares.
+/// Whether a summand of an operand along the contracted axis passes to the result: the other
+/// operand is row-stochastic.
 fn mixes(at: &At, slot: usize) -> bool {
     let other = 1 - slot;
     let alpha = at.graph.domain_op(at.node) == ("", "MatMul") || at.attr_float("alpha", 1.0) == Ok(1.0);
@@ -202,7 +203,7 @@ fn pass(at: &At, slot: usize, affine: Option<&Affine>) -> Result<Affine, Reason>
     affine.try_map(|numbers| numbers.align(rank).ok_or(Reason::UnknownShape))
 }
 
-/// A scale along what is contracted, as one on the other operand.
+/// A scale along the contracted axis, as a scale of the other operand.
 fn factor(at: &At, slot: usize, affine: &Affine) -> Option<Affine> {
     let contracted = |slot: usize, rank: usize| if rank == 1 { 0 } else { matrix_axes(slot, rank).0 };
     let scale = turned_affine(at, slot, affine).scale;

@@ -51,7 +51,8 @@ pub struct Slots {
 
 /// A linear operator as formulas for its constants.
 pub trait Linear: Rule {
-    /// Whether all that it makes is linear in what it reads, and no rule looks into its constant while an affine passes.
+    /// Whether its result is linear in its input, and no rule reads its constant while an affine
+    /// passes.
     fn is_layer(&self) -> bool {
         true
     }
@@ -122,7 +123,7 @@ pub fn check(at: &At, side: Side, affine: &Affine) -> Result<(), Reason> {
         at.weight(slot)?;
         readable(slot)?;
         let extents = at.extents(slot)?;
-        // What is chosen from is broadcast anyhow.
+        // Where broadcasts its scalars anyway.
         let is_one = at.graph.is(at.node, "Where") && extents.iter().product::<usize>() == 1;
         let fits = |shape: &[usize]| {
             is_one
@@ -149,7 +150,7 @@ pub(super) fn only_along(affine: &Affine, axes: &[usize]) -> Result<(), Reason> 
     }
 }
 
-/// What fused operators say of their activation, which nothing that comes in has to know.
+/// Attributes about the activation of fused operators, which do not concern the input.
 const ACTIVATION: &[&str] =
     &["activation", "activation_alpha", "activation_beta", "activation_gamma", "activation_params"];
 

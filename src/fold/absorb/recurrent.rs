@@ -1,4 +1,4 @@
-//! LSTM, GRU and RNN, which read `X·Wᵀ + Wb` and nothing else of what comes in: a row of W for each gate and channel,
+//! LSTM, GRU and RNN, whose input enters `X·Wᵀ + Wb` alone: a row of W for each gate and channel,
 //! for each direction.
 //!
 //! For an affine of the channels of X: `W' = W·diag(s)`, and `W·t` joins Wb, the first half of the biases; the second half
@@ -16,7 +16,7 @@ pub struct Recurrent;
 /// The axis of the channels, of X and of W.
 const CHANNELS: usize = 2;
 
-/// What their attributes say of gates and directions is said of what is behind the sums.
+/// Attributes about gates and directions concern the operators behind the sums.
 const KNOWN: &[&str] = &[
     "activation_alpha",
     "activation_beta",

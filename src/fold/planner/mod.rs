@@ -27,10 +27,11 @@ const SWEEPS: usize = 64;
 /// How often it may be tried for nothing whether a scale goes back along a residual stream, which is far to look.
 const RETURNS: usize = 64;
 
-/// How often it may be tried whether a shift does: each time all behind it takes it back.
+/// The bound for attempts to fold a shift backward along a stream: each looks through all readers
+/// behind it.
 const SHIFTS: usize = 64;
 
-/// Beyond this a shift that is added to a residual stream is too much beside what is there.
+/// The largest shift that may be added to a residual stream, whose digits it costs.
 const LARGEST_SHIFT: f64 = 16.0;
 
 /// Numbers that differ by less of the largest may be the same once they are stored, in half precision.
@@ -122,7 +123,7 @@ impl<'a> Planner<'a> {
         self.items.push(item);
     }
 
-    /// Folds until nothing more goes: what goes may take away what stopped another item.
+    /// Folds to a fixpoint: one fold may remove the obstacle of another item.
     ///
     /// An affine goes by itself, into linear operators, where it can; where it cannot, it may join another
     /// that stays, for two affines in a row are one: those that are operators first, for parameters of a normalizer that
@@ -204,8 +205,8 @@ impl<'a> Planner<'a> {
         self.fold(item, true)
     }
 
-    /// Where a scale stays, as it must before a residual stream, its shift may still go on alone. Or back:
-    /// `s·x + t = s·(x + t/s)`.
+    /// Where a scale stays, as before a residual stream, its shift may still propagate alone. Or
+    /// backward: `s·x + t = s·(x + t/s)`.
     fn fold_shift(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let Part { affine, resets, .. } = &there.part;
@@ -248,8 +249,9 @@ impl<'a> Planner<'a> {
         self.leave_scale(item, wave, scale)
     }
 
-    /// Where only the shift stands in the way, it may go back along a residual stream, whose other normalizers take it into
-    /// the shifts that they have: so there is one less each time. Then the scale goes on.
+    /// Where only the shift is refused, it may fold backward along a residual stream, whose other
+    /// normalizers absorb it into their own shifts: one shift less each time. Then the scale
+    /// propagates.
     fn fold_stream_shift(&mut self, item: usize) -> bool {
         self.fold_shift_back(item, None)
     }
@@ -264,7 +266,7 @@ impl<'a> Planner<'a> {
             return false;
         }
         let before = &affine.shift / &affine.scale;
-        // What is added to the stream is rounded with it.
+        // Rounding the stream rounds its summand too.
         let is_small = before.iter().all(|shift| shift.abs() <= LARGEST_SHIFT);
         let Some(left) = self.shifts.checked_sub(1).filter(|_| is_small) else { return false };
         // Why it may have to stay is why it did not go with the shift.
@@ -304,8 +306,8 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Where a shift stays, as it must before zero padding of open extents, its scale may still go on alone:
-    /// `s·x + t = s·(x + t/s)`. Or back: then the shift stays as it is.
+    /// Where a shift stays, as before zero padding of open extents, its scale may still propagate
+    /// alone: `s·x + t = s·(x + t/s)`. Or backward: then the shift is unchanged.
     fn fold_scale(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let (part, affine) = (&there.part, &there.part.affine);
@@ -344,7 +346,8 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// Where neither goes on, what multiplies the value may take the scale in, and what is added then the shift.
+    /// Where neither propagates, the factor of the value may absorb the scale, and its summand the
+    /// shift.
     fn fold_factor(&mut self, item: usize) -> bool {
         let there = &self.items[item];
         let Part { affine, output, .. } = &there.part;
@@ -362,7 +365,7 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// What takes in the shift of an item that is modulated.
+    /// The fold of the shift of a modulated item.
     fn modulation(&self, item: usize) -> Option<Wave> {
         let there = &self.items[item];
         modulation::shift(&self.draft, there.site, there.part.output, &there.part.affine.shift)
@@ -556,7 +559,7 @@ fn is_told(numbers: &ndarray::ArrayD<f64>) -> bool {
     numbers.len() == 1 || high - low > TOLD * largest || largest == 0.0
 }
 
-/// What becomes of a site that has no affine of its own; `None` where that is for its parts to tell.
+/// The outcome of a site without an affine of its own; `None` where its parts have outcomes.
 fn whole(site: &Site, refused: Option<&Refusal>) -> Option<Outcome> {
     let has_parts = site.pre.is_some() || site.post.is_some();
     let is_merged = !has_parts && matches!(site.kind.family, Family::Linear | Family::Pointwise);

@@ -1,4 +1,4 @@
-//! What folding an affine somewhere saves and costs, and whether what stays can be written.
+//! The cost model: savings and costs of a fold, and whether the rest can be written.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ impl Planner<'_> {
                 return Err(self.no_gain(fold, "it would become several Adds"));
             }
         }
-        // Its scale can go alone, or there is none: an Add for each place saves no operator.
+        // Its scale can fold alone, or it has none: an Add for each place saves no operator.
         let leaves_one = there.part.affine.has_no_scale() || there.size() > 1;
         let parts = |fold: &&Fold| leaves_one && self.parts_activation(fold);
         match wave.folds.iter().find(parts) {
@@ -159,7 +159,7 @@ impl Planner<'_> {
         image().is_some_and(|image| image.shape().iter().filter(|&&extent| extent > 1).count() > 1)
     }
 
-    /// What of a wave becomes an Add of its own with a number for each place.
+    /// The folds that become an Add of their own with a number for each place.
     pub(super) fn adds_by_place<'w>(&self, wave: &'w Wave) -> Vec<&'w Fold> {
         let adds = |fold: &&Fold| self.is_by_place(fold) && self.draft.bias_add(fold.node).is_none();
         wave.folds.iter().filter(adds).collect()
@@ -170,7 +170,7 @@ impl Planner<'_> {
         Refusal::new(Reason::NoGain(why.into()), self.draft.graph.name(fold.node))
     }
 
-    /// What one way for an affine costs beside another.
+    /// The cost of one alternative for an affine.
     pub(super) fn dearness(&self, wave: &Wave) -> (usize, (usize, usize, usize)) {
         (self.adds_by_place(wave).len(), self.cost(wave))
     }
@@ -214,7 +214,7 @@ impl Planner<'_> {
         made.zip(read).is_some_and(|(made, read)| made > read)
     }
 
-    /// Whether what is wanted on the result of an operator does not go into its own bias.
+    /// Whether a shift of the result needs an Add, since the operator's own bias cannot absorb it.
     pub(super) fn adds(&self, fold: &Fold) -> bool {
         let at = self.draft.at(fold.node);
         let Some(linear) = linear(at.graph.domain_op(fold.node)).filter(|_| fold.side == Side::Result) else {

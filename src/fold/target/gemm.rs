@@ -27,7 +27,7 @@ fn one(analysis: &Analysis, matmul: NodeId) -> Option<Edit> {
     let shape = facts.shape(value)?;
     let (leading, _) = shape.split_at(shape.len().checked_sub(1)?);
     let arranged: Vec<Option<usize>> = leading.iter().map(extent).collect();
-    // One extent may be open, which is what is left of the elements.
+    // One extent may be open: Reshape infers it as `-1`.
     let is_one_open = arranged.iter().filter(|extent| extent.is_none()).count() == 1;
     let is_float = facts.data_type(output) == Some(DataType::Float);
     if !is_float || arranged.len() < 2 || !is_one_open || arranged.contains(&Some(0)) {

@@ -35,7 +35,7 @@ fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
         value = source;
     }
     moves.reverse();
-    // Without both, tract adds the bias in the product as it is.
+    // Without both, tract adds the bias in the product already.
     let arranged = moves.iter().position(|step| matches!(step, Move::Arranged(_)))?;
     if !moves[arranged..].iter().any(|step| matches!(step, Move::Ordered(_))) {
         return None;
@@ -59,8 +59,8 @@ fn edit(known: &Analysis, matmul: NodeId) -> Option<Edit> {
     Some(Edit::replacing(graph, matmul, replacement))
 }
 
-/// The operator that makes a value of tokens of so many channels, what it reads, and how it moves that; nobody else reads
-/// the value.
+/// The movement that makes a value of tokens with this many channels, its input, and its form; the
+/// value has one reader.
 fn moved(known: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, ValueId, Move)> {
     let graph = &known.graph;
     graph.only_reader(value)?;
@@ -72,7 +72,8 @@ fn moved(known: &Analysis, value: ValueId, channels: usize) -> Option<(NodeId, V
         "Reshape" => {
             at.only_attributes(&["allowzero"]).ok()?;
             let extents = at.ints(1).ok()??;
-            // A 0 is the extent that is there, which for the channels is another one behind the layer, or no place at all.
+            // A 0 copies the input's extent, which behind the layer would be another number of
+            // channels, or no axis.
             let is_none = at.flag("allowzero", false).ok()?;
             let is_kept = |(axis, &extent): (usize, &i64)| extent != 0 || axis < last && !is_none;
             let before_last = extents.split_last()?.1;

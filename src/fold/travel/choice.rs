@@ -1,5 +1,6 @@
-//! Where: what is chosen from carries what both sides carry. Zeros carry every scale, and another constant takes back what
-//! the other side carries, as tokens of a mask do: `where(m, c, s·x + t) = s·where(m, (c − t)/s, x) + t`.
+//! Where: the result carries the affine of both sides. Zeros carry every scale, and another
+//! constant compensates for the affine of the other side, as mask tokens do:
+//! `where(m, c, s·x + t) = s·where(m, (c − t)/s, x) + t`.
 
 use crate::affine::Affine;
 use crate::fold::absorb::elementwise::{aligned, shrunk};
@@ -7,10 +8,11 @@ use crate::fold::{At, Rule, Step};
 use crate::recipe::Numbers;
 use crate::refusal::Reason;
 
-/// What is larger than this hides what it is put in for, and must hide it alike everywhere: it is not rounded anew.
+/// A larger constant hides the value that it replaces, and must hide it alike everywhere: it is not
+/// rounded anew.
 const HIDES: f64 = 100.0;
 
-/// Beyond this it would have to be rounded more than what it is put beside.
+/// A larger constant would be rounded more than the value beside it.
 const LARGEST: f64 = 1000.0;
 
 /// Where.
@@ -51,7 +53,7 @@ impl Rule for Choice {
     }
 }
 
-/// The affine of one side, where the other one is a constant that can take it back.
+/// The affine of one side, where the other one is a constant that can compensate for it.
 fn beside_constant(at: &At, affine: Affine, other: usize) -> Option<Step> {
     let (inverse, numbers) = (affine.inverse()?, at.numbers(other).ok()?);
     // One number becomes one for each channel.

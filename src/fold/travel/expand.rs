@@ -1,4 +1,4 @@
-//! Expand and Tile: what is repeated carries the same affine, as often as it is there.
+//! Expand and Tile: every copy carries the same affine.
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};

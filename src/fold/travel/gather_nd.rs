@@ -1,4 +1,4 @@
-//! GatherND: what is picked carries the affine of the axes that are not indexed.
+//! GatherND: the result carries the affine of the axes without indices.
 //!
 //! `y[b…, i…, c…] = x[b…, indices[b…, i…]…, c…]`: an affine that is the same along the indexed axes is
 //! the same for whatever is picked, and need not know what that is.
@@ -43,7 +43,7 @@ pub fn axes(at: &At) -> Result<(Range<usize>, Range<usize>), Reason> {
     Ok((batch..batch + length, batch..indices.len() - 1))
 }
 
-/// Puts axes in the place of others, along neither of which the affine varies.
+/// Replaces axes by others; the affine varies along none of them.
 ///
 /// # Errors
 /// [`Reason::WrongAxis`] where it does.

@@ -1,7 +1,8 @@
-//! Maxima over places, and minima: `max(s·x + t) = s·max(x) + t` for `s > 0`, both the same along what is compared.
+//! Maxima and minima over places: `max(s·x + t) = s·max(x) + t` for `s > 0`, both constant along
+//! the reduced axes.
 //!
-//! What pads an image is below all numbers, and never the maximum of a window that meets a place of the image. A negative
-//! scale would turn a maximum into a minimum.
+//! Padding is below all numbers, and never the maximum of a window that covers a place of the
+//! image. A negative scale would turn a maximum into a minimum.
 
 use super::positive::passed;
 use super::reduce::{restored, without};
@@ -25,7 +26,7 @@ impl Rule for Maximum {
     fn forward(&self, at: &At, inputs: &[Option<Affine>]) -> Result<Step, Reason> {
         let affine = at.only(inputs, 0)?;
         if affine.is_number() && !is_pool(at) {
-            // Whatever the axes are.
+            // For any axes.
             return passed(at, affine, at.output_rank(0)?);
         }
         check(at, affine)?;
@@ -75,7 +76,7 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     if affine.axes().iter().any(|&axis| axis >= 2) {
         return Err(Reason::ReducedAxis);
     }
-    // Where the maxima are stays as it is, but is no function that is known of each channel by itself.
+    // The places of the maxima are unchanged, but are no known function of each channel.
     let has_places = || {
         let places = at.graph.output(at.node, 1);
         places.is_some_and(|value| at.graph.is_output(value) || !at.graph.readers(value).is_empty())

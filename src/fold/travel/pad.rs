@@ -1,10 +1,10 @@
-//! Pad: what is padded in does not carry the affine.
+//! Pad: the border does not carry the affine.
 //!
 //! With a constant `c` in the border, `Pad(s·x + t) = s·Pad(x) + t'`, where `t'` is `t` inside and
-//! `c − s·c` in the border: exact, but a shift that depends on the place. Where nothing is padded,
-//! or the border repeats the inside, the affine passes as it is.
+//! `c − s·c` in the border: exact, but a shift that depends on the place. Along axes without
+//! padding, or where the border repeats the inside, the affine passes unchanged.
 //!
-//! Padding by less than nothing cuts: what is left carries what it carried, as behind a Slice. A value that is moved on
+//! Negative padding cuts: the rest carries the affine, as behind a Slice. A value that is shifted
 //! by one place is cut at one end and padded at the other.
 
 use std::ops::Range;
@@ -64,7 +64,7 @@ impl Rule for Pad {
     }
 }
 
-/// What a Pad puts before and behind each axis; less than nothing cuts.
+/// The padding of a Pad before and behind each axis; negative padding cuts.
 pub struct Padding {
     before: Vec<i64>,
     after: Vec<i64>,
@@ -138,7 +138,7 @@ impl Padding {
         left.filter(|(start, end)| start < end).map(|(start, end)| start..end).ok_or(Reason::Padding)
     }
 
-    /// What is left of numbers that vary along what is cut.
+    /// The remaining part of numbers that vary along a cut axis.
     fn cut(&self, numbers: &Numbers) -> Result<Numbers, Reason> {
         let mut numbers = numbers.clone();
         for axis in 0..numbers.ndim() {
@@ -150,7 +150,7 @@ impl Padding {
         Ok(numbers)
     }
 
-    /// What the border needs behind the scale: `c − s·c`, and nothing where c is 0, whatever s is.
+    /// The shift of the border behind the scale: `c − s·c`, and 0 where c is 0, whatever s is.
     fn border(&self, scale: &Numbers) -> Numbers {
         if self.value == 0.0 {
             return Numbers::number(0.0, scale.ndim());

@@ -1,4 +1,4 @@
-//! AveragePool and GlobalAveragePool: a mean over places, so what is per channel passes.
+//! AveragePool and GlobalAveragePool: a mean over places, so that affines of channels pass.
 //!
 //! A border of zeros that is counted in the mean stops a shift. Where it is not counted, each result is a mean of places of
 //! the image, if its window meets one, though the last windows reach over the end.

@@ -1,6 +1,6 @@
 //! Relu and its like, and sums of magnitudes: `f(k·x) = k·f(x)` for one number `k > 0`.
 //!
-//! A negative scale would turn what is kept into what is not; one of each channel would add up other numbers.
+//! A negative scale would select other elements; a scale of channels would add up other numbers.
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};

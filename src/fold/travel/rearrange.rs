@@ -1,5 +1,5 @@
-//! What puts elements at other places, or adds them up, one by one: a scale passes that is the same wherever they come
-//! from.
+//! Operators that move elements, or add them up, one by one: a scale passes that is constant over
+//! all source places.
 //!
 //! DepthToSpace and SpaceToDepth move between all axes, and each place of a block has channels of its own in the depth:
 //! what differs there along the channels alone is repeated for each. GatherElements takes along one axis, CumSum adds

@@ -55,7 +55,7 @@ pub(super) fn without(affine: &Affine, axes: &[usize]) -> Result<Affine, Reason>
     })
 }
 
-/// The affine on what is reduced, with the axes that are gone behind that.
+/// The affine of the operand, with the axes that the reduction drops.
 pub(super) fn restored(at: &At, affine: &Affine) -> Result<Affine, Reason> {
     let rank = at.rank(0)?;
     let (reduced, keep) = at.reduction(rank)?;

@@ -1,7 +1,7 @@
 //! Resize and Upsample: every place of the result is a mean of places, whose weights add up to 1.
 //!
-//! `f(s·x + t) = s·f(x) + t` for what is the same along the axes that are resized, whatever the mode; an axis whose factor
-//! is 1 stays as it is. Cropping puts a number of its own where there is no input.
+//! `f(s·x + t) = s·f(x) + t` for affines that are constant along the resized axes, in every mode;
+//! an axis with factor 1 is unchanged. Cropping writes a constant outside of the input.
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
@@ -53,7 +53,7 @@ fn check(at: &At, affine: &Affine) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whether an axis is known to stay as it is.
+/// Whether an axis is known to be unchanged.
 fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
     let resized = match at.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,
@@ -62,11 +62,11 @@ fn stays(at: &At, axis: usize, rank: usize) -> Result<bool, Reason> {
     let Some(place) = resized.iter().position(|&other| other == axis) else { return Ok(true) };
     let has_sizes = at.graph.input(at.node, 3).is_some();
     if has_sizes && at.extents(3)? == [resized.len()] {
-        // What is fitted into a frame has one factor for all axes.
+        // Fitting into a frame uses one factor for all axes.
         let fits = at.attr_text("keep_aspect_ratio_policy", "stretch")? == "stretch";
         return Ok(fits && same(&at.shape(0)?[axis], &at.output_shape(0)?[axis]));
     }
-    // A factor near 1 may leave the extent as it is, and not the places.
+    // A factor near 1 may keep the extent, and not the places.
     let factors = at.numbers(factors_at(at.proto().op_type(), at.opset()))?;
     Ok(factors.shape() == [resized.len()] && factors[place] == 1.0)
 }

@@ -1,6 +1,7 @@
 //! RotaryEmbedding: pairs of channels of each token are turned, by angles that do not depend on the token.
 //!
-//! Whatever makes the pairs and the angles, it is linear in the last axis, so that a scale passes that is the same along it.
+//! For any pairs and angles the operator is linear in the last axis, so that a scale passes that is
+//! constant along it.
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};

@@ -1,6 +1,7 @@
 //! GridSample: every place of the result is a mean of places, at a grid that is no business of the channels.
 //!
-//! The weights add up to 1 in every mode, but where zeros lie around the image: there a shift is not added to what is read.
+//! The weights add up to 1 in every mode, except with zeros around the image: there a shift does
+//! not pass.
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};

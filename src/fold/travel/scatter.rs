@@ -1,7 +1,8 @@
-//! ScatterND and ScatterElements: what is overwritten and what is written must carry the same. Zeros carry every scale.
+//! ScatterND and ScatterElements: data and updates must carry the same affine. Zeros carry every
+//! scale.
 //!
-//! Where what is written is added, as messages of a graph are, both carry one scale, and the value alone a shift: how often
-//! another one would be added is not known.
+//! Where updates are added, as messages of a graph are, both carry one scale, and the data alone a
+//! shift: the number of additions of another shift is unknown.
 //!
 //! Where to is not known, so it must be the same along the axes that are indexed.
 
@@ -16,7 +17,7 @@ use crate::refusal::Reason;
 /// Operators that write into a copy of a value.
 pub struct Scatter;
 
-/// The inputs with elements: the value, and what is written into it.
+/// The inputs with elements: data and updates.
 const VALUE: usize = 0;
 const WRITTEN: usize = 2;
 
@@ -56,7 +57,7 @@ impl Rule for Scatter {
     }
 }
 
-/// Whether what is written is added to what is there, and does not take its place.
+/// Whether updates are added to the data, and do not replace them.
 fn adds(at: &At) -> Result<bool, Reason> {
     match at.attr_text("reduction", "none")? {
         "none" => Ok(false),
@@ -65,7 +66,7 @@ fn adds(at: &At) -> Result<bool, Reason> {
     }
 }
 
-/// An affine of the value as one of what is written into it, or the other way.
+/// An affine of the data as one of the updates, or the other way.
 fn moved(at: &At, affine: &Affine, to_written: bool) -> Result<Affine, Reason> {
     if at.proto().op_type() == "ScatterND" {
         let (indexed, picks) = axes(at)?;

@@ -60,7 +60,7 @@ pub fn scatter(affine: &Affine, axis: usize, taken: &[usize], whole: usize) -> R
         return Ok(affine.clone());
     }
     let place = |numbers: &Numbers, neutral: f64| {
-        // What the places that were left out get is appended, at index `along`.
+        // The numbers of the places that were left out are appended, at index `along`.
         let along = numbers.shape()[axis];
         let mut places = vec![Some(along); whole];
         for (from, &to) in taken.iter().enumerate() {
@@ -75,7 +75,7 @@ pub fn scatter(affine: &Affine, axis: usize, taken: &[usize], whole: usize) -> R
     placed.map(|(scale, shift)| Affine::new(scale, shift)).ok_or(Reason::UnknownShape)
 }
 
-/// From where to where an axis is cut, and in what steps, as a Slice is told.
+/// The start, end and step of a Slice along an axis, as given.
 #[derive(Clone, Copy)]
 pub struct Cut {
     /// The first place; from the end, where it is negative.
@@ -117,7 +117,7 @@ impl Cut {
     }
 }
 
-/// What a Slice cuts on each axis that it names; `None` where that is not a constant.
+/// The cuts of a Slice on each axis that it names; `None` where the cut is not constant.
 ///
 /// # Errors
 /// Where it is not known which axes it names.

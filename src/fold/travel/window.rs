@@ -1,5 +1,5 @@
-//! Whether the windows of a pooling meet the image: what is only border has no maximum, and no mean. And along which axes
-//! they have one place each.
+//! Whether the windows of a pooling meet the image: a window over the border alone has no maximum,
+//! and no mean. And along which axes they have one place each.
 //!
 //! Extents may be open, so this asks what holds for all: the first window ends inside, and the last one begins inside.
 
@@ -39,8 +39,8 @@ pub fn meet_the_image(at: &At) -> Result<bool, Reason> {
     })
 }
 
-/// Whether what a pooling makes along an axis is place by place what it reads there: channels, or an axis whose windows are
-/// the places.
+/// Whether a pooling maps an axis place by place: channels, or an axis whose windows have one
+/// place.
 ///
 /// # Errors
 /// [`Reason::Attribute`] of the first one that is not understood.

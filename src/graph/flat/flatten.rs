@@ -23,7 +23,7 @@ impl<'m> Flat<'m> {
         let Flattening { mut made, mut said, controls, bodies, ways, names, labels, .. } = flattening;
         let mut flat = GraphProto { node: made.node, ..graph.clone() };
         flat.initializer.append(&mut made.initializer);
-        // No new value of the main graph is to be called as one of a body is there.
+        // No new value of the main graph may have the name of a value that a body declares.
         let told: HashSet<&str> = graph.value_info.iter().map(|info| info.name()).collect();
         said.extend(names.values().map(|(_, name)| *name));
         let inner = said.into_iter().filter(|name| !told.contains(name)).map(str::to_owned);
@@ -51,7 +51,7 @@ struct Inside<'s> {
     way: String,
     own: HashSet<&'s str>,
     around: Option<&'s Inside<'s>>,
-    /// The innermost loop around: what is said of extents holds in one round.
+    /// The innermost enclosing loop: declared extents hold in one iteration.
     round: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ impl Inside<'_> {
         }
     }
 
-    /// The name in the flat graph of what is in this body.
+    /// The name in the flat graph of a value of this body.
     fn name(&self, name: &str) -> String {
         if name.is_empty() { String::new() } else { [&self.way, name].concat() }
     }
@@ -100,7 +100,7 @@ impl<'m> Flattening<'m> {
         Some(())
     }
 
-    /// A node with what it reads and where it is, but for its attributes and results.
+    /// A node with its inputs and its region path, without attributes and results.
     fn like(&mut self, node: &'m NodeProto, scope: &Inside) -> NodeProto {
         let mut laid = NodeProto { attribute: vec![], output: vec![], input: vec![], ..node.clone() };
         laid.input = node.input.iter().map(|name| scope.resolve(name)).collect();
@@ -166,7 +166,8 @@ impl<'m> Flattening<'m> {
         Some(())
     }
 
-    /// What a body says of a value. The symbols of a loop stand for other extents in each round.
+    /// The declaration of a value in a body. The symbols of a loop stand for other extents in each
+    /// iteration.
     fn declared(&mut self, info: &ValueInfoProto, scope: &Inside) -> ValueInfoProto {
         let mut info = named(info.clone(), scope.name(info.name()));
         let shape = info.r#type.as_mut().and_then(|t| t.tensor_type.as_mut()).and_then(|t| t.shape.as_mut());
@@ -183,7 +184,8 @@ impl<'m> Flattening<'m> {
     }
 }
 
-/// Whether all bodies of a node are understood, and those in them; what is not is left in the main graph as it is.
+/// Whether all bodies of a node, and the bodies in them, are understood; other nodes stay in the
+/// main graph unchanged.
 fn is_understood(node: &NodeProto) -> bool {
     let inner =
         |body: &GraphProto| body.node.iter().all(|node| bodies(node).next().is_none() || is_understood(node));

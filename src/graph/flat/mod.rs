@@ -1,12 +1,14 @@
 //! A model with the bodies of its If, Loop and Scan laid out in the main graph, and back.
 //!
-//! A body sees the values around it, and each value is made once: all nodes of a model are one graph of values, and
-//! what is true of a value is true wherever it is read. So bodies need no rules of their own. In their place stand two
-//! nodes: one that makes what a loop gives to its body, in the domain [`BEGIN`], and one that reads what the bodies
-//! make, in the domain [`END`]. Neither lets anything pass that is not said of it.
+//! A body reads the values around it, and each value is made once: all nodes of a model form one
+//! graph of values, and a fact about a value holds wherever it is read. So bodies need no rules of
+//! their own. Two nodes replace each of them: one that makes the inputs of a loop's body, in the
+//! domain [`BEGIN`], and one that reads the results of the bodies, in the domain [`END`]. Facts
+//! pass neither of them unless inferred for it.
 //!
-//! A value of a body is called by the way to it, such as `y.then_branch/x`, where `y` is the first output of the If;
-//! so are the nodes. What is new and reads nothing of a body is in the main graph, where all bodies see it.
+//! A value of a body is named by the path to the body, such as `y.then_branch/x`, where `y` is the
+//! first output of the If; so are the nodes. A new node that reads no value of a body belongs to
+//! the main graph, where all bodies see it.
 
 mod flatten;
 mod restore;
@@ -19,8 +21,8 @@ use crate::onnx::proto::{GraphProto, NodeProto, StringStringEntryProto};
 /// The domain of the node that makes what a loop gives to its body: it reads what the loop reads.
 pub const BEGIN: &str = "unfold.begin";
 
-/// The domain of the node in the place of an If or a loop: it reads what that reads, and then what its bodies make,
-/// in the order of their names.
+/// The domain of the node that replaces an If or a loop: it reads the inputs of that node, and then
+/// the results of its bodies, in the order of their names.
 pub const END: &str = "unfold.end";
 
 /// The attribute of both nodes that tells which belong together.
@@ -42,21 +44,22 @@ pub struct Flat<'m> {
     bodies: Vec<Body>,
     /// Which body a way leads to.
     ways: HashMap<String, usize>,
-    /// What values of bodies are called there, and which body it is.
+    /// The names of values in the bodies, with the body of each.
     names: HashMap<String, (usize, &'m str)>,
-    /// What nodes of bodies are called there.
+    /// The names of nodes in the bodies.
     labels: HashMap<String, &'m str>,
 }
 
 /// A body of a model.
 struct Body {
-    /// What the names of its values begin with.
+    /// The prefix of the names of its values.
     way: String,
     /// The body around it.
     around: Option<usize>,
 }
 
-/// Whether what is made on one way can be read on another: it is made in the main graph, or in the same body.
+/// Whether a value of one region can be read in another: it is made in the main graph, or in an
+/// enclosing body.
 pub fn sees(from: &str, made: &str) -> bool {
     made.is_empty() || made == from
 }
@@ -73,8 +76,8 @@ pub fn ways_behind(end: &NodeProto) -> impl Iterator<Item = &str> {
     own.flat_map(|attribute| &attribute.strings).filter_map(|way| std::str::from_utf8(way).ok())
 }
 
-/// What the branches make that an If takes where its condition holds or does not, for each of its results; `None` of another
-/// node.
+/// The results of the branch that an If takes if its condition holds or not, for each of its
+/// results; `None` for other nodes.
 pub fn branch<'g>(graph: &'g Graph, end: NodeId, holds: bool) -> Option<&'g [Option<ValueId>]> {
     let (_, results) = graph.inputs(end).split_first().filter(|_| graph.domain_op(end) == (END, "If"))?;
     // In the order of their names.
@@ -91,7 +94,7 @@ pub fn move_to(node: &mut NodeProto, way: &str) {
     }
 }
 
-/// Whether a body makes a value for what is around it, which engines want a node of the body to make.
+/// Whether a value is a result of a body, which engines want a node of the body to make.
 pub fn is_result(graph: &Graph, value: ValueId) -> bool {
     let ends =
         |reader: &Reader| matches!(reader, Reader::Node { node, .. } if graph.domain_op(*node).0 == END);

@@ -9,7 +9,7 @@ use crate::hash::HashMap;
 use crate::onnx::Model;
 use crate::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 
-/// What is in one graph of a model.
+/// The contents of one graph of a model.
 #[derive(Default)]
 struct Content {
     nodes: Vec<NodeProto>,
@@ -22,7 +22,8 @@ struct Restoring<'r> {
     /// The bodies that values are in; those of the main graph are not here.
     homes: HashMap<&'r str, usize>,
     content: HashMap<Option<usize>, Content>,
-    /// Whether each body is there; what is in one that is not, as it is what its node comes to, is around it.
+    /// Whether each body still exists; the nodes of a removed body, which its node has taken, move
+    /// into the enclosing one.
     is_there: Vec<bool>,
     /// The values of which something is said.
     told: HashSet<&'r str>,
@@ -41,7 +42,7 @@ impl Flat<'_> {
             told: graph.value_info.iter().map(|info| info.name()).collect(),
             names: Names::of(flat),
         };
-        // What only was in a body that is not there is neither.
+        // Nodes of a removed body are removed with it.
         let is_in = |node: &&NodeProto| self.ways.get(way(node)).is_none_or(|&body| restoring.is_there[body]);
         let read: HashSet<&str> =
             graph.node.iter().filter(is_in).flat_map(|node| &node.input).map(String::as_str).collect();
@@ -88,7 +89,7 @@ impl Flat<'_> {
         }
     }
 
-    /// Whether what is in a graph sees what is in another.
+    /// Whether nodes in one graph can read values of another.
     fn sees(&self, from: Option<usize>, to: Option<usize>) -> bool {
         let mut next = from;
         while next != to {
@@ -100,7 +101,7 @@ impl Flat<'_> {
 }
 
 impl<'r> Restoring<'r> {
-    /// The innermost graph around what was in a body that is there.
+    /// The innermost existing graph around a removed body.
     fn outside(&self, body: usize) -> Option<usize> {
         let mut next = Some(body);
         while let Some(body) = next.filter(|&body| !self.is_there[body]) {
@@ -109,7 +110,7 @@ impl<'r> Restoring<'r> {
         next
     }
 
-    /// Finds the graph that a node is in: the one that it is noted in, or that of what it reads.
+    /// Finds the graph of a node: the one in its note, or that of its inputs.
     fn put(&mut self, node: &'r NodeProto) -> Option<()> {
         let noted = way(node);
         let mut home = if noted.is_empty() { None } else { Some(*self.flat.ways.get(noted)?) };
@@ -127,14 +128,14 @@ impl<'r> Restoring<'r> {
         Some(())
     }
 
-    /// What a value is called where it is made.
+    /// The name of a value where it is made.
     fn name(&self, flat: &str) -> String {
         let inner = self.flat.names.get(flat).filter(|(body, _)| self.is_there[*body]);
         inner.map_or(flat, |(_, name)| name).to_owned()
     }
 
-    /// What a value is called that is read in a body; `None` where it is not seen from there, or another one has its
-    /// name there.
+    /// The name of a value in a body that reads it; `None` where it is not visible there, or where
+    /// another value has its name.
     fn read(&self, flat: &str, from: Option<usize>) -> Option<String> {
         let home = self.homes.get(flat).copied();
         let name = self.name(flat);
@@ -201,7 +202,7 @@ impl<'r> Restoring<'r> {
         Some(restored)
     }
 
-    /// What has become of a body, of which these are the results.
+    /// Rebuilds a body with these results.
     fn body(&mut self, body: &mut GraphProto, home: usize, results: &[String]) -> Option<()> {
         let Content { nodes, initializers } = self.content.remove(&Some(home)).unwrap_or_default();
         body.node = nodes.iter().map(|node| self.node(node, Some(home))).collect::<Option<_>>()?;

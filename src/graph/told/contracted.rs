@@ -1,4 +1,4 @@
-//! What the letters of an Einsum stand for.
+//! The extents of the letters of an Einsum.
 
 use tract_onnx::prelude::InferenceFact;
 use tract_onnx::tract_hir::internal::TDim;
@@ -17,7 +17,7 @@ pub struct Contracted {
 }
 
 impl Contracted {
-    /// Those of a node with these operands; `None` where its equation cannot be read.
+    /// The letters of a node with these operands; `None` where its equation cannot be read.
     pub fn of(node: &NodeProto, operands: &[Option<InferenceFact>]) -> Option<Self> {
         let shapes: Vec<Option<Shape>> = operands.iter().map(|fact| shape(fact.as_ref()?)).collect();
         let ranks: Vec<Option<usize>> =

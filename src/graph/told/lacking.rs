@@ -116,8 +116,8 @@ pub fn typed_like(node: &NodeProto) -> Option<usize> {
     }
 }
 
-/// What a Fourier transform makes: of an axis as many numbers as its length says, or half of them where the rest follows
-/// from these. The last axis has the real and the imaginary part, or the real one alone.
+/// The result of a Fourier transform: the length of an axis, or half of it where the other half is
+/// redundant. The last axis has the real and the imaginary part, or the real part alone.
 fn transformed(asked: &Asked) -> Option<Shape> {
     let mut shape = asked.shape(0)?;
     let flag = |name: &str| Some(asked.node.attr_i(name).ok()?.unwrap_or(0) != 0);
@@ -141,7 +141,7 @@ fn transformed(asked: &Asked) -> Option<Shape> {
     Some(shape)
 }
 
-/// One image for each region, whose places are told.
+/// One image for each region, of given extents.
 fn pooled(asked: &Asked, places: &[i64]) -> Option<Shape> {
     let (from, regions) = (asked.shape(0)?, asked.shape(1)?);
     let ends = vec![regions.first()?.clone(), from.get(1)?.clone()];

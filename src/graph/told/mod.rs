@@ -1,7 +1,7 @@
-//! What operators say of shapes where not all is known that tract asks for.
+//! Shape inference for operators whose inputs are only partly known.
 //!
-//! A Conv has the channels of its weight whatever its input is, and a Reshape the extents that are numbers in its
-//! target. The other extents stay open; what is not known of one axis is no reason to forget the others.
+//! A Conv has the channels of its weight whatever its input is, and a Reshape the extents that are
+//! numbers in its target. The other extents stay open: one unknown axis does not hide the others.
 
 mod contracted;
 mod lacking;
@@ -19,17 +19,17 @@ use crate::onnx::proto::NodeProto;
 use crate::onnx::tensor::DataType;
 pub use contracted::Contracted;
 
-/// A node whose results are asked for.
+/// A node whose output shapes are inferred.
 pub struct Asked<'n> {
     /// The node.
     pub node: &'n NodeProto,
     /// The version of ONNX's operator set.
     pub opset: i64,
-    /// What is known of its inputs; `None` is left out.
+    /// The facts about its inputs; `None` is an input left out.
     pub inputs: &'n [Option<InferenceFact>],
     /// The element type of an input that the model stores.
     pub stored: &'n dyn Fn(usize) -> Option<DataType>,
-    /// The elements of a value of integers, as far as they are known.
+    /// The elements of an integer value, as far as they are known.
     pub elements: &'n dyn Fn(&InferenceFact) -> Option<Shape>,
 }
 
@@ -38,7 +38,7 @@ pub fn shape(fact: &InferenceFact) -> Option<Shape> {
     (!fact.shape.is_open()).then(|| fact.shape.dims().map(|dim| dim.concretize()).collect())
 }
 
-/// The fact of one output, with what the operator says of it.
+/// The fact about one output, completed by the operator's rule.
 pub fn complete(asked: &Asked, slot: usize, mut fact: InferenceFact) -> InferenceFact {
     let like = lacking::typed_like(asked.node).filter(|_| slot == 0).and_then(|like| asked.data_type(like));
     if let Some(like) = like {
@@ -55,7 +55,8 @@ pub fn complete(asked: &Asked, slot: usize, mut fact: InferenceFact) -> Inferenc
     let both = match known {
         None => told,
         Some(known) if known.len() == told.len() => {
-            // A number says more than a symbol, and what is left of the extents before more than how a length is computed.
+            // A number is more than a symbol, and the remaining extents of the input more than a
+            // formula for a length.
             let is_left = asked.node.op_type() == "Reshape";
             let more = |(known, told): (Option<TDim>, Option<TDim>)| match (extent(&known), extent(&told)) {
                 (None, Some(_)) => told,
@@ -69,7 +70,8 @@ pub fn complete(asked: &Asked, slot: usize, mut fact: InferenceFact) -> Inferenc
     fact.with_shape(closed(both))
 }
 
-/// The one extent of a new shape that is none of those before, and what these leave for it, as there are as many elements.
+/// The one extent of a new shape that the input lacks, and its value, since the number of elements
+/// is unchanged.
 fn left_over(from: Shape, shape: &Shape) -> Option<(usize, TDim)> {
     let from: Vec<TDim> = from.into_iter().collect::<Option<_>>()?;
     // A product of extents was put together, and may be taken apart.
@@ -178,7 +180,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What an operator of ONNX says of its first result.
+    /// The rule of an ONNX operator for its first output.
     fn first(&self) -> Option<Shape> {
         match self.node.op_type() {
             "Reshape" => self.reshaped(),
@@ -197,7 +199,7 @@ impl Asked<'_> {
             "MatMul" | "MatMulInteger" | "QLinearMatMul" => self.multiplied(),
             "Transpose" => self.transposed(),
             "Attention" => self.attended(),
-            // Whatever numbers a scale is for.
+            // For any granularity of the scale.
             "DequantizeLinear" | "DynamicQuantizeLinear" | "QuantizeLinear" => self.shape(0),
             "Concat" => self.joined(0..self.inputs.len()),
             "Resize" | "Upsample" => self.resized(),
@@ -225,7 +227,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What a Reshape makes: the extents that are numbers, and those that are taken over.
+    /// The result of a Reshape: extents that are numbers, and extents that are copied.
     fn reshaped(&self) -> Option<Shape> {
         let target = self.elements(1)?;
         let from = self.shape(0);
@@ -239,7 +241,7 @@ impl Asked<'_> {
                 _ => target[place].clone(),
             })
             .collect();
-        // What is left for the axis that is not told, where all others are numbers but for those taken over.
+        // The extent for `-1`, where all others are numbers or copied.
         let rest = || {
             let from = from.as_ref()?;
             let left = |place: &usize| *place >= target.len() || !taken_over(*place);
@@ -279,8 +281,8 @@ impl Asked<'_> {
         Some([vec![items, channels(&weight, group)], places].concat())
     }
 
-    /// The places of a window along an axis of space, what is padded there, and its stride; `None` where the padding
-    /// follows from the extent.
+    /// The size of a window along a spatial axis, the padding there, and the stride; `None` where
+    /// the padding follows from the extent.
     fn window(&self, axis: usize) -> Option<(i64, i64, i64)> {
         let space = axis.checked_sub(2)?;
         if !matches!(self.node.attr_s("auto_pad").ok()?, None | Some("NOTSET")) {
@@ -330,7 +332,8 @@ impl Asked<'_> {
         Some(vec![joint(before), joint(behind)])
     }
 
-    /// The rows of one matrix, and the columns of the other, each as it is turned; either may be unknown.
+    /// The rows of one matrix and the columns of the other, after transposition; either may be
+    /// unknown.
     fn turned(&self) -> Option<Shape> {
         let is_turned = |name| self.node.attr_i(name).ok().flatten().unwrap_or(0) != 0;
         let side = |slot: usize, place: usize| self.shape(slot)?.get(place)?.clone();
@@ -371,7 +374,8 @@ impl Asked<'_> {
         Some(shape)
     }
 
-    /// The extents of axes that a Slice leaves as they are; any may be cut where it is not known which.
+    /// The extents of axes that a Slice does not cut; any axis may be cut where the axes are
+    /// unknown.
     fn cut(&self) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let cut = self.list("axes").and_then(|list| axes(&list, shape.len()).ok());
@@ -383,21 +387,21 @@ impl Asked<'_> {
         Some(shape)
     }
 
-    /// The axes of the indices in the place of the one that is indexed.
+    /// The axes of the indices replace the indexed axis.
     fn gathered(&self) -> Option<Shape> {
         let (from, indices) = (self.shape(0)?, self.shape(1)?);
         let along = self.axis(0, from.len())?;
         Some([&from[..along], &indices, &from[along + 1..]].concat())
     }
 
-    /// The same items and channels, and for each axis of space this extent.
+    /// The batch and channels of the input, and this extent for each spatial axis.
     fn pooled(&self, places: Option<usize>) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         shape.iter_mut().skip(2).for_each(|dim| *dim = places.map(TDim::from));
         Some(shape)
     }
 
-    /// The same extents, and as many channels as there are numbers for them.
+    /// The extents of the input, with as many channels as there are parameters.
     fn normalized(&self) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let channels = self.shape(1).and_then(|gamma| gamma.first()?.clone());
@@ -406,7 +410,7 @@ impl Asked<'_> {
         Some(shape)
     }
 
-    /// What comes of all inputs place by place.
+    /// The broadcast shape of all inputs.
     fn together(&self) -> Option<Shape> {
         let shapes: Option<Vec<Shape>> = (0..self.inputs.len()).map(|slot| self.shape(slot)).collect();
         let mut shapes = shapes?.into_iter();
@@ -414,7 +418,7 @@ impl Asked<'_> {
         shapes.try_fold(first, |one, other| broadcast(&one, &other))
     }
 
-    /// A part of the value, whose extent is told where those of all are, or follows from their number.
+    /// A part of the value, whose extent is given, or follows from the number of parts.
     fn parted(&self, slot: usize) -> Option<Shape> {
         let mut shape = self.shape(0)?;
         let along = self.axis(0, shape.len())?;
@@ -429,7 +433,7 @@ impl Asked<'_> {
         Some(shape)
     }
 
-    /// The value without axes of extent 1, which are told, or all that there are.
+    /// The value without given axes of extent 1, or without all of them.
     fn squeezed(&self) -> Option<Shape> {
         let shape = self.shape(0)?;
         let gone = if takes_all_of_one(self.node, self.opset) {
@@ -442,7 +446,7 @@ impl Asked<'_> {
         Some(left.map(|(_, dim)| dim).collect())
     }
 
-    /// The value with axes of extent 1, which are told.
+    /// The value with additional axes of extent 1.
     fn unsqueezed(&self) -> Option<Shape> {
         let (from, told) = (self.shape(0)?, self.list("axes")?);
         let rank = from.len() + told.len();
@@ -542,7 +546,7 @@ fn joint(dims: &[Option<TDim>]) -> Option<TDim> {
 /// Vectors of integers that are longer are no shapes.
 const LONGEST: usize = 64;
 
-/// The shape of what is made of two values place by place. An extent that is no number may be 1.
+/// The broadcast shape of two values. An extent that is no number may be 1.
 fn broadcast(left: &[Option<TDim>], right: &[Option<TDim>]) -> Option<Shape> {
     let rank = left.len().max(right.len());
     let dim = |shape: &[Option<TDim>], place: usize| match (place + shape.len()).checked_sub(rank) {

@@ -1,4 +1,4 @@
-//! Which function a node is, as far as it is told from others without looking at what it does.
+//! The identity of a node's function, without its interpretation.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,7 +31,8 @@ impl<'w> Evaluation<'w> {
             }
             None => self.operator(node, &outer, 0, &mut hash),
         }
-        // Integers are what they are in each type, but not what is made of them. Places and extents are of that one.
+        // Integers are equal in every type, but results computed from them are not. Places and
+        // extents have type int64.
         if let Some((known, id)) = self.known_of(node, place) {
             for (slot, value) in known.graph.inputs(id).iter().enumerate() {
                 let data_type = value.and_then(|value| known.facts.data_type(value));
@@ -43,8 +44,8 @@ impl<'w> Evaluation<'w> {
                 }
             }
         }
-        // What makes other elements in each run makes them for itself. In a body it is called by the way to it, as it is
-        // where the body has been laid out.
+        // A random operator has results of its own at each occurrence. In a body its name is the
+        // region path, also after flattening.
         if node.category().is_some_and(Category::is_random) || node.op() == ("", "Dropout") {
             let way = place.way.unwrap_or_default();
             let first = node.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str);
@@ -94,7 +95,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// What a function is told by: all of it, and those that it calls.
+    /// The digest of a function: its whole definition, and the functions that it calls.
     fn defined(&self, function: &'w FunctionProto) -> Digest {
         let id = key(function);
         if let Some(&known) = self.defined.borrow().get(&id) {
@@ -112,7 +113,7 @@ impl<'w> Evaluation<'w> {
             ..Default::default()
         };
         hash.bytes(&plain.encode_to_vec());
-        // One that calls itself in turn is told by its name there.
+        // A recursive call is identified by name.
         self.defined.borrow_mut().insert(id, hash.finish());
         let attributes = NodeProto { attribute: function.attribute_proto.clone(), ..Default::default() };
         self.operator(&attributes, &|_| None, 0, &mut hash);
@@ -128,7 +129,7 @@ impl<'w> Evaluation<'w> {
         digest
     }
 
-    /// What a tensor of few elements is told by.
+    /// The digest of a sparse tensor.
     pub(super) fn sparse(&self, sparse: &SparseTensorProto, hash: &mut Hash) {
         hash.all(&sparse.dims, i64::to_le_bytes);
         for tensor in sparse.values.iter().chain(&sparse.indices) {
@@ -136,7 +137,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// A body: names inside it are numbers, and what it reads from outside is what it is.
+    /// A body: names inside are numbered, and captured values are identified by their digests.
     fn body(&self, graph: &GraphProto, outer: &dyn Fn(&str) -> Option<Digest>, depth: u64, hash: &mut Hash) {
         let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
         let sparse =
@@ -181,7 +182,7 @@ impl<'w> Evaluation<'w> {
     }
 }
 
-/// A node without its bodies, whose attributes are told apart all the same.
+/// A node without its bodies, but with all its attributes.
 fn without_bodies(node: &NodeProto) -> NodeProto {
     let mut node = node.clone();
     for attribute in &mut node.attribute {

@@ -1,4 +1,4 @@
-//! What lies inside a node: the bodies of an If or a loop, and the function that it calls.
+//! The inside of a node: the bodies of an If or a loop, and the function that it calls.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,23 +15,23 @@ use crate::prove::operators::Unmade;
 use crate::prove::operators::integers::wrapped;
 use crate::prove::random::{Digest, Hash};
 
-/// How deep a call of a function goes into those that it calls in turn, and a body into those in it; what is below is
-/// not looked into.
+/// The limit for nested calls of functions and nested bodies; deeper ones are not evaluated.
 const DEEPEST: usize = 32;
 
-/// What the bodies of a node compute of what they capture and what they may be given.
+/// The results of the bodies of a node, as functions of captures and inputs.
 pub(super) struct Bodies {
-    /// What they are told from others by.
+    /// Their digest.
     pub digest: Digest,
     /// The results of the node, as far as they follow.
     pub results: Vec<Expected>,
-    /// Those that are integers and the same in both branches of an If, which they then are; and all of the branch that an
-    /// If is known to take.
+    /// Integer results that are equal in both branches of an If, and all results of the branch that
+    /// an If is known to take.
     pub known: Vec<Option<Image>>,
 }
 
 impl Evaluation<'_> {
-    /// What the bodies of a node compute, if they can be evaluated: those of a loop once, of random elements.
+    /// The results of the bodies of a node, if they can be evaluated: those of a loop once, on
+    /// random elements.
     pub(super) fn bodies(
         &self,
         node: &NodeProto,
@@ -68,7 +68,7 @@ impl Evaluation<'_> {
         Ok(Some(Bodies { digest: hash.finish(), results, known }))
     }
 
-    /// What the bodies of a node may be given; `None` where that is not known.
+    /// The inputs of the bodies of a node; `None` where they are unknown.
     fn formals(
         &self,
         node: &NodeProto,
@@ -114,8 +114,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The results of each body, in the order of their names, or of the one that is taken; `None` where one does not fit
-    /// what it is given, or reads what is not there.
+    /// The results of each body, in the order of their names, or of the taken one; `None` where a
+    /// body does not fit its inputs, or reads a missing value.
     fn evaluated(
         &self,
         node: &NodeProto,
@@ -266,7 +266,7 @@ fn needed<'g>(nodes: &'g [NodeProto], results: impl Iterator<Item = &'g str>) ->
     needed
 }
 
-/// What is read for the last time, or never, by each of these nodes.
+/// The values that each of these nodes reads last, or makes for no reader.
 fn last_reads<'g>(nodes: &[&'g NodeProto], results: impl Iterator<Item = &'g str>) -> Vec<Vec<&'g str>> {
     let mut last: HashMap<&str, usize> = HashMap::new();
     for (place, node) in nodes.iter().enumerate() {
@@ -282,7 +282,7 @@ fn last_reads<'g>(nodes: &[&'g NodeProto], results: impl Iterator<Item = &'g str
     ends
 }
 
-/// What follows for a result from what the bodies make.
+/// The result of a node, derived from the results of its bodies.
 fn result(node: &NodeProto, slot: usize, inputs: &[Option<Image>], made: &[Vec<Graded>]) -> Expected {
     let known =
         |image: &Image| Some((image.shape()?.to_vec(), matches!(image, Image::Int(_) | Image::Varying(_))));
@@ -290,7 +290,7 @@ fn result(node: &NodeProto, slot: usize, inputs: &[Option<Image>], made: &[Vec<G
     let given = |slot: usize| known(inputs.get(slot)?.as_ref()?);
     let result = match node.op_type() {
         "If" => of(0, slot).filter(|one| of(1, slot).as_ref() == Some(one)),
-        // A state stays what it was; how many others there are only a run knows.
+        // An unchanged state keeps its value; the extents of scan outputs depend on the run.
         "Loop" => of(0, slot + 1).filter(|one| given(slot + 2).as_ref() == Some(one)),
         _ => match states(node, inputs.len()).and_then(|states| slot.checked_sub(states)) {
             Some(row) => {

@@ -59,63 +59,63 @@ const NUMBERS: usize = 61;
 /// Why a graph could not be evaluated.
 #[derive(Debug, Clone)]
 pub struct Stopped {
-    /// What stopped it.
+    /// The cause.
     pub stop: Unmade,
     /// Where.
     pub at: String,
 }
 
-/// The value of a stored tensor, by its name; `None` where it is what is stored.
+/// The value of a stored tensor, by its name; `None` for its stored elements.
 pub type Instead<'i> = &'i dyn Fn(&str) -> Option<Result<Image, Unmade>>;
 
-/// What a graph is evaluated with.
+/// The parameters of an evaluation.
 pub struct Point<'p> {
     /// The graph, in which every extent of an input is a number.
     pub known: &'p Analysis<'p>,
-    /// What all random numbers come from.
+    /// The key of all random numbers.
     pub key: u64,
     /// How roots are taken.
     pub convention: RootOfMinusOne,
     /// The values of the inputs.
     pub inputs: &'p HashMap<String, Image>,
-    /// What stands in the place of stored tensors.
+    /// The values that replace stored tensors.
     pub instead: Instead<'p>,
-    /// What may be computed.
+    /// The limits of computation.
     pub allowance: &'p Allowance,
     /// The numbers of constants as recipes have them, where a recipe has more than arithmetic.
     pub alike: Option<&'p Alike<'p>>,
-    /// The same for the graph with its bodies laid out, where it has any.
+    /// The analysis of the graph with flattened bodies, if it has any.
     pub laid_out: Option<(&'p Analysis<'p>, Option<&'p Alike<'p>>)>,
-    /// What is known there since every extent is a number.
+    /// Facts that hold only since every extent is a number.
     pub only_at_sizes: &'p OnlyAtSizes,
     /// Whether recipes have more than arithmetic.
     pub has_formulas: bool,
-    /// What positive factors pass, where they are looked for.
+    /// The positive factors that operators pass, where those are used.
     pub scales: Option<&'p Scales>,
 }
 
 /// Values of a graph of which more is known since the extents of its inputs are numbers, by name.
 #[derive(Default)]
 pub struct OnlyAtSizes {
-    /// Those that are constants then.
+    /// Values that are constant then.
     pub constants: HashSet<String>,
     /// The outputs that have known extents then.
     pub outputs: HashSet<String>,
 }
 
-/// What is known of the values of a graph afterwards, by their places in it.
+/// The findings about the values of a graph, by index.
 pub struct Findings {
     /// Their digests; `None` of those that were not needed.
     pub digests: Vec<Option<Digest>>,
     /// The values that were asked for.
     pub kept: HashMap<ValueId, Image>,
-    /// Those whose extents nobody knows, and what is a function of such ones, by name.
+    /// Values of unknown extents, and functions of such values, by name.
     pub opaque: HashSet<String>,
-    /// What comes of bodies that could not be evaluated, or not whole, by name.
+    /// Results of bodies that were not, or not wholly, evaluated, by name.
     pub uncertain: HashSet<String>,
-    /// What was asked for and has no element, though its extents do not say so, by name.
+    /// Requested values without elements, though their extents do not show it, by name.
     pub empty: HashSet<String>,
-    /// The element types of what was asked for, as far as they are known, by name.
+    /// The element types of requested values, as far as they are known, by name.
     pub types: HashMap<String, DataType>,
     /// Whether a number of places was drawn.
     pub draws_counts: bool,
@@ -125,7 +125,7 @@ pub struct Findings {
     pub degree: f64,
 }
 
-/// Evaluates what these values need, and keeps them where they are asked for.
+/// Evaluates everything that these values need, and keeps them on request.
 ///
 /// # Errors
 /// Where a divisor is 0, or more would have to be computed than is allowed.
@@ -184,15 +184,15 @@ fn index(value: ValueId) -> usize {
 struct Evaluation<'w> {
     point: &'w Point<'w>,
     functions: HashMap<FunctionId<'w>, &'w FunctionProto>,
-    /// What functions are told by, as far as somebody asked.
+    /// The digests of functions, computed on demand.
     defined: RefCell<HashMap<FunctionId<'w>, Digest>>,
     is_needed: Vec<bool>,
     values: Vec<Option<Image>>,
     /// How often each value is still read.
     readers: Vec<usize>,
-    /// The degree of each value as a polynomial in what is random.
+    /// The degree of each value as a polynomial in the random elements.
     degrees: Vec<f64>,
-    /// The degrees of what functions that nobody knows are applied to.
+    /// The degrees of the arguments of uninterpreted functions.
     doubt: Cell<f64>,
     roots: RootContext,
     draws_counts: Cell<bool>,
@@ -224,7 +224,7 @@ impl<'w> Evaluation<'w> {
         let mut is_needed = vec![false; graph.proto().node.len()];
         let mut readers = vec![0; count];
         let mut open: Vec<ValueId> = wanted.to_vec();
-        // What is asked for is needed to the end.
+        // Requested values are needed to the end.
         wanted.iter().for_each(|&value| readers[index(value)] += 1);
         while let Some(value) = open.pop() {
             let Some((node, _)) = graph.producer(value).filter(|&(node, _)| !is_needed[node]) else {
@@ -297,13 +297,13 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// What a tensor holds.
+    /// The elements of a tensor.
     fn held(&self, name: &str, tensor: &TensorProto) -> Result<Image, Stopped> {
         let halt = |stop| Stopped { stop, at: name.to_owned() };
         let shape: Vec<usize> = tensor.dims.iter().map(|&extent| extent.max(0) as usize).collect();
         self.point.allowance.room(&shape).map_err(halt)?;
         match of_tensor(tensor, self.externals(), self.point.key) {
-            // Of a type that nobody knows, or whose numbers could be read.
+            // An unknown type, or unreadable numbers.
             Image::Opaque(_)
                 if !tensor::data_type(tensor).is_ok_and(|t| !t.is_integer() && !t.is_float()) =>
             {
@@ -313,7 +313,7 @@ impl<'w> Evaluation<'w> {
         }
     }
 
-    /// Computes a node, and forgets what nobody reads any more.
+    /// Computes a node, and drops values without remaining readers.
     fn step(&mut self, node: NodeId, seen: &mut Findings) -> Result<(), Stopped> {
         let graph = self.point.known.graph.clone();
         let proto = graph.node(node);
@@ -374,7 +374,8 @@ impl<'w> Evaluation<'w> {
         Ok(())
     }
 
-    /// The degree of what a node makes. A function that nobody knows leaves a doubt behind, and makes all anew.
+    /// The degree of a node's result. An uninterpreted function adds to the doubt, and its result
+    /// has degree 1.
     fn degree(&self, node: &NodeProto, inputs: &[f64], guessed: bool) -> f64 {
         if guessed {
             let reads = match node.op_type() {
@@ -387,7 +388,7 @@ impl<'w> Evaluation<'w> {
         degree(node, inputs)
     }
 
-    /// What a node makes, and whether it is a function that nobody knows.
+    /// The results of a node, and whether it is an uninterpreted function.
     fn node(
         &self,
         node: &NodeProto,
@@ -469,7 +470,7 @@ impl<'w> Evaluation<'w> {
         Ok((made, true))
     }
 
-    /// What a node holds that is a Constant.
+    /// The value of a Constant.
     fn literal(&self, node: &NodeProto, place: &Around) -> Option<Result<Image, Stopped>> {
         let tensor = (node.op() == ("", "Constant")).then(|| constant_tensor(node))??;
         let name = node.output.first()?;
@@ -477,7 +478,7 @@ impl<'w> Evaluation<'w> {
         Some(if place.way.is_some() { self.tensor(name, &tensor) } else { self.held(name, &tensor) })
     }
 
-    /// What a node makes as the original has it, divided by what it is multiplied by there.
+    /// The original's result for a node, divided by the original's factor.
     fn rescaled(&self, call: &Call, factor: u32, place: &Around) -> Result<(Vec<Image>, bool), Stopped> {
         let factors = self.point.scales.map_or(0, Scales::len);
         self.doubt.set(self.doubt.get() + factors as f64);
@@ -490,8 +491,8 @@ impl<'w> Evaluation<'w> {
         Ok((made, guessed))
     }
 
-    /// What a function that nobody knows makes, where it is known which of its elements come from which of those that it
-    /// reads.
+    /// The result of an uninterpreted function whose elements depend on known elements of its
+    /// inputs.
     fn unknown(
         &self,
         call: &Call,
@@ -550,8 +551,9 @@ impl<'w> Evaluation<'w> {
         self.whole(call, function, &[expected(count)])
     }
 
-    /// What a node reads and makes as it is, of what nobody calculates with: in another type that is its own, with 0 added,
-    /// times 1 or with nothing put around, in one part, or where all of it holds.
+    /// The input of a node that passes it unchanged although its elements are uninterpreted: a Cast
+    /// to the same type, a sum with 0, a product with 1, padding by nothing, a Split into one part,
+    /// a Slice of everything.
     fn handed_on(&self, call: &Call, place: &Around) -> Option<Image> {
         let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
         let input = |slot: usize| call.inputs.get(slot)?.as_ref();
@@ -592,7 +594,7 @@ impl<'w> Evaluation<'w> {
         handed.cloned()
     }
 
-    /// What is known of the results of a node.
+    /// The facts about the results of a node.
     fn results(&self, call: &Call, bodies: Option<Bodies>, place: &Around) -> Vec<Expected> {
         let (graph, facts) = (&self.point.known.graph, &self.point.known.facts);
         let of = |slot: usize| -> Option<Expected> {
@@ -614,7 +616,8 @@ impl<'w> Evaluation<'w> {
         let mut known: Vec<Expected> =
             (0..call.node.output.len()).map(|slot| of(slot).unwrap_or_default()).collect();
         if known.iter().take(call.wanted).any(|known| known.shape.is_none()) {
-            // Here are the extents of what is read, which an integer may have that only the evaluation knows.
+            // The extents of the operands are known here, some of them only through integers of the
+            // evaluation.
             for (known, here) in known.iter_mut().zip(facts.of_inner(graph, call.node, &read)) {
                 if known.shape.is_none() && here.shape.is_some() && place.node.is_some() {
                     self.is_of_point.set(true);
@@ -624,7 +627,7 @@ impl<'w> Evaluation<'w> {
             }
         }
         let is_truth = call.node.op().0.is_empty() && TRUTHS.contains(&call.node.op_type());
-        // Of integers come integers: what is made of them there may be an index.
+        // Results computed from integers are integers: they may be indices.
         let of_integers = place.node.is_none()
             && call.node.category().is_some_and(Category::is_elementwise)
             && call.inputs.iter().flatten().all(|input| matches!(input, Image::Int(_) | Image::Varying(_)));
@@ -665,7 +668,7 @@ impl<'w> Evaluation<'w> {
         Some(usize::from(holds != 0))
     }
 
-    /// What no input reaches is the numbers that it is.
+    /// A value that no input reaches is computed in numbers.
     fn constants(&self, node: &NodeProto, place: &Around) -> Option<Vec<Image>> {
         let (known, alike, made_by) = match place.node {
             Some(id) if bodies(node).next().is_none() => (self.point.known, self.point.alike, id),

@@ -8,7 +8,7 @@ use crate::onnx::tensor::DataType;
 use crate::prove::image::{Image, slice};
 use crate::recipe::broadcast;
 
-/// To floats a number is its image; integers stay what they are where the type holds them.
+/// As a float a number is its image; integers are kept where the type holds them.
 pub(super) fn cast(call: &Call) -> Made {
     let value = call.value(0)?;
     let to = match (call.op(), call.optional(1)) {
@@ -30,7 +30,7 @@ pub(super) fn cast(call: &Call) -> Made {
             }
             value.clone()
         }
-        // What holds all integers changes none.
+        // A cast to int64 changes no integer.
         Image::Varying(_) if to == DataType::Int64 => value.clone(),
         _ => return Err(Unmade::Uncovered),
     };

@@ -1,8 +1,9 @@
-//! Resize and Upsample where they do more than repeat places: along each axis a linear map that nobody knows.
+//! Resize and Upsample with interpolation: along each axis an uninterpreted linear map.
 //!
-//! Whatever the mode, each place is a sum of places with weights that add up to 1, and the weights are a function of the
-//! attributes, the factors or sizes, and the extents. Random ones stand for them: what holds for all such weights holds
-//! for those of every mode. Cropping, which makes numbers of its own, is none of these.
+//! In every mode, each place is a sum of places with weights that add up to 1, and the weights are
+//! a function of the attributes, the factors or sizes, and the extents. Random weights stand for
+//! them: a fact about all such weights holds for every mode. Cropping, which writes constants, is
+//! excluded.
 
 use ndarray::ArrayD;
 
@@ -15,7 +16,7 @@ use crate::prove::random::{Digest, Hash, Unknown};
 /// Images of more axes are not resized.
 pub const AXES: usize = 8;
 
-/// What a Resize of this function makes, of this shape.
+/// The result of a Resize with this identity, of this shape.
 pub fn interpolated(call: &Call, function: Digest, shape: Option<&[usize]>) -> Made {
     let mut elements = call.field(0)?.clone();
     let is_cropped = call.text("coordinate_transformation_mode", "half_pixel")? == "tf_crop_and_resize";
@@ -56,7 +57,7 @@ fn factor(call: &Call, axis: usize, rank: usize) -> Result<Option<u32>, Unmade> 
     Ok(factors.zip(place).and_then(|(factors, place)| slice(factors).get(place).copied()))
 }
 
-/// Whether an axis is as it was: its factor is 1.
+/// Whether an axis is unchanged: its factor is 1.
 fn stays(call: &Call, axis: usize, rank: usize, same: bool) -> Result<bool, Unmade> {
     let resized = match call.attr_ints("axes")? {
         Some(list) => axes(&list, rank)?,

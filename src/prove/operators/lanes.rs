@@ -1,8 +1,9 @@
-//! Functions of lanes: all that is known of them is what becomes of a factor, and of what is added to a whole lane.
+//! Functions of lanes, known only by how a factor, and a summand of a whole lane, pass them.
 //!
-//! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. What samples images, or turns pairs of channels, is
-//! linear: so it has the second for every k, and the first where its weights add up to 1. What such a function makes is thus
-//! its first element, and the first difference to that times what it makes of the lane without both: that nobody knows.
+//! A maximum has `f(x + t) = f(x) + t`, and `f(k·x) = k·f(x)` for k > 0. Sampling of images and
+//! rotation of channel pairs are linear: they have the second law for every k, and the first where
+//! their weights add up to 1. So the result is the first element of the lane, plus the first
+//! difference to it times an uninterpreted function of the normalized lane.
 
 use super::movement::transposed;
 use super::windows::{pooled, with_bias};
@@ -25,10 +26,10 @@ const DEFORM_CONV: &[&str] = &["dilations", "group", "kernel_shape", "offset_gro
 /// The first difference of the lane that one is taken for, by what the operator makes of it divided by its own, and by that.
 pub type Like<'l> = &'l dyn Fn(Digest, u32) -> u32;
 
-/// What passes a function of lanes.
+/// The laws of a function of lanes.
 #[derive(Clone, Copy)]
 struct Passing<'p> {
-    /// Whether what is added to a lane is added to its results.
+    /// Whether a summand of a lane is added to its results.
     shift: bool,
     multiples: Multiples<'p>,
 }
@@ -36,11 +37,12 @@ struct Passing<'p> {
 #[derive(Clone, Copy)]
 enum Multiples<'p> {
     All,
-    /// Those that count as positive, where these are looked for.
+    /// Factors that count as positive, where those are used.
     Positive(Option<Like<'p>>),
 }
 
-/// What an operator makes of lanes, and how many of these were taken for others times a positive factor.
+/// The result of an operator on lanes, and the number of lanes identified with others up to a
+/// positive factor.
 ///
 /// # Errors
 /// [`Unmade::Uncovered`] where it does not compute each of them by itself, or nothing says what it makes.
@@ -76,7 +78,7 @@ pub fn of_lanes(
             for places in windows.meets() {
                 meets.iter_mut().zip(places).for_each(|(meets, place)| *meets |= place.is_some());
             }
-            // What is only border has no maximum.
+            // A window over the border alone has no maximum.
             let fits = shape.get(2..) == Some(&windows.output) && meets.iter().all(|&meets| meets);
             if fits { lanes(2, maximum, &|_| 0) } else { Err(Unmade::Uncovered) }
         }

@@ -1,7 +1,7 @@
-//! What operators do with field elements, and with integers.
+//! The interpretation of operators on field elements, and on integers.
 //!
-//! One table says which are interpreted, and with which attributes. All others are functions that nobody knows:
-//! `unknown.rs`.
+//! One table lists the interpreted operators, with their attributes. All others are uninterpreted
+//! functions: `unknown.rs`.
 
 mod arithmetic;
 pub mod integers;
@@ -37,7 +37,7 @@ pub enum Unmade {
     Uncovered,
     /// It divides by 0 at this point.
     Zero,
-    /// The extents of what it reads contradict each other, or are not what it reads.
+    /// The extents of its inputs contradict each other, or the operator.
     Misfit,
     /// It would make or multiply more than a model of this size is known to need.
     Beyond,
@@ -96,17 +96,17 @@ fn spend(left: &Cell<u64>, amount: u64) -> bool {
     rest.is_some()
 }
 
-/// A node, and what it reads.
+/// A node, and its inputs.
 pub struct Call<'c> {
     /// The node.
     pub node: &'c NodeProto,
     /// The version of ONNX's operator set.
     pub opset: i64,
-    /// What it reads; `None` is left out.
+    /// Its inputs; `None` is one left out.
     pub inputs: Vec<Option<Image>>,
-    /// How many of its results count; somebody reads the last of them.
+    /// The number of its results up to the last one with a reader.
     pub wanted: usize,
-    /// What may be computed.
+    /// The limits of computation.
     pub allowance: &'c Allowance,
     /// How roots are taken.
     pub roots: &'c RootContext,
@@ -149,7 +149,7 @@ impl Call<'_> {
         }
     }
 
-    /// Integers of which any will do: those that nobody knows are what stands for them.
+    /// Integers that may be any: unknown ones are represented by their images.
     fn indices(&self, slot: usize) -> Result<Integers, Unmade> {
         match self.value(slot)? {
             Image::Int(integers) => Ok(integers.clone()),
@@ -164,7 +164,7 @@ impl Call<'_> {
         self.settled.get(slot) == Some(&true)
     }
 
-    /// Extents, axes or places: floats are none.
+    /// Extents, axes or places: floats are refused.
     fn ints(&self, slot: usize) -> Result<Option<Vec<i64>>, Unmade> {
         match self.optional(slot) {
             Some(Image::Field(_)) => Err(Unmade::Misfit),
@@ -233,7 +233,7 @@ fn axes(named: &[i64], rank: usize) -> Result<Vec<usize>, Unmade> {
     axes::axes(named, rank).map_err(|_| Unmade::Uncovered)
 }
 
-/// What an operator makes of what it reads.
+/// The interpretation of an operator.
 type Interpreter = fn(&Call) -> Made;
 
 /// Operators with the attributes that their interpreters know.
@@ -305,7 +305,7 @@ const TABLE: &[(&str, &[&str], &[&str], Interpreter)] = &[
 
 const REDUCTIONS: &[&str] = &["ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2"];
 
-/// What an interpreted operator makes.
+/// The result of an interpreted operator.
 ///
 /// # Errors
 /// [`Unmade::Uncovered`] where the table does not cover the node.

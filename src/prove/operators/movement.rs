@@ -1,4 +1,4 @@
-//! Operators that hand elements on to other places. What says where to is an integer tensor.
+//! Operators that move elements. An integer tensor gives the places.
 
 use ndarray::{ArcArray, ArrayD, Axis, IxDyn, Zip};
 
@@ -24,7 +24,7 @@ pub(super) const RESIZE: &[&str] = &[
     "nearest_mode",
 ];
 
-/// The same elements in another shape.
+/// The elements in another shape.
 ///
 /// # Errors
 /// [`Unmade::Misfit`] where it has room for more or fewer, and [`Unmade::Uncovered`] where its shape is not known.
@@ -250,7 +250,8 @@ pub(super) fn concat(call: &Call) -> Made {
             let parts: Vec<_> = (0..values.len()).map(|slot| call.field(slot)).collect::<Result<_, _>>()?;
             concatenated(&parts, along).map(Image::field)
         }
-        // Known integers beside others are integers nobody knows. A negative index means another place than its image.
+        // Known integers concatenated with unknown ones become unknown. A negative index means
+        // another place than its image.
         Image::Int(_) | Image::Varying(_) if !values.iter().any(|value| matches!(value, Image::Field(_))) => {
             let is_negative =
                 |value: &&Image| matches!(value, Image::Int(known) if known.iter().any(|&number| number < 0));
@@ -588,7 +589,7 @@ pub(super) fn choose(call: &Call) -> Made {
         let part = zip(condition, &apart, field::mul).ok_or(Unmade::Misfit)?.into_shared();
         return Ok(vec![Image::field(zip(&part, other, field::add).ok_or(Unmade::Misfit)?)]);
     }
-    // Of integers one has to be taken: by whether what nobody knows is odd.
+    // An unknown condition is decided by the parity of its image.
     let condition = call.indices(0)?;
     let condition = &match call.value(0)? {
         Image::Varying(_) => condition.mapv(|number| number % 2).into_shared(),

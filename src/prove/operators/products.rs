@@ -95,7 +95,7 @@ pub(super) fn fused(call: &Call) -> Made {
     let operand = |slot: usize, turns: &str| -> Result<Elements, Unmade> {
         let elements = call.field(slot)?;
         match (elements.ndim(), call.flag(turns, false)?) {
-            // A vector stays what it is. What becomes of a matrix beside one engines do not agree on.
+            // A vector is unchanged. Engines disagree about a matrix beside a vector.
             (0 | 1, _) | (_, false) => Ok(elements.clone()),
             _ if call.field(1 - slot)?.ndim() == 1 => Err(Unmade::Uncovered),
             _ => turned(elements),
@@ -165,7 +165,7 @@ pub(super) fn einsum(call: &Call) -> Made {
     widen(&mut operands, &terms)?;
     let mut left = vec![];
     for (labels, elements) in terms.iter().zip(&operands) {
-        // What only this operand has, and nobody wants.
+        // Labels of this operand alone that the result lacks.
         let alone = |label: &char| {
             !result.contains(label) && terms.iter().filter(|labels| labels.contains(label)).count() == 1
         };
@@ -224,8 +224,8 @@ fn widen(operands: &mut [Elements], terms: &[Vec<char>]) -> Result<(), Unmade> {
     Ok(())
 }
 
-/// The labels of a term of an Einsum, those of `own` of the axes of an ellipsis among them, which are the last of `all`;
-/// `None` where one is none.
+/// The labels of a term of an Einsum; the axes of its ellipsis, `own` many, are the last of `all`.
+/// `None` where the term is invalid.
 fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     // No letter is one of these.
     let of_dots: String =
@@ -235,7 +235,7 @@ fn labels(term: &str, all: usize, own: usize) -> Option<Vec<char>> {
     labels.iter().all(is_label).then_some(labels)
 }
 
-/// The sum of products of two operands over the labels that nobody wants.
+/// The sum of products of two operands over the labels that the result lacks.
 fn contracted(
     call: &Call,
     (a, la): (&Elements, &[char]),

@@ -1,4 +1,5 @@
-//! LSTM, GRU and RNN, and Attention of `com.microsoft`: functions that nobody knows of sums that everybody does.
+//! LSTM, GRU and RNN, and Attention of `com.microsoft`: uninterpreted functions of interpreted
+//! sums.
 //!
 //! Of X, its weight W and the first half of the biases the recurrent ones read `X·Wᵀ + Wb` alone, and the other `X·W + b`.
 
@@ -10,10 +11,10 @@ use super::{Call, Unmade, field, zip};
 use crate::prove::image::{Image, row_major, slice};
 use crate::prove::matrices::{Extents, multiply};
 
-/// The sums in the place of X, and the second half of the biases; W is in the sums.
+/// The sums in place of X, and the second half of the biases; W is part of the sums.
 ///
 /// # Errors
-/// Where what it reads is not known or does not fit, or the sums are more than is allowed.
+/// If an input is unknown or does not fit, or the sums exceed the limit.
 pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
     let (x, weight) = (call.field(0)?, call.field(1)?);
     let (&[first, second, channels], &[directions, gates, inner]) = (x.shape(), weight.shape()) else {
@@ -58,7 +59,7 @@ pub fn of_sums(call: &Call) -> Result<Vec<Option<Image>>, Unmade> {
     Ok(inputs)
 }
 
-/// The projection in the place of X; the weight and the bias are in it.
+/// The projection in place of X; the weight and the bias are part of it.
 ///
 /// # Errors
 /// As [`product`], and where the bias does not fit.

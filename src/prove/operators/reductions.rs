@@ -1,4 +1,4 @@
-//! Sums along axes, and what is made of them.
+//! Sums along axes, and reductions made of them.
 
 use ndarray::{ArrayD, IxDyn};
 

@@ -46,7 +46,7 @@ pub(super) fn elements(call: &Call) -> Made {
     image(value, made)
 }
 
-/// What is there once something is written to where something is.
+/// The combination of a stored element and an update.
 type Put = fn(u32, u32) -> u32;
 
 /// The elements of a value, and how others are written to it.

@@ -1,4 +1,4 @@
-//! Functions that nobody knows: equal ones of equal arguments are equal, and all others are random.
+//! Uninterpreted functions: equal ones of equal arguments are equal, and all others are random.
 
 use ndarray::ArrayD;
 
@@ -21,7 +21,7 @@ pub fn element_wise(call: &Call, function: Digest, is_integer: bool) -> Made {
     hash.digest(function);
     hash.number(call.inputs.len() as u64);
     for input in &call.inputs {
-        // What is left out, and numbers of another sort, make another function.
+        // A missing input, and another kind of numbers, give another function.
         hash.number(match input {
             None => 0,
             Some(Image::Field(_)) => 1,
@@ -56,8 +56,7 @@ pub fn biased(call: &Call, function: Digest) -> Made {
     element_wise(&call, function, false)
 }
 
-/// FusedConv and FusedGemm are functions of the elements of what the operator makes without its activation, and of what
-/// is added to it.
+/// FusedConv and FusedGemm are element-wise functions of the linear result, and of the summand.
 pub fn activated(call: &Call, function: Digest) -> Made {
     let is_conv = call.node.op_type() == "FusedConv";
     let made = if is_conv { windows::conv(call) } else { products::gemm(call) }?.into_iter().next();
@@ -68,7 +67,7 @@ pub fn activated(call: &Call, function: Digest) -> Made {
     element_wise(&Call { inputs: vec![Some(Image::Field(sum))], ..*call }, function, false)
 }
 
-/// Softsign is `x/(1 + |x|)`, for which it may stand; what `|x|` is nobody knows.
+/// Softsign is `x/(1 + |x|)`, which may be written out; `|x|` is uninterpreted.
 pub fn softsign(call: &Call, abs: Digest) -> Made {
     let elements = call.field(0)?;
     let sizes = element_wise(call, abs, false)?.into_iter().find_map(|made| made.images());
@@ -127,7 +126,8 @@ fn slope(number: f32) -> Result<u32, Unmade> {
     inverse.map_or_else(|| field::of_float(number.into()), field::inverse).ok_or(Unmade::Uncovered)
 }
 
-/// Softmax and LogSoftmax: of the differences of the elements of a lane to its first one. What a Softmax makes adds up to 1.
+/// Softmax and LogSoftmax are functions of the differences of a lane to its first element. The
+/// results of a Softmax add up to 1.
 pub fn softmax(call: &Call, function: Digest) -> Made {
     let elements = call.field(0)?;
     let shape = elements.shape();

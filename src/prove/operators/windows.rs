@@ -89,7 +89,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
         return Err(Unmade::Misfit);
     }
     let (auto, up) = (call.text("auto_pad", "NOTSET")?, call.flag("ceil_mode", false)?);
-    // What engines do not agree on is not known.
+    // Engines disagree here.
     if up && auto == "VALID" || transposed && auto.starts_with("SAME") && more.iter().any(|&more| more != 0) {
         return Err(Unmade::Uncovered);
     }
@@ -97,7 +97,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     for axis in 0..spatial {
         let (size, stride) = (input[axis] as i64, strides[axis]);
         let reach = (kernel[axis] as i64 - 1) * dilations[axis] + 1;
-        // What a transposed one takes off to make as many places as it should.
+        // The places that a transposed convolution cuts off to reach its output extent.
         let taken = |places: i64| ((size - 1) * stride + more[axis] + reach - places).max(0);
         let (first, last) = match auto {
             auto if transposed && (asked[axis] > 0 || auto.starts_with("SAME")) => {
@@ -117,7 +117,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
             (_, false) => room / stride + 1,
             (_, true) => {
                 let places = (room + stride - 1) / stride + 1;
-                // The last window begins inside, or in what stands before.
+                // The last window begins inside, or in the padding before.
                 if (places - 1) * stride >= size + first { places - 1 } else { places }
             }
         };
@@ -137,7 +137,7 @@ fn windows(call: &Call, kernel: &[usize], input: &[usize]) -> Result<(Windows, V
     Ok((windows, after))
 }
 
-/// What stands before the places, and what behind them; an odd one stands at the end that `auto_pad` names.
+/// The padding before and behind; `auto_pad` decides the end of an odd place.
 fn halves(total: i64, auto: &str) -> (i64, i64) {
     let small = total / 2;
     if auto == "SAME_UPPER" { (small, total - small) } else { (total - small, small) }
@@ -266,7 +266,7 @@ pub(super) fn average(call: &Call) -> Made {
     call.allowance.room(&shape)?;
     call.allowance.room(&[taps.ok_or(Unmade::Beyond)?, places])?;
     call.allowance.products(&[count(&shape), taps.ok_or(Unmade::Beyond)?])?;
-    // What counts are the places inside, or those of the border too.
+    // The divisor counts the places inside, or those of the border too.
     let counted = match call.flag("count_include_pad", false)? {
         false => windows.clone(),
         true => Windows {

@@ -5,7 +5,7 @@ use ndarray::{ArrayD, ArrayView2, Axis, IxDyn, indices};
 
 use super::{Call, Value};
 
-/// What an operator makes; `None` of one that is not here.
+/// The result of an operator; `None` for one of another file.
 pub fn make(call: &Call) -> Result<Option<Value>> {
     Ok(Some(Value::Floats(match call.proto.op_type() {
         "Resize" => resized(call)?,
@@ -152,7 +152,8 @@ fn turned(call: &Call) -> Result<ArrayD<f64>> {
     Ok(y)
 }
 
-/// What is at a place of an image between others, which are those inside that are next to it, or zeros beyond it.
+/// The interpolated number at a place of an image, with zeros beyond the border or the nearest
+/// place inside.
 fn between(image: ArrayView2<f64>, row: f64, column: f64, has_border: bool) -> f64 {
     let inside = |row: f64, column: f64| {
         let (rows, columns) = (image.nrows() as f64 - 1.0, image.ncols() as f64 - 1.0);

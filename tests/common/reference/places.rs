@@ -5,7 +5,7 @@ use ndarray::{ArrayD, Dimension, IxDyn, indices};
 
 use super::{Call, Value, common, counted, widened};
 
-/// What an operator makes; `None` of one that is not here.
+/// The result of an operator; `None` for one of another file.
 pub fn make(call: &Call) -> Result<Option<Value>> {
     Ok(Some(match call.proto.op_type() {
         "Where" => choose(call)?,

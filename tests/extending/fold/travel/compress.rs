@@ -1,4 +1,4 @@
-//! Compress: what is left of an axis carries the same affine.
+//! Compress: the remaining places of an axis carry the same affine.
 
 use crate::affine::Affine;
 use crate::fold::{At, Rule, Step};
